@@ -1,4 +1,4 @@
-//! Any bytes as a question for a group's members, or an answer.
+//! Any bytes as a query for a group's members, or an answer.
 
 #![no_main]
 

@@ -1,8 +1,9 @@
-//! The alternative without Orca, for comparison, with the same streams and hashes: the kernel's TCP to each receiver, or along
-//! a chain of receivers.
+//! Casting without Orca, for comparison: the same streams and hashes over the kernel's TCP, either to each receiver
+//! directly or along a chain of receivers.
 //!
-//! A connection carries a line, `rackweave-cast 1 STREAM` and for a chain the addresses of the receivers behind, then the
-//! stream. The answer is a line for each receiver, nearest first: `ok` or an error.
+//! A connection begins with the line `rackweave-cast 1 STREAM`, which in a chain is followed by the addresses of the
+//! remaining receivers. Then comes the stream. The answer is one line for each receiver, nearest first: `ok` or an
+//! error.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,23 +14,23 @@ use crate::source::{Payload, Source};
 
 const HELLO: &str = "rackweave-cast 1";
 
-/// The longest first line.
+/// The longest first line, in bytes.
 const MAX_LINE: u64 = 1 << 16;
 
-/// Bytes that are copied at a time.
+/// The number of bytes that are copied at a time.
 const PIECE: usize = 256 << 10;
 
-/// How long a silent peer is waited for.
+/// How long the sender waits for a silent peer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of receiving a stream.
 #[derive(Debug)]
-pub struct Taken {
+pub struct Received {
     /// The address of the sender.
     pub from: SocketAddr,
     /// The complete files.
     pub files: Vec<FileDone>,
-    /// Why it has failed.
+    /// Why it failed; `None` if the stream is complete.
     pub error: Option<String>,
 }
 
@@ -37,8 +38,8 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// Sends a stream over one connection to the first receiver, and along a chain to the others. Returns the answer of each
-/// receiver and when it came.
+/// Sends a stream over one connection to the first receiver, and along a chain to the others. Returns each receiver's
+/// answer and the time at which it arrived.
 ///
 /// # Errors
 /// If the stream cannot be read or written.
@@ -48,7 +49,7 @@ pub fn send(
 ) -> io::Result<Vec<(SocketAddr, Result<Duration, String>)>> {
     #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
     let began = Instant::now();
-    let (first, behind) = to.split_first().ok_or_else(|| invalid("nobody to send to"))?;
+    let (first, behind) = to.split_first().ok_or_else(|| invalid("there is no receiver"))?;
     let mut stream = TcpStream::connect(first)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = format!("{HELLO} {:032x}", source.stream());
@@ -82,23 +83,23 @@ pub fn send(
     Ok(results.collect())
 }
 
-/// Accepts one connection and receives its stream into the sink that `sink` makes for it.
+/// Accepts one connection and receives its stream into the sink that `sink` creates for it.
 ///
 /// # Errors
 /// If the listener fails.
-pub fn take(
+pub fn receive(
     listener: &TcpListener,
     admits: impl Fn(SocketAddr) -> bool,
     sink: impl Fn(u128) -> Result<Box<dyn Sink>, SinkError>,
-) -> io::Result<Taken> {
+) -> io::Result<Received> {
     loop {
         let (stream, from) = listener.accept()?;
         if !admits(from) {
             continue;
         }
         return Ok(match serve(stream, &sink) {
-            Ok(files) => Taken { from, files, error: None },
-            Err(error) => Taken { from, files: Vec::new(), error: Some(error.to_string()) },
+            Ok(files) => Received { from, files, error: None },
+            Err(error) => Received { from, files: Vec::new(), error: Some(error.to_string()) },
         });
     }
 }
@@ -164,7 +165,7 @@ fn serve(
     }
     let result = match &sink {
         Ok(sink) if sink.is_complete() => Ok(sink.files()),
-        Ok(_) => Err(io::Error::other("the stream broke off")),
+        Ok(_) => Err(io::Error::other("the stream ended early")),
         Err(error) => Err(io::Error::other(error.to_string())),
     };
     let mut answer = match &result {
@@ -174,7 +175,7 @@ fn serve(
     if let Some(stream) = next {
         stream.shutdown(std::net::Shutdown::Write)?;
         stream.set_read_timeout(Some(PATIENCE * 6))?;
-        // Without an answer, the end of the connection informs the sender.
+        // If there is no answer, closing the connection informs the sender.
         let _ = stream.take(MAX_LINE).read_to_string(&mut answer);
     } else if let Some(broken) = broken {
         answer += &format!("{broken}\n");
@@ -205,7 +206,7 @@ mod tests {
                     let sink = |stream| {
                         Folder::new(config.clone(), stream).map(|it| Box::new(it) as Box<dyn Sink>)
                     };
-                    take(&listener, |_| true, sink).unwrap()
+                    receive(&listener, |_| true, sink).unwrap()
                 });
                 (address, folder, thread)
             })

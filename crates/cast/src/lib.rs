@@ -1,8 +1,8 @@
-//! Files and byte streams to many hosts at once: Orca ([`rackweave_group::orca`]) over sockets.
+//! Sending files and byte streams to many hosts at once: Orca ([`rackweave_group::orca`]) over sockets.
 //!
-//! A [`source`] is read as one stream of records ([`mod@format`]): files, their chunks, and hashes of both. An [`orca::Engine`] carries the
-//! stream to any number of receivers, each of which writes it to a [`sink`]. Files keep what has been verified across interruptions
-//! ([`store`]).
+//! A [`source`] is read as one stream of records ([`mod@format`]): files, their chunks, and hashes of both. An
+//! [`orca::Engine`] carries the stream to any number of receivers, each of which writes it to a [`sink`]. After an
+//! interruption, receivers keep the parts of files that were verified ([`store`]).
 //!
 //! ```
 //! use rackweave_cast::orca::{Accept, Decision, Engine, EngineConfig, EngineEvent};
@@ -14,11 +14,11 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let (from, to) = (tempfile::tempdir()?, tempfile::tempdir()?);
 //! # let folder = to.path().to_owned();
-//! // The receiver writes every stream that it is offered into a folder.
+//! // The receiver writes every stream that it is offered into a directory.
 //! let accept: Accept = Box::new(move |offer| {
 //!     let config = FolderConfig { folder: folder.clone(), ..FolderConfig::default() };
 //!     let stream = offer.stream;
-//!     Decision::Take(Box::new(move || Ok(Box::new(Folder::new(config, stream)?) as Box<dyn Sink>)))
+//!     Decision::Accept(Box::new(move || Ok(Box::new(Folder::new(config, stream)?) as Box<dyn Sink>)))
 //! });
 //! let mut receiver = Engine::new(EngineConfig::new("127.0.0.1:0".parse()?), Some(accept))?;
 //!
@@ -43,8 +43,8 @@
 //! # }
 //! ```
 //!
-//! [`control`] is how local applications use an engine that another process runs, and [`baseline`] sends the same streams over TCP, to
-//! compare.
+//! Local applications use the engine of another process through [`control`]. For comparison, [`baseline`] sends the
+//! same streams over TCP.
 
 pub mod baseline;
 pub mod control;

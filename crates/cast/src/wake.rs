@@ -11,21 +11,22 @@ use rustix::event::{EventfdFlags, eventfd};
 pub struct Waker(pub(crate) Arc<OwnedFd>);
 
 impl Waker {
-    /// Creates the eventfd behind it.
+    /// Creates the underlying eventfd.
     ///
     /// # Errors
+    /// If the process has no file descriptor left.
     /// If the process has no file descriptor left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)))
     }
 
-    /// Makes the engine's next wait, or the present one, return at once.
+    /// Makes the engine's current or next wait return immediately.
     pub fn wake(&self) {
-        // A counter that is full has the same effect.
+        // Writing fails if the counter is full, which has the same effect.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Resets it; returns whether it was used.
+    /// Resets the waker; returns whether it was used.
     pub fn clear(&self) -> bool {
         rustix::io::read(&*self.0, &mut [0; 8]).is_ok()
     }

@@ -1,4 +1,4 @@
-//! The fuzz targets' corpus, replayed without a fuzzer.
+//! Replays the fuzz targets' corpus without a fuzzer.
 
 mod checks;
 
@@ -26,7 +26,7 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// A stream of one file, known or unknown in length, whose first byte says where it is cut.
+/// Encodes a stream of one file, of known or unknown length, whose first byte gives the position of the cut.
 fn one_file(cut: u8, length: Option<u64>, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![cut];
     format::start(&mut out);
@@ -73,7 +73,7 @@ fn groups() {
     }
 }
 
-/// What becomes of seeds when they are cut, joined, damaged and grown: the same bytes each time.
+/// Checks seeds that are truncated, joined, damaged and extended; the mutations are the same in each run.
 fn mutants(target: &str, count: usize, mut check: impl FnMut(&[u8])) {
     let seeds = seeds(target);
     let mut random = 1_u64;
@@ -107,7 +107,7 @@ fn mutants(target: &str, count: usize, mut check: impl FnMut(&[u8])) {
 fn streams_that_are_nearly_right() {
     let mut whole = 0;
     mutants("decode_cast", 300_000, |bytes| whole += u32::from(checks::stream(bytes)));
-    // Some changes are to names and times, or none at all.
+    // Some changes affect only names and times, or nothing at all.
     assert!(whole > 0);
 }
 
@@ -118,7 +118,7 @@ fn messages_about_groups_that_are_nearly_right() {
     });
 }
 
-/// Else: `SEEDS=write cargo test -p rackweave-cast --test corpus`.
+/// If this fails, run `SEEDS=write cargo test -p rackweave-cast --test corpus`.
 #[test]
 fn seeds_are_up_to_date() {
     let mut damaged = one_file(40, Some(5), b"bytes");

@@ -72,7 +72,7 @@ pub(crate) struct RunArgs {
     /// Directory for the results (default: out/NAME).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Print only summary.json on standard output.
+    /// Print only summary.json on standard output, and nothing else there.
     #[arg(long)]
     pub(crate) json: bool,
     /// Describe the scenario and estimate its cost, without running it.
@@ -161,7 +161,7 @@ pub(crate) struct PaperArgs {
 pub(crate) struct ListArgs {
     /// What to list.
     pub(crate) topic: TopicArg,
-    /// Print JSON.
+    /// Print the list as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }

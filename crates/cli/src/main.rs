@@ -1,4 +1,4 @@
-//! The `rackweave` command. It parses arguments and prints; the work is done by the libraries.
+//! The `rackweave` command. It parses arguments and prints results; the libraries do the work.
 
 mod args;
 mod cast;
@@ -19,13 +19,13 @@ use crate::args::{Args, Command, ListArgs};
 
 /// Exit codes, which scripts depend on.
 pub(crate) mod exit {
-    /// Done.
+    /// The command succeeded.
     pub(crate) const DONE: u8 = 0;
-    /// It ran and something failed.
+    /// The command ran, and some part of it failed.
     pub(crate) const FAILED: u8 = 1;
-    /// Wrong usage or an invalid file.
+    /// The arguments or a file are invalid.
     pub(crate) const USAGE: u8 = 2;
-    /// Stopped by Ctrl-C.
+    /// Ctrl-C stopped the command.
     pub(crate) const INTERRUPTED: u8 = 130;
 }
 
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Err(_) => exit::FAILED,
         Ok(Err(error)) => {
             let mut stderr = std::io::stderr().lock();
-            // If stderr is closed, there is nowhere to report that.
+            // If stderr is closed, the error cannot be reported anywhere.
             let _ = writeln!(stderr, "{error:?}");
             exit::USAGE
         }
@@ -75,7 +75,7 @@ pub(crate) fn print(text: &str) -> miette::Result<u8> {
     }
 }
 
-/// The error about a text that is no address.
+/// Returns the error message for a text that is not an address.
 pub(crate) fn not_an_address(text: &str) -> String {
     format!(
         "`{text}` is neither an IP address nor a resolvable host name (expected HOST or HOST:PORT)"

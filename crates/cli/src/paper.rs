@@ -13,7 +13,7 @@ use crate::run::{PLAIN_WIDTH, quoted, stop_on_ctrl_c, warn};
 use crate::testbed::worker_command;
 use crate::{exit, print};
 
-/// Longer lines are hard to read on any terminal.
+/// The widest line that is printed; longer ones are hard to read on any terminal.
 const WIDEST: usize = 120;
 
 pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Resolution of the bar.
+/// The number of steps of the bar.
 const STEPS: u64 = 1000;
 
 /// A progress bar, drawn by a thread of its own until it is dropped.

@@ -19,7 +19,7 @@ use crate::{exit, print};
 /// Default port of servers, the same as `cp_node`'s.
 const PORT: u16 = 4000;
 
-/// How often to check whether the run has ended.
+/// The interval at which the command checks whether the run has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Subcommand)]
@@ -55,8 +55,8 @@ pub(crate) struct SetupArgs {
 
 /// Serve requests: echo each one, or send a short reply.
 ///
-/// Serves clients on this host only, whatever address it listens at, unless --allow names others.
-/// Nothing is encrypted: anyone on the path can read and forge messages.
+/// Serves clients on this host only, whatever address it listens on, unless --allow names others. Nothing is encrypted:
+/// anyone on the path can read and forge messages.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave rpc serve\n  \
@@ -66,7 +66,7 @@ pub(crate) struct SetupArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Address of the first thread; the others listen at the following ports.
+    /// Address of the first thread; the others listen on the following ports.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4000", value_parser = address)]
     listen: SocketAddr,
     /// Threads, each with its own port.
@@ -79,8 +79,8 @@ pub(crate) struct ServeArgs {
 
 /// Send requests and report throughput and RTT every second.
 ///
-/// Modelled on HomaModule's cp_node: the same line every second, the same workloads, the same
-/// dump. Round trips count from the moment at which a request is handed to the transport.
+/// Modelled on HomaModule's cp_node: the same line every second, the same workloads, the same dump. An RTT is measured
+/// from the moment at which a request is passed to the transport.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave rpc bench --workload 100 --unloaded 10000\n  \
@@ -110,7 +110,7 @@ pub(crate) struct BenchArgs {
     /// Open loop: gigabits of requests per second, at random times; 0: closed loop.
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     gbps: f64,
-    /// Ask for short responses of 100 bytes.
+    /// Request short responses of 100 bytes.
     #[arg(long)]
     one_way: bool,
     /// Measure the unloaded baseline: one request at a time, N of each length.
@@ -182,7 +182,7 @@ impl SetupArgs {
     }
 }
 
-/// Parses bytes, with or without a unit.
+/// Parses a number of bytes, with or without a unit.
 fn bytes(text: &str) -> Result<u64, String> {
     let bytes = text.parse::<u64>().or_else(|_| text.parse::<Bytes>().map(|bytes| bytes.0));
     match bytes.map_err(|error| error.to_string())? {
@@ -228,20 +228,20 @@ fn refused(error: &BenchError) -> miette::Result<u8> {
         | BenchError::Dump { .. }
         | BenchError::Thread(_)
         | BenchError::Tcp(_) => {
-            say(&format!("error: {error}\n"));
+            print_status(&format!("error: {error}\n"));
             Ok(exit::FAILED)
         }
         _ => Err(miette::miette!("{error}")),
     }
 }
 
-fn say(text: &str) {
-    // If stderr is closed, there is nowhere to report that.
+fn print_status(text: &str) {
+    // If stderr is closed, the text cannot be reported anywhere.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Waits for [`POLL_INTERVAL`].
-fn nap() {
+fn pause() {
     #[expect(clippy::disallowed_methods, reason = "this thread only prints")]
     std::thread::sleep(POLL_INTERVAL);
 }
@@ -273,14 +273,16 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
     }
     if config.allow.is_empty() {
         if !config.listen.ip().is_loopback() {
-            say("note: serving clients on this host only; use --allow to serve others\n");
+            print_status("note: serving clients on this host only; use --allow to serve others\n");
         }
     } else {
-        say("note: nothing is encrypted; anyone on the path can read and forge messages\n");
+        print_status(
+            "note: nothing is encrypted; anyone on the path can read and forge messages\n",
+        );
     }
     let (mut before, mut since) = (server.served(), clock());
     while !interrupted.load(Ordering::Relaxed) {
-        nap();
+        pause();
         if server.is_broken() {
             break;
         }
@@ -296,7 +298,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
     match server.stop() {
         Ok(()) => Ok(exit::DONE),
         Err(error) => {
-            say(&format!("error: the server failed: {error}\n"));
+            print_status(&format!("error: the server failed: {error}\n"));
             Ok(exit::FAILED)
         }
     }
@@ -377,7 +379,7 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
     let show = !json || std::io::stderr().is_terminal();
     let mut since = clock();
     while !bench.is_done() {
-        nap();
+        pause();
         if interrupted.load(Ordering::Relaxed) {
             bench.stop();
         }
@@ -397,7 +399,7 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
                 report::clients_line(name, &interval)
             };
             if json {
-                say(&line);
+                print_status(&line);
             } else {
                 print(&line)?;
             }
@@ -417,11 +419,11 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
     for trouble in &summary.troubles {
         // After Ctrl-C, missing answers need no explanation.
         if !stopped {
-            say(&format!("error: {trouble}\n"));
+            print_status(&format!("error: {trouble}\n"));
         }
     }
     if summary.corrupt > 0 {
-        say(&format!("error: {} responses differ from what was sent\n", summary.corrupt));
+        print_status(&format!("error: {} responses differ from what was sent\n", summary.corrupt));
     }
     let failed = summary.all.failures.values().sum::<u64>();
     if failed > 0 && summary.troubles.is_empty() {
@@ -431,7 +433,7 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
             .iter()
             .map(|(reason, count)| format!("{reason}: {count}"))
             .collect();
-        say(&format!("error: {failed} requests failed ({})\n", reasons.join(", ")));
+        print_status(&format!("error: {failed} requests failed ({})\n", reasons.join(", ")));
     }
     Ok(match (stopped, summary.is_good()) {
         (true, _) => exit::INTERRUPTED,

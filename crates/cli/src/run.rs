@@ -13,9 +13,9 @@ use crate::args::RunArgs;
 use crate::progress::Progress;
 use crate::{exit, print};
 
-/// The note after Ctrl-C.
+/// The note that is printed after Ctrl-C.
 const INTERRUPTED: &str = "Interrupted: points that were not finished are missing.";
-/// Width of tables that are written to a file or pipe.
+/// The width of tables that are written to a file or pipe.
 pub(crate) const PLAIN_WIDTH: usize = 120;
 
 pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
@@ -44,7 +44,7 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     Ok(exit_code(&results))
 }
 
-/// Writes the results, prints the table or JSON, and reports on stderr what the table does not say.
+/// Writes the results, prints the table or JSON, and reports on stderr what the table does not show.
 pub(crate) fn finish(
     scenario: &Scenario,
     results: &Results,
@@ -53,7 +53,7 @@ pub(crate) fn finish(
     (json, quiet): (bool, bool),
 ) -> miette::Result<()> {
     if results.points.is_empty() {
-        // Keeps the results of an earlier run.
+        // With --json, the results of an earlier run are kept.
         if json {
             print(&results.to_json())?;
         }
@@ -133,7 +133,7 @@ fn replay(args: &RunArgs, failure: &PointFailure) -> String {
     command_with(args, &failure.arguments, failure.seed)
 }
 
-/// The command that reproduces these results, with further `--set` arguments.
+/// Returns the command that reproduces these results, with further `--set` arguments.
 fn command_with(args: &RunArgs, more: &[String], seed: u64) -> String {
     let mut parts = vec!["rackweave".into(), "run".into(), quoted(&args.scenario)];
     for set in args.sets.iter().chain(more) {
@@ -143,7 +143,7 @@ fn command_with(args: &RunArgs, more: &[String], seed: u64) -> String {
     parts.join(" ")
 }
 
-/// Quoted for a shell where necessary.
+/// Quotes a text for a shell if necessary.
 pub(crate) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

@@ -30,8 +30,8 @@ use crate::{exit, print};
 
 /// Run a user-space switch: the simulator's queues at real rates, for real hosts.
 ///
-/// Hosts are joined by UDP ports, which need no privilege, or by network interfaces. It ends with Ctrl-C, and
-/// then says what it has counted.
+/// Hosts are attached by UDP ports, which need no privilege, or by network interfaces. The switch runs until Ctrl-C,
+/// and then prints its counters.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave switch --listen 127.0.0.1:4100 --hosts 4 --link \"1 Gbps\" --stats\n  \
@@ -42,7 +42,7 @@ use crate::{exit, print};
     rackweave switch --program orca --bpf --ports p0,p1 --hosts \"02:00:00:00:00:01,192.0.2.1,0;02:00:00:00:00:02,192.0.2.2,1\"\n\n\
     Exit codes: 0 ended by Ctrl-C, 1 a socket failed, 2 wrong usage or file.")]
 pub(crate) struct SwitchArgs {
-    /// UDP port of host 0; the hosts after it get the ports after it.
+    /// UDP port for host 0; the following hosts use the following ports.
     #[arg(
         long,
         value_name = "ADDR",
@@ -50,100 +50,100 @@ pub(crate) struct SwitchArgs {
         required_unless_present_any = ["interface", "bpf"]
     )]
     listen: Option<SocketAddr>,
-    /// Number of hosts, with --listen; with --bpf: who they are, MAC,IP,PORT;...
+    /// Number of hosts, with --listen; with --bpf, the hosts as MAC,IP,PORT;...
     #[arg(long, value_name = "N", conflicts_with = "interface")]
     hosts: Option<String>,
-    /// Be Orca's ToR in the kernel instead, as a program at these --ports. Needs root and clang.
+    /// Run Orca's ToR switch in the kernel instead, as a program on the interfaces in --ports. Needs root and clang.
     #[arg(long, conflicts_with_all = ["listen", "interface", "metrics"], requires_all = ["ports", "hosts"])]
     bpf: bool,
-    /// With --bpf: the interfaces, separated by commas. A host's port is its place in the rack.
+    /// With --bpf: the interfaces, separated by commas. A host's index within the rack is the index of its port.
     #[arg(long, value_name = "IF", value_delimiter = ',', requires = "bpf")]
     ports: Vec<String>,
-    /// With --bpf: which of the ports lead to other switches, by their numbers from 0.
+    /// With --bpf: the ports that lead to other switches, as indices from 0.
     #[arg(long, value_name = "PORT", value_delimiter = ',', requires = "bpf")]
     uplinks: Vec<u32>,
-    /// With --bpf: the number of the rack.
+    /// With --bpf: number of the rack.
     #[arg(long, value_name = "N", requires = "bpf", default_value_t = 0)]
     rack: u16,
-    /// A host's own address; else it is learnt from what the host sends, on loopback only.
+    /// Address of a host (default: learnt from the packets that the host sends, on loopback only).
     #[arg(long = "host", value_name = "N=ADDR", conflicts_with = "interface")]
     addresses: Vec<String>,
-    /// The interface of the next host: one end of a veth pair, or a port. Needs CAP_NET_RAW.
+    /// Interface of the next host: one end of a veth pair, or a NIC port. Needs CAP_NET_RAW.
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
-    /// Take the fabric, with all its switches, and the faults of a scenario (or a file of `cast --fabric`).
+    /// Take the fabric, with all its switches, and the faults from a scenario (or a file of `cast --fabric`).
     #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["link", "buffer", "shared_buffer", "ecn", "trim", "latency", "delay"])]
     fabric: Option<String>,
-    /// Set a key of the scenario.
+    /// Set a key of the scenario, replacing its value in the file.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "fabric")]
     sets: Vec<String>,
-    /// What the switches do beyond forwarding: follow Orca's labels, and copy its packets.
+    /// Program of the switches, in addition to forwarding: follow Orca's labels and copy its packets.
     #[arg(long, default_value = ProgramName::default().describe().0, value_parser = program_names())]
     program: ProgramName,
-    /// The host of Orca's controller (with --bpf: its port): of others the switches take no orders.
+    /// Host of Orca's controller (with --bpf: its port); switches ignore orders from other hosts.
     #[arg(long, value_name = "N")]
     controller: Option<u32>,
-    /// A file with the secret of Orca's members, if they have one: without it the switches understand no orders. With
-    /// --bpf orders are not checked with it, but must come from --controller.
+    /// File with the key of Orca's members, if they use one; without it the switches reject signed orders. With --bpf,
+    /// orders are not verified with the key, but must come from --controller.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Rate of each link.
+    /// Rate of each link in bits per second.
     #[arg(long, value_name = "RATE", default_value = "1 Gbps")]
     link: Rate,
-    /// Bytes of each port's buffer, or packets.
+    /// Buffer of each port, in bytes or packets.
     #[arg(long, value_name = "SIZE", default_value = "500 KB")]
     buffer: Size,
-    /// All ports share one buffer, with dynamic thresholds (alpha 1).
+    /// Share one buffer between all ports of a switch, with dynamic thresholds (alpha 1).
     #[arg(long)]
     shared_buffer: bool,
-    /// Mark packets that find more than this waiting.
+    /// Mark packets (ECN) that find a longer queue than this.
     #[arg(long, value_name = "SIZE")]
     ecn: Option<Size>,
-    /// Cut packets to their headers instead of dropping them (NDP).
+    /// Trim packets to their headers instead of dropping them (NDP).
     #[arg(long)]
     trim: bool,
-    /// From the last bit in to the queue of the way out.
+    /// Delay from the last bit of a packet in to its output queue.
     #[arg(long, value_name = "TIME", default_value = "250 ns")]
     latency: Span,
-    /// Delay of each link, each way.
+    /// Propagation delay of each link, in each direction.
     #[arg(long, value_name = "TIME", default_value = "0 ns")]
     delay: Span,
-    /// Frames vanish with this probability, on each link.
+    /// Probability of losing a frame, on each link.
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     loss: f64,
-    /// Frames are damaged.
+    /// Probability of damaging a frame, on each link.
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     corrupt: f64,
-    /// Frames arrive twice.
+    /// Probability of duplicating a frame, on each link.
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     duplicate: f64,
-    /// Frames arrive late.
+    /// Probability of delaying a frame, on each link, so that later ones overtake it.
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     reorder: f64,
-    /// How late at most.
+    /// Maximum delay with --reorder.
     #[arg(long, value_name = "TIME", default_value = "1 ms")]
     reorder_delay: Span,
-    /// Seed of everything random.
+    /// Seed of all random decisions.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// From one look at the sockets to the next: longer takes less of the processor.
+    /// Interval at which sockets are read: a longer one needs less processor time.
     #[arg(long, value_name = "TIME", default_value = "20 us")]
     window: Span,
-    /// Never sleep: takes one core whole.
+    /// Poll continuously and never sleep: occupies a whole core.
     #[arg(long)]
     busy_poll: bool,
-    /// Show what it does, once a second.
+    /// Show the switch's activity once per second.
     #[arg(long)]
     stats: bool,
     /// At the end, print one JSON document with all counters and links.
     #[arg(long)]
     json: bool,
-    /// Serve counters for Prometheus at http://ADDR/metrics; a port alone is on loopback.
+    /// Serve counters for Prometheus at http://ADDR/metrics; a port without an address is on loopback.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
 }
 
-/// Reads the name of a program.
+/// Parses the name of a program.
 fn program_names() -> impl TypedValueParser<Value = ProgramName> {
     let values = ProgramName::ALL.map(|name| {
         let (name, help) = name.describe();
@@ -155,7 +155,7 @@ fn program_names() -> impl TypedValueParser<Value = ProgramName> {
     })
 }
 
-/// "500 KB", or "65 packets" of full size.
+/// A buffer size in bytes, written as "500 KB", or as "65 packets" of full size.
 #[derive(Clone, Copy, Debug)]
 struct Size(u64);
 
@@ -179,15 +179,13 @@ impl FromStr for Size {
     }
 }
 
-/// Bytes on the link of a full packet.
+/// The bytes that a full packet occupies on the link.
 const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
 
 pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     if args.bpf {
         if args.program != ProgramName::Orca {
-            return Err(miette!(
-                "--bpf needs --program orca: there is no other one for the kernel"
-            ));
+            return Err(miette!("--bpf requires --program orca, the only program for the kernel"));
         }
         return bpf::run(args);
     }
@@ -199,13 +197,13 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     ctrlc::set_handler(move || shared.stop.store(true, Ordering::Relaxed))
         .into_diagnostic()
         .wrap_err("cannot listen for Ctrl-C")?;
-    say_where(args, &switch);
-    let (tell, told) = channel();
+    print_addresses(args, &switch);
+    let (ended, end) = channel();
     let shared = Arc::clone(&control);
     let running = std::thread::spawn(move || {
         let result = switch.run(&shared);
-        // Nobody waits any more if the main thread has failed.
-        let _ = tell.send(());
+        // The receiver is gone if the main thread has failed.
+        let _ = ended.send(());
         (result, switch.report())
     });
     if let Some(listener) = metrics {
@@ -213,7 +211,7 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
         std::thread::spawn(move || metrics::serve(&listener, &shared));
     }
     let mut live = show::Live::new(!args.json);
-    while told.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+    while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
         if args.stats
             && let Some(report) = control.report()
         {
@@ -235,13 +233,13 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     }
 }
 
-fn say(text: &str) {
-    // Where nobody reads errors, there is no use in an error about it.
+fn print_status(text: &str) {
+    // If stderr is closed, the text cannot be reported anywhere.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Says on stderr where each host is to send to.
-fn say_where(args: &SwitchArgs, switch: &Switch<Systems>) {
+/// Prints to stderr the address to which each host must send.
+fn print_addresses(args: &SwitchArgs, switch: &Switch<Systems>) {
     let mut stderr = std::io::stderr().lock();
     let ports = switch.udp_ports();
     for (host, port) in ports.iter().enumerate() {
@@ -251,7 +249,7 @@ fn say_where(args: &SwitchArgs, switch: &Switch<Systems>) {
         };
     }
     if stderr.is_terminal() {
-        let _ = writeln!(stderr, "Ctrl-C ends it.");
+        let _ = writeln!(stderr, "Press Ctrl-C to stop.");
     }
 }
 
@@ -292,7 +290,7 @@ fn systems(args: &SwitchArgs) -> miette::Result<Systems> {
         let secret = std::fs::read(path).into_diagnostic();
         let secret = secret.wrap_err_with(|| format!("cannot read {}", path.display()))?;
         if secret.is_empty() {
-            return Err(miette!("{} is empty: that is no secret", path.display()));
+            return Err(miette!("{} is empty: it must contain a key", path.display()));
         }
         Ok(Key::derive(&secret))
     });
@@ -341,7 +339,7 @@ fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
             _ => return Err(miette!("--hosts {text}: not a number from 2 to 10000")),
         },
         None if args.listen.is_none() => args.interface.len() as u32,
-        None => return Err(miette!("--listen needs --hosts N, or --fabric SCENARIO.toml")),
+        None => return Err(miette!("--listen requires --hosts N or --fabric SCENARIO.toml")),
     };
     let bytes = args.buffer.0;
     Ok(FabricConfig {
@@ -369,7 +367,7 @@ fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
     })
 }
 
-/// The fabric of a file of hosts, or that of a scenario, with its faults.
+/// Reads the fabric of a hosts file, or that of a scenario with its faults.
 fn fabric_of(name: &str, sets: &[String]) -> miette::Result<(FabricConfig, Vec<Fault>, u64)> {
     let is_hosts = |text: &String| text.lines().any(|line| line.trim_start().starts_with("hosts"));
     if let Ok(text) = std::fs::read_to_string(name)
@@ -381,16 +379,16 @@ fn fabric_of(name: &str, sets: &[String]) -> miette::Result<(FabricConfig, Vec<F
     of_scenario(name, sets)
 }
 
-/// The fabric and the faults of a scenario whose points have only one of each.
+/// Reads the fabric and the faults of a scenario, all points of which must have the same.
 fn of_scenario(name: &str, sets: &[String]) -> miette::Result<(FabricConfig, Vec<Fault>, u64)> {
     let scenario = Scenario::load(name, sets, None)?;
-    let told = |point: &rackweave_lab::PointSpec| {
+    let end = |point: &rackweave_lab::PointSpec| {
         format!("{:?} {:?}", point.config.fabric, point.config.faults)
     };
     let Some(first) = scenario.points.first() else {
         return Err(miette!("`{name}` has no point to run"));
     };
-    if scenario.points.iter().any(|point| told(point) != told(first)) {
+    if scenario.points.iter().any(|point| end(point) != end(first)) {
         return Err(miette!(
             help = "choose one, as in --set fabric.switch.trim=true",
             "the sweep of `{name}` has several fabrics"

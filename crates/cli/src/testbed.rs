@@ -38,12 +38,12 @@ pub(crate) fn worker_command() -> miette::Result<WorkerCommand> {
     Ok(WorkerCommand { program, arguments: vec!["testbed-part".into()] })
 }
 
-/// A host of a run. Only the testbed itself starts it.
+/// Runs one worker of a run. Only the testbed itself starts it.
 pub(crate) fn worker(_: &WorkerArgs) -> u8 {
     worker_main()
 }
 
-/// The command that repeats the run, though with other numbers: it is no simulation.
+/// Returns the command that repeats the run. It is not a simulation, so its numbers will differ.
 fn command_line(args: &TestbedArgs, seed: u64) -> String {
     let mut parts = vec!["rackweave".into(), "testbed".into(), quoted(&args.scenario)];
     for set in &args.sets {

@@ -1,14 +1,14 @@
 //! The overhead of Ethernet frames, and how a transport divides messages into packets.
 
-/// Ethernet header (14) and checksum (4).
+/// Bytes of the Ethernet header (14) and the frame check sequence (4).
 pub const ETHERNET_FRAME: u32 = 18;
-/// Preamble and start-of-frame delimiter (8) and the inter-packet gap (12).
+/// Bytes of the preamble and start-of-frame delimiter (8) and of the inter-packet gap (12).
 pub const ETHERNET_GAP: u32 = 20;
 /// The shortest payload of an Ethernet frame (IEEE 802.3): shorter packets are padded.
 pub const MIN_PAYLOAD: u32 = 46;
-/// The usual MTU: the largest IP packet in a frame.
+/// The usual Ethernet MTU: the size of the largest IP packet in a frame, in bytes.
 pub const MTU: u32 = 1500;
-/// An IPv4 header without options.
+/// Bytes of an IPv4 header without options.
 pub const IPV4: u32 = 20;
 
 /// Bytes that a packet of `l3_bytes` (from the IP header on) occupies on the link, gap included.
@@ -18,14 +18,15 @@ pub const fn wire_bytes(l3_bytes: u32) -> u32 {
     padded + ETHERNET_FRAME + ETHERNET_GAP
 }
 
-/// How a transport divides a message into packets: all that the ideal time on an idle path depends on.
+/// How a transport divides a message into packets. The ideal time on an idle path depends on nothing else of the
+/// transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
     /// Payload bytes of a full packet.
     pub max_payload: u32,
     /// Bytes from the IP header to the payload of a data packet.
     pub header_bytes: u32,
-    /// The packets of messages longer than this take several paths at once; `u32::MAX`: no message's do.
+    /// Messages longer than this are sprayed over several paths at once; `u32::MAX` means that none is.
     pub spray_above_bytes: u32,
 }
 

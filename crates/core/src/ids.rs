@@ -1,17 +1,17 @@
-//! Names of hosts, ports and messages.
+//! Identifiers of hosts, ports and messages.
 
 use core::fmt;
 
-/// A host, numbered from 0 in the order of the fabric.
+/// The number of a host, from 0 in the order of the fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct HostId(pub u32);
 
-/// A port of a switch, numbered from 0.
+/// The number of a switch port, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port(pub u16);
 
-/// A message, unique per client (the host that began the exchange).
+/// The id of a message, unique per client (the host that started the exchange).
 ///
 /// As in Homa's packets, the low bit is the direction: even for a request
 /// or a one-way message, odd for the response to the request below it.
@@ -19,22 +19,22 @@ pub struct Port(pub u16);
 pub struct MessageId(pub u64);
 
 impl MessageId {
-    /// The id of the `n`-th request or one-way message of a client.
+    /// Returns the id of the `n`-th request or one-way message of a client.
     #[must_use]
     pub const fn request(n: u64) -> Self {
         Self(n << 1)
     }
-    /// The id of the response to this request (or of this response itself).
+    /// Returns the id of the response to this request (or of this response itself).
     #[must_use]
     pub const fn response(self) -> Self {
         Self(self.0 | 1)
     }
-    /// Whether it travels from server to client.
+    /// Returns whether the message travels from server to client.
     #[must_use]
     pub const fn is_response(self) -> bool {
         self.0 & 1 == 1
     }
-    /// The number that [`MessageId::request`] was given.
+    /// Returns the number that was passed to [`MessageId::request`].
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0 >> 1

@@ -23,9 +23,9 @@
 //! - [`time`]: [`Time`] and [`Span`] in picoseconds.
 //! - [`units`]: [`Rate`] and [`Bytes`], with parsing ("10 Gbps", "86 KB") and printing.
 //! - [`ids`]: [`HostId`], [`MessageId`].
-//! - [`packet`]: [`Packet`], [`Slice`] and the [`Header`] trait; [`frame`]: what Ethernet adds.
-//! - [`transport`]: the [`Transport`] trait and what goes in and out of it.
-//! - [`node`]: [`Node`], a host of a group system with its ports.
+//! - [`packet`]: [`Packet`], [`Slice`] and the [`Header`] trait; [`frame`]: the overhead of Ethernet.
+//! - [`transport`]: the [`Transport`] trait, its commands and its events.
+//! - [`node`]: [`Node`], the contract of every protocol state machine of a host.
 //! - [`queue`]: [`Pool`] and [`Fifo`]; [`program`]: [`SwitchProgram`].
 //! - [`rng`]: named random streams, [`Rng::stream`].
 //! - [`ranges`]: [`RangeSet`], [`Assembler`]; [`rtt`]: [`RttEstimator`]; [`schedule`]: [`Schedule`].

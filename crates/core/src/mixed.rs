@@ -5,9 +5,9 @@ use crate::packet::{Header, Slice};
 /// The header of a network that packets of transports and of group systems share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mixed<T, G> {
-    /// A transport's packet.
+    /// The header of a packet that a transport sent.
     Transport(T),
-    /// A group system's packet.
+    /// The header of a packet that a node of a group system sent.
     Group(G),
 }
 

@@ -1,8 +1,8 @@
 //! The contract between a host's protocol code and its driver: the simulator, a socket loop or a test.
 //!
-//! A [`Node`] is a sans-I/O state machine with one network port or several. The driver passes in packets and the
-//! time; the node answers with packets, a timer and events. What the application asks of it (submit a message, open
-//! a session) is done by the node's own methods; for message transports these are [`crate::Transport`].
+//! A [`Node`] is a sans-I/O state machine with one or more network ports. The driver passes in packets and the time;
+//! the node answers with packets, a timer and events. The application's commands (submit a message, open a session) are
+//! methods of the node itself; those of message transports are in [`crate::Transport`].
 //!
 //! # The contract
 //! After **any** call that takes `&mut self`, the driver drains [`Node::poll_event`] until `None`, calls
@@ -19,13 +19,14 @@ pub trait Node {
     /// The header of the packets that it sends and receives.
     type Header: Header;
 
-    /// What its application learns from it.
+    /// What the node reports to its application.
     type Event;
 
-    /// What the driver has to do with the payload of a received packet.
+    /// What the driver must do with the payload of a received packet.
     type Placement;
 
-    /// Takes a packet that arrived at a port (0 for a host with one link). Any field of it may be wrong or forged.
+    /// Handles a packet that arrived at `port` (0 on a host with one link). Any field of the packet may be wrong or
+    /// forged.
     fn handle_packet(
         &mut self,
         now: Time,
@@ -33,19 +34,19 @@ pub trait Node {
         packet: &Packet<Self::Header>,
     ) -> Self::Placement;
 
-    /// The time returned by [`Node::poll_timeout`] has come.
+    /// Called when the time returned by [`Node::poll_timeout`] has come.
     fn handle_timeout(&mut self, now: Time);
 
-    /// The next packet for a port whose link is free now: decided as late as possible. `None`: nothing to send
-    /// until something else happens.
+    /// Returns the next packet for a port whose link is free. The node chooses the packet at this moment, not earlier.
+    /// `None` means that there is nothing to send until another method has been called.
     #[must_use]
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Self::Header>>;
 
-    /// When [`Node::handle_timeout`] is to be called, if nothing happens before.
+    /// Returns when to call [`Node::handle_timeout`] unless another call changes it first.
     #[must_use]
     fn poll_timeout(&self) -> Option<Time>;
 
-    /// The next event for the application.
+    /// Returns the next event for the application.
     #[must_use]
     fn poll_event(&mut self) -> Option<Self::Event>;
 }

@@ -1,14 +1,15 @@
-//! Packets: `Copy`, without allocation; they name the bytes of a message instead of holding them.
+//! Packets. They are `Copy` and need no allocation, because they refer to the bytes of a message instead of holding
+//! them.
 
 use crate::frame;
 use crate::ids::{HostId, MessageId};
 
-/// A range of a message's bytes: the driver owns the buffers.
+/// A range of a message's bytes. The driver owns the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// The message, by the id with which it was submitted at its sender.
+    /// The message, by the id under which its sender submitted it.
     pub message: MessageId,
-    /// First byte within the message.
+    /// Offset of the first byte within the message.
     pub offset: u32,
     /// Number of bytes.
     pub len: u32,
@@ -17,50 +18,50 @@ pub struct Slice {
 /// The two ECN bits of the IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// The transport does not react to marks: a full queue drops instead.
+    /// Not ECN-capable: a congested queue drops the packet instead of marking it.
     #[default]
     NotCapable,
-    /// May be marked.
+    /// ECN-capable, and not marked.
     Capable,
-    /// Was marked: congestion experienced.
+    /// Congestion experienced: a queue has marked the packet.
     Marked,
 }
 
-/// A protocol's typed header. The simulator carries it as it is; Linux encodes it.
+/// A protocol's typed header. The simulator carries it unencoded; Linux encodes it.
 pub trait Header: Copy + core::fmt::Debug {
-    /// The message bytes that the packet carries, if any.
+    /// Returns the range of message bytes that the packet carries, if any.
     fn payload(&self) -> Option<Slice>;
 
-    /// The number of the path that its sender has picked, of as many as the fabric has between two
-    /// hosts. Switches follow it if the packet is sprayed; without one they pick for themselves.
+    /// Returns the index of the path that the sender has chosen, among those of the fabric between the two hosts.
+    /// Switches obey it if the packet is sprayed; without an index they choose themselves.
     #[inline]
     fn path(&self) -> Option<u16> {
         None
     }
 
-    /// Bytes of payload: the length of [`Header::payload`].
+    /// Returns the number of payload bytes: the length of [`Header::payload`].
     fn payload_bytes(&self) -> u32 {
         self.payload().map_or(0, |slice| slice.len)
     }
 }
 
-/// A packet: 16 bytes and the header, together at most 64 (asserted where the
-/// headers are known), so that it fills one cache line and costs no allocation.
+/// A packet: 16 bytes and the header. Together they take at most 64 bytes (asserted where the headers are defined), so
+/// that a packet fits one cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<H> {
-    /// The host that sent it.
+    /// The host that sent the packet.
     pub src: HostId,
-    /// The host that it is for.
+    /// The host, switch or group that it is addressed to (see [`crate::Destination`]).
     pub dst: HostId,
-    /// Source port (high half) and destination port (low half): with the two hosts, what ECMP
-    /// hashes, so that packets with equal ports take the same path.
+    /// Source port (high half) and destination port (low half). ECMP hashes them together with the two hosts, so that
+    /// packets with equal ports take the same path.
     pub ports: u32,
-    /// Bytes it takes on a link, Ethernet header, checksum, preamble and gap included.
+    /// Bytes that the packet occupies on a link, including Ethernet header, checksum, preamble and gap.
     pub wire_bytes: u16,
-    /// Queue in each switch: 0 (lowest) to 7 (highest).
+    /// The priority queue that it uses in each switch: 0 (lowest) to 7 (highest).
     pub priority: u8,
     flags: u8,
-    /// The protocol's header.
+    /// The header of the protocol.
     pub header: H,
 }
 
@@ -68,14 +69,14 @@ const ECN_CAPABLE: u8 = 1;
 const ECN_MARKED: u8 = 2;
 const SPRAY: u8 = 4;
 const TRIMMABLE: u8 = 8;
-/// With [`TRIMMABLE`]: returned to its sender.
+/// Together with [`TRIMMABLE`], this bit means that the packet was returned to its sender.
 const TRIMMED: u8 = 16;
-/// The three highest bits number the transport at the host.
+/// The three highest bits hold the number of the transport at the host.
 const INSTANCE_SHIFT: u32 = 5;
 
 impl<H: Header> Packet<H> {
-    /// A packet of `l3_bytes` (from the IP header on) at priority 0: not ECN-capable, not sprayed,
-    /// not trimmable.
+    /// Creates a packet of `l3_bytes` (from the IP header on) at priority 0 that is neither ECN-capable, sprayed nor
+    /// trimmable.
     #[must_use]
     #[inline]
     pub const fn new(src: HostId, dst: HostId, l3_bytes: u32, header: H) -> Self {
@@ -83,7 +84,7 @@ impl<H: Header> Packet<H> {
         Self { src, dst, ports: 0, wire_bytes, priority: 0, flags: 0, header }
     }
 
-    /// The same packet in this queue of each switch.
+    /// Sets the priority: the queue that the packet uses in each switch.
     #[must_use]
     #[inline]
     pub const fn with_priority(mut self, priority: u8) -> Self {
@@ -91,7 +92,7 @@ impl<H: Header> Packet<H> {
         self
     }
 
-    /// The same packet between these ports.
+    /// Sets the source and destination port.
     #[must_use]
     #[inline]
     pub const fn with_ports(mut self, source: u16, destination: u16) -> Self {
@@ -99,7 +100,7 @@ impl<H: Header> Packet<H> {
         self
     }
 
-    /// The same packet, sprayed: each switch chooses a path for this packet by itself.
+    /// Sets whether each switch chooses a path for this packet separately.
     #[must_use]
     #[inline]
     pub const fn sprayed(mut self, spray: bool) -> Self {
@@ -107,7 +108,7 @@ impl<H: Header> Packet<H> {
         self
     }
 
-    /// The same packet, which a full queue may trim to its header instead of dropping it.
+    /// Lets a full queue trim the packet to its header instead of dropping it.
     #[must_use]
     #[inline]
     pub const fn trimmable(mut self) -> Self {
@@ -115,7 +116,7 @@ impl<H: Header> Packet<H> {
         self
     }
 
-    /// The same packet with these ECN bits.
+    /// Sets the ECN bits.
     #[must_use]
     #[inline]
     pub const fn with_ecn(mut self, ecn: Ecn) -> Self {
@@ -128,7 +129,7 @@ impl<H: Header> Packet<H> {
         self
     }
 
-    /// Its ECN bits.
+    /// Returns the ECN bits.
     #[must_use]
     #[inline]
     pub const fn ecn(&self) -> Ecn {
@@ -141,7 +142,7 @@ impl<H: Header> Packet<H> {
         }
     }
 
-    /// Marks it, if its transport reacts to marks; returns whether it did.
+    /// Marks the packet if it is ECN-capable, and returns whether it did.
     #[inline]
     pub const fn mark(&mut self) -> bool {
         let capable = self.flags & ECN_CAPABLE != 0;
@@ -151,60 +152,60 @@ impl<H: Header> Packet<H> {
         capable
     }
 
-    /// Whether each switch chooses a path for this packet by itself.
+    /// Returns whether each switch chooses a path for this packet separately.
     #[must_use]
     #[inline]
     pub const fn is_sprayed(&self) -> bool {
         self.flags & SPRAY != 0
     }
 
-    /// Whether a full queue may trim it.
+    /// Returns whether a full queue may trim the packet.
     #[must_use]
     #[inline]
     pub const fn is_trimmable(&self) -> bool {
         self.flags & (TRIMMED | TRIMMABLE) == TRIMMABLE
     }
 
-    /// Whether it was trimmed to its header.
+    /// Returns whether a switch has trimmed the packet to its header.
     #[must_use]
     #[inline]
     pub const fn is_trimmed(&self) -> bool {
         self.flags & TRIMMED != 0
     }
 
-    /// The same packet, of the `instance`-th transport of its hosts (0 to 7): drivers that run several
-    /// transports side by side distinguish them by it, as real hosts do by protocol and port.
+    /// Assigns the packet to the `instance`-th transport of its hosts (0 to 7). Drivers that run several transports
+    /// side by side distinguish them by this number, as real hosts do by protocol and port.
     ///
     /// # Panics
     /// If `instance` is above 7.
     #[must_use]
     #[inline]
-    pub const fn of_instance(mut self, instance: u8) -> Self {
+    pub const fn with_instance(mut self, instance: u8) -> Self {
         assert!(instance < 8, "a host has at most 8 transports");
         self.flags = self.flags & !(7 << INSTANCE_SHIFT) | instance << INSTANCE_SHIFT;
         self
     }
 
-    /// The transport of its hosts that it belongs to.
+    /// Returns the number of the transport, at both hosts, that the packet belongs to.
     #[must_use]
     #[inline]
     pub const fn instance(&self) -> u8 {
         self.flags >> INSTANCE_SHIFT
     }
 
-    /// The source port: the high half of [`Packet::ports`].
+    /// Returns the source port: the high half of [`Packet::ports`].
     #[must_use]
     pub const fn source_port(&self) -> u16 {
         (self.ports >> 16) as u16
     }
 
-    /// The destination port: the low half of [`Packet::ports`].
+    /// Returns the destination port: the low half of [`Packet::ports`].
     #[must_use]
     pub const fn destination_port(&self) -> u16 {
         self.ports as u16
     }
 
-    /// The same packet under another header type.
+    /// Converts the header and leaves the other fields as they are.
     #[must_use]
     #[inline]
     pub fn map<G>(self, f: impl FnOnce(H) -> G) -> Packet<G> {
@@ -212,14 +213,14 @@ impl<H: Header> Packet<H> {
         Packet { src, dst, ports, wire_bytes, priority, flags, header: f(header) }
     }
 
-    /// Removes the payload, as NDP's switches do: a minimum frame remains.
+    /// Removes the payload, as NDP's switches do, and leaves a frame of minimum size.
     pub const fn trim(&mut self) {
         self.flags = self.flags & !TRIMMABLE | TRIMMED;
         self.wire_bytes = frame::wire_bytes(frame::MIN_PAYLOAD) as u16;
     }
 
-    /// The same packet after a switch has trimmed its payload and, if `returned`, returned it to its sender; the
-    /// addresses are not changed. For drivers that decode packets.
+    /// Returns the packet as it is after a switch has trimmed it and, if `returned`, sent it back. The addresses do not
+    /// change. Drivers use this for packets that they decode.
     #[must_use]
     pub const fn trimmed(mut self, returned: bool) -> Self {
         self.trim();
@@ -237,14 +238,14 @@ impl<H: Header> Packet<H> {
         self.flags |= TRIMMABLE;
     }
 
-    /// Whether a switch has returned it: its source is the host that it was for.
+    /// Returns whether a switch has returned the packet: its source is then the host that it was addressed to.
     #[must_use]
     #[inline]
     pub const fn is_returned(&self) -> bool {
         self.flags & (TRIMMED | TRIMMABLE) == TRIMMED | TRIMMABLE
     }
 
-    /// The bytes that the packet carries: none once it was trimmed.
+    /// Returns the range of message bytes that the packet carries; `None` after trimming.
     pub fn payload(&self) -> Option<Slice> {
         if self.is_trimmed() { None } else { self.header.payload() }
     }

@@ -1,4 +1,4 @@
-//! The contract of a switch program, and of the store that holds the payload of packets in a switch.
+//! The contract of a switch program, and of the store that holds the payload of packets inside a switch.
 
 use core::fmt;
 
@@ -13,80 +13,80 @@ use crate::time::Time;
 pub struct PortSet(u64);
 
 impl PortSet {
-    /// The number of ports that a set can name: ports from this one on are never members.
+    /// The number of ports that a set can contain. Ports from this number on are never members.
     pub const CAPACITY: u16 = 64;
 
     /// The set without members.
     pub const EMPTY: Self = Self(0);
 
-    /// The set of one port, or the empty set if the port is beyond [`PortSet::CAPACITY`].
+    /// Returns the set of one port, or the empty set if the port is beyond [`PortSet::CAPACITY`].
     #[must_use]
     #[inline]
-    pub const fn of(port: Port) -> Self {
+    pub const fn single(port: Port) -> Self {
         if port.0 < Self::CAPACITY { Self(1 << port.0) } else { Self::EMPTY }
     }
 
-    /// The ports `0..count`, as far as a set can name them.
+    /// Returns the set of the ports `0..count`, up to [`PortSet::CAPACITY`].
     #[must_use]
     #[inline]
     pub const fn first(count: u16) -> Self {
         if count < Self::CAPACITY { Self((1 << count) - 1) } else { Self(u64::MAX) }
     }
 
-    /// The set whose member `n` is bit `n` of `bits`.
+    /// Returns the set that contains port `n` if bit `n` of `bits` is set.
     #[must_use]
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// Bit `n` is set if port `n` is a member.
+    /// Returns the set as a bitmap: bit `n` is set if port `n` is a member.
     #[must_use]
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Whether the set has no members.
+    /// Returns whether the set has no members.
     #[must_use]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The number of members.
+    /// Returns the number of members.
     #[must_use]
     #[inline]
     pub const fn len(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Whether a port is a member.
+    /// Returns whether a port is a member.
     #[must_use]
     #[inline]
     pub const fn contains(self, port: Port) -> bool {
-        Self::of(port).0 & self.0 != 0
+        Self::single(port).0 & self.0 != 0
     }
 
-    /// The members of either set.
+    /// Returns the ports that are members of either set.
     #[must_use]
     #[inline]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The members of both sets.
+    /// Returns the ports that are members of both sets.
     #[must_use]
     #[inline]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The members except one port.
+    /// Returns the set without one port.
     #[must_use]
     #[inline]
     pub const fn without(self, port: Port) -> Self {
-        Self(self.0 & !Self::of(port).0)
+        Self(self.0 & !Self::single(port).0)
     }
 
     /// Removes the lowest member and returns it.
@@ -103,7 +103,7 @@ impl PortSet {
 
 impl FromIterator<Port> for PortSet {
     fn from_iter<I: IntoIterator<Item = Port>>(ports: I) -> Self {
-        ports.into_iter().fold(Self::EMPTY, |set, port| set.union(Self::of(port)))
+        ports.into_iter().fold(Self::EMPTY, |set, port| set.union(Self::single(port)))
     }
 }
 
@@ -116,16 +116,16 @@ impl fmt::Debug for PortSet {
 
 /// Where a packet is going.
 ///
-/// Hosts, switches and multicast groups share one address space, so that a packet's destination stays a plain
-/// [`HostId`]: hosts are numbered from 0, switches from 2^31, and the rest belongs to groups, whose meaning is up to
-/// the programs of the switches.
+/// Hosts, switches and multicast groups share one address space, so that a packet's destination is a plain [`HostId`].
+/// Hosts are numbered from 0 and switches from 2^31; the remaining addresses belong to groups, and the programs of the
+/// switches give them their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// The host with this number.
     Host(HostId),
-    /// The switch with this number: its program gets the packet.
+    /// The switch with this number: its program receives the packet.
     Switch(u32),
-    /// A group of a group system; switches without a program for it have no route.
+    /// A group of a group system. A switch without a program for the group has no route to it.
     Group(u32),
 }
 
@@ -133,10 +133,10 @@ const FIRST_SWITCH: u32 = 1 << 31;
 const FIRST_GROUP: u32 = FIRST_SWITCH | 1 << 30;
 
 impl Destination {
-    /// What an address names.
+    /// Decodes an address.
     #[must_use]
     #[inline]
-    pub const fn of(address: HostId) -> Self {
+    pub const fn from_address(address: HostId) -> Self {
         match address.0 {
             number @ FIRST_GROUP.. => Self::Group(number - FIRST_GROUP),
             number @ FIRST_SWITCH.. => Self::Switch(number - FIRST_SWITCH),
@@ -144,7 +144,7 @@ impl Destination {
         }
     }
 
-    /// The address that names it, for [`Packet::dst`].
+    /// Returns the address, for [`Packet::dst`].
     #[must_use]
     #[inline]
     pub const fn address(self) -> HostId {
@@ -158,30 +158,32 @@ impl Destination {
 
 /// Holds the payload of the packets that are inside a network.
 ///
-/// Each packet in the network owns what its header names. The network copies and releases it; switch programs read
-/// and write it. Simulated packets usually name bytes that stay at the hosts: their store is `()`, and has none.
+/// Each packet in the network owns the bytes that its header refers to. The network copies and releases them; switch
+/// programs read and write them. Simulated packets usually refer to bytes that stay at the hosts: their store is `()`,
+/// which holds nothing.
 pub trait PayloadStore<H: Header> {
-    /// False if packets carry no bytes at all: [`PayloadStore::make`] always fails then.
+    /// False if packets carry no bytes. [`PayloadStore::make`] then always fails.
     const CARRIES_BYTES: bool = true;
 
-    /// The packet is gone: its payload can be reused.
+    /// Frees the payload of a packet that has left the network.
     fn release(&mut self, packet: &Packet<H>);
 
     /// The packet is a copy of another and names the same payload: gives it a payload of its own. `false`: there is no
     /// room, and the copy is discarded.
     fn duplicate(&mut self, packet: &mut Packet<H>) -> bool;
 
-    /// Damages the payload, as an injected fault does. `false`: damage cannot be represented, and the network drops
-    /// the packet instead.
+    /// Damages the payload, as an injected fault does. Returns `false` if the store cannot represent damage; the
+    /// network then drops the packet instead.
     fn damage(&mut self, packet: &mut Packet<H>, rng: &mut Rng) -> bool;
 
-    /// The payload's bytes: empty if there are none.
+    /// Returns the payload's bytes; empty if the store holds none.
     fn read(&self, packet: &Packet<H>) -> &[u8];
 
-    /// The payload's bytes, to be changed in place: empty if there are none.
+    /// Returns the payload's bytes for changes in place; empty if the store holds none.
     fn write(&mut self, packet: &Packet<H>) -> &mut [u8];
 
-    /// Gives `combine` the payload of `into` to change and that of `from` to read; false if they are the same.
+    /// Calls `combine` with the payload of `into`, which it may change, and that of `from`. Returns false, without
+    /// calling it, if both are the same payload.
     fn combine(
         &mut self,
         into: &Packet<H>,
@@ -189,8 +191,8 @@ pub trait PayloadStore<H: Header> {
         combine: impl FnOnce(&mut [u8], &[u8]),
     ) -> bool;
 
-    /// Makes a payload of `len` zero bytes and returns `header` with its name. `None`: there is no room, or this store
-    /// carries none.
+    /// Allocates a payload of `len` zero bytes and returns `header` with a reference to it. Returns `None` if there is
+    /// no room, or if this store holds no bytes.
     fn make(&mut self, header: H, len: usize) -> Option<H>;
 }
 
@@ -239,34 +241,34 @@ impl<H: Header> PayloadStore<H> for () {
 /// A switch program's decision about one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The switch's own forwarding decides.
+    /// Leave the decision to the switch's own forwarding.
     Route,
     /// Send the packet out of this port.
     Forward(Port),
     /// Send a copy out of each of these ports.
     Replicate(PortSet),
-    /// The program has taken what it needs: the packet ends here.
+    /// End the packet here: the program has taken what it needs.
     Consume,
     /// Drop the packet.
     Drop(DropReason),
 }
 
-/// Where a packet that a program has made leaves the switch.
+/// How a packet that a program has created leaves the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Egress {
-    /// By this port.
+    /// Through this port.
     Port(Port),
-    /// Wherever the switch's own forwarding sends its destination.
+    /// Through the port that the switch's own forwarding chooses for its destination.
     Route,
 }
 
-/// A switch program: a state machine with the verbs of a [`crate::Node`], which sees every packet that crosses the
-/// switch.
+/// A switch program: a state machine with the methods of a [`crate::Node`], through which every packet that crosses the
+/// switch passes.
 pub trait SwitchProgram {
-    /// The header that it understands.
+    /// The type of header that the program handles.
     type Header: Header;
 
-    /// False for a program that never does anything but [`Verdict::Route`]: the network then does not call it at all.
+    /// False for a program that always returns [`Verdict::Route`]; the network then does not call it at all.
     const ACTIVE: bool = true;
 
     /// Decides about a packet that came in at `port`. It may rewrite the packet and its payload.
@@ -278,10 +280,10 @@ pub trait SwitchProgram {
         payloads: &mut S,
     ) -> Verdict;
 
-    /// The time that [`SwitchProgram::poll_timeout`] named has come.
+    /// Called when the time returned by [`SwitchProgram::poll_timeout`] has come.
     fn handle_timeout(&mut self, _now: Time) {}
 
-    /// The next packet that the program has made, with its payload from `payloads` if it has one.
+    /// Returns the next packet that the program has created. Its payload, if it has one, is in `payloads`.
     #[must_use]
     fn poll_transmit<S: PayloadStore<Self::Header>>(
         &mut self,
@@ -291,7 +293,7 @@ pub trait SwitchProgram {
         None
     }
 
-    /// When [`SwitchProgram::handle_timeout`] wants to be called.
+    /// Returns when to call [`SwitchProgram::handle_timeout`].
     #[must_use]
     fn poll_timeout(&self) -> Option<Time> {
         None
@@ -308,7 +310,7 @@ mod tests {
         assert_eq!((set.len(), set.bits()), (3, 1 << 63 | 0b1001));
         assert!(set.contains(Port(63)) && !set.contains(Port(64)) && !set.contains(Port(1)));
         assert_eq!(format!("{set:?}"), "{0, 3, 63}");
-        assert_eq!(set.without(Port(3)), PortSet::of(Port(0)).union(PortSet::of(Port(63))));
+        assert_eq!(set.without(Port(3)), PortSet::single(Port(0)).union(PortSet::single(Port(63))));
         assert_eq!(set.intersection(PortSet::first(4)).bits(), 0b1001);
         assert_eq!(PortSet::first(64), PortSet::first(100));
         assert_eq!(
@@ -327,8 +329,8 @@ mod tests {
             Destination::Group((1 << 30) - 1),
         ];
         for destination in all {
-            assert_eq!(Destination::of(destination.address()), destination);
+            assert_eq!(Destination::from_address(destination.address()), destination);
         }
-        assert_eq!(Destination::of(HostId(u32::MAX)), Destination::Group((1 << 30) - 1));
+        assert_eq!(Destination::from_address(HostId(u32::MAX)), Destination::Group((1 << 30) - 1));
     }
 }

@@ -1,26 +1,26 @@
 //! Storage of packets in flight: a pool of slots, FIFOs threaded through it, and the results of queueing.
 //!
-//! A packet stays in its slot from the sender's NIC to the receiver; queues and
-//! links pass a 4-byte [`PacketRef`] on. The pool grows to the largest number of
-//! packets that were ever under way and stays there: no allocation per packet.
+//! A packet stays in its slot from the sender's NIC to the receiver; queues and links pass a 4-byte [`PacketRef`]
+//! along. The pool grows to the largest number of packets that were ever in flight and keeps that size, so there is no
+//! allocation per packet.
 
 use crate::packet::{Header, Packet};
 use crate::time::Time;
 
-/// The number of a slot in a [`Pool`].
+/// The index of a slot in a [`Pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketRef(u32);
 
-/// "No packet": the end of a list.
+/// Ends a list: the index that no packet has.
 const NONE: u32 = u32::MAX;
 
-/// A packet on its own cache line.
+/// A packet, aligned to a cache line of its own.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Slot<H>(Packet<H>);
 
-/// The fields of a packet that queues and links use, outside of the packet: four fit a cache line, and the packet
-/// itself is accessed only where it is created, routed and received.
+/// The fields of a packet that queues and links use, stored apart from the packet. Four fit a cache line, and the
+/// packet itself is accessed only where it is created, routed and received.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     at: Time,
@@ -31,13 +31,13 @@ struct Link {
 
 impl Link {
     #[inline]
-    const fn of<H>(packet: &Packet<H>) -> Self {
+    const fn from_packet<H>(packet: &Packet<H>) -> Self {
         let Packet { wire_bytes, priority, .. } = *packet;
         Self { at: Time::ZERO, next: NONE, wire_bytes, priority }
     }
 }
 
-/// Slots for packets in flight.
+/// The slots of all packets in flight.
 #[derive(Debug)]
 pub struct Pool<H> {
     slots: Vec<Slot<H>>,
@@ -53,23 +53,23 @@ impl<H: Header> Default for Pool<H> {
 }
 
 impl<H: Header> Pool<H> {
-    /// Bytes of memory of one packet in flight.
+    /// Bytes of memory for each packet in flight.
     pub const BYTES_PER_PACKET: usize = size_of::<Slot<H>>() + size_of::<Link>();
 
-    /// An empty pool.
+    /// Creates an empty pool.
     #[must_use]
     pub const fn new() -> Self {
         Self { slots: Vec::new(), links: Vec::new(), free: NONE, live: 0 }
     }
 
-    /// Puts a packet into a slot.
+    /// Stores a packet in a free slot.
     ///
     /// # Panics
-    /// With 2^32 - 1 packets under way.
+    /// If 2^32 - 1 packets are already in flight.
     #[inline]
     pub fn insert(&mut self, packet: Packet<H>) -> PacketRef {
         self.live += 1;
-        let link = Link::of(&packet);
+        let link = Link::from_packet(&packet);
         let slot = Slot(packet);
         if self.free == NONE {
             let index = u32::try_from(self.slots.len()).ok().filter(|i| *i != NONE);
@@ -86,7 +86,7 @@ impl<H: Header> Pool<H> {
         }
     }
 
-    /// Puts in a copy of a packet.
+    /// Inserts a copy of a packet.
     #[inline]
     pub fn duplicate(&mut self, packet: PacketRef) -> PacketRef {
         if self.free == NONE {
@@ -100,7 +100,7 @@ impl<H: Header> Pool<H> {
         PacketRef(index as u32)
     }
 
-    /// Takes a packet out; its slot is free again.
+    /// Removes a packet and frees its slot.
     #[inline]
     pub fn remove(&mut self, packet: PacketRef) -> Packet<H> {
         self.live -= 1;
@@ -109,14 +109,14 @@ impl<H: Header> Pool<H> {
         self.slots[packet.0 as usize].0
     }
 
-    /// The packet in a slot.
+    /// Returns the packet in a slot.
     #[must_use]
     #[inline]
     pub fn get(&self, packet: PacketRef) -> &Packet<H> {
         &self.slots[packet.0 as usize].0
     }
 
-    /// Changes the packet in a slot.
+    /// Calls `change` with the packet in a slot, and returns its result.
     #[inline]
     pub fn modify<R>(&mut self, packet: PacketRef, change: impl FnOnce(&mut Packet<H>) -> R) -> R {
         let slot = &mut self.slots[packet.0 as usize].0;
@@ -126,21 +126,21 @@ impl<H: Header> Pool<H> {
         result
     }
 
-    /// Bytes that a packet takes on a link.
+    /// Returns the bytes that a packet occupies on a link.
     #[must_use]
     #[inline]
     pub fn wire_bytes(&self, packet: PacketRef) -> u32 {
         u32::from(self.links[packet.0 as usize].wire_bytes)
     }
 
-    /// A packet's priority.
+    /// Returns a packet's priority.
     #[must_use]
     #[inline]
     pub fn priority(&self, packet: PacketRef) -> u8 {
         self.links[packet.0 as usize].priority
     }
 
-    /// The packet after this one in its list, if it is not the last.
+    /// Returns the packet after this one in its list, or `None` if it is the last.
     #[must_use]
     #[inline]
     pub fn after(&self, packet: PacketRef) -> Option<PacketRef> {
@@ -148,33 +148,33 @@ impl<H: Header> Pool<H> {
         (next != NONE).then_some(PacketRef(next))
     }
 
-    /// The time noted beside a packet: on a link, when it arrives.
+    /// Returns the time stored beside a packet. For a packet on a link it is the time of arrival.
     #[must_use]
     #[inline]
-    pub fn at(&self, packet: PacketRef) -> Time {
+    pub fn time(&self, packet: PacketRef) -> Time {
         self.links[packet.0 as usize].at
     }
 
-    /// Notes a time beside a packet.
+    /// Stores a time beside a packet.
     #[inline]
-    pub fn set_at(&mut self, packet: PacketRef, at: Time) {
+    pub fn set_time(&mut self, packet: PacketRef, at: Time) {
         self.links[packet.0 as usize].at = at;
     }
 
-    /// The number of packets in flight.
+    /// Returns the number of packets in flight.
     #[must_use]
     pub const fn live(&self) -> u32 {
         self.live
     }
 
-    /// The most packets that were in flight at one time.
+    /// Returns the largest number of packets that were in flight at the same time.
     #[must_use]
     pub fn capacity_used(&self) -> usize {
         self.slots.len()
     }
 }
 
-/// A first-in first-out list of packets, threaded through the pool: 8 bytes.
+/// A first-in, first-out list of packets, threaded through the pool. It takes 8 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Fifo {
     head: u32,
@@ -191,28 +191,28 @@ impl Fifo {
     /// The empty list.
     pub const EMPTY: Self = Self { head: NONE, tail: NONE };
 
-    /// Whether nothing waits.
+    /// Returns whether the list has no packets.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.head == NONE
     }
 
-    /// The first packet.
+    /// Returns the first packet without removing it.
     #[must_use]
     #[inline]
     pub const fn front(&self) -> Option<PacketRef> {
         if self.head == NONE { None } else { Some(PacketRef(self.head)) }
     }
 
-    /// The last packet.
+    /// Returns the last packet without removing it.
     #[must_use]
     #[inline]
     pub const fn back(&self) -> Option<PacketRef> {
         if self.head == NONE { None } else { Some(PacketRef(self.tail)) }
     }
 
-    /// Appends a packet that is in no list.
+    /// Appends a packet, which must not be in any list.
     #[inline]
     pub fn push<H: Header>(&mut self, pool: &mut Pool<H>, packet: PacketRef) {
         pool.links[packet.0 as usize].next = NONE;
@@ -224,7 +224,7 @@ impl Fifo {
         self.tail = packet.0;
     }
 
-    /// Takes the first packet.
+    /// Removes the first packet and returns it.
     #[inline]
     pub fn pop<H: Header>(&mut self, pool: &Pool<H>) -> Option<PacketRef> {
         if self.head == NONE {
@@ -243,32 +243,32 @@ impl Fifo {
 pub enum DropReason {
     /// The port's own buffer was full.
     QueueFull,
-    /// The switch's shared buffer left this port no more room.
+    /// The share of the switch's shared buffer that this port may use was full.
     SharedBufferFull,
-    /// Trimmed, and the header queue was full too.
+    /// The packet was trimmed, and the header queue was full too.
     HeaderQueueFull,
-    /// No working path to the destination.
+    /// There is no working path to the destination.
     NoRoute,
-    /// Lost by an injected fault.
+    /// An injected fault lost the packet.
     FaultLoss,
-    /// Damaged by an injected fault and thrown away by the receiver's checksum.
+    /// An injected fault damaged the packet, and the receiver's checksum rejected it.
     Corrupted,
-    /// On a link, or before one, when it went down.
+    /// The packet was on a link, or waiting for it, when the link went down.
     LinkDown,
     /// The host was down.
     HostDown,
-    /// A paused host's receive ring was full.
+    /// The host was paused and its receive ring was full.
     HostPaused,
     /// No transport at the host handles the packet's protocol.
     WrongProtocol,
     /// A switch program dropped it.
     Program,
-    /// A copy, or a packet of a program's own, found no room for its bytes in the switch.
+    /// There was no room in the switch for the payload of a copy or of a packet that a program created.
     NoBuffer,
 }
 
 impl DropReason {
-    /// All of them, in the order of their discriminants.
+    /// All reasons, in the order of their discriminants.
     pub const ALL: [Self; 12] = [
         Self::QueueFull,
         Self::SharedBufferFull,
@@ -284,7 +284,7 @@ impl DropReason {
         Self::NoBuffer,
     ];
 
-    /// Its name in results.
+    /// Returns the name that results use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -307,14 +307,15 @@ impl DropReason {
 /// The result of putting a packet into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It waits in the queue.
+    /// The packet waits in the queue.
     Queued,
-    /// It waits in the queue, with an ECN mark.
+    /// The packet waits in the queue and carries a new ECN mark.
     Marked,
-    /// It, or one that waited, was trimmed to its header; both wait.
+    /// This packet, or one already waiting, was trimmed to its header; both wait.
     Trimmed,
-    /// This packet, the new one or one that waited, left the queue and is to be returned to its sender.
+    /// The packet named here, either the new one or one already waiting, left the queue and must be returned to its
+    /// sender.
     ReturnedToSender(PacketRef),
-    /// It was dropped, and its slot is free.
+    /// The packet was dropped, and its slot is free.
     Dropped(DropReason),
 }

@@ -1,8 +1,8 @@
-//! Sets of byte or packet positions, kept as ranges: what has arrived, what was selectively acknowledged.
+//! Sets of byte or packet positions, stored as ranges: what has arrived, or what was selectively acknowledged.
 //!
-//! - [`RangeSet`]: disjoint ranges anywhere, without a limit on their number unless the caller gives one.
-//! - [`Assembler`]: everything below an edge, and a bounded number of ranges above it: the state of a
-//!   receiver that puts a message or stream together (the name is smoltcp's).
+//! - [`RangeSet`]: any disjoint ranges, as many as there are unless the caller passes a limit.
+//! - [`Assembler`]: all positions below an edge, and a bounded number of ranges above it. This is the state of a
+//!   receiver that reassembles a message or a stream (the name is smoltcp's).
 //!
 //! Ranges are half-open, sorted, and neither overlap nor touch. Three are held without allocation, and an
 //! [`Assembler`] whose data arrive in order is a single number.
@@ -27,11 +27,11 @@ use core::ops::{Add, AddAssign, Range, Sub, SubAssign};
 
 use smallvec::SmallVec;
 
-/// A number that positions are counted in: `u32` within a message, `u64` within a stream.
+/// A type that counts positions: `u32` within a message, `u64` within a stream.
 pub trait Position:
     Copy + Ord + Default + Debug + Add<Output = Self> + Sub<Output = Self> + AddAssign + SubAssign
 {
-    /// Beyond every position in use.
+    /// The largest value, which lies beyond every position in use.
     const MAX: Self;
 }
 
@@ -42,9 +42,9 @@ impl Position for u64 {
     const MAX: Self = Self::MAX;
 }
 
-/// A range was not taken, because it touches no other one and the set holds as many as it may.
+/// The range was rejected: it touches no other range, and the set already holds the largest permitted number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the range would be one more than the set may hold")]
+#[error("the set already holds the largest permitted number of ranges")]
 pub struct TooManyRanges;
 
 /// A set of positions as disjoint ranges.
@@ -55,34 +55,34 @@ pub struct RangeSet<T: Position = u64> {
 }
 
 impl<T: Position> RangeSet<T> {
-    /// The empty set.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether it holds no position.
+    /// Returns whether the set contains no position.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The number of ranges.
+    /// Returns the number of ranges.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// The number of positions in all ranges.
+    /// Returns the number of positions in all ranges.
     #[must_use]
     #[inline]
     pub const fn covered(&self) -> T {
         self.covered
     }
 
-    /// Removes everything.
+    /// Removes all positions.
     pub fn clear(&mut self) {
         self.ranges.clear();
         self.covered = T::default();
@@ -97,7 +97,7 @@ impl<T: Position> RangeSet<T> {
     /// Adds a range and returns how many of its positions are new.
     ///
     /// # Errors
-    /// [`TooManyRanges`], and nothing is changed, if there would be more than `max_ranges`.
+    /// [`TooManyRanges`] if the set would hold more than `max_ranges` ranges. The set is then unchanged.
     #[inline]
     pub fn insert_bounded(
         &mut self,
@@ -108,7 +108,7 @@ impl<T: Position> RangeSet<T> {
         if start >= end {
             return Ok(T::default());
         }
-        // Usually at or beyond the end of the last range.
+        // The range is usually at or beyond the end of the last one.
         let first = match self.ranges.last() {
             Some(&(_, last_end)) if start > last_end => self.ranges.len(),
             _ => self.ranges.partition_point(|range| range.1 < start),
@@ -161,7 +161,7 @@ impl<T: Position> RangeSet<T> {
         Some(from..to)
     }
 
-    /// The range that holds `position`.
+    /// Returns the range that contains `position`.
     #[must_use]
     #[inline]
     pub fn range_at(&self, position: T) -> Option<Range<T>> {
@@ -169,20 +169,20 @@ impl<T: Position> RangeSet<T> {
         self.ranges.get(index).filter(|range| range.0 <= position).map(|&(from, to)| from..to)
     }
 
-    /// Whether `position` is in the set.
+    /// Returns whether `position` is in the set.
     #[must_use]
     #[inline]
     pub fn contains(&self, position: T) -> bool {
         self.range_at(position).is_some()
     }
 
-    /// Whether all of `range` is in the set; of the empty range nothing is missing.
+    /// Returns whether all of `range` is in the set. An empty range always is.
     #[must_use]
     pub fn contains_range(&self, range: Range<T>) -> bool {
         range.is_empty() || self.range_at(range.start).is_some_and(|held| held.end >= range.end)
     }
 
-    /// The number of positions below `edge`.
+    /// Returns the number of positions below `edge`.
     #[must_use]
     pub fn covered_below(&self, edge: T) -> T {
         match self.ranges.last() {
@@ -195,14 +195,14 @@ impl<T: Position> RangeSet<T> {
         }
     }
 
-    /// The first position from `start` on that is not in the set.
+    /// Returns the first position from `start` on that is not in the set.
     #[must_use]
     #[inline]
     pub fn first_missing(&self, start: T) -> T {
         self.range_at(start).map_or(start, |range| range.end)
     }
 
-    /// The first gap at or above `start`: it ends where the next range begins, or at [`Position::MAX`].
+    /// Returns the first gap at or above `start`. It ends where the next range begins, or at [`Position::MAX`].
     #[must_use]
     pub fn gap_from(&self, start: T) -> Range<T> {
         let index = self.ranges.partition_point(|range| range.1 <= start);
@@ -215,7 +215,7 @@ impl<T: Position> RangeSet<T> {
         }
     }
 
-    /// The gaps within a range, lowest first.
+    /// Iterates over the gaps within a range, lowest first.
     pub fn gaps(&self, within: Range<T>) -> impl Iterator<Item = Range<T>> + '_ {
         let Range { start, end } = within;
         let after = self.ranges.partition_point(|range| range.1 <= start);
@@ -229,16 +229,16 @@ impl<T: Position> RangeSet<T> {
             .filter(|gap| !gap.is_empty())
     }
 
-    /// The ranges, lowest first.
+    /// Iterates over the ranges, lowest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Range<T>> + ExactSizeIterator + '_ {
         self.ranges.iter().map(|&(from, to)| from..to)
     }
 }
 
-/// What has arrived of a message or a stream: everything below an edge, and ranges above it.
+/// The positions of a message or a stream that have arrived: everything below an edge, and ranges above it.
 ///
-/// The caller gives the limit on the number of ranges with each call, because it is a parameter of a host
-/// and the same for thousands of assemblers.
+/// The caller passes the limit on the number of ranges to each call, because the limit is a parameter of the host and
+/// thousands of assemblers share it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assembler<T: Position = u64> {
     prefix: T,
@@ -246,20 +246,20 @@ pub struct Assembler<T: Position = u64> {
 }
 
 impl<T: Position> Assembler<T> {
-    /// With everything below `position`.
+    /// Creates an assembler that contains every position below `position`.
     #[must_use]
     pub fn starting_at(position: T) -> Self {
         Self { prefix: position, above: RangeSet::default() }
     }
 
-    /// Everything below this position is here, and this position is not.
+    /// Returns the edge: the first position that has not arrived.
     #[must_use]
     #[inline]
     pub const fn prefix(&self) -> T {
         self.prefix
     }
 
-    /// The ranges above [`Assembler::prefix`]; none touches it.
+    /// Returns the ranges above [`Assembler::prefix`]; none of them touches it.
     #[must_use]
     #[inline]
     pub const fn above(&self) -> &RangeSet<T> {
@@ -269,8 +269,8 @@ impl<T: Position> Assembler<T> {
     /// Adds a range and returns how many of its positions are new.
     ///
     /// # Errors
-    /// [`TooManyRanges`], and nothing is changed, if there would be more than `max_ranges` ranges above
-    /// the prefix. A range that touches the prefix or another range is always taken.
+    /// [`TooManyRanges`] if there would be more than `max_ranges` ranges above the prefix. The assembler is then
+    /// unchanged. A range that touches the prefix or another range is always accepted.
     #[inline]
     pub fn insert(&mut self, range: Range<T>, max_ranges: usize) -> Result<T, TooManyRanges> {
         if range.start <= self.prefix && self.above.is_empty() {
@@ -295,9 +295,9 @@ impl<T: Position> Assembler<T> {
         Ok(new)
     }
 
-    /// Adds a range and returns the part of it from its first to its last new position; `None` if nothing
-    /// is new. At the limit the highest range makes room for a lower one, which is needed sooner; a range
-    /// above all others is not taken.
+    /// Adds a range and returns the span from its first to its last new position; `None` if nothing is new. At the
+    /// limit, the highest range is evicted in favour of a lower one, which is needed sooner; a range above all others
+    /// is rejected.
     pub fn insert_evicting(&mut self, range: Range<T>, max_ranges: usize) -> Option<Range<T>> {
         let range = range.start.max(self.prefix)..range.end;
         if range.is_empty() {
@@ -311,7 +311,7 @@ impl<T: Position> Assembler<T> {
         if first >= range.end {
             return None;
         }
-        // The last position that is missing is below the range that holds the end, if one does.
+        // The last missing position lies just below the range that contains the end, if one does.
         let index = self.above.ranges.partition_point(|held| held.1 < range.end);
         let last = self.above.ranges.get(index).map_or(range.end, |held| held.0.min(range.end));
         if self.insert(range.clone(), max_ranges).is_err() {
@@ -322,33 +322,33 @@ impl<T: Position> Assembler<T> {
         Some(first..last)
     }
 
-    /// Whether `position` is here.
+    /// Returns whether `position` has arrived.
     #[must_use]
     #[inline]
     pub fn contains(&self, position: T) -> bool {
         position < self.prefix || self.above.contains(position)
     }
 
-    /// Whether all of `range` is here; of the empty range nothing is missing.
+    /// Returns whether all of `range` has arrived. An empty range always has.
     #[must_use]
     pub fn contains_range(&self, range: Range<T>) -> bool {
         range.end <= self.prefix
             || self.above.contains_range(range.start.max(self.prefix)..range.end)
     }
 
-    /// The first position from `start` on that is missing.
+    /// Returns the first missing position from `start` on.
     #[must_use]
     #[inline]
     pub fn first_missing(&self, start: T) -> T {
         self.above.first_missing(start.max(self.prefix))
     }
 
-    /// The gaps below `limit`, lowest first.
+    /// Iterates over the gaps below `limit`, lowest first.
     pub fn gaps(&self, limit: T) -> impl Iterator<Item = Range<T>> + '_ {
         self.above.gaps(self.prefix..limit)
     }
 
-    /// The first gap below `limit`.
+    /// Returns the first gap below `limit`.
     #[must_use]
     #[inline]
     pub fn first_gap(&self, limit: T) -> Option<Range<T>> {
@@ -356,7 +356,7 @@ impl<T: Position> Assembler<T> {
         (self.prefix < end).then_some(self.prefix..end)
     }
 
-    /// Counts positions from `by` on, all below which are here.
+    /// Moves the origin: subtracts `by` from all positions. Everything below `by` must have arrived.
     pub fn rebase(&mut self, by: T) {
         self.prefix -= by;
         for (from, to) in &mut self.above.ranges {
@@ -378,7 +378,7 @@ mod tests {
         bitmap.iter().filter(|cell| **cell).count() as u64
     }
 
-    /// The runs of cells that are `set`, between two cells.
+    /// Returns the runs of cells within a range whose value is `set`.
     fn runs(bitmap: &Bitmap, within: Range<u64>, set: bool) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for cell in within.filter(|cell| bitmap[*cell as usize] == set) {
@@ -416,7 +416,7 @@ mod tests {
         Ok(())
     }
 
-    /// What an assembler says of positions, in terms of a set.
+    /// Returns the positions of an assembler as a set.
     fn as_set(assembler: &Assembler) -> RangeSet {
         let mut set = assembler.above().clone();
         set.insert(0..assembler.prefix());
@@ -559,7 +559,7 @@ mod tests {
                 let missing: Vec<u64> =
                     (start..start + len).filter(|cell| !before[*cell as usize]).collect();
                 let expected = missing.first().map(|first| *first..missing[missing.len() - 1] + 1);
-                // One too many: the highest goes, which may be the new one.
+                // There is one range too many: the highest is evicted, which may be the new one.
                 let mut held = runs(&bitmap, 0..CELLS as u64, true);
                 held.retain(|run| run.start > 0);
                 let evicted = if held.len() > 4 { held.pop() } else { None };
@@ -573,7 +573,7 @@ mod tests {
             assembler_agrees(&arrived, &bitmap)?;
         }
 
-        /// Both widths of positions are one implementation: the narrow one agrees with the wide one.
+        /// The narrow implementation must agree with the wide one.
         #[test]
         fn widths_agree(steps in prop::collection::vec((0_u32..200, 0_u32..20), 1..60)) {
             let (mut narrow, mut wide) = (Assembler::<u32>::default(), Assembler::<u64>::default());

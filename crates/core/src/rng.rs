@@ -1,14 +1,15 @@
-//! Named random streams: another host, or one more draw in one stream, does not change the others.
+//! Named random streams. Adding a host, or drawing once more from one stream, does not change the other streams.
 
 use rand_core::Rng as _;
 use rand_pcg::Pcg64Mcg;
 
-/// A stream of random numbers (PCG64-MCG, the same on every machine).
+/// A stream of random numbers (PCG64-MCG, which gives the same numbers on every machine).
 #[derive(Clone, Debug)]
 pub struct Rng(Pcg64Mcg);
 
 impl Rng {
-    /// The stream of `purpose` at `component` (a host's number, a link's ...) in repetition `run` under `seed`.
+    /// Creates the stream of `purpose` at `component` (the number of a host, a link, ...) in repetition `run` under
+    /// `seed`.
     #[must_use]
     pub fn stream(seed: u64, run: u64, component: u64, purpose: &str) -> Self {
         let mut state = mix(seed ^ 0x9e37_79b9_7f4a_7c15);
@@ -21,32 +22,33 @@ impl Rng {
         Self(Pcg64Mcg::new(u128::from(high) << 64 | u128::from(state)))
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// Uniform in `0..n`, for `n` of at least 1 (multiply-shift: the bias is below n / 2^64).
+    /// Returns a uniformly distributed integer in `0..n`, for `n` of at least 1 (multiply-shift: the bias is below n /
+    /// 2^64).
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// Uniform in [0, 1), with 53 bits.
+    /// Returns a uniformly distributed number in [0, 1), with 53 random bits.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
-    /// Exponentially distributed with this mean (a Poisson process's gaps).
+    /// Returns an exponentially distributed number with this mean, such as the gaps of a Poisson process.
     #[inline]
     pub fn exponential(&mut self, mean: f64) -> f64 {
-        // libm, not the platform's logarithm: the same bits everywhere.
+        // `libm` gives the same bits on every platform; the platform's own logarithm does not.
         -mean * libm::log(1.0 - self.unit())
     }
 
-    /// True with probability `p`.
+    /// Returns true with probability `p`.
     #[inline]
     pub fn chance(&mut self, p: f64) -> bool {
         self.unit() < p
@@ -78,7 +80,7 @@ mod tests {
     #[test]
     fn streams_are_named_and_portable() {
         let first = Rng::stream(1, 0, 0, "arrivals").next_u64();
-        // Fixed values: a change of the algorithm changes every result and must be seen.
+        // The values are fixed: a change of the algorithm would change every result and must not go unnoticed.
         assert_eq!(first, 10_819_392_311_728_514_353);
         assert_eq!(Rng::stream(7, 2, 5, "sizes").next_u64(), 10_337_692_208_204_274_928);
         for (seed, run, component, purpose) in [

@@ -14,18 +14,18 @@ use crate::time::Span;
 
 /// Smoothed round-trip time and its variation (RFC 6298, section 2).
 ///
-/// The bounds on the timeout, its backoff, and Karn's rule (no samples of what was sent twice) are the
-/// caller's: transports differ in them.
+/// Bounds on the timeout, its backoff, and Karn's rule (no samples from retransmitted data) are left to the caller,
+/// because transports differ in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RttEstimator {
-    /// SRTT; zero before the first sample.
+    /// SRTT in RFC 6298; zero before the first sample.
     smoothed: Span,
-    /// RTTVAR.
+    /// RTTVAR in RFC 6298; zero before the first sample.
     variation: Span,
 }
 
 impl RttEstimator {
-    /// Takes a measurement.
+    /// Adds a measurement.
     #[inline]
     pub fn sample(&mut self, rtt: Span) {
         // Zero stands for "no sample yet".
@@ -41,21 +41,21 @@ impl RttEstimator {
         }
     }
 
-    /// The smoothed round-trip time, once there is a sample.
+    /// Returns the smoothed round-trip time; `None` before the first sample.
     #[must_use]
     #[inline]
     pub fn smoothed(&self) -> Option<Span> {
         (self.smoothed != Span::ZERO).then_some(self.smoothed)
     }
 
-    /// The variation of the round-trip time; zero before the first sample.
+    /// Returns the variation of the round-trip time; zero before the first sample.
     #[must_use]
     #[inline]
     pub const fn variation(&self) -> Span {
         self.variation
     }
 
-    /// The retransmission timeout, SRTT + 4 RTTVAR, without bounds; `None` before the first sample.
+    /// Returns the retransmission timeout, SRTT + 4 RTTVAR, without bounds; `None` before the first sample.
     #[must_use]
     #[inline]
     pub fn rto(&self) -> Option<Span> {

@@ -1,4 +1,4 @@
-//! Items by time: what happens later, earliest first.
+//! A queue of items that are due at given times.
 //!
 //! ```
 //! use rackweave_core::{Schedule, Time};
@@ -18,7 +18,7 @@ use std::collections::BinaryHeap;
 
 use crate::time::Time;
 
-/// A priority queue of items by time. Items of one time come out in the order in which they went in, so
+/// A priority queue of items by time. Items due at the same time are returned in the order in which they were added, so
 /// that a run is deterministic.
 #[derive(Clone, Debug)]
 pub struct Schedule<T> {
@@ -45,7 +45,7 @@ impl<T> PartialOrd for Entry<T> {
     }
 }
 impl<T> Ord for Entry<T> {
-    /// Reversed: the heap's greatest entry is the earliest.
+    /// The order is reversed: the greatest entry of the heap is the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.sequence).cmp(&(self.at, self.sequence))
     }
@@ -58,7 +58,7 @@ impl<T> Default for Schedule<T> {
 }
 
 impl<T> Schedule<T> {
-    /// Adds an item and returns its sequence number, which no other item of this schedule has.
+    /// Adds an item and returns its sequence number, which is unique in this schedule.
     pub fn push(&mut self, at: Time, item: T) -> u64 {
         let sequence = self.pushed;
         self.pushed += 1;
@@ -66,29 +66,29 @@ impl<T> Schedule<T> {
         sequence
     }
 
-    /// The time of the earliest item.
+    /// Returns the time of the earliest item.
     #[must_use]
     pub fn next_time(&self) -> Option<Time> {
         self.heap.peek().map(|entry| entry.at)
     }
 
-    /// Takes the earliest item.
+    /// Removes and returns the earliest item.
     pub fn pop(&mut self) -> Option<(Time, T)> {
         self.heap.pop().map(|entry| (entry.at, entry.item))
     }
 
-    /// Takes the earliest item if its time is no later than `now`.
+    /// Removes and returns the earliest item if its time is not later than `now`.
     pub fn pop_due(&mut self, now: Time) -> Option<(Time, T)> {
         if self.next_time()? <= now { self.pop() } else { None }
     }
 
-    /// The number of items.
+    /// Returns the number of items.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether there is no item.
+    /// Returns whether the schedule has no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
@@ -113,7 +113,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Against a list that is sorted by time, stably.
+        /// Compares the schedule with a list that is sorted stably by time.
         #[test]
         fn earliest_first_and_in_order_at_one_time(
             steps in prop::collection::vec((any::<bool>(), 0_u64..20), 1..80),

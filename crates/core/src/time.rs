@@ -1,8 +1,7 @@
-//! Points in time and spans of it, in whole picoseconds.
+//! Points in time and durations, in whole picoseconds.
 //!
-//! At every Ethernet rate in use the time of one byte is a whole number of
-//! picoseconds (10 Gbps: 800, 25: 320, 40: 200, 100: 80, 400: 20), so that
-//! serialisation times add up without rounding. A `u64` lasts 213 days.
+//! At every Ethernet rate in use, one byte takes a whole number of picoseconds (10 Gbps: 800, 25: 320, 40: 200, 100:
+//! 80, 400: 20), so that serialisation times add up without rounding. A `u64` covers 213 days.
 
 use core::fmt;
 use core::iter::Sum;
@@ -16,7 +15,7 @@ use crate::units::{ParseUnitError, parse_scaled};
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Time(pub u64);
 
-/// A length of time in picoseconds.
+/// A duration in picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Span(pub u64);
@@ -24,22 +23,22 @@ pub struct Span(pub u64);
 impl Time {
     /// The start of the run.
     pub const ZERO: Self = Self(0);
-    /// Later than everything: "never".
+    /// The latest time, used as "never".
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The span from `earlier` to `self`; zero if `earlier` is later.
+    /// Returns the span from `earlier` to `self`, or zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 
-    /// `self + span`, stopping at [`Time::MAX`].
+    /// Returns `self + span`, or [`Time::MAX`] on overflow.
     #[must_use]
     pub const fn saturating_add(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// Microseconds since the start, for printing and statistics.
+    /// Returns the microseconds since the start, for printing and statistics.
     #[must_use]
     pub fn as_us_f64(self) -> f64 {
         self.0 as f64 / 1e6
@@ -47,37 +46,37 @@ impl Time {
 }
 
 impl Span {
-    /// No time at all.
+    /// The empty span.
     pub const ZERO: Self = Self(0);
-    /// Longer than everything.
+    /// The longest span, used as "forever".
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `n` nanoseconds.
+    /// Creates a span of `n` nanoseconds.
     #[must_use]
     pub const fn from_ns(n: u64) -> Self {
         Self(n * 1_000)
     }
-    /// `n` microseconds.
+    /// Creates a span of `n` microseconds.
     #[must_use]
     pub const fn from_us(n: u64) -> Self {
         Self(n * 1_000_000)
     }
-    /// `n` milliseconds.
+    /// Creates a span of `n` milliseconds.
     #[must_use]
     pub const fn from_ms(n: u64) -> Self {
         Self(n * 1_000_000_000)
     }
-    /// `n` seconds.
+    /// Creates a span of `n` seconds.
     #[must_use]
     pub const fn from_secs(n: u64) -> Self {
         Self(n * 1_000_000_000_000)
     }
-    /// Microseconds, for printing and statistics.
+    /// Returns the microseconds, for printing and statistics.
     #[must_use]
     pub fn as_us_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }
-    /// Seconds, for printing and statistics.
+    /// Returns the seconds, for printing and statistics.
     #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e12
@@ -124,13 +123,13 @@ impl Sum for Span {
     }
 }
 
-/// The units a span is written in, largest first.
+/// The units in which a span is printed, largest first.
 const SPAN_UNITS: [(&str, u64); 5] =
     [("s", 1_000_000_000_000), ("ms", 1_000_000_000), ("us", 1_000_000), ("ns", 1_000), ("ps", 1)];
 
 impl FromStr for Span {
     type Err = ParseUnitError;
-    /// Reads "250 ns", "1.5us", "2 ms", "3 s"; also "µs".
+    /// Parses "250 ns", "1.5us", "2 ms" or "3 s"; "µs" is accepted too.
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
         let text = text.replace(['µ', 'μ'], "u");
         parse_scaled(&text, "a time", "250 ns", &SPAN_UNITS).map(Self)
@@ -138,7 +137,7 @@ impl FromStr for Span {
 }
 
 impl fmt::Display for Span {
-    /// In the largest unit that leaves a number of at least one, with up to three decimals.
+    /// Prints the largest unit that gives a number of at least one, with up to three decimals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         crate::units::write_scaled(f, self.0, &SPAN_UNITS, "0 s")
     }

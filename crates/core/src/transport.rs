@@ -1,4 +1,4 @@
-//! Message transports: the verbs that an application has beyond those of a [`Node`], and what it learns.
+//! Message transports: the commands of an application beyond those of a [`Node`], and the events that it receives.
 
 use core::fmt;
 
@@ -8,10 +8,10 @@ use crate::node::Node;
 use crate::packet::Slice;
 use crate::time::{Span, Time};
 
-/// What a message is to its receiver.
+/// The role of a message in an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing comes back but the acknowledgement.
+    /// The receiver's application does not reply; only the transport acknowledges.
     OneWay,
     /// The receiver's application answers with a [`Kind::Response`].
     Request,
@@ -22,75 +22,74 @@ pub enum Kind {
 /// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submit {
-    /// Its id, chosen by the caller, unique per client and increasing. A response has the
-    /// request's id with the low bit set.
+    /// The id, which the caller chooses: unique per client, and increasing. A response has the request's id with the
+    /// low bit set.
     pub id: MessageId,
-    /// The receiver.
+    /// The host that receives the message.
     pub peer: HostId,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
-    /// What it is to the receiver.
+    /// Whether the message is a request, a response, or neither.
     pub kind: Kind,
 }
 
-/// Why a message was not taken.
+/// Why a transport rejected a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The transport's length field cannot say it.
+    /// The message is longer than the transport's length field can express.
     #[error("the message is longer than the {max} bytes that the transport can carry")]
     TooLong {
-        /// The longest possible message.
+        /// The length of the longest possible message, in bytes.
         max: u64,
     },
-    /// A message without bytes.
+    /// The message has no bytes.
     #[error("the message is empty")]
     Empty,
-    /// A message with this id to or from this peer is still under way.
-    #[error("a message with this id is still under way")]
+    /// A message with this id to or from this peer is still in progress.
+    #[error("a message with this id is still in progress")]
     DuplicateId,
-    /// A response to a request that is not known (any more).
-    #[error("there is no such request to respond to")]
+    /// The response belongs to a request that the transport does not know, or has forgotten.
+    #[error("the request to respond to is not known")]
     UnknownRequest,
-    /// The id's low bit does not fit the kind.
+    /// The low bit of the id contradicts the kind of message.
     #[error("requests have even ids and responses odd ones")]
     WrongId,
-    /// As many messages as the configuration allows are under way.
-    #[error("too many messages under way")]
+    /// As many messages as the configuration allows are in progress.
+    #[error("too many messages in progress")]
     Busy,
-    /// The transport has no such thing (streams).
-    #[error("this transport does not do that")]
+    /// The transport does not support this (streams).
+    #[error("the transport does not support this operation")]
     Unsupported,
-    /// There is no such stream, or this direction of it has ended.
+    /// The stream does not exist, or this direction of it has ended.
     #[error("the stream has ended")]
     Ended,
 }
 
-/// A stream to open: one RPC whose two directions are written piece by piece and delivered in
-/// order as they arrive. A unary RPC is a stream whose directions are written once each, with
-/// their end.
+/// A stream to open: one RPC whose two directions are written in pieces and delivered in order as they arrive. A unary
+/// RPC is a stream in which each direction is written once and ended at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Its id: even, unique per client and increasing like those of [`Submit`]. The direction
-    /// from server to client has the [`MessageId::response`] of it.
+    /// The id: even, unique per client, and increasing like those of [`Submit`]. The direction from server to client
+    /// has its [`MessageId::response`].
     pub id: MessageId,
-    /// The server.
+    /// The host that serves the stream.
     pub peer: HostId,
-    /// If the stream has not closed by then, it fails with [`FailReason::Deadline`] at both ends;
-    /// [`Time::MAX`]: no deadline.
+    /// If the stream has not closed by this time, it fails with [`FailReason::Deadline`] at both ends. [`Time::MAX`]
+    /// means that there is no deadline.
     pub deadline: Time,
 }
 
-/// What a transport has measured of the round trip to a peer.
+/// A transport's measurements of the round trip to one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct RoundTrip {
-    /// The peer.
+    /// The host at the other end.
     pub peer: HostId,
-    /// The smallest of recent samples.
+    /// The smallest of the recent samples.
     pub min: Span,
-    /// The last sample.
+    /// The latest sample.
     pub recent: Span,
-    /// Number of samples.
+    /// The number of samples taken since the start.
     pub samples: u64,
 }
 
@@ -98,11 +97,11 @@ pub struct RoundTrip {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum FailReason {
-    /// The peer did not answer for as long as the transport waits.
+    /// The peer did not answer within the transport's timeouts.
     PeerSilent,
-    /// The peer lost its state of the message (it restarted).
+    /// The peer has lost its state of the message, usually because it restarted.
     PeerForgot,
-    /// The application cancelled it.
+    /// The application cancelled the message.
     Cancelled,
     /// This host stopped.
     HostCrashed,
@@ -125,132 +124,134 @@ impl fmt::Display for FailReason {
 /// An event for the application of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A message has arrived whole; once for each message.
+    /// A whole message has arrived. This event occurs once for each message.
     Delivered {
-        /// Its sender.
+        /// The host that sent the message.
         peer: HostId,
-        /// Its id, as its sender submitted it.
+        /// The id under which its sender submitted it.
         id: MessageId,
-        /// Its length.
+        /// The length in bytes.
         bytes: u64,
-        /// What it is.
+        /// Whether the message is a request, a response, or neither.
         kind: Kind,
     },
-    /// The receiver has the whole message; its bytes are not needed any more.
+    /// The receiver has the whole message; the driver can free its bytes.
     Sent {
-        /// Its receiver.
+        /// The host that received the message.
         peer: HostId,
-        /// Its id.
+        /// The id under which this host submitted it.
         id: MessageId,
     },
-    /// A message that this host submitted, or a request that it is to answer, will not complete.
+    /// A message that this host submitted, or a request that it has yet to answer, will not complete.
     Failed {
-        /// The other end.
+        /// The host at the other end.
         peer: HostId,
-        /// Its id.
+        /// The id of the message or stream.
         id: MessageId,
-        /// The reason.
+        /// Why it failed.
         reason: FailReason,
     },
-    /// Something about a stream; its failure is a [`Event::Failed`] of its id.
+    /// A stream has changed. The failure of a stream is an [`Event::Failed`] with its id.
     Stream(StreamEvent),
 }
 
-/// An event of a stream.
+/// An event on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
-    /// A client has opened a stream to this host; comes before any other event of it.
+    /// A client has opened a stream to this host. This event precedes every other event of the stream.
     Opened {
-        /// The client.
+        /// The host that opened it.
         peer: HostId,
-        /// Its id, as the client opened it: even.
+        /// The id under which the client opened it: even.
         id: MessageId,
     },
-    /// The next bytes of a stream's direction are here, in order.
+    /// More bytes of one direction of a stream have arrived in order.
     Readable {
-        /// The sender.
+        /// The host that sends this direction.
         peer: HostId,
         /// The direction: even from the client, odd from the server.
         id: MessageId,
-        /// How many, beyond those of earlier events.
+        /// The number of bytes that have become readable since the previous event.
         bytes: u64,
-        /// Nothing comes after them: the peer has ended this direction.
+        /// Whether the peer has ended this direction, so that nothing follows these bytes.
         end: bool,
     },
-    /// The receiver has the next bytes of what was written: they need not be kept any more.
+    /// The receiver has more of the written bytes; the driver can free them.
     Acked {
-        /// The receiver.
+        /// The host that receives this direction.
         peer: HostId,
-        /// The direction.
+        /// The direction: even from the client, odd from the server.
         id: MessageId,
-        /// How many, beyond those of earlier events.
+        /// The number of bytes acknowledged since the previous event.
         bytes: u64,
     },
-    /// Both directions of a stream have ended and are acknowledged; nothing of it follows.
+    /// Both directions of a stream have ended and are acknowledged. No event of the stream follows.
     Closed {
-        /// The other end.
+        /// The host at the other end.
         peer: HostId,
-        /// Its id: even.
+        /// The id of the stream: even.
         id: MessageId,
     },
 }
 
-/// What the driver does with a packet's payload.
+/// What the driver must do with a packet's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// No effect: there is no payload, it is a duplicate, or its message is not known.
+    /// Nothing: there is no payload, it is a duplicate, or its message is unknown.
     Discard,
-    /// Copy these bytes into the message's buffer. They may overlap bytes stored before.
+    /// Copy these bytes into the message's buffer. They may overlap bytes stored earlier.
     Store(Slice),
 }
 
-/// One host's instance of a transport of messages. Its driver keeps the contract of a [`Node`].
+/// One host's instance of a message transport. Its driver follows the contract of a [`Node`].
 pub trait Transport: Node<Event = Event, Placement = Placement> {
-    /// Takes a message to send.
+    /// Submits a message for transmission.
     ///
     /// # Errors
-    /// See [`Refused`]; nothing has changed then.
+    /// See [`Refused`]. The transport is then unchanged.
     fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused>;
 
-    /// Forgets a message that was submitted or is arriving, if it is known; no event follows.
-    /// A stream is forgotten with both directions, and its other end is reset.
+    /// Forgets a message that was submitted or is arriving, if it is known, without an event. A stream is forgotten in
+    /// both directions, and its other end is reset.
     fn cancel(&mut self, now: Time, peer: HostId, id: MessageId);
 
-    /// Whether this message, or this direction of a stream, arrives here: begun, and neither delivered nor
-    /// forgotten.
+    /// Returns whether this message, or this direction of a stream, is arriving here: it has started, and was neither
+    /// delivered nor forgotten.
     ///
-    /// A message of which the application has had no event is forgotten without one when its sender falls silent. A
-    /// driver asks this of messages that have not grown for long, and frees their bytes.
+    /// If the sender of a message falls silent before the application has had an event of the message, the transport
+    /// forgets it without one. Drivers therefore query messages that have not grown for some time, and free their
+    /// bytes.
     #[must_use]
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool;
 
-    /// Whether bytes of a message that was cancelled are still to be sent: where they are part of a stream of
-    /// bytes, as over TCP, what has begun to be sent is sent to its end. A driver keeps them for as long.
+    /// Returns whether the transport still has to send bytes of a message that was cancelled. Where messages share a
+    /// byte stream, as over TCP, a message of which some bytes were sent must be sent completely. The driver keeps its
+    /// bytes until this returns false.
     #[must_use]
     fn is_leaving(&self, _peer: HostId, _id: MessageId) -> bool {
         false
     }
 
-    /// How it cuts messages into packets.
+    /// Returns how the transport divides messages into packets.
     #[must_use]
     fn framing(&self) -> Framing;
 
-    /// Opens a stream. The peer learns of it with the first bytes written, or the end of them.
+    /// Opens a stream. The peer learns of it from the first bytes written, or from the end of the stream.
     ///
     /// # Errors
-    /// See [`Refused`]; nothing has changed then.
+    /// See [`Refused`]. The transport is then unchanged.
     fn open(&mut self, _now: Time, _stream: Open) -> Result<(), Refused> {
         Err(Refused::Unsupported)
     }
 
-    /// Adds `bytes` to the direction `id` of a stream, which this host sends: the stream's own id
-    /// at its client, the response's at its server. With `end`, nothing follows (half-close).
+    /// Writes `bytes` to the direction `id` of a stream, which this host sends: the stream's own id at the client, the
+    /// response's id at the server. `end` closes this direction (half-close).
     ///
-    /// The driver keeps the bytes until [`StreamEvent::Acked`] covers them, and bounds what it
-    /// writes ahead by that. Offsets in [`Slice`]s of streams count modulo 2^32.
+    /// The driver keeps the bytes until [`StreamEvent::Acked`] covers them, and limits by this how far it writes ahead.
+    /// Offsets in [`Slice`]s of streams count modulo 2^32.
     ///
     /// # Errors
-    /// See [`Refused`]; nothing has changed then.
+    /// See [`Refused`]. The transport is then unchanged.
     fn write(
         &mut self,
         _now: Time,
@@ -262,15 +263,16 @@ pub trait Transport: Node<Event = Event, Placement = Placement> {
         Err(Refused::Unsupported)
     }
 
-    /// The application has taken `bytes` of those announced by [`StreamEvent::Readable`]: the sender may send as many
-    /// more (flow control). `id` is the direction that this host receives.
+    /// Reports that the application has read `bytes` of those announced by [`StreamEvent::Readable`], which allows the
+    /// sender to send as many more (flow control). `id` is the direction that this host receives.
     fn consume(&mut self, _now: Time, _peer: HostId, _id: MessageId, _bytes: u64) {}
 
-    /// The driver has found that a peer has restarted and lost its state. A transport need not make use of it: it finds
-    /// that out by itself, later.
+    /// Reports that the driver has seen a peer restart and lose its state. A transport may ignore this: it finds out
+    /// later by its own timeouts.
     fn peer_restarted(&mut self, _now: Time, _peer: HostId) {}
 
-    /// Its measurements of the round trip to each peer, in the order of the peers' numbers; empty if it measures none.
+    /// Returns the measured round trip to each peer, ordered by the peers' numbers; empty if the transport measures
+    /// none.
     #[must_use]
     fn round_trips(&self) -> Vec<RoundTrip> {
         Vec::new()

@@ -1,4 +1,4 @@
-//! Rates and sizes, which parse from and print as "10 Gbps" or "86 KB".
+//! Rates and sizes, which are parsed from and printed as "10 Gbps" or "86 KB".
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,19 +10,19 @@ use crate::time::Span;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Rate(pub u64);
 
-/// A number of bytes. "KB" is 1000 bytes and "KiB" 1024, as on the wire and in papers.
+/// A number of bytes. "KB" means 1000 bytes and "KiB" 1024.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Bytes(pub u64);
 
 impl Rate {
-    /// `n` gigabits per second.
+    /// Creates a rate of `n` gigabits per second.
     #[must_use]
     pub const fn from_gbps(n: u64) -> Self {
         Self(n * 1_000_000_000)
     }
 
-    /// The time to put `bytes` on a link of this rate, rounded up to a picosecond.
+    /// Returns the time to transmit `bytes` at this rate, rounded up to a picosecond.
     ///
     /// # Panics
     /// If the rate is zero.
@@ -31,13 +31,13 @@ impl Rate {
         Span((bytes as u128 * 8_000_000_000_000).div_ceil(self.0 as u128) as u64)
     }
 
-    /// How many whole bytes pass in `span`.
+    /// Returns how many whole bytes are transmitted in `span`.
     #[must_use]
     pub const fn bytes_in(self, span: Span) -> u64 {
         (span.0 as u128 * self.0 as u128 / 8_000_000_000_000) as u64
     }
 
-    /// Gigabits per second, for printing and statistics.
+    /// Returns the gigabits per second, for printing and statistics.
     #[must_use]
     pub fn as_gbps_f64(self) -> f64 {
         self.0 as f64 / 1e9
@@ -47,39 +47,39 @@ impl Rate {
 /// Why a quantity could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseUnitError {
-    /// There is no number in front.
+    /// The text does not begin with a number.
     #[error("`{text}` is not {what}: it needs a number and a unit, as in \"{example}\"")]
     NoNumber {
-        /// What was read.
+        /// The text to be parsed.
         text: String,
-        /// What was expected.
+        /// The kind of quantity, for the message.
         what: &'static str,
-        /// A right example.
+        /// A valid example.
         example: &'static str,
     },
-    /// The unit is missing or not one of those known.
+    /// The unit is missing or unknown.
     #[error("`{text}` is not {what}: the unit must be one of {units}, as in \"{example}\"")]
     UnknownUnit {
-        /// What was read.
+        /// The text to be parsed.
         text: String,
-        /// What was expected.
+        /// The kind of quantity, for the message.
         what: &'static str,
-        /// The units that are known.
+        /// The known units, as a list.
         units: String,
-        /// A right example.
+        /// A valid example.
         example: &'static str,
     },
-    /// The value does not fit or is not a whole number of the smallest unit.
+    /// The value is too large, or not a whole number of the smallest unit.
     #[error("`{text}` is out of range for {what}")]
     OutOfRange {
-        /// What was read.
+        /// The text to be parsed.
         text: String,
-        /// What was expected.
+        /// The kind of quantity, for the message.
         what: &'static str,
     },
 }
 
-/// Reads "12.5 unit" exactly (no floating point), where `units` gives each unit's value in the smallest one.
+/// Parses "12.5 unit" exactly (without floating point), where `units` gives the value of each unit in the smallest one.
 pub(crate) fn parse_scaled(
     text: &str,
     what: &'static str,
@@ -114,7 +114,7 @@ pub(crate) fn parse_scaled(
     u64::try_from(value).map_err(|_| out_of_range())
 }
 
-/// Writes `value` in the largest unit in which it is at least one, with up to three decimals.
+/// Writes `value` in the largest unit that gives a number of at least one, with up to three decimals.
 pub(crate) fn write_scaled(
     f: &mut fmt::Formatter<'_>,
     value: u64,
@@ -171,7 +171,7 @@ const BYTE_UNITS_READ: [(&str, u64); 10] = [
 
 impl FromStr for Rate {
     type Err = ParseUnitError;
-    /// Reads "10 Gbps", "800Mbps", "2.5 Gbps".
+    /// Parses "10 Gbps", "800Mbps" or "2.5 Gbps".
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
         parse_scaled(text, "a rate", "10 Gbps", &RATE_UNITS_READ).map(Self)
     }
@@ -179,7 +179,7 @@ impl FromStr for Rate {
 
 impl FromStr for Bytes {
     type Err = ParseUnitError;
-    /// Reads "86 KB", "1.5 MB", "64 KiB", "1000 B".
+    /// Parses "86 KB", "1.5 MB", "64 KiB" or "1000 B".
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
         parse_scaled(text, "a size", "86 KB", &BYTE_UNITS_READ).map(Self)
     }

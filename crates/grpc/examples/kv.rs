@@ -1,5 +1,5 @@
-//! One service, three ways: over TCP, over Homa with HTTP/2, over Homa directly. Only how a channel is made, and what
-//! the server takes its connections from, differ.
+//! One service over three carriers: TCP, Homa with HTTP/2, and Homa directly. Only two lines differ: how a channel is
+//! created, and where the server's connections come from.
 //!
 //! `cargo run -p rackweave-grpc --example kv`
 
@@ -15,7 +15,7 @@ use tonic::transport::server::TcpIncoming;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// A Homa node at a port of its own.
+/// Creates a Homa node with a port of its own.
 fn node() -> Result<Node, Error> {
     let config = NodeConfig::new(Transport::homa(Rate::from_gbps(10)), ([127, 0, 0, 1], 0).into());
     Ok(Node::bind(config.allow("127.0.0.1".parse()?))?)
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Error> {
     let store = Store::default();
     let service = KeyValueServer::new(store);
 
-    // Over TCP, as ever.
+    // Over TCP, as with plain tonic.
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?;
     let address = incoming.local_addr()?;
     let server = tonic::transport::Server::builder().add_service(service.clone());
@@ -43,7 +43,7 @@ async fn main() -> Result<(), Error> {
     let mut client = KeyValueClient::new(rackweave_grpc::connect(&node()?, served.local_addr()));
     show("Homa, HTTP/2", client.get(Key { key: "loom".into() }).await?.into_inner());
 
-    // A message of Homa each way.
+    // Each request and response is one message of Homa.
     let served = node()?;
     let server = direct::Server::new(service, Limits::default());
     tokio::spawn(server.serve_node(served.server(), std::future::pending()));

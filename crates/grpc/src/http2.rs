@@ -29,14 +29,14 @@ pub const FRAME: u32 = 64 << 10;
 /// Interval of keep-alive pings on an idle connection, and the time allowed for the reply.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
 
-/// A channel over the stream that `dial` opens, at the first call and again after each loss. Outstanding calls
+/// Creates a channel over the stream that `dial` opens, at the first call and again after each loss. Outstanding calls
 /// then fail as `UNAVAILABLE`, and later ones use the new stream.
 #[must_use]
 pub fn channel<D: Dial>(dial: D) -> Channel {
     endpoint().connect_with_connector_lazy(Connector(dial))
 }
 
-/// The settings of [`channel`], for use with [`Connector`] and further settings.
+/// Returns the settings of [`channel`], for use with [`Connector`] and further settings.
 #[must_use]
 pub fn endpoint() -> Endpoint {
     Endpoint::from_static("http://rackweave")
@@ -49,7 +49,7 @@ pub fn endpoint() -> Endpoint {
         .connect_timeout(Duration::from_secs(10))
 }
 
-/// A tonic server with these settings: add services to it, then call `serve_with_incoming`.
+/// Creates a tonic server with these settings: add services to it, then call `serve_with_incoming`.
 #[must_use]
 pub fn server() -> Server {
     Server::builder()

@@ -1,4 +1,4 @@
-//! Streams over any carrier: opened by a [`Dial`] at the client, [`Accepted`] by a server.
+//! Byte streams over any carrier: the client opens them by a [`Dial`], and the server gets them as [`Accepted`].
 
 use std::fmt;
 use std::future::Future;
@@ -11,10 +11,10 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// Opens streams to one server.
 pub trait Dial: Clone + Send + Sync + 'static {
-    /// The stream. Dropping it before its end notifies the other side.
+    /// The type of stream. Dropping it before its end notifies the other side.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Opens a stream.
+    /// Opens a new stream.
     fn dial(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
     /// The carrier of single messages to the same server and back, if there is one: see
@@ -33,7 +33,7 @@ pub struct Messages {
 
 /// An incoming stream and its client.
 pub struct Accepted<S> {
-    /// The stream.
+    /// The stream itself.
     pub stream: S,
     /// The client's address, which `tonic::Request::remote_addr` returns.
     pub info: TcpConnectInfo,

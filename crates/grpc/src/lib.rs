@@ -1,13 +1,13 @@
 //! gRPC over Rackweave: tonic's clients and servers, unchanged, over another transport.
 //!
-//! There are two ways, for the same generated code:
+//! There are two variants, for the same generated code:
 //! - [`connect`], and tonic's server with [`incoming`]: tonic's own transport ([`http2`]) over one long-lived stream.
 //!   All of tonic's features work, and calls share a connection as they do over TCP.
 //! - [`connect_directly`], and [`direct::Server`]: a message or a stream per call, without HTTP/2. Calls cost less, and a short
 //!   call does not wait for a long one.
 //!
-//! Nothing is encrypted. Transports without streams (Polo) carry only unary calls of the direct way; other calls fail as
-//! `FAILED_PRECONDITION`.
+//! Nothing is encrypted. Transports without streams (Polo) carry only unary calls of the direct variant; other calls
+//! fail as `FAILED_PRECONDITION`.
 //!
 //! ```
 //! use rackweave_rpc::{Node, NodeConfig, Rate, Transport};

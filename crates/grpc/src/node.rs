@@ -16,20 +16,20 @@ use crate::direct::{self, Limits};
 use crate::io::Messages;
 use crate::{Accepted, Dial, http2};
 
-/// An HTTP/2 channel from a node to the server at an address: [`http2::channel`] over one stream of the node.
+/// Creates an HTTP/2 channel from a node to the server at an address: [`http2::channel`] over one stream of the node.
 #[must_use]
 pub fn connect(node: &Node, address: SocketAddr) -> Channel {
     http2::channel(DialPeer::new(node, node.peer(address)))
 }
 
-/// A direct channel from a node to the server at an address, which runs [`direct::Server::serve_node`].
+/// Creates a direct channel from a node to the server at an address, which runs [`direct::Server::serve_node`].
 #[must_use]
 pub fn connect_directly(node: &Node, address: SocketAddr) -> direct::Channel<DialPeer> {
     direct::Channel::new(DialPeer::new(node, node.peer(address)), Limits::default())
 }
 
-/// The streams that clients open to a node, for `serve_with_incoming` of tonic's server. It ends when the node stops. Requests
-/// and one-way messages are refused.
+/// Returns the streams that clients open to a node, for `serve_with_incoming` of tonic's server. It ends when the node
+/// stops. Requests and one-way messages are refused.
 pub fn incoming(server: Server) -> IncomingStreams {
     IncomingStreams { next: Some(Box::pin(next(server))) }
 }
@@ -63,7 +63,7 @@ impl Dial for DialPeer {
 
 type Next = Pin<Box<dyn Future<Output = Option<(Stream, Server)>> + Send>>;
 
-/// See [`incoming`].
+/// The stream of connections that [`incoming`] returns.
 #[must_use = "streams do nothing unless polled"]
 pub struct IncomingStreams {
     next: Option<Next>,
@@ -99,7 +99,7 @@ impl tokio_stream::Stream for IncomingStreams {
     }
 }
 
-/// The gRPC status for a stream's failure.
+/// Returns the gRPC status for a stream's failure.
 pub(crate) fn failed(error: &io::Error) -> Status {
     let reason = error.get_ref().and_then(|inner| inner.downcast_ref::<CallError>());
     let code = match reason {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use services::echo_client::EchoClient;
 use services::key_value_client::KeyValueClient;
 use services::{Blob, Entry, Key};
-use support::{ALL, Served, Way, eventually, runtime};
+use support::{ALL, Carrier, Served, eventually, runtime};
 use tokio_stream::StreamExt as _;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request};
@@ -24,8 +24,8 @@ fn key(key: &str) -> Key {
     Key { key: key.to_owned() }
 }
 
-/// Runs a test over each of them, with enough time for a busy machine.
-fn each_way<F: Future<Output = ()>>(test: impl Fn(Served) -> F) {
+/// Runs a test over each carrier, with enough time for a busy machine.
+fn each_carrier<F: Future<Output = ()>>(test: impl Fn(Served) -> F) {
     for way in ALL {
         eprintln!("{way:?}");
         runtime().block_on(async {
@@ -37,7 +37,7 @@ fn each_way<F: Future<Output = ()>>(test: impl Fn(Served) -> F) {
 
 #[test]
 fn all_four_kinds_of_calls() {
-    each_way(|served| async move {
+    each_carrier(|served| async move {
         let mut store = KeyValueClient::new(served.channel());
         for (name, value) in [("b1", "x"), ("a2", "y")] {
             store.put(entry(name, value)).await.unwrap();
@@ -51,7 +51,7 @@ fn all_four_kinds_of_calls() {
         assert_eq!(listed.len(), 1001);
         assert!(listed.is_sorted());
 
-        // One question at a time, so that both directions are open together.
+        // Requests are sent one at a time, so that both directions stay open together.
         let (ask, asked) = tokio::sync::mpsc::channel(1);
         let asked = tokio_stream::wrappers::ReceiverStream::new(asked);
         let mut follow = store.follow(asked).await.unwrap().into_inner();
@@ -66,7 +66,7 @@ fn all_four_kinds_of_calls() {
 
 #[test]
 fn a_status_comes_with_its_details() {
-    each_way(|served| async move {
+    each_carrier(|served| async move {
         let mut store = KeyValueClient::new(served.channel());
         let status = store.get(key("nöne")).await.unwrap_err();
         assert_eq!(status.code(), Code::NotFound);
@@ -74,26 +74,26 @@ fn a_status_comes_with_its_details() {
         assert_eq!(status.details(), "nöne".as_bytes());
         assert_eq!(status.metadata().get("store").unwrap(), "example");
 
-        // In the middle of a stream, after a message.
+        // The error comes in the middle of a stream, after a message.
         store.put(entry("k", "v")).await.unwrap();
         let asked = tokio_stream::iter([key("k"), key("?"), key("k")]);
         let mut follow = store.follow(asked).await.unwrap().into_inner();
         assert_eq!(follow.message().await.unwrap(), Some(entry("k", "v")));
         assert_eq!(follow.message().await.unwrap_err().code(), Code::NotFound);
 
-        // Of no such service.
-        let mut nobody = tonic::client::Grpc::new(served.channel());
-        nobody.ready().await.unwrap();
+        // The service does not exist.
+        let mut unknown = tonic::client::Grpc::new(served.channel());
+        unknown.ready().await.unwrap();
         let codec = tonic_prost::ProstCodec::<Key, Key>::default();
         let path = http::uri::PathAndQuery::from_static("/no.such.Service/Method");
-        let status = nobody.unary(Request::new(key("")), path, codec).await.unwrap_err();
+        let status = unknown.unary(Request::new(key("")), path, codec).await.unwrap_err();
         assert_eq!(status.code(), Code::Unimplemented);
     });
 }
 
 #[test]
 fn metadata_goes_both_ways() {
-    each_way(|served| async move {
+    each_carrier(|served| async move {
         let mut echo = EchoClient::new(served.channel());
         let mut request = Request::new(Blob { bytes: Bytes::new() });
         request.metadata_mut().append("echo-text", MetadataValue::from_static("a"));
@@ -115,15 +115,15 @@ fn slow(ms: u64) -> Request<Blob> {
 
 #[test]
 fn a_deadline_ends_a_call_at_both_ends() {
-    each_way(|served| async move {
+    each_carrier(|served| async move {
         let mut echo = EchoClient::new(served.channel());
         let mut request = slow(600_000);
-        // Its handler must have begun by then.
+        // The handler must have started by then.
         let limit = Duration::from_secs(2);
         request.set_timeout(limit);
         let began = tokio::time::Instant::now();
         let code = echo.once(request).await.unwrap_err().code();
-        // tonic's own transport says CANCELLED where the specification says DEADLINE_EXCEEDED.
+        // tonic's own transport returns CANCELLED where the specification requires DEADLINE_EXCEEDED.
         let expected =
             if served.way.is_direct() { Code::DeadlineExceeded } else { Code::Cancelled };
         assert_eq!(code, expected);
@@ -131,7 +131,7 @@ fn a_deadline_ends_a_call_at_both_ends() {
         let calls = served.parrot.calls.clone();
         eventually("the handler ends", || calls[1].load(Ordering::SeqCst) == 1).await;
 
-        // A deadline that is not reached changes nothing.
+        // A deadline that is not reached has no effect.
         let mut request = slow(1);
         request.set_timeout(Duration::from_secs(50));
         assert_eq!(echo.once(request).await.unwrap().into_inner().bytes, "slow");
@@ -140,7 +140,7 @@ fn a_deadline_ends_a_call_at_both_ends() {
 
 #[test]
 fn a_dropped_call_ends_its_handler() {
-    each_way(|served| async move {
+    each_carrier(|served| async move {
         let mut echo = EchoClient::new(served.channel());
         let calls = served.parrot.calls.clone();
         let call = tokio::spawn(async move { echo.once(slow(600_000)).await });
@@ -152,7 +152,7 @@ fn a_dropped_call_ends_its_handler() {
 
 #[test]
 fn a_hundred_calls_at_a_time() {
-    each_way(|served| async move {
+    each_carrier(|served| async move {
         let echo = EchoClient::new(served.channel());
         let mut calls = tokio::task::JoinSet::new();
         for i in 0..100u32 {
@@ -174,7 +174,7 @@ fn a_hundred_calls_at_a_time() {
 fn megabytes_through_both_directions() {
     const PIECES: u32 = 64;
     const PIECE: usize = 1 << 20;
-    each_way(|served| async move {
+    each_carrier(|served| async move {
         let mut echo = EchoClient::new(served.channel());
         let piece = |i: u32| {
             let mut bytes = vec![i as u8; PIECE];
@@ -194,11 +194,11 @@ fn megabytes_through_both_directions() {
 #[test]
 fn unary_calls_need_no_streams() {
     runtime().block_on(async {
-        let served = Served::start(Way::DirectOverPolo).await;
+        let served = Served::start(Carrier::DirectOverPolo).await;
         let mut store = KeyValueClient::new(served.channel());
         store.put(entry("k", "v")).await.unwrap();
         assert_eq!(store.get(key("k")).await.unwrap().into_inner(), entry("k", "v"));
-        // What cannot be whole at once would need one.
+        // A request that is not complete at once would need a stream.
         let asked = tokio_stream::pending();
         let status = store.follow(asked).await.unwrap_err();
         assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
@@ -208,7 +208,7 @@ fn unary_calls_need_no_streams() {
 
 #[test]
 fn a_long_answer_to_a_short_question() {
-    each_way(|served| async move {
+    each_carrier(|served| async move {
         let mut store = KeyValueClient::new(served.channel());
         for i in 0..10 {
             let value = Bytes::from(vec![i; 1 << 20]);
@@ -221,7 +221,7 @@ fn a_long_answer_to_a_short_question() {
         }
         assert!(listed.message().await.unwrap().is_none());
 
-        // Given up in its middle: the next call is served as ever.
+        // The call is cancelled in the middle; the next one is served normally.
         let mut listed = store.list(key("long")).await.unwrap().into_inner();
         listed.message().await.unwrap().expect("an entry");
         drop(listed);
@@ -231,8 +231,8 @@ fn a_long_answer_to_a_short_question() {
 
 #[test]
 fn compressed_messages_pass() {
-    // Compression itself is a feature of tonic's; what the transport must pass is the fields that name it.
-    each_way(|served| async move {
+    // tonic implements compression itself; the transport must pass the fields that name it.
+    each_carrier(|served| async move {
         let mut echo = EchoClient::new(served.channel());
         let mut request = Request::new(Blob { bytes: Bytes::from_static(b"?") });
         let unknown = MetadataValue::from_static("snappy");
@@ -245,7 +245,7 @@ fn compressed_messages_pass() {
 
 #[test]
 fn a_restarted_server_is_served_again() {
-    each_way(|served| async move {
+    each_carrier(|served| async move {
         let mut served = served;
         let mut echo = EchoClient::new(served.channel());
         echo.once(slow(0)).await.unwrap();
@@ -257,7 +257,7 @@ fn a_restarted_server_is_served_again() {
         eventually("the handler begins", || calls[0].load(Ordering::SeqCst) == 2).await;
         served.kill().await;
         served.restart().await;
-        // Outstanding calls fail, and later ones are served.
+        // Outstanding calls fail, and later ones succeed.
         let mut tries = 0;
         while let Err(status) = echo.once(slow(0)).await {
             assert!(matches!(status.code(), Code::Unavailable | Code::Unknown), "{status:?}");
@@ -272,7 +272,7 @@ fn a_restarted_server_is_served_again() {
 
 #[test]
 fn a_server_shuts_down_when_its_calls_have_ended() {
-    each_way(|served| async move {
+    each_carrier(|served| async move {
         let mut served = served;
         let mut echo = EchoClient::new(served.channel());
         let calls = served.parrot.calls.clone();

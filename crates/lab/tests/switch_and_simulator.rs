@@ -118,7 +118,7 @@ fn compare(text: &str) -> [u64; 5] {
         found.len() as u64,
         counters.ecn_marks,
         counters.trims,
-        counters.turned_back,
+        counters.returned_to_sender,
         counters.dropped(),
     ]
 }

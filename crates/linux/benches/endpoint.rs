@@ -1,6 +1,7 @@
-//! How fast an endpoint is between two threads on loopback, beside plain UDP and TCP sockets in the same process.
+//! Measures how fast an endpoint is between two threads on loopback, compared with plain UDP and TCP sockets in the
+//! same process.
 //!
-//! `cargo bench -p rackweave-linux` prints a table; words behind `--` choose lines by their names.
+//! `cargo bench -p rackweave-linux` prints a table; arguments after `--` select lines by their names.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -14,9 +15,9 @@ use rackweave_core::{HostId, Kind, Rate, Span, Time};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
 use rackweave_transport::{TransportConfig, homa, polo, tcp};
 
-/// How long each line is measured.
+/// The measured time of each line.
 const RUN: Span = Span::from_ms(1000);
-/// Of what comes before it, nothing counts.
+/// The time before the measurement starts.
 const WARM_UP: Span = Span::from_ms(200);
 
 fn link() -> Rate {
@@ -43,7 +44,7 @@ fn endpoint(host: u32, transport: &TransportConfig, clock: Clock, busy_poll: Spa
     Endpoint::new(config).expect("loopback is there")
 }
 
-/// Serves until it is told to stop: requests are echoed, streams are read.
+/// Echoes requests and reads streams until `stop` is set.
 fn serve(mut server: Endpoint, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         let next = server.turn().expect("the socket works").unwrap_or(Time::MAX);
@@ -68,7 +69,7 @@ fn serve(mut server: Endpoint, stop: &AtomicBool) {
     }
 }
 
-/// Round trips per second and their times in nanoseconds.
+/// Round trips per second, and percentiles of their times in nanoseconds.
 struct Trips {
     per_s: f64,
     times: Vec<u64>,
@@ -138,7 +139,7 @@ fn calls(transport: &TransportConfig, bytes: usize, outstanding: usize, busy: Sp
     })
 }
 
-/// Gigabits per second of one stream, and datagrams per call of the kernel.
+/// Returns the gigabits per second of one stream, and the number of datagrams per system call.
 fn stream(transport: &TransportConfig) -> (f64, f64) {
     let clock = Clock::start();
     let server = endpoint(1, transport, clock, Span::ZERO);

@@ -1,12 +1,12 @@
-//! How many frames a second the user-space switch carries on one core, from sockets to sockets.
+//! Measures how many frames per second the user-space switch forwards on one core, from socket to socket.
 //!
 //! ```text
 //! cargo run --release -p rackweave-linux --example switch_speed            # UDP ports on loopback
 //! cargo run --release -p rackweave-linux --example switch_speed -- veth    # interfaces; as root
 //! ```
-//! Two senders, each with a link of 100 Gbps, send to two receivers as fast as they can, small frames and then full
-//! ones. The switch says how many it handed on, how many the kernel lost before it could read them, and how
-//! long its thread had the processor.
+//! Two senders, each with a link of 100 Gbps, send to two receivers as fast as they can: first small frames, then full
+//! ones. The example prints how many frames the switch forwarded, how many the kernel dropped before the switch could
+//! read them, and how much processor time its thread used.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -65,7 +65,7 @@ fn fabric() -> FabricConfig {
     }
 }
 
-/// Namespaces of this process, removed at the end.
+/// The namespaces of this process, which are removed at the end.
 struct Spaces;
 
 fn ip(arguments: &str) {

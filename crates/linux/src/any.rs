@@ -1,4 +1,4 @@
-//! Either kind of endpoint.
+//! An endpoint over UDP or over the kernel's TCP, chosen at run time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::endpoint::{Endpoint, Event, SendError, Stats};
 use crate::kernel::TcpEndpoint;
 use crate::{Clock, wait};
 
-/// A transport of this project over UDP, or the kernel's TCP: driven alike.
+/// A transport of this project over UDP, or the kernel's TCP. Both have the same methods and events.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there are few of them, and they do not move")]
 pub enum AnyEndpoint {
@@ -34,7 +34,7 @@ impl From<TcpEndpoint> for AnyEndpoint {
     }
 }
 
-/// Calls the same method of either endpoint.
+/// Calls the same method of whichever endpoint this is.
 macro_rules! delegate {
     ($this:expr, $endpoint:ident => $call:expr) => {
         match $this {
@@ -45,65 +45,65 @@ macro_rules! delegate {
 }
 
 impl AnyEndpoint {
-    /// See [`Endpoint::local_addr`].
+    /// Returns the address of its socket; see [`Endpoint::local_addr`].
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         delegate!(self, endpoint => endpoint.local_addr())
     }
 
-    /// See [`Endpoint::host`].
+    /// Returns the number of this host; see [`Endpoint::host`].
     #[must_use]
     pub const fn host(&self) -> HostId {
         delegate!(self, endpoint => endpoint.host())
     }
 
-    /// See [`Endpoint::clock`].
+    /// Returns the clock of all its times; see [`Endpoint::clock`].
     #[must_use]
     pub const fn clock(&self) -> Clock {
         delegate!(self, endpoint => endpoint.clock())
     }
 
-    /// See [`Endpoint::stats`] and [`TcpEndpoint::stats`].
+    /// Returns its counters; see [`Endpoint::stats`] and [`TcpEndpoint::stats`].
     #[must_use]
     pub const fn stats(&self) -> Stats {
         delegate!(self, endpoint => endpoint.stats())
     }
 
-    /// See [`Endpoint::memory`].
+    /// Returns the bytes buffered for sending and for receiving; see [`Endpoint::memory`].
     #[must_use]
     pub const fn memory(&self) -> (u64, u64) {
         delegate!(self, endpoint => endpoint.memory())
     }
 
-    /// See [`Endpoint::arriving`] and [`TcpEndpoint::arriving`].
+    /// Returns the messages that have arrived in part; see [`Endpoint::arriving`] and [`TcpEndpoint::arriving`].
     #[must_use]
     pub fn arriving(&self) -> Vec<(HostId, MessageId, u64)> {
         delegate!(self, endpoint => endpoint.arriving())
     }
 
-    /// See [`Endpoint::add_peer`].
+    /// Returns the number of the peer at an address; see [`Endpoint::add_peer`].
     pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
         delegate!(self, endpoint => endpoint.add_peer(address))
     }
 
-    /// See [`Endpoint::peer_addr`].
+    /// Returns the address of a peer; see [`Endpoint::peer_addr`].
     #[must_use]
     pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
         delegate!(self, endpoint => endpoint.peer_addr(peer))
     }
 
-    /// See [`Endpoint::send`].
+    /// Sends a request or a one-way message; see [`Endpoint::send`].
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn send(&mut self, peer: HostId, kind: Kind, bytes: Bytes) -> Result<MessageId, SendError> {
         delegate!(self, endpoint => endpoint.send(peer, kind, bytes))
     }
 
-    /// See [`Endpoint::respond`].
+    /// Answers a request; see [`Endpoint::respond`].
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn respond(
         &mut self,
         peer: HostId,
@@ -113,23 +113,23 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.respond(peer, request, bytes))
     }
 
-    /// See [`Endpoint::cancel`].
+    /// Cancels a message or stream; see [`Endpoint::cancel`].
     pub fn cancel(&mut self, peer: HostId, id: MessageId) {
         delegate!(self, endpoint => endpoint.cancel(peer, id));
     }
 
-    /// See [`Endpoint::open`].
+    /// Opens a stream; see [`Endpoint::open`].
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn open(&mut self, peer: HostId, deadline: Time) -> Result<MessageId, SendError> {
         delegate!(self, endpoint => endpoint.open(peer, deadline))
     }
 
-    /// See [`Endpoint::write`].
+    /// Writes to a stream; see [`Endpoint::write`].
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn write(
         &mut self,
         peer: HostId,
@@ -140,41 +140,42 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.write(peer, id, bytes, end))
     }
 
-    /// See [`Endpoint::unacknowledged`] and [`TcpEndpoint::unacknowledged`].
+    /// Returns how many bytes of a direction are not acknowledged; see [`Endpoint::unacknowledged`] and
+    /// [`TcpEndpoint::unacknowledged`].
     #[must_use]
     pub fn unacknowledged(&self, peer: HostId, id: MessageId) -> u64 {
         delegate!(self, endpoint => endpoint.unacknowledged(peer, id))
     }
 
-    /// See [`Endpoint::consume`].
+    /// Reports that bytes of a stream were read; see [`Endpoint::consume`].
     pub fn consume(&mut self, peer: HostId, id: MessageId, bytes: u64) {
         delegate!(self, endpoint => endpoint.consume(peer, id, bytes));
     }
 
-    /// See [`Endpoint::poll_event`].
+    /// Returns the next event; see [`Endpoint::poll_event`].
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
         delegate!(self, endpoint => endpoint.poll_event())
     }
 
-    /// See [`Endpoint::turn`].
+    /// Receives, serves timers and sends; see [`Endpoint::turn`].
     ///
     /// # Errors
-    /// If its sockets do not work any more.
+    /// If a socket has failed.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
         delegate!(self, endpoint => endpoint.turn())
     }
 
-    /// See [`Endpoint::is_blocked`].
+    /// Returns whether the socket's send buffer is full; see [`Endpoint::is_blocked`].
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         delegate!(self, endpoint => endpoint.is_blocked())
     }
 
-    /// See [`Endpoint::wait`].
+    /// Waits until there is something to do; see [`Endpoint::wait`].
     ///
     /// # Errors
-    /// What the system says.
+    /// If the system refuses to wait.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
         delegate!(self, endpoint => endpoint.wait(until))
     }
@@ -194,12 +195,12 @@ impl AsFd for AnyEndpoint {
     }
 }
 
-/// Waits until one of several endpoints, which share a clock, has something to do, or until a time of that
-/// clock (the earliest that their turns have returned). It looks as long as the most patient of them before it
-/// sleeps. Without endpoints it returns at once.
+/// Waits until one of several endpoints that share a clock has something to do, or until a time of that clock (the
+/// earliest that their turns have returned). Before it sleeps it polls for the longest `busy_poll` of these endpoints.
+/// Without endpoints it returns at once.
 ///
 /// # Errors
-/// What the system says.
+/// If the system refuses to wait.
 pub fn wait_any(endpoints: &mut [AnyEndpoint], until: Option<Time>) -> io::Result<()> {
     let Some(first) = endpoints.first() else { return Ok(()) };
     if endpoints.iter().any(AnyEndpoint::has_events) {

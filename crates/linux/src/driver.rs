@@ -33,7 +33,7 @@ pub trait Driven {
     /// Handles the datagrams of one call to receive; there is at least one.
     fn handle_datagrams(&mut self, now: Time, batch: &ReceiveBatch);
 
-    /// Serves the timers that have expired, and what else precedes sending; called in every turn. `more` says that
+    /// Serves the timers that have expired, and what else precedes sending; called in every turn. `more` means that
     /// datagrams were left in the socket's buffer. `Break` ends the turn without sending, and the next one is due at once.
     fn handle_timeout(&mut self, now: Time, more: bool) -> ControlFlow<()>;
 
@@ -106,7 +106,7 @@ impl Driver {
         self
     }
 
-    /// The clock of all its times.
+    /// The clock to which all times of this driver refer.
     #[must_use]
     pub const fn clock(&self) -> Clock {
         self.clock

@@ -1,4 +1,4 @@
-//! The real world: the simulator's transports, queues and forwarding on Linux, with clocks and sockets.
+//! Rackweave on Linux: the transports, queues and forwarding of the simulator, with real clocks and sockets.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -26,17 +26,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`Endpoint`]: a host's transport over UDP. It drives a [`rackweave_transport::Machine`], and holds the
-//!   bytes that the machine names.
+//! - [`Endpoint`]: a host's transport over UDP. It drives a [`rackweave_transport::Machine`], and holds the bytes that
+//!   the machine refers to.
 //! - [`TcpEndpoint`]: the same calls and events over the kernel's TCP. [`AnyEndpoint`] is either.
 //! - [`switch`]: the switches of a fabric at real rates, between UDP ports or interfaces. They run the programs of a
 //!   group system ([`rackweave_switch::system`]), of which this crate knows none.
 //! - [`netns`]: hosts as network namespaces.
 //! - [`tc`]: programs in the kernel, at interfaces.
-//! - [`Clock`]: the only place that reads the time. [`wait`]: sleeping until a socket or a time. [`random()`]: secrets.
-//! - [`sys`]: sockets with batches, segmentation offload and traffic classes: the only unsafe code.
+//! - [`Clock`]: the only place that reads the time. [`wait`]: sleeping until a socket is ready or a time has come.
+//!   [`random()`]: secrets.
+//! - [`sys`]: sockets with batches, segmentation offload and traffic classes. All unsafe code is here.
 //!
-//! `docs/security.md` has the threat model: what is protected against whom, and what is not.
+//! The threat model in `docs/security.md` describes what is protected against whom, and what is not.
 
 mod any;
 mod clock;

@@ -400,13 +400,13 @@ mod tests {
             tcp: TcpSettings::default(),
         };
         /// Removes the network when it is dropped.
-        struct Gone<'a>(&'a Network);
-        impl Drop for Gone<'_> {
+        struct RemoveOnDrop<'a>(&'a Network);
+        impl Drop for RemoveOnDrop<'_> {
             fn drop(&mut self) {
                 let _ = remove(&self.0.prefix);
             }
         }
-        let _gone = Gone(&network);
+        let _gone = RemoveOnDrop(&network);
         rackweave_testing::needs!(NetAdmin);
         check().and_then(|()| network.make()).unwrap();
         let name = network.host(HostId(0));

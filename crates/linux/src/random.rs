@@ -1,12 +1,12 @@
-//! Random numbers that nobody can guess.
+//! Random numbers that an attacker cannot guess.
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A random number from the kernel: for secrets, and for names that must not collide.
+/// Returns a random number from the kernel, for secrets and for names that must not collide.
 ///
 /// # Panics
-/// If the kernel has no random numbers: nothing that depends on secrets may run then.
+/// If the kernel provides no random numbers: nothing that depends on secrets may run then.
 #[must_use]
 pub fn random() -> u128 {
     let mut bytes = [0; 16];

@@ -1,7 +1,7 @@
 //! Programs in the kernel at the ingress of interfaces (tc-BPF, attached by TCX: Linux 6.6).
 //!
-//! A [`Classifier`] is a program in C that is compiled, loaded, and attached to interfaces; what it does, and what its
-//! maps mean, is its caller's. It stays attached until it is dropped or the process ends.
+//! A [`Classifier`] is a program in C that is compiled, loaded, and attached to interfaces; the caller defines what it
+//! does and what its maps mean. It stays attached until it is dropped or the process ends.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -15,29 +15,29 @@ use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::netns::{CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN, has_capability};
 
-/// Why a program does not run in the kernel.
+/// Why a program cannot run in the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum TcError {
-    /// No compiler.
+    /// `clang` is not installed.
     #[error(
         "programs in the kernel need `clang`, which is not installed (Debian, Ubuntu: apt-get install clang)"
     )]
     NoCompiler,
     /// The compiler rejects the program.
-    #[error("clang does not compile the program for the kernel: {0}")]
+    #[error("clang cannot compile the program for the kernel: {0}")]
     Compiler(String),
-    /// Capabilities are missing.
+    /// The process lacks the necessary capabilities.
     #[error("programs in the kernel need the capabilities CAP_BPF and CAP_NET_ADMIN: run as root")]
     NoRights,
     /// The kernel rejects the program.
-    #[error("the kernel does not load the program: {0}")]
+    #[error("the kernel rejects the program: {0}")]
     Load(String),
     /// The program cannot be attached.
     #[error(
         "cannot attach the program to the interface `{interface}` (needs Linux 6.6 or later): {reason}"
     )]
     Attach {
-        /// The interface.
+        /// The interface that the program was to be attached to.
         interface: String,
         /// The system's reason.
         reason: String,
@@ -51,7 +51,7 @@ pub enum TcError {
     )]
     Taken(String),
     /// A map cannot be read or written.
-    #[error("the program's state in the kernel cannot be used: {0}")]
+    #[error("cannot access the program's state in the kernel: {0}")]
     State(String),
 }
 
@@ -75,11 +75,11 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Compiles the sources, which are one file in parts, and loads the program `name` of them with their maps. Takes
-    /// about 100 ms.
+    /// Compiles the sources, which are concatenated into one file, and loads the program `name` of it with its maps.
+    /// This takes about 100 ms.
     ///
     /// # Errors
-    /// If the rights or the compiler are missing, or the compiler or the kernel rejects it.
+    /// If capabilities or the compiler are missing, or the compiler or the kernel rejects the program.
     pub fn load(sources: &[&str], name: &'static str) -> Result<Self, TcError> {
         let bpf = has_capability(CAP_BPF) || has_capability(CAP_SYS_ADMIN);
         if !(bpf && has_capability(CAP_NET_ADMIN)) {
@@ -91,7 +91,7 @@ impl Classifier {
         Ok(Self { kernel, name })
     }
 
-    /// Attaches it to the ingress of interfaces in this thread's namespace.
+    /// Attaches the program to the ingress of interfaces in this thread's namespace.
     ///
     /// # Errors
     /// If an interface does not exist, or has a program of this name.
@@ -109,17 +109,17 @@ impl Classifier {
         Ok(())
     }
 
-    /// Whether a program of this name is attached to an interface.
+    /// Returns whether a program of this name is attached to an interface.
     fn is_at(&self, interface: &str) -> bool {
         // The kernel keeps 15 bytes of a name.
         let name = &self.name[..self.name.len().min(15)];
-        // Without rights, or in an old kernel, attaching reports the error.
+        // Without the necessary capabilities, or on an old kernel, attaching reports the error.
         SchedClassifier::query_tcx(interface, TcAttachType::Ingress).is_ok_and(|(_, programs)| {
             programs.iter().any(|program| program.name_as_str() == Some(name))
         })
     }
 
-    /// The program itself.
+    /// Returns the program.
     ///
     /// # Errors
     /// None, once it is loaded.
@@ -127,7 +127,7 @@ impl Classifier {
         classifier(&mut self.kernel, self.name)
     }
 
-    /// A map of the program.
+    /// Returns a map of the program for reading.
     ///
     /// # Errors
     /// If the program has no such map.
@@ -135,7 +135,7 @@ impl Classifier {
         self.kernel.map(name).ok_or_else(|| TcError::State(format!("no map {name}")))
     }
 
-    /// A map of the program, to be changed.
+    /// Returns a map of the program for reading and writing.
     ///
     /// # Errors
     /// If the program has no such map.
@@ -150,10 +150,10 @@ fn classifier<'a>(kernel: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClass
     program.try_into().map_err(|error: ProgramError| TcError::load(&error))
 }
 
-/// The indices of interfaces in this thread's namespace, in the order of `names`.
+/// Returns the indices of interfaces in this thread's namespace, in the order of `names`.
 ///
 /// # Errors
-/// If one does not exist, or is named twice.
+/// If an interface does not exist, or is named twice.
 pub fn interface_indices(names: &[String]) -> Result<Vec<u32>, TcError> {
     let mut indices = Vec::with_capacity(names.len());
     for name in names {
@@ -171,7 +171,7 @@ pub fn interface_indices(names: &[String]) -> Result<Vec<u32>, TcError> {
     Ok(indices)
 }
 
-/// Sources as an object file: `clang` reads from its standard input and writes to its standard output.
+/// Compiles sources to an object file: `clang` reads its standard input and writes to its standard output.
 fn compile(sources: &[&str]) -> Result<Vec<u8>, TcError> {
     let mut child = Command::new("clang")
         .args(["-O2", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])

@@ -1,4 +1,4 @@
-//! Waiting for sockets and times.
+//! Waiting until a socket is ready or a time has come.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use crate::Clock;
 
-/// Waits until one of the descriptors is readable (or writable, where its flag asks for that), or until a time. It polls
-/// for the span of `busy` before it sleeps. A signal ends it too.
+/// Waits until one of the descriptors is readable (or writable, if its flag asks for that), or until a time. It polls
+/// for the span of `busy` before it sleeps. A signal also ends the wait.
 ///
 /// # Errors
 /// If polling fails.
@@ -44,7 +44,7 @@ pub fn until(
     }
 }
 
-/// A span as the system has it, rounded up to nanoseconds.
+/// Converts a span to the system's type, rounded up to nanoseconds.
 #[must_use]
 pub const fn timespec(span: Span) -> Timespec {
     timespec_of_ns(span.0.div_ceil(1000))

@@ -1,4 +1,5 @@
-//! Only peers are served, and forged sources gain nothing. The test speaks the overlay with bare sockets.
+//! Only peers are served, and forged source addresses gain nothing. The test speaks the overlay's protocol over plain
+//! sockets.
 
 mod common;
 
@@ -15,12 +16,12 @@ use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
 use rackweave_transport::{TransportConfig, datagram};
 use rackweave_wire::{Header, Id64, datagram as wire, overlay};
 
-/// Messages of one packet, and nothing comes back: what arrives is what was sent.
+/// A transport of single-packet messages without acknowledgements: what arrives is what was sent.
 fn datagrams() -> TransportConfig {
     TransportConfig::Datagram(Arc::new(datagram::Config::default()))
 }
 
-/// A socket that plays a host.
+/// A plain socket that plays the role of a host.
 struct Raw {
     socket: UdpSocket,
     endpoint: SocketAddr,
@@ -50,7 +51,7 @@ impl Raw {
         self.send(&out);
     }
 
-    /// A whole message, which is new.
+    /// Sends a new message of one packet.
     fn message(&mut self, from: u32, to: u32, payload: &[u8]) {
         self.next += 1;
         let len = payload.len();
@@ -66,7 +67,7 @@ impl Raw {
         self.send(&out);
     }
 
-    /// The next datagram, which must come.
+    /// Returns the next datagram; fails if none comes.
     fn await_one(&mut self, end: &mut Endpoint, what: &str) -> overlay::Datagram {
         let until = end.clock().now() + PATIENCE;
         loop {
@@ -77,7 +78,7 @@ impl Raw {
         }
     }
 
-    /// The next datagram, while the endpoint is turned; `None`: none comes.
+    /// Returns the next datagram while the endpoint is driven, or `None` if none comes.
     fn receive(&mut self, end: &mut Endpoint) -> Option<overlay::Datagram> {
         let mut buffer = [0; 2000];
         for _ in 0..20 {
@@ -91,7 +92,7 @@ impl Raw {
         None
     }
 
-    /// What the endpoint wants to be called by this host.
+    /// Returns the incarnation that the endpoint announces to this host.
     fn introduce(&mut self, end: &mut Endpoint, from: u32) -> u32 {
         self.hello(from, 0);
         let answer = self.await_one(end, "a HELLO is answered").envelope;
@@ -100,7 +101,7 @@ impl Raw {
     }
 }
 
-/// The messages that the endpoint has got, after it has read all that these have sent it.
+/// Returns the messages that the endpoint has received, after it has read everything that these sockets have sent.
 fn messages(end: &mut Endpoint, from: &[&Raw]) -> Vec<(HostId, Bytes)> {
     let sent = from.iter().map(|raw| raw.datagrams).sum();
     let mut messages = Vec::new();
@@ -126,7 +127,7 @@ fn endpoint() -> Endpoint {
 }
 
 #[test]
-fn who_is_not_a_peer_hears_nothing() {
+fn a_host_that_is_not_a_peer_gets_no_answer() {
     let hosts = BTreeMap::from([(HostId(1), "127.0.0.1:9".parse().unwrap())]);
     let peers = Peers::Direct { hosts, allow: vec!["127.0.0.7".parse().unwrap()] };
     let config = EndpointConfig::new(HostId(0), local(), peers, &datagrams());
@@ -137,7 +138,7 @@ fn who_is_not_a_peer_hears_nothing() {
     assert_eq!(messages(&mut end, &[&foreign]), []);
     assert_eq!(end.stats().foreign, 2);
     assert!(foreign.receive(&mut end).is_none());
-    // One that is allowed does.
+    // A host from an admitted network does.
     let mut guest = Raw::new("127.0.0.7:0", 1, end.local_addr());
     let ours = guest.introduce(&mut end, 5);
     guest.message(5, ours, b"hello");
@@ -172,7 +173,7 @@ fn a_flood_of_hellos_leaves_nothing_and_gains_nothing() {
     }
     assert!(answers.len() > 100 && answers.len() as u64 <= stats.unproven, "{}", answers.len());
     assert!(answers.iter().all(|answer| answer.kind == overlay::Kind::Hello));
-    // The same to all, since it is one address: nothing is remembered of who asked.
+    // All get the same incarnation, since they have one address: the endpoint keeps no state for each request.
     assert!(answers.iter().all(|answer| answer.from == answers[0].from));
     assert!(flood.received <= flood.sent, "{} > {}", flood.received, flood.sent);
     assert!(stats.malformed >= 900, "{stats:?}");
@@ -209,7 +210,7 @@ fn a_wrong_incarnation_is_not_listened_to() {
     assert_eq!(messages(&mut end, &[&raw]), []);
     raw.message(10, ours, b"y");
     assert_eq!(messages(&mut end, &[&raw]).len(), 1);
-    // What one address has learnt is of no use at another.
+    // An incarnation learnt at one address is useless at another.
     let mut other = Raw::new("127.0.0.1:0", 1, end.local_addr());
     other.message(10, ours, b"z");
     assert_eq!(messages(&mut end, &[&raw, &other]), []);
@@ -223,7 +224,7 @@ fn late_packets_of_a_life_that_is_over() {
     let ours = raw.introduce(&mut end, 10);
     raw.message(10, ours, b"first life");
     assert_eq!(messages(&mut end, &[&raw]).len(), 1);
-    // A second life that we have heard nothing of: it is asked first.
+    // An unknown incarnation: the endpoint asks the peer first.
     raw.message(20, ours, b"unheard of");
     let question = raw.await_one(&mut end, "the host is asked").envelope;
     assert_eq!((question.kind, question.to), (overlay::Kind::Hello, 10));
@@ -241,7 +242,7 @@ fn late_packets_of_a_life_that_is_over() {
         ends[0].stats().received >= 5
     });
     assert_eq!(restarts, 1);
-    // What of the first life was on its way for long.
+    // Packets of the first incarnation arrive late.
     for _ in 0..10 {
         raw.message(10, ours, b"ghost");
     }
@@ -259,11 +260,11 @@ fn behind_a_switch_no_host_speaks_for_another() {
     let config = EndpointConfig::new(HostId(0), local(), peers, &datagrams());
     let mut end = Endpoint::new(config).unwrap();
     port.endpoint = end.local_addr();
-    // It says where it is before anybody asks, to itself: no other host hears of it.
+    // It announces its address without being asked, in a datagram to itself that no other host receives.
     let said = port.await_one(&mut end, "it says where it is").envelope;
     assert_eq!((said.kind, said.src, said.dst), (overlay::Kind::Hello, HostId(0), HostId(0)));
     assert_eq!((said.from, said.to), (0, 0), "it gives nothing away");
-    // Hosts 1 and 3 are behind the same port. What each is told reaches only itself.
+    // Hosts 1 and 3 are behind the same port. The incarnation announced to each reaches only that one.
     let to_one = port.introduce(&mut end, 10);
     port.host = 3;
     let to_three = port.introduce(&mut end, 30);
@@ -276,7 +277,7 @@ fn behind_a_switch_no_host_speaks_for_another() {
     let got = messages(&mut end, &[&port]);
     let from: Vec<_> = got.iter().map(|(peer, bytes)| (peer.0, &bytes[..])).collect();
     assert_eq!(from, [(3, &b"from 3"[..]), (1, b"from 1")]);
-    // Who is no host of the fabric, or means another one.
+    // Datagrams whose source is no host of the fabric, or whose destination is another host.
     let foreign = end.stats().foreign;
     for host in [0, 4, u32::MAX] {
         port.host = host;
@@ -288,7 +289,7 @@ fn behind_a_switch_no_host_speaks_for_another() {
     assert_eq!(end.stats().foreign, foreign + 4);
 }
 
-/// A peer that begins anew at the same address: calls that were under way end, and new ones work.
+/// A peer restarts at the same address: calls in progress fail, and new ones succeed.
 #[test]
 fn a_peer_that_restarts() {
     for (name, transport) in patient() {
@@ -303,7 +304,7 @@ fn a_peer_that_restarts() {
             let id = ends[0].send(peer, Kind::Request, bytes(n, 1 + n as usize * 30_000)).unwrap();
             open.insert(id.response(), n);
         }
-        // Some have arrived by then, none has been answered.
+        // Some requests have arrived by then, and none has been answered.
         drive(&mut ends, |ends| ends[1].events_waiting() > 1);
         let [client, server] = ends;
         drop(server);
@@ -343,7 +344,7 @@ fn a_peer_that_restarts() {
     }
 }
 
-/// A client that begins anew at the same address is served, and its old calls leave nothing behind.
+/// A client that restarts at the same address is served, and its old calls leave no state behind.
 #[test]
 fn a_client_that_restarts() {
     for (name, transport) in patient() {
@@ -370,7 +371,7 @@ fn a_client_that_restarts() {
         drive(&mut ends, |ends| {
             while let Some(event) = ends[1].poll_event() {
                 if let Event::Message { peer, id, kind: Kind::Request, bytes } = event {
-                    // Refused if it was of the old life, and the transport knows it.
+                    // The transport refuses it if the request came from the old incarnation and it knows that.
                     let _ = ends[1].respond(peer, id, bytes);
                 }
             }

@@ -11,7 +11,7 @@ use rackweave_linux::{
 };
 
 const LOCAL: &str = "127.0.0.1:0";
-/// With what runs beside the tests, a thread may have to wait for its turn.
+/// Long, because a thread may compete with other tests for the processor.
 const PATIENCE: Span = Span::from_secs(60);
 
 fn config(host: u32, clock: Clock, bind: SocketAddr) -> TcpConfig {
@@ -20,7 +20,7 @@ fn config(host: u32, clock: Clock, bind: SocketAddr) -> TcpConfig {
     TcpConfig { clock, ..TcpConfig::new(HostId(host), bind, peers) }
 }
 
-/// A client and a server.
+/// Creates a client and a server.
 fn pair_with(change: impl Fn(TcpConfig) -> TcpConfig) -> [AnyEndpoint; 2] {
     let clock = Clock::start();
     [0, 1].map(|host| {
@@ -33,7 +33,7 @@ fn pair() -> [AnyEndpoint; 2] {
     pair_with(|config| config)
 }
 
-/// Turns all until `done` says so.
+/// Drives all endpoints until `done` returns true.
 fn drive(ends: &mut [AnyEndpoint], mut done: impl FnMut(&mut [AnyEndpoint]) -> bool) {
     let clock = ends[0].clock();
     let until = clock.now() + PATIENCE;
@@ -54,7 +54,7 @@ fn bytes(len: usize) -> Bytes {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Answers requests with their bytes turned over.
+/// Answers requests with their bytes in reverse order.
 fn serve(end: &mut AnyEndpoint) {
     while let Some(event) = end.poll_event() {
         if let Event::Message { peer, id, kind: Kind::Request, bytes } = event {
@@ -138,7 +138,7 @@ fn a_stream_carries_megabytes_in_bounded_memory() {
     let mut ends = pair();
     let address = ends[1].local_addr();
     let server = ends[0].add_peer(address);
-    // The second goes over the first's connection.
+    // The second message reuses the connection of the first.
     for _ in 0..2 {
         let stream = ends[0].open(server, Time::MAX).unwrap();
         let block = bytes(251 * 1024);
@@ -195,7 +195,7 @@ fn who_does_not_consume_stops_the_writer() {
     let address = ends[1].local_addr();
     let server = ends[0].add_peer(address);
     let stream = ends[0].open(server, Time::MAX).unwrap();
-    let (mut written, mut told, mut reader) = (0_u64, 0, None);
+    let (mut written, mut delivered, mut reader) = (0_u64, 0, None);
     let block = bytes(64 << 10);
     let clock = ends[0].clock();
     let mut since = clock.now();
@@ -208,28 +208,28 @@ fn who_does_not_consume_stops_the_writer() {
         while ends[0].poll_event().is_some() {}
         while let Some(event) = ends[1].poll_event() {
             if let Event::Readable { peer, id, pieces, .. } = event {
-                told += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+                delivered += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
                 reader = Some((peer, id));
             }
         }
-        // All that may come has come, and nothing more for a while.
-        told >= WINDOW && clock.now().since(since) > Span::from_ms(300)
+        // Everything that can arrive has arrived, and nothing more for some time.
+        delivered >= WINDOW && clock.now().since(since) > Span::from_ms(300)
     });
-    assert!((WINDOW..=WINDOW + (192 << 10)).contains(&told), "{told}");
-    // What the kernel holds between the two depends on it, but it is not much.
+    assert!((WINDOW..=WINDOW + (192 << 10)).contains(&delivered), "{delivered}");
+    // How much the kernel buffers between the two varies, but it is not much.
     assert!(written < 32 << 20, "{written}");
-    // Another message still gets through, and the stream goes on when it is consumed.
+    // Another message still arrives, and the stream continues when its bytes are consumed.
     let small = ends[0].send(server, Kind::Request, bytes(5)).unwrap();
     let mut answered = false;
     let (peer, id) = reader.unwrap();
-    ends[1].consume(peer, id, told);
-    let before = told;
+    ends[1].consume(peer, id, delivered);
+    let before = delivered;
     drive(&mut ends, |ends| {
         while let Some(event) = ends[1].poll_event() {
             match event {
                 Event::Message { peer, id, .. } => ends[1].respond(peer, id, bytes(5)).unwrap(),
                 Event::Readable { pieces, .. } => {
-                    told += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+                    delivered += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
                 }
                 other => panic!("{other:?}"),
             }
@@ -237,7 +237,7 @@ fn who_does_not_consume_stops_the_writer() {
         while let Some(event) = ends[0].poll_event() {
             answered |= matches!(event, Event::Message { id, .. } if id == small.response());
         }
-        answered && told > before
+        answered && delivered > before
     });
 }
 
@@ -248,7 +248,7 @@ fn a_stream_is_cancelled_and_has_a_deadline() {
     let server = ends[0].add_peer(address);
     let cancelled = ends[0].open(server, Time::MAX).unwrap();
     ends[0].write(server, cancelled, bytes(100_000), false).unwrap();
-    // The other end must have heard of it by then.
+    // The other end must have been notified by then.
     let at = ends[0].clock().now() + Span::from_secs(2);
     let late = ends[0].open(server, at).unwrap();
     ends[0].write(server, late, bytes(100), false).unwrap();
@@ -342,7 +342,7 @@ fn a_restarted_server_is_served_again() {
     let [client, old] = ends;
     drop(old);
     let mut alone = [client];
-    // Nobody listens any more.
+    // The server no longer listens.
     assert!(!round(&mut alone, Err(FailReason::PeerSilent)));
     let [client] = alone;
     let new = TcpEndpoint::new(config(1, clock, address)).unwrap();
@@ -385,7 +385,7 @@ fn a_server_that_dies_in_mid_message_fails_what_it_had() {
 }
 
 #[test]
-fn a_peer_that_takes_connections_and_says_nothing_is_given_up() {
+fn a_peer_that_accepts_connections_and_stays_silent_is_given_up() {
     let listener = TcpListener::bind(LOCAL).unwrap();
     let mut ends = pair_with(|config| TcpConfig { silence: Span::from_ms(400), ..config });
     let mute = ends[0].add_peer(listener.local_addr().unwrap());
@@ -420,7 +420,7 @@ fn strangers_and_noise_cost_their_connection() {
     };
     let mut sockets = [0, 1].map(|index| TcpStream::connect(ends[index].local_addr()).unwrap());
     for socket in &mut sockets {
-        // The first may be closed before.
+        // The connection may be closed before this write.
         let _ = socket.write_all(&[b'x'; 100]);
     }
     let mut over = [false; 2];
@@ -432,7 +432,7 @@ fn strangers_and_noise_cost_their_connection() {
     });
     assert_eq!(ends[0].stats().foreign, 1);
     assert_eq!(ends[1].stats().malformed, 1);
-    // A client of an endpoint that does not want it learns so.
+    // A client that the endpoint does not admit gets an error.
     let address = ends[0].local_addr();
     let unwilling = ends[1].add_peer(address);
     ends[1].send(unwilling, Kind::Request, bytes(10)).unwrap();
@@ -490,8 +490,8 @@ fn refusals_say_why() {
     let long = ends[0].send(server, Kind::Request, bytes(1001));
     assert_eq!(long, refused(Refused::TooLong { max: 1000 }));
     assert_eq!(ends[0].send(server, Kind::Request, Bytes::new()), refused(Refused::Empty));
-    let nobody = ends[0].send(HostId(77), Kind::OneWay, bytes(1));
-    assert_eq!(nobody, Err(SendError::UnknownPeer(HostId(77))));
+    let unknown = ends[0].send(HostId(77), Kind::OneWay, bytes(1));
+    assert_eq!(unknown, Err(SendError::UnknownPeer(HostId(77))));
     let clock = Clock::start();
     let wrong = TcpConfig {
         congestion: Some("nonesuch".into()),
@@ -513,7 +513,7 @@ fn with_a_congestion_control_of_its_own() {
     let mut ends = pair_with(|config| TcpConfig { congestion: Some("reno".into()), ..config });
     let address = ends[1].local_addr();
     let server = ends[0].add_peer(address);
-    // Every kernel has this one.
+    // Every kernel has this congestion control.
     ends[0].send(server, Kind::Request, bytes(1)).unwrap();
     let mut answered = false;
     drive(&mut ends, |ends| {

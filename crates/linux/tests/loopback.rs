@@ -95,7 +95,7 @@ fn a_stream_carries_megabytes_in_bounded_memory() {
     }
 }
 
-/// One request of `len` bytes, echoed.
+/// Sends one request of `len` bytes and waits for its echo.
 fn echo(ends: &mut [Endpoint; 2], len: usize) {
     let address = ends[1].local_addr();
     let server = ends[0].add_peer(address);
@@ -156,7 +156,7 @@ fn who_sends_too_much_is_told_so() {
     let (mut sent, mut arrived, mut full) = (0, 0, 0);
     drive(&mut ends, |ends| {
         while sent < 100 {
-            // The last one is longer than all that is allowed: it goes alone.
+            // The last message is longer than the whole send buffer: it is accepted because nothing else waits.
             let len = if sent == 99 { 150_000 } else { 30_000 };
             match ends[0].send(server, Kind::OneWay, bytes(sent, len)) {
                 Ok(_) => sent += 1,
@@ -205,25 +205,25 @@ fn what_has_no_room_comes_later() {
     assert!(ends[1].stats().no_room > 0);
 }
 
-/// Twenty calls of a client that finishes and does nothing more. How many of the answers the server knows to have
-/// arrived, and how many it has given up.
+/// Makes twenty calls from a client that then calls `finish` and does nothing more. Returns how many of the answers the
+/// server knows to have arrived, and how many it gave up.
 fn calls_of_a_client_that_finishes(name: &str, transport: &TransportConfig) -> (u32, u32) {
     let [mut client, mut server] = pair(transport);
     let address = server.local_addr();
     let until = client.clock().now() + PATIENCE;
-    let mut told = (0, 0);
+    let mut outcomes = (0, 0);
     std::thread::scope(|scope| {
-        let (told, server) = (&mut told, &mut server);
+        let (outcomes, server) = (&mut outcomes, &mut server);
         scope.spawn(move || {
-            while told.0 + told.1 < 20 && server.clock().now() < until {
+            while outcomes.0 + outcomes.1 < 20 && server.clock().now() < until {
                 let next = server.turn().unwrap().unwrap_or(Time::MAX);
                 while let Some(event) = server.poll_event() {
                     match event {
                         Event::Message { peer, id, kind: Kind::Request, bytes } => {
                             server.respond(peer, id, bytes).unwrap();
                         }
-                        Event::Sent { id, .. } if id.is_response() => told.0 += 1,
-                        Event::Failed { .. } => told.1 += 1,
+                        Event::Sent { id, .. } if id.is_response() => outcomes.0 += 1,
+                        Event::Failed { .. } => outcomes.1 += 1,
                         _ => {}
                     }
                 }
@@ -246,37 +246,40 @@ fn calls_of_a_client_that_finishes(name: &str, transport: &TransportConfig) -> (
         assert!(client.poll_event().is_none(), "{name}: there is nothing more");
     });
     assert_eq!((client.memory(), server.memory()), ((0, 0), (0, 0)), "{name}");
-    told
+    outcomes
 }
 
 #[test]
 fn a_client_that_finishes_leaves_nothing_open() {
     for (name, transport) in transports() {
         let transport = transport.patient(Span::from_secs(2));
-        // A server that waits for its turn for longer than the client stays has to give up its answers.
+        // If the server is not scheduled for longer than the client stays, it has to give up its answers.
         let tries = (0..10).map(|_| calls_of_a_client_that_finishes(name, &transport));
-        let told: Vec<_> = tries.take_while(|told| *told != (20, 0)).collect();
+        let outcomes: Vec<_> = tries.take_while(|outcomes| *outcomes != (20, 0)).collect();
         assert!(
-            told.len() < 10,
-            "{name}: the server knows that all answers have arrived: {told:?}"
+            outcomes.len() < 10,
+            "{name}: the server knows that all answers have arrived: {outcomes:?}"
         );
-        assert!(told.iter().all(|told| told.0 + told.1 == 20), "{name}: {told:?}");
-        // To nobody: time is up.
+        assert!(
+            outcomes.iter().all(|outcomes| outcomes.0 + outcomes.1 == 20),
+            "{name}: {outcomes:?}"
+        );
+        // The peer does not exist, so the time limit is reached.
         let [mut client, _] = pair(&transport);
-        let nobody = client.add_peer("127.0.0.1:9".parse().unwrap());
-        client.send(nobody, Kind::OneWay, bytes(0, 10)).unwrap();
+        let absent = client.add_peer("127.0.0.1:9".parse().unwrap());
+        client.send(absent, Kind::OneWay, bytes(0, 10)).unwrap();
         let until = client.clock().now() + Span::from_ms(20);
         assert!(!client.finish(until).unwrap());
     }
 }
 
 #[test]
-fn nothing_is_heard_of_what_was_cancelled() {
+fn a_cancelled_message_has_no_events() {
     for (name, transport) in patient() {
         let mut ends = pair(&transport);
         let address = ends[1].local_addr();
         let server = ends[0].add_peer(address);
-        // One that has been answered, without the answer being polled; one that is under way both ways.
+        // One call that was answered, without the answer being polled, and one that is in progress in both directions.
         let first = ends[0].send(server, Kind::Request, bytes(1, 100)).unwrap();
         drive(&mut ends, |ends| {
             while let Some(event) = ends[1].poll_event() {
@@ -298,7 +301,7 @@ fn nothing_is_heard_of_what_was_cancelled() {
     }
 }
 
-/// A sender that dies in the middle of messages, of which the receiver's application has heard nothing.
+/// A sender dies in the middle of messages of which the receiver's application has had no event.
 #[test]
 fn memory_for_messages_of_the_dead_is_freed() {
     let clock = Clock::start();
@@ -329,10 +332,10 @@ fn memory_for_messages_of_the_dead_is_freed() {
     }
 }
 
-/// What TCP has begun to send is part of its stream: a call that is given up in the midst of it leaves the
-/// connection to others, and its bytes are freed when they have left.
+/// A message that TCP has begun to send is part of its byte stream. If a call is cancelled in the middle of it, the
+/// connection stays usable for others, and its bytes are freed when they have been sent.
 #[test]
-fn what_is_cancelled_in_the_midst_disturbs_nobody() {
+fn cancelling_in_the_middle_of_a_message_disturbs_no_other() {
     let bytes_of: Vec<_> = (0..8).map(|n| bytes(n, 900_000)).collect();
     for (name, transport) in patient() {
         let clock = Clock::start();
@@ -344,7 +347,7 @@ fn what_is_cancelled_in_the_midst_disturbs_nobody() {
         let echo = |ends: &mut [Endpoint]| {
             while let Some(event) = ends[1].poll_event() {
                 if let Event::Message { peer, id, kind: Kind::Request, bytes: got } = event {
-                    // What was cancelled may arrive, and is what was sent then.
+                    // The cancelled message may still arrive; its content must then be correct.
                     assert!(bytes_of.contains(&got) || got == bytes(99, 30_000), "{name}");
                     ends[1].respond(peer, id, got).unwrap();
                 }

@@ -16,7 +16,7 @@ use rackweave_switch::config::{
 use rackweave_transport::{TransportConfig, homa, ndp, tcp};
 use rackweave_wire::overlay;
 
-/// With what runs beside the tests, a thread may have to wait for its turn.
+/// Long, because a thread may compete with other tests for the processor.
 const PATIENCE: Span = Span::from_secs(60);
 const LINK: Rate = Rate(200_000_000);
 
@@ -59,12 +59,12 @@ fn leaf_spine() -> Topology {
 }
 
 fn homa() -> TransportConfig {
-    // On a machine that is busy with other things, peers are silent for a while.
+    // On a busy machine, peers are silent for some time.
     let config = homa::Config { timeout_resends: 500, ..homa::Config::sigcomm18(LINK, 15_000) };
     TransportConfig::Homa(Arc::new(config))
 }
 
-/// A switch in a thread of its own, which ends with the test.
+/// A switch in a thread of its own, which stops when it is dropped.
 struct Running {
     control: Arc<Control>,
     thread: Option<JoinHandle<Result<(), SwitchError>>>,
@@ -96,7 +96,7 @@ impl Running {
     }
 
     fn endpoints(&self, transport: &TransportConfig) -> Vec<Endpoint> {
-        // On a machine that is busy with other things, peers are silent for a while.
+        // On a busy machine, peers are silent for some time.
         let transport = transport.patient(PATIENCE);
         (0..self.ports.len() as u32).map(|host| self.endpoint(host, &transport)).collect()
     }
@@ -105,7 +105,7 @@ impl Running {
         let clock = self.config.clock;
         let until = clock.now() + PATIENCE;
         loop {
-            // It does not say why it has not answered: it may not have had its turn.
+            // The switch may fail to answer only because its thread was not scheduled.
             if let Some(report) = self.control.report() {
                 return report;
             }
@@ -131,7 +131,7 @@ fn bytes(len: usize, seed: usize) -> Bytes {
     (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
 }
 
-/// Turns all endpoints until `done` says so.
+/// Drives all endpoints until `done` returns true.
 fn drive(ends: &mut [Endpoint], mut done: impl FnMut(&mut [Endpoint]) -> bool) {
     let clock = ends[0].clock();
     let until = clock.now() + PATIENCE;
@@ -149,7 +149,7 @@ fn drive(ends: &mut [Endpoint], mut done: impl FnMut(&mut [Endpoint]) -> bool) {
     }
 }
 
-/// All but host 0 send messages of this length to host 0; each arrives once, byte for byte.
+/// All hosts but 0 send messages of this length to host 0; each arrives once, byte for byte.
 fn incast(ends: &mut [Endpoint], len: usize, messages: usize) {
     let senders = ends.len() - 1;
     for (sender, end) in ends.iter_mut().enumerate().skip(1) {
@@ -183,7 +183,7 @@ fn incast(ends: &mut [Endpoint], len: usize, messages: usize) {
 fn an_incast_over_homa_arrives_through_queues_of_priorities() {
     let running = Running::start(fabric(single(4), false), Vec::new());
     let mut ends = running.endpoints(&homa());
-    // Whether one has to wait for another depends on how far apart the senders' turns are.
+    // Whether one has to wait for another depends on when the senders' threads are scheduled.
     let until = running.config.clock.now() + PATIENCE;
     loop {
         incast(&mut ends, 40_000, 5);
@@ -204,7 +204,7 @@ fn an_incast_over_homa_arrives_through_queues_of_priorities() {
 fn an_incast_over_ndp_is_trimmed_and_arrives() {
     let running = Running::start(fabric(single(6), true), Vec::new());
     let mut ends = running.endpoints(&TransportConfig::Ndp(Arc::new(ndp::Config::paper(LINK))));
-    // How many are trimmed depends on how far apart the senders' turns are.
+    // How many are trimmed depends on when the senders' threads are scheduled.
     let until = running.config.clock.now() + PATIENCE;
     loop {
         incast(&mut ends, 100_000, 2);
@@ -239,12 +239,12 @@ fn everything_arrives_across_a_bad_fabric_of_several_switches() {
         let counters = running.stop().counters;
         assert!(counters.drops[DropReason::FaultLoss as usize] > 0, "{counters:?}");
         assert!(counters.corrupted > 0 && counters.duplicated > 0 && counters.reordered > 0);
-        // What is damaged on its first links may be lost, or damaged again, on later ones.
+        // Frames damaged on their first links may be lost, or damaged again, on later ones.
         assert!(malformed > 0 && malformed <= counters.corrupted + counters.duplicated);
     }
 }
 
-/// Datagrams of 1400 bytes from a plain socket, for what endpoints do not do.
+/// Builds a datagram with 1400 bytes of payload, to be sent from a plain socket.
 fn greeting(src: u32, dst: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     overlay::encode_hello(HostId(src), HostId(dst), 1, 2, &mut bytes);
@@ -268,16 +268,16 @@ fn hosts_are_known_by_their_addresses_and_found_again() {
     let running = Running::start(fabric(single(3), false), Vec::new());
     let [zero, one, other] = [socket(), socket(), socket()];
     zero.send_to(&greeting(0, 0), running.ports[0]).unwrap();
-    // Host 1 is not known yet, then it is.
+    // At first the address of host 1 is unknown; then it is learnt.
     one.send_to(&greeting(1, 0), running.ports[1]).unwrap();
     assert_eq!(receive(&zero), HostId(1));
     zero.send_to(&greeting(0, 1), running.ports[0]).unwrap();
     assert_eq!(receive(&one), HostId(0));
-    // Not of this port, no datagram at all, and a host that does not exist.
+    // A datagram that belongs to another port, one that is not valid, and one to a host that does not exist.
     other.send_to(&greeting(2, 0), running.ports[1]).unwrap();
     other.send_to(b"hello", running.ports[2]).unwrap();
     other.send_to(&greeting(2, 77), running.ports[2]).unwrap();
-    // Host 1 is back at another port.
+    // Host 1 returns at another port.
     other.send_to(&greeting(1, 0), running.ports[1]).unwrap();
     assert_eq!(receive(&zero), HostId(1));
     zero.send_to(&greeting(0, 1), running.ports[0]).unwrap();
@@ -312,7 +312,7 @@ fn a_fixed_address_is_not_learnt() {
 #[test]
 fn a_backlog_never_passes_faster_than_the_link() {
     const RATE: Rate = Rate(2_000_000);
-    // All of them fit into any socket's buffer, so that none is lost while a thread waits for its turn.
+    // All of them fit into any socket's buffer, so that none is lost while a thread is not scheduled.
     const DATAGRAMS: u64 = 200;
     let topology = Topology::SingleSwitch { hosts: 3, host_link: RATE };
     let mut fabric = fabric(topology, false);
@@ -327,7 +327,7 @@ fn a_backlog_never_passes_faster_than_the_link() {
         let down = report.links.iter().find(|link| link.name == "switch0->h0").unwrap();
         (down.frames, down.bytes)
     };
-    // Before the first is sent: whoever has to wait for a turn from here on makes it last longer, not shorter.
+    // The clock is read before the first is sent, so that scheduling delays can only lengthen the measured time.
     let clock = running.config.clock;
     let began = clock.now();
     let [from_one, from_two] = [greeting(1, 0), greeting(2, 0)];
@@ -363,13 +363,13 @@ fn what_cannot_be_is_said_in_a_sentence() {
         Switch::new(SwitchConfig { faults, ..config }).unwrap_err().to_string()
     };
     let said = error(vec![udp(local)], Vec::new());
-    assert_eq!(said, "the fabric has 2 hosts, but 1 edges are given");
+    assert_eq!(said, "the fabric has 2 hosts, but the configuration attaches 1");
     let address = taken.local_addr().unwrap();
     let said = error(vec![udp(local), udp(address)], Vec::new());
     assert!(said.starts_with(&format!("cannot bind UDP port {address} of h1: ")), "{said}");
     let interface = Edge::Interface { name: "rwt-no-such".into() };
     let said = error(vec![udp(local), interface.clone()], Vec::new());
-    assert!(said.starts_with("all hosts must be joined in the same way"), "{said}");
+    assert!(said.starts_with("all hosts must be attached in the same way"), "{said}");
     let said = error(vec![interface.clone(), interface], Vec::new());
     assert_eq!(said, "there is no interface `rwt-no-such` in this network namespace");
     let fault = |place, kind| Fault { from: Time::ZERO, until: Time::MAX, place, kind };

@@ -1,4 +1,4 @@
-//! The user-space switch between interfaces of network namespaces that the test makes and removes.
+//! The user-space switch between interfaces of network namespaces, which the test creates and removes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,17 +20,18 @@ use rackweave_switch::system::System;
 use rackweave_transport::{TransportConfig, homa, ndp};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// With what runs beside the tests, a thread may have to wait for its turn.
+/// Long, because a thread may compete with other tests for the processor.
 const PATIENCE: Span = Span::from_secs(60);
 const LINK: Rate = Rate(200_000_000);
 const PORT: u16 = 4000;
 
-/// What a switch tells, which does not answer while it waits for its turn. `None`: it does not run.
-fn told(control: &Control) -> Option<Report> {
+/// Requests a report until the switch answers, which it does not while its thread is not scheduled. `None`: it is not
+/// running.
+fn await_report(control: &Control) -> Option<Report> {
     (0..30).find_map(|_| control.report())
 }
 
-/// Namespaces with an interface each, whose other ends are here; removed when dropped.
+/// Namespaces with one interface each, whose other ends are in this namespace. They are removed on drop.
 struct Spaces {
     names: Vec<String>,
 }
@@ -47,7 +48,7 @@ fn address(host: u32) -> Ipv4Addr {
 }
 
 impl Spaces {
-    /// `None`: it may not be done here.
+    /// Returns `None` if this process may not create namespaces.
     fn make(test: &str, hosts: u32) -> Option<Self> {
         let prefix = format!("rwt-{}-{test}", std::process::id());
         let mut spaces = Self { names: Vec::new() };
@@ -59,7 +60,7 @@ impl Spaces {
             let end = spaces.end(host);
             ip(&format!("link add {end} type veth peer name eth0 netns {name}")).unwrap();
             ip(&format!("link set {end} up")).unwrap();
-            // Frames as they are on a link: the kernel cuts trains itself.
+            // Frames must be as they are on a link, so the kernel segments trains itself.
             let mac = format!("02:00:00:00:00:{host:02x}");
             ip(&format!("-n {name} link set eth0 address {mac} gso_max_segs 1 up")).unwrap();
             ip(&format!("-n {name} addr add {}/32 dev eth0", address(host))).unwrap();
@@ -74,13 +75,13 @@ impl Spaces {
         Some(spaces)
     }
 
-    /// The switch's end of a host's link: at most 15 letters.
+    /// Returns the name of the switch's end of a host's link: at most 15 characters.
     fn end(&self, host: u32) -> String {
         let test = self.names[0].rsplit('-').next().unwrap();
         format!("rw{}{}{host}", std::process::id(), &test[..1])
     }
 
-    /// Runs something in a host's namespace; sockets that it makes stay there.
+    /// Runs a function in a host's namespace. Sockets that it creates stay there.
     fn inside<T: Send + 'static>(
         &self,
         host: u32,
@@ -122,7 +123,7 @@ impl Spaces {
         SwitchConfig::new(fabric, edges.collect())
     }
 
-    /// Runs something while a switch does its work.
+    /// Runs a function while a switch is running.
     fn with_switch<S: System, T>(
         &self,
         config: SwitchConfig<S>,
@@ -133,7 +134,7 @@ impl Spaces {
         let shared = Arc::clone(&control);
         let thread = std::thread::spawn(move || switch.run(&shared));
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&control)));
-        let report = told(&control);
+        let report = await_report(&control);
         control.stop.store(true, Ordering::Relaxed);
         thread.join().unwrap().unwrap();
         match result {
@@ -180,7 +181,7 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
 }
 
-/// All but host 0 send messages to host 0.
+/// All hosts but 0 send messages to host 0.
 fn incast(ends: &mut [Endpoint], len: usize, messages: usize) {
     let clock = ends[0].clock();
     let until = clock.now() + PATIENCE;
@@ -226,14 +227,14 @@ fn our_transports_between_interfaces() {
     let config = spaces.config(true);
     let clock = config.clock;
     let ndp = TransportConfig::Ndp(Arc::new(ndp::Config::paper(LINK))).patient(PATIENCE);
-    // Not the same port: a process that the other test is starting may still hold a copy of the first socket.
+    // The port differs, because a process that another test is starting may still hold a copy of the first socket.
     let mut ends = spaces.endpoints(&config, &ndp, PORT + 1);
     let ((), report) = spaces.with_switch(config, |control| {
-        // Whether there are any depends on how far apart the hosts' turns are.
+        // Whether there are any depends on when the hosts' threads are scheduled.
         let until = clock.now() + PATIENCE;
         loop {
             incast(&mut ends, 100_000, 2);
-            let counters = told(control).unwrap().counters;
+            let counters = await_report(control).unwrap().counters;
             if counters.trims > 0 {
                 return;
             }
@@ -279,7 +280,7 @@ fn the_kernels_tcp_between_interfaces() {
     });
     let counters = report.counters;
     assert_eq!((counters.oversized, counters.malformed, counters.foreign), (0, 0, 0));
-    // Six megabytes through one link: no faster than it is.
+    // Six megabytes cross one link, which must take at least their transmission time.
     let due = LINK.span_of(2 * LEN as u64);
     assert!(took > due, "{took} for {due}: {counters:?}");
     assert!(counters.forwarded_bytes > 2 * LEN as u64);

@@ -61,7 +61,7 @@ impl Host {
         self.socket.send_to(&bytes, self.port).unwrap();
     }
 
-    /// Who sent the next packet, and the packet.
+    /// Returns the sender of the next packet, and the packet.
     fn receive(&self) -> (HostId, Vec<u8>) {
         let mut bytes = [0; 2048];
         let len = self.socket.recv(&mut bytes).expect("something comes");
@@ -94,10 +94,10 @@ fn control(from: HostId, to: HostId, body: Body) -> Vec<u8> {
     bytes
 }
 
-/// Waits until the switch has counted something.
+/// Waits until a counter of the switch has reached a value.
 fn wait_for(control: &Control, what: &str, reached: impl Fn(&Report) -> bool) {
     let clock = Clock::start();
-    // A report comes when the switch wakes up next.
+    // The switch answers when it next wakes up.
     while !control.report().is_some_and(|report| reached(&report)) {
         assert!(clock.now() < Time(Span::from_secs(60).0), "{what}");
     }
@@ -113,8 +113,8 @@ fn labels_lead_from_rack_to_rack_and_copies_go_to_learnt_addresses() {
     let layout = Layout::new(&Fabric::new(&config.fabric).unwrap()).unwrap();
     let mut switch = Switch::new(config).unwrap();
     let ports: Vec<_> = switch.udp_ports().into_iter().map(Option::unwrap).collect();
-    let told = Arc::new(Control::default());
-    let shared = Arc::clone(&told);
+    let handle = Arc::new(Control::default());
+    let shared = Arc::clone(&handle);
     let thread = std::thread::spawn(move || switch.run(&shared));
     let hosts: Vec<Host> = (0..4)
         .map(|host| {
@@ -127,26 +127,26 @@ fn labels_lead_from_rack_to_rack_and_copies_go_to_learnt_addresses() {
             Host { me, socket, port: ports[host as usize] }
         })
         .collect();
-    wait_for(&told, "all hosts are known", |report| report.counters.learnt == 4);
+    wait_for(&handle, "all hosts are known", |report| report.counters.learnt == 4);
 
-    // Rack 1 has no agent yet: what goes there is dropped.
+    // Rack 1 has no agent yet, so packets to it are dropped.
     let pilot = data(layout.words(), Labelled::Pilot, layout.pilot(HostId(0), [1].into_iter(), 3));
     hosts[0].send(TO_GROUP, &pilot);
     let lost = |report: &Report| {
         let drops = report.counters.drops;
         drops[DropReason::Program as usize] == 1
     };
-    wait_for(&told, "nobody is active in rack 1", lost);
+    wait_for(&handle, "rack 1 has no active agent", lost);
 
     // The controller makes host 2 the active agent of rack 1.
     let order = Body::SetActive { rack: 1, agent: 0, epoch: 1 };
     hosts[1].send(HostId(2), &control(boss, HostId(2), order));
-    wait_for(&told, "the order has come", |report| report.counters.consumed == 1);
+    wait_for(&handle, "the command has arrived", |report| report.counters.consumed == 1);
     hosts[0].send(TO_GROUP, &pilot);
     let (from, mut packet) = hosts[2].receive();
     assert_eq!((from, &packet), (HostId(0), &pilot), "up, across and down to the agent");
 
-    // The agent puts the rack label in its place.
+    // The agent replaces the label with the rack label.
     assert!(orca::relabel(&mut packet, Labelled::Rack, layout.rack_label(0b10)));
     hosts[2].send(TO_GROUP, &packet);
     let (from, got) = hosts[3].receive();
@@ -154,11 +154,11 @@ fn labels_lead_from_rack_to_rack_and_copies_go_to_learnt_addresses() {
     let read = orca::decode(&got, None).unwrap();
     assert_eq!(&got[read.payload], PAYLOAD, "its check is still right");
 
-    // To both hosts of the own rack, but not back by the port that it came by.
+    // The packet goes to both hosts of the local rack, but not back through the port that it came from.
     let rack = data(layout.words(), Labelled::Rack, layout.rack_label(0b11));
     hosts[0].send(TO_GROUP, &rack);
     assert_eq!(hosts[1].receive(), (HostId(0), rack));
 
-    told.stop.store(true, Ordering::Relaxed);
+    handle.stop.store(true, Ordering::Relaxed);
     thread.join().unwrap().unwrap();
 }

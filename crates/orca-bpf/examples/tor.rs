@@ -1,5 +1,5 @@
-//! Orca's ToR in the kernel, between interfaces of this namespace, until end of input:
-//! `tor p0,p1,p2 "02:77:00:00:00:00,10.77.0.254,0;02:77:00:00:00:01,10.77.0.1,1" [agent's port]`.
+//! Runs Orca's ToR in the kernel, between interfaces of this namespace, until standard input ends: `tor p0,p1,p2
+//! "02:77:00:00:00:00,10.77.0.254,0;02:77:00:00:00:01,10.77.0.1,1" [agent's port]`.
 
 use std::io::Read;
 

@@ -1,6 +1,6 @@
-//! Orca's ToR in the kernel: a tc program at the ingress of each port, for racks whose switch is a Linux machine, and for
-//! namespaces whose switch has to be fast. It decides as Orca's switch program does (`group::orca::switch`; a test compares
-//! them packet by packet), and forwards all other frames as an Ethernet switch.
+//! Orca's ToR switch in the Linux kernel: a tc program at the ingress of each port, for racks whose switch is a Linux
+//! machine, and for namespaces that need a fast switch. It makes the same decisions as Orca's switch program
+//! (`group::orca::switch`; a test compares them packet by packet), and forwards all other frames as an Ethernet switch.
 //!
 //! ```no_run
 //! use rackweave_orca_bpf::{Tor, TorConfig, TorHost};
@@ -12,12 +12,13 @@
 //! # Ok::<(), rackweave_orca_bpf::TorError>(())
 //! ```
 //!
-//! The program is C (`orca_tor.h` decides, `tor.c` moves frames), part of this binary as text, and compiled with `clang`
-//! when a [`Tor`] is attached ([`rackweave_linux::tc`]). Super-packets of segmentation offloads cross it whole, and checksums
-//! that are left to an interface stay so: both ends may have all offloads on.
+//! The program is written in C (`orca_tor.h` decides, `tor.c` moves frames). Its source is part of this binary, and
+//! `clang` compiles it when a [`Tor`] is attached ([`rackweave_linux::tc`]). Super-packets of segmentation offloads are
+//! forwarded unsegmented, and checksums that are left to an interface are left unchanged, so both ends may have all
+//! offloads enabled.
 //!
-//! It differs from the user-space switch in one point: it has no key, so that keyed control packets are not verified, and
-//! only those from the controller's port are obeyed ([`TorConfig::controller`]).
+//! It differs from the user-space switch in one point: it has no key. It does not verify keyed control packets, and
+//! obeys only those from the controller's port ([`TorConfig::controller`]).
 
 #[cfg(test)]
 mod tests;
@@ -27,104 +28,106 @@ use std::net::Ipv4Addr;
 use aya::maps::{Array, HashMap, MapError, PerCpuArray};
 use rackweave_linux::tc::{self, Classifier, TcError};
 
-/// What decides, and what moves frames: one source for the compiler.
+/// The C sources, which are compiled as one file: the first makes the decision, the second moves the frames.
 const SOURCES: [&str; 2] = [include_str!("orca_tor.h"), include_str!("tor.c")];
 
-/// Most ports of a ToR: bits of a rack label.
+/// The largest number of ports of a ToR: the bits of a rack label.
 pub const PORTS: usize = 64;
-/// Most of them that lead up.
+/// The largest number of uplinks.
 pub const UPLINKS: usize = 16;
-/// No port.
+/// Stands for "no port".
 const NONE: u8 = 255;
-/// The program's name.
+/// The name of the program in the kernel.
 const PROGRAM: &str = "rackweave_tor";
-/// Words of `struct orca_config`.
+/// The length of `struct orca_config` in 32-bit words.
 const CONFIG: usize = 8 + UPLINKS + PORTS;
 
-/// What a ToR has to know.
+/// The configuration of a [`Tor`].
 #[derive(Clone, Debug, Default)]
 pub struct TorConfig {
-    /// The interface of each port, in the namespace of the thread that attaches.
+    /// The interface of each port, in the namespace of the thread that attaches the program.
     pub ports: Vec<String>,
-    /// Ports that lead up, in the order of their numbers in pilot labels; all others lead to hosts.
+    /// The ports that are uplinks, in the order of their numbers in pilot labels; all others lead to hosts.
     pub uplinks: Vec<u8>,
-    /// Where the pilot label names the uplink: the field's least significant bit.
+    /// The position of the pilot label's uplink field: its least significant bit.
     pub uplink_shift: u8,
-    /// Bits of that field, at most 16.
+    /// The number of bits of that field, at most 16.
     pub uplink_width: u8,
-    /// Number of the rack.
+    /// The number of the rack.
     pub rack: u16,
-    /// The only port from which a controller's words are believed (one that leads up: any of those); none: any.
+    /// The only port from which control packets of the controller are accepted; if it is an uplink, any uplink. With
+    /// `None`, they are accepted from all ports.
     pub controller: Option<u8>,
-    /// Control packets are made with a key. The ToR does not have it and can't tell them from forged ones, so that then
-    /// `controller` must be named.
+    /// Whether control packets are authenticated by a key. The ToR does not have the key and cannot detect forged
+    /// packets, so `controller` must then be set.
     pub keyed: bool,
-    /// Hosts: where ordinary frames go.
+    /// The hosts to which ordinary frames are forwarded.
     pub hosts: Vec<TorHost>,
-    /// The active agent at the start.
+    /// The active agent at the start, if any.
     pub agent: Option<u8>,
 }
 
-/// A host at a port.
+/// A host and the port that leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TorHost {
-    /// Its MAC address.
+    /// The MAC address of the host.
     pub mac: [u8; 6],
-    /// Its address: frames for a gateway get its MAC address, so that hosts need no ARP.
+    /// The IP address of the host, if it has one: frames to the gateway get the host's MAC address, so that hosts need
+    /// no ARP.
     pub ip: Option<Ipv4Addr>,
-    /// Its port; for hosts of other racks, one that leads up.
+    /// The port that leads to the host; for a host of another rack, an uplink.
     pub port: u8,
 }
 
-/// Why there is no ToR.
+/// Why a ToR cannot be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum TorError {
-    /// The program does not run in the kernel.
+    /// The program cannot run in the kernel.
     #[error(transparent)]
     Tc(#[from] TcError),
-    /// The configuration is impossible.
+    /// The configuration is invalid, for this reason.
     #[error("{0}")]
     Config(String),
 }
 
-/// What a ToR has done, in frames. A super-packet counts once.
+/// Counters of a ToR, in frames. A super-packet counts as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TorCounters {
-    /// Ordinary ones to one port.
+    /// Ordinary frames that were forwarded to one port.
     pub routed: u64,
-    /// Ordinary ones for all, or for many.
+    /// Ordinary frames that were flooded, because they are broadcast or multicast.
     pub flooded: u64,
-    /// Orca's to one port.
+    /// Packets of Orca that were forwarded to one port.
     pub forwarded: u64,
-    /// Orca's to each port of a set.
+    /// Packets of Orca that were sent to each port of a set.
     pub replicated: u64,
-    /// Copies that those and the flooded ones have become.
+    /// Copies that were made of replicated and flooded frames.
     pub copies: u64,
-    /// Words of the controller to the ToR itself.
+    /// Commands of the controller that the ToR itself executed.
     pub consumed: u64,
-    /// Dropped for want of an active agent.
+    /// Packets of Orca that were dropped because there is no active agent.
     pub no_agent: u64,
-    /// Dropped because they came in at a port from which they cannot come.
+    /// Packets of Orca that were dropped because they cannot legitimately come from their ingress port.
     pub spoofed: u64,
-    /// Dropped because their label names no port.
-    pub nobody: u64,
-    /// Ordinary ones for nobody that is known: dropped.
+    /// Packets of Orca that were dropped because their label names no port.
+    pub no_port: u64,
+    /// Ordinary frames that were dropped because their destination is unknown.
     pub unknown: u64,
-    /// Copies that an interface did not take.
+    /// Copies that an interface refused.
     pub lost: u64,
 }
 
-/// A ToR in the kernel. It ends when this is dropped, and when the process ends, however it does: nothing stays behind.
+/// A ToR in the kernel. It ends when this is dropped or the process ends for any reason, and leaves nothing behind.
 #[derive(Debug)]
 pub struct Tor {
     loaded: Loaded,
 }
 
 impl Tor {
-    /// Compiles and loads the program, and attaches it to all ports. Takes some 100 ms.
+    /// Compiles and loads the program, and attaches it to all ports. This takes about 100 ms.
     ///
     /// # Errors
-    /// Says what is missing or wrong.
+    /// If the configuration is invalid, the compiler or a capability is missing, or the kernel rejects the program.
     pub fn attach(config: &TorConfig) -> Result<Self, TorError> {
         let interfaces = tc::interface_indices(&config.ports)?;
         let mut loaded = Loaded::new(config, &interfaces, PROGRAM)?;
@@ -132,27 +135,28 @@ impl Tor {
         Ok(Self { loaded })
     }
 
-    /// Makes a port the active agent, or none, as a controller's word would. A later word of the controller prevails.
+    /// Sets the port of the active agent, or none, as a command of the controller would. A later command of the
+    /// controller overrides it.
     ///
     /// # Errors
-    /// If there is no such port of a host.
+    /// If there is no such port, or no host at it.
     pub fn set_active(&mut self, agent: Option<u8>) -> Result<(), TorError> {
         self.loaded.set_active(agent)
     }
 
-    /// The active agent's port.
+    /// Returns the port of the active agent.
     ///
     /// # Errors
-    /// If the kernel does not say.
+    /// If the register cannot be read from the kernel.
     pub fn active(&self) -> Result<Option<u8>, TorError> {
         let agent = self.loaded.register()? as u8;
         Ok((agent != NONE).then_some(agent))
     }
 
-    /// What it has done.
+    /// Returns the counters.
     ///
     /// # Errors
-    /// If the kernel does not say.
+    /// If they cannot be read from the kernel.
     pub fn counters(&self) -> Result<TorCounters, TorError> {
         let counters = PerCpuArray::<_, u64>::try_from(self.loaded.classifier.map("counters")?);
         let counters = counters.map_err(state)?;
@@ -168,18 +172,18 @@ impl Tor {
             consumed: sum(5)?,
             no_agent: sum(6)?,
             spoofed: sum(7)?,
-            nobody: sum(8)?,
+            no_port: sum(8)?,
             unknown: sum(9)?,
             lost: sum(10)?,
         })
     }
 }
 
-/// A program and its maps.
+/// A loaded program and its maps.
 #[derive(Debug)]
 struct Loaded {
     classifier: Classifier,
-    /// Ports of hosts.
+    /// The ports that lead to hosts, one bit each.
     hosts: u64,
 }
 
@@ -263,7 +267,7 @@ impl Loaded {
 }
 
 impl TorConfig {
-    /// The ports of hosts, or what is wrong.
+    /// Returns the ports that lead to hosts, one bit each, or the reason for which the configuration is invalid.
     fn check(&self) -> Result<u64, TorError> {
         let wrong = |what: String| Err(TorError::Config(what));
         let ports = self.ports.len();

@@ -1,4 +1,4 @@
-//! The program in the kernel decides as Orca's switch program does, packet by packet.
+//! Compares the program in the kernel with Orca's switch program, packet by packet.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use rackweave_wire::orca::{
 
 use super::*;
 
-/// Packets for each switch.
+/// The number of packets for each switch.
 const PACKETS: u32 = 6000;
 const RATE: Rate = Rate::from_gbps(10);
 
-/// `struct __sk_buff`'s fields, in words.
+/// The length of `struct __sk_buff` in 32-bit words.
 const SK_BUFF: usize = 48;
 const MARK: usize = 2;
 const CB: usize = 12;
 
-/// What the kernel's program says.
+/// The verdict of the program in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+enum KernelVerdict {
     Route,
     Forward(u32),
     Replicate(u64),
@@ -35,7 +35,7 @@ enum Said {
     Drop,
 }
 
-fn said(loaded: &mut Loaded, frame: &[u8], port: u16) -> Said {
+fn verdict(loaded: &mut Loaded, frame: &[u8], port: u16) -> KernelVerdict {
     let mut context = [0_u8; 4 * SK_BUFF];
     context[4 * MARK..4 * MARK + 4].copy_from_slice(&u32::from(port).to_ne_bytes());
     let mut after = [0_u8; 4 * SK_BUFF];
@@ -55,11 +55,11 @@ fn said(loaded: &mut Loaded, frame: &[u8], port: u16) -> Said {
     };
     let ports = u64::from(word(3)) << 32 | u64::from(word(2));
     match word(0) {
-        0 => Said::Route,
-        1 => Said::Forward(word(1)),
-        2 => Said::Replicate(ports),
-        3 => Said::Consume(ports),
-        4 => Said::Drop,
+        0 => KernelVerdict::Route,
+        1 => KernelVerdict::Forward(word(1)),
+        2 => KernelVerdict::Replicate(ports),
+        3 => KernelVerdict::Consume(ports),
+        4 => KernelVerdict::Drop,
         other => panic!("no such action: {other}"),
     }
 }
@@ -85,7 +85,7 @@ fn fabric(topology: Topology) -> Fabric {
     Fabric::new(&config).expect("a fabric")
 }
 
-/// A ToR twice: here, and in the kernel.
+/// The same ToR twice: in this process, and in the kernel.
 struct Twins {
     ours: Program,
     kernel: Loaded,
@@ -93,13 +93,13 @@ struct Twins {
     hosts: u16,
     ports: u16,
     controller: Option<HostId>,
-    /// A port where the controller may be.
+    /// The port from which the controller's packets may come.
     trusted: u16,
     keyed: bool,
 }
 
 impl Twins {
-    /// `None`: there can be no such program here.
+    /// Returns `None` if this machine cannot run such programs.
     fn new(topology: Topology, rack: u16, controller: Option<u32>, keyed: bool) -> Option<Self> {
         rackweave_testing::needs!(NetAdmin, None);
         rackweave_testing::needs!(Clang, None);
@@ -131,7 +131,8 @@ impl Twins {
         Some(Self { ours, kernel, rack, hosts, ports, controller, trusted, keyed })
     }
 
-    /// What a switch with the key sees, and whether both must see the same: only of what is an Orca packet in form.
+    /// Returns the view of a switch that has the key, and whether both must decide the same, which holds only for
+    /// packets with the format of Orca.
     fn view(&self, frame: &[u8]) -> Option<View> {
         let Some(payload) = orca_payload(frame) else { return Some(View::Control) };
         let key = self.keyed.then(key);
@@ -140,7 +141,7 @@ impl Twins {
         let needs_check =
             matches!(view, View::SetActive { .. } | View::Sync { .. } | View::Ping { .. });
         if needs_check && !glance.verified {
-            // Keyed ones the kernel has to take on trust.
+            // The kernel cannot verify keyed packets.
             return if self.keyed { None } else { Some(View::Control) };
         }
         Some(view)
@@ -148,42 +149,45 @@ impl Twins {
 
     fn compare(&mut self, frame: &[u8], port: u16) {
         let before = self.kernel.register().unwrap();
-        let said = said(&mut self.kernel, frame, port);
+        let kernel = verdict(&mut self.kernel, frame, port);
         let all = u64::MAX >> (64 - self.ports);
-        let possible = match said {
-            Said::Forward(port) => port < u32::from(self.ports),
-            Said::Replicate(ports) => ports & !all == 0 && ports != 0,
+        let possible = match kernel {
+            KernelVerdict::Forward(port) => port < u32::from(self.ports),
+            KernelVerdict::Replicate(ports) => ports & !all == 0 && ports != 0,
             _ => true,
         };
-        assert!(possible, "{said:?}");
+        assert!(possible, "{kernel:?}");
         let Some(view) = self.view(frame) else {
-            // Damaged, which the kernel does not look at: nothing changes, and hosts throw it away.
-            let changed = matches!(said, Said::Consume(register) if register != before);
+            // The packet is damaged, which the kernel does not check: the register does not change, and hosts discard
+            // the packet.
+            let changed = matches!(kernel, KernelVerdict::Consume(register) if register != before);
             assert!(!changed || self.keyed, "a damaged packet has set the register: {frame:02x?}");
             return;
         };
         let from = self.controller.unwrap_or(HostId(0));
-        // What a host sends to a group without a label goes to all there; here that is ordinary forwarding.
+        // An unlabelled packet from a host to a group goes to all hosts there; here that is ordinary forwarding.
         let labelled = !matches!(view, View::Data { labelled: Labelled::Host, .. });
         let group = frame.get(30).is_some_and(|byte| byte & 0xf0 == 0xe0) && labelled;
         let to = if group { TO_GROUP } else { HostId(0) };
         let verdict = self.ours.decide(Port(port), from, to, view);
-        let same = match (verdict, said) {
-            (Verdict::Route, Said::Route) | (Verdict::Drop(_), Said::Drop) => true,
-            (Verdict::Forward(ours), Said::Forward(theirs)) => u32::from(ours.0) == theirs,
-            (Verdict::Replicate(ours), Said::Replicate(theirs)) => ours.bits() == theirs,
-            (Verdict::Consume, Said::Consume(register)) => {
+        let same = match (verdict, kernel) {
+            (Verdict::Route, KernelVerdict::Route) | (Verdict::Drop(_), KernelVerdict::Drop) => {
+                true
+            }
+            (Verdict::Forward(ours), KernelVerdict::Forward(theirs)) => u32::from(ours.0) == theirs,
+            (Verdict::Replicate(ours), KernelVerdict::Replicate(theirs)) => ours.bits() == theirs,
+            (Verdict::Consume, KernelVerdict::Consume(register)) => {
                 self.kernel.set_register(register).unwrap();
                 true
             }
             _ => false,
         };
-        assert!(same, "port {port}, {view:?}: {verdict:?}, the kernel {said:?}; {frame:02x?}");
+        assert!(same, "port {port}, {view:?}: {verdict:?}, the kernel {kernel:?}; {frame:02x?}");
         let (ours, theirs) = (self.ours.register().unwrap(), self.kernel.register().unwrap());
         assert_eq!((ours.agent, ours.epoch), (theirs as u8, (theirs >> 32) as u32));
     }
 
-    /// A packet of any kind.
+    /// Returns a packet of a random kind.
     fn packet(&self, rng: &mut Rng) -> Vec<u8> {
         let (header, words, payload) = self.header(rng);
         let mut packet = Vec::new();
@@ -221,7 +225,7 @@ impl Twins {
         };
         let number = match rng.below(4) {
             0 => rng.next_u64() as u32,
-            // Around the register's.
+            // Epochs around that of the register.
             _ => ((self.kernel.register().unwrap() >> 32) as u32)
                 .wrapping_add(rng.below(8) as u32)
                 .wrapping_sub(3),
@@ -238,7 +242,7 @@ impl Twins {
             7 => Body::Status(status),
             _ => Body::Bye { reason: Reason::Left },
         };
-        // What a switch acts upon is for no agent.
+        // Packets that a switch itself acts on are for no agent.
         let any = !matches!(body, Body::SetActive { .. } | Body::Sync { .. } | Body::Ping { .. });
         let to = [TO_GROUP, HostId(1), TO_AGENT][rng.below(2 + u64::from(any)) as usize];
         let session = Session(rng.next_u64() as u32);
@@ -250,7 +254,7 @@ fn key() -> Key {
     Key::derive(b"a secret")
 }
 
-/// A frame's Orca packet, if it is an unbroken one that a ToR looks at.
+/// Returns a frame's Orca packet, if it is one that a ToR examines: unfragmented and in UDP.
 fn orca_payload(frame: &[u8]) -> Option<&[u8]> {
     let (ethernet, ip) = frame.split_at_checked(14)?;
     let length = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
@@ -282,7 +286,7 @@ fn frame(packet: &[u8], rng: &mut Rng) -> Vec<u8> {
     frame
 }
 
-/// What happens to packets and frames.
+/// Damages packets in the ways that occur in networks.
 fn mangled(mut packet: Vec<u8>, rng: &mut Rng) -> Vec<u8> {
     match rng.below(20) {
         0 => packet.truncate(rng.below(packet.len() as u64) as usize),
@@ -302,7 +306,7 @@ fn mangled(mut packet: Vec<u8>, rng: &mut Rng) -> Vec<u8> {
             let at = rng.below(frame.len().min(48) as u64) as usize;
             frame[at] ^= 1 << rng.below(8);
         }
-        // The kernel tests with nothing shorter than Ethernet and IP.
+        // The kernel's test interface accepts no frame shorter than the Ethernet and IP headers.
         1 => frame.truncate(34 + rng.below(frame.len() as u64 - 34) as usize),
         2 => frame.resize(frame.len() + 1 + rng.below(20) as usize, 0),
         3 => frame[20] |= 0x20,
@@ -321,16 +325,16 @@ fn compare(topology: Topology, rack: u16, controller: Option<u32>, keyed: bool) 
         let port =
             if rng.chance(0.7) { rng.below(u64::from(twins.ports)) as u16 } else { twins.trusted };
         twins.compare(&frame, port);
-        let kind = match said(&mut twins.kernel, &frame, port) {
-            Said::Route => 0,
-            Said::Forward(_) => 1,
-            Said::Replicate(_) => 2,
-            Said::Consume(_) => 3,
-            Said::Drop => 4,
+        let kind = match verdict(&mut twins.kernel, &frame, port) {
+            KernelVerdict::Route => 0,
+            KernelVerdict::Forward(_) => 1,
+            KernelVerdict::Replicate(_) => 2,
+            KernelVerdict::Consume(_) => 3,
+            KernelVerdict::Drop => 4,
         };
         kinds[kind] += 1;
     }
-    // Every kind of decision was compared often.
+    // Each kind of decision was compared many times.
     assert!(kinds.iter().all(|count| *count > PACKETS / 200), "{kinds:?}");
     assert!(twins.kernel.register().unwrap() >> 32 != 0 && twins.hosts > 0);
 }

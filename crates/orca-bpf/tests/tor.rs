@@ -1,4 +1,4 @@
-//! Orca's ToR in the kernel, between interfaces of namespaces that the test makes and removes.
+//! Orca's ToR in the kernel, between interfaces of namespaces, which the test creates and removes.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ use socket2::SockRef;
 const HOSTS: u8 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A switch's namespace and those of hosts; removed when dropped.
+/// The namespaces of a switch and of its hosts, which are removed on drop.
 struct Rack {
     prefix: String,
 }
@@ -29,8 +29,8 @@ struct Rack {
 fn ip(arguments: &str) -> Result<(), String> {
     let output = Command::new("ip").args(arguments.split(' ')).output();
     let output = output.map_err(|error| format!("ip: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("ip {arguments}: {said}")) }
+    let verdict = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("ip {arguments}: {verdict}")) }
 }
 
 const fn address(host: u8) -> Ipv4Addr {
@@ -42,7 +42,7 @@ const fn mac(host: u8) -> [u8; 6] {
 }
 
 impl Rack {
-    /// `None`: it may not be done here.
+    /// Returns `None` if this process may not create namespaces.
     fn make(test: &str) -> Option<Self> {
         let rack = Self { prefix: format!("rwt-{}-{test}", std::process::id()) };
         let switch = rack.switch();
@@ -73,7 +73,7 @@ impl Rack {
         format!("{}{host}", self.prefix)
     }
 
-    /// Does something in a host's namespace, or the switch's.
+    /// Runs a function in the namespace of a host or of the switch.
     fn inside<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|threads| {
             let done = threads.spawn(|| {
@@ -84,7 +84,7 @@ impl Rack {
         })
     }
 
-    /// `None`: no program can be had here.
+    /// Attaches a ToR to the switch's interfaces.
     fn tor(&self, config: TorConfig) -> Tor {
         let config = TorConfig {
             ports: (0..HOSTS).map(|host| format!("p{host}")).collect(),
@@ -97,7 +97,7 @@ impl Rack {
         Self::inside(&self.switch(), || Tor::attach(&config)).unwrap()
     }
 
-    /// A socket in a host's namespace that hears the group.
+    /// Creates a socket in a host's namespace that receives the group's packets.
     fn socket(&self, host: u8) -> UdpSocket {
         Self::inside(&self.host(host), || {
             let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
@@ -108,7 +108,7 @@ impl Rack {
         })
     }
 
-    /// Bytes and frames that a host's interface has received.
+    /// Returns the bytes and frames that a host's interface has received.
     fn received(&self, host: u8) -> (u64, u64) {
         Self::inside(&self.host(host), || {
             let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -139,7 +139,7 @@ fn send(socket: &mut UdpSocket, to: SocketAddr, packets: &[Vec<u8>]) {
     }
 }
 
-/// Waits until as many packets have come.
+/// Waits until this number of packets have arrived.
 fn receive(socket: &UdpSocket, packets: usize) -> Vec<Vec<u8>> {
     let begin = rackweave_linux::Clock::start();
     let mut batch = ReceiveBatch::default();
@@ -159,7 +159,7 @@ fn receive(socket: &UdpSocket, packets: usize) -> Vec<Vec<u8>> {
     all
 }
 
-/// Nothing has come.
+/// Checks that no packet has arrived.
 fn silent(socket: &UdpSocket) {
     assert_eq!(socket.receive(&mut ReceiveBatch::default()).unwrap(), 0);
 }
@@ -213,14 +213,14 @@ fn tcp_and_arp_cross_it_with_all_offloads_on() {
     let counters = tor.counters().unwrap();
     assert!(counters.flooded >= 1, "ARP asks all: {counters:?}");
     assert!(counters.routed >= 10 && counters.lost == 0, "{counters:?}");
-    // The other hosts have heard no more than what was for all.
+    // The other hosts have received only flooded frames.
     assert!(overheard < 100_000, "{overheard} bytes");
 }
 
 #[test]
 fn what_is_for_a_gateway_or_another_rack_finds_its_way() {
     let Some(rack) = Rack::make("g") else { return };
-    // Host 3 stands for the rest of the world.
+    // Host 3 plays the role of the network above the rack.
     let config = TorConfig { uplinks: vec![3], agent: Some(1), ..TorConfig::default() };
     let tor = rack.tor(config);
     let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
@@ -233,7 +233,7 @@ fn what_is_for_a_gateway_or_another_rack_finds_its_way() {
     assert!(receive(&sockets[3], packets.len()) == packets);
     send(&mut sockets[3], SocketAddr::from((address(0), PORT)), &packets);
     assert!(receive(&sockets[0], packets.len()) == packets);
-    // Up from below, to the active agent from above; rack labels do not come from there.
+    // Pilot labels go up from a host, and to the active agent from above; rack labels from above are dropped.
     let pilot = data(Labelled::Pilot, 7, 0, 100);
     send(&mut sockets[2], group(), from_ref(&pilot));
     assert!(receive(&sockets[3], 1) == [pilot.clone()]);
@@ -252,13 +252,13 @@ fn super_packets_arrive_whole_at_just_the_ports_of_their_label() {
     let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
     let before: Vec<u64> = (0..HOSTS).map(|host| rack.received(host).1).collect();
     let flooded = tor.counters().unwrap();
-    // 1 and 3, the sender itself, and ports that do not exist.
+    // The label names ports 1 and 3, the sender's own port, and ports that do not exist.
     let packets: Vec<Vec<u8>> =
         (0..160).map(|i| data(Labelled::Rack, 0xff_0000_000b, i * 1400, 1400)).collect();
     send(&mut sockets[0], group(), &packets);
     for host in [1, 3] {
         assert!(receive(&sockets[host], packets.len()) == packets);
-        // Joining the group, and IPv6, say something now and then.
+        // Joining the group, and IPv6, cause a few frames.
         assert!(rack.received(host as u8).1 - before[host] < 40, "super-packets were cut");
     }
     for host in [0, 2] {
@@ -267,7 +267,7 @@ fn super_packets_arrive_whole_at_just_the_ports_of_their_label() {
     let counters = tor.counters().unwrap();
     assert!((4..40).contains(&counters.replicated), "{counters:?}");
     assert!(counters.copies - flooded.copies >= 2 * counters.replicated, "{counters:?}");
-    assert_eq!((counters.lost, counters.nobody), (0, 0));
+    assert_eq!((counters.lost, counters.no_port), (0, 0));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn the_register_decides_where_pilots_and_words_to_the_agent_go() {
     send(&mut sockets[0], group(), from_ref(&pilot));
     send(&mut sockets[0], group(), from_ref(&word));
     wait(&|counters| counters.no_agent == 2);
-    // Not from there, and not for this rack (which is then a packet for all).
+    // The command comes from the wrong port, or is for another rack, in which case it is flooded.
     send(&mut sockets[0], group(), &[set(5, 1, 9)]);
     wait(&|counters| counters.spoofed == 1);
     send(&mut sockets[3], group(), &[set(4, 1, 9)]);
@@ -302,7 +302,7 @@ fn the_register_decides_where_pilots_and_words_to_the_agent_go() {
     send(&mut sockets[3], group(), &[set(5, 1, 9)]);
     wait(&|counters| counters.consumed == 1);
     assert_eq!(tor.active().unwrap(), Some(1));
-    // An old word changes nothing.
+    // An outdated command has no effect.
     send(&mut sockets[3], group(), &[set(5, 2, 8)]);
     wait(&|counters| counters.consumed == 2);
     assert_eq!(tor.active().unwrap(), Some(1));
@@ -317,13 +317,13 @@ fn the_register_decides_where_pilots_and_words_to_the_agent_go() {
     assert!(receive(&sockets[2], 1) == [pilot.clone()]);
     silent(&sockets[1]);
 
-    // A ping that names another's port does not pass; one that names its own does.
+    // A ping that names another host's port is dropped; one that names its own port passes.
     let ping =
         |port, number| control(HostId(3), Body::Ping { place: Place { rack: 5, port }, number });
     let to = SocketAddr::from((address(3), PORT));
     send(&mut sockets[0], to, &[ping(1, 1)]);
     send(&mut sockets[0], to, &[ping(0, 2)]);
-    // The first word of the controller to all was its own.
+    // The first flooded command of the controller was its own.
     assert!(receive(&sockets[3], 1) == [ping(0, 2)]);
     assert_eq!(tor.counters().unwrap().spoofed, 2);
 }

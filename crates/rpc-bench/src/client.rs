@@ -21,17 +21,17 @@ use crate::server::{GREETING, NAP, WANTS_ECHO, WANTS_SHORT};
 /// How long to greet a server before giving up.
 const GREET_FOR: Span = Span::from_secs(3);
 
-/// Interval between failed greetings, and delay of requests after a failure.
+/// The interval between failed greetings, and the delay of requests after a failure.
 const PAUSE: Span = Span::from_ms(20);
 
 /// Requests are slices of a block of noise that is this much longer than the longest of them.
 const NOISE_BYTES: u64 = 1 << 20;
 
-/// Shared by all threads.
+/// State that all threads share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
-    /// Bytes of requests that remain to be sent.
+    /// The number of bytes of requests that remain to be sent.
     pub(crate) budget: Option<AtomicU64>,
     /// Measurements since they were last fetched, per thread.
     pub(crate) intervals: Vec<Mutex<Interval>>,
@@ -62,7 +62,7 @@ impl Shared {
         self.intervals[thread].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up to `bytes` from those that remain to be sent.
+    /// Takes up to `bytes` from the bytes that remain to be sent, and returns how many.
     pub(crate) fn take(&self, bytes: u64) -> u64 {
         let Some(budget) = &self.budget else { return bytes };
         let order = Ordering::Relaxed;
@@ -71,7 +71,7 @@ impl Shared {
     }
 }
 
-/// An outstanding request.
+/// A request that was sent and has not been answered.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     at: Time,
@@ -79,20 +79,20 @@ struct Call {
     len: usize,
 }
 
-/// A request to send.
+/// A request that has not been sent yet.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     host: HostId,
-    /// Where its bytes begin in the noise.
+    /// The offset of its bytes in the noise.
     offset: usize,
     len: usize,
     due: Time,
 }
 
-/// The workload numbers the client 0 and its servers from here on.
+/// In the numbers of the workload, the client is 0 and its servers start here.
 const FIRST_SERVER: u32 = 1;
 
-/// Draws the requests of one thread: how long they are, which server gets them and, in an open loop, when.
+/// Creates the generator of one thread's requests: their lengths, their servers and, in an open loop, their times.
 fn generator(
     config: &BenchConfig,
     thread: usize,
@@ -105,7 +105,7 @@ fn generator(
             let threads = f64::from(config.ports).max(1.0);
             let picoseconds = sizes.mean() * 8e3 * threads / gbps;
             gap = Some(Span(picoseconds.max(1.0) as u64));
-            // The gap says it all.
+            // The gap between requests determines the load.
             Pattern::OpenLoop { sizes, load: 1.0, counts: LoadCounts::Payload }
         }
         Load::Closed | Load::Unloaded { .. } => {
@@ -123,7 +123,7 @@ fn generator(
     Ok(generator.of_host(HostId(0)))
 }
 
-/// One thread's endpoint and state.
+/// The endpoint and state of one thread.
 pub(crate) struct Client {
     pub(crate) thread: usize,
     pub(crate) config: Arc<BenchConfig>,
@@ -138,20 +138,20 @@ pub(crate) struct Client {
     /// All calls by deadline, including those that have ended.
     deadlines: VecDeque<(Time, HostId, MessageId)>,
     most: usize,
-    /// When the load began.
+    /// The time at which the load began.
     began: Time,
-    /// When the open loop's next request is due.
+    /// The time at which the next request of the open loop is due.
     due: Time,
-    /// Lengths to measure without load.
+    /// The lengths to measure without load, with the number of requests of each.
     plan: Option<VecDeque<(u64, u64)>>,
     /// The next request, if it is not due yet or could not be sent.
     next: Option<Request>,
     was_backed_up: bool,
     not_before: Time,
-    /// Time of the last response, and failures since.
+    /// The time of the last response; failures since then are counted.
     heard: Time,
     failed_since: u64,
-    /// Digests of what was sent and received.
+    /// The digests of what was sent and received, if requested.
     hashers: Option<(blake3::Hasher, blake3::Hasher, u64)>,
 }
 
@@ -198,7 +198,7 @@ impl Client {
         })
     }
 
-    /// Runs to the end and returns the outcome.
+    /// Runs until the end and returns the results.
     pub(crate) fn run(mut self) -> ThreadEnd {
         let result = match self.config.mode {
             Mode::Stream => self.greet(WANTS_ECHO).and_then(|()| self.run_stream()),
@@ -222,7 +222,7 @@ impl Client {
         self.endpoint.turn().map_err(|error| socket(&error))
     }
 
-    /// Greets each server, and tells it which kind of responses to send.
+    /// Greets each server, and requests the kind of responses that it must send.
     fn greet(&mut self, wants: u8) -> Result<(), Trouble> {
         let greeting = Bytes::from([&GREETING[..], &[wants]].concat());
         let began = self.clock.now();
@@ -297,7 +297,7 @@ impl Client {
         }
     }
 
-    /// Sends what is due; `true`: everything has been sent.
+    /// Sends the requests that are due; returns `true` if everything has been sent.
     fn ask(&mut self, now: Time) -> Result<bool, Trouble> {
         let open = matches!(self.config.load, Load::Open { .. });
         while now >= self.not_before && (!open || now >= self.due) {
@@ -346,9 +346,9 @@ impl Client {
         }
     }
 
-    /// The next request; `None`: there is no more.
+    /// Returns the next request; `None` if there is no more.
     fn draw(&mut self) -> Option<Request> {
-        // The first requests of a closed loop, then those that follow when one has ended.
+        // In a closed loop these are the initial requests, then one for each that has ended.
         let arrival = self.generator.next_arrival();
         let arrival = arrival.or_else(|| self.generator.completed(Time::ZERO))?;
         let len = match &mut self.plan {

@@ -16,19 +16,19 @@ use rackweave_linux::{
 use rackweave_transport::{TransportConfig, homa, polo};
 use rackweave_workload::{SizeDist, WorkloadError};
 
-/// The transport of calls.
+/// The transport that carries the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Homa over UDP.
+    /// Homa over UDP, in this project's implementation.
     Homa,
-    /// Polo over UDP.
+    /// Polo over UDP, in this project's implementation.
     Polo,
-    /// The kernel's TCP.
+    /// TCP as the kernel implements it.
     Tcp,
 }
 
 impl Transport {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl Transport {
         }
     }
 
-    /// Its protocol as firewalls see it.
+    /// Returns its IP protocol, as firewalls see it.
     #[must_use]
     pub const fn protocol(self) -> &'static str {
         match self {
@@ -60,33 +60,33 @@ pub enum Profile {
     Sigcomm18,
 }
 
-/// Configuration of the endpoints.
+/// The configuration of the endpoints, the same for servers and clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// The transport.
+    /// The transport that carries the calls.
     pub transport: Transport,
-    /// The profile of Homa, ignored by other transports.
+    /// The profile of Homa; other transports ignore it.
     pub profile: Profile,
     /// The rate of the host's link, which Homa and Polo do not exceed.
     pub link: Rate,
     /// How long to poll before sleeping.
     pub busy_poll: Span,
-    /// The longest message; `None`: the transport's default.
+    /// The longest message in bytes; `None` for the transport's default.
     pub max_message: Option<u64>,
-    /// TCP's congestion control; `None`: the system's default.
+    /// TCP's congestion control; `None` for the system's default.
     pub congestion: Option<String>,
 }
 
 /// The longest message over Homa or Polo, by the size of the packets' length field.
 const MAX_UDP_MESSAGE: u64 = u32::MAX as u64;
 
-/// Bytes of a round trip that the SIGCOMM'18 profile assumes.
+/// The bytes in flight during a round trip that the SIGCOMM'18 profile assumes.
 const SIGCOMM18_RTT_BYTES: u32 = 60_000;
 
-/// Round trip between processes that Polo's first window covers (ours).
+/// The round trip between processes that Polo's first window covers. The choice of the value is ours.
 const HOST_RTT: Span = Span::from_us(100);
 
-/// Minimum time for which a peer may be silent, since processes wait for a processor.
+/// The shortest time after which a peer is considered dead. It is long because processes wait for a processor.
 const PATIENCE: Span = Span::from_secs(2);
 
 impl Setup {
@@ -103,7 +103,7 @@ impl Setup {
         }
     }
 
-    /// The longest message.
+    /// Returns the length of the longest message in bytes.
     #[must_use]
     pub fn longest(&self) -> u64 {
         match (self.transport, self.max_message) {
@@ -136,7 +136,7 @@ impl Setup {
         }
     }
 
-    /// An endpoint at an address, serving peers of these networks.
+    /// Creates an endpoint at an address that serves peers in these networks.
     pub(crate) fn endpoint(
         &self,
         clock: Clock,
@@ -144,9 +144,9 @@ impl Setup {
         allow: Vec<Network>,
     ) -> Result<AnyEndpoint, BenchError> {
         let peers = Peers::Direct { hosts: BTreeMap::new(), allow };
-        // Numbers are irrelevant where peers are known by address.
+        // The number is irrelevant, because peers are identified by address.
         let host = HostId(0);
-        // One message is always admitted; leave room for more.
+        // One message is always accepted; this leaves room for more.
         let memory = (256 << 20_u32).max(4 * self.longest().min(1 << 40));
         Ok(match self.machine() {
             Some(machine) => {
@@ -175,11 +175,11 @@ impl Setup {
     }
 }
 
-/// Lengths of requests: a published distribution or a single length.
+/// The lengths of requests: a published distribution or a single length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizes(pub SizeDist);
 
-/// The error about a text that is no length.
+/// The error for a text that is not a length.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is neither a workload ({names}) nor a length (such as 100, 64KiB or 1MB)", names = SizeDist::NAMES.join(", "))]
 pub struct NotASize {
@@ -209,12 +209,12 @@ pub enum Load {
     Closed,
     /// Open loop: a Poisson process with this many gigabits of requests per second.
     Open {
-        /// The rate, over all threads.
+        /// The rate in gigabits per second, over all threads.
         gbps: f64,
     },
-    /// One at a time, this many of each length.
+    /// One request at a time, with a number of requests of each length.
     Unloaded {
-        /// Requests of each length.
+        /// The number of requests of each length.
         each: u64,
     },
 }
@@ -230,43 +230,42 @@ pub enum Mode {
     Stream,
 }
 
-/// A run of clients.
+/// The configuration of a benchmark run.
 #[derive(Clone, Debug)]
 pub struct BenchConfig {
     /// Configuration of the endpoints.
     pub setup: Setup,
     /// Addresses of the servers; requests are spread over them.
     pub servers: Vec<SocketAddr>,
-    /// Lengths of requests.
+    /// The distribution of the lengths of requests.
     pub sizes: SizeDist,
     /// The kind of exchange.
     pub mode: Mode,
     /// When requests are sent.
     pub load: Load,
-    /// Threads, each with its own endpoint.
+    /// The number of threads, each with its own endpoint.
     pub ports: u16,
-    /// Outstanding requests, across all threads.
+    /// The largest number of outstanding requests, across all threads.
     pub outstanding: u32,
-    /// Duration; `None`: until something else ends the run.
+    /// The duration of the run; `None` if something else ends it.
     pub duration: Option<Span>,
-    /// Bytes of requests or streams after which the run ends.
+    /// The number of bytes of requests or streams after which the run ends.
     pub total: Option<u64>,
-    /// A request without a response for this long has failed.
+    /// The time after which a request without a response counts as failed.
     pub deadline: Span,
-    /// Compare each response with its request, and digest both.
+    /// Whether each response is compared with its request, and both are digested.
     pub check: bool,
-    /// File for all round trips.
+    /// The file to which all round trips are written, if any.
     pub dump: Option<PathBuf>,
-    /// Seed of lengths, contents and times.
+    /// The seed of lengths, contents and times.
     pub seed: u64,
 }
 
 impl BenchConfig {
-    /// Checks the configuration. Messages longer than the transport's maximum are cut if
-    /// `truncate` allows it.
+    /// Validates the configuration. Messages longer than the transport's maximum are truncated if `truncate` allows it.
     ///
     /// # Errors
-    /// If there are longer messages that must not be cut, or options do not fit together.
+    /// If there are longer messages that must not be truncated, or options contradict each other.
     pub fn check(&mut self, truncate: bool) -> Result<(), BenchError> {
         let longest = self.setup.longest();
         if self.mode == Mode::Stream {
@@ -307,13 +306,13 @@ pub enum BenchError {
          --truncate cuts longer ones down, --max-message raises the limit (at the server too)"
     )]
     TooLong {
-        /// The workload.
+        /// The name of the workload.
         name: String,
-        /// Its longest message.
+        /// The length of its longest message.
         max: u64,
-        /// The transport.
+        /// The name of the transport.
         transport: &'static str,
-        /// The transport's maximum.
+        /// The length of the transport's longest message.
         longest: u64,
     },
     /// Polo has no streams.
@@ -336,7 +335,7 @@ pub enum BenchError {
     /// There is no route to a server.
     #[error("no route from this host to {server}: {source}")]
     NoRoute {
-        /// The server.
+        /// The address of the server.
         server: SocketAddr,
         /// The system's error.
         source: io::Error,
@@ -344,7 +343,7 @@ pub enum BenchError {
     /// The dump cannot be written.
     #[error("cannot write {path}: {source}")]
     Dump {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -354,7 +353,7 @@ pub enum BenchError {
     Thread(io::Error),
 }
 
-/// The address from which this host reaches a server.
+/// Returns the address from which this host reaches a server.
 pub(crate) fn local_address(server: SocketAddr) -> Result<IpAddr, BenchError> {
     let any: SocketAddr =
         if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };

@@ -1,5 +1,5 @@
-//! Remote procedure calls over any transport, measured as by HomaModule's `cp_node`: a server that
-//! echoes, and clients in a closed or an open loop, with the published message sizes.
+//! A benchmark of remote procedure calls over any transport, modelled on HomaModule's `cp_node`: a server that echoes,
+//! and clients in a closed or an open loop, with the published message sizes.
 //!
 //! - [`Server`]: threads that echo requests or send short responses, and digest streams.
 //! - [`Bench`]: client threads; [`Bench::tick`] returns the measurements since the last call.

@@ -1,4 +1,4 @@
-//! Measurements.
+//! The measurements of a run, per interval and in total.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ pub(crate) const GROUPS: [u64; 7] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_
 /// Significant digits of recorded round trips.
 const DIGITS: u8 = 3;
 
-/// Maximum of round trips per thread that wait to be written to the dump.
+/// The largest number of round trips per thread that wait to be written to the dump.
 const MAX_ROWS: usize = 1 << 22;
 
 pub(crate) fn histogram() -> Histogram<u64> {
@@ -25,28 +25,28 @@ fn record(histogram: &mut Histogram<u64>, rtt_ns: u64) {
     let _ = histogram.record(rtt_ns.max(1));
 }
 
-/// The calls of an interval.
+/// The measurements of all calls in an interval.
 #[derive(Clone, Debug)]
 pub struct Interval {
-    /// Length of the interval.
+    /// The length of the interval.
     pub span: Duration,
-    /// Round trips of calls, in nanoseconds.
+    /// The round trips of calls, in nanoseconds.
     pub rtt_ns: Histogram<u64>,
     /// Bytes of answered requests, or of streams.
     pub bytes_out: u64,
-    /// Bytes of responses.
+    /// The bytes of responses.
     pub bytes_in: u64,
-    /// Failures by reason.
+    /// The number of failures for each reason.
     pub failures: BTreeMap<String, u64>,
     /// How far an open loop is behind its schedule, in nanoseconds.
     pub lag_ns: u64,
-    /// Requests that were due while the maximum was outstanding.
+    /// The requests that were due while the maximum was outstanding.
     pub backed_up: u64,
     /// Requests that were sent.
     pub sent: u64,
-    /// Outstanding requests.
+    /// The requests that are outstanding.
     pub outstanding: u64,
-    /// Rows for the dump: length, round trip in nanoseconds.
+    /// Rows for the dump: length, and round trip in nanoseconds.
     pub(crate) rows: Vec<(u64, u64)>,
     /// Rows that were dropped because they were not fetched in time.
     pub rows_lost: u64,
@@ -86,7 +86,7 @@ impl Interval {
         *self.failures.entry(reason.to_string()).or_default() += 1;
     }
 
-    /// Takes the counters since the last call; current values remain.
+    /// Returns the counters since the last call and resets them; current values such as `outstanding` remain.
     pub(crate) fn take(&mut self) -> Self {
         let taken = std::mem::take(self);
         (self.lag_ns, self.outstanding) = (taken.lag_ns, taken.outstanding);
@@ -118,14 +118,14 @@ impl Interval {
         (self.lag_ns, self.outstanding) = (lag_ns, outstanding);
     }
 
-    /// Calls that were answered.
+    /// Returns the number of calls that were answered.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.rtt_ns.len()
     }
 }
 
-/// What ended a run early, or made it worthless.
+/// A problem that ended a run early or invalidated it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     /// No server has answered from the beginning.
@@ -136,29 +136,29 @@ pub enum Trouble {
         .server.port()
     )]
     NoAnswer {
-        /// The servers.
+        /// The address of the servers.
         server: SocketAddr,
-        /// The transport.
+        /// The name of the transport.
         transport: &'static str,
-        /// Its protocol as firewalls see it.
+        /// Its IP protocol, as firewalls see it.
         protocol: &'static str,
-        /// How long they were greeted.
+        /// For how long they were greeted.
         waited_s: Seconds,
     },
-    /// No server answers any more.
+    /// No server has answered for some time.
     #[error(
         "no server has answered for {waited_s:.1} s: {failed} requests have failed since the last answer \
          ({reason}). Does `rackweave rpc serve` still run?"
     )]
     WentSilent {
-        /// How long nothing was answered.
+        /// The time since the last answer.
         waited_s: Seconds,
-        /// Requests that failed in that time.
+        /// The number of requests that failed in that time.
         failed: u64,
-        /// The last reason.
+        /// The reason of the last failure.
         reason: String,
     },
-    /// A socket failed.
+    /// A socket failed, with this error.
     #[error("a socket has failed: {0}")]
     Socket(String),
     /// The transport refused a request.
@@ -167,9 +167,9 @@ pub enum Trouble {
     /// A stream failed.
     #[error("the stream to {server} has failed: {reason}")]
     Stream {
-        /// The server.
+        /// The address of the server.
         server: SocketAddr,
-        /// The reason.
+        /// The reason of the failure.
         reason: String,
     },
 }
@@ -192,7 +192,7 @@ impl std::fmt::Display for Seconds {
     }
 }
 
-/// A thread's results.
+/// The results of one thread.
 #[derive(Debug)]
 pub(crate) struct ThreadEnd {
     /// Round trips by length, for [`GROUPS`].
@@ -219,7 +219,7 @@ impl ThreadEnd {
 /// BLAKE3 of everything that a thread has sent and received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digests {
-    /// Digested bytes.
+    /// The number of digested bytes.
     pub bytes: u64,
     /// Digest of the requests (or the stream), in the order of their responses.
     pub sent: String,
@@ -234,18 +234,18 @@ pub struct Summary {
     pub all: Interval,
     /// Round trips by length: the upper bound of each group, and its histogram.
     pub groups: Vec<(u64, Histogram<u64>)>,
-    /// Problems of the run.
+    /// Problems that occurred during the run.
     pub troubles: Vec<Trouble>,
     /// Responses that differ from what was sent.
     pub corrupt: u64,
     /// Digests per thread, if requested.
     pub digests: Vec<Digests>,
-    /// Peak memory of the process.
+    /// The peak memory of the process, in bytes.
     pub peak_rss_bytes: u64,
 }
 
 impl Summary {
-    /// Whether everything succeeded.
+    /// Returns whether everything succeeded.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.troubles.is_empty()
@@ -255,7 +255,7 @@ impl Summary {
     }
 }
 
-/// Peak memory of this process; 0 if unknown.
+/// Returns the peak memory of this process in bytes; 0 if it is unknown.
 pub(crate) fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -13,7 +13,7 @@ use crate::server::Served;
 /// The first line of a dump, as `cp_node dump_times` writes it.
 pub const DUMP_HEADER: &str = "# Length   RTT (usec)\n";
 
-/// A line of a dump: a request's length, and its round trip.
+/// Returns a line of a dump: a request's length, and its round trip.
 #[must_use]
 pub fn dump_row(len: u64, rtt_ns: u64) -> String {
     format!("{len:8} {:12.2}\n", rtt_ns as f64 / 1e3)
@@ -27,7 +27,7 @@ fn per_second(count: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
-/// `cp_node`'s line of clients, followed by lines about problems.
+/// Returns `cp_node`'s line of clients, followed by lines about problems.
 #[must_use]
 pub fn clients_line(name: &str, interval: &Interval) -> String {
     let seconds = interval.span.as_secs_f64();
@@ -62,14 +62,14 @@ pub fn clients_line(name: &str, interval: &Interval) -> String {
     text
 }
 
-/// The line of streams.
+/// Returns the line of streams.
 #[must_use]
 pub fn stream_line(name: &str, interval: &Interval) -> String {
     let gbps = per_second(interval.bytes_out, interval.span.as_secs_f64()) * 8e-9;
     format!("{name} streams: {gbps:.2} Gbps out, {} in all\n", Bytes(interval.bytes_out))
 }
 
-/// `cp_node`'s line of servers.
+/// Returns `cp_node`'s line of servers.
 #[must_use]
 pub fn servers_line(name: &str, before: Served, now: Served, seconds: f64) -> String {
     let rate = |now: u64, before: u64| per_second(now - before, seconds);
@@ -89,7 +89,7 @@ fn group_name(most: u64) -> String {
     if most == u64::MAX { "longer".into() } else { format!("up to {}", Bytes(most)) }
 }
 
-/// The summary as text.
+/// Returns the summary as text.
 #[must_use]
 pub fn summary(config: &BenchConfig, summary: &Summary) -> String {
     let all = &summary.all;
@@ -152,7 +152,7 @@ fn distribution(histogram: &Histogram<u64>) -> Value {
     })
 }
 
-/// The summary as JSON.
+/// Returns the summary as JSON.
 #[must_use]
 pub fn to_json(config: &BenchConfig, summary: &Summary) -> Value {
     let all = &summary.all;

@@ -18,7 +18,7 @@ use crate::measure::GROUPS;
 use crate::measure::{Interval, Summary, ThreadEnd, Trouble, histogram, peak_rss_bytes};
 use crate::report;
 
-/// Running clients.
+/// A running benchmark.
 #[derive(Debug)]
 pub struct Bench {
     config: Arc<BenchConfig>,
@@ -30,7 +30,7 @@ pub struct Bench {
     dump: Option<Dump>,
 }
 
-/// Round trips on their way into a file, which gets its name when it is complete.
+/// A writer of round trips to a file, which gets its final name when it is complete.
 #[derive(Debug)]
 struct Dump {
     file: BufWriter<NamedTempFile>,
@@ -66,7 +66,7 @@ impl Bench {
         Ok(Self { config, shared, threads, clock, last, all: Interval::default(), dump })
     }
 
-    /// The measurements since the last call.
+    /// Returns the measurements since the last call.
     pub fn tick(&mut self) -> Interval {
         let mut sum = Interval::default();
         for thread in 0..self.shared.intervals.len() {
@@ -89,13 +89,13 @@ impl Bench {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Whether all threads have ended.
+    /// Returns whether all threads have ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// The run's configuration.
+    /// Returns the configuration of the run.
     #[must_use]
     pub fn config(&self) -> &BenchConfig {
         &self.config

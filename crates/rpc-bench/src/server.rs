@@ -1,4 +1,4 @@
-//! The server: it echoes requests.
+//! The server, which echoes requests.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,43 +15,43 @@ use rustc_hash::FxHashMap;
 
 use crate::config::{BenchError, Setup};
 
-/// How a client's greeting begins, which asks for a kind of response. Other requests are only load.
+/// The first bytes of a client's greeting, which requests a kind of response. All other requests are only load.
 pub(crate) const GREETING: &[u8; 16] = b"rackweave bench1";
 
-/// What follows the greeting, and the reply to it.
+/// The byte after the greeting, and after the reply to it, that stands for echoed responses.
 pub(crate) const WANTS_ECHO: u8 = b'e';
 pub(crate) const WANTS_SHORT: u8 = b's';
 
-/// Bytes of a short response, as with `cp_node --one-way`.
+/// The length of a short response in bytes, as with `cp_node --one-way`.
 pub(crate) const SHORT_BYTES: usize = 100;
 
-/// Responses that may wait for memory; further requests are dropped.
+/// The number of responses that may wait for memory; further requests are dropped.
 const MAX_WAITING: usize = 1 << 14;
 
 /// How long a thread sleeps before it checks whether to stop.
 pub(crate) const NAP: Span = Span::from_ms(50);
 
-/// Configuration of the servers on this host.
+/// The configuration of the servers on this host.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
-    /// Configuration of the endpoints.
+    /// The configuration of the endpoints.
     pub setup: Setup,
-    /// Address of the first thread; the others listen at the following ports.
+    /// The address of the first thread; the others listen on the following ports.
     pub listen: SocketAddr,
-    /// Threads, each with its own endpoint.
+    /// The number of threads, each with its own endpoint.
     pub ports: u16,
-    /// Networks that are served, besides this host.
+    /// The networks that are served, besides this host.
     pub allow: Vec<Network>,
 }
 
-/// What servers have done.
+/// The counters of servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Answered requests, and streams.
     pub requests: u64,
-    /// Bytes received.
+    /// Bytes of requests and streams received.
     pub bytes_in: u64,
-    /// Bytes sent.
+    /// Bytes of responses sent.
     pub bytes_out: u64,
     /// Requests and streams that failed.
     pub failed: u64,
@@ -65,7 +65,7 @@ struct Counters {
     failed: AtomicU64,
 }
 
-/// Serving threads.
+/// The threads of the servers on this host.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<SocketAddr>,
@@ -107,13 +107,13 @@ impl Server {
         Ok(Self { addresses, stop, counters, threads })
     }
 
-    /// The addresses that they listen at.
+    /// Returns the addresses on which they listen.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The counters so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn served(&self) -> Served {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Server {
         }
     }
 
-    /// Whether one of the threads has failed.
+    /// Returns whether one of the threads has failed.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
@@ -153,7 +153,7 @@ struct Worker {
     /// Clients that asked for short responses.
     short: FxHashMap<HostId, ()>,
     streams: FxHashMap<(HostId, MessageId), blake3::Hasher>,
-    /// Waiting responses, first come, first served.
+    /// Responses that wait for memory, in the order of their requests.
     waiting: VecDeque<Waiting>,
     short_response: Bytes,
 }

@@ -1,4 +1,4 @@
-//! A long stream, and its digest in reply.
+//! A long stream, to which the server replies with a digest.
 
 use bytes::Bytes;
 use rackweave_core::{Span, Time};
@@ -8,14 +8,14 @@ use crate::client::{Client, socket};
 use crate::measure::{Digests, Trouble};
 use crate::server::NAP;
 
-/// Bytes per write.
+/// The number of bytes per write.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 
-/// Bytes written ahead of the receiver.
+/// The number of bytes written ahead of the receiver.
 const AHEAD_BYTES: u64 = 4 << 20;
 
 impl Client {
-    /// Writes this thread's share of the total, or until the time is over, and compares digests.
+    /// Writes this thread's share of the total, or until the time is over, and compares the digests.
     pub(crate) fn run_stream(&mut self) -> Result<(), Trouble> {
         let (host, server) = self.servers[self.thread % self.servers.len()];
         let failed = |reason: String| Trouble::Stream { server, reason };

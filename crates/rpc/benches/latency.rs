@@ -1,5 +1,5 @@
-//! A 100-byte call and its 100-byte response on loopback, alternating with the same over a plain tokio TCP connection, in
-//! one run: with both ends in one process on a multi-thread runtime, and in two processes.
+//! Measures a 100-byte call and its 100-byte response on loopback, alternating in the same run with a plain tokio TCP
+//! connection: with both ends in one process on a multi-thread runtime, and in two processes.
 //!
 //! `cargo bench -p rackweave-rpc --bench latency`
 
@@ -58,13 +58,13 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Round trips in a row, over one of the ways.
-enum Way {
+/// A client that makes round trips in sequence, over one of the compared systems.
+enum System {
     Plain(TcpStream),
     Ours(Client, Peer),
 }
 
-impl Way {
+impl System {
     async fn run(&mut self, times: &mut Vec<Duration>) {
         let body = Bytes::from(vec![1; BYTES]);
         for _ in 0..CALLS {
@@ -84,20 +84,20 @@ impl Way {
     }
 }
 
-/// All ways in turns; each line beside plain TCP's.
+/// Measures all systems in turn, and prints each beside plain TCP.
 async fn compare(title: &str, addresses: &[SocketAddr]) {
     let plain = TcpStream::connect(addresses[0]).await.expect("a connection");
     plain.set_nodelay(true).expect("no delay");
-    let mut ways = vec![("plain tokio TCP", Way::Plain(plain), Vec::new())];
+    let mut ways = vec![("plain tokio TCP", System::Plain(plain), Vec::new())];
     for ((name, transport), address) in transports().into_iter().zip(&addresses[1..]) {
         let node = node(transport);
         let peer = node.peer(*address);
-        ways.push((name, Way::Ours(node.client(), peer), Vec::new()));
+        ways.push((name, System::Ours(node.client(), peer), Vec::new()));
     }
     for round in 0..=ROUNDS {
         for (_, way, times) in &mut ways {
             if round == 1 {
-                // The first was to warm up.
+                // The first round only warms up.
                 times.clear();
             }
             way.run(times).await;
@@ -116,7 +116,7 @@ async fn compare(title: &str, addresses: &[SocketAddr]) {
     }
 }
 
-/// Serves all ways; where.
+/// Starts the servers of all systems, and returns their addresses.
 async fn serve() -> Vec<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let mut addresses = vec![listener.local_addr().expect("an address")];
@@ -140,7 +140,7 @@ fn main() {
         let text: Vec<String> = runtime.block_on(serve()).iter().map(ToString::to_string).collect();
         println!("{}", text.join(" "));
         std::io::stdout().flush().expect("somebody reads");
-        // Until the parent is gone.
+        // Run until the parent has gone.
         let _ = std::io::stdin().read_line(&mut String::new());
         return;
     }

@@ -1,4 +1,4 @@
-//! Calls: a server that echoes, and a client that asks it.
+//! A server that echoes calls, and a client.
 //!
 //! `cargo run -p rackweave-rpc --example echo`
 
@@ -8,7 +8,7 @@ use rackweave_rpc::{Incoming, Node, NodeConfig, Rate, Transport};
 
 #[tokio::main]
 pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Both ends in one program; on real hosts, `allow` names the hosts that may call.
+    // Both ends are in one program here; on real hosts, `allow` names the hosts that may call.
     let config = NodeConfig::new(Transport::homa(Rate::from_gbps(10)), ([127, 0, 0, 1], 0).into())
         .allow("127.0.0.1".parse()?);
     let there = Node::bind(config.clone())?;
@@ -25,7 +25,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     }
                 }
                 Incoming::OneWay(message) => println!("the server was told {:?}", message.bytes()),
-                // Not here: a stream that is dropped is reset.
+                // No stream is expected; a stream that is dropped is reset.
                 _ => {}
             }
         }

@@ -1,5 +1,5 @@
-//! Many to one: each of a hundred clients asks one server for a part of a table, all at the same time, and the
-//! server answers each at its own pace: what the transports of this project are made for.
+//! Many to one: each of a hundred clients requests a part of a table from one server, all at the same time, and the
+//! server answers each at its own pace. This is the traffic for which the transports of this project were designed.
 //!
 //! `cargo run -p rackweave-rpc --example many_to_one`
 
@@ -23,7 +23,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let there = Node::bind(config.clone())?;
     let address = there.local_addr();
 
-    // Four workers share what comes.
+    // Four workers share the incoming requests.
     for _ in 0..4 {
         let server = there.server();
         tokio::spawn(async move {

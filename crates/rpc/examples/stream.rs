@@ -1,4 +1,4 @@
-//! Streams: a client sends a gigabyte (or as many bytes as the first argument says), the server replies with the number of bytes.
+//! Streams: a client sends a gigabyte (or as many bytes as the first argument specifies), and the server replies with the number of bytes.
 //!
 //! `cargo run --release -p rackweave-rpc --example stream`
 

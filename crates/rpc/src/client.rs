@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::error::CallError;
 use crate::node::Peer;
-use crate::state::{Order, Outcome, Owner};
+use crate::state::{CallOptions, Outcome, Owner};
 use crate::stream::Stream;
 
 /// Makes calls from a [`Node`](crate::Node). Cheap to clone.
@@ -39,18 +39,19 @@ impl Client {
     /// # }
     /// ```
     pub fn call(&self, peer: Peer, bytes: impl Into<Bytes>) -> Call {
-        self.order(peer, Kind::Request, bytes.into(), |answer| answer)
+        self.prepare(peer, Kind::Request, bytes.into(), |answer| answer)
     }
 
     /// Prepares a one-way message. Awaiting it completes when the peer's node has the message, which does not mean that its
     /// application takes it.
     pub fn send(&self, peer: Peer, bytes: impl Into<Bytes>) -> Call<()> {
-        self.order(peer, Kind::OneWay, bytes.into(), |_| ())
+        self.prepare(peer, Kind::OneWay, bytes.into(), |_| ())
     }
 
-    fn order<T>(&self, peer: Peer, kind: Kind, bytes: Bytes, result: fn(Bytes) -> T) -> Call<T> {
-        let order = Order { peer, kind, bytes, deadline: None, idempotent: false, waits: true };
-        Call { owner: Arc::clone(&self.owner), order, result }
+    fn prepare<T>(&self, peer: Peer, kind: Kind, bytes: Bytes, result: fn(Bytes) -> T) -> Call<T> {
+        let options =
+            CallOptions { peer, kind, bytes, deadline: None, idempotent: false, waits: true };
+        Call { owner: Arc::clone(&self.owner), options, result }
     }
 
     /// Opens a stream. The peer learns of it with the first bytes that are written, or with their end.
@@ -65,7 +66,7 @@ impl Client {
     /// both ends.
     ///
     /// # Errors
-    /// As [`Client::stream`].
+    /// The same as for [`Client::stream`].
     pub fn stream_with_deadline(
         &self,
         peer: Peer,
@@ -87,7 +88,7 @@ impl Client {
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Call<T = Bytes> {
     owner: Arc<Owner>,
-    order: Order,
+    options: CallOptions,
     result: fn(Bytes) -> T,
 }
 
@@ -95,21 +96,21 @@ impl<T> Call<T> {
     /// The call fails if there is no response within this time. A server that has not started on it by then does not
     /// start. `Duration::MAX`: no deadline.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
-        self.order.deadline = Some(deadline);
+        self.options.deadline = Some(deadline);
         self
     }
 
     /// Allows the call to be executed more than once: if the server restarts, it is retried within its deadline.
     /// Otherwise it fails then.
     pub const fn idempotent(mut self) -> Self {
-        self.order.idempotent = true;
+        self.options.idempotent = true;
         self
     }
 
     /// Fails at once with [`CallError::Full`] if there is no room to send the call. Otherwise it waits for
     /// room, within its deadline.
     pub const fn without_waiting(mut self) -> Self {
-        self.order.waits = false;
+        self.options.waits = false;
         self
     }
 }
@@ -119,8 +120,8 @@ impl<T> IntoFuture for Call<T> {
     type IntoFuture = CallFuture<T>;
 
     fn into_future(self) -> CallFuture<T> {
-        let Self { owner, order, result } = self;
-        CallFuture { owner, stage: Stage::Ordered(Some(order)), result }
+        let Self { owner, options, result } = self;
+        CallFuture { owner, stage: Stage::Ordered(Some(options)), result }
     }
 }
 
@@ -135,7 +136,7 @@ pub struct CallFuture<T = Bytes> {
 
 #[derive(Debug)]
 enum Stage {
-    Ordered(Option<Order>),
+    Ordered(Option<CallOptions>),
     Made { token: u64, outcome: oneshot::Receiver<Outcome> },
     Done,
 }
@@ -144,14 +145,14 @@ impl<T> Future for CallFuture<T> {
     type Output = Result<T, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Stage::Ordered(order) = &mut self.stage {
-            let Some(order) = order.take() else { unreachable!("it is made once") };
-            if order.peer.node != self.owner.0.number {
+        if let Stage::Ordered(options) = &mut self.stage {
+            let Some(options) = options.take() else { unreachable!("it is made once") };
+            if options.peer.node != self.owner.0.number {
                 self.stage = Stage::Done;
                 return Poll::Ready(Err(CallError::UnknownPeer));
             }
             let (done, outcome) = oneshot::channel();
-            let begun = self.owner.0.lock().begin_call(order, done);
+            let begun = self.owner.0.lock().start_call(options, done);
             match begun {
                 Ok(token) => self.stage = Stage::Made { token, outcome },
                 Err(error) => {
@@ -181,7 +182,7 @@ impl<T> Drop for CallFuture<T> {
 
 impl<T> fmt::Debug for Call<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("order", &self.order).finish_non_exhaustive()
+        f.debug_struct("Call").field("options", &self.options).finish_non_exhaustive()
     }
 }
 

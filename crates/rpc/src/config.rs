@@ -12,11 +12,11 @@ use rackweave_transport::{Profile as _, TransportConfig, homa, polo, tcp};
 
 use crate::error::BindError;
 
-/// Round trip between processes that the windows of [`Transport`]'s profiles cover: two system calls, two
-/// wake-ups and a switch.
+/// The round trip between processes that the windows of [`Transport`]'s profiles cover: two system calls, two wake-ups
+/// and a switch.
 const RTT: Span = Span::from_us(60);
 
-/// Minimum time for which a peer may be silent, since processes wait for a processor.
+/// The shortest time after which a peer is considered dead. It is long because processes wait for a processor.
 const PATIENCE: Span = Span::from_secs(2);
 
 /// The longest message of [`Transport`]'s profiles. Both ends hold a message in memory as a whole,
@@ -25,8 +25,8 @@ const MAX_MESSAGE: u32 = 64 << 20;
 
 /// A transport and its parameters, the same at both ends.
 ///
-/// The profiles are those of the simulator, adapted to real hosts (ours): windows that cover a round trip
-/// between processes, about two seconds of patience with a silent peer, messages of up to 64 MiB.
+/// The profiles are those of the simulator, adapted to real hosts: windows that cover a round trip between processes,
+/// about two seconds of patience with a silent peer, messages of up to 64 MiB. The choice of these values is ours.
 #[derive(Clone, Debug)]
 pub struct Transport(Kind);
 

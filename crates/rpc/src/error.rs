@@ -33,9 +33,9 @@ pub enum CallError {
     /// The deadline has passed. The server may have executed the call.
     #[error("no response from {peer} within the deadline of {deadline:?}")]
     Deadline {
-        /// The server.
+        /// The server that was called.
         peer: SocketAddr,
-        /// The call's deadline.
+        /// The deadline of the call.
         deadline: Duration,
     },
     /// The deadline that the client gave the stream has passed.
@@ -45,40 +45,40 @@ pub enum CallError {
     /// otherwise). It may have executed the call.
     #[error("{peer} is silent: it is down, unreachable or not a Rackweave node of this transport")]
     PeerSilent {
-        /// The silent peer.
+        /// The address of the silent peer.
         peer: SocketAddr,
     },
-    /// The peer has restarted and knows nothing of the call. Before, it may have executed it.
+    /// The peer has restarted and has lost the call. It may have executed it before.
     #[error("{peer} has restarted and no longer knows this call or stream")]
     PeerRestarted {
-        /// The restarted peer.
+        /// The address of the restarted peer.
         peer: SocketAddr,
     },
-    /// The peer no longer knows the call or stream, or its process has ended (over the kernel's TCP:
-    /// the connection was lost). It may have executed the call.
+    /// The peer has no state of the call or stream any more, or its process has ended (over the kernel's TCP: the
+    /// connection was lost). It may have executed the call.
     #[error("{peer} no longer knows this call or stream; its process may have ended")]
     PeerForgot {
-        /// The peer that forgot it.
+        /// The address of the peer that forgot it.
         peer: SocketAddr,
     },
     /// The server's application took the request and dropped it without a response.
     #[error("{peer} dropped the request without a response")]
     Unanswered {
-        /// The server that dropped it.
+        /// The address of the server.
         peer: SocketAddr,
     },
     /// The server has not executed the call.
     #[error("{peer} refused the request: {why}")]
     Refused {
-        /// The server that refused it.
+        /// The address of the server that refused it.
         peer: SocketAddr,
-        /// The server's reason.
+        /// The reason that the server gave.
         why: Refusal,
     },
     /// The other end has reset the stream.
     #[error("the stream was reset by {peer}")]
     Reset {
-        /// The peer that reset it.
+        /// The address of the peer that reset it.
         peer: SocketAddr,
     },
     /// This end has reset the stream.
@@ -87,23 +87,23 @@ pub enum CallError {
     /// The message is longer than the transport can carry. Streams have no limit.
     #[error("a message of {bytes} bytes exceeds this transport's maximum of {max}")]
     TooLong {
-        /// Length of the message.
+        /// The length of the message in bytes.
         bytes: u64,
-        /// The transport's maximum.
+        /// The longest message of the transport, in bytes.
         max: u64,
     },
     /// The transport has no streams.
-    #[error("this transport carries no streams")]
+    #[error("this transport does not support streams")]
     NoStreams,
     /// The [`Peer`](crate::Peer) belongs to another node.
-    #[error("this node does not know the peer")]
+    #[error("the peer belongs to another node")]
     UnknownPeer,
-    /// The configured maximum of bytes or calls is waiting to be sent.
+    /// The configured maximum of bytes or calls is already waiting to be sent.
     #[error("this node is full: {waiting} bytes and {calls} calls are waiting to be sent")]
     Full {
-        /// Bytes that wait.
+        /// The number of bytes that wait.
         waiting: u64,
-        /// Calls that wait for room.
+        /// The number of calls that wait for room.
         calls: usize,
     },
     /// The transport refused the message.
@@ -112,7 +112,7 @@ pub enum CallError {
     /// The response was not made by this library.
     #[error("{peer} sent a response that is not in this library's format")]
     Malformed {
-        /// The peer that sent it.
+        /// The address of the peer that sent it.
         peer: SocketAddr,
     },
     /// The node was shut down or dropped, or its socket failed.
@@ -128,16 +128,16 @@ fn cause(error: Option<&Arc<io::Error>>) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Too many requests wait for the server's application.
-    #[error("too many requests are waiting there")]
+    #[error("too many requests are waiting at the server")]
     Full,
     /// No application of that node takes requests.
-    #[error("no application takes requests there")]
+    #[error("no application serves requests on that node")]
     NotServing,
     /// The node is shutting down.
-    #[error("it is shutting down")]
+    #[error("the server is shutting down")]
     Stopping,
     /// The request waited at the server for longer than its deadline.
-    #[error("it waited there for longer than its deadline")]
+    #[error("the request waited at the server beyond its deadline")]
     Expired,
 }
 

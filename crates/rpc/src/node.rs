@@ -35,13 +35,13 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Its address; with a user-space switch, the address of the switch's port.
+    /// Returns its address; behind a user-space switch, the address of the switch's port.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its number at this node; with a user-space switch, its number in the fabric.
+    /// Returns its number at this node; behind a user-space switch, its number in the fabric.
     #[must_use]
     pub const fn host(&self) -> HostId {
         self.host
@@ -72,7 +72,7 @@ pub struct Stats {
     pub streams: usize,
     /// Calls that were answered.
     pub answered: u64,
-    /// Calls that failed, without cancelled ones.
+    /// Calls that failed, except those that the application cancelled.
     pub failed: u64,
     /// Requests, messages and streams that arrived.
     pub received: u64,
@@ -86,7 +86,7 @@ pub struct Stats {
     pub malformed: u64,
 }
 
-/// Numbers of the nodes of this process, so that a peer cannot be used at another node.
+/// The next node number of this process. A peer carries its node's number, so that it cannot be used at another node.
 static NODES: AtomicU32 = AtomicU32::new(0);
 
 impl Node {
@@ -108,20 +108,20 @@ impl Node {
         Ok(Self { owner: Arc::new(Owner(shared)) })
     }
 
-    /// The address of its socket.
+    /// Returns the address of its socket.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.owner.0.address
     }
 
-    /// The peer at this address. It need not exist yet; from now on it may call this node.
+    /// Returns the peer at this address. The peer need not exist yet; from now on it may call this node.
     #[must_use]
     pub fn peer(&self, address: SocketAddr) -> Peer {
         let host = self.owner.0.lock().add_peer(address);
         Peer { node: self.owner.0.number, host, address }
     }
 
-    /// The host with this number, behind a [user-space switch](NodeConfig::through_switch).
+    /// Returns the host with this number, behind a [user-space switch](NodeConfig::through_switch).
     #[must_use]
     pub fn host(&self, number: u32) -> Peer {
         let host = HostId(number);
@@ -129,20 +129,20 @@ impl Node {
         Peer { node: self.owner.0.number, host, address }
     }
 
-    /// The calling side.
+    /// Returns a handle for making calls.
     #[must_use]
     pub fn client(&self) -> Client {
         Client::new(Arc::clone(&self.owner))
     }
 
-    /// The serving side. Requests that arrive while there is no server are refused. Several servers share
-    /// the incoming work.
+    /// Returns a handle for serving calls. Requests that arrive while there is no server are refused. Several servers
+    /// share the incoming work.
     #[must_use]
     pub fn server(&self) -> Server {
         Server::new(Arc::clone(&self.owner))
     }
 
-    /// The node's current load and counters.
+    /// Returns the node's current load and counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.owner.0.lock().stats()

@@ -19,7 +19,7 @@ pub struct Server {
     owner: Arc<Owner>,
 }
 
-/// Incoming work.
+/// A piece of work that a server receives.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Incoming {
@@ -90,32 +90,32 @@ pub struct Request {
 }
 
 impl Request {
-    /// The client.
+    /// Returns the client that made the call.
     #[must_use]
     pub const fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// The request's bytes.
+    /// Returns the request's bytes.
     #[must_use]
     pub const fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Takes the request's bytes, leaving none.
+    /// Takes the request's bytes and leaves none.
     #[must_use]
     pub fn take_bytes(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes)
     }
 
-    /// How long the client still waits; `None`: without limit.
+    /// Returns how long the client still waits; `None` if it waits without limit.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         (self.until < Time::MAX).then(|| self.owner.0.lock().time_left(self.until))
     }
 
-    /// Answers the call. Completes when the node has accepted the response, which may have to wait for room; the
-    /// node then delivers it.
+    /// Answers the call. Completes when the node has accepted the response, which may have to wait for room; the node
+    /// then delivers it.
     ///
     /// # Errors
     /// If the response is too long (the client's call then fails), or the client has restarted or
@@ -160,19 +160,19 @@ pub struct OneWay {
 }
 
 impl OneWay {
-    /// The sender.
+    /// Returns the node that sent the message.
     #[must_use]
     pub const fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// The message's bytes.
+    /// Returns the message's bytes.
     #[must_use]
     pub const fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Takes the message's bytes, leaving none.
+    /// Takes the message's bytes and leaves none.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes

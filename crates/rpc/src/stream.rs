@@ -13,8 +13,8 @@ use crate::error::CallError;
 use crate::node::Peer;
 use crate::state::{Owner, StreamKey};
 
-/// Bytes in both directions, in order, as over a TCP connection: [`AsyncRead`] and [`AsyncWrite`], and
-/// [`read_chunk`](Stream::read_chunk) and [`write_chunk`](Stream::write_chunk), which do not copy.
+/// A bidirectional, ordered stream of bytes, as over a TCP connection. It implements [`AsyncRead`] and [`AsyncWrite`];
+/// [`read_chunk`](Stream::read_chunk) and [`write_chunk`](Stream::write_chunk) avoid copies.
 ///
 /// - `shutdown` ends this end's direction: the peer reads what was written, then the end.
 /// - Dropped **without** `shutdown` it is reset: the peer sees an error, and never mistakes a part of the data for the
@@ -33,13 +33,13 @@ impl Stream {
         Self { read: ReadHalf(half.clone()), write: WriteHalf(half) }
     }
 
-    /// The peer.
+    /// Returns the node at the other end.
     #[must_use]
     pub const fn peer(&self) -> Peer {
         self.read.0.peer
     }
 
-    /// The next bytes that have arrived; `None`: the peer has ended its direction.
+    /// Returns the next bytes that have arrived; `None` if the peer has ended its direction.
     ///
     /// # Errors
     /// If the stream has failed and all earlier data has been read.
@@ -103,16 +103,16 @@ impl Drop for WriteHalf {
 }
 
 impl ReadHalf {
-    /// The peer.
+    /// Returns the node at the other end.
     #[must_use]
     pub const fn peer(&self) -> Peer {
         self.0.peer
     }
 
-    /// See [`Stream::read_chunk`].
+    /// Returns the next bytes that have arrived; see [`Stream::read_chunk`].
     ///
     /// # Errors
-    /// As of [`Stream::read_chunk`].
+    /// The same as for [`Stream::read_chunk`].
     pub async fn read_chunk(&mut self) -> Result<Option<Bytes>, CallError> {
         poll_fn(|cx| self.poll_read_chunk(cx)).await
     }
@@ -127,16 +127,16 @@ impl ReadHalf {
 }
 
 impl WriteHalf {
-    /// The peer.
+    /// Returns the node at the other end.
     #[must_use]
     pub const fn peer(&self) -> Peer {
         self.0.peer
     }
 
-    /// See [`Stream::write_chunk`].
+    /// Writes all of these bytes without copying; see [`Stream::write_chunk`].
     ///
     /// # Errors
-    /// As of [`Stream::write_chunk`].
+    /// The same as for [`Stream::write_chunk`].
     pub async fn write_chunk(&mut self, bytes: impl Into<Bytes>) -> Result<(), CallError> {
         let mut bytes = bytes.into();
         while !bytes.is_empty() {
@@ -159,10 +159,10 @@ impl WriteHalf {
         Poll::Ready(Ok(()))
     }
 
-    /// See [`Stream::acknowledged`].
+    /// Waits until the peer has everything that was written; see [`Stream::acknowledged`].
     ///
     /// # Errors
-    /// As of [`Stream::acknowledged`].
+    /// The same as for [`Stream::acknowledged`].
     pub async fn acknowledged(&mut self) -> Result<(), CallError> {
         poll_fn(|cx| self.0.owner.0.lock().poll_acknowledged(cx, self.0.key)).await
     }
@@ -209,7 +209,7 @@ impl AsyncWrite for WriteHalf {
         Poll::Ready(Ok(part.len()))
     }
 
-    /// Written data has already been passed on.
+    /// Written data has already been passed to the endpoint.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

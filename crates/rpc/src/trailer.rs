@@ -1,22 +1,22 @@
-//! What this library adds to messages: a few bytes after the application's, so that the receiver removes
-//! them without copying, and the sender can often append them in place.
+//! The trailer that this library adds to messages: a few bytes after the application's. The receiver can remove them
+//! without copying, and the sender can often append them in place.
 //!
 //! A request ends with the microseconds until its deadline (32 bits, little-endian; 0: none) and a zero
 //! byte; a response or one-way message ends with one byte. Streams carry only the application's bytes.
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes after a request.
+/// The number of bytes after a request.
 pub(crate) const REQUEST_BYTES: usize = 5;
 
-/// Bytes after a response or a one-way message.
+/// The number of bytes after a response or a one-way message.
 pub(crate) const ANSWER_BYTES: usize = 1;
 
-/// The kind of a response.
+/// The kind of a response, which is its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Status {
-    /// The application's response.
+    /// The response of the application.
     Answer = 0,
     /// The application dropped the request.
     Unanswered = 1,
@@ -26,7 +26,7 @@ pub(crate) enum Status {
     NotServing = 3,
     /// The node shuts down; the application has not seen it.
     Stopping = 4,
-    /// It waited longer than its client does; the application has not seen it.
+    /// The request waited longer than its client does; the application has not seen it.
     Expired = 5,
 }
 

@@ -1,5 +1,6 @@
-//! A large transfer by each way of sending, through a switch that loses, damages, repeats and delays packets, compared by
-//! BLAKE3, in bounded memory. By default megabytes; `RACKWEAVE_BIG_BYTES` sets the size, and ten gigabytes take minutes:
+//! A large transfer by each method of sending, through a switch that loses, damages, duplicates and delays packets,
+//! compared by BLAKE3, in bounded memory. By default megabytes; `RACKWEAVE_BIG_BYTES` sets the size, and ten gigabytes
+//! take minutes:
 //!
 //! `RACKWEAVE_BIG_BYTES=10000000000 cargo test --release -p rackweave-rpc --test big -- --nocapture`
 
@@ -17,24 +18,24 @@ use tokio::time::Instant;
 const LINK: Rate = Rate::from_gbps(5);
 const FAULTS: f64 = 0.0005;
 
-/// About a hundred packets are lost, damaged, repeated or delayed among these.
+/// About a hundred packets among these are lost, damaged, duplicated or delayed.
 const SMALL: u64 = 32 << 20;
 
 fn total() -> u64 {
     std::env::var("RACKWEAVE_BIG_BYTES").map_or(SMALL, |text| text.parse().unwrap())
 }
 
-/// Of a call, with fifteen others before it on a machine that may have much else to do.
+/// The deadline of a call that waits behind fifteen others, on a machine that may be busy.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Bytes that differ from block to block.
+/// Returns bytes that differ from block to block.
 fn block(number: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut bytes);
     bytes
 }
 
-/// The most memory that this process has had, in bytes.
+/// Returns the peak memory of this process in bytes.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -93,7 +94,7 @@ async fn stream(name: &str, transport: &Transport) {
     report(&format!("{name}, one stream"), began, &fabric);
 }
 
-/// Requests of half a megabyte, sixteen at a time; each answer is the hash of its request.
+/// Sends requests of half a megabyte, sixteen at a time; each answer is the hash of its request.
 async fn calls(name: &str, transport: &Transport) {
     const LEN: u64 = 500_000;
     let fabric = BadFabric::new(2, LINK, FAULTS);

@@ -51,7 +51,7 @@ fn an_incast_over_ndp_takes_the_ideal_time() {
         let times = last(&result).0 as f64 / ideal.0 as f64;
         assert!((0.99..1.05).contains(&times), "{senders} senders: {times} times the ideal");
         assert_eq!(result.counters.drops.iter().sum::<u64>(), 0, "headers go back instead");
-        assert_eq!(result.counters.turned_back > 0, senders > 8, "{senders} senders");
+        assert_eq!(result.counters.returned_to_sender > 0, senders > 8, "{senders} senders");
     }
 }
 
@@ -62,7 +62,7 @@ fn without_returned_headers_an_incast_waits_for_a_timeout() {
     let transport = ndp(&fabric, FAT_TREE.paths());
     let result = go(&quick(fabric, transport, incast(Some(32), 100_000)));
     assert!(result.counters.drops.iter().sum::<u64>() > 0);
-    assert_eq!(result.counters.turned_back, 0);
+    assert_eq!(result.counters.returned_to_sender, 0);
     assert!(last(&result) > Span::from_ms(5));
 }
 

@@ -1,15 +1,16 @@
-//! What some tests need and not every machine has: rights, programs, protocols. Only tests use it.
+//! The privileges, programs and protocols that some tests need and not every machine provides. Only tests use this
+//! crate.
 //!
 //! ```
 //! # fn namespaces_come_and_go() {
 //! rackweave_testing::needs!(NetAdmin);
-//! // From here on the test may make namespaces.
+//! // From here on the test may create namespaces.
 //! # }
 //! ```
 //!
-//! A test whose need is not met is skipped, never silently: it prints the reason, and appends its name and the need to a
-//! file that `.ci/run` reports (`RACKWEAVE_SKIPPED`, else `skipped-tests` in the target directory). Where the environment
-//! variable `RACKWEAVE_REQUIRE` lists the need, or is `all`, it fails instead.
+//! A test whose need is not met is skipped, but never silently: it prints the reason, and appends its name and the need
+//! to a file that `.ci/run` reports (`RACKWEAVE_SKIPPED`, by default `skipped-tests` in the target directory). If the
+//! environment variable `RACKWEAVE_REQUIRE` lists the need, or is `all`, the test fails instead.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -20,17 +21,17 @@ use std::sync::OnceLock;
 /// What a test can need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Making network namespaces and interfaces in them, by `ip` and `tc`.
+    /// Creating network namespaces with interfaces, by `ip` and `tc`.
     NetAdmin,
     /// Mounting file systems in a mount namespace.
     SysAdmin,
     /// Running a program as another user.
     SetUid,
-    /// The compiler of programs for the kernel.
+    /// A compiler for eBPF programs.
     Clang,
-    /// IPv6 on loopback.
+    /// IPv6 on the loopback interface.
     Ipv6,
-    /// IP multicast on loopback.
+    /// IP multicast on the loopback interface.
     Multicast,
 }
 
@@ -38,7 +39,7 @@ impl Need {
     const ALL: [Self; 6] =
         [Self::NetAdmin, Self::SysAdmin, Self::SetUid, Self::Clang, Self::Ipv6, Self::Multicast];
 
-    /// Its name in `RACKWEAVE_REQUIRE`.
+    /// Returns the name by which `RACKWEAVE_REQUIRE` lists the need.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -62,7 +63,7 @@ impl Need {
         }
     }
 
-    /// Whether this machine has it, found out by trying, once a process.
+    /// Returns whether this machine meets the need. Each process tries it once.
     fn is_met(self) -> bool {
         static MET: [OnceLock<bool>; Need::ALL.len()] = [const { OnceLock::new() }; 6];
         *MET[self as usize].get_or_init(|| match self {
@@ -86,7 +87,7 @@ impl Need {
     }
 }
 
-/// Returns from the test, with a value if one is given, where a [`Need`] is not met: see the crate's documentation.
+/// Returns from the test, with a value if one is given, if a [`Need`] is not met. See the crate's documentation.
 #[macro_export]
 macro_rules! needs {
     ($need:ident) => {
@@ -99,10 +100,10 @@ macro_rules! needs {
     };
 }
 
-/// Whether a need is met; if not, the test counts as skipped.
+/// Returns whether a need is met; if not, records that the test was skipped.
 ///
 /// # Panics
-/// If it is required and not met.
+/// If the need is required (see the crate's documentation) and not met.
 #[must_use]
 pub fn met_or_skipped(need: Need) -> bool {
     let met = need.is_met();
@@ -134,7 +135,7 @@ fn is_required(need: Need, required: Option<&str>) -> bool {
     })
 }
 
-/// The file of skipped tests.
+/// Returns the file that lists skipped tests.
 fn record() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("RACKWEAVE_SKIPPED") {
         return Some(path.into());
@@ -144,7 +145,7 @@ fn record() -> Option<PathBuf> {
     Some(executable.ancestors().nth(3)?.join("skipped-tests"))
 }
 
-/// The name of the test's executable without its hash.
+/// Returns the name of the test's executable without its hash.
 fn binary() -> String {
     let executable = std::env::current_exe().unwrap_or_default();
     let name = executable.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -157,7 +158,7 @@ fn succeeds(command: &[&str]) -> bool {
     child.status().is_ok_and(|status| status.success())
 }
 
-/// Whether this process has a capability, by its number in linux/capability.h.
+/// Returns whether this process has a capability, given by its number in linux/capability.h.
 fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

@@ -1,4 +1,4 @@
-//! Writes the seeds of the fuzz targets to `fuzz/corpus`. To be run after a change of a layout.
+//! Writes the seeds of the fuzz targets to `fuzz/corpus`. Run it after a change of a layout.
 
 #[path = "../tests/seeds/mod.rs"]
 mod seeds;

@@ -1,4 +1,4 @@
-//! What the headers of all protocols have in common, and the prologue of the receiver-driven ones.
+//! The common interface of all protocols' headers, and the common prologue of the receiver-driven ones.
 
 use core::fmt;
 
@@ -10,11 +10,11 @@ use crate::{Id64, Ports};
 
 /// A protocol's header: the fields that the state machines use, and their encoding.
 pub trait Codec: rackweave_core::Header + fmt::Debug + Eq {
-    /// The IP protocol number. Only Homa's depends on the layout.
+    /// Returns the IP protocol number. Only Homa's depends on the layout.
     #[must_use]
     fn ip_protocol(layout: Layout) -> u8;
 
-    /// Length of the header, without payload.
+    /// Returns the length of the header, without payload.
     #[must_use]
     fn header_bytes(&self, layout: Layout) -> u32;
 
@@ -51,7 +51,7 @@ pub(crate) struct Prologue {
     pub(crate) ports: Ports,
     /// The packet type.
     pub(crate) code: u8,
-    /// The bits below [`FLAG_ONE_WAY`], whose meaning is the protocol's.
+    /// The bits below [`FLAG_ONE_WAY`], whose meaning depends on the protocol.
     pub(crate) flags: u8,
     /// A field whose meaning depends on the packet type.
     pub(crate) extra: u16,
@@ -78,12 +78,12 @@ impl Prologue {
         Ok(Self { ports, code, flags: flags & !FLAG_ONE_WAY, extra, id, one_way })
     }
 
-    /// Whether a bit of `flags` is set.
+    /// Returns whether a bit of `flags` is set.
     pub(crate) const fn has(&self, bit: u8) -> bool {
         self.flags & bit != 0
     }
 
-    /// Writes the beginning of each packet's line.
+    /// Writes the beginning of a packet's line.
     pub(crate) fn fmt_line(
         f: &mut fmt::Formatter<'_>,
         packet: &str,
@@ -95,18 +95,19 @@ impl Prologue {
     }
 }
 
-/// The bit if it is set, else none.
+/// Returns the bit if `set` is true, else 0.
 pub(crate) const fn flag(set: bool, bit: u8) -> u8 {
     if set { bit } else { 0 }
 }
 
-/// Payload length of a data packet with `l4_bytes` after the IP header.
+/// Returns the payload length of a data packet with `l4_bytes` after the IP header.
 pub(crate) fn payload_len(l4_bytes: usize, header_bytes: u32) -> Result<u16, Malformed> {
-    let said = l4_bytes.saturating_sub(header_bytes as usize);
-    u16::try_from(said).map_err(|_| Malformed::SegmentLength { said, left: usize::from(u16::MAX) })
+    let claimed = l4_bytes.saturating_sub(header_bytes as usize);
+    u16::try_from(claimed)
+        .map_err(|_| Malformed::SegmentLength { claimed, left: usize::from(u16::MAX) })
 }
 
-/// The payload slice of a data packet.
+/// Returns the payload slice of a data packet.
 #[inline]
 pub(crate) fn slice(id: Id64, offset: u32, len: u16) -> Slice {
     Slice { message: MessageId(id.get()), offset, len: u32::from(len) }

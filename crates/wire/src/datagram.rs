@@ -65,11 +65,11 @@ impl Codec for Header {
         let mut reader = Reader::new("a datagram header", bytes);
         reader.need("a datagram header", HEADER_BYTES as usize)?;
         let ports = Ports { source: reader.u16()?, destination: reader.u16()? };
-        let said = reader.u16()?;
-        let len = said
+        let claimed = reader.u16()?;
+        let len = claimed
             .checked_sub(HEADER_BYTES as u16)
-            .filter(|_| usize::from(said) <= l4_bytes)
-            .ok_or(Malformed::SegmentLength { said: usize::from(said), left: l4_bytes })?;
+            .filter(|_| usize::from(claimed) <= l4_bytes)
+            .ok_or(Malformed::SegmentLength { claimed: usize::from(claimed), left: l4_bytes })?;
         reader.skip::<2>()?;
         let id = Id64::new(reader.u64()?);
         let (message_length, offset) = (reader.u32()?, reader.u32()?);

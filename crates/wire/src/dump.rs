@@ -256,8 +256,8 @@ mod tests {
                  deadline in 16 us",
             ),
             (
-                data(3, flags::AGAIN | flags::ASK),
-                "STREAM id 42 [4294967286..10) of 30 cutoffs v3 ask again received 77 \
+                data(3, flags::RETRANSMIT | flags::ASK),
+                "STREAM id 42 [4294967286..10) of 30 cutoffs v3 ask retransmit received 77 \
                  allowed 9000 tag 0x10",
             ),
             (
@@ -374,13 +374,23 @@ mod tests {
     fn polo_packets() {
         use polo::Body;
         let (message_length, offset, len, window) = (20_000, 1460, 1460, 12);
-        let data =
-            |driven, again| Body::Data { message_length, offset, len, window, driven, again };
+        let data = |driven, retransmit| Body::Data {
+            message_length,
+            offset,
+            len,
+            window,
+            driven,
+            retransmit,
+        };
         let adjoint =
             |timeout| Body::Adjoint { message_length, sent: 12, epoch: 3, window, timeout };
         for (body, one_way, expected) in [
             (data(false, false), true, "DATA id 42 one-way [1460..2920) of 20000 window 12"),
-            (data(true, true), false, "DATA id 42 [1460..2920) of 20000 window 12 driven again"),
+            (
+                data(true, true),
+                false,
+                "DATA id 42 [1460..2920) of 20000 window 12 driven retransmit",
+            ),
             (adjoint(false), false, "ADJOINT id 42 sent 12 of 20000 window 12 epoch 3"),
             (adjoint(true), false, "ADJOINT id 42 sent 12 of 20000 window 12 epoch 3 timeout"),
             (
@@ -413,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trimmed_packet_says_so() {
+    fn a_trimmed_packet_is_marked_in_its_line() {
         let header = homa::Header { id: Id64::new(42), one_way: false, body: homa::Body::Busy };
         let mut packet = Packet::new(HostId(3), HostId(7), 100, Header::Homa(header));
         packet.trim();

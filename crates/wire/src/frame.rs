@@ -54,7 +54,7 @@ pub enum Unframeable {
 /// The IP address of a host or a switch.
 #[must_use]
 pub const fn ip_address(host: HostId) -> Option<[u8; 4]> {
-    match Destination::of(host) {
+    match Destination::from_address(host) {
         Destination::Host(HostId(number)) => match number.to_be_bytes() {
             [0, x, y, z] => Some([10, x, y, z]),
             _ => None,
@@ -86,8 +86,8 @@ pub const fn mac_address(host: HostId) -> [u8; 6] {
     [0x02, 0, a, b, c, d]
 }
 
-/// Bytes from the IP header on that a packet with this header counts on a simulated link: all but TCP's message
-/// mapping. The size that [`Packet::new`] takes.
+/// Returns the bytes from the IP header on that a packet with this header counts on a simulated link: everything except
+/// TCP's message mapping. This is the size that [`Packet::new`] takes.
 #[must_use]
 pub fn counted_ip_bytes(header: &Header, layout: Layout) -> u32 {
     let header_bytes = match header {
@@ -137,9 +137,9 @@ pub fn encode(
     out[ip_start + 10..ip_start + 12].copy_from_slice(&checksum.to_be_bytes());
 
     let l4_start = out.len();
-    header.encode(layout, Ports::of(packet), out);
+    header.encode(layout, Ports::of_packet(packet), out);
     if matches!(header, Header::Tcp(_)) && payload == 0 {
-        // The checksum of a segment with payload would need the payload: it is left zero there.
+        // The checksum of a segment with payload would require the payload, so it is left zero.
         let pseudo = ones_complement_sum(header_bytes + u32::from(header.ip_protocol(layout)), &[]);
         let pseudo = ones_complement_sum(u32::from(pseudo), &out[ip_start + 12..ip_start + 20]);
         let checksum = !ones_complement_sum(u32::from(pseudo), &out[l4_start..]);
@@ -166,7 +166,7 @@ pub fn encode_datagram<H: rackweave_core::Header>(
     out: &mut Vec<u8>,
 ) -> Result<u32, Unframeable> {
     let source = ip_address(packet.src).ok_or(Unframeable::NoAddress(packet.src))?;
-    let (destination, mac) = match Destination::of(packet.dst) {
+    let (destination, mac) = match Destination::from_address(packet.dst) {
         Destination::Group(_) => (orca::GROUP, multicast_mac(orca::GROUP)),
         _ => {
             let address = ip_address(packet.dst).ok_or(Unframeable::NoAddress(packet.dst))?;
@@ -194,7 +194,7 @@ pub fn encode_datagram<H: rackweave_core::Header>(
     out.put_u16(packet.source_port());
     out.put_u16(packet.destination_port());
     out.put_u16(total_length - IPV4 as u16);
-    // No checksum (RFC 768): it would need the payload.
+    // There is no checksum (RFC 768), because it would require the payload.
     out.put_u16(0);
     out.extend_from_slice(header);
     Ok(original)

@@ -13,9 +13,9 @@ pub use codec::Layout;
 pub mod packet_type {
     /// A segment of a message.
     pub const DATA: u8 = 0x10;
-    /// Permission to send.
+    /// Permission to send further bytes.
     pub const GRANT: u8 = 0x11;
-    /// Requests retransmission.
+    /// A request for retransmission.
     pub const RESEND: u8 = 0x12;
     /// The RPC is not known to the packet's sender.
     pub const RPC_UNKNOWN: u8 = 0x13;
@@ -106,9 +106,9 @@ pub struct GrantStamps {
     pub sent_at: u32,
     /// The newest [`DataStamps::sent_at`] that the packet's sender has received from this peer.
     pub echo: u32,
-    /// For how many nanoseconds of the time since then the grant was withheld by policy.
+    /// The nanoseconds of the time since then for which the receiver's policy withheld the grant.
     pub held_ns: u32,
-    /// For how many nanoseconds of that time it waited in the host for the link.
+    /// The nanoseconds of that time for which the grant waited in the host for the link.
     pub host_ns: u32,
 }
 

@@ -83,7 +83,7 @@ macro_rules! define_header {
             }
         })+
 
-        /// Evaluates the same expression for each variant.
+        /// Evaluates the same expression for the header of each variant.
         macro_rules! for_header {
             ($self:expr, $header:ident => $value:expr) => {
                 match $self {
@@ -177,7 +177,7 @@ pub struct Ports {
 impl Ports {
     /// The ports of a packet.
     #[must_use]
-    pub const fn of<H: HeaderTrait>(packet: &Packet<H>) -> Self {
+    pub const fn of_packet<H: HeaderTrait>(packet: &Packet<H>) -> Self {
         Self { source: packet.source_port(), destination: packet.destination_port() }
     }
 }
@@ -194,7 +194,7 @@ impl Id64 {
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
-    /// The wrapped number.
+    /// Returns the wrapped number.
     #[must_use]
     #[inline]
     pub const fn get(self) -> u64 {

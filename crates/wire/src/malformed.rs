@@ -40,13 +40,13 @@ pub enum Malformed {
     #[error("{}.{}.{}.{} is not in 10.0.0.0/8", .0[0], .0[1], .0[2], .0[3])]
     ForeignAddress([u8; 4]),
     /// The IP protocol number is not a supported transport's.
-    #[error("IP protocol {0} is not known")]
+    #[error("unknown IP protocol {0}")]
     Protocol(u8),
     /// The type of a Homa packet is unknown.
-    #[error("Homa packet type {0:#04x} is not known")]
+    #[error("unknown Homa packet type {0:#04x}")]
     HomaType(u8),
     /// The protocol has no packet of this type.
-    #[error("{protocol} packet type {code} is not known")]
+    #[error("unknown {protocol} packet type {code}")]
     PacketType {
         /// The protocol's name.
         protocol: &'static str,
@@ -54,13 +54,13 @@ pub enum Malformed {
         code: u8,
     },
     /// An ACK with more than five entries.
-    #[error("an ACK that claims {0} entries, but has room for 5")]
+    #[error("an ACK claims {0} entries, but has room for 5")]
     AckCount(u16),
-    /// The segment is longer than the packet, or than any IP packet.
-    #[error("a segment of {said} bytes in a packet with room for {left}")]
+    /// The segment is longer than the rest of the packet, or than any IP packet.
+    #[error("a segment of {claimed} bytes in a packet with room for {left}")]
     SegmentLength {
         /// Length that the header claims.
-        said: usize,
+        claimed: usize,
         /// Bytes after the header.
         left: usize,
     },
@@ -81,19 +81,19 @@ pub enum Malformed {
         length: u8,
     },
     /// A TCP segment carries bytes without a message mapping.
-    #[error("a TCP segment with {0} bytes of no known message")]
+    #[error("a TCP segment with {0} bytes but no message mapping")]
     NoMapping(usize),
-    /// Another version of [`crate::overlay`], or another protocol.
-    #[error("version {0:#04x} of the overlay's header is not known")]
+    /// The datagram has another version of [`crate::overlay`], or belongs to another protocol.
+    #[error("unknown version {0:#04x} of the overlay's header")]
     OverlayVersion(u8),
     /// The kind of an overlay datagram is unknown.
-    #[error("overlay datagram kind {0} is not known")]
+    #[error("unknown overlay datagram kind {0}")]
     OverlayKind(u8),
     /// A checksum is wrong.
-    #[error("{0} was damaged on its way")]
+    #[error("{0} was damaged in transit")]
     Damaged(&'static str),
     /// The kind of an Orca packet is unknown.
-    #[error("Orca packet kind {0:#04x} is not known")]
+    #[error("unknown Orca packet kind {0:#04x}")]
     OrcaKind(u8),
     /// A label's length is not one to four words.
     #[error("a label of {0} words; it has 1 to 4")]
@@ -106,14 +106,14 @@ pub enum Malformed {
         /// The field's value.
         value: u64,
     },
-    /// A packet without a check made with the key, which the receiver requires.
-    #[error("a packet that was not made with the session's key")]
+    /// The packet has no check made with the key, which the receiver requires.
+    #[error("the packet is not authenticated by the key")]
     NotKeyed,
     /// The packet's check was made with a key, and the receiver has none.
-    #[error("a packet made with a key, but no key is known")]
+    #[error("the packet is authenticated by a key, but there is no key")]
     NoKey,
     /// A message's kind is not request, response or one-way.
-    #[error("message kind {0} is not known")]
+    #[error("unknown message kind {0}")]
     MessageKind(u8),
 }
 
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
         self.array().map(u128::from_be_bytes)
     }
 
-    /// Number of bytes read so far.
+    /// Returns the number of bytes read so far.
     pub(crate) const fn at(&self) -> usize {
         self.at
     }

@@ -22,9 +22,9 @@ pub mod packet_type {
     pub const NACK: u8 = 3;
     /// Permission to send.
     pub const PULL: u8 = 4;
-    /// Asks for a message's state. Ours: the paper does not say how a silent peer is probed.
+    /// Asks for a message's state. This packet is our choice: the paper does not specify how to probe a silent peer.
     pub const ASK: u8 = 5;
-    /// The message is not known. Ours: the paper has no host that loses its state.
+    /// The message is not known. This packet is our choice: in the paper no host loses its state.
     pub const UNKNOWN: u8 = 6;
 }
 
@@ -40,7 +40,7 @@ pub mod size {
 
 const FLAG_COMPLETE: u8 = 0x40;
 
-/// In [`Header::path`]: the switches choose.
+/// A value of [`Header::path`] that leaves the choice to the switches.
 pub const ANY_PATH: u16 = u16::MAX;
 
 /// An NDP header. The ports are the packet's.
@@ -87,14 +87,14 @@ pub enum Body {
         offset: u32,
         /// The pull counter, as in [`Body::Pull`].
         pull: u32,
-        /// As in [`Body::Ack`].
+        /// The incarnation of the receiver's state, as in [`Body::Ack`].
         incarnation: u16,
     },
-    /// Pulls packets.
+    /// Permission to send further packets.
     Pull {
         /// Number of packets pulled since the message began: cumulative, so that a lost PULL does no harm.
         pull: u32,
-        /// As in [`Body::Ack`].
+        /// The incarnation of the receiver's state, as in [`Body::Ack`].
         incarnation: u16,
     },
     /// A probe of the message's sender (or the client that waits for the response), which has received nothing.
@@ -104,7 +104,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// The packet type, and its name.
+    /// Returns the packet type's code, and its name.
     const fn packet_type(&self) -> (u8, &'static str) {
         match self {
             Self::Data { .. } => (packet_type::DATA, "ndp DATA"),

@@ -119,7 +119,7 @@ pub fn encode(
     let header_bytes = header.header_bytes(layout) as u8;
     envelope.put(header.ip_protocol(layout), header_bytes, header.payload_bytes() as u16, out);
     out.put_u32(payload_check);
-    header.encode(layout, Ports::of(packet), out);
+    header.encode(layout, Ports::of_packet(packet), out);
     seal(&mut out[start..]);
 }
 
@@ -187,7 +187,7 @@ pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
     if envelope.kind == Kind::Hello {
         return match payload.len() {
             0 => Ok(Datagram { envelope, packet: None, payload }),
-            left => Err(Malformed::SegmentLength { said: 0, left }),
+            left => Err(Malformed::SegmentLength { claimed: 0, left }),
         };
     }
     if let Kind::Group(_) = envelope.kind {
@@ -203,12 +203,12 @@ pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
         .with_ports(ports.source, ports.destination);
     let packet = frame::with_traffic_class(packet, traffic_class);
     if header.payload_bytes() as usize != payload_bytes {
-        let said = header.payload_bytes() as usize;
-        return Err(Malformed::SegmentLength { said, left: payload_bytes });
+        let claimed = header.payload_bytes() as usize;
+        return Err(Malformed::SegmentLength { claimed, left: payload_bytes });
     }
     let travels = if packet.is_trimmed() { 0 } else { payload_bytes };
     if payload.len() != travels {
-        return Err(Malformed::SegmentLength { said: travels, left: payload.len() });
+        return Err(Malformed::SegmentLength { claimed: travels, left: payload.len() });
     }
     if travels > 0 && crc32c(0, &bytes[payload.clone()]) != payload_check {
         return Err(Malformed::Damaged("the payload"));
@@ -328,7 +328,7 @@ impl Opened {
     const fn check_group(&self, bytes: &[u8]) -> Result<(), Malformed> {
         let left = bytes.len() - BYTES as usize;
         if self.header_end != BYTES as usize || self.payload_bytes != left {
-            return Err(Malformed::SegmentLength { said: self.payload_bytes, left });
+            return Err(Malformed::SegmentLength { claimed: self.payload_bytes, left });
         }
         Ok(())
     }
@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(&bytes[read.payload], PAYLOAD);
         assert_eq!((read.envelope.from, read.envelope.to), (7, 8));
         let glance = glance(&bytes).unwrap();
-        assert_eq!((glance.envelope, glance.ports), (read.envelope, Ports::of(&data())));
+        assert_eq!((glance.envelope, glance.ports), (read.envelope, Ports::of_packet(&data())));
         assert_eq!(glance.header_end, bytes.len() - PAYLOAD.len());
     }
 

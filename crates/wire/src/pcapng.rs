@@ -42,7 +42,7 @@ pub enum CaptureError {
     NoInterface(u32),
 }
 
-/// A header that captures can show.
+/// A header that can be written to a capture.
 pub trait Framed: rackweave_core::Header {
     /// Appends the packet's frame without its payload, and returns how long the whole frame is.
     ///
@@ -54,7 +54,7 @@ pub trait Framed: rackweave_core::Header {
         out: &mut Vec<u8>,
     ) -> Result<u32, Unframeable>;
 
-    /// The packet as a line of text.
+    /// Returns the packet as a line of text.
     fn line(packet: &Packet<Self>) -> String;
 }
 
@@ -80,7 +80,7 @@ impl Framed for orca::Header {
     ) -> Result<u32, Unframeable> {
         let mut header = Vec::with_capacity(64);
         match &packet.header {
-            // Its check would need the payload: it stays zero.
+            // The check would require the payload, so it is left zero.
             Self::Data(data) => {
                 let fixed = IPV4 + UDP + orca::header_bytes(&packet.header, 0, false);
                 let l3_bytes = u32::from(packet.wire_bytes) - ETHERNET_FRAME - ETHERNET_GAP;
@@ -117,7 +117,7 @@ impl<T: Framed, G: Framed> Framed for Mixed<T, G> {
     }
 }
 
-/// A captured packet as it is written.
+/// A captured packet in its encoded form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     at: Time,
@@ -128,7 +128,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The frame of a packet that began to cross an interface at this time.
+    /// Encodes the frame of a packet whose first bit crossed an interface at this time.
     ///
     /// # Errors
     /// See [`Unframeable`].
@@ -145,7 +145,7 @@ impl Frame {
     }
 }
 
-/// Writes a capture.
+/// A writer of a capture file.
 pub struct CaptureWriter<W: Write> {
     writer: PcapNgWriter<W>,
     layout: Layout,
@@ -153,7 +153,7 @@ pub struct CaptureWriter<W: Write> {
 }
 
 impl<W: Write> CaptureWriter<W> {
-    /// Begins a capture with these interfaces, numbered in this order.
+    /// Starts a capture with these interfaces, numbered in this order.
     ///
     /// # Errors
     /// If the writer fails.
@@ -162,7 +162,7 @@ impl<W: Write> CaptureWriter<W> {
         layout: Layout,
         interfaces: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, CaptureError> {
-        // A fixed byte order, so that a run's files are the same on every machine.
+        // The byte order is fixed, so that a run's files are the same on every machine.
         let mut writer =
             PcapNgWriter::with_endianness(writer, Endianness::Little).map_err(from_pcap)?;
         for name in interfaces {

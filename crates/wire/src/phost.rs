@@ -22,11 +22,12 @@ pub mod packet_type {
     pub const DATA: u8 = 3;
     /// The whole message has arrived.
     pub const ACK: u8 = 4;
-    /// The message is known; its sender waits. Ours: the paper has no reply to a repeated RTS.
+    /// The message is known, and its sender must wait. This packet is our choice: the paper has no reply to a repeated
+    /// RTS.
     pub const BUSY: u8 = 5;
-    /// The message is not known. Ours: the paper has no host that loses its state.
+    /// The message is not known. This packet is our choice: in the paper no host loses its state.
     pub const UNKNOWN: u8 = 6;
-    /// Asks whether a response is still to come. Ours: the paper has no RPCs.
+    /// Asks whether a response is still to come. This packet is our choice: the paper has no RPCs.
     pub const ASK: u8 = 7;
 }
 
@@ -36,7 +37,7 @@ pub mod size {
     pub const COMMON: u32 = super::Prologue::BYTES;
     /// RTS: with IP's header, the 40 bytes of the paper.
     pub const RTS: u32 = 20;
-    /// TOKEN; DATA, without payload.
+    /// TOKEN, and DATA without payload.
     pub const DATA: u32 = 28;
 }
 
@@ -94,7 +95,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// The packet type, and its name.
+    /// Returns the packet type's code, and its name.
     const fn packet_type(&self) -> (u8, &'static str) {
         match self {
             Self::Rts { .. } => (packet_type::RTS, "phost RTS"),

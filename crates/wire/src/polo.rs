@@ -24,11 +24,11 @@ pub mod packet_type {
     pub const DRIVE: u8 = 4;
     /// Loss packet: asks for the retransmission of given packets.
     pub const LOSS: u8 = 5;
-    /// The whole message has arrived. Ours: the talk does not say how a sender finishes.
+    /// The whole message has arrived. This packet is our choice: the talk does not specify how a sender finishes.
     pub const COMPLETE: u8 = 6;
-    /// Asks whether a response is still to come. Ours: the talk has no RPCs.
+    /// Asks whether a response is still to come. This packet is our choice: the talk has no RPCs.
     pub const ASK: u8 = 7;
-    /// The message is not known. Ours: the talk has no host that loses its state.
+    /// The message is not known. This packet is our choice: in the talk no host loses its state.
     pub const UNKNOWN: u8 = 8;
 }
 
@@ -44,12 +44,12 @@ pub mod size {
     pub const ADJOINT: u32 = 28;
 }
 
-// Flag of DATA.
+// A flag of DATA.
 const FLAG_DRIVEN: u8 = 0x40;
-const FLAG_AGAIN: u8 = 0x20;
-// Flag of ADJOINT.
+const FLAG_RETRANSMIT: u8 = 0x20;
+// A flag of ADJOINT.
 const FLAG_TIMEOUT: u8 = 0x40;
-// Flag of ADJOINT_ACK.
+// A flag of ADJOINT_ACK.
 const FLAG_PAUSED: u8 = 0x40;
 const FLAG_TICK: u8 = 0x20;
 
@@ -77,10 +77,10 @@ pub enum Body {
         len: u16,
         /// Number of packets that the sender sends without driving packets.
         window: u16,
-        /// Whether it was asked for by a driving or loss packet.
+        /// Whether a driving or loss packet requested it.
         driven: bool,
         /// Whether it is a retransmission: out of order, and at high priority.
-        again: bool,
+        retransmit: bool,
     },
     /// The adjoint packet: follows the first window, and replies to an ADJOINT-ACK with a tick.
     Adjoint {
@@ -90,7 +90,7 @@ pub enum Body {
         sent: u32,
         /// The epoch of the ADJOINT-ACK that it replies to; 0 if none.
         epoch: u32,
-        /// As in [`Body::Data`].
+        /// The window of the sender, as in [`Body::Data`].
         window: u16,
         /// The sender has received nothing for its timeout.
         timeout: bool,
@@ -125,7 +125,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// The packet type, and its name.
+    /// Returns the packet type's code, and its name.
     const fn packet_type(&self) -> (u8, &'static str) {
         match self {
             Self::Data { .. } => (packet_type::DATA, "polo DATA"),
@@ -157,8 +157,8 @@ impl Codec for Header {
     fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
         // `extra` is the window of DATA and ADJOINT, and the count of LOSS.
         let (flags, extra) = match self.body {
-            Body::Data { window, driven, again, .. } => {
-                (flag(driven, FLAG_DRIVEN) | flag(again, FLAG_AGAIN), window)
+            Body::Data { window, driven, retransmit, .. } => {
+                (flag(driven, FLAG_DRIVEN) | flag(retransmit, FLAG_RETRANSMIT), window)
             }
             Body::Adjoint { window, timeout, .. } => (flag(timeout, FLAG_TIMEOUT), window),
             Body::AdjointAck { paused, tick, .. } => {
@@ -199,8 +199,8 @@ impl Codec for Header {
                 reader.need("a Polo DATA header", size::DATA as usize)?;
                 let len = payload_len(l4_bytes, size::DATA)?;
                 let (message_length, offset) = (reader.u32()?, reader.u32()?);
-                let (driven, again) = (has(FLAG_DRIVEN), has(FLAG_AGAIN));
-                Body::Data { message_length, offset, len, window: extra, driven, again }
+                let (driven, retransmit) = (has(FLAG_DRIVEN), has(FLAG_RETRANSMIT));
+                Body::Data { message_length, offset, len, window: extra, driven, retransmit }
             }
             packet_type::ADJOINT => {
                 reader.need("a Polo ADJOINT", size::ADJOINT as usize)?;
@@ -240,11 +240,11 @@ impl Codec for Header {
         let (_, name) = self.body.packet_type();
         Prologue::fmt_line(f, name, self.id, self.one_way)?;
         match self.body {
-            Body::Data { message_length, offset, len, window, driven, again } => {
+            Body::Data { message_length, offset, len, window, driven, retransmit } => {
                 fmt_range(f, offset, len, message_length)?;
                 write!(f, " window {window}")?;
                 f.write_str(if driven { " driven" } else { "" })?;
-                f.write_str(if again { " again" } else { "" })
+                f.write_str(if retransmit { " retransmit" } else { "" })
             }
             Body::Adjoint { message_length, sent, epoch, window, timeout } => {
                 write!(f, " sent {sent} of {message_length} window {window} epoch {epoch}")?;

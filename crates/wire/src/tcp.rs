@@ -52,7 +52,7 @@ pub struct Header {
 /// The window field counts units of 2^8 bytes (window scale 8).
 pub const WINDOW_SHIFT: u32 = 8;
 
-/// What a segment carries beside the fixed header.
+/// The part of a segment that differs between data and acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Bytes of one message. The mapping represents the framing that an application writes into the stream; segments
@@ -79,7 +79,7 @@ pub enum Body {
 }
 
 impl Header {
-    /// The message bytes carried.
+    /// Returns the message bytes that the segment carries.
     #[must_use]
     #[inline]
     pub fn payload(&self) -> Option<Slice> {

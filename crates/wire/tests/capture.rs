@@ -1,4 +1,4 @@
-//! Captures are read back by an independent reader.
+//! Reads captures back with an independent reader.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The fuzz targets' corpus, replayed without a fuzzer.
+//! Replays the fuzz targets' corpus without a fuzzer.
 
 mod checks;
 mod seeds;
@@ -48,7 +48,8 @@ fn orca() {
     replay("decode_orca", checks::orca);
 }
 
-/// Seeds of Orca's packets, truncated, concatenated, corrupted and extended: deterministic.
+/// Seeds of Orca's packets that are truncated, concatenated, corrupted and extended. The mutations are the same in each
+/// run.
 #[test]
 fn orca_packets_that_are_nearly_right() {
     let mut seeds: Vec<_> = fs::read_dir(corpus("decode_orca"))
@@ -85,7 +86,7 @@ fn orca_packets_that_are_nearly_right() {
     }
 }
 
-/// If it fails: `cargo run -p rackweave-wire --example fuzz_seeds`.
+/// If this fails, run `cargo run -p rackweave-wire --example fuzz_seeds`.
 #[test]
 fn seeds_are_up_to_date() {
     for (target, name, bytes) in seeds::all() {

@@ -71,7 +71,7 @@ fn sizes_are_those_of_the_kernel_module() {
     assert_eq!(Layout::ALL.map(Layout::ip_protocol), [146, 0xfd, 250]);
 }
 
-/// Our extension, which is the same in both layouts.
+/// The packets of our extension, which are the same in both layouts.
 #[test]
 fn streams_have_their_places_too() {
     use rackweave_wire::homa::stream::{Credit, Reason, Stream, flags};
@@ -182,7 +182,7 @@ fn of_five_acknowledged_ids_three_are_kept() {
 }
 
 #[test]
-fn data_is_as_long_as_the_packet_says() {
+fn data_has_the_length_in_the_packet() {
     let bytes = encode(Layout::Head, DATA);
     let length = |l4_bytes| match Header::decode(Layout::Head, &bytes, l4_bytes) {
         Ok((Header { body: Body::Data { segment_length, .. }, .. }, _)) => Ok(segment_length),
@@ -192,13 +192,13 @@ fn data_is_as_long_as_the_packet_says() {
     assert_eq!(length(56), Ok(0));
     assert_eq!(length(1480), Ok(1424));
     assert_eq!(length(56 + 65_535), Ok(65_535));
-    let too_long = Malformed::SegmentLength { said: 65_536, left: 65_536 };
+    let too_long = Malformed::SegmentLength { claimed: 65_536, left: 65_536 };
     assert_eq!(length(56 + 65_536), Err(too_long));
     assert_eq!(length(55), Err(truncated("a Homa DATA header", 56, 55)));
 
     let bytes = encode(Layout::Talk, DATA);
     assert!(Header::decode(Layout::Talk, &bytes, 60 + 0x102).is_ok());
-    let beyond = Malformed::SegmentLength { said: 0x102, left: 0x101 };
+    let beyond = Malformed::SegmentLength { claimed: 0x102, left: 0x101 };
     assert_eq!(Header::decode(Layout::Talk, &bytes, 60 + 0x101), Err(beyond));
 }
 

@@ -12,7 +12,7 @@ use strategies::{headers, homa_headers, layouts, packets, ports, stamped};
 
 macro_rules! define_checks {
     ($($(#[$doc:meta])* $variant:ident => $module:ident,)+) => {
-        /// The properties of these bytes as a header of any protocol.
+        /// Checks these bytes as a header of any protocol.
         fn checks_of_all(bytes: &[u8]) {
             $(checks::header::<rackweave_wire::$module::Header>(bytes);)+
         }
@@ -121,7 +121,7 @@ proptest! {
         checks::frame(&bytes);
         checks::overlay(&bytes);
         for protocol in [146, 253, 250, 6, 254, 252, 251, 17] {
-            // Most are refused; none may panic, whatever length IP claims.
+            // Most are rejected; none may panic, whatever length IP claims.
             let _ = Header::decode(protocol, &bytes, l4_bytes);
         }
     }

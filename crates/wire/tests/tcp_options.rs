@@ -30,7 +30,7 @@ fn encode(header: Header) -> Vec<u8> {
     bytes
 }
 
-/// A header of 20 bytes with these options and the ACK flag.
+/// Encodes a header of 20 bytes with these options and the ACK flag.
 fn with_options(options: &[u8]) -> Vec<u8> {
     let mut bytes = encode(header(flags::ACK, ack(0)));
     bytes[12] = (5 + options.len() as u8 / 4) << 4;
@@ -88,7 +88,7 @@ fn a_syn_offers_sack_and_a_window_scale() {
 fn other_options_are_skipped() {
     let mss_and_timestamps = [2, 4, 5, 0xb4, 1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8];
     assert_eq!(decode(&with_options(&mss_and_timestamps), 0), Ok(ack(0)));
-    // Another experiment with the same kind.
+    // The option of another experiment with the same kind.
     assert_eq!(decode(&with_options(&[253, 4, 0xf9, 0x89]), 0), Ok(ack(0)));
     // Bytes after the end of the list are padding.
     assert_eq!(decode(&with_options(&[0, 5, 77, 1]), 0), Ok(ack(0)));

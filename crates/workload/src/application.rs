@@ -20,17 +20,17 @@ pub struct Application {
 }
 
 impl Application {
-    /// Processing takes no time.
+    /// An application whose processing takes no time.
     pub const INSTANT: Self =
         Self { copy_rate: None, per_message: Span::ZERO, per_rpc: Span::ZERO };
 
-    /// Whether processing takes no time.
+    /// Returns whether processing takes no time.
     #[must_use]
     pub fn is_instant(&self) -> bool {
         *self == Self::INSTANT
     }
 
-    /// The time to copy `bytes`.
+    /// Returns the time to copy `bytes`.
     #[must_use]
     pub fn copying(&self, bytes: u64) -> Span {
         self.copy_rate.map_or(Span::ZERO, |rate| rate.span_of(bytes))
@@ -52,7 +52,7 @@ pub struct Streaming {
 pub enum StreamMode {
     /// One long-lived RPC; messages are spans of its bytes.
     OneId,
-    /// Many unary RPCs, one for each message, which the receiver puts in order: how the talk's
-    /// streaming worked at first.
+    /// Many unary RPCs, one for each message, which the receiver puts in order. This is how the talk's streaming worked
+    /// at first.
     Unary,
 }

@@ -1,4 +1,4 @@
-//! Draws the messages of a workload, host by host.
+//! Generates the messages of a workload, host by host.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::pattern::{Arrival, Exchange, Pattern, WorkloadConfig};
 use crate::sizes::{SizeDist, check_size};
 use crate::trace::Trace;
 
-/// Logical senders of an incast: more would take gigabytes for their delays.
+/// The largest number of logical senders of an incast: more would take gigabytes for their delays.
 const MAX_INCAST_SENDERS: u32 = 1 << 24;
 
 /// The messages of a workload among the hosts of a fabric.
 ///
-/// Each host draws times, sizes and destinations from streams of its own: what one host starts
-/// does not depend on the others, nor on the order in which hosts are asked.
+/// Each host draws times, sizes and destinations from random streams of its own, so that its messages depend neither on
+/// the other hosts nor on the order in which hosts are queried.
 #[derive(Clone, Debug)]
 pub struct Generator {
     shared: Arc<Shared>,
-    /// By sender, from the first of [`Peers::senders`] on.
+    /// The state of each sender, from the first of [`Peers::senders`] on.
     hosts: Vec<HostState>,
     total: Option<u64>,
 }
@@ -31,11 +31,11 @@ pub struct Generator {
 pub struct HostGenerator {
     shared: Arc<Shared>,
     host: HostId,
-    /// `None`: the host does not send.
+    /// The state of the host; `None` if it does not send.
     state: Option<HostState>,
 }
 
-/// State shared by all hosts.
+/// The state that all hosts share.
 #[derive(Debug)]
 struct Shared {
     plan: Plan,
@@ -70,7 +70,7 @@ enum HostState {
     Periodic(PeriodicHost),
     Incast(IncastHost),
     Batch(BatchHost),
-    /// The entries of the trace that are left, as indices into its order by sender.
+    /// The remaining entries of the trace, as indices into its order by sender.
     Trace(Range<u32>),
 }
 
@@ -92,7 +92,7 @@ struct ClosedLoopHost {
 #[derive(Clone, Debug)]
 struct PeriodicHost {
     first: Time,
-    /// Of all messages so far.
+    /// The bytes of all messages so far.
     bytes: u64,
     sizes: Rng,
     destinations: Rng,
@@ -101,7 +101,7 @@ struct PeriodicHost {
 #[derive(Clone, Debug)]
 struct IncastHost {
     senders: u32,
-    /// How late each of its senders is, increasing; empty: none is.
+    /// The delay of each of its senders, in increasing order; empty if there are no delays.
     late: Box<[Span]>,
     started: u64,
     sizes: Rng,
@@ -113,7 +113,7 @@ struct BatchHost {
     sizes: Rng,
 }
 
-/// Where the random streams of a workload come from.
+/// The origin of the workload's random streams.
 #[derive(Clone, Copy)]
 struct Streams {
     seed: u64,
@@ -132,7 +132,7 @@ impl Streams {
 }
 
 impl Generator {
-    /// A generator of the workload `config` among `hosts` hosts.
+    /// Creates a generator of the workload `config` among `hosts` hosts.
     ///
     /// `mean_gap` is the mean gap between the messages of one host in an open loop (see
     /// [`crate::open_loop_gap`]); other patterns need none. `stream` distinguishes the workloads of one
@@ -207,7 +207,7 @@ impl Generator {
         Ok(Self { shared: Arc::new(Shared { plan, peers, start, stop }), hosts, total })
     }
 
-    /// The next message that `host` starts; `None`: there are no more.
+    /// Returns the next message that `host` starts, or `None` if there are no more.
     ///
     /// Call it once at the start and again after each message. Times do not decrease.
     pub fn next(&mut self, host: HostId) -> Option<Arrival> {
@@ -215,14 +215,14 @@ impl Generator {
         self.hosts[index].next(&self.shared, host)
     }
 
-    /// A message that `host` started has ended (completed or failed) at `now`: in a closed loop the
-    /// next one follows.
+    /// Reports that a message which `host` started has ended (completed or failed) at `now`. In a closed loop, returns
+    /// the message that follows it.
     pub fn completed(&mut self, host: HostId, now: Time) -> Option<Arrival> {
         let index = self.shared.peers.sender_index(host)?;
         self.hosts[index].completed(&self.shared, host, now)
     }
 
-    /// The messages of `host`, from the current state of this generator.
+    /// Returns the generator for the messages of `host`, in its current state.
     #[must_use]
     pub fn of_host(&self, host: HostId) -> HostGenerator {
         let index = self.shared.peers.sender_index(host);
@@ -230,7 +230,7 @@ impl Generator {
         HostGenerator { shared: Arc::clone(&self.shared), host, state }
     }
 
-    /// Total number of messages; `None`: as many as time allows.
+    /// Returns the total number of messages, or `None` if it is limited by time only.
     #[must_use]
     pub const fn total(&self) -> Option<u64> {
         self.total
@@ -238,19 +238,19 @@ impl Generator {
 }
 
 impl HostGenerator {
-    /// As [`Generator::next`], for this host.
+    /// Returns the next message of this host; see [`Generator::next`].
     #[inline]
     pub fn next_arrival(&mut self) -> Option<Arrival> {
         self.state.as_mut()?.next(&self.shared, self.host)
     }
 
-    /// As [`Generator::completed`], for this host.
+    /// Reports the end of a message of this host; see [`Generator::completed`].
     #[inline]
     pub fn completed(&mut self, now: Time) -> Option<Arrival> {
         self.state.as_mut()?.completed(&self.shared, self.host, now)
     }
 
-    /// Whether a message that ends leads to the next one (a closed loop).
+    /// Returns whether the end of a message causes the next one (a closed loop).
     #[must_use]
     pub fn is_loop(&self) -> bool {
         matches!(self.shared.plan, Plan::ClosedLoop { .. })
@@ -263,7 +263,7 @@ impl HostState {
         let Shared { plan, peers, start, stop } = shared;
         let arrival = match (plan, self) {
             (Plan::OpenLoop { sizes, gap }, Self::OpenLoop(state)) => {
-                // The sum is of whole picoseconds: each gap is rounded, the error does not grow.
+                // The sum is in whole picoseconds: each gap is rounded, but errors do not accumulate.
                 let gap = Span((state.arrivals.exponential(*gap) + 0.5) as u64);
                 state.last = state.last.saturating_add(gap);
                 Arrival {
@@ -277,7 +277,7 @@ impl HostState {
                 state.draw(*start, host, sizes, peers)
             }
             (Plan::Periodic { sizes, rate }, Self::Periodic(state)) => {
-                // From the sum, so that roundings don't add up.
+                // The time is computed from the total, so that rounding errors do not add up.
                 let at = state.first.saturating_add(rate.span_of(state.bytes));
                 let bytes = sizes.sample(&mut state.sizes);
                 state.bytes = state.bytes.saturating_add(bytes);
@@ -303,7 +303,7 @@ impl HostState {
             (Plan::AllToAll { sizes, per_pair }, Self::Batch(state)) => {
                 let others = peers.others(host);
                 let count = *per_pair * u64::from(others);
-                // Round after round, so that no destination gets all its messages first.
+                // Messages go to one destination after another in rounds, so that none gets all its messages first.
                 state.draw(*start, count, sizes, |started| {
                     peers.after(host, (started % u64::from(others)) as u32)
                 })?
@@ -374,7 +374,7 @@ impl BatchHost {
         Self { started: 0, sizes: streams.host(host, "sizes") }
     }
 
-    /// The next of `count` messages that all start at `at`.
+    /// Returns the next of `count` messages that all start at `at`.
     fn draw(
         &mut self,
         at: Time,
@@ -391,7 +391,7 @@ impl BatchHost {
     }
 }
 
-/// [`Pattern::Incast`], with `at` from the start of the run.
+/// An incast ([`Pattern::Incast`]), with `at` counted from the start of the run.
 struct Incast<'a> {
     sizes: &'a SizeDist,
     senders: Option<u32>,
@@ -442,7 +442,7 @@ impl Incast<'_> {
     }
 }
 
-/// A plan, what its hosts draw from, and the number of messages if it is known.
+/// A plan, the state of its hosts, and the number of messages if it is known.
 type Planned = (Plan, Vec<HostState>, Option<u64>);
 
 impl Plan {
@@ -502,7 +502,7 @@ impl Plan {
             let (what, value) = ("the number of messages of the trace", entries.len() as u64);
             return Err(WorkloadError::TooMany { what, value, max });
         }
-        // A counting sort by sender, which keeps the order of time.
+        // A counting sort by sender, which preserves the order of time.
         let mut left = vec![0..0_u32; hosts as usize];
         for entry in entries {
             left[entry.src.0 as usize].end += 1;
@@ -559,7 +559,7 @@ impl Peers {
         self.senders.contains(&host.0).then(|| (host.0 - self.senders.start) as usize)
     }
 
-    /// Number of possible receivers of `host`.
+    /// Returns the number of possible receivers of `host`.
     #[inline]
     fn others(&self, host: HostId) -> u32 {
         let all = self.receivers.end - self.receivers.start;
@@ -572,7 +572,7 @@ impl Peers {
         if sends_to_itself { Err(WorkloadError::NoDestination(only)) } else { Ok(()) }
     }
 
-    /// A receiver other than `host`, uniformly.
+    /// Returns a receiver other than `host`, chosen uniformly.
     #[inline]
     fn pick(&self, host: HostId, rng: &mut Rng) -> HostId {
         let picked = self.receivers.start + rng.below(u64::from(self.others(host))) as u32;
@@ -580,7 +580,7 @@ impl Peers {
         HostId(picked + u32::from(skip))
     }
 
-    /// The `n`-th receiver after `host`, round the circle; `n` is below [`Peers::others`].
+    /// Returns the `n`-th receiver after `host` in circular order; `n` is below [`Peers::others`].
     fn after(&self, host: HostId, n: u32) -> HostId {
         let Range { start, end } = self.receivers;
         let all = u64::from(end - start);
@@ -593,7 +593,7 @@ fn check_host(what: &'static str, host: u32, hosts: u32) -> Result<(), WorkloadE
     if host < hosts { Ok(()) } else { Err(WorkloadError::NoSuchHost { what, host, hosts }) }
 }
 
-/// The product of counts that must each be at least one.
+/// Returns the product of counts that must each be at least one.
 fn product(counts: &[(&'static str, u64)]) -> Result<u64, WorkloadError> {
     let mut product = 1_u64;
     for &(what, value) in counts {

@@ -5,8 +5,8 @@
 //! - [`load`]: the mean gap between messages at a given load of the hosts' links.
 //! - [`generator`]: [`Generator`], which draws the messages of each host from its own random streams.
 //! - [`trace`]: [`Trace`], messages read from a file.
-//! - [`app`]: [`App`](app::App), the application of a host, which starts messages, answers requests and records what
-//!   became of them; and [`Collector`](app::Collector), which puts the records of all hosts together.
+//! - [`app`]: [`App`](app::App), the application of a host, which starts messages, answers requests and records how
+//!   each message ended; and [`Collector`](app::Collector), which combines the records of all hosts.
 //!
 //! ```
 //! use rackweave_core::{Framing, HostId, Rate};

@@ -6,7 +6,7 @@ use crate::error::WorkloadError;
 use crate::pattern::{LoadCounts, Pattern, WorkloadConfig};
 use crate::sizes::SizeDist;
 
-/// The mean gap between the messages of one host that puts `load` on its link.
+/// Returns the mean gap between the messages of one host that puts `load` on its link.
 ///
 /// With [`LoadCounts::Wire`] every byte on the link counts: `framing`'s headers and gaps, and
 /// `extra(size)` bytes of further traffic that a message of this size causes (grants: see [`Grants`];
@@ -38,10 +38,11 @@ pub fn open_loop_gap(
     if gap == Span::ZERO { Err(WorkloadError::NoGap) } else { Ok(gap) }
 }
 
-/// The mean gap between the messages that a host starts by a workload; `None`: it is no open loop.
+/// Returns the mean gap between the messages that a host starts under a workload, or `None` if the workload is not an
+/// open loop.
 ///
-/// Responses load a host's link as its own messages do. `grants` are what a receiver-driven transport sends besides
-/// data.
+/// Responses load a host's link as its own messages do. `grants` describes the grants that a receiver-driven transport
+/// sends in addition to data.
 ///
 /// # Errors
 /// See [`open_loop_gap`].
@@ -72,7 +73,7 @@ pub fn mean_gap(
 }
 
 pub(crate) fn check_load(load: f64) -> Result<(), WorkloadError> {
-    // Written so that NaN is refused too.
+    // This form of the condition also rejects NaN.
     if load > 0.0 && load <= 1.0 { Ok(()) } else { Err(WorkloadError::Load(load)) }
 }
 
@@ -97,7 +98,7 @@ impl Grants {
     pub const HOMA_SIGCOMM18: Self =
         Self { unscheduled_bytes: 9328, bytes_per_grant: 1442, wire_bytes_per_grant: 86 };
 
-    /// Bytes on the link of all grants of a message.
+    /// Returns the bytes on the link of all grants of a message.
     ///
     /// # Panics
     /// If `bytes_per_grant` is zero.

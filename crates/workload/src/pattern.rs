@@ -8,29 +8,29 @@ use crate::application::{Application, Streaming};
 use crate::sizes::SizeDist;
 use crate::trace::Trace;
 
-/// A workload.
+/// The configuration of a workload: which hosts send what to which hosts, and when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadConfig {
     /// The pattern of messages in time and space.
     pub pattern: Pattern,
     /// Whether messages get responses.
     pub exchange: Exchange,
-    /// Whether messages travel on streams; `None`: each by itself.
+    /// Whether messages travel on streams; with `None`, each travels separately.
     pub streaming: Option<Streaming>,
-    /// CPU cost of receiving them.
+    /// The CPU cost of receiving messages.
     pub application: Application,
-    /// No message starts before this.
+    /// The time before which no message starts.
     pub start: Span,
-    /// No message starts after this.
+    /// The time after which no message starts.
     pub stop: Span,
-    /// Only these hosts send; `None`: all. Not for a trace.
+    /// The hosts that send; `None` for all. Not supported by traces.
     pub senders: Option<Range<u32>>,
-    /// Only to these hosts is sent; `None`: all. Not for a trace or an incast.
+    /// The hosts that receive; `None` for all. Not supported by traces and incasts.
     pub receivers: Option<Range<u32>>,
 }
 
 impl WorkloadConfig {
-    /// One-way messages among all hosts, from the start of the run to its end.
+    /// Creates a workload of one-way messages among all hosts, from the start of the run to its end.
     #[must_use]
     pub const fn new(pattern: Pattern) -> Self {
         Self {
@@ -46,10 +46,10 @@ impl WorkloadConfig {
     }
 }
 
-/// Whether messages get responses.
+/// Whether and how messages are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// One-way messages.
+    /// Messages without a response.
     OneWay,
     /// Requests with a response of the same length.
     Echo,
@@ -58,7 +58,7 @@ pub enum Exchange {
 }
 
 impl Exchange {
-    /// The length of the response to a message of `bytes`; `None`: it is not answered.
+    /// Returns the length of the response to a message of `bytes`, or `None` if it is not answered.
     #[must_use]
     pub const fn response_bytes(self, bytes: u64) -> Option<u64> {
         match self {
@@ -72,9 +72,9 @@ impl Exchange {
 /// Which bytes count towards the load of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadCounts {
-    /// Every byte time of the link: headers, preamble, gaps, grants.
+    /// All time on the link counts: headers, preamble, gaps, grants.
     Wire,
-    /// Message bytes only.
+    /// Only the bytes of messages count.
     Payload,
 }
 
@@ -96,9 +96,9 @@ pub enum Pattern {
     ClosedLoop {
         /// Distribution of message sizes.
         sizes: SizeDist,
-        /// Outstanding messages per sender.
+        /// The number of outstanding messages per sender.
         outstanding: u32,
-        /// From the end of a message to the start of the next.
+        /// The time from the end of a message to the start of the next.
         think: Span,
     },
     /// Each sender starts messages at a constant rate: the next one when the bytes of those before
@@ -107,7 +107,7 @@ pub enum Pattern {
     Periodic {
         /// Distribution of message sizes.
         sizes: SizeDist,
-        /// Message bytes of each sender.
+        /// The rate of each sender, in message bytes.
         rate: Rate,
     },
     /// Many hosts send to one at the same time.
@@ -115,15 +115,15 @@ pub enum Pattern {
         /// Number of senders; `None`: every host but the receiver, once. More senders than hosts are
         /// spread over them round robin.
         senders: Option<u32>,
-        /// The receiver.
+        /// The host that receives all messages.
         receiver: HostId,
         /// Distribution of message sizes.
         sizes: SizeDist,
-        /// Messages per sender, all at once.
+        /// The number of messages per sender, all started at once.
         messages_per_sender: u64,
-        /// Start time, from the start of the workload.
+        /// The start time, counted from the start of the workload.
         at: Span,
-        /// Each sender is delayed by a random time, uniform up to this.
+        /// The upper bound of the uniformly distributed random delay of each sender.
         spread: Span,
     },
     /// Each sender sends to one receiver and each receiver receives from one sender, drawn at
@@ -131,22 +131,22 @@ pub enum Pattern {
     Permutation {
         /// Distribution of message sizes.
         sizes: SizeDist,
-        /// Messages per host.
+        /// The number of messages per host.
         messages_per_host: u64,
     },
     /// Each host sends to each other host. All messages start at once; host i begins with host i + 1.
     AllToAll {
         /// Distribution of message sizes.
         sizes: SizeDist,
-        /// Messages from each host to each other.
+        /// The number of messages from each host to each other.
         messages_per_pair: u64,
     },
-    /// Messages from a file.
+    /// Messages that were read from a file.
     Trace(Trace),
 }
 
 impl Pattern {
-    /// Its name in scenarios and errors.
+    /// Returns the name in scenarios and errors.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -160,7 +160,7 @@ impl Pattern {
         }
     }
 
-    /// Its distribution of message sizes; for a trace, whose messages are given, `None`.
+    /// Returns the distribution of message sizes, or `None` for a trace, whose messages are given.
     #[must_use]
     pub const fn sizes(&self) -> Option<&SizeDist> {
         match self {
@@ -178,10 +178,10 @@ impl Pattern {
 /// A message to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Start time.
+    /// The time at which it starts.
     pub at: Time,
-    /// The receiver.
+    /// The host that receives it.
     pub dst: HostId,
-    /// Length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
 }

@@ -1,22 +1,22 @@
-//! CSV files of numbers, with the line of every fault.
+//! A reader of CSV files of numbers, which reports the line of every error.
 
 use csv::{ByteRecord, Reader, ReaderBuilder, Trim};
 
 use crate::error::LineProblem;
 
-/// The rows of a file whose first row names its columns.
+/// The rows of a file whose first row names the columns.
 pub(crate) struct Rows<'t> {
     text: &'t [u8],
     reader: Reader<&'t [u8]>,
     record: ByteRecord,
     columns: Vec<(&'static str, usize)>,
-    /// The position up to which lines are counted, and their number.
+    /// The position up to which lines have been counted, and their number.
     counted: usize,
     line: u64,
 }
 
 impl<'t> Rows<'t> {
-    /// Finds `columns` in the header. `Err(None)`: there is no row at all.
+    /// Finds `columns` in the header. `Err(None)` means that there is no row at all.
     pub(crate) fn new(
         text: &'t [u8],
         columns: &[&'static str],
@@ -48,11 +48,11 @@ impl<'t> Rows<'t> {
 
     /// Reads the next row; false at the end.
     pub(crate) fn advance(&mut self) -> bool {
-        // With bytes in memory, rows of any width and no quotes there is nothing that can fail.
+        // The bytes are in memory, rows may have any width and quotes are disabled, so reading cannot fail.
         if !self.reader.read_byte_record(&mut self.record).unwrap_or(false) {
             return false;
         }
-        // The reader's own line is where it began to look, before blank lines and comments.
+        // The reader reports the line at which it began to search, before blank lines and comments.
         let end = (self.reader.position().byte() as usize).min(self.text.len());
         let row = self.text[..end].trim_ascii_end().len().max(self.counted);
         self.line += self.text[self.counted..row].iter().filter(|&&b| b == b'\n').count() as u64;
@@ -60,7 +60,7 @@ impl<'t> Rows<'t> {
         true
     }
 
-    /// The current row's line, from 1.
+    /// Returns the number of the current row's line, from 1.
     pub(crate) const fn line(&self) -> u64 {
         self.line
     }
@@ -76,7 +76,7 @@ impl<'t> Rows<'t> {
         Err(LineProblem::MissingColumn { column, expected })
     }
 
-    /// The value of the `n`-th wanted column, or what is `expected` of it.
+    /// Returns the value of the `n`-th required column, or an error with the `expected` format.
     pub(crate) fn value<T>(
         &self,
         n: usize,
@@ -93,7 +93,7 @@ impl<'t> Rows<'t> {
         read(value).ok_or_else(|| self.bad_value(n, expected))
     }
 
-    /// The complaint that the `n`-th wanted column is not what is `expected`.
+    /// Returns the error that the `n`-th required column does not have the `expected` format.
     pub(crate) fn bad_value(&self, n: usize, expected: &'static str) -> LineProblem {
         let (column, index) = self.columns[n];
         let value = String::from_utf8_lossy(self.record.get(index).unwrap_or_default());
@@ -106,7 +106,7 @@ fn unquoted(text: &str) -> &str {
     text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text)
 }
 
-/// Reads "1460", and "1460.0" as spreadsheets write it, up to `max`.
+/// Parses "1460", or "1460.0" as spreadsheets write it, up to `max`.
 pub(crate) fn whole_number(text: &str, max: u64) -> Option<u64> {
     let value = text.parse::<u64>().ok().or_else(|| {
         let value: f64 = text.parse().ok()?;

@@ -9,10 +9,10 @@ use crate::error::{LineProblem, SizesError, WorkloadError};
 use crate::rows::{Rows, whole_number};
 use crate::tables;
 
-/// The longest message (1 TiB): sums of sizes and of wire bytes stay far from overflowing.
+/// The longest message (1 TiB). With this limit, sums of sizes and of wire bytes cannot overflow.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 
-/// A range of sizes is summed over at most this many of its sizes.
+/// The largest number of sizes by which a range is represented in sums.
 const STRATA: u64 = 1024;
 
 /// Scales a probability to a threshold for 64 random bits.
@@ -20,7 +20,7 @@ const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
 
 /// A distribution of message sizes.
 ///
-/// Cheap to clone: clones share one table. Drawing takes constant time.
+/// It is cheap to clone, because clones share one table. Drawing takes constant time.
 #[derive(Clone, PartialEq)]
 pub struct SizeDist(Arc<Table>);
 
@@ -34,18 +34,18 @@ struct Table {
     mean: f64,
 }
 
-/// Sizes that are equally probable.
+/// A range of equally probable sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Piece {
     /// The smallest size of the piece.
     pub(crate) first: u64,
     /// The largest size of the piece.
     pub(crate) last: u64,
-    /// Probability of a size up to `last`.
+    /// The probability of a size up to `last`.
     pub(crate) cdf: f64,
 }
 
-/// A column of the alias method: below `threshold` it is its own piece, else another one.
+/// A column of the alias method: values below `threshold` select its own piece, others another piece.
 #[derive(Clone, Copy, PartialEq)]
 struct Column {
     threshold: u64,
@@ -54,23 +54,23 @@ struct Column {
     other: u32,
 }
 
-/// How a CDF continues between two points.
+/// How the CDF continues between two points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interpolation {
-    /// Nothing: only the sizes listed occur.
+    /// Only the listed sizes occur.
     Steps,
-    /// The CDF is linear between points: all sizes between two are equally probable.
+    /// The CDF is linear between points: all sizes between two points are equally probable.
     Linear,
 }
 
 impl SizeDist {
-    /// The names that [`SizeDist::named`] knows.
+    /// The names that [`SizeDist::named`] accepts.
     pub const NAMES: [&str; 7] = tables::NAMES;
 
-    /// A published distribution. Case, blanks and hyphens don't matter.
+    /// Returns a published distribution. Case, blanks and hyphens in the name are ignored.
     ///
     /// # Errors
-    /// If there is none of this name; the error lists those that there are.
+    /// If there is no distribution of this name; the error lists the existing ones.
     pub fn named(name: &str) -> Result<Self, WorkloadError> {
         let plain: String = name
             .chars()
@@ -85,20 +85,20 @@ impl SizeDist {
         Ok(Self::build(published.name, published.description, published.source, pieces))
     }
 
-    /// All messages of one size.
+    /// Returns the distribution in which all messages have one size.
     ///
     /// # Errors
-    /// If it is not from 1 to [`MAX_MESSAGE_BYTES`].
+    /// If the size is not between 1 and [`MAX_MESSAGE_BYTES`].
     pub fn fixed(bytes: u64) -> Result<Self, SizesError> {
         check_size(bytes)?;
         let pieces = vec![Piece { first: bytes, last: bytes, cdf: 1.0 }];
         Ok(Self::build(&Bytes(bytes).to_string(), "all messages of one size", "", pieces))
     }
 
-    /// All sizes from `low` to `high` equally probable.
+    /// Returns the distribution in which all sizes from `low` to `high` are equally probable.
     ///
     /// # Errors
-    /// If they are not from 1 to [`MAX_MESSAGE_BYTES`], or `low` is above `high`.
+    /// If they are not between 1 and [`MAX_MESSAGE_BYTES`], or `low` is above `high`.
     pub fn uniform(low: u64, high: u64) -> Result<Self, SizesError> {
         check_size(low)?;
         check_size(high)?;
@@ -110,11 +110,11 @@ impl SizeDist {
         Ok(Self::build(&name, "all sizes in a range equally probable", "", pieces))
     }
 
-    /// Reads a CDF: a header with the columns `size_bytes` and `cdf`, then points of
-    /// which neither size nor cdf decreases, up to a cdf of 1. Lines that begin with # don't count.
+    /// Parses a CDF: a header with the columns `size_bytes` and `cdf`, then points in which neither value decreases, up
+    /// to a cdf of 1. Lines that begin with # are ignored.
     ///
     /// # Errors
-    /// If it is not such a file; the error names the line.
+    /// If the text does not have this format; the error names the line.
     pub fn from_csv(
         text: impl AsRef<[u8]>,
         interpolation: Interpolation,
@@ -140,10 +140,10 @@ impl SizeDist {
         Ok(Self::build("custom", "a CDF read from a file", "", pieces))
     }
 
-    /// The same, but sizes above `max` become `max`.
+    /// Returns the same distribution, except that sizes above `max` become `max`.
     ///
     /// # Errors
-    /// If `max` is not from 1 to [`MAX_MESSAGE_BYTES`].
+    /// If `max` is not between 1 and [`MAX_MESSAGE_BYTES`].
     pub fn truncated(&self, max: u64) -> Result<Self, SizesError> {
         check_size(max)?;
         let table = &*self.0;
@@ -173,14 +173,14 @@ impl SizeDist {
         Ok(Self::build(&name, &table.description, &table.source, pieces))
     }
 
-    /// The same under another name (a file's).
+    /// Returns the same distribution under another name, such as that of a file.
     #[must_use]
     pub fn with_name(&self, name: &str) -> Self {
         let table = &*self.0;
         Self::build(name, &table.description, &table.source, table.pieces.clone())
     }
 
-    /// `pieces` is not empty, ordered, and its last cdf is 1.
+    /// Builds the table. `pieces` must be ordered and not empty, and the last cdf must be 1.
     fn build(name: &str, description: &str, source: &str, pieces: Vec<Piece>) -> Self {
         let columns = alias_columns(&pieces);
         let mean = probabilities(&pieces)
@@ -197,25 +197,25 @@ impl SizeDist {
         }))
     }
 
-    /// The name of the distribution.
+    /// Returns the name of the distribution.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// A short description.
+    /// Returns a short description.
     #[must_use]
     pub fn description(&self) -> &str {
         &self.0.description
     }
 
-    /// Where it was published; empty if it was not.
+    /// Returns the publication; empty if there is none.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.0.source
     }
 
-    /// Draws a size (the alias method).
+    /// Draws a size by the alias method.
     #[inline]
     #[must_use]
     pub fn sample(&self, rng: &mut Rng) -> u64 {
@@ -223,7 +223,7 @@ impl SizeDist {
         if let [only] = columns {
             return only.draw(rng);
         }
-        // The high half of the product picks the column; the low half, still uniform, decides in it.
+        // The high half of the product selects the column; the low half, still uniform, decides within it.
         let product = u128::from(rng.next_u64()) * columns.len() as u128;
         let column = columns[(product >> 64) as usize];
         if (product as u64) < column.threshold {
@@ -233,16 +233,16 @@ impl SizeDist {
         }
     }
 
-    /// The mean size in bytes.
+    /// Returns the mean size in bytes.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.0.mean
     }
 
-    /// The smallest size that is not exceeded with probability `p` (cut to 0..=1).
+    /// Returns the smallest size that is not exceeded with probability `p` (clamped to 0..=1).
     #[must_use]
     pub fn quantile(&self, p: f64) -> u64 {
-        // A p that was meant to be exactly a point's cdf must find that point.
+        // If `p` was meant to be exactly the cdf of a point, that point must be found despite rounding.
         let p = p - 1e-12;
         let pieces = &self.0.pieces;
         let at = pieces.partition_point(|piece| piece.cdf < p).min(pieces.len() - 1);
@@ -256,7 +256,7 @@ impl SizeDist {
         piece.first + rank.clamp(1, piece.count()) - 1
     }
 
-    /// The probability of a size of at most `size`.
+    /// Returns the probability of a size of at most `size`.
     #[must_use]
     pub fn cdf(&self, size: u64) -> f64 {
         let pieces = &self.0.pieces;
@@ -271,19 +271,19 @@ impl SizeDist {
         }
     }
 
-    /// The largest size.
+    /// Returns the largest size.
     #[must_use]
     pub fn max(&self) -> u64 {
         self.0.pieces.last().map_or(0, |piece| piece.last)
     }
 
-    /// The expectation of a function of the size, over [`SizeDist::points`].
+    /// Returns the expectation of a function of the size, over [`SizeDist::points`].
     #[must_use]
     pub fn mean_of(&self, function: impl Fn(u64) -> f64) -> f64 {
         self.points().map(|(size, probability)| probability * function(size)).sum()
     }
 
-    /// Sizes, increasing, and their probabilities. Of a range of more than 1024 sizes, each of
+    /// Iterates over sizes, in increasing order, and their probabilities. In a range of more than 1024 sizes, each of
     /// 1024 equal parts is represented by its middle.
     pub fn points(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         let pieces = &self.0.pieces;
@@ -327,7 +327,7 @@ fn probabilities(pieces: &[Piece]) -> impl Iterator<Item = f64> + '_ {
     })
 }
 
-/// Vose's construction of the alias method's table.
+/// Constructs the table of the alias method by Vose's algorithm.
 fn alias_columns(pieces: &[Piece]) -> Vec<Column> {
     let n = pieces.len();
     let mut shares: Vec<f64> = probabilities(pieces).map(|p| p * n as f64).collect();
@@ -352,7 +352,7 @@ fn alias_columns(pieces: &[Piece]) -> Vec<Column> {
             small.push(more);
         }
     }
-    // What is left over is 1 but for rounding: it keeps its whole column.
+    // The remaining columns are 1 except for rounding, so they keep their whole column.
     columns
 }
 
@@ -360,7 +360,7 @@ pub(crate) fn check_size(bytes: u64) -> Result<(), SizesError> {
     if (1..=MAX_MESSAGE_BYTES).contains(&bytes) { Ok(()) } else { Err(SizesError::Size(bytes)) }
 }
 
-/// Reads the point in the current row, which must not be below the one before.
+/// Reads the point in the current row, which must not be below the previous one.
 fn read_point(rows: &Rows<'_>, before: u64, cdf_before: f64) -> Result<(u64, f64), LineProblem> {
     const SIZE: &str = "a whole number of bytes, at most 2^40";
     const CDF: &str = "a number from 0 to 1";
@@ -381,7 +381,7 @@ fn read_point(rows: &Rows<'_>, before: u64, cdf_before: f64) -> Result<(u64, f64
     Ok((size, cdf))
 }
 
-/// Pieces of the CDF through `points`, which don't decrease and end near a cdf of 1.
+/// Returns the pieces of the CDF through `points`, which must not decrease and must end near a cdf of 1.
 pub(crate) fn pieces_of(points: &[(u64, f64)], interpolation: Interpolation) -> Vec<Piece> {
     let total = points.last().map_or(1.0, |&(_, cdf)| cdf);
     let mut pieces = Vec::new();
@@ -389,7 +389,8 @@ pub(crate) fn pieces_of(points: &[(u64, f64)], interpolation: Interpolation) -> 
     for &(size, cdf) in points {
         if cdf > cdf_before {
             let first = match (interpolation, before) {
-                // The sizes above the point before: at whole bytes the CDF is then the line itself.
+                // The range begins above the size of the previous point, so that the CDF at whole bytes is the line
+                // itself.
                 (Interpolation::Linear, Some(before)) if before < size => before + 1,
                 _ => size,
             };

@@ -1,16 +1,15 @@
-//! Published size distributions, each as the rule that generates its points.
+//! Published size distributions, each given by the rule that generates its points.
 //!
-//! W1 to W5 are those of the Homa papers: Montazeri, Li, Alizadeh, Ousterhout, "Homa: A
-//! Receiver-Driven Low-Latency Transport Protocol Using Network Priorities", SIGCOMM 2018, figure 1,
-//! and Ousterhout, "A Linux Kernel Implementation of the Homa Transport Protocol", USENIX ATC 2021.
-//! Both draw from a few hundred points. The points follow rules, so that some dozens of
-//! numbers give all of them.
+//! W1 to W5 are those of the Homa papers: Montazeri, Li, Alizadeh, Ousterhout, "Homa: A Receiver-Driven Low-Latency
+//! Transport Protocol Using Network Priorities", SIGCOMM 2018, figure 1, and Ousterhout, "A Linux Kernel Implementation
+//! of the Homa Transport Protocol", USENIX ATC 2021. Both draw from a few hundred points. The points follow rules, so
+//! that a few dozen numbers reproduce all of them.
 
 use core::ops::RangeInclusive;
 
 use crate::sizes::{Interpolation, Piece, pieces_of};
 
-/// A published distribution.
+/// A published distribution and its origin.
 pub(crate) struct Published {
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
@@ -18,9 +17,9 @@ pub(crate) struct Published {
     pub(crate) curve: Curve,
 }
 
-/// The rule behind a distribution's points.
+/// The rule that generates a distribution's points.
 pub(crate) enum Curve {
-    /// [`memcached`].
+    /// The model of [`memcached`].
     Memcached,
     /// Rows (size, points, cdf): from row to row `points` equally probable sizes, the last being the
     /// row's, with equally spaced reciprocals.
@@ -33,7 +32,7 @@ pub(crate) enum Curve {
     Linear(&'static [(u64, f64)]),
 }
 
-/// A line from one (packets, cdf) to another, cut into equal steps and read at some of them.
+/// A line from one (packets, cdf) to another, divided into equal steps and read at some of them.
 pub(crate) struct Packets {
     from: (u32, f64),
     to: (u32, f64),
@@ -47,7 +46,7 @@ impl Packets {
     }
 }
 
-/// The names, as users write them.
+/// The names as users write them.
 pub(crate) const NAMES: [&str; 7] = ["W1", "W2", "W3", "W4", "W5", "websearch", "datamining"];
 
 pub(crate) static PUBLISHED: [Published; 7] = [
@@ -100,7 +99,7 @@ pub(crate) static PUBLISHED: [Published; 7] = [
     },
 ];
 
-/// W2: each octave has ten points.
+/// W2, in which each octave has ten points.
 static W2: [(u64, u32, f64); 17] = [
     (8, 1, 0.170107628),
     (32, 1, 0.189008475),
@@ -121,7 +120,7 @@ static W2: [(u64, u32, f64); 17] = [
     (3_529_904, 10, 1.0),
 ];
 
-/// W3: each octave has about 1.3 times the points of the one below.
+/// W3, in which each octave has about 1.3 times the points of the one below.
 static W3: [(u64, u32, f64); 17] = [
     (8, 1, 0.064882623),
     (32, 1, 0.097323934),
@@ -191,7 +190,7 @@ static W4: [(u64, f64); 46] = [
     (10_000_000, 1.0),
 ];
 
-/// W5: the first 248 packet counts one by one, then in steps of 2.5 thousandths of the messages.
+/// W5: the first 248 packet counts individually, then in steps of 2.5 thousandths of the messages.
 ///
 /// Above a cdf of 0.9 a new line begins at 6667 packets. In the DCTCP table the cdf there
 /// is 0.97, a difference that makes W5's mean 1.5 times [`WEB_SEARCH`]'s.
@@ -209,7 +208,7 @@ static W5: [Packets; 11] = [
     Packets::every((6667, 0.9), (20_000, 1.0), 40),
 ];
 
-/// The first two points are one size: the smallest messages all have it.
+/// The first two points have the same size, which is that of all the smallest messages.
 static WEB_SEARCH: [(u64, f64); 12] = [
     (6, 0.0),
     (6, 0.15),
@@ -275,7 +274,7 @@ fn memcached() -> Vec<Piece> {
         let cdf = if i == STEPS { 1.0 } else { 0.47 + 0.53 * (1.0 - above) };
         // The first size is 16 and the last 100,000, whatever the rounding of pow.
         let size = (size + 1e-6) as u64;
-        // Neighbours that round to one size are one point.
+        // Adjacent points that round to the same size are one point.
         points.pop_if(|last| last.0 == size);
         points.push((size, cdf));
     }

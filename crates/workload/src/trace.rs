@@ -1,4 +1,4 @@
-//! Messages from a file.
+//! Traces: messages that are read from a file.
 
 use std::sync::Arc;
 
@@ -8,31 +8,31 @@ use crate::error::{LineProblem, TraceError};
 use crate::rows::{Rows, whole_number};
 use crate::sizes::MAX_MESSAGE_BYTES;
 
-/// The columns of a trace for which the time's unit may differ.
+/// The time columns that a trace may have, with their units in picoseconds.
 const TIME_COLUMNS: [(&str, f64); 5] =
     [("time_us", 1e6), ("time_ns", 1e3), ("time_ps", 1.0), ("time_ms", 1e9), ("time_s", 1e12)];
 const EXPECTED: &str = "time_us,source,destination,bytes";
-/// A hundred days, in picoseconds: far from where times overflow.
+/// A hundred days in picoseconds, which is far from overflowing.
 const MAX_TIME_PS: f64 = 100.0 * 86_400.0 * 1e12;
 
 /// One message of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEntry {
-    /// When it starts, from the start of the workload.
+    /// The start time, counted from the start of the workload.
     pub at: Span,
     /// The sending host.
     pub src: HostId,
     /// The receiving host.
     pub dst: HostId,
-    /// Length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
 }
 
-/// Messages in the order of their start. Cheap to clone: clones share them.
+/// Messages in the order of their start. It is cheap to clone, because clones share them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     entries: Arc<[TraceEntry]>,
-    /// The highest host, and where it occurs first: whether hosts exist is asked later.
+    /// The highest host number and its first occurrence, by which hosts are validated later.
     highest: (u32, Place),
 }
 
@@ -43,10 +43,10 @@ enum Place {
 }
 
 impl Trace {
-    /// A trace of these messages; they need not be in order.
+    /// Creates a trace of these messages, which may be in any order.
     ///
     /// # Errors
-    /// If there are none, or one is empty, too long, or sent by a host to itself.
+    /// If there are no messages, or one is empty, too long, or sent by a host to itself.
     pub fn new(entries: Vec<TraceEntry>) -> Result<Self, TraceError> {
         let mut highest = None;
         for (index, entry) in entries.iter().enumerate() {
@@ -56,13 +56,13 @@ impl Trace {
         Self::sorted(entries, highest)
     }
 
-    /// Reads a trace: a header with the columns `time_us` (or `time_ns`, `time_ps`, `time_ms`,
-    /// `time_s`), `source`, `destination` and `bytes`, then a line a message. Times may have
-    /// decimals and need not be in order: traces are often put together from several
-    /// hosts' files. Messages of equal time keep their order. Lines that begin with # don't count.
+    /// Parses a trace: a header with the columns `time_us` (or `time_ns`, `time_ps`, `time_ms`, `time_s`), `source`,
+    /// `destination` and `bytes`, then one line per message. Times may have decimals and need not be in order, because
+    /// traces are often combined from the files of several hosts. Messages with equal times keep their order. Lines
+    /// that begin with # are ignored.
     ///
     /// # Errors
-    /// If it is not such a file; the error names the line.
+    /// If the text does not have this format; the error names the line.
     pub fn from_csv(text: impl AsRef<[u8]>) -> Result<Self, TraceError> {
         let text = text.as_ref();
         let at_line = |line, problem| TraceError::Line { line, problem };
@@ -87,13 +87,13 @@ impl Trace {
         Ok(Self { entries: entries.into(), highest })
     }
 
-    /// The messages, in the order of their start.
+    /// Returns the messages in the order of their start.
     #[must_use]
     pub fn entries(&self) -> &[TraceEntry] {
         &self.entries
     }
 
-    /// Checks that all its hosts are below `hosts`.
+    /// Checks that all host numbers are below `hosts`.
     ///
     /// # Errors
     /// If one is not; the error names its line.
@@ -115,7 +115,7 @@ fn open(text: &[u8]) -> Result<(Rows<'_>, f64), Option<(u64, LineProblem)>> {
     for (time, scale) in TIME_COLUMNS {
         match Rows::new(text, &[time, "source", "destination", "bytes"], EXPECTED) {
             Ok(rows) => return Ok((rows, scale)),
-            // The error about the first unit, unless it is only that the file uses another unit.
+            // Report the error for the first unit, unless the file only uses another unit.
             Err(Some((line, LineProblem::MissingColumn { column, expected }))) => {
                 if column != time {
                     return Err(Some((line, LineProblem::MissingColumn { column, expected })));

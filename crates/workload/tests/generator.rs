@@ -51,7 +51,7 @@ fn refused(config: &WorkloadConfig, hosts: u32) -> String {
     Generator::new(config, hosts, Some(GAP), 1, 0, 0).unwrap_err().to_string()
 }
 
-/// The next messages of a host, `limit` at most.
+/// Returns the next messages of a host, at most `limit`.
 fn drain(generator: &mut Generator, host: u32, limit: usize) -> Vec<Arrival> {
     std::iter::from_fn(|| generator.next(HostId(host))).take(limit).collect()
 }
@@ -65,10 +65,10 @@ fn poisson_gaps_have_their_mean_and_variance() {
     let count = gaps.len() as f64;
     let mean = gaps.iter().sum::<f64>() / count;
     let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / count;
-    // Of exponential gaps in units of their mean; four standard errors.
+    // The gaps are exponential, in units of their mean; the bound is four standard errors.
     assert!((mean - 1.0).abs() < 4.0 / count.sqrt(), "{mean}");
     assert!((variance - 1.0).abs() < 4.0 * (8.0 / count).sqrt(), "{variance}");
-    // Without memory: a gap says nothing of the next.
+    // The process is memoryless: a gap is uncorrelated with the next one.
     let products = gaps.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean));
     let correlation = products.sum::<f64>() / count / variance;
     assert!(correlation.abs() < 4.0 / count.sqrt(), "{correlation}");
@@ -98,7 +98,7 @@ fn same_seed_same_messages() {
     }
 }
 
-/// Fixed values: whatever changes them changes every result and must be seen.
+/// The values are fixed: a change of them would change every result and must not go unnoticed.
 #[test]
 fn messages_are_portable() {
     let drawn = drain(&mut generator(&open_loop(), 4), 2, 3);
@@ -118,12 +118,12 @@ fn hosts_do_not_disturb_each_other() {
         })
         .collect();
     assert_eq!(single, among);
-    // More hosts: other destinations, but the same times and sizes.
+    // With more hosts, destinations change, but times and sizes do not.
     let mut more = generator(&open_loop(), 400);
     let more = drain(&mut more, 2, 100);
     let times = |messages: &[Arrival]| messages.iter().map(|m| (m.at, m.bytes)).collect::<Vec<_>>();
     assert_eq!(times(&single), times(&more));
-    // Other senders do not matter either.
+    // Other senders have no effect either.
     let mut config = open_loop();
     config.senders = Some(2..3);
     assert_eq!(drain(&mut generator(&config, 4), 2, 100), single);
@@ -253,9 +253,9 @@ fn ranges_restrict_who_sends_to_whom() {
 #[allow(clippy::too_many_lines, reason = "a table")]
 fn what_cannot_be_run_is_refused() {
     assert_eq!(refused(&open_loop(), 0), "the workload has no hosts");
-    assert_eq!(refused(&open_loop(), 1), "host 0 has nobody to send to but itself");
-    assert_eq!(refused(&permutation(1), 1), "host 0 has nobody to send to but itself");
-    assert_eq!(refused(&all_to_all(1), 1), "host 0 has nobody to send to but itself");
+    assert_eq!(refused(&open_loop(), 1), "host 0 has no destination other than itself");
+    assert_eq!(refused(&permutation(1), 1), "host 0 has no destination other than itself");
+    assert_eq!(refused(&all_to_all(1), 1), "host 0 has no destination other than itself");
     for load in [0.0, 1.5, f64::NAN] {
         let pattern = Pattern::OpenLoop { sizes: sizes(), load, counts: LoadCounts::Payload };
         let message = refused(&WorkloadConfig::new(pattern), 4);
@@ -282,13 +282,13 @@ fn what_cannot_be_run_is_refused() {
     );
     assert_eq!(
         refused(&incast(Some(u32::MAX), 1, Span::ZERO), 4),
-        "the number of senders is 4294967295, more than the 16777216 that are possible"
+        "the number of senders is 4294967295, above the maximum of 16777216"
     );
     assert_eq!(refused(&permutation(0), 4), "the number of messages per host must be at least 1");
     assert_eq!(
         refused(&all_to_all(u64::MAX), 4),
-        "the number of messages per pair is 18446744073709551615, more than the \
-         1537228672809129301 that are possible"
+        "the number of messages per pair is 18446744073709551615, above the maximum of \
+         1537228672809129301"
     );
     config = incast(None, 1, Span::from_us(10));
     config.stop = Span::from_us(14);
@@ -310,7 +310,10 @@ fn what_cannot_be_run_is_refused() {
     assert_eq!(refused(&config, 4), "the range of senders, 3..3, is empty");
     config = permutation(1);
     config.receivers = Some(0..3);
-    assert_eq!(refused(&config, 4), "a permutation needs as many receivers as senders, not 4 to 3");
+    assert_eq!(
+        refused(&config, 4),
+        "a permutation requires equal numbers of senders and receivers, not 4 and 3"
+    );
     config = open_loop();
     config.exchange = Exchange::Respond(0);
     assert_eq!(refused(&config, 4), "a message size must be from 1 to 1099511627776 bytes, not 0");
@@ -397,7 +400,7 @@ fn a_constant_rate_is_kept_to_the_picosecond() {
     }
     firsts.dedup();
     assert_eq!(firsts.len(), 4, "nobody is in step");
-    // Of any sizes, the mean is exact: 1 Gbps for ten seconds is 1.25 GB.
+    // For any sizes, the mean is exact: 1 Gbps for ten seconds is 1.25 GB.
     let sizes = SizeDist::named("W3").unwrap();
     let pattern = Pattern::Periodic { sizes, rate: Rate::from_gbps(1) };
     let config = WorkloadConfig::new(pattern);
@@ -408,5 +411,5 @@ fn a_constant_rate_is_kept_to_the_picosecond() {
     assert!((1_249_000_000..1_260_000_000).contains(&bytes), "{bytes}");
     let none = Pattern::Periodic { sizes: SizeDist::fixed(1).unwrap(), rate: Rate(0) };
     let error = Generator::new(&WorkloadConfig::new(none), 2, None, 1, 0, 0).unwrap_err();
-    assert_eq!(error.to_string(), "messages at a constant rate need a rate above 0");
+    assert_eq!(error.to_string(), "a constant rate must be above 0");
 }

@@ -1,4 +1,4 @@
-//! Size distributions: the published figures, drawing, and what is refused.
+//! Size distributions: the published figures, drawing, and invalid input.
 
 use proptest::prelude::*;
 use rackweave_core::{Framing, Rate, Rng, Span};
@@ -159,7 +159,7 @@ fn csv_both_ways() {
     let linear = SizeDist::from_csv(text, Interpolation::Linear).unwrap();
     assert_eq!((linear.cdf(100), linear.cdf(200), linear.cdf(300)), (0.25, 0.25, 0.625));
     assert_near(linear.mean(), 0.25 * 100.0 + 0.75 * 300.5, 1e-12, "mean");
-    // The usual first row of an interpolated table: nothing up to 0 bytes.
+    // An interpolated table usually begins with a row for 0 bytes.
     let linear = SizeDist::from_csv("size_bytes,cdf\r\n0,0\r\n10,1\r\n", Interpolation::Linear);
     assert_eq!(linear.unwrap().points().count(), 10);
     let quoted = SizeDist::from_csv("\u{feff}\"size_bytes\",\"cdf\"\n9,1\n", Interpolation::Steps);

@@ -1,4 +1,4 @@
-//! Traces: reading, order, and what is refused.
+//! Traces: parsing, order, and invalid input.
 
 use proptest::prelude::*;
 use rackweave_core::{HostId, Span, Time};
@@ -119,7 +119,7 @@ fn a_huge_trace_is_read() {
     text += "oops,0,1,5\n";
     let error = Trace::from_csv(&text).unwrap_err().to_string();
     assert!(error.starts_with("line 200002: `oops`"), "{error}");
-    // One line of megabytes is no reason for a message of megabytes.
+    // One long line must not cause an equally long error message.
     let error = Trace::from_csv(format!("{HEADER}{}", "9".repeat(3 << 20))).unwrap_err();
     assert!(error.to_string().len() < 200, "{error}");
 }

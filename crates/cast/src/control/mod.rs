@@ -1,10 +1,12 @@
-//! The control socket of a running agent: a Unix socket by which local applications send and receive streams, one connection for each.
+//! The control socket of a running agent: a Unix socket through which local applications send and receive streams, one
+//! connection for each.
 //!
-//! The first line is JSON. `{"send": {"to": ["192.0.2.7:6722"], "name": "log"}}` is followed by the stream's bytes until the application
-//! shuts down its writing end; a line of JSON with the outcome comes back. After `{"receive": {}}` the agent writes the bytes of the next
-//! stream, each chunk when its hash has been verified. `{"sessions": {}}` is answered by one line of JSON that describes all sessions.
-//! `cast send` and `cast receive` on an agent's host pass whole streams of files in this way ([`Records`], [`stream`]). Nothing is dropped:
-//! a slow reader delays the sender, or is detached from the group and served by unicast.
+//! The first line is JSON. `{"send": {"to": ["192.0.2.7:6722"], "name": "log"}}` is followed by the stream's bytes
+//! until the application shuts down its writing end; the agent answers with the outcome as one line of JSON. After
+//! `{"receive": {}}` the agent writes the bytes of the next stream, each chunk as soon as its hash is verified.
+//! `{"sessions": {}}` is answered by one line of JSON that describes all sessions. On an agent's host, `cast send` and
+//! `cast receive` transfer whole streams of files in this way ([`Records`], [`stream`]). Nothing is dropped: a slow
+//! reader delays the sender, or is detached from the group and served by unicast.
 
 mod request;
 pub mod stream;
@@ -24,7 +26,7 @@ use self::request::parse;
 pub use self::request::{ReceiveRequest, Records, Request, SendRequest, fingerprint};
 use crate::wake::Waker;
 
-/// The longest first line.
+/// The longest first line, in bytes.
 const MAX_LINE: usize = 1 << 16;
 
 /// How long a connection may take to send its first line.
@@ -33,11 +35,11 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why a control socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlSocketError {
-    /// Another process listens at this path.
-    #[error("another agent listens at {0}")]
+    /// Another process is listening at this path.
+    #[error("another agent is listening at {0}")]
     InUse(PathBuf),
     /// The system refuses to bind the socket or to start its thread.
-    #[error("cannot listen at {path}: {source}")]
+    #[error("cannot listen on {path}: {source}")]
     Listen {
         /// The socket's path.
         path: PathBuf,
@@ -54,7 +56,7 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Binds the socket, replacing one that no process listens at any more. The waker is woken by each request.
+    /// Binds the socket, replacing one that no process listens on any more. Each request wakes the waker.
     ///
     /// # Errors
     /// See [`ControlSocketError`].
@@ -76,7 +78,8 @@ impl ControlSocket {
         let thread = builder.spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else {
-                    // Most likely the process is out of file descriptors: retrying at once would only keep a core busy.
+                    // The process is probably out of file descriptors, and retrying immediately would only keep a core
+                    // busy.
                     #[expect(
                         clippy::disallowed_methods,
                         reason = "a thread that waits for the system"
@@ -86,7 +89,7 @@ impl ControlSocket {
                 };
                 let (send, waker) = (send.clone(), waker.clone());
                 let builder = std::thread::Builder::new().name("cast request".into());
-                // Without a thread for it, the connection is closed.
+                // If the thread cannot be started, the connection is closed.
                 let _ = builder.spawn(move || read_request(stream, &send, &waker));
             }
         });
@@ -94,8 +97,8 @@ impl ControlSocket {
         Ok(Self { path: path.to_owned(), requests })
     }
 
-    /// The next request, and the connection that it came by: the rest of what the application writes is still to be read from it, and
-    /// the answer goes back by it.
+    /// Returns the next request and its connection. The rest of what the application writes can still be read from the
+    /// connection, and the answer is written to it.
     #[must_use]
     pub fn poll(&self) -> Option<(Request, UnixStream)> {
         self.requests.try_recv().ok()
@@ -104,7 +107,7 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // If it stays, the next agent replaces it.
+        // If the file stays, the next agent replaces it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -123,15 +126,15 @@ fn read_request(mut stream: UnixStream, send: &Sender<(Request, UnixStream)>, wa
     }
 }
 
-/// Whether an application has closed its connection; shutting down only the writing end does not count.
+/// Returns whether an application has closed its connection. Shutting down only the writing end does not count.
 #[must_use]
-pub fn has_left(stream: &UnixStream) -> bool {
+pub fn is_disconnected(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::empty())];
     poll(&mut fds, Some(&Timespec::default())).is_ok()
         && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// Sends an application the outcome and closes the connection: what it still writes fails.
+/// Sends an application the outcome and closes the connection: further writes of the application fail.
 pub fn dismiss(stream: &mut UnixStream, document: &Value) {
     answer(stream, document);
     // It fails if the application has closed the connection already.
@@ -145,7 +148,7 @@ pub fn answer(stream: &mut UnixStream, document: &Value) {
     let _ = stream.write_all(format!("{document}\n").as_bytes());
 }
 
-/// Reads byte by byte, so that what follows the line stays unread.
+/// Reads byte by byte, so that everything after the line stays unread.
 fn first_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut line = Vec::new();
@@ -194,7 +197,7 @@ mod tests {
     fn a_first_line_that_does_not_end_is_not_kept() {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
         let writer = std::thread::spawn(move || {
-            // Until it is hung up.
+            // Write until the other end closes the connection.
             while theirs.write_all(&[b'{'; 4096]).is_ok() {}
         });
         let error = first_line(&mut ours).unwrap_err();
@@ -235,11 +238,11 @@ mod tests {
     #[test]
     fn a_closed_connection_differs_from_a_silent_one() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        assert!(!has_left(&ours));
+        assert!(!is_disconnected(&ours));
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
-        assert!(!has_left(&ours));
+        assert!(!is_disconnected(&ours));
         drop(theirs);
-        assert!(has_left(&ours));
+        assert!(is_disconnected(&ours));
     }
 
     #[test]

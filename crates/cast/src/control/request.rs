@@ -11,23 +11,23 @@ use crate::format::check_path;
 /// A request to send the stream that follows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendRequest {
-    /// The receivers.
+    /// The addresses of the receivers.
     pub to: Vec<SocketAddr>,
     /// The file name for receivers; unused with `records`.
     pub name: String,
-    /// How packets reach all receivers; `None`: the agent chooses.
+    /// How packets reach all receivers; the agent chooses if it is `None`.
     pub spread: Option<Spread>,
-    /// The rate that is never exceeded.
+    /// An upper limit on the sending rate.
     pub rate: Option<Rate>,
-    /// The largest IP packet in bytes.
+    /// The largest IP packet in bytes; `None` for the MTU of the route.
     pub mtu: Option<u32>,
-    /// The bytes are those of a whole stream of records, not of one file.
+    /// Set if the bytes are a whole stream of records instead of the content of one file.
     pub records: Option<Records>,
-    /// The [`fingerprint`] of the key that the agent must have.
+    /// The [`fingerprint`] of the key that the agent must have; `None` to require no particular key.
     pub key: Option<String>,
 }
 
-/// A stream of [records](crate::format), as `cast send` makes it of files.
+/// A stream of [records](crate::format), as `cast send` creates it from files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Records {
     /// The identity of its content.
@@ -41,11 +41,12 @@ pub struct Records {
 /// A request to receive the next stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveRequest {
-    /// The application takes a whole stream of records ([`take`](super::stream::take)), not the bytes of one file.
+    /// Whether the application receives a whole stream of records ([`receive`](super::stream::receive)) instead of the bytes
+    /// of one file.
     pub records: bool,
-    /// Only streams from these hosts; empty: from all hosts that the agent admits.
+    /// Accept streams from these hosts only; if empty, from all hosts that the agent admits.
     pub from: Vec<IpAddr>,
-    /// The [`fingerprint`] of the key that the agent must have.
+    /// The [`fingerprint`] of the key that the agent must have; `None` to require no particular key.
     pub key: Option<String>,
 }
 
@@ -60,7 +61,7 @@ pub enum Request {
     Sessions,
 }
 
-/// A digest of a key, by which both ends of a control socket check that they have the same one.
+/// Returns a digest of a key, by which both ends of a control socket check that they have the same key.
 #[must_use]
 pub fn fingerprint(secret: &[u8]) -> String {
     let hash = blake3::derive_key("rackweave 2026 cast control socket", secret);
@@ -68,7 +69,7 @@ pub fn fingerprint(secret: &[u8]) -> String {
 }
 
 impl SendRequest {
-    /// The request as a JSON object: the first line of the connection.
+    /// Returns the request as a JSON object: the first line of the connection.
     #[must_use]
     pub fn line(&self) -> Value {
         let to: Vec<_> = self.to.iter().map(ToString::to_string).collect();
@@ -94,7 +95,7 @@ impl SendRequest {
 }
 
 impl ReceiveRequest {
-    /// The request as a JSON object: the first line of the connection.
+    /// Returns the request as a JSON object: the first line of the connection.
     #[must_use]
     pub fn line(&self) -> Value {
         let from: Vec<_> = self.from.iter().map(ToString::to_string).collect();
@@ -106,7 +107,7 @@ impl ReceiveRequest {
     }
 }
 
-/// Reads an optional member; an error if it is there and not `what` it must be.
+/// Reads an optional member. It is an error if the member exists but is not `what` it must be.
 fn optional<T>(
     map: &Map<String, Value>,
     key: &str,

@@ -1,8 +1,9 @@
-//! A whole stream of records over a control socket: the agent's end is a [`Sink`], the application's end is [`take`].
+//! A whole stream of records over a control socket: the agent's end is a [`Sink`], the application's end is [`receive`].
 //!
-//! The agent writes a line of JSON, `{"stream": "...", "from": "ADDR:PORT"}`. The application answers `{"at": N}`, the first byte that it
-//! needs, or `{"error": "..."}`. Then come blocks, each behind its length in 4 bytes, and each is answered by one byte: more, complete, or
-//! wrong. The sender thus learns that a receiver is complete only once the application is.
+//! The agent writes a line of JSON, `{"stream": "...", "from": "ADDR:PORT"}`. The application answers `{"at": N}`, the
+//! offset of the first byte that it needs, or `{"error": "..."}`. Then the agent sends blocks, each preceded by its
+//! length in 4 bytes, and the application answers each with one byte: more, complete, or wrong. The sender therefore
+//! sees a receiver as complete only once the application is.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -23,7 +24,8 @@ const MAX_BLOCK: usize = 1 << 24;
 /// The longest line of JSON.
 const MAX_LINE: u64 = 1 << 16;
 
-/// How long the agent waits for an application to close its end, so that the next one does not find its files locked.
+/// How long the agent waits for an application to close its end, so that the next application does not find its files
+/// locked.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The agent's end of a stream.
@@ -53,7 +55,7 @@ impl StreamSink {
 
 impl Drop for StreamSink {
     fn drop(&mut self) {
-        // If the application has closed the connection, reading ends at once.
+        // If the application has closed the connection, reading ends immediately.
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         let _ = self.stream.set_read_timeout(Some(CLOSE_TIMEOUT));
         let mut rest = [0; 64];
@@ -91,10 +93,10 @@ impl Sink for StreamSink {
     }
 }
 
-/// Reads a line of JSON. What follows it stays unread.
+/// Reads a line of JSON and leaves everything after it unread.
 fn read_line(stream: &UnixStream) -> io::Result<Value> {
     let mut line = Vec::new();
-    // A buffer would swallow what follows the line.
+    // A larger buffer would also read bytes after the line.
     let mut reader = BufReader::with_capacity(1, stream).take(MAX_LINE);
     reader.read_until(b'\n', &mut line)?;
     if line.is_empty() {
@@ -103,7 +105,7 @@ fn read_line(stream: &UnixStream) -> io::Result<Value> {
     serde_json::from_slice(&line).map_err(Into::into)
 }
 
-/// A stream that an agent offers.
+/// A stream that an agent offers to an application.
 #[derive(Debug)]
 pub struct Offered {
     /// The identity of its content.
@@ -113,11 +115,10 @@ pub struct Offered {
     socket: UnixStream,
 }
 
-/// Waits until the agent offers a stream on a connection that has sent a [`ReceiveRequest`](super::ReceiveRequest). The inner `Err` is the
-/// agent's reason to refuse the request.
-///
+/// Waits until the agent offers a stream on a connection that has sent a [`ReceiveRequest`](super::ReceiveRequest). The
+/// inner `Err` is the agent's reason for refusing the request.
 /// # Errors
-/// If the agent closes the connection or answers something else.
+/// If the agent closes the connection or violates the protocol.
 pub fn wait(socket: UnixStream) -> io::Result<Result<Offered, String>> {
     let offer = read_line(&socket)?;
     if let Some(error) = offer.get("error").and_then(Value::as_str) {
@@ -134,28 +135,29 @@ pub fn wait(socket: UnixStream) -> io::Result<Result<Offered, String>> {
 
 /// Why a stream from an agent is not complete.
 #[derive(Debug, thiserror::Error)]
-pub enum TakeError {
-    /// The application's sink has failed.
+pub enum ReceiveError {
+    /// The application's own sink has failed.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// The agent closed the connection, or broke the protocol.
+    /// The agent closed the connection, or violated the protocol.
     #[error(
-        "the stream broke off (the agent of this host says why); what is there stays, and the same `cast send` goes on with it"
+        "the stream ended early (the agent of this host reports why); partial files are kept, and the same `cast send` resumes from there"
     )]
     Closed,
 }
 
-/// Takes an offered stream into the sink that `make` makes for it, and returns the sink when the stream is complete.
+/// Receives an offered stream into the sink that `make` creates for it, and returns the sink when the stream is
+/// complete.
 ///
 /// # Errors
-/// See [`TakeError`]. The agent is informed of it.
-pub fn take(
+/// See [`ReceiveError`]. The agent is informed of the error.
+pub fn receive(
     offered: Offered,
     make: impl FnOnce(u128) -> Result<Box<dyn Sink>, SinkError>,
-) -> Result<Box<dyn Sink>, TakeError> {
+) -> Result<Box<dyn Sink>, ReceiveError> {
     let Offered { stream, mut socket, .. } = offered;
     let reply = |socket: &mut UnixStream, text: String| {
-        socket.write_all(text.as_bytes()).map_err(|_| TakeError::Closed)
+        socket.write_all(text.as_bytes()).map_err(|_| ReceiveError::Closed)
     };
     let mut sink = match make(stream) {
         Ok(sink) => sink,
@@ -169,21 +171,21 @@ pub fn take(
     loop {
         let mut length = [0; 4];
         if socket.read_exact(&mut length).is_err() {
-            return if sink.is_complete() { Ok(sink) } else { Err(TakeError::Closed) };
+            return if sink.is_complete() { Ok(sink) } else { Err(ReceiveError::Closed) };
         }
         let length = u32::from_be_bytes(length) as usize;
         if length > MAX_BLOCK {
-            return Err(TakeError::Closed);
+            return Err(ReceiveError::Closed);
         }
         block.resize(length, 0);
-        socket.read_exact(&mut block).map_err(|_| TakeError::Closed)?;
+        socket.read_exact(&mut block).map_err(|_| ReceiveError::Closed)?;
         if let Err(error) = sink.put(&block) {
             let why = json!({ "error": error.to_string() });
             reply(&mut socket, format!("{}{why}\n", WRONG as char))?;
             return Err(error.into());
         }
         if sink.is_complete() {
-            // If the agent has closed the connection meanwhile, the files are complete all the same.
+            // The files are complete even if the agent has closed the connection in the meantime.
             let _ = socket.write_all(&[COMPLETE]);
             return Ok(sink);
         }
@@ -204,7 +206,7 @@ mod tests {
         "10.0.0.1:6722".parse().unwrap()
     }
 
-    /// Collects everything; complete at `whole` bytes, fails beyond `bad` bytes.
+    /// Collects all bytes. It is complete at `whole` bytes, and fails beyond `bad` bytes.
     struct List {
         at: u64,
         bytes: Vec<u8>,
@@ -239,8 +241,10 @@ mod tests {
             let taker = std::thread::spawn(move || {
                 let offered = wait(theirs).unwrap().unwrap();
                 assert_eq!((offered.stream, offered.from), (77, from()));
-                take(offered, |_| Ok(Box::new(List { at: 5, bytes: Vec::new(), whole: 3000, bad })))
-                    .is_ok()
+                receive(offered, |_| {
+                    Ok(Box::new(List { at: 5, bytes: Vec::new(), whole: 3000, bad }))
+                })
+                .is_ok()
             });
             let mut sink = StreamSink::new(ours, 77, from()).unwrap();
             assert_eq!(sink.begins_at(), 5);
@@ -261,7 +265,7 @@ mod tests {
         let (ours, theirs) = pair();
         let taker = std::thread::spawn(move || {
             let offered = wait(theirs).unwrap().unwrap();
-            take(offered, |_| Err(SinkError::Several)).is_err()
+            receive(offered, |_| Err(SinkError::Several)).is_err()
         });
         let error = StreamSink::new(ours, 77, from()).unwrap_err();
         assert!(error.to_string().contains("several files"), "{error}");
@@ -274,12 +278,12 @@ mod tests {
         let taker = std::thread::spawn(move || {
             let offered = wait(theirs).unwrap().unwrap();
             let list = List { at: 0, bytes: Vec::new(), whole: 9, bad: 99 };
-            take(offered, |_| Ok(Box::new(list))).map(|_| ())
+            receive(offered, |_| Ok(Box::new(list))).map(|_| ())
         });
         let mut sink = StreamSink::new(ours, 77, from()).unwrap();
         sink.put(b"half").unwrap();
         drop(sink);
-        assert!(matches!(taker.join().unwrap(), Err(TakeError::Closed)));
+        assert!(matches!(taker.join().unwrap(), Err(ReceiveError::Closed)));
         let (ours, theirs) = pair();
         drop(theirs);
         assert!(StreamSink::new(ours, 77, from()).is_err());

@@ -1,4 +1,4 @@
-//! Decoding records from bytes that arrive piece by piece.
+//! An incremental decoder of records.
 
 use blake3::Hasher;
 
@@ -15,125 +15,129 @@ const MAX_FILES: u64 = 1 << 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The start record is missing.
-    #[error("this is no stream of files: another program or an incompatible version has sent it")]
+    #[error("not a stream of files: the sender is another program or an incompatible version")]
     NoStream,
-    /// The stream has a later version of the format.
-    #[error("the stream is of version {0}, and this program knows only {VERSION}: update it")]
+    /// The stream has another version of the format.
+    #[error(
+        "the stream has format version {0}, but this program supports only {VERSION}: update it"
+    )]
     Version(u16),
-    /// A record of a type that cannot be here.
-    #[error("record {found} is out of place after {bytes} bytes of the stream")]
+    /// The type of a record is not allowed at its position.
+    #[error("record {found} is not allowed after {bytes} bytes of the stream")]
     OutOfPlace {
         /// The tag of the record.
         found: u8,
-        /// Its offset in the stream.
+        /// The offset of the record in the stream.
         bytes: u64,
     },
-    /// A record with an impossible length.
-    #[error("a record's length can't be, after {bytes} bytes of the stream")]
+    /// The length of a record is impossible.
+    #[error("a record has an impossible length after {bytes} bytes of the stream")]
     Length {
-        /// Its offset in the stream.
+        /// The offset of the record in the stream.
         bytes: u64,
     },
-    /// A path that is not accepted.
-    #[error("the sender names {0}, which is refused")]
+    /// The path of a file is not accepted.
+    #[error("the sender names {0}, which is not accepted")]
     Path(#[from] PathError),
     /// The content of a chunk does not match its hash.
     #[error(
         "a chunk's hash is wrong: the bytes after {bytes} of the stream are not those that were sent"
     )]
     ChunkHash {
-        /// Its offset in the stream.
+        /// The offset of the chunk in the stream.
         bytes: u64,
     },
     /// The content of a file does not match its hash.
     #[error("a file's hash is wrong: it is not the file that was sent")]
     FileHash,
-    /// There are bytes behind the end record.
+    /// Bytes follow the end record.
     #[error("bytes follow the end of the stream")]
     AfterEnd,
 }
 
-/// Bytes of a chunk that are hashed and passed on at a time, so that they stay in the processor's cache in between.
+/// The number of bytes of a chunk that are hashed and passed on at a time, so that they stay in the processor's cache
+/// in between.
 const PIECE: usize = 128 << 10;
 
-/// The consumer of a decoded stream. `at` is the offset in the stream behind the record.
+/// The consumer of a decoded stream. `at` is the offset in the stream after the record.
 pub trait Visitor {
-    /// Why it stops the stream.
+    /// The error with which the consumer stops the stream.
     type Error: From<DecodeError>;
 
-    /// A file begins.
+    /// Called when a file begins.
     ///
     /// # Errors
-    /// If the stream is to stop.
+    /// If the consumer stops the stream.
     fn file(&mut self, header: &FileHeader, at: u64) -> Result<(), Self::Error>;
 
-    /// The next bytes of the file. They are verified only by the call of [`Self::chunk`] that follows.
+    /// Called with the next bytes of the file. They are not verified until the next call of [`Self::chunk`].
     ///
     /// # Errors
-    /// If the stream is to stop.
+    /// If the consumer stops the stream.
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// The bytes since the last call are a chunk, and its hash is right.
+    /// Called when the bytes since the last call form a chunk whose hash is correct.
     ///
     /// # Errors
-    /// If the stream is to stop.
+    /// If the consumer stops the stream.
     fn chunk(&mut self, hash: &Hash, at: u64) -> Result<(), Self::Error>;
 
-    /// The file is complete, and its hash is right.
+    /// Called when a file is complete and its hash is correct.
     ///
     /// # Errors
-    /// If the stream is to stop.
+    /// If the consumer stops the stream.
     fn file_end(&mut self, length: u64, hash: &Hash, at: u64) -> Result<(), Self::Error>;
 
-    /// The stream is complete.
+    /// Called when the stream is complete.
     ///
     /// # Errors
-    /// If the stream is to stop.
+    /// If the consumer stops the stream.
     fn end(&mut self, files: u64, bytes: u64) -> Result<(), Self::Error>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
-    /// Between files: a file record or the end record follows.
+    /// The decoder is between files: a file record or the end record follows.
     Between,
-    /// In a file: a chunk or a file end record follows.
+    /// The decoder is in a file: a chunk or a file end record follows.
     Inside,
     Ended,
 }
 
-/// Where a decoder resumes: behind `hashes.len()` whole chunks of a file of known length, or between files.
+/// The position at which a decoder resumes: after `hashes.len()` whole chunks of a file of known length, or between
+/// files.
 #[derive(Clone, Debug)]
 pub struct Resume {
-    /// Complete files and directories before.
+    /// The number of complete files and directories before this position.
     pub files: u64,
-    /// Their bytes.
+    /// The total content bytes of those files.
     pub bytes: u64,
-    /// The file under way, and the hashes of its chunks, each of [`CHUNK`] bytes.
+    /// The current file, and the hashes of its chunks before this position, each of [`CHUNK`] bytes.
     pub file: Option<(FileHeader, Vec<Hash>)>,
-    /// BLAKE3 of the first chunk as a whole file, if there is only one.
+    /// The BLAKE3 hash of the first chunk as a whole file, if there is only one chunk.
     pub single: Option<Hash>,
-    /// The offset in the stream.
+    /// The offset of this position in the stream.
     pub at: u64,
 }
 
-/// Decodes a stream from pieces of any size. It holds at most one record without the content of chunks. After an error it must
-/// not be used any more.
+/// Decodes a stream from pieces of any size. It buffers at most one record without the content of chunks. After an
+/// error it must not be used any more.
 #[derive(Debug)]
 pub struct Decoder {
     state: State,
-    /// Bytes of the record under way, without the content of a chunk.
+    /// The bytes of the current record, without the content of a chunk.
     buffer: Vec<u8>,
-    /// The chunk under way.
+    /// The chunk that is being decoded.
     chunk: Option<Chunk>,
-    /// Offset in the stream of the first byte of the record under way.
+    /// The offset in the stream of the first byte of the current record.
     at: u64,
     files: u64,
     bytes: u64,
     file: FileState,
 }
 
-/// A chunk whose length is known.
+/// A chunk whose length has been decoded.
 #[derive(Debug)]
 struct Chunk {
     hash: ChunkHash,
@@ -148,7 +152,7 @@ struct FileState {
     tree: TreeHash,
     /// The hash of the content, for files of unknown length.
     whole: Hasher,
-    /// The last chunk was not full: in a file of known length, none may follow.
+    /// Whether the last chunk was not full. In a file of known length, no other may follow.
     short: bool,
 }
 
@@ -167,7 +171,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder that resumes in the middle of a stream.
+    /// Creates a decoder that resumes in the middle of a stream.
     #[must_use]
     pub fn resume(from: Resume) -> Self {
         let mut this =
@@ -184,14 +188,14 @@ impl Decoder {
         this
     }
 
-    /// The offset in the stream of the next byte that it expects.
+    /// Returns the offset in the stream of the next byte that it expects.
     #[must_use]
     pub fn offset(&self) -> u64 {
         let chunk = self.chunk.as_ref().map_or(0, |chunk| chunk.have);
         self.at + (self.buffer.len() + chunk) as u64
     }
 
-    /// Whether the end record has been decoded.
+    /// Returns whether the end record has been decoded.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.state == State::Ended
@@ -209,7 +213,7 @@ impl Decoder {
             if let Some(chunk) = &mut self.chunk
                 && chunk.have < chunk.len
             {
-                // Up to the next multiple, so that whole subtrees are hashed at a time.
+                // A piece ends at the next multiple of `PIECE`, so that whole subtrees are hashed at a time.
                 let piece = (PIECE - chunk.have % PIECE).min(chunk.len - chunk.have);
                 let (now, rest) = bytes.split_at(piece.min(bytes.len()));
                 chunk.hash.update(now);
@@ -223,7 +227,7 @@ impl Decoder {
             }
             let wanted = match self.wanted() {
                 Some(wanted) => wanted?,
-                // The fields that determine the length are not complete.
+                // The fields that determine the length have not arrived completely.
                 None => self.buffer.len() + 1,
             };
             let missing = wanted.saturating_sub(self.buffer.len());
@@ -250,7 +254,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The length of the chunk under way, once it is known.
+    /// Returns the length of the current chunk, once it is known.
     fn chunk_len(&self) -> Option<Result<usize, DecodeError>> {
         if self.state != State::Inside || self.buffer.first() != Some(&tag::CHUNK) {
             return None;
@@ -263,7 +267,7 @@ impl Decoder {
         })
     }
 
-    /// The length of the record under way without the content of a chunk; `None` if it is not known yet.
+    /// Returns the length of the current record without the content of a chunk; `None` if it is not known yet.
     fn wanted(&self) -> Option<Result<usize, DecodeError>> {
         let bytes = self.at;
         let tag = *self.buffer.first()?;
@@ -297,7 +301,7 @@ impl Decoder {
         }))
     }
 
-    /// Whether the next chunk of the file can have this length.
+    /// Returns whether the next chunk of the file may have this length.
     fn may_have(&self, len: usize) -> bool {
         let file = &self.file;
         match file.known {
@@ -389,7 +393,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Decodes a file record that has the length it says.
+/// Decodes a file record whose length has been checked.
 fn file_header(record: &[u8], begins: u64) -> Result<FileHeader, DecodeError> {
     let front = file_record_bytes(0);
     let path = record[front..].to_vec();
@@ -401,7 +405,7 @@ fn file_header(record: &[u8], begins: u64) -> Result<FileHeader, DecodeError> {
     };
     let length = number(&record[16..24]);
     let length = (length != u64::MAX).then_some(length);
-    // Offsets of a stream have 48 bits.
+    // Offsets in a stream have 48 bits.
     if length.is_some_and(|length| length >= 1 << 47 || (directory && length > 0)) {
         return Err(DecodeError::Length { bytes: begins });
     }

@@ -1,12 +1,12 @@
-//! Encoding records.
+//! The encoder of records.
 
 use super::{CHUNK_FRONT, FileHeader, Hash, MAGIC, VERSION, tag};
 
-/// Bytes of the start record.
+/// The length of the start record in bytes.
 pub const START_BYTES: usize = 9;
-/// Bytes of a file end record.
+/// The length of a file end record in bytes.
 pub const FILE_END_BYTES: usize = 41;
-/// Bytes of the end record.
+/// The length of the end record in bytes.
 pub const END_BYTES: usize = 17;
 
 /// Appends the start record.
@@ -16,7 +16,7 @@ pub fn start(out: &mut Vec<u8>) {
     out.extend_from_slice(&VERSION.to_be_bytes());
 }
 
-/// Bytes of a file record with a path of this length.
+/// Returns the length in bytes of a file record with a path of this length.
 #[must_use]
 pub const fn file_record_bytes(path: usize) -> usize {
     1 + 1 + 2 + 8 + 4 + 8 + 2 + path
@@ -34,7 +34,7 @@ pub fn file(header: &FileHeader, out: &mut Vec<u8>) {
     out.extend_from_slice(&header.path);
 }
 
-/// The bytes of a chunk record before its content.
+/// Returns the bytes of a chunk record that precede its content.
 #[must_use]
 pub const fn chunk_front(len: u32) -> [u8; CHUNK_FRONT] {
     let [a, b, c, d] = len.to_be_bytes();
@@ -48,7 +48,7 @@ pub fn file_end(length: u64, hash: &Hash, out: &mut Vec<u8>) {
     out.extend_from_slice(hash);
 }
 
-/// Appends the end record: file count and total bytes.
+/// Appends the end record: the number of files and their total bytes.
 pub fn end(files: u64, bytes: u64, out: &mut Vec<u8>) {
     out.push(tag::END);
     out.extend_from_slice(&files.to_be_bytes());

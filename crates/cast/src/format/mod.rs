@@ -33,13 +33,13 @@ pub use path::{PathError, check_path};
 /// Content bytes of a full chunk: 1 MiB, a whole subtree of BLAKE3.
 pub const CHUNK: usize = 1 << 20;
 
-/// Bytes of a hash.
+/// The length of a hash in bytes.
 pub const HASH: usize = 32;
 
-/// Bytes of a chunk record before the content.
+/// The length in bytes of a chunk record's header, which precedes the content.
 pub const CHUNK_FRONT: usize = 5;
 
-/// The version of the format.
+/// The version of this format.
 pub const VERSION: u16 = 1;
 
 /// The longest path in bytes.
@@ -58,24 +58,24 @@ mod tag {
 /// A BLAKE3 hash or chaining value.
 pub type Hash = [u8; HASH];
 
-/// The content of a file record.
+/// The fields of a file record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// Its path, relative and without `..` (see [`check_path`]); bytes, as Linux has them.
+    /// The path, relative and without `..` (see [`check_path`]). It is a byte string, as on Linux.
     pub path: Vec<u8>,
-    /// Whether it is a directory, which has no chunks and no file end record.
+    /// Whether this is a directory, which has no chunks and no file end record.
     pub directory: bool,
-    /// Its length in bytes; `None` if that is not known in advance.
+    /// The length in bytes; `None` if it is not known in advance.
     pub length: Option<u64>,
-    /// Its permission bits: the lowest nine bits of the mode.
+    /// The permission bits: the lowest nine bits of the mode.
     pub mode: u16,
-    /// The time of its last change: seconds since 1970 ...
+    /// The seconds of the modification time, since 1970.
     pub mtime_s: i64,
-    /// ... and nanoseconds.
+    /// The nanoseconds of the modification time.
     pub mtime_ns: u32,
 }
 
-/// Bytes of all chunk records of a file of this length.
+/// Returns the length in bytes of all chunk records of a file of this length.
 #[must_use]
 pub const fn chunks_bytes(length: u64) -> u64 {
     let chunks = length.div_ceil(CHUNK as u64);

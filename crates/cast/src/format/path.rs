@@ -1,17 +1,17 @@
-//! Paths in a stream.
+//! Validation of paths in a stream.
 
 use super::MAX_PATH;
 
 /// The longest file name that Linux allows.
 const MAX_NAME: usize = 255;
 
-/// Why a path is not accepted.
+/// Why a path is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// The path is empty.
     #[error("an empty path")]
     Empty,
-    /// The path or one of its components is longer than the system allows.
+    /// The path or one of its components is longer than Linux allows.
     #[error("a path or a name in it is too long")]
     Long,
     /// The path begins with `/`.
@@ -25,10 +25,10 @@ pub enum PathError {
     Zero,
 }
 
-/// Checks that a path stays below the folder that it is joined to.
+/// Checks that a path stays below the directory that it is joined to.
 ///
 /// # Errors
-/// If it might not, or is invalid.
+/// If the path could lead out of the directory, or is invalid.
 pub fn check_path(path: &[u8]) -> Result<(), PathError> {
     if path.is_empty() {
         return Err(PathError::Empty);

@@ -43,7 +43,7 @@ fn header(path: &str, length: Option<u64>) -> FileHeader {
     FileHeader { path, directory: false, length, mode: 0o644, mtime_s: -5, mtime_ns: 7 }
 }
 
-/// A stream of these files; with unknown length, chunks are as long as said.
+/// Encodes a stream of these files. Files of unknown length have chunks of the given length.
 fn stream(files: &[(&str, Vec<u8>, Option<usize>)]) -> Vec<u8> {
     let mut out = Vec::new();
     start(&mut out);
@@ -152,7 +152,7 @@ fn a_byte_that_changed_is_found_wherever_it_is() {
         bytes[place] ^= 0x41;
         let mut got = Got::default();
         let result = Decoder::default().push(&bytes, &mut got);
-        // Names, modes and times are not hashed; packets' checks protect them.
+        // Names, modes and times are not hashed; the checks of packets protect them.
         let contents = |got: &Got| got.files.iter().map(|file| file.1.clone()).collect::<Vec<_>>();
         assert!(result.is_err() || !got.ended || contents(&got) == contents(&good), "{place}");
     }

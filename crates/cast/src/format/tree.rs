@@ -1,4 +1,4 @@
-//! The hash of a file from the hashes of its chunks.
+//! Computes the hash of a file from the hashes of its chunks.
 
 use blake3::hazmat::{
     ChainingValue, HasherExt as _, Mode, merge_subtrees_non_root, merge_subtrees_root,
@@ -7,12 +7,12 @@ use blake3::{Hash as Blake, Hasher};
 
 use super::{CHUNK, Hash};
 
-/// Computes the BLAKE3 hash of a file chunk by chunk, with the chaining value of each chunk on the way. Every chunk but the
-/// last has [`CHUNK`] bytes.
+/// Computes the BLAKE3 hash of a file chunk by chunk, and the chaining value of each chunk along the way. Every chunk
+/// but the last has [`CHUNK`] bytes.
 #[derive(Clone, Debug, Default)]
 pub struct TreeHash {
     chunks: u64,
-    /// Chaining values of complete subtrees, largest first: at most one for each bit of `chunks`, and the last one.
+    /// Chaining values of complete subtrees, largest first: at most one for each bit of `chunks`, plus the last one.
     stack: Vec<ChainingValue>,
     /// The hash of the file while it has only one chunk.
     single: Option<Hash>,
@@ -27,7 +27,8 @@ pub struct ChunkHash {
 }
 
 impl ChunkHash {
-    /// For the chunk with this index of a file of known length; with `None`, for a chunk that is hashed as a whole input.
+    /// Creates a hasher for the chunk with this index of a file of known length or, with `None`, for a chunk that is
+    /// hashed as a whole input.
     #[must_use]
     pub fn new(index: Option<u64>) -> Self {
         let mut hasher = Hasher::new();
@@ -37,26 +38,27 @@ impl ChunkHash {
         Self { hasher, index, empty: true }
     }
 
-    /// Adds the next bytes. It is fastest if all calls but the last have the same large power of two of bytes.
+    /// Adds the next bytes. It is fastest if every call but the last passes the same large power of two of bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.empty &= bytes.is_empty();
         self.hasher.update(bytes);
     }
 
-    /// The chunk's hash and, for index 0, the BLAKE3 hash of the chunk as a whole file.
+    /// Returns the chunk's hash and, for index 0, the BLAKE3 hash of the chunk as a whole file.
     #[must_use]
     pub fn finish(&self) -> (Hash, Option<Hash>) {
         let root = || *self.hasher.finalize().as_bytes();
         match self.index {
             None => (root(), None),
-            // BLAKE3 has no chaining value for no bytes.
+            // BLAKE3 defines no chaining value for an empty chunk.
             Some(_) if self.empty => ([0; 32], Some(root())),
             Some(index) => (self.hasher.finalize_non_root(), (index == 0).then(root)),
         }
     }
 }
 
-/// The hash of a chunk of a file of known length and, for index 0, the BLAKE3 hash of the chunk as a whole file.
+/// Returns the hash of a chunk of a file of known length and, for index 0, the BLAKE3 hash of the chunk as a whole
+/// file.
 #[must_use]
 pub fn chunk_hash(index: u64, bytes: &[u8]) -> (Hash, Option<Hash>) {
     let mut hash = ChunkHash::new(Some(index));
@@ -65,7 +67,7 @@ pub fn chunk_hash(index: u64, bytes: &[u8]) -> (Hash, Option<Hash>) {
 }
 
 impl TreeHash {
-    /// The number of chunks so far.
+    /// Returns the number of chunks so far.
     #[must_use]
     pub const fn chunks(&self) -> u64 {
         self.chunks
@@ -80,7 +82,8 @@ impl TreeHash {
 
     /// Adds the results of [`chunk_hash`] for the next chunk.
     pub fn push(&mut self, hash: Hash, single: Option<Hash>) {
-        // Merged lazily, as in BLAKE3: the last merge is that of the root, which only the end knows.
+        // Subtrees are merged lazily, as in BLAKE3: the last merge is that of the root, and only the end of the file
+        // determines which it is.
         while self.stack.len() > self.chunks.count_ones() as usize {
             if let (Some(right), Some(left)) = (self.stack.pop(), self.stack.pop()) {
                 self.stack.push(merge_subtrees_non_root(&left, &right, Mode::Hash));
@@ -91,7 +94,7 @@ impl TreeHash {
         self.single = if self.chunks == 1 { single } else { None };
     }
 
-    /// The BLAKE3 hash of the file.
+    /// Returns the BLAKE3 hash of the file.
     #[must_use]
     pub fn finish(&self) -> Hash {
         let mut stack = self.stack.clone();

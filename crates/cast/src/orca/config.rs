@@ -11,7 +11,7 @@ use rackweave_wire::orca::{Reason, Session};
 use super::Admission;
 use crate::sink::MakeSink;
 
-/// How many hosts an engine without a fabric can tell apart.
+/// How many hosts an engine without a fabric can distinguish.
 const HOSTS: u32 = 8192;
 
 /// The configuration of an [`Engine`](super::Engine).
@@ -19,23 +19,23 @@ const HOSTS: u32 = 8192;
 pub struct EngineConfig {
     /// The address to bind the socket to.
     pub bind: SocketAddr,
-    /// The address of the interface for multicast; unspecified: the system chooses.
+    /// The address of the interface for multicast; if it is unspecified, the system chooses.
     pub interface: Ipv4Addr,
-    /// Join the multicast group.
+    /// Whether the engine joins the multicast group.
     pub in_group: bool,
-    /// Loop the group's datagrams back to other sockets of this machine.
+    /// Whether the group's datagrams are looped back to other sockets of this machine.
     pub group_loops: bool,
-    /// The UDP port of the group.
+    /// The UDP port of the multicast group.
     pub group_port: u16,
-    /// The bytes of the key file, if packets are authenticated.
+    /// The content of the key file; `None` if packets are not authenticated.
     pub secret: Option<Vec<u8>>,
-    /// Whose packets are accepted, besides those of named peers.
+    /// The hosts whose packets are accepted, in addition to those of named peers.
     pub admission: Admission,
-    /// The names of the groups that this host is a member of.
+    /// The names of the groups that this host belongs to.
     pub groups: Vec<String>,
-    /// The fabric, for labels and relays.
+    /// The fabric, for labels and relays; `None` if the hosts form no fabric that the engine knows.
     pub fabric: Option<FabricPlace>,
-    /// The configuration of flows.
+    /// The parameters of each session's flow control and retransmission.
     pub flow: FlowConfig,
     /// The receive window of a session, in bytes.
     pub room: u64,
@@ -43,40 +43,40 @@ pub struct EngineConfig {
     pub receive_buffer: usize,
     /// The socket's send buffer in bytes.
     pub send_buffer: usize,
-    /// The largest number of sessions that are received at the same time.
+    /// The largest number of sessions received at the same time.
     pub max_sessions: u32,
-    /// How long a receiver that fell silent is invited again.
+    /// For how long a receiver that fell silent is invited again.
     pub retry: Span,
 }
 
-/// A host's place in a fabric whose hosts all know each other.
+/// A host's position in a fabric in which each host knows all others.
 #[derive(Clone, Debug)]
 pub struct FabricPlace {
-    /// This host's number.
+    /// The number of this host.
     pub me: HostId,
-    /// Racks, ports and labels of the fabric.
+    /// The racks, ports and labels of the fabric.
     pub layout: Arc<Layout>,
-    /// The hosts' addresses.
+    /// The number and address of each host.
     pub hosts: Vec<(HostId, SocketAddr)>,
-    /// The controller, if it is another host.
+    /// The host of the controller, if it is another host.
     pub controller: Option<HostId>,
     /// Whether the switches forward by labels.
     pub tor: bool,
-    /// The interval at which this agent pings the controller; `None`: this host is no agent.
+    /// The interval at which this agent pings the controller; `None` if this host is not an agent.
     pub heartbeat: Option<Span>,
-    /// This host is the controller as well; an agent that is silent for this long is considered dead.
+    /// Set if this host is the controller as well: an agent that is silent for this long is considered dead.
     pub control: Option<Span>,
 }
 
 impl FabricPlace {
-    /// The controller's host, which may be this one.
+    /// Returns the controller's host, which may be this one.
     pub(super) fn controller(&self) -> Option<HostId> {
         if self.control.is_some() { Some(self.me) } else { self.controller }
     }
 }
 
 impl EngineConfig {
-    /// The defaults: only packets from this machine are accepted.
+    /// Returns the default configuration, which accepts packets from this machine only.
     #[must_use]
     pub fn new(bind: SocketAddr) -> Self {
         Self {
@@ -110,10 +110,10 @@ impl EngineConfig {
     }
 }
 
-/// An offer of a stream.
+/// A sender's offer of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
-    /// The sender's address.
+    /// The address of the sender.
     pub from: SocketAddr,
     /// The session that carries it.
     pub session: Session,
@@ -121,22 +121,22 @@ pub struct Offer {
     pub stream: u128,
 }
 
-/// The answer to an offer.
+/// A receiver's decision about an offer.
 pub enum Decision {
-    /// Receive the stream into the sink that this makes.
-    Take(MakeSink),
-    /// Do not receive it, for this reason.
+    /// Receive the stream into the sink that this function creates.
+    Accept(MakeSink),
+    /// Refuse the stream, for this reason.
     Refuse(Reason),
 }
 
 impl std::fmt::Debug for Decision {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Take(_) => "Take",
+            Self::Accept(_) => "Accept",
             Self::Refuse(_) => "Refuse",
         })
     }
 }
 
-/// Decides on each offer.
+/// A function that decides about each offer.
 pub type Accept = Box<dyn FnMut(&Offer) -> Decision + Send>;

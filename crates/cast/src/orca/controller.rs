@@ -1,4 +1,4 @@
-//! The controller, on the host that runs it: a second node at the same address.
+//! The controller, if this host runs it: a second node at the same address.
 
 use rackweave_core::{Node as _, Packet, Time};
 use rackweave_group::orca::agent::ANY_RACK;
@@ -8,10 +8,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{Engine, EngineEvent, FabricPlace};
 
-/// The controller, if this host runs it.
+/// Creates the controller, if this host runs it.
 pub(super) fn controller(fabric: &FabricPlace) -> Option<Controller> {
     let timeout = fabric.control?;
-    // Versions begin at the time of day, so that they are above those of an earlier controller.
+    // Versions start at the time of day, so that they are above those of an earlier controller.
     let calendar = clock_gettime(ClockId::Realtime);
     let ms = calendar.tv_sec.wrapping_mul(1000).wrapping_add(calendar.tv_nsec / 1_000_000);
     Some(Controller::new(ControllerConfig {
@@ -20,8 +20,8 @@ pub(super) fn controller(fabric: &FabricPlace) -> Option<Controller> {
     }))
 }
 
-/// Whether a packet is for a switch or for all agents of a rack. Such a packet is sent to the group's address, where each
-/// switch shows it to the right host, and it leaves this host even if this host is among its receivers.
+/// Returns whether a packet is for a switch or for all agents of a rack. Such a packet is sent to the group's address,
+/// and each switch forwards it to the right host. It leaves this host even if this host is among its receivers.
 pub(super) const fn is_for_rack(header: &Header) -> bool {
     match header {
         Header::Control(control) => match control.body {
@@ -34,14 +34,14 @@ pub(super) const fn is_for_rack(header: &Header) -> bool {
 }
 
 impl Engine {
-    /// The controller, if this host runs it.
+    /// Returns the controller, if this host runs it.
     #[must_use]
     pub const fn controller(&self) -> Option<&Controller> {
         self.controller.as_ref()
     }
 
-    /// Passes a packet to the controller if it is the controller's; returns whether the host must not see it.
-    pub(super) fn give_controller(&mut self, now: Time, packet: &Packet<Header>) -> bool {
+    /// Passes a packet to the controller if it is addressed to it. Returns whether the host must not receive it.
+    pub(super) fn pass_to_controller(&mut self, now: Time, packet: &Packet<Header>) -> bool {
         let Some(controller) = &mut self.controller else { return false };
         let Header::Control(control) = &packet.header else { return false };
         match control.body {
@@ -53,7 +53,7 @@ impl Engine {
                 controller.handle_packet(now, 0, packet);
                 true
             }
-            // Relays send this, too.
+            // Relays send this packet, too.
             Body::SyncDone { .. } => {
                 controller.handle_packet(now, 0, packet);
                 false
@@ -62,7 +62,8 @@ impl Engine {
         }
     }
 
-    /// The next packet for the network. Packets between the host and the controller beside it are delivered here.
+    /// Returns the next packet for the network. Packets between the host and the controller at the same address are
+    /// delivered here.
     pub(super) fn poll_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         loop {
             let orders = self.controller.as_mut().and_then(|it| it.poll_transmit(now, 0));
@@ -72,20 +73,20 @@ impl Engine {
                 if let Header::Control(control) = &packet.header
                     && matches!(control.body, Body::Sync { rack, .. } if rack == self.rack())
                 {
-                    // No switch sends it back to this host.
+                    // No switch returns the packet to this host.
                     let _ = self.host.handle_packet(now, 0, &packet);
                 }
                 return Some(packet);
             }
             if packet.dst == TO_AGENT {
-                // The agent may be this host, which does not receive what it sends.
+                // The agent may be this host, which does not receive the packets that it sends.
                 let _ = self.host.handle_packet(now, 0, &packet);
                 return Some(packet);
             }
             if packet.dst != me || self.controller.is_none() {
                 return Some(packet);
             }
-            if !self.give_controller(now, &packet) {
+            if !self.pass_to_controller(now, &packet) {
                 let _ = self.host.handle_packet(now, 0, &packet);
             }
         }
@@ -96,7 +97,7 @@ impl Engine {
         config.layout.place(config.me).rack
     }
 
-    /// Handles the controller's timeouts and events; returns whether it may have packets to send.
+    /// Serves the controller's timeouts and events. Returns whether it may have packets to send.
     pub(super) fn control(&mut self, now: Time) -> bool {
         let Some(controller) = &mut self.controller else { return false };
         let due = controller.poll_timeout().is_some_and(|at| at <= now);

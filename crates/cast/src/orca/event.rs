@@ -1,4 +1,4 @@
-//! Events, progress and counters of an engine, and why it cannot be created.
+//! The events, progress reports and counters of an engine, and the errors of creating one.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +22,7 @@ pub enum EngineError {
     #[error("cannot join the multicast group on {interface}: {source}")]
     Group { interface: Ipv4Addr, source: io::Error },
     /// The system refuses something else that the engine needs.
-    #[error("the system refuses what is needed: {0}")]
+    #[error("cannot set up the engine: {0}")]
     System(io::Error),
 }
 
@@ -34,14 +34,14 @@ pub enum EngineEvent {
     Sender(Session, SenderEvent),
     /// A session that this host sent has ended.
     Sent {
-        /// The session.
+        /// The session that has ended.
         session: Session,
-        /// Its state at the end.
+        /// The state of the session at its end.
         view: SendView,
-        /// The error of the source that ended it early.
+        /// The error of the source, if that ended the session early.
         error: Option<SourceError>,
     },
-    /// A session has ended, and another one continues the stream for receivers that fell silent and may come back.
+    /// A session has ended, and another one continues the stream for receivers that fell silent and may return.
     Renewed {
         /// The session that has ended.
         old: Session,
@@ -52,33 +52,33 @@ pub enum EngineEvent {
     },
     /// The sink of an incoming stream is ready, and its bytes are expected.
     Receiving {
-        /// The session.
+        /// The session that carries the stream.
         session: Session,
         /// The address of the sender.
         from: SocketAddr,
-        /// The offset of the first byte that is needed: above 0 if an interrupted transfer resumes.
+        /// The offset of the first byte that is needed; above 0 if an interrupted transfer resumes.
         at: u64,
     },
     /// An incoming stream is complete.
     Received {
-        /// The session.
+        /// The session that carried the stream.
         session: Session,
         /// The address of the sender.
         from: SocketAddr,
-        /// Bytes of the stream that were received.
+        /// The number of bytes of the stream that were received.
         bytes: u64,
-        /// The complete files.
+        /// The files, all of which are complete.
         files: Vec<FileDone>,
     },
     /// An incoming stream has failed.
     ReceiveFailed {
-        /// The session.
+        /// The session that carried the stream.
         session: Session,
         /// The address of the sender.
         from: SocketAddr,
-        /// The reason, as the protocol reports it.
+        /// The reason that is reported to the sender.
         reason: Reason,
-        /// The error of the sink, if this host is the cause.
+        /// The error of the sink; `None` if this host is not the cause.
         error: Option<SinkError>,
     },
     /// An event of the controller that runs on this host.
@@ -88,72 +88,72 @@ pub enum EngineEvent {
 /// The progress of a session that this host receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The session.
+    /// The session that carries the stream.
     pub session: Session,
-    /// Bytes of the stream that are in order.
+    /// The number of bytes of the stream that have arrived in order.
     pub bytes: u64,
-    /// Bytes of file content so far, and of all files begun so far, where that is known.
+    /// The bytes of file content so far, and the total length of all files begun so far, if it is known.
     pub content: (u64, Option<u64>),
 }
 
 /// The state of a session that this host sends.
 #[derive(Clone, Debug)]
 pub struct SendView {
-    /// Bytes of the stream so far, and whether that is all of it.
+    /// The length of the stream so far, and whether that is all of it.
     pub length: (u64, bool),
-    /// Bytes of file content in it.
+    /// The number of bytes of file content in it.
     pub content: u64,
-    /// The receivers.
+    /// The progress of each receiver.
     pub receivers: Vec<ReceiverProgress>,
-    /// The sender's counters.
+    /// The counters of the sender's flow.
     pub summary: SenderSummary,
-    /// How many copies of each packet leave by this host's link.
+    /// How many copies of each packet leave through this host's link.
     pub copies: usize,
 }
 
 /// The progress of a receiver of a session that this host sends.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiverProgress {
-    /// Its host number.
+    /// The number of the host.
     pub host: HostId,
-    /// Its address.
+    /// The address of the host.
     pub address: SocketAddr,
-    /// It has all bytes below this offset.
+    /// The offset below which it has all bytes.
     pub have: u64,
     /// The offset at which it joined.
     pub from: u64,
-    /// Its state in the session.
+    /// Its state within the session.
     pub status: ReceiverStatus,
     /// The rate at which it receives.
     pub bits_per_second: u64,
-    /// Bytes that were sent again because it lacked them.
+    /// The number of bytes that were retransmitted for it.
     pub repairs: u64,
-    /// Why it was detached the last time; `None` if it never was.
+    /// The reason for which it was last detached; `None` if it never was.
     pub slow_reason: Option<SlowReason>,
-    /// The seconds from the opening of the session until it was complete.
+    /// The seconds from the opening of the session until this receiver was complete; `None` before that.
     pub seconds: Option<f64>,
 }
 
 /// The counters of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Datagrams received.
+    /// Datagrams received, including those that were ignored.
     pub received: u64,
     /// Datagrams ignored because their sender is not admitted.
     pub foreign: u64,
     /// Datagrams that are not packets, are damaged, or have the wrong key.
     pub malformed: u64,
-    /// Those of them that have a key where none is expected, or none where one is.
+    /// Datagrams among those that have a key although none is expected, or none although one is.
     pub key_mismatch: u64,
     /// Datagrams passed to the kernel.
     pub sent: u64,
-    /// Bytes of packets sent, IP and UDP headers included.
+    /// Bytes of the packets sent, including IP and UDP headers.
     pub sent_bytes: u64,
     /// Datagrams that the kernel refused.
     pub refused: u64,
-    /// Packets dropped because the address of their receiver is not known.
+    /// Packets dropped because the address of their receiver is unknown.
     pub unroutable: u64,
-    /// Packets that were computed from parity instead of being received.
+    /// Packets that were reconstructed from parity instead of being received.
     pub recovered: u64,
     /// System calls that sent datagrams.
     pub send_calls: u64,

@@ -1,9 +1,8 @@
-//! Which hosts are members of a named group: a query by multicast that each member answers by unicast. This protocol is our
-//! own.
+//! Finds the members of a named group: a multicast query that each member answers by unicast. The protocol is our own.
 //!
 //! ```text
 //!  0: 0xB6   1: 0 query, 1 answer     2: random number of the query (8 bytes)
-//! 10: bytes of the name (1 to 64)     11: the name            then 8 bytes of BLAKE3 of all before, keyed if there is a key
+//! 10: length of the name (1 to 64)      11: the name            then 8 bytes of BLAKE3 of all before, keyed if there is a key
 //! ```
 
 use std::collections::BTreeSet;
@@ -18,13 +17,13 @@ use super::peers::plain;
 use super::probe::check;
 use crate::source::Payload;
 
-/// First byte of a message, different from that of Orca packets and probes.
+/// The first byte of a message, which differs from that of Orca packets and probes.
 pub(super) const TAG: u8 = 0xb6;
 
-/// Bytes before the name.
+/// The number of bytes before the name.
 const FRONT: usize = 11;
 
-/// Bytes of the check at the end.
+/// The number of bytes of the check at the end.
 const CHECK: usize = 8;
 
 /// The longest name of a group in bytes.
@@ -33,11 +32,11 @@ pub const MAX_GROUP_NAME: usize = 64;
 /// The largest number of members that a query collects.
 const MAX_MEMBERS: usize = 4096;
 
-/// The time until a query is repeated, doubled after each repetition ...
-const AGAIN: Span = Span::from_ms(8);
+/// The time until the first repetition of a query; it doubles after each.
+const FIRST_RETRY: Span = Span::from_ms(8);
 
-/// ... up to this interval.
-const AGAIN_MOST: Span = Span::from_ms(250);
+/// The longest time between repetitions of a query.
+const MAX_RETRY: Span = Span::from_ms(250);
 
 /// A query for the members of a group, or an answer to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,14 +49,14 @@ pub struct GroupMessage<'a> {
     pub name: &'a str,
 }
 
-/// Whether a group can have this name: 1 to 64 bytes without control characters.
+/// Returns whether a group can have this name: 1 to 64 bytes without control characters.
 #[must_use]
 pub fn is_group_name(name: &str) -> bool {
     (1..=MAX_GROUP_NAME).contains(&name.len()) && !name.chars().any(char::is_control)
 }
 
 impl<'a> GroupMessage<'a> {
-    /// Encodes the message. An invalid name is encoded as an empty one, which no receiver accepts.
+    /// Encodes the message. An invalid name is encoded as an empty one, which every receiver rejects.
     #[must_use]
     pub fn encode(&self, secret: Option<&[u8; 32]>) -> Vec<u8> {
         let name = if is_group_name(self.name) { self.name.as_bytes() } else { b"" };
@@ -96,7 +95,7 @@ pub(super) struct Query {
 }
 
 impl Engine {
-    /// Answers a query if this host is a member, and collects answers to a query of its own.
+    /// Answers a query if this host is a member, and collects answers to this host's own query.
     pub(super) fn handle_group(&mut self, from: SocketAddr, bytes: &[u8], admitted: bool) {
         let Some(message) = GroupMessage::decode(bytes, self.secret.as_ref()) else {
             self.stats.malformed += 1;
@@ -120,8 +119,8 @@ impl Engine {
         }
     }
 
-    /// The addresses of the members of a group. It waits for at most `wait`, and returns earlier once `expect` members have
-    /// answered or `stop` returns true. Without a key, any host of the network can claim to be a member.
+    /// Returns the addresses of a group's members. It waits for at most `wait`, and returns earlier once `expect`
+    /// members have answered or `stop` returns true. Without a key, any host on the network can claim to be a member.
     ///
     /// # Errors
     /// If the socket has failed.
@@ -135,7 +134,7 @@ impl Engine {
         let nonce = rackweave_linux::random() as u64;
         let question = GroupMessage { answer: false, nonce, name }.encode(self.secret.as_ref());
         self.query = Some(Query { name: name.to_owned(), nonce, members: BTreeSet::new() });
-        let (mut now, mut pause) = (self.driver.now(), AGAIN);
+        let (mut now, mut pause) = (self.driver.now(), FIRST_RETRY);
         let (limit, mut next) = (now + wait, now);
         let found = |this: &Self| this.query.as_ref().map_or(0, |query| query.members.len());
         while now < limit && expect.is_none_or(|expect| found(self) < expect) && !stop() {
@@ -143,7 +142,7 @@ impl Engine {
                 let to = self.group_address();
                 self.push(to, |out| out.extend_from_slice(&question), Payload::new());
                 next = now + pause;
-                pause = Span(pause.0 * 2).min(AGAIN_MOST);
+                pause = Span(pause.0 * 2).min(MAX_RETRY);
             }
             self.waker.clear();
             self.send(now)?;

@@ -1,4 +1,4 @@
-//! Sessions that are received.
+//! Sessions that this host receives.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::parity::Parities;
 use super::{Decision, Engine, EngineEvent, Offer, Progress};
 use crate::sink::{Drain, MakeSink};
 
-/// How long received bytes may wait for the rest of their block before they go to the sink.
+/// How long received bytes may wait for the rest of their block before they are passed to the sink.
 const FLUSH_AFTER: Span = Span::from_ms(2);
 
-/// A session that is received.
+/// A session that this host receives.
 pub(super) struct Incoming {
     pub(super) drain: Drain,
     from: SocketAddr,
@@ -25,23 +25,23 @@ pub(super) struct Incoming {
     consumed: u64,
     flushed: Time,
     pub(super) parities: Parities,
-    /// The sender serves this host by unicast.
+    /// Whether the sender serves this host by unicast.
     detached: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The sink is being made: it may have to read what is there already.
+    /// The sink is being created, which may include reading what it stored earlier.
     Preparing,
     Taking,
-    /// The stream is complete, and the application knows; the sender may not have acknowledged it yet.
+    /// The stream is complete and the application has been notified; the sender may not have acknowledged it yet.
     Complete,
     /// The session has failed, and the sender is being informed.
     Leaving,
 }
 
 impl Engine {
-    /// The progress of all sessions that are received.
+    /// Returns the progress of all sessions that this host receives.
     #[must_use]
     pub fn incoming(&self) -> Vec<Progress> {
         let progress = |(session, incoming): (&Session, &Incoming)| Progress {
@@ -53,19 +53,19 @@ impl Engine {
         open.map(progress).collect()
     }
 
-    /// Whether a sender has not yet acknowledged that a stream is complete. The acknowledgement may be lost, so this is not
-    /// worth a long wait.
+    /// Returns whether a sender has not yet acknowledged that a stream is complete. The acknowledgement may have been
+    /// lost, so a long wait for it is pointless.
     #[must_use]
     pub fn is_lingering(&self) -> bool {
         self.incoming.values().any(|incoming| incoming.stage == Stage::Complete)
     }
 
     /// Refuses all offers from now on.
-    pub fn accept_no_more(&mut self) {
+    pub fn refuse_offers(&mut self) {
         self.accept = None;
     }
 
-    /// Leaves all sessions that are received. Bytes that are in order are still written.
+    /// Leaves all incoming sessions. Bytes that arrived in order are still written.
     pub fn leave_all(&mut self) {
         let now = self.driver.now();
         for (session, incoming) in &mut self.incoming {
@@ -86,7 +86,8 @@ impl Engine {
         from: SocketAddr,
         stream: u128,
     ) {
-        // The sender has restarted the stream: the sink has noted what it has, and the new session goes on there.
+        // The sender has restarted the stream: the sink has recorded what it has, and the new session continues from
+        // there.
         let old: Vec<Session> = self
             .incoming
             .iter()
@@ -100,10 +101,11 @@ impl Engine {
                 incoming.drain.close();
                 before.push(incoming.drain);
             }
-            // With this reason the sender invites the host again, in case the invitation was a replay of an old one.
+            // For this reason code the sender invites the host again, in case the invitation was a replay of an old
+            // one.
             self.host.leave(now, old, Reason::Unknown);
         }
-        // Sinks of failed sessions of this stream may still be writing.
+        // Sinks of failed sessions of the same stream may still be writing.
         let (same, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.closing).into_iter().partition(|(of, _)| *of == stream);
         self.closing = others;
@@ -119,10 +121,10 @@ impl Engine {
                 self.closing.extend(before.into_iter().map(|drain| (stream, drain)));
                 return self.host.refuse(now, session, reason);
             }
-            Decision::Take(make) => make,
+            Decision::Accept(make) => make,
         };
-        // Two sinks must not write the same files. The previous one may be blocked by a disk or a reader, so the new sink's
-        // thread waits for it.
+        // Two sinks must not write the same files. The previous one may be blocked by a disk or a reader, so the thread
+        // of the new sink waits for it.
         let make: MakeSink = match before.is_empty() {
             true => make,
             false => Box::new(move || {
@@ -151,8 +153,8 @@ impl Engine {
         self.choose_group();
     }
 
-    /// Leaves the multicast group while all senders serve this host by unicast because its link is too slow for both, and joins
-    /// it again afterwards. Agents always stay, since switches forward to them by labels.
+    /// Leaves the multicast group while all senders serve this host by unicast because its link is too slow for both,
+    /// and joins it again afterwards. Agents always stay, since switches forward to them by labels.
     fn choose_group(&mut self) {
         let wanted = self.config.fabric.as_ref().is_some_and(|fabric| fabric.tor)
             || self.incoming.is_empty()
@@ -216,7 +218,7 @@ impl Engine {
 
     fn fail(&mut self, session: Session, reason: Reason) {
         let Some(mut incoming) = self.incoming.remove(&session) else { return };
-        // A sender that vanished between completion and its acknowledgement does not matter: the files are complete.
+        // If a sender vanishes between completion and its acknowledgement, nothing is lost: the files are complete.
         if incoming.stage != Stage::Complete {
             incoming.drain.advance(incoming.readable, true);
             let (error, _) = incoming.drain.outcome();
@@ -227,9 +229,10 @@ impl Engine {
         self.closing.push((incoming.stream, incoming.drain));
     }
 
-    /// Passes bytes that are in order to the sinks, and what the sinks have consumed to the host. Returns when it is due again.
+    /// Passes bytes that are in order to the sinks, and reports to the host what the sinks have consumed. Returns when
+    /// it must be called again.
     pub(super) fn drain(&mut self, now: Time, idle: bool) -> Option<Time> {
-        let mut again: Option<Time> = None;
+        let mut next: Option<Time> = None;
         let mut failed = Vec::new();
         for (session, incoming) in &mut self.incoming {
             let Incoming { drain, stage, .. } = incoming;
@@ -268,7 +271,7 @@ impl Engine {
             } else if drain.lags(incoming.readable) {
                 // A full sink wakes the engine when it has room.
                 let due = if now >= due { now + FLUSH_AFTER } else { due };
-                again = Some(again.map_or(due, |again| again.min(due)));
+                next = Some(next.map_or(due, |next| next.min(due)));
             }
             let consumed = drain.consumed();
             if consumed > incoming.consumed {
@@ -287,7 +290,7 @@ impl Engine {
                     let (session, from) = (*session, incoming.from);
                     self.events.push_back(EngineEvent::Received { session, from, bytes, files });
                 } else if !drain.is_failed() {
-                    // The stream ended before its end record.
+                    // The stream ended without its end record.
                     *stage = Stage::Leaving;
                     self.host.leave(now, *session, Reason::Damaged);
                 }
@@ -299,15 +302,15 @@ impl Engine {
                 self.closing.push((incoming.stream, incoming.drain));
             }
         }
-        again
+        next
     }
 
-    /// Drops sinks that have ended.
+    /// Drops sinks whose threads have ended.
     pub(super) fn reap(&mut self) {
         self.closing.retain(|(_, drain)| !drain.has_ended());
     }
 
-    /// Waits for sinks that still write, for at most `limit`: one may be blocked by the reader of a pipe.
+    /// Waits for at most `limit` until the sinks have finished writing; one may be blocked by the reader of a pipe.
     pub fn wait_for_sinks(&mut self, limit: Span) {
         let until = self.driver.now() + limit;
         loop {

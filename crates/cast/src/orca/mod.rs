@@ -1,7 +1,8 @@
-//! The driver of an Orca host and its controller over UDP sockets; one thread runs it.
+//! The driver of an Orca host and its controller over UDP sockets. One thread runs it.
 //!
-//! It is not generic in the [`Node`](rackweave_core::Node): sessions, receivers, windows and completion are Orca's, and the
-//! engine decides on all of them (which sink takes a session, when a receiver is invited again, when a stream has ended).
+//! It is not generic over [`Node`](rackweave_core::Node): sessions, receivers, windows and completion belong to Orca,
+//! and the engine makes decisions about all of them (which sink receives a session, when a receiver is invited again,
+//! when a stream has ended).
 
 mod config;
 mod controller;
@@ -42,26 +43,28 @@ use self::send::Sending;
 use crate::sink::Drain;
 use crate::wake::Waker;
 
-/// Sessions whose labels an agent can hold.
+/// The number of sessions whose labels an agent can hold.
 const LABELS: u32 = 1 << 16;
 
-/// Above this rate of arrival, packets are received in batches, by sleeping instead of waiting for the socket.
+/// Above this rate of arrival, the engine receives packets in batches, by sleeping for [`TOGETHER`] instead of waiting
+/// for the socket.
 const FAST: Rate = Rate::from_gbps(2);
-/// How long it sleeps then: less than the sender allows for the path (`FlowConfig::path`).
+/// The length of this sleep. It is less than the delay that the sender allows for the path (`FlowConfig::path`).
 const TOGETHER: Span = Span::from_us(300);
-/// Sockets with a smaller receive buffer would overflow during the sleep.
+/// Sockets with a smaller receive buffer would overflow during this sleep.
 const ROOMY: usize = 4 << 20;
 
 /// An Orca host over UDP. Only [`Engine::wait`] blocks, and nothing happens in the background: call [`Engine::turn`], drain
 /// [`Engine::poll_event`], and wait until the time that the turn returned.
 pub struct Engine {
     config: EngineConfig,
-    /// Receives from a second socket, bound to the group's address, if the first one does not get its datagrams.
+    /// The driver of the socket. It receives from a second socket, bound to the group's address, if the first one does
+    /// not receive the group's datagrams.
     driver: Driver,
     host: Host,
     controller: Option<Controller>,
     interface: Ipv4Addr,
-    /// Whether the multicast group is joined at present.
+    /// Whether the engine is a member of the multicast group at present.
     grouped: bool,
     peers: Peers,
     words: u8,
@@ -71,7 +74,7 @@ pub struct Engine {
     relayed: VecDeque<Relayed>,
     sending: BTreeMap<Session, Sending>,
     incoming: BTreeMap<Session, Incoming>,
-    /// Sinks of sessions that have ended and still write, by the stream that they write.
+    /// Sinks of ended sessions that are still writing, with the stream that each writes.
     closing: Vec<(u128, Drain)>,
     accept: Option<Accept>,
     events: VecDeque<EngineEvent>,
@@ -79,7 +82,7 @@ pub struct Engine {
     probes: Probes,
     query: Option<group::Query>,
     arrivals: Arrivals,
-    /// When sinks that lag behind are to be flushed.
+    /// When sinks that lag behind are next flushed.
     flush_at: Option<Time>,
     stats: Stats,
 }
@@ -90,13 +93,13 @@ struct Arrivals {
     since: Time,
     bytes: u64,
     fast: bool,
-    /// The sockets' buffers hold what arrives during a sleep.
+    /// Whether the sockets' buffers can hold what arrives during a sleep.
     roomy: bool,
 }
 
 impl Arrivals {
-    /// Whether packets arrive so fast that waking up for each train costs more than looking at intervals.
-    fn are_fast(&mut self, now: Time) -> bool {
+    /// Returns whether packets arrive so fast that waking up for each train costs more than polling at intervals.
+    fn is_fast(&mut self, now: Time) -> bool {
         let span = now.since(self.since);
         if span >= Span::from_ms(1) {
             self.fast = self.roomy && FAST.span_of(self.bytes) > span;
@@ -106,7 +109,7 @@ impl Arrivals {
     }
 }
 
-/// The probes of [`Engine::probe`] and the answers to them.
+/// The outstanding probes of [`Engine::probe`], and the answers to them.
 #[derive(Debug, Default)]
 struct Probes {
     nonce: u64,
@@ -122,7 +125,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Binds the sockets. Without `accept` all offers of streams are refused.
+    /// Binds the sockets. If `accept` is `None`, all offers of streams are refused.
     ///
     /// # Errors
     /// If an address is in use or the system refuses.
@@ -177,7 +180,7 @@ impl Engine {
             heartbeat: fabric.and_then(|fabric| fabric.heartbeat),
             flow: config.flow,
             max_sessions: match fabric {
-                // An agent holds the labels of its whole rack, however few streams its own host receives.
+                // An agent holds the labels of its whole rack, even if its own host receives few streams.
                 Some(fabric) if fabric.tor => config.max_sessions.max(LABELS),
                 _ => config.max_sessions,
             },
@@ -215,50 +218,50 @@ impl Engine {
         })
     }
 
-    /// The address that its socket is bound to.
+    /// Returns the address of the socket.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.driver.local_addr()
     }
 
-    /// A handle that wakes [`Engine::wait`] from another thread.
+    /// Returns a handle that wakes [`Engine::wait`] from another thread.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Counters since the engine was created.
+    /// Returns the counters since the engine was created.
     #[must_use]
     pub const fn stats(&self) -> Stats {
         let DriverStats { sent, refused, send_calls, trains } = self.driver.stats();
         Stats { sent: sent + refused, refused, send_calls, trains, ..self.stats }
     }
 
-    /// The number of the host at an address, whose packets are accepted from now on.
+    /// Returns the number of the host at an address, and accepts its packets from now on.
     pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
         self.peers.add(address)
     }
 
-    /// The address of a host, if it is known.
+    /// Returns the address of a host, if it is known.
     #[must_use]
     pub fn address(&self, host: HostId) -> Option<SocketAddr> {
         self.peers.address(host)
     }
 
-    /// The clock of all its times.
+    /// Returns the clock to which all times refer.
     #[must_use]
     pub const fn clock(&self) -> Clock {
         self.driver.clock()
     }
 
-    /// The next event for the application.
+    /// Returns the next event for the application.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         self.events.pop_front()
     }
 
-    /// Receives what has arrived, handles timeouts, and sends what may be sent. Returns when it is to be called again if
-    /// nothing happens before; a time that has passed means at once.
+    /// Receives what has arrived, serves timeouts, and sends what may be sent. Returns when the next turn is due if
+    /// nothing happens before; a time that has passed means immediately.
     ///
     /// # Errors
     /// If the socket has failed.
@@ -276,7 +279,7 @@ impl Engine {
         if until.is_some_and(|until| until <= now) {
             return Ok(());
         }
-        if self.arrivals.are_fast(now) && !self.driver.is_blocked() {
+        if self.arrivals.is_fast(now) && !self.driver.is_blocked() {
             tighten_timers();
             let together = now + TOGETHER;
             let until = until.map_or(together, |until| until.min(together));
@@ -285,15 +288,15 @@ impl Engine {
         self.driver.wait(until, Span::ZERO, &[self.waker.as_fd()])
     }
 
-    /// Finds out whether multicast reaches all of these hosts, and which of them do not answer at all. Returns as soon as the
-    /// answers allow it.
+    /// Determines whether multicast reaches all of these hosts, and which of them do not answer at all. It returns as
+    /// soon as the answers suffice.
     ///
     /// # Errors
     /// If the socket has failed.
     pub fn probe(&mut self, hosts: &[HostId]) -> io::Result<(Spread, Vec<HostId>)> {
         self.start_probe(hosts);
         let began = self.driver.now();
-        let mut again = began + Span::from_ms(2);
+        let mut repeat_at = began + Span::from_ms(2);
         loop {
             self.send(self.driver.last_now())?;
             Driver::receive(self)?;
@@ -303,7 +306,7 @@ impl Engine {
             if all(&self.probes.group) {
                 break;
             }
-            // If multicast reaches a host at all, it answers to the group's probe about as fast as to its own.
+            // If multicast reaches a host at all, the host answers the group's probe about as fast as its own.
             let slowest = self.probes.one.values().max().copied().unwrap_or_default();
             let limit = if all(&self.probes.one) {
                 began + Span::from_ms(5).max(Span(slowest.0 * 3))
@@ -313,12 +316,12 @@ impl Engine {
             if now >= limit {
                 break;
             }
-            if now >= again {
+            if now >= repeat_at {
                 self.send_probes(hosts);
-                again = now + Span::from_ms(5);
+                repeat_at = now + Span::from_ms(5);
                 continue;
             }
-            self.wait(Some(limit.min(again)))?;
+            self.wait(Some(limit.min(repeat_at)))?;
         }
         let silent: Vec<HostId> =
             hosts.iter().filter(|it| !self.probes.one.contains_key(it)).copied().collect();
@@ -355,7 +358,7 @@ impl Driven for Engine {
     }
 
     fn finish_turn(&mut self, now: Time) -> Option<Time> {
-        // What was received may be reports of agents, which the controller answers.
+        // Received packets may include reports of agents, which the controller answers.
         if self.control(now) || !self.events.is_empty() {
             return Some(now);
         }

@@ -1,14 +1,14 @@
-//! Payloads on their way out: those that several receivers get, and those that this host relays.
+//! Outgoing payloads: those that go to several receivers, and those that this host relays.
 
 use bytes::Bytes;
 use rackweave_wire::orca::{Check, Data, Parity, Session};
 
 use crate::source::Payload;
 
-/// Payloads that are remembered for the copies to other receivers.
+/// The number of payloads that are cached for copies to other receivers.
 const MEMO: usize = 256;
 
-/// Payloads of data packets and their checks, computed once for all copies of a packet.
+/// A cache of the payloads of data packets and their checks, which are computed once for all copies of a packet.
 #[derive(Default)]
 pub(super) struct Memo {
     slots: Vec<Option<(Key, Payload, Check)>>,
@@ -47,6 +47,6 @@ impl Memo {
 pub(super) struct Relayed {
     pub(super) bytes: Bytes,
     pub(super) check: Check,
-    /// How many packets with it are still to be polled.
+    /// How many packets with this payload have yet to be polled.
     pub(super) left: u16,
 }

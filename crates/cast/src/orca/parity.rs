@@ -1,4 +1,4 @@
-//! Parity: computed from a source for sending, and used to compute missing cells of a stream that is received.
+//! Parity: computed from a source when sending, and used to reconstruct missing cells when receiving.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::Engine;
 use crate::sink::Drain;
 use crate::source::{Payload, Source, SourceError};
 
-/// The parity of a block that begins at `offset`, in cells of `payload` bytes.
+/// Computes the parity of a block that begins at `offset`, in cells of `payload` bytes.
 pub(super) fn encode(
     source: &mut dyn Source,
     offset: u64,
@@ -35,7 +35,7 @@ pub(super) fn encode(
     Ok(bytes.into())
 }
 
-/// The parities that were received for blocks with missing cells.
+/// The parities received for blocks with missing cells.
 #[derive(Debug, Default)]
 pub(super) struct Parities {
     blocks: BTreeMap<u64, Block>,
@@ -61,7 +61,7 @@ impl Parities {
         }
     }
 
-    /// Computes the missing cells of a block and stores them; `false` if that is not possible.
+    /// Reconstructs the missing cells of a block and stores them; returns `false` if that is not possible.
     fn recover(&mut self, of: &Recovery, drain: &mut Drain) -> bool {
         let Some(kept) = self.blocks.remove(&of.block) else { return false };
         let wanted = kept.parities.iter().filter(|(index, _)| of.parities >> index & 1 == 1);
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::source::Files;
 
-    /// A stand-in for a multicast network: forwards the group's datagrams to each receiver, with losses, and forges parity on
+    /// Emulates a multicast network: forwards the group's datagrams to each receiver, with losses, and forges parity on
     /// request.
     fn group(
         socket: UdpSocket,
@@ -152,7 +152,7 @@ mod tests {
         })
     }
 
-    /// Sends a file to four receivers by a lossy multicast; `None` where the loopback interface has none.
+    /// Sends a file to four receivers over lossy multicast. Returns `None` if the loopback interface has no multicast.
     fn cast(path: std::path::PathBuf, forges: bool) -> Option<(Vec<Receiving>, SendView, u64)> {
         rackweave_testing::needs!(Multicast, None);
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -170,7 +170,7 @@ mod tests {
         };
         let mut engine = Engine::new(config, None).unwrap();
         let hosts: Vec<_> = to.iter().map(|to| engine.add_peer(*to)).collect();
-        // An odd length, so that cells cross the borders of records.
+        // The length is odd, so that cells cross the boundaries of records.
         let flow = FlowConfig {
             payload: 1399,
             max_rate: Some(Rate(300_000_000)),
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// A forger of packets can spoil a stream, but never produces a file with wrong bytes, because of the hashes.
+    /// A forger of packets can spoil a stream but, because of the hashes, never produces a file with wrong bytes.
     #[test]
     fn forged_parity_is_found() {
         let from = tempfile::tempdir().unwrap();

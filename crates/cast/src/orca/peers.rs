@@ -1,28 +1,28 @@
-//! Hosts and their addresses, and whose packets are accepted.
+//! Hosts and their addresses, and the admission of packets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use rackweave_core::HostId;
 
-/// The largest number of peers that are learnt from their packets; a further one replaces the one that has been silent for
-/// longest.
+/// The largest number of peers that are learnt from their packets. A further one replaces the one that has been silent
+/// for longest.
 const MAX_LEARNT: usize = 4096;
 
-/// Whose packets are accepted.
+/// The hosts whose packets are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// Packets of all hosts (packets are authenticated by a key).
-    pub anybody: bool,
-    /// Packets from this machine.
+    /// Accept packets from all hosts; for use with a key that authenticates packets.
+    pub everyone: bool,
+    /// Accept packets from this machine.
     pub loopback: bool,
-    /// Packets from these addresses.
+    /// Accept packets from these addresses.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Admission {
     fn admits(&self, from: IpAddr) -> bool {
-        self.anybody || (self.loopback && from.is_loopback()) || self.addresses.contains(&from)
+        self.everyone || (self.loopback && from.is_loopback()) || self.addresses.contains(&from)
     }
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Peers {
     heard: u64,
 }
 
-/// An address with IPv4-mapped IPv6 addresses turned into IPv4.
+/// Converts an IPv4-mapped IPv6 address to IPv4, and leaves others unchanged.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
@@ -50,7 +50,7 @@ pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
 }
 
 impl Peers {
-    /// `first` is the first number for peers outside the fabric.
+    /// Creates the table. `first` is the first number for peers outside the fabric.
     pub(crate) fn new(admission: Admission, first: u32) -> Self {
         let (addresses, hosts) = (BTreeMap::new(), BTreeMap::new());
         Self { addresses, hosts, admission, next: first, learnt: BTreeMap::new(), heard: 0 }
@@ -66,7 +66,7 @@ impl Peers {
         self.hosts.insert(address, host);
     }
 
-    /// The number of a peer that the user has named.
+    /// Returns the number of a peer that the user has named, and adds it if it is new.
     pub(crate) fn add(&mut self, address: SocketAddr) -> HostId {
         let address = plain(address);
         if let Some(host) = self.hosts.get(&address) {
@@ -79,7 +79,7 @@ impl Peers {
         host
     }
 
-    /// The number of the host that sent a packet; `None` if its packets are not accepted.
+    /// Returns the number of the host that sent a packet; `None` if its packets are not accepted.
     pub(crate) fn host_of(&mut self, from: SocketAddr) -> Option<HostId> {
         let from = plain(from);
         self.heard += 1;
@@ -92,7 +92,7 @@ impl Peers {
         if !self.admission.admits(from.ip()) {
             return None;
         }
-        // Each `cast send` uses another port, so an agent meets any number of peers over time.
+        // Each `cast send` uses another port, so an agent meets an unlimited number of peers over time.
         let oldest = self.learnt.iter().min_by_key(|(_, heard)| **heard).map(|(host, _)| *host);
         let host = match oldest.filter(|_| self.learnt.len() >= MAX_LEARNT) {
             Some(oldest) => {
@@ -108,14 +108,14 @@ impl Peers {
         Some(host)
     }
 
-    /// Whether packets from an address are accepted. Does not learn the peer.
+    /// Returns whether packets from an address are accepted, without learning the peer.
     pub(crate) fn admits(&self, from: SocketAddr) -> bool {
         let from = plain(from);
         self.hosts.contains_key(&from) || self.admission.admits(from.ip())
     }
 }
 
-/// The interface of an IPv4 address; unspecified for IPv6.
+/// Returns the interface of an IPv4 address; unspecified for IPv6.
 pub(crate) const fn interface(address: SocketAddr) -> Ipv4Addr {
     match address {
         SocketAddr::V4(v4) => *v4.ip(),
@@ -131,7 +131,7 @@ mod tests {
     fn only_who_is_let_in_is_listened_to() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let admission =
-            Admission { loopback: true, addresses: vec![at("192.0.2.7:1").ip()], anybody: false };
+            Admission { loopback: true, addresses: vec![at("192.0.2.7:1").ip()], everyone: false };
         let mut peers = Peers::new(admission, 1);
         let named = peers.add(at("192.0.2.1:6722"));
         assert_eq!(peers.host_of(at("[::ffff:192.0.2.1]:6722")), Some(named));

@@ -1,22 +1,22 @@
-//! Probes: whether a host answers, and whether multicast reaches it, asked before a cast without a given spread. This protocol
-//! is our own.
+//! Probes, which determine before a cast whether a host answers and whether multicast reaches it. They are used if the
+//! user has not chosen how to reach the receivers. The protocol is our own.
 
 use rackweave_wire::orca::Key;
 
-/// First byte of a probe, different from that of Orca packets.
+/// The first byte of a probe, which differs from that of Orca packets.
 pub(crate) const TAG: u8 = 0xb5;
 
-/// Bytes of a probe.
+/// The length of a probe in bytes.
 pub(crate) const BYTES: usize = 18;
 
 /// The kinds of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// A question to one host.
+    /// A query to one host.
     Unicast,
-    /// A question to the multicast group.
+    /// A query to the multicast group.
     Group,
-    /// The answers to the two questions.
+    /// The answer to a unicast query.
     UnicastReply,
     GroupReply,
 }
@@ -33,7 +33,7 @@ pub(super) fn check(front: &[u8], secret: Option<&[u8; 32]>) -> [u8; 8] {
     check
 }
 
-/// The key of probes and group messages, derived from the key file's bytes.
+/// Derives the key of probes and group messages from the key file's bytes.
 pub(crate) fn secret(secret: &[u8]) -> [u8; 32] {
     blake3::derive_key("rackweave 2026 cast probes", secret)
 }
@@ -55,7 +55,7 @@ pub(crate) fn decode(bytes: &[u8], secret: Option<&[u8; 32]>) -> Option<(Probe, 
     Some((*ALL.get(usize::from(bytes[1]))?, nonce))
 }
 
-/// The keys of packets and of probes, derived from the key file's bytes.
+/// Derives the keys of packets and of probes from the key file's bytes.
 #[must_use]
 pub fn keys(bytes: &[u8]) -> (Key, [u8; 32]) {
     (Key::derive(bytes), secret(bytes))

@@ -14,19 +14,19 @@ use super::probe::{self, Probe};
 use super::{Engine, group};
 use crate::source::Payload;
 
-/// Bytes of the IPv4 and UDP headers.
+/// The length of the IPv4 and UDP headers in bytes.
 const HEADERS: u32 = 28;
 
 impl Engine {
     pub(super) fn handle_batch(&mut self, now: Time, batch: &ReceiveBatch) {
-        // The datagrams of a train come from one host.
+        // All datagrams of a train come from one host.
         let mut known: Option<(SocketAddr, HostId)> = None;
         for datagram in batch.datagrams() {
             self.stats.received += 1;
             self.arrivals.bytes += datagram.bytes.len() as u64;
             let from = known.filter(|known| known.0 == datagram.from).map(|known| known.1);
             let admitted = from.is_some() || self.peers.admits(datagram.from);
-            // Members of a group answer queries from addresses that were not known before.
+            // Members of a group answer queries from addresses that were previously unknown.
             if datagram.bytes.first() == Some(&group::TAG) && (admitted || self.query.is_some()) {
                 self.handle_group(datagram.from, datagram.bytes, admitted);
                 continue;
@@ -63,7 +63,7 @@ impl Engine {
         match &mut decoded.header {
             Header::Control(control) => {
                 if self.config.fabric.is_none() {
-                    // Without a fabric, host numbers are local to each process: the address identifies the sender.
+                    // Without a fabric, host numbers are local to each process, so the address identifies the sender.
                     control.from = from;
                     if control.to != TO_AGENT {
                         control.to = me;
@@ -74,7 +74,7 @@ impl Engine {
             Header::Data(_) => dst = TO_GROUP,
         }
         let packet = Packet::new(from, dst, bytes.len() as u32 + HEADERS, decoded.header);
-        if self.give_controller(now, &packet) {
+        if self.pass_to_controller(now, &packet) {
             return;
         }
         let handled = self.host.handle_packet(now, 0, &packet);
@@ -123,7 +123,7 @@ impl Engine {
                 return;
             }
         };
-        // Only receivers of streams answer.
+        // Only receivers of streams answer probes.
         if self.accept.is_some() {
             self.send_probe(from, answer, nonce);
         }
@@ -134,7 +134,7 @@ impl Engine {
         self.push(to, |out| out.extend_from_slice(&bytes), Payload::new());
     }
 
-    /// Starts to probe these hosts, each by unicast and all by multicast.
+    /// Starts to probe these hosts, each by unicast and all of them by multicast.
     pub(super) fn start_probe(&mut self, hosts: &[HostId]) {
         self.probes = super::Probes::default();
         self.probes.nonce = rackweave_linux::random() as u64;

@@ -1,4 +1,4 @@
-//! Sessions that are sent, and the transmission of all packets.
+//! Outgoing sessions, and the transmission of all packets.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,16 +14,16 @@ use smallvec::SmallVec;
 use super::{Engine, EngineEvent, ReceiverProgress, SendView, controller, parity};
 use crate::source::{Payload, Source, SourceError};
 
-/// Packets in one batch for the kernel.
+/// The number of packets in one batch for the kernel.
 const SEND_BATCH: usize = 512;
 
-/// Packets of one turn, before receiving is served again.
+/// The number of packets in one turn, after which receiving is served again.
 const SEND_TURN: usize = 4096;
 
 /// The interval at which a receiver that fell silent is invited again.
 const REINVITE_AFTER: Span = Span::from_ms(250);
 
-/// A session that is sent.
+/// A session that this host sends.
 pub(super) struct Sending {
     source: Box<dyn Source>,
     offered: u64,
@@ -41,7 +41,7 @@ pub(super) struct Sending {
 struct Receiver {
     from: u64,
     completed: Option<Time>,
-    /// When it was lost, if no packet has come from it since.
+    /// The time at which the receiver was lost, if no packet has come from it since.
     lost: Option<Time>,
     retry: Option<Time>,
     joined: bool,
@@ -88,7 +88,7 @@ impl Engine {
         Ok(session)
     }
 
-    /// Aborts a session.
+    /// Aborts an outgoing session.
     pub fn abort(&mut self, session: Session) {
         let now = self.driver.now();
         if let Some(sending) = self.sending.get_mut(&session) {
@@ -100,7 +100,7 @@ impl Engine {
         self.handle_events(now);
     }
 
-    /// The progress of a session that is sent.
+    /// Returns the progress of an outgoing session.
     #[must_use]
     pub fn view(&self, session: Session) -> Option<SendView> {
         let sending = self.sending.get(&session)?;
@@ -130,7 +130,7 @@ impl Engine {
         })
     }
 
-    /// Offers what the sources have to the host, and releases in the sources what no receiver can need any more.
+    /// Offers what the sources have read to the host, and lets the sources release what no receiver can need any more.
     pub(super) fn feed_sources(&mut self, now: Time) {
         let mut broken = Vec::new();
         for (session, sending) in &mut self.sending {
@@ -139,7 +139,7 @@ impl Engine {
                 broken.push(*session);
                 continue;
             }
-            // The end is read first: what is available afterwards is no less.
+            // The end is read first: at least as many bytes are available afterwards.
             let end = sending.source.end();
             let available = sending.source.available();
             if available > sending.offered {
@@ -179,7 +179,7 @@ impl Engine {
         hosts.filter_map(|receiver| receiver.retry).min()
     }
 
-    /// Handles the host's events.
+    /// Handles the events of the Orca host.
     pub(super) fn handle_events(&mut self, now: Time) {
         while let Some(event) = self.host.poll_event() {
             match event {
@@ -213,7 +213,7 @@ impl Engine {
                 let patience = self.config.retry;
                 if let Some(receiver) = self.receiver(session, host) {
                     let lost = *receiver.lost.get_or_insert(now);
-                    // A receiver that has joined before may have been restarted and come back.
+                    // A receiver that had joined may have been restarted and return.
                     let back = receiver.joined
                         && matches!(reason, Reason::Silent | Reason::Unknown)
                         && now.since(lost) < patience;
@@ -226,7 +226,7 @@ impl Engine {
         self.events.push_back(EngineEvent::Sender(session, event));
     }
 
-    /// Aborts a stream that is still being written but has lost all its receivers, so that its writer learns of it.
+    /// Aborts a stream that is still being written but has lost all its receivers, so that its writer is notified.
     fn abort_if_deserted(&mut self, now: Time, session: Session) {
         let Some(sending) = self.sending.get(&session) else { return };
         let gone = |it: &Receiver| it.lost.is_some() && it.retry.is_none();
@@ -239,7 +239,7 @@ impl Engine {
         self.sending.get_mut(&session)?.hosts.get_mut(&host)
     }
 
-    /// Reports a session that has ended, or replaces it by one for the receivers that may come back.
+    /// Reports a session that has ended, or replaces it by one for the receivers that may return.
     fn on_session_end(&mut self, now: Time, session: Session) {
         let Some(view) = self.view(session) else { return };
         let Some(mut sending) = self.sending.remove(&session) else { return };
@@ -293,7 +293,7 @@ impl Engine {
         }
     }
 
-    /// Appends a datagram to the batch: what `write` appends, then the payload.
+    /// Appends a datagram to the batch: the bytes that `write` appends, then the payload.
     pub(super) fn push(
         &mut self,
         to: SocketAddr,
@@ -330,7 +330,7 @@ impl Engine {
         self.driver.batch().push(to, 0, write, payload);
     }
 
-    /// The payload of a data packet, and its check.
+    /// Returns the payload of a data packet, and its check.
     fn payload(&mut self, data: &Data) -> Option<(Payload, orca::Check)> {
         let Some(sending) = self.sending.get_mut(&data.session) else {
             if self.host.summary(data.session).is_some() {

@@ -12,7 +12,7 @@ use rackweave_group::orca::flow::SenderEvent;
 use crate::sink::{Folder, FolderConfig, Sink};
 use crate::source::{Files, Pipe, Source};
 
-/// Long after what an overloaded machine takes.
+/// Much longer than a test takes even on an overloaded machine.
 const TIMEOUT: Span = Span::from_secs(60);
 
 /// A receiver in a thread of its own.
@@ -38,7 +38,7 @@ impl Receiving {
     ) -> Self {
         let mut config =
             EngineConfig { secret: secret.map(<[u8]>::to_vec), ..EngineConfig::new(bind) };
-        // What waits for it is not waited for in tests.
+        // The tests do not wait for the end of this patience.
         config.flow.patience = Span::from_secs(3600);
         Self::start_with(folder, limit, config).unwrap()
     }
@@ -52,7 +52,7 @@ impl Receiving {
             FolderConfig { folder: folder.path().to_owned(), limit, ..FolderConfig::default() };
         let accept: Accept = Box::new(move |offer| {
             let (config, stream) = (config.clone(), offer.stream);
-            Decision::Take(Box::new(move || {
+            Decision::Accept(Box::new(move || {
                 Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
             }))
         });
@@ -74,7 +74,7 @@ impl Receiving {
         Ok(Self { address, folder, events, stop, waker, thread: Some(thread) })
     }
 
-    /// Stops without a word to anybody, as a crash does.
+    /// Stops without notifying the sender, as a crash does.
     pub(super) fn crash(mut self) -> (tempfile::TempDir, Stats) {
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();
@@ -162,7 +162,7 @@ fn files_reach_all_receivers() {
         assert_eq!(receiver.read("x"), content(7));
         assert_eq!(std::fs::read_dir(receiver.folder.path()).unwrap().count(), 3);
     }
-    // Runs of packets leave as trains.
+    // Runs of packets are sent as trains.
     let stats = engine.stats();
     assert!(stats.trains < stats.sent / 2, "{stats:?}");
 }
@@ -233,7 +233,7 @@ fn who_is_not_named_is_not_listened_to() {
         ..EngineConfig::new("127.0.0.1:0".parse().unwrap())
     };
     let mut stranger = Engine::new(config, None).unwrap();
-    // Nobody is named: its own invitation's answers are strangers' too.
+    // No peer is named, so the answers to its own invitation come from strangers, too.
     let from = tempfile::tempdir().unwrap();
     let path = file(from.path(), "x", 1000);
     let host = stranger.add_peer(receiver.address);
@@ -245,7 +245,7 @@ fn who_is_not_named_is_not_listened_to() {
     assert!(stranger.stats().unroutable > 0);
 }
 
-/// Settings that give up soon.
+/// Constructors of configurations that give up soon.
 struct FlowConfigOf;
 
 impl FlowConfigOf {
@@ -263,7 +263,7 @@ fn a_receiver_that_is_started_again_goes_on() {
     let path = file(from.path(), "big", 30_000_000);
     let mut engine = sender(None);
     let flow = rackweave_group::orca::flow::FlowConfig {
-        // So slow that the crash is in the middle.
+        // The rate is so low that the crash happens in the middle of the transfer.
         max_rate: Some(Rate(400_000_000)),
         patience: Span::from_secs(1),
         ..engine.config.flow
@@ -314,7 +314,7 @@ fn a_sender_that_is_started_again_goes_on() {
             let until = engine.turn().unwrap();
             engine.wait(until).unwrap();
         }
-        // It is dropped without a word.
+        // The engine is dropped without notifying any peer.
     }
     let mut engine = sender(None);
     let view = send(&mut engine, Box::new(Files::new(&[path]).unwrap()), &[receiver.address]);
@@ -324,17 +324,17 @@ fn a_sender_that_is_started_again_goes_on() {
 }
 
 #[test]
-fn a_probe_tells_who_is_there() {
+fn a_probe_finds_reachable_receivers() {
     let receivers = [Receiving::start(Some(b"k"), None), Receiving::start(Some(b"l"), None)];
     let mut engine = sender(Some(b"k"));
     let hosts = receivers.each_ref().map(|it| engine.add_peer(it.address));
-    // The group does not leave loopback.
+    // The group's datagrams do not leave the loopback interface.
     let (spread, silent) = engine.probe(&hosts).unwrap();
     assert_eq!(spread, Spread::Unicast);
     assert!(silent.contains(&hosts[1]));
 }
 
-/// Forwards datagrams from one socket by another, badly: some are lost, doubled, damaged or late.
+/// Forwards datagrams between two sockets unreliably: some are lost, duplicated, damaged or delayed.
 fn forward(
     from: Arc<std::net::UdpSocket>,
     by: Arc<std::net::UdpSocket>,
@@ -406,7 +406,7 @@ fn a_bad_network_damages_nothing() {
 }
 
 #[test]
-fn a_lost_farewell_delays_nobody() {
+fn a_lost_bye_delays_no_receiver() {
     let receiver = Receiving::start(None, None);
     let (front, back) = (
         std::net::UdpSocket::bind("127.0.0.1:0").unwrap(),
@@ -415,7 +415,7 @@ fn a_lost_farewell_delays_nobody() {
     let (front, back) = (Arc::new(front), Arc::new(back));
     let (address, known) = (front.local_addr().unwrap(), receiver.address);
     let sender_at = Arc::new(Mutex::new(None));
-    // All but the sender's `Bye` (tag 5 of control packets) passes.
+    // Everything passes except the sender's `Bye` (tag 5 of control packets).
     let (from, by, set) = (Arc::clone(&front), Arc::clone(&back), Arc::clone(&sender_at));
     let (send, byes) = channel();
     let there = std::thread::spawn(move || {
@@ -453,7 +453,7 @@ fn a_lost_farewell_delays_nobody() {
     let view = send_one(path, address);
     assert_eq!(completed(&view), 1);
     byes.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
-    // Its patience is an hour.
+    // The receiver's patience is an hour, so it did not wait for it.
     assert!(receiver.received());
     stop.store(true, Ordering::Relaxed);
     there.join().unwrap();
@@ -464,7 +464,7 @@ fn send_one(path: PathBuf, to: SocketAddr) -> SendView {
     send(&mut sender(None), Box::new(Files::new(&[path]).unwrap()), &[to])
 }
 
-/// A member of these groups on loopback, in a thread of its own.
+/// Starts a member of these groups on loopback, in a thread of its own.
 fn member(groups: &[&str], port: u16, secret: Option<&[u8]>, loopback: bool) -> Receiving {
     let mut config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
     config.groups = groups.iter().map(|name| (*name).to_owned()).collect();
@@ -477,7 +477,7 @@ fn member(groups: &[&str], port: u16, secret: Option<&[u8]>, loopback: bool) -> 
 #[test]
 fn members_of_a_group_are_found() {
     rackweave_testing::needs!(Multicast);
-    // Nobody else on this machine has this port's group.
+    // No other process on this machine uses the group at this port.
     let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
     let mut asker = sender(None);
     asker = Engine::new(
@@ -485,7 +485,7 @@ fn members_of_a_group_are_found() {
             interface: Ipv4Addr::LOCALHOST,
             group_loops: true,
             group_port: port,
-            // Who answers is not known before.
+            // It is not known in advance which hosts answer.
             admission: Admission::default(),
             ..asker.config
         },
@@ -506,11 +506,11 @@ fn members_of_a_group_are_found() {
     expected.sort();
     assert_eq!(ask(&mut asker, "blue", 2), expected);
     assert_eq!(ask(&mut asker, "red", 2).len(), 2);
-    // Neither who has another key nor who does not let the asker in ever answers.
+    // Neither a member with another key nor one that does not admit the querier ever answers.
     let span = Span::from_ms(300);
     assert!(asker.members("blue", Some(3), span, &|| false).unwrap().len() <= 2);
     assert!(asker.members("green", None, Span::from_ms(50), &|| false).unwrap().is_empty());
-    // Nobody has become a peer by it, nothing grows.
+    // No member has become a peer by answering, so no state grows.
     assert!(asker.query.is_none() && !asker.peers.admits(all[0].address));
 }
 
@@ -520,14 +520,14 @@ fn packets_are_gathered_only_while_they_come_fast() {
     let at = |ms: u64| Time::ZERO + Span::from_ms(ms);
     let per_ms = FAST.bytes_in(Span::from_ms(1));
     arrivals.bytes = per_ms * 3;
-    assert!(!arrivals.are_fast(Time::ZERO + Span::from_us(999)));
-    assert!(arrivals.are_fast(at(1)));
+    assert!(!arrivals.is_fast(Time::ZERO + Span::from_us(999)));
+    assert!(arrivals.is_fast(at(1)));
     arrivals.bytes = per_ms;
-    assert!(!arrivals.are_fast(at(2)), "not faster than the bound");
+    assert!(!arrivals.is_fast(at(2)), "not faster than the bound");
     arrivals.bytes = per_ms * 2;
-    assert!(arrivals.are_fast(at(3)));
-    assert!(!arrivals.are_fast(at(4)), "nothing comes any more");
-    // What does not fit into the socket's buffer would be lost.
+    assert!(arrivals.is_fast(at(3)));
+    assert!(!arrivals.is_fast(at(4)), "nothing comes any more");
+    // Packets that exceed the socket's buffer would be lost.
     (arrivals.bytes, arrivals.roomy) = (per_ms * 9, false);
-    assert!(!arrivals.are_fast(at(5)));
+    assert!(!arrivals.is_fast(at(5)));
 }

@@ -1,4 +1,4 @@
-//! From packets to a sink: a window that puts received bytes in order, and a thread that may block on a disk.
+//! The path from packets to a sink: a window that puts received bytes in order, and a thread that may block on a disk.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -12,35 +12,35 @@ use bytes::Bytes;
 use super::{FileDone, Sink, SinkError};
 use crate::wake::Waker;
 
-/// Bytes of a block of the window.
+/// The size in bytes of a block of the window.
 const BLOCK: usize = 1 << 20;
 
-/// A piece of a block of at least this size is passed on without a copy.
-const PART: usize = 256 << 10;
+/// The least size in bytes at which a piece of a block is passed on without a copy.
+const MIN_SHARED: usize = 256 << 10;
 
-/// Blocks that can wait for the sink, besides those in the window.
+/// The number of blocks that can wait for the sink, besides those in the window.
 const QUEUE: usize = 64;
 
-/// Received bytes by their offset in the stream. What is in order is passed on block by block, without a copy.
+/// Received bytes by their offset in the stream. Bytes in order are passed on block by block, without a copy.
 #[derive(Debug)]
 pub struct Window {
-    /// Offset of the first block.
+    /// The offset of the first block.
     base: u64,
     blocks: VecDeque<Option<Vec<u8>>>,
-    /// Bytes that were passed on recently, which computing missing cells from parity may need: first offset, end, and the block
-    /// that holds them. Only those whose blocks are no longer in `blocks`.
+    /// Bytes that were recently passed on, which the reconstruction of missing cells from parity may need: their first
+    /// offset, their end, and the block that holds them. It has only bytes whose blocks are no longer in `blocks`.
     behind: VecDeque<(u64, u64, Arc<Vec<u8>>)>,
-    /// Blocks for reuse.
+    /// Blocks that can be reused.
     spare: Vec<Vec<u8>>,
-    /// All bytes below have been passed on.
+    /// The offset below which all bytes have been passed on.
     given: u64,
-    /// No byte above has been received.
+    /// The offset above which no byte has been received.
     top: u64,
     room: u64,
 }
 
 impl Window {
-    /// An empty window of `room` bytes that begins at an offset.
+    /// Creates an empty window of `room` bytes that begins at an offset.
     #[must_use]
     pub fn new(at: u64, room: u64) -> Self {
         let base = at - at % BLOCK as u64;
@@ -55,13 +55,13 @@ impl Window {
         }
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn room(&self) -> u64 {
         self.room
     }
 
-    /// Stores bytes; `false` if they lie too far beyond the window.
+    /// Stores bytes; returns `false` if they lie too far beyond the window.
     pub fn put(&mut self, offset: u64, mut bytes: &[u8]) -> bool {
         if offset < self.given || offset + bytes.len() as u64 > self.given + 2 * self.room {
             return false;
@@ -83,7 +83,8 @@ impl Window {
         true
     }
 
-    /// The next piece below `upto`, up to which all bytes are there: a whole block or, with `flush`, some of one.
+    /// Returns the next piece below `upto`, the offset below which all bytes have arrived: a whole block or, with
+    /// `flush`, part of one.
     fn take(&mut self, upto: u64, flush: bool) -> Option<Piece> {
         let ends = self.base + BLOCK as u64;
         let from = (self.given - self.base) as usize;
@@ -100,11 +101,11 @@ impl Window {
         let to = (upto - self.base) as usize;
         let front = self.blocks.front_mut()?.as_mut()?;
         self.given = upto;
-        if to - from < PART {
+        if to - from < MIN_SHARED {
             let block = front[from..to].to_vec();
             return Some(Piece { to: block.len(), block: Arc::new(block), from: 0 });
         }
-        // Bytes beyond a gap move to the block that takes its place.
+        // Bytes beyond a gap are moved to the block that takes its place.
         let mut next = fresh(&mut self.spare);
         let top = BLOCK.min((self.top.max(upto) - self.base) as usize);
         next[to..top].copy_from_slice(&front[to..top]);
@@ -127,7 +128,7 @@ impl Window {
         }
     }
 
-    /// Bytes that were stored, if they are still here: those in the window, and at least 1 MiB before it.
+    /// Returns bytes that were stored, if they are still available: those in the window, and at least 1 MiB before it.
     #[must_use]
     pub fn read(&self, offset: u64, len: usize) -> Option<Cow<'_, [u8]>> {
         let end = offset.checked_add(len as u64)?;
@@ -142,7 +143,7 @@ impl Window {
         Some(Cow::Owned(all))
     }
 
-    /// Those of the bytes from `from` to `end` that are in one block.
+    /// Returns the bytes between `from` and `end` that are in one block.
     fn part(&self, from: u64, end: u64) -> Option<&[u8]> {
         let left = self.behind.back().map_or(self.base, |last| last.1.max(self.base));
         let (block, until) = if from >= left {
@@ -173,7 +174,7 @@ fn fresh(spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
     spare.pop().unwrap_or_else(|| vec![0; BLOCK])
 }
 
-/// Bytes that are in order.
+/// Bytes that are in order, as a range of a block.
 struct Piece {
     block: Arc<Vec<u8>>,
     from: usize,
@@ -181,20 +182,20 @@ struct Piece {
 }
 
 /// A block that the sink holds. When the last reference to it is dropped, it returns to the window.
-struct Lent {
+struct LentBlock {
     block: Arc<Vec<u8>>,
     back: SyncSender<Arc<Vec<u8>>>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for LentBlock {
     fn as_ref(&self) -> &[u8] {
         &self.block
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentBlock {
     fn drop(&mut self) {
-        // A full queue means that there are enough.
+        // If the queue is full, there are enough spare blocks.
         let _ = self.back.try_send(std::mem::take(&mut self.block));
     }
 }
@@ -216,7 +217,7 @@ struct Outcome {
     files: Vec<FileDone>,
 }
 
-/// A sink with its thread.
+/// A sink and its thread.
 pub struct Drain {
     window: Window,
     to: Option<SyncSender<Piece>>,
@@ -233,7 +234,7 @@ impl std::fmt::Debug for Drain {
     }
 }
 
-/// Marks a sink that panics as failed, so that nothing waits for it.
+/// Marks a sink that panics as failed, so that no thread waits for it.
 struct Panicked<'a>(&'a Shared, &'a Waker);
 
 impl Drop for Panicked<'_> {
@@ -269,7 +270,7 @@ fn work(
     shared.ready.store(true, Ordering::Release);
     waker.wake();
     while let Ok(piece) = from.recv() {
-        let lent = Bytes::from_owner(Lent { block: piece.block, back: back.clone() });
+        let lent = Bytes::from_owner(LentBlock { block: piece.block, back: back.clone() });
         let result = sink.put_shared(&lent.slice(piece.from..piece.to));
         drop(lent);
         let (content, expected) = sink.content();
@@ -279,7 +280,7 @@ fn work(
         if complete || failed {
             end(result.err(), sink.files());
         }
-        // Published before `consumed`, so that who sees all bytes consumed also sees the outcome.
+        // This is stored before `consumed`, so that a thread that sees all bytes consumed also sees the outcome.
         shared.complete.store(complete, Ordering::Release);
         shared.failed.store(failed, Ordering::Release);
         shared.consumed.fetch_add((piece.to - piece.from) as u64, Ordering::Release);
@@ -290,11 +291,11 @@ fn work(
     }
 }
 
-/// Makes a sink, in the thread that will feed it: reading what is there already may take long.
+/// Creates a sink, in the thread that will feed it: reading what an earlier attempt stored may take long.
 pub type MakeSink = Box<dyn FnOnce() -> Result<Box<dyn Sink>, SinkError> + Send>;
 
 impl Drain {
-    /// Starts the sink's thread. The window holds `room` bytes that arrive out of order. Bytes are put only after
+    /// Starts the sink's thread. The window holds `room` bytes that arrive out of order. Bytes may be stored only after
     /// [`Self::is_ready`] has returned true.
     ///
     /// # Errors
@@ -317,7 +318,7 @@ impl Drain {
         })
     }
 
-    /// Whether the sink has been made; [`Self::begins_at`] is known from then on.
+    /// Returns whether the sink has been created, from which time on [`Self::begins_at`] is known.
     pub fn is_ready(&mut self) -> bool {
         if self.begins_at.is_none() && self.shared.ready.load(Ordering::Acquire) {
             let at = self.shared.consumed.load(Ordering::Acquire);
@@ -327,7 +328,7 @@ impl Drain {
         self.begins_at.is_some()
     }
 
-    /// The offset of the first byte that the sink needs.
+    /// Returns the offset of the first byte that the sink needs.
     #[must_use]
     pub fn begins_at(&self) -> u64 {
         self.begins_at.unwrap_or(0)
@@ -338,13 +339,14 @@ impl Drain {
         self.window.put(offset, bytes)
     }
 
-    /// Bytes that were stored, if they are still here; see [`Window::read`].
+    /// Returns bytes that were stored, if they are still available; see [`Window::read`].
     #[must_use]
     pub fn read(&self, offset: u64, len: usize) -> Option<Cow<'_, [u8]>> {
         self.window.read(offset, len)
     }
 
-    /// Passes bytes below `upto` to the sink, up to which all bytes are there: whole blocks or, with `flush`, all of them.
+    /// Passes bytes below `upto` to the sink, where `upto` is the offset below which all have arrived: whole blocks or,
+    /// with `flush`, all of them.
     pub fn advance(&mut self, upto: u64, flush: bool) {
         while let Ok(block) = self.back.try_recv() {
             self.window.recycle(block);
@@ -366,51 +368,51 @@ impl Drain {
         }
     }
 
-    /// Whether bytes below `upto` still have to be passed on.
+    /// Returns whether bytes below `upto` have not been passed on yet.
     #[must_use]
     pub const fn lags(&self, upto: u64) -> bool {
         self.window.given < upto || self.waiting.is_some()
     }
 
-    /// The sink has consumed all bytes below.
+    /// Returns the offset below which the sink has consumed all bytes.
     #[must_use]
     pub fn consumed(&self) -> u64 {
         self.shared.consumed.load(Ordering::Acquire)
     }
 
-    /// Whether the sink has everything, verified.
+    /// Returns whether the sink has the whole stream, verified.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.shared.complete.load(Ordering::Acquire)
     }
 
-    /// Whether the sink has failed.
+    /// Returns whether the sink has failed.
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.shared.failed.load(Ordering::Acquire)
     }
 
-    /// Bytes of file content so far, and of all files begun so far, where that is known.
+    /// Returns the bytes of file content so far, and the total length of all files begun so far, if it is known.
     #[must_use]
     pub fn content(&self) -> (u64, Option<u64>) {
         let expected = self.shared.expected.load(Ordering::Relaxed);
         (self.shared.content.load(Ordering::Relaxed), Some(expected).filter(|all| *all != u64::MAX))
     }
 
-    /// Takes the reason why the sink has failed, and the complete files.
+    /// Returns the reason for which the sink has failed, and the complete files.
     #[must_use]
     pub fn outcome(&self) -> (Option<SinkError>, Vec<FileDone>) {
         let mut outcome = self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         (outcome.error.take(), std::mem::take(&mut outcome.files))
     }
 
-    /// Ends the input: the sink ends in its own time, with what it was given.
+    /// Ends the input. The sink finishes with what it was given, without further waiting here.
     pub fn close(&mut self) {
         self.to = None;
         (self.window, self.waiting) = (Window::new(0, 0), None);
     }
 
-    /// Whether its thread has ended.
+    /// Returns whether the thread has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
@@ -420,7 +422,7 @@ impl Drain {
     pub fn stop(&mut self) {
         self.to = None;
         if let Some(thread) = self.thread.take() {
-            // A panic has been reported by the panic hook already.
+            // The panic hook has already reported a panic.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! A stream of files, in order, into a folder.
+//! A sink that writes a stream of files, in order, into a directory.
 
 use std::ffi::OsStr;
 use std::fs::{FileTimes, Permissions};
@@ -16,23 +16,23 @@ use crate::format::{
 };
 use crate::store::{BlockConfig, BlockStore, Dir, Entry, Finish, StoreError, failed};
 
-/// Where files go, and how.
+/// Where a [`Folder`] writes files, and how.
 #[derive(Clone, Debug, Default)]
 pub struct FolderConfig {
-    /// The folder.
+    /// The directory that files are written to.
     pub folder: PathBuf,
-    /// The path in the folder that the only file of the stream gets, instead of its own.
+    /// The path within the directory for the only file of the stream, instead of the file's own.
     pub only: Option<PathBuf>,
-    /// Files that exist are replaced.
+    /// Whether existing files are replaced.
     pub overwrite: bool,
-    /// A file is on the disk before it gets its name.
+    /// Whether a file is synced to the disk before it gets its final name.
     pub sync: bool,
-    /// The disk counts as full after this many bytes.
+    /// The number of bytes after which the disk is treated as full; `None` for no limit.
     pub limit: Option<u64>,
 }
 
-/// Writes a stream's files. A file that is not complete has `.part` behind its name, and stays when the transfer is interrupted: the
-/// same stream goes on there.
+/// Writes a stream's files. An incomplete file has the suffix `.part` and stays when the transfer is interrupted: the
+/// next transfer of the same stream continues from there.
 #[derive(Debug)]
 pub struct Folder {
     decoder: Decoder,
@@ -56,27 +56,28 @@ struct Writer {
     written: u64,
     ended: bool,
     done: Vec<FileDone>,
-    /// Directories get their times and modes when nothing is put into them any more.
+    /// Directories that get their times and modes once no more files are put into them.
     directories: Vec<FileHeader>,
 }
 
-/// The file under way.
+/// The file that is being written.
 #[derive(Debug)]
 struct Current {
     store: BlockStore,
     entry: Entry,
     header: FileHeader,
-    /// Bytes of it that have come, in order.
+    /// The number of its bytes that have arrived, in order.
     bytes: u64,
-    /// It goes on after an interruption: a pipe cannot be read a second time, and a short file soon comes again.
+    /// Whether it can be resumed after an interruption. A pipe cannot, because it cannot be read a second time; a short
+    /// file need not, because it is soon sent again.
     resumable: bool,
 }
 
 impl Folder {
-    /// Takes this stream, and goes on where an earlier attempt was interrupted.
+    /// Starts to receive this stream, and continues where an earlier attempt was interrupted.
     ///
     /// # Errors
-    /// If the folder cannot be written.
+    /// If the directory cannot be written.
     pub fn new(config: FolderConfig, stream: u128) -> Result<Self, SinkError> {
         let root = Dir::open(&config.folder)?;
         let mut writer = Writer {
@@ -108,7 +109,7 @@ impl Folder {
     }
 }
 
-/// Identifies the content of a file of a stream by the place of its first chunk.
+/// Returns an identifier of a file's content: the stream, and the offset of the file's first chunk.
 fn content(stream: u128, at: u64, header: &FileHeader) -> Hash {
     let mut bytes = stream.to_be_bytes().to_vec();
     bytes.extend_from_slice(&at.to_be_bytes());
@@ -117,7 +118,7 @@ fn content(stream: u128, at: u64, header: &FileHeader) -> Hash {
 }
 
 impl Writer {
-    /// Opens the directory of this path in the stream, and creates those that do not exist.
+    /// Opens the directory with this path in the stream, and creates directories that do not exist.
     fn open_dir(&mut self, path: &[u8]) -> Result<Dir, SinkError> {
         if self.opened.0 != path {
             let mut dir = self.root.clone();
@@ -129,7 +130,7 @@ impl Writer {
         Ok(self.opened.1.clone())
     }
 
-    /// Where a file goes. Directories on the way are created; no link that leads out of them is followed.
+    /// Returns the entry of a file. Directories on the path are created; no link that leads out of them is followed.
     fn place(&mut self, header: &FileHeader) -> Result<Entry, SinkError> {
         if let Some(only) = &self.config.only {
             let folder = only.parent().map(PathBuf::from).unwrap_or_default();
@@ -164,13 +165,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Opens the file that was under way, and moves `resume` behind its chunks up to the first one that is missing.
+    /// Opens the file that was being written, and moves `resume` past its chunks up to the first one that is missing.
     fn resume_file(&mut self, resume: &mut Resume) -> Result<(), SinkError> {
         let Some((header, hashes)) = &mut resume.file else { return Ok(()) };
         self.open(header, resume.at, true)?;
         let Some(current) = &mut self.current else { return Ok(()) };
         let store = &mut current.store;
-        // Whole chunks only: a short one is followed by the end of the file, which comes again.
+        // Only whole chunks count: after a short one comes the end of the file, which is sent again.
         let whole = header.length.unwrap_or(0) / CHUNK as u64;
         let right = (0..whole).map_while(|block| store.hash(block));
         hashes.extend(right);
@@ -182,14 +183,14 @@ impl Writer {
         }
         current.bytes = right * CHUNK as u64;
         let framed = (CHUNK_FRONT + CHUNK + HASH) as u64;
-        // Offsets of a stream have 48 bits: what was noted may be anything.
+        // Offsets in a stream have 48 bits, but the stored state may contain anything.
         resume.at = resume.at.saturating_add(right * framed).min(u64::MAX >> 1);
         Ok(())
     }
 
     fn finish(&mut self, hash: &Hash, at: u64) -> Result<(), SinkError> {
         let place = match &self.current {
-            // What comes from a pipe cannot be sent a second time, and has no time of its own.
+            // The content of a pipe cannot be sent a second time, and has no modification time.
             Some(current) if current.header.length.is_some() => {
                 let bytes = self.bytes + current.bytes;
                 Some((current.header.clone(), [at, self.files + 1, bytes]))
@@ -210,7 +211,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Notes something in the state. A disk that has no room for it has none for files either.
+    /// Records something in the state. A disk that has no room for it has no room for files either.
     fn note(&mut self, note: impl FnOnce(&mut State) -> io::Result<()>) -> Result<(), SinkError> {
         let noted = match &mut self.state {
             Some(state) => note(state),
@@ -227,7 +228,7 @@ impl Writer {
         })
     }
 
-    /// An error, with what the file under way lacks if the disk is full.
+    /// Converts an error; if the disk is full, it states how many bytes the current file still needs.
     fn failed(&self, error: StoreError) -> SinkError {
         match (error, &self.current) {
             (StoreError::Full { path, .. }, Some(current)) => {
@@ -278,8 +279,8 @@ impl Visitor for Writer {
         Ok(())
     }
 
-    /// Written at once, while they are in the processor's cache. A chunk that turns out to be wrong is never committed, and is written again
-    /// when the transfer goes on.
+    /// Bytes are written immediately, while they are in the processor's cache. A chunk that turns out to be wrong is
+    /// never committed, and is written again when the transfer continues.
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
         let limit = self.config.limit.unwrap_or(u64::MAX);
         let Some(current) = &mut self.current else { return Ok(()) };
@@ -329,7 +330,7 @@ impl Visitor for Writer {
     fn end(&mut self, _: u64, _: u64) -> Result<(), SinkError> {
         for header in std::mem::take(&mut self.directories).iter().rev() {
             let mode = u32::from(header.mode) | 0o700;
-            // The files are right: a folder's time is not worth an error.
+            // The files are correct, and the modification time of a directory is not worth an error.
             if let Ok(folder) = self.open_dir(&header.path).map(|folder| folder.file())
                 && let Ok(folder) = folder
             {
@@ -352,12 +353,12 @@ impl Sink for Folder {
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
         let result = self.decoder.push(bytes, &mut self.writer);
-        // Without its lock another attempt can write the file.
+        // Without the lock, another attempt can write the file.
         if result.is_err() {
             self.writer.current = None;
         }
-        // The file has changed since its first chunks came (but not its length and time), or the state is damaged: the next attempt begins
-        // at the beginning.
+        // Either the file has changed since its first chunks arrived (but not its length and time), or the state is
+        // damaged: the next attempt starts from the beginning.
         let stale = match &result {
             Err(SinkError::Stream(DecodeError::FileHash)) => true,
             Err(SinkError::Store(StoreError::Conflict { .. })) => true,

@@ -1,4 +1,4 @@
-//! Where a received stream goes: into files, which get their names once their hashes are verified, or into a pipe.
+//! The destinations of received streams: files, which get their final names once their hashes are verified, or a pipe.
 
 mod drain;
 mod folder;
@@ -19,72 +19,72 @@ use crate::store::StoreError;
 /// Why a stream cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// The bytes are not a stream, or not what was sent.
+    /// The bytes are not a valid stream, or not those that were sent.
     #[error(transparent)]
     Stream(#[from] DecodeError),
     /// A file cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The stream has several files, and only one was expected.
-    #[error("the stream holds several files: --dir takes them, --out only one")]
+    /// The stream has several files, but the sink takes only one.
+    #[error("the stream has several files: use --dir, because --out takes only one")]
     Several,
-    /// The application behind a control socket has refused or failed.
-    #[error("the application does not take it: {0}")]
+    /// The application behind a control socket has refused the stream or failed.
+    #[error("the application refuses the stream: {0}")]
     Application(String),
     /// The reader of the output has closed it.
-    #[error("nobody reads the output any more: {0}")]
+    #[error("the reader of the output has closed it: {0}")]
     Pipe(io::Error),
 }
 
 impl SinkError {
-    /// Whether the received bytes are at fault, and not this host.
+    /// Returns whether the received bytes are at fault, and not this host.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self, Self::Stream(_))
     }
 }
 
-/// The consumer of a stream. A thread of its own calls it, so it may block: the sender then waits.
+/// The consumer of a stream. It is called by a thread of its own, so it may block; the sender then waits.
 pub trait Sink: Send {
-    /// The offset in the stream of the first byte that it needs.
+    /// Returns the offset in the stream of the first byte that it needs.
     fn begins_at(&self) -> u64;
 
-    /// Takes the next bytes.
+    /// Consumes the next bytes.
     ///
     /// # Errors
-    /// If the stream cannot be received any further.
+    /// If the rest of the stream cannot be received.
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError>;
 
-    /// Takes the next bytes, which it may keep for a while instead of copying them.
+    /// Consumes the next bytes, which it may hold by reference instead of copying them.
     ///
     /// # Errors
-    /// As [`Self::put`].
+    /// The same as for [`Self::put`].
     fn put_shared(&mut self, bytes: &Bytes) -> Result<(), SinkError> {
         self.put(bytes)
     }
 
-    /// Whether the stream is complete and verified, and its files have their names.
+    /// Returns whether the stream is complete and verified, and its files have their final names.
     fn is_complete(&self) -> bool;
 
-    /// The complete files.
+    /// Returns the complete files.
     fn files(&self) -> Vec<FileDone> {
         Vec::new()
     }
 
-    /// Bytes of file content so far, and the bytes of all files begun so far, where that is known.
+    /// Returns the bytes of file content so far, and the total length of all files begun so far, if it is known.
     fn content(&self) -> (u64, Option<u64>) {
         (0, None)
     }
 }
 
-/// A complete file.
+/// A file that was received completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileDone {
-    /// Its path.
+    /// The path at which it was written.
     pub path: PathBuf,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Its BLAKE3 hash, as `b3sum` prints it.
+    /// The BLAKE3 hash, as `b3sum` prints it.
     pub hash: Hash,
 }
 
@@ -98,15 +98,15 @@ struct PipeVisitor<W> {
     to: W,
     files: u64,
     bytes: u64,
-    /// The bytes that are being put.
+    /// The bytes that are currently being put.
     now: Bytes,
-    /// Pieces of the chunk that wait for its hash, kept without a copy ...
+    /// Pieces of the chunk that wait for its hash, held by reference.
     held: Vec<Bytes>,
-    /// ... and the short ones behind them, copied.
+    /// The short pieces after those in `held`, copied.
     short: Vec<u8>,
 }
 
-/// A shorter piece is copied, since keeping it would cost more memory than it has.
+/// Shorter pieces are copied, since holding a reference would keep more memory than they take.
 const SHORT: usize = 4096;
 
 impl<W> std::fmt::Debug for PipeSink<W> {
@@ -116,7 +116,7 @@ impl<W> std::fmt::Debug for PipeSink<W> {
 }
 
 impl<W: Write> PipeSink<W> {
-    /// A sink that writes to `to`.
+    /// Creates a sink that writes to `to`.
     pub fn new(to: W) -> Self {
         let (now, held, short) = (Bytes::new(), Vec::new(), Vec::new());
         let to = PipeVisitor { to, files: 0, bytes: 0, now, held, short };

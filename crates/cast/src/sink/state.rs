@@ -1,8 +1,9 @@
-//! How far a stream has been received: a small file beside the files, so that a restarted receiver goes on where it was.
+//! The progress of a received stream, in a small file beside the received files, from which a restarted receiver
+//! resumes.
 //!
-//! A line of text that names the format and its version, the stream's number, then entries that are only appended. Which chunks of the
-//! file under way are there is noted elsewhere ([`crate::store`]). Whatever is read here is checked against the files: nothing of it needs
-//! to be forced to the disk.
+//! The file is a line of text that names the format and its version, then the stream's number, then entries, which are
+//! only appended. The store ([`crate::store`]) records which chunks of the current file are present. Everything read
+//! here is checked against the files, so none of it needs to be synced to the disk.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,17 +14,17 @@ use crate::store::{Dir, Entry, fault};
 
 const MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 2\n";
 
-/// Entry: a file begins.
+/// Tag of the entry for the start of a file.
 const FILE: u8 = b'F';
-/// Entry: a file is complete and has its name.
+/// Tag of the entry for a file that is complete and has its final name.
 const DONE: u8 = b'D';
-/// Entry: a directory. It gets its mode and time at the end, perhaps in a later attempt.
+/// Tag of the entry for a directory, which gets its mode and time at the end, perhaps in a later attempt.
 const DIRECTORY: u8 = b'P';
-/// Entry, before a file gets its name: the `DONE` entry that will follow, and what the file is. After an interruption between the two
-/// the file is found in its place.
+/// Tag of the entry that precedes the final renaming of a file: it has the `DONE` entry that will follow, and the
+/// identity of the file. After an interruption between the two, the file is found in its place.
 const NAMING: u8 = b'N';
 
-/// Most bytes that are read of a state.
+/// The largest number of bytes that are read of a state.
 const MAX_STATE: u64 = 1 << 30;
 
 /// A state that has grown by `SLACK` bytes, and to `SLACK_FACTOR` times the size of its last compaction, is compacted.
@@ -37,56 +38,57 @@ pub(super) struct State {
     stream: u128,
     file: File,
     bytes: u64,
-    /// Bytes after the last compaction.
+    /// The length in bytes after the last compaction.
     compacted: u64,
 }
 
-/// The name of a stream's state.
+/// Returns the file name of a stream's state.
 pub(super) fn name(stream: u128) -> OsString {
     format!(".rackweave-cast-{stream:032x}.state").into()
 }
 
-/// The name of a state that is being compacted.
-fn name_aside(stream: u128) -> OsString {
+/// Returns the file name of a state that is being compacted.
+fn temporary_name(stream: u128) -> OsString {
     format!(".rackweave-cast-{stream:032x}.new").into()
 }
 
-/// The name of the block table of a stream's file under way.
+/// Returns the file name of the block table of a stream's current file.
 pub(super) fn table_name(stream: u128) -> OsString {
     format!(".rackweave-cast-{stream:032x}.blocks").into()
 }
 
-/// A file that was about to get its name.
+/// A file that was about to get its final name.
 #[derive(Debug)]
 struct Naming {
     header: FileHeader,
     hash: Hash,
-    /// Where the stream goes on if it has got it.
+    /// Where the stream continues if the file has got its name.
     done: Resume,
 }
 
-/// What an earlier attempt has left.
+/// The state that an earlier attempt has left.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Behind the last complete file, or at the first chunk of the file under way.
+    /// The position after the last complete file, or at the first chunk of the current file.
     pub(super) resume: Resume,
-    /// Directories before that place.
+    /// The directories before that position.
     pub(super) directories: Vec<FileHeader>,
-    /// The path of the file that is not complete.
+    /// The path of the file that is incomplete.
     pub(super) under_way: Option<Vec<u8>>,
 }
 
 impl State {
-    /// An empty state.
+    /// Creates an empty state.
     pub(super) fn create(dir: &Dir, stream: u128) -> io::Result<Self> {
-        let mut this = Self::aside(dir, stream)?;
+        let mut this = Self::create_temporary(dir, stream)?;
         this.publish()?;
         Ok(this)
     }
 
-    /// Under another name, so that the previous state stays until this one is complete, and no link is followed.
-    fn aside(dir: &Dir, stream: u128) -> io::Result<Self> {
-        let aside = dir.entry(&name_aside(stream));
+    /// Creates the file under another name, so that the previous state stays until this one is complete, and no link is
+    /// followed.
+    fn create_temporary(dir: &Dir, stream: u128) -> io::Result<Self> {
+        let aside = dir.entry(&temporary_name(stream));
         aside.remove()?;
         let file = aside.create()?;
         let mut this = Self { dir: dir.clone(), stream, file, bytes: 0, compacted: 0 };
@@ -97,7 +99,7 @@ impl State {
 
     fn publish(&mut self) -> io::Result<()> {
         self.compacted = self.bytes;
-        self.dir.entry(&name_aside(self.stream)).rename(&self.dir.entry(&name(self.stream)))
+        self.dir.entry(&temporary_name(self.stream)).rename(&self.dir.entry(&name(self.stream)))
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -106,14 +108,14 @@ impl State {
         self.file.write_all(bytes)
     }
 
-    /// A state with the fewest entries that lead to this place; further ones can be appended.
+    /// Creates a state with the fewest entries that lead to this position; further ones can be appended.
     pub(super) fn compact<'a>(
         dir: &Dir,
         stream: u128,
         resume: &Resume,
         directories: impl Iterator<Item = &'a FileHeader>,
     ) -> io::Result<Self> {
-        let mut this = Self::aside(dir, stream)?;
+        let mut this = Self::create_temporary(dir, stream)?;
         for header in directories {
             this.directory(header)?;
         }
@@ -126,7 +128,7 @@ impl State {
         Ok(this)
     }
 
-    /// Whether most of it is about files that are complete.
+    /// Returns whether most of the state is about files that are complete.
     pub(super) const fn is_long(&self) -> bool {
         self.bytes > self.compacted * SLACK_FACTOR + SLACK
     }
@@ -157,7 +159,8 @@ impl State {
         self.write(&entry)
     }
 
-    /// Appends that a file begins. `place` is the offset in the stream of its first chunk, and how many files and bytes are before it.
+    /// Records that a file begins. `place` has the offset in the stream of its first chunk, and the numbers of files
+    /// and bytes before it.
     pub(super) fn begin(&mut self, header: &FileHeader, place: [u64; 3]) -> io::Result<()> {
         let mut record = Vec::new();
         crate::format::file(header, &mut record);
@@ -169,7 +172,7 @@ impl State {
         self.write(&entry)
     }
 
-    /// Appends that all files before an offset of the stream are complete; `place` as for [`Self::begin`].
+    /// Records that all files before an offset of the stream are complete. `place` is as for [`Self::begin`].
     pub(super) fn done(&mut self, place: [u64; 3]) -> io::Result<()> {
         let mut entry = vec![DONE];
         for number in place {
@@ -178,15 +181,15 @@ impl State {
         self.write(&entry)
     }
 
-    /// Removes it, and the table of a file that is not complete.
+    /// Removes the state, and the table of an incomplete file.
     pub(super) fn remove(self) {
-        // Left over, they are found to be stale.
+        // If they cannot be removed, the next attempt finds them to be stale.
         let _ = self.dir.entry(&name(self.stream)).remove();
         let _ = self.dir.entry(&table_name(self.stream)).remove();
     }
 }
 
-/// Reads a single file record.
+/// A visitor that decodes a single file record.
 struct One(Option<FileHeader>);
 
 impl Visitor for One {
@@ -219,7 +222,7 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
     cut(bytes, 8)?.try_into().ok().map(u64::from_be_bytes)
 }
 
-/// A file record outside a stream.
+/// Decodes a file record outside a stream.
 fn header(bytes: &[u8]) -> Option<FileHeader> {
     let mut one = One(None);
     let start = Resume { files: 0, bytes: 0, file: None, single: None, at: 1 };
@@ -227,22 +230,22 @@ fn header(bytes: &[u8]) -> Option<FileHeader> {
     one.0
 }
 
-/// Three numbers: an offset of a stream, files, bytes.
+/// Reads three numbers: an offset in a stream, a file count and a byte count.
 fn place_of(bytes: &mut &[u8]) -> Option<Resume> {
     let (at, files, total) = (number(bytes)?, number(bytes)?, number(bytes)?);
-    // Offsets of a stream have 48 bits.
+    // Offsets in a stream have 48 bits.
     (at < 1 << 48).then_some(Resume { files, bytes: total, file: None, single: None, at })
 }
 
-/// Replays the entries; the last one may be cut off. Beside where they lead to: the file that was about to get its name, if that was the
-/// last entry, and the directories.
+/// Replays the entries; the last one may be truncated. Returns the position that they lead to, the file that was about
+/// to get its final name if that was the last entry, and the directories.
 fn parse(mut bytes: &[u8], stream: u128) -> Option<(Resume, Option<Naming>, Vec<FileHeader>)> {
     let mut found = Resume { files: 0, bytes: 0, file: None, single: None, at: 0 };
     if cut(&mut bytes, MAGIC.len())? != MAGIC || cut(&mut bytes, 16)? != stream.to_be_bytes() {
         return None;
     }
     let (mut naming, mut directories) = (None, Vec::new());
-    // An entry counts as a whole or not at all.
+    // An entry is used completely or not at all.
     let mut entry = || -> Option<()> {
         let kind = cut(&mut bytes, 1)?[0];
         match kind {
@@ -276,7 +279,7 @@ fn parse(mut bytes: &[u8], stream: u128) -> Option<(Resume, Option<Naming>, Vec<
     any.then_some((found, naming, directories))
 }
 
-/// Whether the file that was about to get its name has got it.
+/// Returns whether the file that was about to get its final name has got it.
 fn is_named(entry: &Entry, naming: &Naming) -> bool {
     let Some(file) = entry.open_read() else { return false };
     let mut hasher = blake3::Hasher::new();
@@ -285,7 +288,7 @@ fn is_named(entry: &Entry, naming: &Naming) -> bool {
         && *hasher.finalize().as_bytes() == naming.hash
 }
 
-/// Reads what an earlier attempt at this stream has left. `place` returns the entry of a file.
+/// Reads the state that an earlier attempt at this stream has left. `place` returns the entry of a file.
 pub(super) fn load(
     dir: &Dir,
     stream: u128,

@@ -55,7 +55,7 @@ fn files_arrive_with_names_modes_and_times() {
         assert_eq!(was.modified().unwrap(), is.modified().unwrap());
         assert_eq!(was.permissions(), is.permissions());
     }
-    // Nothing else is left, and nothing is replaced unasked.
+    // No other file is left, and no file is replaced without `overwrite`.
     assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 1);
     let again = bytes_of(&mut source, 0);
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
@@ -91,11 +91,11 @@ fn an_interrupted_transfer_goes_on_at_the_last_good_chunk() {
             std::fs::write(part, content).unwrap();
         }
     }
-    // Another stream knows nothing of it.
+    // Another stream does not use this state.
     assert_eq!(Folder::new(config(to.path()), 1).unwrap().begins_at(), 0);
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
     let at = sink.begins_at();
-    // Two chunks are right, the third is not.
+    // Two chunks are correct, the third is not.
     assert!(at > 2 * chunk && at < 3 * chunk, "{at}");
     sink.put(&bytes_of(&mut Files::new(&[from.path().join("a"), path]).unwrap(), at)).unwrap();
     assert!(sink.is_complete());
@@ -124,7 +124,7 @@ fn a_damaged_chunk_is_not_kept_and_does_not_get_into_a_pipe() {
     sink.put(&bytes[at..]).unwrap();
     assert!(sink.is_complete());
     assert_eq!(std::fs::read(to.path().join("x")).unwrap(), big(3 * CHUNK));
-    // Pieces that are copied, and pieces that are kept.
+    // Try pieces that are copied, and pieces that are held by reference.
     for piece in [1424, 100_000] {
         let mut out = Vec::new();
         let mut sink = PipeSink::new(&mut out);
@@ -162,7 +162,7 @@ fn a_state_that_is_cut_off_anywhere_does_no_harm() {
             begins.insert(Folder::new(config(to.path()), source.stream()).unwrap().begins_at());
         }
     }
-    // Nothing, the file's first byte, one chunk, two chunks.
+    // The positions are the beginning, the file's first byte, after one chunk and after two chunks.
     assert_eq!(begins.len(), 4);
 }
 
@@ -181,7 +181,7 @@ fn links_are_not_followed_and_a_full_disk_is_said() {
     let other = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(from.path().join("d"), other.path().join("d")).unwrap();
     let mut sink = Folder::new(config(other.path()), source.stream()).unwrap();
-    assert!(matches!(sink.put(&bytes), Err(SinkError::Store(StoreError::NotFolder(_)))));
+    assert!(matches!(sink.put(&bytes), Err(SinkError::Store(StoreError::NotDirectory(_)))));
 }
 
 #[test]
@@ -253,7 +253,7 @@ proptest! {
             there[index] = true;
             let upto = ends[there.iter().take_while(|it| **it).count()];
             drain.advance(start + upto as u64, flush);
-            // What parity may need of it is still to be had.
+            // Bytes that parity may need are still available.
             let back = upto.saturating_sub(64 * 8900);
             let read = drain.read(start + back as u64, upto - back);
             prop_assert!(upto == 0 || read.is_some_and(|read| *read == content[back..upto]));
@@ -270,7 +270,7 @@ proptest! {
 }
 
 #[test]
-fn whoever_is_killed_while_a_file_gets_its_name_goes_on_behind_it() {
+fn a_transfer_killed_while_a_file_is_renamed_resumes_after_it() {
     let from = tempfile::tempdir().unwrap();
     let paths: Vec<_> = (0..4).map(|i| from.path().join(format!("f{i}"))).collect();
     for (i, path) in paths.iter().enumerate() {
@@ -288,7 +288,8 @@ fn whoever_is_killed_while_a_file_gets_its_name_goes_on_behind_it() {
                 at += 1;
             }
             drop(sink);
-            // As if it had been killed before it noted that the file is done, or just before the file got its name.
+            // This is the state after a kill just before the entry for the complete file was written, or just before
+            // the file got its final name.
             let state = to.path().join(state::name(source.stream()));
             let noted = std::fs::read(&state).unwrap();
             std::fs::write(&state, &noted[..noted.len() - 25]).unwrap();
@@ -320,7 +321,7 @@ fn what_became_another_file_meanwhile_fails_once_only() {
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
     sink.put(&bytes[..2 * CHUNK]).unwrap();
     drop(sink);
-    // Another content, with the same length and time.
+    // The content differs, but length and time are the same.
     std::fs::write(&path, vec![1; 3 * CHUNK]).unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
     let mut source = Files::new(std::slice::from_ref(&path)).unwrap();
@@ -377,7 +378,7 @@ fn a_folder_that_vanishes_is_an_error_and_nothing_else() {
     ));
 }
 
-/// Panics.
+/// A sink that panics.
 struct Bad;
 
 impl Sink for Bad {
@@ -419,7 +420,7 @@ fn a_folder_that_becomes_a_link_leads_nowhere() {
     }
     let mut source = Files::new(&[from.path().join("d")]).unwrap();
     let bytes = bytes_of(&mut source, 0);
-    // While each of its files is under way.
+    // Interrupt it in the middle of each of its files.
     for chunks in 1..=3 {
         let folder = to.path().join(chunks.to_string());
         let mut sink = Folder::new(config(&folder), source.stream()).unwrap();
@@ -428,11 +429,11 @@ fn a_folder_that_becomes_a_link_leads_nowhere() {
         std::fs::rename(folder.join("d"), folder.join("away")).unwrap();
         std::os::unix::fs::symlink(victim.path(), folder.join("d")).unwrap();
         let result = sink.put(&bytes[cut..]);
-        // What goes on goes on in the folder that was meant.
+        // The transfer continues in the original directory.
         match result {
             Ok(()) => assert!(folder.join("away/e/c").exists()),
             Err(error) => {
-                assert!(matches!(error, SinkError::Store(StoreError::NotFolder(_))), "{error}")
+                assert!(matches!(error, SinkError::Store(StoreError::NotDirectory(_))), "{error}")
             }
         }
         assert_eq!(std::fs::read_dir(victim.path()).unwrap().count(), 0);
@@ -457,7 +458,7 @@ fn folders_get_their_modes_and_times_after_an_interruption() {
     }
     let mut source = Files::new(&[from.path().join("d")]).unwrap();
     let bytes = bytes_of(&mut source, 0);
-    // Again and again, a chunk at a time.
+    // Interrupt it after each chunk.
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
     while !sink.is_complete() {
         let at = sink.begins_at() as usize;
@@ -478,7 +479,7 @@ fn folders_get_their_modes_and_times_after_an_interruption() {
 }
 
 #[test]
-fn the_state_of_many_files_stays_short_and_says_the_same() {
+fn the_state_of_many_files_is_compacted_without_loss() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let name = |i: usize| format!("{i:04}{}", "n".repeat(246));
     for i in 0..1000 {
@@ -490,7 +491,7 @@ fn the_state_of_many_files_stays_short_and_says_the_same() {
     sink.put(&bytes[..bytes.len() - 1]).unwrap();
     assert_eq!(sink.files().len(), 1000);
     drop(sink);
-    // Not the 400 bytes that each file has cost.
+    // Without compaction, each file would have added 400 bytes.
     let state = to.path().join(state::name(source.stream()));
     assert!(state.metadata().unwrap().len() < 300_000);
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
@@ -509,7 +510,7 @@ fn a_file_that_does_not_get_its_name_can_be_written_again() {
     let bytes = bytes_of(&mut source, 0);
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
     sink.put(&bytes[..bytes.len() - 60]).unwrap();
-    // Somebody else was faster.
+    // Another process has created the file first.
     std::fs::write(to.path().join("x"), b"other").unwrap();
     let result = sink.put(&bytes[bytes.len() - 60..]);
     assert!(matches!(result, Err(SinkError::Store(StoreError::Exists(_)))), "{result:?}");
@@ -566,7 +567,7 @@ fn a_state_of_any_bytes_costs_at_most_one_attempt() {
         if !attempt().is_ok_and(|complete| complete) {
             assert!(attempt().unwrap(), "{left:?}");
         }
-        // The name is the state's, whose check would be worth no more than the disk's.
+        // The name is that of the state, whose check would be worth no more than that of the disk.
         let there = |name: &str| std::fs::read(fresh.path().join(name)).ok();
         assert!(there("d/x").is_none_or(|there| there == big(2 * CHUNK + 5)));
         assert!(there("d/a").is_none_or(|there| there == b"a"));
@@ -607,7 +608,7 @@ fn a_stream_that_is_killed_at_any_operation_goes_on_and_leaves_nothing_behind() 
             );
         }
         assert_eq!(std::fs::read_dir(to.path().join("d")).unwrap().count(), 4, "{operations}");
-        // That state and table cannot be removed at the end does no harm.
+        // A failure to remove the state and the table at the end is harmless.
         let clean = std::fs::read_dir(to.path()).unwrap().count() == 1;
         assert!(clean || !killed && operations < 200, "{operations}");
         if clean && !killed {
@@ -615,6 +616,7 @@ fn a_stream_that_is_killed_at_any_operation_goes_on_and_leaves_nothing_behind() 
         }
         operations += 1;
     }
-    // Nothing, the first chunk of three of the files, each whole chunk, behind each file.
+    // It resumed at the start, after the first chunk of three of the files, after each whole chunk, and after each
+    // file.
     assert!(operations > 50 && resumed.len() >= 11, "{operations} {resumed:?}");
 }

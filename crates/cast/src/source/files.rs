@@ -1,4 +1,4 @@
-//! Files and directories as a stream.
+//! Files and directories as the source of a stream.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, Metadata};
@@ -16,26 +16,26 @@ use crate::format::{
     self, CHUNK, CHUNK_FRONT, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, START_BYTES,
 };
 
-/// Bytes of a full chunk record.
+/// The length in bytes of a full chunk record.
 const FRAMED: u64 = (CHUNK_FRONT + CHUNK + HASH) as u64;
 
-/// Chunks that are kept in memory for retransmissions.
+/// The number of chunks that are kept in memory for retransmissions.
 const KEPT: usize = 32;
 
-/// Chunks whose memory is kept for reuse.
+/// The number of chunks whose memory is kept for reuse.
 const SPARE: usize = 4;
 
-/// How far ahead the kernel is asked to read.
+/// How many bytes ahead the kernel is asked to read.
 const AHEAD: u64 = 8 << 20;
 
 struct Entry {
     header: FileHeader,
     local: PathBuf,
-    /// Offset in the stream of its file record, ...
+    /// The offset in the stream of the file record.
     start: u64,
-    /// ... of its first chunk, ...
+    /// The offset in the stream of the first chunk.
     data: u64,
-    /// ... and behind its file end record.
+    /// The offset in the stream after the file end record.
     end: u64,
     hashes: Vec<Option<Hash>>,
     single: Option<Hash>,
@@ -46,7 +46,7 @@ impl Entry {
         self.header.length.unwrap_or(0)
     }
 
-    /// Bytes of content in a chunk.
+    /// Returns the number of content bytes in a chunk.
     fn chunk_len(&self, chunk: u64) -> usize {
         (self.length() - chunk * CHUNK as u64).min(CHUNK as u64) as usize
     }
@@ -59,7 +59,7 @@ pub struct Files {
     content: u64,
     stream: u128,
     open: Option<(usize, File)>,
-    /// Chunk records in memory: entry, chunk, bytes; the latest is the last.
+    /// Chunk records in memory as entry, chunk and bytes, the latest one last.
     kept: VecDeque<(usize, u64, Bytes)>,
     /// Chunk records that were released. Their memory may still be in the processor's cache, so it is reused first.
     spare: Vec<Bytes>,
@@ -85,8 +85,9 @@ fn header_of(path: &[u8], meta: &Metadata) -> FileHeader {
 }
 
 impl Files {
-    /// The stream of these files and of everything below these directories. A file is named by the last component of its path;
-    /// what is in a directory, by the directory's name and the path below it. Links and devices inside directories are skipped.
+    /// Creates the stream of these files and of everything below these directories. A file is named by the last
+    /// component of its path; a file in a directory, by the directory's name and the path below it. Links and devices
+    /// inside directories are skipped.
     ///
     /// # Errors
     /// If one of them cannot be read or has no name.
@@ -150,19 +151,19 @@ impl Files {
         })
     }
 
-    /// The number of files and directories.
+    /// Returns the number of files and directories.
     #[must_use]
     pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// Links and devices that are not sent.
+    /// Returns the links and devices that are not sent.
     #[must_use]
     pub fn skipped(&self) -> &[PathBuf] {
         &self.skipped
     }
 
-    /// The record of a chunk.
+    /// Returns the record of a chunk.
     fn chunk(&mut self, entry: usize, chunk: u64) -> Result<Bytes, SourceError> {
         if let Some(found) = self.kept.iter().rev().find(|kept| (kept.0, kept.1) == (entry, chunk))
         {
@@ -187,7 +188,7 @@ impl Files {
         Ok(bytes)
     }
 
-    /// Hashes a chunk that was read; it must have the same hash as when it was read before.
+    /// Hashes a chunk that was read. The hash must be the same as when the chunk was read before.
     fn hash(&mut self, entry: usize, chunk: u64, bytes: &[u8]) -> Result<Hash, SourceError> {
         let (hash, single) = chunk_hash(chunk, bytes);
         let entry = &mut self.entries[entry];
@@ -206,7 +207,7 @@ impl Files {
         let path = &entry.local;
         if self.open.as_ref().is_none_or(|open| open.0 != index) {
             let file = open(path).map_err(|error| read_error(path, error))?;
-            // Something else may have taken the file's place, and opening a pipe must not block.
+            // Another file may have taken the place of this one, and opening a pipe must not block.
             if !file.metadata().is_ok_and(|meta| meta.is_file()) {
                 return Err(SourceError::Changed { path: path.clone() });
             }
@@ -237,7 +238,7 @@ impl Files {
         Ok(())
     }
 
-    /// The file end record. Chunks that no receiver has asked for are read to be hashed.
+    /// Returns the file end record. Chunks that no receiver has needed are read to be hashed.
     fn file_end(&mut self, index: usize) -> Result<Bytes, SourceError> {
         let mut buffer = Vec::new();
         for chunk in 0..self.entries[index].hashes.len() as u64 {
@@ -257,7 +258,7 @@ impl Files {
         Ok(Bytes::from(record))
     }
 
-    /// The record at an offset, and the offset where it begins.
+    /// Returns the record at an offset, and the offset at which it begins.
     fn record(&mut self, offset: u64) -> Result<(Bytes, u64), SourceError> {
         if offset < START_BYTES as u64 {
             let mut record = Vec::new();
@@ -285,7 +286,8 @@ impl Files {
     }
 }
 
-/// The paths as given, but `x` before `x.part`, which is the name that receivers give to `x` until it is complete.
+/// Returns the paths in the given order, except that `x` precedes `x.part`, which is the name that receivers give to
+/// `x` until it is complete.
 fn in_order(paths: &[PathBuf]) -> Vec<&PathBuf> {
     let family = |path: &PathBuf| {
         let (mut name, mut parts) = (path.file_name().unwrap_or_default().as_bytes(), 0);
@@ -311,7 +313,7 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
-/// Checks that a file can be sent, before anything is.
+/// Checks whether a file can be sent, before anything is sent.
 fn check(path: &Path, meta: &Metadata) -> Result<(), SourceError> {
     let wrong = |error| read_error(path, error);
     if meta.len() > 0 {

@@ -1,4 +1,4 @@
-//! Where a stream's bytes come from: files, which are read again when bytes are to be sent again, or a pipe, which is spooled.
+//! The sources of streams: files, which are read again for retransmissions, or a pipe, which is spooled.
 
 mod files;
 mod pipe;
@@ -15,7 +15,7 @@ pub use self::files::Files;
 pub use self::pipe::Pipe;
 use crate::wake::Waker;
 
-/// The payload of a packet: one piece, or two where it crosses the border of two records.
+/// The payload of a packet: one piece, or two if it crosses the boundary between two records.
 pub type Payload = SmallVec<[Bytes; 2]>;
 
 /// Why a stream cannot be read.
@@ -24,7 +24,7 @@ pub enum SourceError {
     /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -32,69 +32,69 @@ pub enum SourceError {
     /// A file has changed since its chunks were hashed.
     #[error("{path} has changed while it was sent")]
     Changed {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// It is not a file, a directory or a pipe.
+    /// The path is not a file, a directory or a pipe.
     #[error("{path} is neither a file nor a directory")]
     Kind {
-        /// Its path.
+        /// The path as given.
         path: PathBuf,
     },
-    /// The length is known only by reading it, as of the files in `/proc`.
-    #[error("{path} holds something, though its length is 0: send it by standard input")]
+    /// The length can be determined only by reading the file, as in `/proc`.
+    #[error("{path} has content although its length is 0: send it through standard input")]
     NoLength {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The path has no last component that could be its name in the stream.
-    #[error("{path} has no name that a receiver could give it")]
+    #[error("{path} has no file name for the receivers")]
     NoName {
-        /// The path.
+        /// The path as given.
         path: PathBuf,
     },
     /// Two files have the same name in the stream.
-    #[error("two of the files are called {name}: receivers could not tell them apart")]
+    #[error("two of the files have the name {name}")]
     Twice {
-        /// The name.
+        /// The name that both would have.
         name: String,
     },
     /// The stream is longer than 48-bit offsets allow.
-    #[error("more than 128 TB in one stream")]
+    #[error("the stream is longer than 128 TB")]
     Large,
     /// The spool of a pipe cannot be written.
-    #[error("cannot keep what comes from standard input in {folder}: {source}")]
+    #[error("cannot store standard input in {folder}: {source}")]
     Spool {
-        /// The folder of the spool.
+        /// The directory of the spool.
         folder: PathBuf,
         /// The system's error.
         source: io::Error,
     },
     /// An application's stream at the control socket ended early.
-    #[error("the application's stream broke off at byte {had} of {length}")]
+    #[error("the application's stream ended early, at byte {had} of {length}")]
     Cut {
-        /// Bytes that were received.
+        /// The number of bytes received.
         had: u64,
-        /// Bytes that were announced.
+        /// The number of bytes announced.
         length: u64,
     },
-    /// A byte that was released or never came is asked for.
-    #[error("byte {0} of the stream is no longer to be had")]
+    /// The byte at this offset was released, or never existed.
+    #[error("byte {0} of the stream is no longer available")]
     Gone(u64),
 }
 
 /// A stream to send.
 pub trait Source: Send {
-    /// The identity of its content: the same after a restart if the content is the same.
+    /// Returns the identity of the content, which is the same after a restart if the content is the same.
     fn stream(&self) -> u128;
 
-    /// Bytes from the beginning that can be read now.
+    /// Returns how many bytes from the beginning can be read now.
     fn available(&self) -> u64;
 
-    /// Its length, once that is known.
+    /// Returns the length, once it is known.
     fn end(&self) -> Option<u64>;
 
-    /// Bytes of file content in it, as far as known.
+    /// Returns the number of bytes of file content, as far as known.
     fn content(&self) -> u64;
 
     /// Appends `len` bytes from `offset` on to `out`.
@@ -103,13 +103,13 @@ pub trait Source: Send {
     /// If they cannot be read.
     fn read(&mut self, offset: u64, len: usize, out: &mut Payload) -> Result<(), SourceError>;
 
-    /// Bytes below will not be read again.
+    /// Allows the source to free the bytes below an offset, which will not be read again.
     fn released(&mut self, _below: u64) {}
 
-    /// Starts it; the waker is used when there is more to read. Called once, before all else.
+    /// Starts the source. The waker is used when there is more to read. This is called once, before all other methods.
     fn start(&mut self, _waker: Waker) {}
 
-    /// The error that has stopped it in the background, if one has.
+    /// Returns the error that has stopped the source in the background, if there is one.
     fn error(&mut self) -> Option<SourceError> {
         None
     }
@@ -119,7 +119,7 @@ fn read_error(path: &Path, source: io::Error) -> SourceError {
     SourceError::Read { path: path.to_owned(), source }
 }
 
-/// Collects `len` bytes from `offset` on out of records; more than two pieces are joined into one.
+/// Collects `len` bytes from `offset` on from records; more than two pieces are joined into one.
 fn gather(
     offset: u64,
     len: usize,

@@ -1,4 +1,4 @@
-//! A pipe as a stream. It is spooled, so that it can be read again.
+//! A pipe as the source of a stream. It is spooled, so that it can be read again.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,7 +14,7 @@ use super::{Payload, Source, SourceError, gather, read_error};
 use crate::format::{self, CHUNK, CHUNK_FRONT, FileHeader, HASH};
 use crate::wake::Waker;
 
-/// Bytes of the spool that are kept in memory as well.
+/// The number of bytes of the spool that are also kept in memory.
 const RECENT: usize = 16 << 20;
 
 /// A pipe as a [`Source`]: a thread reads it and writes its records to an unnamed file, from which late receivers are served.
@@ -32,12 +32,12 @@ struct Reader {
     kind: Kind,
 }
 
-/// What the input is.
+/// The kind of input.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// The content of one file.
+    /// The input is the content of one file.
     File,
-    /// The records of a stream, of this length in all.
+    /// The input is the records of a stream of this total length.
     Records(u64),
 }
 
@@ -97,14 +97,14 @@ impl Spool {
         Ok(())
     }
 
-    /// Appends the next bytes of a stream of records; no bytes mean that it ended early.
+    /// Appends the next bytes of a stream of records. An empty vector means that the input has ended early.
     fn put_some(&mut self, bytes: Vec<u8>, kind: Kind) -> Result<(), SourceError> {
         let Kind::Records(length) = kind else { return self.put(bytes) };
         let had = self.written + bytes.len() as u64;
         if bytes.is_empty() || had > length {
             return Err(SourceError::Cut { had, length });
         }
-        // The length is known, so the end needs no end of file: the connection stays open for the answer.
+        // The length is known, so no end of file is needed: the connection stays open for the answer.
         self.ended = had == length;
         self.put(bytes)
     }
@@ -127,8 +127,9 @@ impl Spool {
 }
 
 impl Pipe {
-    /// The stream of one file with this name that is read from `input`. Its bytes are kept in `folder`; with a `limit`, the
-    /// input waits while receivers still need more bytes than that. `stream` must be random. `batch` bytes are read at a time.
+    /// Creates the stream of one file with this name that is read from `input`. Its bytes are kept in `folder`; with a
+    /// `limit`, the input waits while receivers still need more bytes than that. `stream` must be random. `batch` bytes
+    /// are read at a time.
     ///
     /// # Errors
     /// If the spool cannot be created.
@@ -157,8 +158,8 @@ impl Pipe {
         Ok(Self::over(spool, Reader::new(input, batch, limit, Kind::File), stream))
     }
 
-    /// A stream whose records `input` delivers: `length` bytes in all, with `content` bytes of files in them. `number` must be
-    /// random.
+    /// Creates a stream from the records that `input` delivers: `length` bytes in all, with `content` bytes of files in
+    /// them. `number` must be random.
     ///
     /// # Errors
     /// If the spool cannot be created.
@@ -183,7 +184,7 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // Ends a reader that waits for room.
+        // This ends a reader thread that waits for room.
         let mut spool = lock(&self.shared);
         spool.released = u64::MAX;
         spool.error = Some(SourceError::Gone(spool.written));
@@ -191,7 +192,7 @@ impl Drop for Pipe {
     }
 }
 
-/// A file without a name, which vanishes when it is closed.
+/// Creates a file without a name, which vanishes when it is closed.
 fn unnamed(folder: &Path, number: u128) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let path = folder.join(format!(".rackweave-cast-{number:032x}.spool"));
@@ -215,7 +216,7 @@ impl Reader {
                 while spool.written - spool.released.min(spool.written) > self.limit {
                     spool = room.wait(spool).unwrap_or_else(PoisonError::into_inner);
                 }
-                // The stream is not sent any more.
+                // The stream is no longer being sent.
                 if spool.error.is_some() {
                     return;
                 }

@@ -68,7 +68,7 @@ fn files_are_streams_that_can_be_read_anywhere() {
     assert!(got.contains(&("dir/sub/big".into(), false, big)));
     assert!(got.contains(&("dir/sub/empty".into(), true, Vec::new())));
     assert_eq!(got.len(), files.count());
-    // The same again is the same stream, and its end can be read without the rest.
+    // The same files form the same stream, and its end can be read without the rest.
     let mut again = Files::new(&[at("one"), at("dir")]).unwrap();
     assert_eq!(again.stream(), files.stream());
     let (mut first, mut second) = (Payload::new(), Payload::new());

@@ -1,8 +1,8 @@
-//! Files whose blocks arrive in any order.
+//! Storage of files whose blocks arrive in any order.
 //!
-//! A [`BlockStore`] writes a file under another name (`.part` behind its own), notes which blocks are complete and what they hash to, and
-//! gives the file its name when it has all of them. It can be abandoned at any moment: opened again with the same content, it has exactly the
-//! blocks whose bytes on disk match the hashes that were noted.
+//! A [`BlockStore`] writes a file under another name (with the suffix `.part`), records which blocks are complete
+//! together with their hashes, and renames the file when it has all of them. It can be abandoned at any moment: when it
+//! is opened again with the same content, it has exactly the blocks whose bytes on disk match the recorded hashes.
 //!
 //! ```
 //! use rackweave_cast::format::{CHUNK, tree::chunk_hash};
@@ -23,7 +23,7 @@
 //!     store.write_at(block * CHUNK as u64, bytes)?;
 //!     assert!(store.verify(block, &chunk_hash(block, bytes).0)?);
 //! }
-//! // Interrupted and opened again, it has what was verified.
+//! // After an interruption, the reopened store has the blocks that were verified.
 //! drop(store);
 //! let store = BlockStore::open(config())?;
 //! assert!(store.have().is_full());
@@ -56,61 +56,61 @@ use crate::format::{CHUNK, Hash};
 /// Why a file cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The name is taken, and nothing is to be replaced.
-    #[error("{0} exists already: --overwrite replaces it")]
+    /// The file exists, and must not be replaced.
+    #[error("{0} exists already: use --overwrite to replace it")]
     Exists(PathBuf),
     /// The disk, or the user's quota of it, is full.
     #[error("the disk is full: cannot write {}{}", path.display(), shortage(*needs, *free))]
     Full {
         /// The file that cannot be written.
         path: PathBuf,
-        /// Bytes of it that are missing, where that is known.
+        /// The number of bytes that are missing, if it is known.
         needs: Option<u64>,
-        /// Bytes that are free, where that is known.
+        /// The number of bytes that are free, if it is known.
         free: Option<u64>,
     },
-    /// A limit of the process or of the file system.
+    /// The file would exceed a limit of the process or of the file system.
     #[error("{0} would be larger than the file system or `ulimit -f` allows")]
     TooLarge(PathBuf),
     /// Another transfer holds the lock on the incomplete file.
-    #[error("another transfer writes {0}")]
+    #[error("another transfer is writing {0}")]
     Busy(PathBuf),
-    /// A directory has the name of the file.
-    #[error("{0} is a folder: no file can take its place")]
-    IsFolder(PathBuf),
-    /// A link or a file has the name of a directory.
-    #[error("{0} is not a folder: nothing is written through it")]
-    NotFolder(PathBuf),
-    /// Bytes beyond the length that was announced.
-    #[error("{path} has {length} bytes, and byte {offset} is not one of them")]
+    /// The path of the file is that of a directory.
+    #[error("{0} is a directory and cannot be replaced by a file")]
+    IsDirectory(PathBuf),
+    /// The path of a directory is that of a link or a file.
+    #[error("{0} is not a directory, and links are not followed")]
+    NotDirectory(PathBuf),
+    /// Bytes lie beyond the announced length.
+    #[error("byte {offset} is beyond the length of {path}, {length} bytes")]
     Beyond {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its length.
+        /// The announced length of the file.
         length: u64,
-        /// The first byte that has no place in it.
+        /// The first offset beyond the file.
         offset: u64,
     },
-    /// The file was to be finished without all of its blocks.
+    /// The file was to be finished, but a block is missing.
     #[error("{path} is not complete: block {block} is missing")]
     Missing {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The first block that is missing.
+        /// The number of the first missing block.
         block: u64,
     },
-    /// A block came with two hashes.
-    #[error("block {block} of {path} is not the one that was verified before")]
+    /// A block was stored with two different hashes.
+    #[error("block {block} of {path} has another hash than when it was verified")]
     Conflict {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The block.
+        /// The number of the block.
         block: u64,
     },
-    /// Any other failure of the system.
+    /// The system refused to write for another reason.
     #[error("cannot write {path}: {source}")]
     Write {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -120,33 +120,34 @@ pub enum StoreError {
 fn shortage(needs: Option<u64>, free: Option<u64>) -> String {
     match (needs, free) {
         (Some(needs), Some(free)) => {
-            format!(", which needs {needs} bytes more, where {free} are free")
+            format!(": it needs {needs} more bytes, and {free} are free")
         }
         _ => String::new(),
     }
 }
 
-/// What a store holds, and where.
+/// The configuration of a [`BlockStore`].
 #[derive(Clone, Debug)]
 pub struct BlockConfig {
-    /// The file when it is complete.
+    /// The name of the complete file.
     pub target: Entry,
-    /// Where block hashes are noted; `None`: an interruption loses the file. Only files of known length can be resumed.
+    /// Where block hashes are recorded; with `None`, an interruption loses the file. Only files of known length can be
+    /// resumed.
     pub table: Option<Entry>,
-    /// Identifies the content: blocks that were stored for another one are not taken over.
+    /// An identifier of the content: blocks that were stored for another one are not used.
     pub content: Hash,
-    /// Bytes of the file; `None`: as many as are written.
+    /// The length of the file in bytes; with `None`, it is determined by what is written.
     pub length: Option<u64>,
-    /// Take over the blocks that an earlier attempt has left; otherwise begin with an empty file.
+    /// Whether to keep the blocks that an earlier attempt has left; otherwise the store starts with an empty file.
     pub resume: bool,
-    /// Replace a file that has the target's name.
+    /// Whether to replace a file that has the target's name.
     pub replace: bool,
-    /// The incomplete file, if there is one, was left by an earlier attempt, whatever it looks like.
+    /// Whether an existing incomplete file was certainly left by an earlier attempt, whatever its mode and length.
     pub ours: bool,
 }
 
 impl BlockConfig {
-    /// A file of this length, which cannot be resumed and replaces nothing.
+    /// Returns the configuration for a file of this length that cannot be resumed and replaces no other file.
     #[must_use]
     pub const fn new(target: Entry, length: u64) -> Self {
         Self {
@@ -161,14 +162,14 @@ impl BlockConfig {
     }
 }
 
-/// What a file gets with its name.
+/// Attributes that a file gets together with its final name.
 #[derive(Clone, Debug)]
 pub struct Finish {
-    /// Its permission bits.
+    /// The permission bits.
     pub mode: u32,
-    /// Its times, where they are not those of writing it.
+    /// The file's times; with `None`, those of writing it.
     pub times: Option<FileTimes>,
-    /// Write it to the disk before it gets its name.
+    /// Whether the file is synced to the disk before it is renamed.
     pub sync: bool,
 }
 
@@ -190,12 +191,12 @@ pub struct BlockStore {
     replace: bool,
     have: BlockSet,
     table: Option<Table>,
-    /// An earlier attempt was interrupted after the file got its name.
+    /// Whether an earlier attempt was interrupted after the file got its final name.
     named: bool,
     buffer: Vec<u8>,
 }
 
-/// Reads a whole buffer; bytes beyond the end of the file are zeros.
+/// Reads a whole buffer; bytes beyond the end of the file are zero.
 fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     let mut at = 0;
     while at < buffer.len() {
@@ -210,13 +211,13 @@ fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The place of a block in a file: its offset, and its length.
+/// Returns the offset and the length of a block in a file.
 fn range_of(block: u64, length: u64) -> Option<(u64, usize)> {
     let offset = block.checked_mul(CHUNK as u64).filter(|offset| *offset < length)?;
     Some((offset, (length - offset).min(CHUNK as u64) as usize))
 }
 
-/// The blocks whose bytes have the hashes of the table.
+/// Returns the blocks whose bytes have the hashes in the table.
 fn check_all(file: &File, length: u64, table: &Table) -> BlockSet {
     let mut have = BlockSet::new(length.div_ceil(CHUNK as u64));
     let mut buffer = vec![0; CHUNK];
@@ -232,13 +233,15 @@ fn check_all(file: &File, length: u64, table: &Table) -> BlockSet {
 }
 
 impl BlockStore {
-    /// Opens the incomplete file, or creates it. What an earlier attempt has stored is hashed again, which takes as long as reading it.
+    /// Opens or creates the incomplete file. The blocks that an earlier attempt has stored are hashed again, which
+    /// takes as long as reading them.
     ///
-    /// The file is checked against the table, and the table is as trustworthy as its directory. A client that knows the right hashes
-    /// compares them with [`Self::hash`]; one that does not checks the hash of the whole file in the end.
+    /// The file is checked against the table, and the table is as trustworthy as its directory. A client that knows the
+    /// correct hashes compares them with [`Self::hash`]; one that does not checks the hash of the whole file in the
+    /// end.
     ///
     /// # Errors
-    /// If the target's name is taken, another transfer writes the same file, or the system refuses.
+    /// If the target exists, another transfer writes the same file, or the system refuses.
     pub fn open(config: BlockConfig) -> Result<Self, StoreError> {
         let BlockConfig { target, table: entry, content, length, resume, replace, ours } = config;
         let entry = entry.zip(length);
@@ -246,7 +249,7 @@ impl BlockStore {
         let left = left.and_then(|(entry, length)| Table::open(entry, &content, *length));
         let (part, kind) = (target.part(), target.kind());
         if kind == Some(FileType::Directory) {
-            return Err(StoreError::IsFolder(target.path()));
+            return Err(StoreError::IsDirectory(target.path()));
         }
         let blocks = length.map_or(0, |length| length.div_ceil(CHUNK as u64));
         let (buffer, named) = (Vec::new(), false);
@@ -272,7 +275,7 @@ impl BlockStore {
             let last = (0..blocks).rev().find(|block| have.contains(*block));
             keep = last.map_or(0, |block| length.min((block + 1) * CHUNK as u64));
         }
-        // What is beyond the last block that is right must read as zeros.
+        // Everything beyond the last correct block must read as zeros.
         fault::step().and_then(|()| file.set_len(keep)).map_err(wrap)?;
         let table = match (left, entry) {
             (None, Some((entry, length))) => {
@@ -284,13 +287,13 @@ impl BlockStore {
         Ok(Self { file, target, length, replace, have, table, named, buffer })
     }
 
-    /// The file's path when it is complete.
+    /// Returns the path of the complete file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.target.path()
     }
 
-    /// The blocks that are stored and verified.
+    /// Returns the blocks that are stored and verified.
     #[must_use]
     pub const fn have(&self) -> &BlockSet {
         &self.have
@@ -309,7 +312,7 @@ impl BlockStore {
         }
     }
 
-    /// Writes bytes to their place. Those of blocks that are verified already are ignored: duplicates do no harm.
+    /// Writes bytes at their offset. Those of blocks that are already verified are ignored, so duplicates are harmless.
     ///
     /// # Errors
     /// If they lie beyond the file's length, or the system refuses.
@@ -332,7 +335,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// A block's bytes as they are on the disk, verified or not; `None` for a block that the file does not have room for.
+    /// Returns a block's bytes as they are on disk, verified or not; `None` for a block beyond the end of the file.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -346,8 +349,8 @@ impl BlockStore {
         Ok(Some(&self.buffer))
     }
 
-    /// Reads a block back and compares it with its hash (that of [`chunk_hash`]); if it is right, the block is stored for good. Otherwise
-    /// `false` is returned, and the block can be written again.
+    /// Reads a block back and compares it with its hash (that of [`chunk_hash`]). If they match, the block becomes
+    /// permanent; otherwise `false` is returned, and the block can be written again.
     ///
     /// # Errors
     /// If the system refuses.
@@ -360,8 +363,8 @@ impl BlockStore {
         Ok(true)
     }
 
-    /// Stores a block for good whose bytes the caller has hashed while it wrote them: [`Self::verify`] without reading them back.
-    ///
+    /// Makes a block permanent whose bytes the caller has hashed while writing them: [`Self::verify`] without reading
+    /// them back.
     /// # Errors
     /// If the block was stored with another hash before, or the system refuses.
     pub fn commit(&mut self, block: u64, hash: &Hash) -> Result<(), StoreError> {
@@ -382,16 +385,17 @@ impl BlockStore {
         Ok(())
     }
 
-    /// The hash with which a block was stored, if the store has a table.
+    /// Returns the hash with which a block was stored, if the store has a table.
     #[must_use]
     pub fn hash(&self, block: u64) -> Option<Hash> {
         self.table.as_ref()?.get(block).filter(|_| self.have.contains(block))
     }
 
-    /// Gives the file its name.
+    /// Gives the file its final name.
     ///
     /// # Errors
-    /// If a block is missing, the name has been taken meanwhile, or the system refuses. What is stored stays, and can be opened again.
+    /// If a block is missing, the target has been created in the meantime, or the system refuses. The stored blocks
+    /// stay, and can be opened again.
     pub fn finish(self, how: &Finish) -> Result<(), StoreError> {
         if self.length.is_some()
             && let Some(block) = self.have.missing().next()
@@ -401,7 +405,7 @@ impl BlockStore {
         if !self.named {
             self.name(how)?;
         }
-        // Left over, it does not match the next content.
+        // If the table cannot be removed, it does not match the next content.
         let _ = self.table.map(Table::remove);
         Ok(())
     }
@@ -410,7 +414,7 @@ impl BlockStore {
         let part = self.target.part();
         let wrap = |error| failed(&part.path(), error);
         if let Some(length) = self.length {
-            // A hole at the end.
+            // The file may end with a hole.
             fault::step().and_then(|()| self.file.set_len(length)).map_err(wrap)?;
         }
         if let Some(times) = how.times {
@@ -428,7 +432,7 @@ impl BlockStore {
             false => part.rename_new(&self.target),
         };
         if let Err(error) = named {
-            // Another attempt must be able to write it.
+            // Another attempt must be able to write the file.
             let _ = set_mode(0o600);
             return Err(match error.kind() {
                 io::ErrorKind::AlreadyExists => StoreError::Exists(self.path()),
@@ -448,7 +452,7 @@ impl BlockStore {
 pub(crate) mod fault {
     #[cfg(test)]
     thread_local! {
-        /// How many operations still succeed, and the error of all others.
+        /// How many operations still succeed, and the error of all later ones.
         pub(crate) static FAULT: std::cell::Cell<Option<(u32, std::io::ErrorKind)>> =
             const { std::cell::Cell::new(None) };
     }

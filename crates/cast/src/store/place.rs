@@ -1,5 +1,5 @@
-//! Directories that are held open, and names in them. Each directory is opened relative to its parent and symbolic links are not
-//! followed, so that replacing a directory by a link in the meantime does not redirect what is written.
+//! Open directories and the names in them. Each directory is opened relative to its parent without following symbolic
+//! links, so that replacing a directory by a link in the meantime does not redirect writes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,29 +15,29 @@ use rustix::io::Errno;
 
 use super::{StoreError, fault};
 
-/// Suffix of a file that is not complete yet.
+/// The suffix of an incomplete file.
 const PART: &str = ".part";
 
-/// The longest name of a file in Linux.
+/// The longest name of a file in Linux, in bytes.
 const MAX_NAME: usize = 255;
 
-/// A directory that is held open. It need not be readable.
+/// An open directory. It need not be readable.
 #[derive(Clone, Debug)]
 pub struct Dir {
     fd: Arc<OwnedFd>,
-    /// Its path when it was opened, for messages only.
+    /// The path when it was opened, which is used in messages only.
     path: PathBuf,
 }
 
-/// A name in a [`Dir`], whether or not anything has it.
+/// A name in a [`Dir`], whether or not a file has it.
 #[derive(Clone, Debug)]
 pub struct Entry {
     dir: Dir,
     name: OsString,
 }
 
-/// The name of a file that is not complete yet. Where the suffix would make the name longer than the system allows, a hash of the
-/// name takes its place.
+/// Returns the name of an incomplete file. If the suffix would make the name longer than the system allows, a hash of
+/// the name takes its place.
 pub(crate) fn part_name(name: &OsStr) -> OsString {
     let mut part = name.to_owned();
     if name.len() + PART.len() > MAX_NAME {
@@ -75,12 +75,12 @@ impl Dir {
         &self.path
     }
 
-    /// The same directory under another path in messages.
+    /// Returns the same directory with another path for messages.
     pub(crate) fn with_path(&self, path: PathBuf) -> Self {
         Self { fd: Arc::clone(&self.fd), path }
     }
 
-    /// The entry of this name, which must be a single component.
+    /// Returns the entry of this name, which must be a single component.
     #[must_use]
     pub fn entry(&self, name: &OsStr) -> Entry {
         Entry { dir: self.clone(), name: name.to_owned() }
@@ -100,18 +100,18 @@ impl Dir {
         };
         match opened {
             Ok(fd) => Ok(Self { fd: Arc::new(fd), path }),
-            Err(Errno::NOTDIR | Errno::LOOP) => Err(StoreError::NotFolder(path)),
+            Err(Errno::NOTDIR | Errno::LOOP) => Err(StoreError::NotDirectory(path)),
             Err(error) => Err(failed(&path, error.into())),
         }
     }
 
-    /// A descriptor that can set times and `fsync`, which the one of [`Self::open`] (`O_PATH`) cannot.
+    /// Returns a descriptor that can set times and `fsync`, which that of [`Self::open`] (`O_PATH`) cannot.
     pub(crate) fn file(&self) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(openat(&*self.fd, ".", flags, Mode::empty())?.into())
     }
 
-    /// Bytes that this user can still write to its file system.
+    /// Returns the bytes that this user can still write to its file system.
     pub(crate) fn free(&self) -> Option<u64> {
         fstatvfs(&*self.fd).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
     }
@@ -122,24 +122,24 @@ impl Entry {
         &self.dir
     }
 
-    /// Its path, for messages.
+    /// Returns the path, for messages.
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
     }
 
-    /// The entry that holds its bytes until they are complete.
+    /// Returns the entry that holds the bytes of an incomplete file.
     pub(crate) fn part(&self) -> Self {
         self.dir.entry(&part_name(&self.name))
     }
 
-    /// The type of what has this name, without following links.
+    /// Returns the type of the file with this name, without following links; `None` if there is none.
     pub(crate) fn kind(&self) -> Option<FileType> {
         let stat = statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(FileType::from_raw_mode(stat.st_mode))
     }
 
     fn open(&self, flags: OFlags) -> io::Result<File> {
-        // Follow no link, and do not wait for the other end of a pipe.
+        // The flags prevent following a link, and waiting for the other end of a pipe.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
         let file = File::from(openat(&*self.dir.fd, &self.name, flags, mode)?);
@@ -172,7 +172,7 @@ impl Entry {
         fault::step().map_err(wrong)?;
         let open = || self.open(OFlags::RDWR | OFlags::CREATE);
         let file = match open() {
-            // Interrupted after it was given a read-only mode, before it was renamed.
+            // An earlier attempt was interrupted after setting a read-only mode and before renaming the file.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && ours => {
                 let unlock = |file: File| fchmod(file, Mode::from_raw_mode(0o600));
                 self.open_read().map_or(Ok(()), unlock).map_err(|error| wrong(error.into()))?;
@@ -187,7 +187,7 @@ impl Entry {
         }
         let stat = rustix::fs::fstat(&file).map_err(|error| wrong(error.into()))?;
         let there = statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        // Renamed between opening and locking: it is complete, and no longer an incomplete file.
+        // The file was renamed between opening and locking, so it is complete.
         if !there.is_ok_and(|there| (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino)) {
             return Err(StoreError::Busy(self.path()));
         }
@@ -197,7 +197,7 @@ impl Entry {
         }
     }
 
-    /// Removes what has this name, if anything does.
+    /// Removes the file with this name, if there is one.
     pub(crate) fn remove(&self) -> io::Result<()> {
         fault::step()?;
         match unlinkat(&*self.dir.fd, &self.name, AtFlags::empty()) {
@@ -206,20 +206,20 @@ impl Entry {
         }
     }
 
-    /// Renames it within its directory, replacing what has the new name.
+    /// Renames the file within its directory, replacing any file with the new name.
     pub(crate) fn rename(&self, to: &Self) -> io::Result<()> {
         fault::step()?;
         Ok(renameat(&*self.dir.fd, &self.name, &*to.dir.fd, &to.name)?)
     }
 
-    /// Renames it within its directory, unless the new name is taken.
+    /// Renames the file within its directory, unless the new name exists.
     pub(crate) fn rename_new(&self, to: &Self) -> io::Result<()> {
         fault::step()?;
         let (from, into) = (&*self.dir.fd, &*to.dir.fd);
         match renameat_with(from, &self.name, into, &to.name, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => Err(io::ErrorKind::AlreadyExists.into()),
-            // File systems without RENAME_NOREPLACE: check first.
+            // On file systems without RENAME_NOREPLACE, check first.
             Err(_) if to.kind().is_some() => Err(io::ErrorKind::AlreadyExists.into()),
             Err(_) => self.rename(to),
         }

@@ -9,31 +9,31 @@ pub struct BlockSet {
 }
 
 impl BlockSet {
-    /// The empty set of a file of this many blocks.
+    /// Creates the empty set for a file with this number of blocks.
     #[must_use]
     pub fn new(blocks: u64) -> Self {
         Self { words: vec![0; blocks.div_ceil(64) as usize], blocks, count: 0 }
     }
 
-    /// How many blocks are in the set.
+    /// Returns the number of blocks in the set.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.count
     }
 
-    /// Whether no block is in the set.
+    /// Returns whether the set contains no block.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether all blocks of the file are in the set.
+    /// Returns whether the set contains all blocks of the file.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.count == self.blocks
     }
 
-    /// Whether a block is in the set; a block beyond the end of the file never is.
+    /// Returns whether the set contains a block; false for a block beyond the end of the file.
     #[must_use]
     pub fn contains(&self, block: u64) -> bool {
         let word = usize::try_from(block / 64).ok().and_then(|index| self.words.get(index));
@@ -50,7 +50,7 @@ impl BlockSet {
         new
     }
 
-    /// The blocks that are not in the set, in ascending order.
+    /// Iterates over the blocks that are not in the set, in ascending order.
     pub fn missing(&self) -> impl Iterator<Item = u64> + '_ {
         let words = self.words.iter().zip((0..).step_by(64));
         words

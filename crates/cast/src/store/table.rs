@@ -1,15 +1,15 @@
-//! The hashes of the blocks that a file has, in a file of their own beside it.
+//! The hashes of a file's blocks, in a separate file beside it.
 //!
 //! ```text
 //!  0  a line of text that names the format and its version, padded with zeros to 64 bytes
-//! 64  what the content is (32)
+//! 64  an identifier of the content (32)
 //! 96  length of the content in bytes (8), then zeros up to 128
-//! 128 the hash of each block (32), zeros: the file does not have it
+//! 128 the hash of each block (32); zeros if the file does not have the block
 //! ```
 //!
-//! A hash has a fixed place, so that blocks can be noted in any order, and noting one twice changes nothing. Nothing here is forced to
-//! the disk: a hash is a claim that is checked against the block when the file is opened again, and what is torn, stale or damaged
-//! fails that check.
+//! Each hash has a fixed position, so that blocks can be recorded in any order, and recording one twice changes
+//! nothing. The table is not synced to the disk: a hash is a claim that is checked against the block when the file is
+//! opened again, and torn, stale or damaged entries fail that check.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ const CONTENT_AT: usize = 64;
 const LENGTH_AT: usize = CONTENT_AT + HASH;
 pub(super) const HEADER: usize = 128;
 
-/// The hash of a block that the file does not have.
+/// The entry of a block that the file does not have.
 const ABSENT: Hash = [0; HASH];
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ fn header(content: &Hash, length: u64) -> [u8; HEADER] {
 }
 
 impl Table {
-    /// The table that an earlier attempt has left, if it is of this content.
+    /// Opens the table that an earlier attempt has left, if it is for this content.
     pub(super) fn open(entry: &Entry, content: &Hash, length: u64) -> Option<Self> {
         let file = entry.open_update()?;
         let mut found = [0; HEADER];
@@ -51,7 +51,7 @@ impl Table {
         (found == header(content, length)).then(|| Self { file, entry: entry.clone() })
     }
 
-    /// An empty table, in place of whatever has this name.
+    /// Creates an empty table, replacing any file with this name.
     pub(super) fn create(entry: &Entry, content: &Hash, length: u64) -> io::Result<Self> {
         entry.remove()?;
         let file = entry.create()?;

@@ -35,7 +35,7 @@ fn blocks(content: &[u8]) -> u64 {
     content.len().div_ceil(CHUNK) as u64
 }
 
-/// The blocks that the file has, judged by its bytes.
+/// Returns the blocks that the file has, judged by its bytes.
 fn right(folder: &Path, content: &[u8]) -> BTreeSet<u64> {
     let place = match folder.join("x").exists() {
         true => "x",
@@ -50,7 +50,7 @@ fn have(store: &BlockStore, content: &[u8]) -> BTreeSet<u64> {
     (0..blocks(content)).filter(|it| store.have().contains(*it)).collect()
 }
 
-/// Writes and verifies all that is missing, last block first, and gives the file its name.
+/// Writes and verifies all missing blocks, last one first, and gives the file its final name.
 fn complete(mut store: BlockStore, content: &[u8]) -> Result<(), StoreError> {
     let mut missing: Vec<u64> = store.have().missing().collect();
     missing.reverse();
@@ -64,16 +64,16 @@ fn complete(mut store: BlockStore, content: &[u8]) -> Result<(), StoreError> {
 #[derive(Clone, Debug)]
 enum Op {
     Write(u64),
-    /// Some of the bytes of a block.
+    /// Write part of the bytes of a block.
     Piece(u64, usize, usize),
     Damaged(u64, usize),
     Verify(u64),
-    /// With the hash of another block.
+    /// Write a block with the hash of another one.
     Mistaken(u64),
     Reopen,
-    /// A byte changes on the disk while the store is closed.
+    /// Change a byte on the disk while the store is closed.
     Rot(usize),
-    /// The file loses all bytes from this one on while the store is closed.
+    /// Truncate the file at this byte while the store is closed.
     Cut(usize),
 }
 
@@ -191,9 +191,10 @@ proptest! {
 }
 
 #[test]
-fn a_store_that_is_killed_at_any_operation_says_the_truth_when_it_is_opened_again() {
+fn a_store_killed_at_any_operation_has_only_correct_blocks_when_reopened() {
     let content = content(3 * CHUNK + 5);
-    // Five to open, two for each of four blocks, three to give it its name, and one to remove the table, whose failure does no harm.
+    // There are five operations to open, two for each of four blocks, three to rename the file, and one to remove the
+    // table, whose failure is harmless.
     for operations in 0..=17 {
         let folder = tempfile::tempdir().unwrap();
         let open = || BlockStore::open(config(folder.path(), content.len()));
@@ -262,7 +263,7 @@ fn holes_are_verified_without_being_written() {
     assert!(!store.verify(2, &hash(&image, 2)).unwrap());
     store.write_at(2 * CHUNK as u64, block(&image, 2)).unwrap();
     drop(store);
-    // What was not verified is written again.
+    // Unverified blocks are written again.
     let store = BlockStore::open(config(folder.path(), image.len())).unwrap();
     assert_eq!(have(&store, &image), [0, 1, 5].into());
     complete(store, &image).unwrap();
@@ -271,7 +272,7 @@ fn holes_are_verified_without_being_written() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_an_error_that_says_what_is_missing() {
+fn a_full_disk_is_an_error_that_names_the_missing_space() {
     let folder = tempfile::tempdir().unwrap();
     let content = content(3 * CHUNK);
     let mut store = BlockStore::open(config(folder.path(), content.len())).unwrap();
@@ -290,7 +291,7 @@ fn a_disk_that_is_full_is_an_error_that_says_what_is_missing() {
         other => panic!("{other:?}"),
     }
     assert!(matches!(limited, Err(StoreError::TooLarge(_))));
-    // It goes on once there is room.
+    // The store continues once there is room.
     complete(store, &content).unwrap();
     assert!(std::fs::read(folder.path().join("x")).unwrap() == content);
 }
@@ -306,13 +307,13 @@ fn a_block_cannot_be_two_things_and_a_file_cannot_be_written_twice() {
     store.commit(0, &hash(&content, 0)).unwrap();
     store.commit(0, &hash(&content, 0)).unwrap();
     assert!(matches!(store.commit(0, &CONTENT), Err(StoreError::Conflict { block: 0, .. })));
-    // Bytes of a block that is stored change nothing.
+    // Bytes of a verified block change nothing.
     store.write_at(CHUNK as u64 - 9, &[0; 18]).unwrap();
     assert_eq!(store.read(0).unwrap(), Some(block(&content, 0)));
     assert_eq!(store.read(1).unwrap().map(|bytes| bytes.iter().all(|byte| *byte == 0)), Some(true));
     assert_eq!(store.read(2).unwrap(), None);
     drop(store);
-    // A file that somebody else has put there is not replaced.
+    // A file that another process has put there is not replaced.
     std::fs::write(folder.path().join("x"), b"other").unwrap();
     assert!(matches!(open(), Err(StoreError::Exists(_))));
     let replace = BlockConfig { replace: true, ..config(folder.path(), content.len()) };

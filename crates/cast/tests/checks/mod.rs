@@ -1,4 +1,4 @@
-//! What must hold of any bytes: for the fuzz targets, and for their corpus without a fuzzer.
+//! Properties that must hold for any bytes, shared by the fuzz targets and the replay of their corpus.
 
 #![allow(dead_code, reason = "each fuzz target uses one")]
 
@@ -36,20 +36,22 @@ impl Visitor for Count {
     }
 }
 
-/// Any bytes as a stream of files, in two pieces: the first byte says where it is cut. Whether it was a whole stream.
+/// Decodes any bytes as a stream of files, in two pieces that the first byte separates. Returns whether they were a
+/// whole stream.
 pub(crate) fn stream(bytes: &[u8]) -> bool {
     let (cut, bytes) =
         bytes.split_first().map_or((0, bytes), |(cut, rest)| (usize::from(*cut), rest));
     let (first, second) = bytes.split_at(cut.min(bytes.len()));
     let (mut decoder, mut count) = (Decoder::default(), Count::default());
     let result = decoder.push(first, &mut count).and_then(|()| decoder.push(second, &mut count));
-    // What it holds is no more than what came.
+    // The decoder has consumed no more than it was given.
     assert!(decoder.offset() <= bytes.len() as u64);
     assert_eq!(decoder.is_ended(), count.ended);
     result.is_ok() && count.ended
 }
 
-/// Any bytes as a message about a group: what is read is what was written. Whether it was one.
+/// Decodes any bytes as a group message; what is decoded must encode to the same bytes. Returns whether they were a
+/// message.
 pub(crate) fn group(bytes: &[u8]) -> bool {
     let message = GroupMessage::decode(bytes, None);
     if let Some(message) = &message {

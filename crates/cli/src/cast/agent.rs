@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use miette::miette;
 use rackweave_cast::control::stream::StreamSink;
 use rackweave_cast::control::{
-    ControlSocket, ReceiveRequest, Records, Request, SendRequest, dismiss, fingerprint, has_left,
+    ControlSocket, ReceiveRequest, Records, Request, SendRequest, dismiss, fingerprint,
+    is_disconnected,
 };
 use rackweave_cast::orca::{
     Accept, Admission, Decision, Engine, EngineEvent, FabricPlace, Offer, ReceiverProgress,
@@ -25,7 +26,7 @@ use serde_json::json;
 use super::fabric::RackArgs;
 use super::flow::FlowArgs;
 use super::outcome::{Outcome, is_complete, state};
-use super::{AGENT_SOCKET, CommonArgs, host, interrupted, say};
+use super::{AGENT_SOCKET, CommonArgs, host, interrupted, print_status};
 use crate::exit;
 
 /// Serve applications of this host: streams in and out through a Unix socket.
@@ -46,7 +47,7 @@ pub(crate) struct AgentArgs {
     /// Path of the control socket that applications connect to.
     #[arg(long, value_name = "PATH", default_value = AGENT_SOCKET)]
     socket: PathBuf,
-    /// Address and UDP port to listen at.
+    /// Address and UDP port to listen on.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     listen: SocketAddr,
     /// Accept streams from this host; may be repeated.
@@ -58,14 +59,14 @@ pub(crate) struct AgentArgs {
     /// Bytes read from an application at a time.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 16, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: u32,
-    /// Bytes of an application's stream to keep at most; the application waits while receivers lack more.
+    /// Maximum bytes of an application's stream to keep; the application waits while receivers lack more.
     #[arg(long, value_name = "SIZE")]
     spool_limit: Option<Bytes>,
 }
 
-/// What requests at the control socket are checked against.
+/// The state against which requests at the control socket are checked.
 struct AgentState {
-    /// The key's [`fingerprint`].
+    /// The [`fingerprint`] of the agent's key; `None` if it has none.
     key: Option<String>,
     admission: Admission,
     /// This host's place in the fabric, if its switch follows labels.
@@ -98,35 +99,35 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         admission: config.admission.clone(),
         place: config.fabric.clone().filter(|place| place.tor),
     };
-    // Applications waiting for a stream, first come, first served.
+    // Applications that wait for a stream, served in the order of their requests.
     let waiting: Arc<Mutex<VecDeque<Waiting>>> = Arc::default();
     let queue = Arc::clone(&waiting);
     let keyed = state.key.is_some();
     let accept: Accept = Box::new(move |offer| {
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.retain(|waiting| !has_left(&waiting.stream));
-        let wanted = queue.iter().position(|waiting| wants(&waiting.request, offer, keyed));
+        queue.retain(|waiting| !is_disconnected(&waiting.stream));
+        let wanted = queue.iter().position(|waiting| accepts(&waiting.request, offer, keyed));
         match wanted.and_then(|at| queue.remove(at)) {
-            Some(waiting) => hand(waiting, *offer),
+            Some(waiting) => assign(waiting, *offer),
             None => Decision::Refuse(Reason::Busy),
         }
     });
     let mut engine = match Engine::new(config, Some(accept)) {
         Ok(engine) => engine,
         Err(error) => {
-            say(&format!("error: {error}\n"));
+            print_status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
     let control = match ControlSocket::open(&args.socket, engine.waker()) {
         Ok(control) => control,
         Err(error) => {
-            say(&format!("error: {error}\n"));
+            print_status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
     let interrupted = interrupted(engine.waker())?;
-    say(&format!(
+    print_status(&format!(
         "agent at {}, control socket at {}\n",
         engine.local_addr(),
         args.socket.display()
@@ -137,7 +138,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         while let Some(event) = engine.poll_event() {
             serving.on_event(&engine, event);
         }
-        // After `turn`, which clears the waker: a request from here on wakes `wait`.
+        // This is checked after `turn`, which clears the waker: any later request wakes `wait`.
         if interrupted.is_set() {
             break;
         }
@@ -199,7 +200,7 @@ impl Serving<'_> {
             }
             EngineEvent::ReceiveFailed { from, error, reason, .. } => {
                 let why = error.map_or_else(|| format!("{reason:?}"), |it| it.to_string());
-                say(&format!("a stream from {from} failed: {why}\n"));
+                print_status(&format!("a stream from {from} failed: {why}\n"));
             }
             _ => {}
         }
@@ -215,7 +216,7 @@ impl Serving<'_> {
             Request::Sessions => {
                 let mut document = sessions(engine, self.replies.keys().copied());
                 let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                let there = waiting.iter().filter(|waiting| !has_left(&waiting.stream));
+                let there = waiting.iter().filter(|waiting| !is_disconnected(&waiting.stream));
                 document["waiting"] = json!(there.count());
                 dismiss(&mut stream, &document);
             }
@@ -234,12 +235,12 @@ impl Serving<'_> {
     }
 }
 
-/// At most this many applications wait for a stream.
+/// The largest number of applications that wait for a stream.
 const MAX_WAITING: usize = 256;
 
 fn queue(waiting: &Mutex<VecDeque<Waiting>>, mut next: Waiting) {
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    waiting.retain(|waiting| !has_left(&waiting.stream));
+    waiting.retain(|waiting| !is_disconnected(&waiting.stream));
     if waiting.len() >= MAX_WAITING {
         return dismiss(
             &mut next.stream,
@@ -250,15 +251,15 @@ fn queue(waiting: &Mutex<VecDeque<Waiting>>, mut next: Waiting) {
 }
 
 /// Whether an application accepts a stream from this sender.
-fn wants(request: &ReceiveRequest, offer: &Offer, keyed: bool) -> bool {
+fn accepts(request: &ReceiveRequest, offer: &Offer, keyed: bool) -> bool {
     let from = offer.from.ip().to_canonical();
     keyed || request.from.is_empty() || from.is_loopback() || request.from.contains(&from)
 }
 
 /// Gives the offered stream to the application.
-fn hand(waiting: Waiting, offer: Offer) -> Decision {
+fn assign(waiting: Waiting, offer: Offer) -> Decision {
     let Waiting { stream, request } = waiting;
-    Decision::Take(Box::new(move || {
+    Decision::Accept(Box::new(move || {
         Ok(match request.records {
             true => Box::new(StreamSink::new(stream, offer.stream, offer.from)?) as Box<dyn Sink>,
             false => Box::new(PipeSink::new(stream)),
@@ -281,7 +282,7 @@ impl AgentState {
         self.check_key(request.key.as_ref())?;
         let accepted = |from: &&IpAddr| {
             let of_fabric = self.place.iter().flat_map(|place| &place.hosts);
-            self.admission.anybody
+            self.admission.everyone
                 || self.admission.addresses.contains(from)
                 || from.is_loopback()
                 || of_fabric.clone().any(|(_, address)| address.ip() == **from)
@@ -293,7 +294,7 @@ impl AgentState {
     }
 }
 
-/// The document of incoming and outgoing sessions.
+/// Returns the JSON document of incoming and outgoing sessions.
 fn sessions(engine: &Engine, outgoing: impl Iterator<Item = Session>) -> serde_json::Value {
     let incoming = engine.incoming().into_iter().map(|progress| {
         json!({ "session": format!("{:08x}", progress.session.0), "bytes": progress.bytes })

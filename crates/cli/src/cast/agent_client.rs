@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use miette::miette;
-use rackweave_cast::control::stream::{Offered, take, wait};
+use rackweave_cast::control::stream::{self, Offered, wait};
 use rackweave_cast::control::{ReceiveRequest, Records, SendRequest};
 use rackweave_cast::orca::EngineError;
 use rackweave_cast::source::{Payload, Source};
@@ -14,13 +14,14 @@ use serde_json::Value;
 
 use super::args::{ReceiveArgs, SendArgs, Target};
 use super::outcome::report;
-use super::{AGENT_SOCKET, say, size};
+use super::{AGENT_SOCKET, print_status, size};
 use crate::{exit, print};
 
-/// Bytes written to the socket at a time.
+/// The number of bytes that are written to the socket at a time.
 const PIECE: u64 = 1 << 16;
 
-/// The agent's socket, if `error` says that the UDP port is taken and an agent answers: at `socket`, or at the default.
+/// Returns the agent's socket (`socket` or the default) if `error` means that the UDP port is in use, and an agent
+/// answers there.
 pub(super) fn fallback(error: &EngineError, socket: Option<&Path>) -> Option<PathBuf> {
     let EngineError::Bind { address, source } = error else { return None };
     if source.kind() != ErrorKind::AddrInUse {
@@ -30,7 +31,7 @@ pub(super) fn fallback(error: &EngineError, socket: Option<&Path>) -> Option<Pat
     if UnixStream::connect(path).is_ok() {
         return Some(path.to_owned());
     }
-    say(&format!(
+    print_status(&format!(
         "error: UDP port {} is in use, and no agent of this host answers at {}: give the agent's --socket, or stop \
          the program that uses the port (a host runs one `cast receive` or `cast agent` per port)\n",
         address.port(),
@@ -47,7 +48,7 @@ fn request(path: &Path, line: &Value) -> io::Result<UnixStream> {
 }
 
 fn no_agent(path: &Path, error: &io::Error) -> u8 {
-    say(&format!("error: no agent answers at {}: {error}\n", path.display()));
+    print_status(&format!("error: no agent answers at {}: {error}\n", path.display()));
     exit::FAILED
 }
 
@@ -70,13 +71,13 @@ pub(super) fn receive(
     })
     .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
     if !args.common.quiet && !args.common.json {
-        say(&format!("receiving at {}, through the agent of this host\n", path.display()));
+        print_status(&format!("receiving at {}, through the agent of this host\n", path.display()));
     }
     loop {
         let offered = match request(path, &receive.line()).and_then(wait) {
             Ok(Ok(offered)) => offered,
             Ok(Err(error)) => {
-                say(&format!("error: the agent at {}: {error}\n", path.display()));
+                print_status(&format!("error: the agent at {}: {error}\n", path.display()));
                 return Ok(exit::FAILED);
             }
             Err(error) => return Ok(no_agent(path, &error)),
@@ -84,11 +85,11 @@ pub(super) fn receive(
         if once {
             return one(args, target, offered);
         }
-        // Streams are received concurrently.
+        // Streams are received concurrently, one per thread.
         let (args, target) = (args.clone(), target.clone());
         std::thread::spawn(move || {
             if let Err(error) = one(&args, &target, offered) {
-                say(&format!("error: {error}\n"));
+                print_status(&format!("error: {error}\n"));
             }
         });
     }
@@ -98,7 +99,7 @@ fn one(args: &ReceiveArgs, target: &Target, offered: Offered) -> miette::Result<
     #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
     let began = Instant::now();
     let from = offered.from;
-    let taken = take(offered, |stream| target.sink(stream));
+    let taken = stream::receive(offered, |stream| target.sink(stream));
     let seconds = began.elapsed().as_secs_f64();
     match taken {
         Ok(sink) => report(args, from, sink.content().0, &sink.files(), seconds, None),
@@ -140,7 +141,7 @@ pub(super) fn send(
     let answer = match (answer, written) {
         (Ok(answer), _) => answer,
         (Err(error), Ok(())) | (Err(_), Err(error)) => {
-            say(&format!(
+            print_status(&format!(
                 "error: the agent at {} closed the connection: {error}\n",
                 path.display()
             ));
@@ -153,13 +154,13 @@ pub(super) fn send(
         print(&text(&answer))?;
     }
     if let Some(error) = answer["error"].as_str() {
-        say(&format!("error: {error}\n"));
+        print_status(&format!("error: {error}\n"));
     }
     for receiver in answer["receivers"].as_array().into_iter().flatten() {
         let (host, state) = (&receiver["host"], &receiver["state"]);
         if state != "complete" {
             let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
-            say(&format!("error: {}: incomplete: {}\n", word(host), word(state)));
+            print_status(&format!("error: {}: incomplete: {}\n", word(host), word(state)));
         }
     }
     Ok(if answer["complete"] == true { exit::DONE } else { exit::FAILED })

@@ -66,7 +66,8 @@ pub(crate) struct SendArgs {
     /// Directory where standard input is kept for late receivers, in an unnamed file.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(super) spool: PathBuf,
-    /// Bytes of standard input to keep at most, such as "1 GB", at least 2 MiB; reading pauses while receivers lack more (default: no limit).
+    /// Maximum bytes of standard input to keep, such as "1 GB", at least 2 MiB; reading pauses while receivers lack
+    /// more (default: no limit).
     #[arg(long, value_name = "SIZE")]
     pub(super) spool_limit: Option<Bytes>,
     /// Controller of the label switches, one of --fabric's hosts (default, with --spread labels: this process).
@@ -83,7 +84,7 @@ pub(crate) struct SendArgs {
     pub(super) retry: u32,
 }
 
-/// Parses `--spread`.
+/// Parses the value of `--spread`.
 fn spread() -> impl TypedValueParser<Value = Spread> {
     let value = |spread: Spread, help: &'static str| PossibleValue::new(spread.name()).help(help);
     PossibleValuesParser::new([
@@ -97,7 +98,7 @@ fn spread() -> impl TypedValueParser<Value = Spread> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum MethodArg {
-    /// Orca.
+    /// Orca: one stream for all receivers, by --spread.
     Cast,
     /// A copy to each receiver over UDP, from --processes threads.
     Unicast,
@@ -113,7 +114,7 @@ impl SendArgs {
         self.files[0].as_os_str() == "-"
     }
 
-    /// Refuses combinations that make no sense.
+    /// Rejects invalid combinations of options.
     pub(super) fn check(&self) -> miette::Result<()> {
         for (index, to) in self.to.iter().enumerate() {
             if self.to[..index].contains(to) {
@@ -187,7 +188,7 @@ pub(crate) struct ReceiveArgs {
     /// Join this group, so that `send --group` finds this host; may be repeated (default: none).
     #[arg(long, value_name = "NAME", value_parser = group, conflicts_with = "tcp")]
     pub(super) group: Vec<String>,
-    /// Address and UDP port to listen at; port 0 for any.
+    /// Address and UDP port to listen on; port 0 for any.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     pub(super) listen: SocketAddr,
     /// Replace existing files.
@@ -196,7 +197,7 @@ pub(crate) struct ReceiveArgs {
     /// fsync files before renaming them into place.
     #[arg(long)]
     pub(super) sync: bool,
-    /// Accept streams over the kernel's TCP at the same port instead, for comparison (see `send --method`).
+    /// Accept streams over the kernel's TCP on the same port instead, for comparison (see `send --method`).
     #[arg(long, conflicts_with = "key")]
     pub(super) tcp: bool,
     /// Receive through the agent of this host, at its control socket (default: only if the port is taken).

@@ -19,13 +19,13 @@ use serde_json::json;
 
 use super::args::{MethodArg, ReceiveArgs, SendArgs, Target};
 use super::outcome::{is_complete, report, state};
-use super::{Interrupted, rate, say, size};
+use super::{Interrupted, print_status, rate, size};
 use crate::{exit, print};
 
-/// How often a thread without work checks for an interruption.
+/// The interval at which an idle thread checks for an interruption.
 const POLL: Span = Span::from_ms(100);
 
-/// What one thread achieved.
+/// The results of one thread.
 struct Share {
     view: SendView,
     error: Option<String>,
@@ -33,7 +33,7 @@ struct Share {
 }
 
 /// Distributes the receivers over at most `processes` threads.
-fn deal(to: &[SocketAddr], processes: usize) -> Vec<Vec<SocketAddr>> {
+fn distribute(to: &[SocketAddr], processes: usize) -> Vec<Vec<SocketAddr>> {
     let count = processes.clamp(1, to.len().max(1));
     let mut shares = vec![Vec::new(); count];
     for (index, to) in to.iter().enumerate() {
@@ -61,7 +61,7 @@ fn share(
             match event {
                 EngineEvent::Renewed { session: next, .. } => session = next,
                 EngineEvent::Sent { view, error, .. } => {
-                    // Sends the closing packets.
+                    // The last turn sends the closing packets.
                     let _ = engine.turn();
                     let link_bytes = engine.stats().sent_bytes;
                     let error = error.map(|error| error.to_string());
@@ -93,7 +93,7 @@ pub(super) fn send_copies(
     config.flow = flow;
     let clock = rackweave_linux::Clock::start();
     let began = clock.now();
-    let shares = deal(&args.to, args.processes as usize);
+    let shares = distribute(&args.to, args.processes as usize);
     let results: Vec<Result<Share, String>> = std::thread::scope(|scope| {
         let threads: Vec<_> = shares
             .iter()
@@ -120,7 +120,7 @@ pub(super) fn send_copies(
         };
         if let Some(error) = error {
             code = exit::FAILED;
-            say(&format!("error: {error}\n"));
+            print_status(&format!("error: {error}\n"));
         }
         for to in to {
             let view = views.iter().find(|view| view.address == *to);
@@ -202,7 +202,7 @@ pub(super) fn send_tcp(args: &SendArgs) -> miette::Result<u8> {
             Ok(wall) => ("complete", wall.as_secs_f64(), None),
             Err(error) => {
                 code = exit::FAILED;
-                say(&format!("error: {address}: {error}\n"));
+                print_status(&format!("error: {address}: {error}\n"));
                 ("lost", seconds, Some(error))
             }
         };
@@ -233,7 +233,7 @@ pub(super) fn receive_tcp(
     let listener = match TcpListener::bind(args.listen) {
         Ok(listener) => listener,
         Err(error) => {
-            say(&format!("error: cannot listen at {}: {error}\n", args.listen));
+            print_status(&format!("error: cannot listen on {}: {error}\n", args.listen));
             return Ok(exit::FAILED);
         }
     };
@@ -242,7 +242,7 @@ pub(super) fn receive_tcp(
     loop {
         #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
         let began = Instant::now();
-        let taken = baseline::take(&listener, admits, |stream| target.sink(stream))
+        let taken = baseline::receive(&listener, admits, |stream| target.sink(stream))
             .map_err(|error| miette!("cannot accept connections: {error}"))?;
         let bytes = taken.files.iter().map(|file| file.bytes).sum();
         let seconds = began.elapsed().as_secs_f64();
@@ -262,7 +262,7 @@ mod tests {
         let to: Vec<SocketAddr> =
             (1..=7).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
         for processes in 0..10 {
-            let shares = deal(&to, processes);
+            let shares = distribute(&to, processes);
             let (least, most) = (
                 shares.iter().map(Vec::len).min().unwrap(),
                 shares.iter().map(Vec::len).max().unwrap(),

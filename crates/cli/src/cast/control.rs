@@ -10,7 +10,7 @@ use rackweave_core::{HostId, Span};
 use rackweave_group::orca::controller::{Controller, ControllerEvent};
 use serde_json::{Value, json};
 
-use super::{CommonArgs, fabric, interrupted, say};
+use super::{CommonArgs, fabric, interrupted, print_status};
 use crate::{exit, print};
 
 /// Control a fabric with label switches.
@@ -48,7 +48,7 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
         config.bind = mine;
     }
     config.admission.loopback = false;
-    config.admission.anybody = false;
+    config.admission.everyone = false;
     let (hosts, racks) = (place.hosts.clone(), place.layout.racks());
     let name = |host: HostId| match hosts.get(host.0 as usize) {
         Some((_, address)) => address.to_string(),
@@ -57,7 +57,7 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
     let mut engine = match Engine::new(config, None) {
         Ok(engine) => engine,
         Err(error) => {
-            say(&format!("error: {error}\n"));
+            print_status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
@@ -69,22 +69,22 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
     {
         Ok(socket) => socket,
         Err(error) => {
-            say(&format!("error: {error}\n"));
+            print_status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
     let interrupted = interrupted(engine.waker())?;
     if !args.common.quiet {
-        say(&format!("controlling at {}\n", engine.local_addr()));
+        print_status(&format!("controlling at {}\n", engine.local_addr()));
         if std::io::stderr().is_terminal() {
-            say("Press Ctrl-C to stop.\n");
+            print_status("Press Ctrl-C to stop.\n");
         }
     }
     while !interrupted.is_set() {
         let until = match engine.turn() {
             Ok(until) => until,
             Err(error) => {
-                say(&format!("error: the socket failed: {error}\n"));
+                print_status(&format!("error: the socket failed: {error}\n"));
                 return Ok(exit::FAILED);
             }
         };
@@ -99,18 +99,18 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
                 let ms = engine.clock().now().as_us_f64() / 1e3;
                 print(&format!("{}\n", document(event, ms, &name)))?;
             } else if !args.common.quiet {
-                say(&text(event, &name));
+                print_status(&text(event, &name));
             }
         }
         engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
     }
     if let (false, Some(controller)) = (args.common.quiet, engine.controller()) {
-        say(&summary(controller));
+        print_status(&summary(controller));
     }
     Ok(exit::DONE)
 }
 
-/// The document that `cast sessions` shows.
+/// Returns the document that `cast sessions` shows.
 fn state(controller: &Controller, racks: u16, name: &dyn Fn(HostId) -> String) -> Value {
     let sessions = controller.sessions().map(|(session, sender, members)| {
         json!({ "session": format!("{:08x}", session.0), "sender": name(sender), "members": members })
@@ -143,7 +143,7 @@ fn text(event: ControllerEvent, name: &dyn Fn(HostId) -> String) -> String {
     }
 }
 
-/// One line of JSON.
+/// Returns an event as one line of JSON.
 fn document(event: ControllerEvent, ms: f64, name: &dyn Fn(HostId) -> String) -> Value {
     match event {
         ControllerEvent::Promoted { rack, agent } => {

@@ -39,7 +39,7 @@ impl Facts {
         Self { to, route, group, joined: joined(&igmp), agent: (socket, answers) }
     }
 
-    /// One paragraph; `why` says what the probe found.
+    /// Returns one paragraph; `why` is the result of the probe.
     fn paragraph(&self, why: &str) -> String {
         let by = |name: &Option<String>| match name {
             Some(name) => format!(" through interface {name}"),
@@ -101,7 +101,7 @@ fn joined(igmp: &str) -> Vec<String> {
     found
 }
 
-/// One paragraph about a group without members that answer.
+/// Returns one paragraph about a group in which no member answers.
 pub(super) fn no_members(name: &str, keyed: bool) -> String {
     let facts = Facts::gather(SocketAddr::from((GROUP, PORT)));
     let admit = match keyed {
@@ -115,7 +115,7 @@ pub(super) fn no_members(name: &str, keyed: bool) -> String {
     facts.paragraph(&why)
 }
 
-/// One paragraph about a receiver that has never answered.
+/// Returns one paragraph about a receiver that has never answered.
 pub(super) fn silent(to: SocketAddr, keyed: bool, mismatches: u64) -> String {
     let facts = Facts::gather(to);
     let Ok((from, ..)) = &facts.route else { return facts.paragraph("") };
@@ -146,13 +146,13 @@ pub(super) fn silent(to: SocketAddr, keyed: bool, mismatches: u64) -> String {
     facts.paragraph(&why)
 }
 
-/// Whether the host's system answers with "port unreachable".
+/// Returns whether the host's system answers with "port unreachable".
 fn refused(to: SocketAddr) -> std::io::Result<bool> {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
     socket.connect(to)?;
     socket.set_read_timeout(Some(WAIT))?;
-    // Shorter than any valid packet, so a receiver drops it.
+    // The datagram is shorter than any valid packet, so a receiver drops it.
     socket.send(&[0])?;
     match socket.recv(&mut [0; 16]) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(true),
@@ -215,7 +215,7 @@ mod tests {
         let facts = Facts::gather("127.0.0.1:9".parse().unwrap());
         let (from, name, _) = facts.route.unwrap();
         assert!(from.is_loopback());
-        // A namespace whose loopback is down has none.
+        // In a namespace whose loopback interface is down there is none.
         assert!(name.is_none_or(|name| name == "lo"));
     }
 }

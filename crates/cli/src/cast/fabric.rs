@@ -1,4 +1,4 @@
-//! `--fabric`: the hosts of relays and labels, and how they are joined.
+//! `--fabric`: the hosts that relays and labels reach, and how they are connected.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -103,7 +103,7 @@ pub(super) fn read(path: &Path, me: Option<u32>) -> miette::Result<FabricPlace> 
             return Err(miette!("--me {me}: {shown} has hosts 0 to {most}"));
         }
         Some(me) => HostId(me),
-        None => here(&hosts, &shown)?,
+        None => local_host(&hosts, &shown)?,
     };
     let layout = Arc::new(layout);
     let (controller, heartbeat, control) = (None, None, None);
@@ -111,7 +111,7 @@ pub(super) fn read(path: &Path, me: Option<u32>) -> miette::Result<FabricPlace> 
 }
 
 /// The only one of these hosts that has an address of this machine.
-fn here(hosts: &[(HostId, SocketAddr)], shown: &str) -> miette::Result<HostId> {
+fn local_host(hosts: &[(HostId, SocketAddr)], shown: &str) -> miette::Result<HostId> {
     let is_here = |address: SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
     let mut mine = hosts.iter().filter(|(_, address)| is_here(*address));
     match (mine.next(), mine.next()) {

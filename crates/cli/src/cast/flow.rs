@@ -1,4 +1,4 @@
-//! How a file is cut into packets: payload, rate, parity.
+//! Derives the division of a stream into packets from the arguments: payload, rate, parity.
 
 use std::net::SocketAddr;
 
@@ -8,20 +8,20 @@ use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_linux::sys::route_to;
 use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Parity, Session};
 
-/// Bytes of the IPv4 and UDP headers.
+/// The length of the IPv4 and UDP headers in bytes.
 const IP_UDP: u32 = 28;
 
-/// Largest payload: beyond it a lost packet costs more, and throughput no longer grows.
+/// The largest payload in bytes: beyond it a lost packet costs more, and throughput no longer grows.
 const MAX_PAYLOAD: u32 = 8900;
 
-/// What a user can set about a flow.
+/// The parameters of a flow that the user can set.
 pub(super) struct FlowArgs {
     pub(super) mtu: Option<u32>,
     pub(super) rate: Option<Rate>,
     pub(super) fec: u8,
 }
 
-/// Parses `--fec`: "off", or the packets of a block.
+/// Parses `--fec`: "off", or the number of packets of a block.
 pub(super) fn fec_block(text: &str) -> Result<u8, String> {
     match text.parse() {
         _ if text == "off" => Ok(0),
@@ -31,7 +31,7 @@ pub(super) fn fec_block(text: &str) -> Result<u8, String> {
 }
 
 impl FlowArgs {
-    /// The flow's settings for these receivers: the payload fits the smallest MTU of the routes to them.
+    /// Returns the flow's configuration for these receivers: the payload fits the smallest MTU of the routes to them.
     pub(super) fn flow(
         &self,
         to: &[SocketAddr],
@@ -61,7 +61,8 @@ impl FlowArgs {
     }
 }
 
-/// Bytes of a data packet's header, with a label of `words` words; of a parity packet's if `parity`.
+/// Returns the header length in bytes of a data packet with a label of `words` words, or of a parity packet if
+/// `parity`.
 fn header_bytes(keyed: bool, words: u8, parity: bool) -> u32 {
     let of = Parity { index: 0, data: 0, parity: 0, last: 0 };
     let data = Data {
@@ -74,6 +75,6 @@ fn header_bytes(keyed: bool, words: u8, parity: bool) -> u32 {
         end: false,
         parity: parity.then_some(of),
     };
-    // A rack label of 64 ports, at least.
+    // The label may be a rack label, which has at least the words for 64 ports.
     orca::header_bytes(&Header::Data(data), words.max(2), keyed)
 }

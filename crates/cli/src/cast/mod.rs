@@ -32,7 +32,7 @@ use crate::exit;
 pub(crate) enum CastCommand {
     /// Send files, or standard input, to many hosts at once.
     Send(Box<args::SendArgs>),
-    /// Receive files.
+    /// Receive files from a sender.
     Receive(Box<args::ReceiveArgs>),
     /// Serve applications of this host, and represent it towards label switches.
     Agent(Box<agent::AgentArgs>),
@@ -42,10 +42,10 @@ pub(crate) enum CastCommand {
     Sessions(sessions::SessionsArgs),
 }
 
-/// Where applications reach this host's agent by default.
+/// The default path of the control socket of this host's agent.
 const AGENT_SOCKET: &str = "/tmp/rackweave-cast.sock";
 
-/// Options of both ends.
+/// Options that senders and receivers share.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CommonArgs {
     /// Key file shared by both ends, at least 16 bytes: other packets are dropped. Nothing is encrypted (default: no key).
@@ -64,7 +64,7 @@ pub(crate) struct CommonArgs {
     /// Print one JSON document on standard output.
     #[arg(long)]
     json: bool,
-    /// No progress and no report.
+    /// Print neither progress nor a report.
     #[arg(long, short)]
     quiet: bool,
 }
@@ -113,12 +113,12 @@ fn group(text: &str) -> Result<String, String> {
     }
 }
 
-fn say(text: &str) {
-    // If stderr is closed, there is nowhere to report that.
+fn print_status(text: &str) {
+    // If stderr is closed, the text cannot be reported anywhere.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Reads the key file; a key that is too short is refused.
+/// Reads the key file, and rejects a key that is too short.
 fn read_key(path: &Path) -> miette::Result<Vec<u8>> {
     let bytes = std::fs::read(path)
         .map_err(|error| miette!("cannot read the key file {}: {error}", path.display()))?;
@@ -133,11 +133,11 @@ fn read_key(path: &Path) -> miette::Result<Vec<u8>> {
 }
 
 impl CommonArgs {
-    /// The engine's configuration.
+    /// Returns the configuration of the engine.
     fn engine(&self, bind: SocketAddr, admitted: Vec<IpAddr>) -> miette::Result<EngineConfig> {
         let secret = self.key.as_deref().map(read_key).transpose()?;
         let admission =
-            Admission { anybody: secret.is_some(), loopback: true, addresses: admitted };
+            Admission { everyone: secret.is_some(), loopback: true, addresses: admitted };
         let fabric = self.fabric.as_deref().map(|path| fabric::read(path, self.me)).transpose()?;
         let interface = self.interface.unwrap_or(Ipv4Addr::UNSPECIFIED);
         Ok(EngineConfig { secret, admission, interface, fabric, ..EngineConfig::new(bind) })
@@ -168,8 +168,8 @@ impl Interrupted {
         Ok(this)
     }
 
-    /// The engine to wake on a signal.
-    fn wakes(&self, waker: Waker) {
+    /// Sets the engine to wake on a signal.
+    fn set_waker(&self, waker: Waker) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
 
@@ -178,10 +178,10 @@ impl Interrupted {
     }
 }
 
-/// [`Interrupted::watch`] with an engine to wake.
+/// Creates [`Interrupted::watch`] with an engine to wake.
 fn interrupted(waker: Waker) -> miette::Result<Interrupted> {
     let this = Interrupted::watch()?;
-    this.wakes(waker);
+    this.set_waker(waker);
     Ok(this)
 }
 

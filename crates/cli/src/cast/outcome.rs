@@ -11,10 +11,10 @@ use rackweave_wire::orca::Reason;
 use serde_json::json;
 
 use super::args::{ReceiveArgs, SendArgs};
-use super::{hex, rate, say, size};
+use super::{hex, print_status, rate, size};
 use crate::{exit, print};
 
-/// What remains after an interrupted transfer.
+/// Describes what is kept after an interrupted transfer.
 pub(super) fn interruption(args: &SendArgs, view: &SendView) -> &'static str {
     match args.is_stdin() {
         _ if view.receivers.iter().all(is_complete) => {
@@ -31,7 +31,7 @@ pub(super) fn is_complete(receiver: &ReceiverProgress) -> bool {
     receiver.status == ReceiverStatus::Completed
 }
 
-/// Why a receiver was lost, for the sender's user.
+/// Describes to the sender's user why a receiver was lost.
 pub(super) const fn why(reason: Reason) -> &'static str {
     match reason {
         Reason::Left => "the receiver was stopped; it keeps what it has and can resume",
@@ -56,7 +56,7 @@ pub(super) struct Outcome {
     pub(super) link_bytes: u64,
 }
 
-/// A receiver's state in one or a few words, as tables and JSON show it.
+/// Returns a receiver's state in a few words, as tables and JSON show it.
 pub(super) fn state(receiver: &ReceiverProgress) -> String {
     match receiver.status {
         ReceiverStatus::Invited => "invited".into(),
@@ -136,7 +136,7 @@ impl Outcome {
     }
 }
 
-/// A path from the network with control characters escaped, so that a terminal does not obey them.
+/// Returns a path that came from the network with control characters escaped, so that a terminal does not obey them.
 fn shown(path: &Path) -> String {
     let mut shown = String::new();
     for letter in path.to_string_lossy().chars() {
@@ -172,13 +172,13 @@ pub(super) fn report(
         });
         let line = format!("{document}\n");
         if to_stdout {
-            say(&line);
+            print_status(&line);
             return Ok(exit::DONE);
         }
         return print(&line);
     }
     if let Some(error) = error {
-        say(&format!("error: {from}: {error}\n"));
+        print_status(&format!("error: {from}: {error}\n"));
         return Ok(exit::DONE);
     }
     let speed = rate(bytes as f64 * 8.0 / seconds.max(1e-6));
@@ -189,7 +189,7 @@ pub(super) fn report(
     }
     text += &format!("received {} from {from} in {seconds:.2} s, {speed}\n", size(bytes));
     if to_stdout {
-        say(&text);
+        print_status(&text);
         return Ok(exit::DONE);
     }
     print(&text)

@@ -12,7 +12,7 @@ use rackweave_wire::orca::{PORT, Reason};
 
 use super::args::ReceiveArgs;
 use super::outcome::report;
-use super::{Interrupted, agent_client, compare, interrupted, say, size};
+use super::{Interrupted, agent_client, compare, interrupted, print_status, size};
 use crate::exit;
 
 pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
@@ -49,7 +49,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         && admitted.is_empty()
         && !args.listen.ip().is_loopback()
     {
-        say(
+        print_status(
             "note: accepting streams from this machine only; use --from HOST or --key FILE to accept others\n",
         );
     }
@@ -58,13 +58,15 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         let target = target_of.clone();
         Box::new(move |offer| {
             let (target, stream) = (target.clone(), offer.stream);
-            Decision::Take(Box::new(move || target.sink(stream)))
+            Decision::Accept(Box::new(move || target.sink(stream)))
         })
     };
     let engine = match Engine::new(config.clone(), Some(accept())) {
         // Without multicast, unicast still works.
         Err(error @ EngineError::Group { .. }) => {
-            say(&format!("note: {error}; multicast and group queries will not reach this host\n"));
+            print_status(&format!(
+                "note: {error}; multicast and group queries will not reach this host\n"
+            ));
             config.in_group = false;
             Engine::new(config, Some(accept()))
         }
@@ -76,13 +78,13 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
             if let Some(path) = agent_client::fallback(&error, None) {
                 return agent_client::receive(args, &target, &path, &request);
             }
-            say(&format!("error: {error}\n"));
+            print_status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
     let quiet = args.common.quiet || args.common.json;
     if !quiet {
-        say(&format!("receiving at {}\n", engine.local_addr()));
+        print_status(&format!("receiving at {}\n", engine.local_addr()));
     }
     let mut show = Show::new(!quiet && std::io::stderr().is_terminal());
     run(args, &mut engine, &mut show)
@@ -96,7 +98,7 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
         let until = match engine.turn() {
             Ok(until) => until,
             Err(error) => {
-                say(&format!("error: the socket failed: {error}\n"));
+                print_status(&format!("error: the socket failed: {error}\n"));
                 return Ok(exit::FAILED);
             }
         };
@@ -128,13 +130,13 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
         if interrupted.is_set() {
             if !engine.incoming().is_empty() {
                 show.clear();
-                say(
+                print_status(
                     "interrupted: partial files are kept; the same `cast send` resumes from there\n",
                 );
             }
             engine.leave_all();
             let _ = engine.turn();
-            engine.wait_for_sinks(SETTLE);
+            engine.wait_for_sinks(WRITE_TIMEOUT);
             return Ok(if args.once { exit::INTERRUPTED } else { exit::DONE });
         }
         let redraw = show.draw(engine);
@@ -143,17 +145,17 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
     }
 }
 
-/// How long to wait, after the last file, for the sender's acknowledgement; until then it may ask again.
+/// How long to wait, after the last file, for the sender's acknowledgement. Until then the sender may ask again.
 const LINGER: Span = Span::from_secs(1);
 
-/// How long pending writes to a disk may take.
-const SETTLE: Span = Span::from_secs(10);
+/// How long pending writes to a disk may take at the end.
+const WRITE_TIMEOUT: Span = Span::from_secs(10);
 
-/// Stays until the sender knows that the files have been received.
+/// Runs the engine until the sender has acknowledged that the files are complete.
 fn linger(engine: &mut Engine, interrupted: &Interrupted) {
     let limit = engine.clock().now() + LINGER;
-    engine.accept_no_more();
-    // A socket that fails now changes nothing: the files are complete.
+    engine.refuse_offers();
+    // A socket error at this point is irrelevant: the files are complete.
     while let Ok(until) = engine.turn() {
         while engine.poll_event().is_some() {}
         let now = engine.clock().now();
@@ -164,10 +166,10 @@ fn linger(engine: &mut Engine, interrupted: &Interrupted) {
             break;
         }
     }
-    engine.wait_for_sinks(SETTLE);
+    engine.wait_for_sinks(WRITE_TIMEOUT);
 }
 
-/// Why a transfer failed, for the receiver's user.
+/// Describes to the receiver's user why a transfer failed.
 fn why(reason: Reason) -> &'static str {
     match reason {
         Reason::Silent => {
@@ -181,7 +183,7 @@ fn why(reason: Reason) -> &'static str {
     }
 }
 
-/// A progress bar, on a terminal only.
+/// A progress bar, which is shown on a terminal only.
 struct Show {
     bar: Option<ProgressBar>,
     next: Time,
@@ -206,7 +208,7 @@ impl Show {
         }
     }
 
-    /// Draws every 200 ms; returns when to call again.
+    /// Draws at most every 200 ms; returns when to call it again.
     fn draw(&mut self, engine: &Engine) -> Option<Time> {
         let bar = self.bar.as_ref()?;
         let now = engine.clock().now();

@@ -17,16 +17,16 @@ use rackweave_wire::orca::{Reason, Session};
 use super::args::{MethodArg, SendArgs};
 use super::flow::FlowArgs;
 use super::outcome::{Outcome, interruption, is_complete, state, why};
-use super::{Interrupted, agent_client, compare, diagnose, fabric, rate, say, size};
+use super::{Interrupted, agent_client, compare, diagnose, fabric, print_status, rate, size};
 use crate::{exit, print};
 
 /// How long members of a group may take to answer.
-const ASK: Span = Span::from_ms(80);
+const QUERY_TIMEOUT: Span = Span::from_ms(80);
 
 /// How long `--expect` waits for members, which may still be starting.
-const EXPECT: Span = Span::from_secs(30);
+const EXPECT_TIMEOUT: Span = Span::from_secs(30);
 
-/// The members of the group; `None` if there are too few, which has been reported.
+/// Finds the members of the group; returns `None` if there are too few, after reporting that.
 fn members(
     args: &SendArgs,
     name: &str,
@@ -35,20 +35,20 @@ fn members(
     let mut config = args.common.engine(SocketAddr::from(([0, 0, 0, 0], 0)), Vec::new())?;
     let keyed = config.secret.is_some();
     (config.fabric, config.group_loops) = (None, true);
-    // Only answers are accepted, from anyone.
-    (config.admission.loopback, config.admission.anybody) = (false, false);
+    // The engine accepts only answers, but from any host.
+    (config.admission.loopback, config.admission.everyone) = (false, false);
     let expect = args.expect.map(|expect| expect as usize);
-    let wait = if expect.is_some() { EXPECT } else { ASK };
+    let wait = if expect.is_some() { EXPECT_TIMEOUT } else { QUERY_TIMEOUT };
     let asked =
         Engine::new(config, None).map_err(|error| error.to_string()).and_then(|mut engine| {
-            interrupted.wakes(engine.waker());
+            interrupted.set_waker(engine.waker());
             let stop = || interrupted.is_set();
             engine.members(name, expect, wait, &stop).map_err(|error| error.to_string())
         });
     let found = match asked {
         Ok(found) => found,
         Err(error) => {
-            say(&format!("error: cannot ask for members of `{name}`: {error}\n"));
+            print_status(&format!("error: cannot ask for members of `{name}`: {error}\n"));
             return Ok(None);
         }
     };
@@ -56,22 +56,22 @@ fn members(
         return Ok(None);
     }
     if found.is_empty() {
-        say(&format!("error: {}\n", diagnose::no_members(name, keyed)));
+        print_status(&format!("error: {}\n", diagnose::no_members(name, keyed)));
         return Ok(None);
     }
     let list: Vec<String> = found.iter().map(ToString::to_string).collect();
     if expect.is_some_and(|expect| found.len() < expect) {
-        say(&format!(
+        print_status(&format!(
             "error: only {} of {} members of `{name}` answered within {} s: {}\n",
             found.len(),
             expect.unwrap_or_default(),
-            EXPECT.as_secs_f64(),
+            EXPECT_TIMEOUT.as_secs_f64(),
             list.join(", ")
         ));
         return Ok(None);
     }
     if !args.common.quiet && !args.common.json {
-        say(&format!("members of `{name}`: {}\n", list.join(", ")));
+        print_status(&format!("members of `{name}`: {}\n", list.join(", ")));
     }
     Ok(Some(found))
 }
@@ -80,7 +80,7 @@ pub(crate) fn send(mut args: SendArgs) -> miette::Result<u8> {
     if args.expect.is_some() && args.group.is_none() {
         return Err(miette!("--expect requires --group"));
     }
-    // Blocking TCP calls cannot be woken, so there signals end the process.
+    // Blocking TCP calls cannot be woken, so with TCP a signal ends the process.
     let interrupted = match args.method {
         MethodArg::Tcp | MethodArg::Chain => Interrupted::default(),
         _ => Interrupted::watch()?,
@@ -123,16 +123,16 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         config.bind = fabric::place(place, place.me).unwrap_or(config.bind);
         join_fabric(args, place)?;
     }
-    // Only the named receivers are accepted, even from others who have the key.
+    // Only packets of the named receivers are accepted, even from others that have the key.
     config.admission.loopback = false;
-    config.admission.anybody = false;
+    config.admission.everyone = false;
     config.retry = Span::from_secs(args.retry.into());
     let flow = FlowArgs { mtu: args.mtu, rate: args.rate, fec: args.fec };
     let words = config.fabric.as_ref().map_or(0, |fabric| fabric.layout.words());
     let flow = match flow.flow(&args.to, config.secret.is_some(), words) {
         Ok(flow) => flow,
         Err(error) => {
-            say(&format!("error: {error}\n"));
+            print_status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
@@ -153,7 +153,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
             if let Some(path) = agent_client::fallback(&error, None) {
                 return agent_client::send(args, &path, request, files);
             }
-            say(&format!("error: {error}\n"));
+            print_status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
@@ -161,7 +161,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         Some(files) => files,
         None => source(args)?,
     };
-    interrupted.wakes(engine.waker());
+    interrupted.set_waker(engine.waker());
     let hosts: Vec<HostId> = args.to.iter().map(|to| engine.add_peer(*to)).collect();
     let failed = |error| miette!("the socket failed: {error}");
     let spread = match args.spread {
@@ -176,7 +176,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
     run(args, &mut engine, session, spread, interrupted)
 }
 
-/// Sets this host's role in its fabric.
+/// Configures this host's role in its fabric.
 fn join_fabric(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
     let mut leaves_rack = false;
     for to in &args.to {
@@ -202,7 +202,7 @@ fn join_fabric(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
     Ok(())
 }
 
-/// The files to send; `None` for standard input.
+/// Returns the files to send; `None` for standard input.
 fn files_of(args: &SendArgs) -> miette::Result<Option<Box<dyn Source>>> {
     match args.is_stdin() {
         true => Ok(None),
@@ -225,7 +225,7 @@ fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
     }
     let files = Files::new(&args.files).map_err(wrong)?;
     for path in files.skipped() {
-        say(&format!(
+        print_status(&format!(
             "note: {} is a symbolic link or a special file and is not sent\n",
             path.display()
         ));
@@ -250,7 +250,7 @@ fn run(
         let until = match engine.turn() {
             Ok(until) => until,
             Err(error) => {
-                say(&format!("error: the socket failed: {error}\n"));
+                print_status(&format!("error: the socket failed: {error}\n"));
                 return Ok(exit::FAILED);
             }
         };
@@ -278,7 +278,7 @@ fn run(
         engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
     };
     let seconds = engine.clock().now().since(began).as_secs_f64();
-    // Sends the closing packets.
+    // The last turn sends the closing packets.
     let _ = engine.turn();
     show.end();
     let mut view = view;
@@ -294,11 +294,11 @@ fn run(
         print(&outcome.text())?;
     }
     if let Some(error) = error {
-        say(&format!("error: {error}\n"));
+        print_status(&format!("error: {error}\n"));
         return Ok(exit::FAILED);
     }
     if stopped {
-        say(interruption(args, &outcome.view));
+        print_status(interruption(args, &outcome.view));
         return Ok(exit::INTERRUPTED);
     }
     let mut code = exit::DONE;
@@ -315,19 +315,19 @@ fn run(
             }
             _ => format!("{}: {}", receiver.address, why(reason)),
         };
-        say(&format!("error: {text}\n"));
+        print_status(&format!("error: {text}\n"));
     }
     Ok(code)
 }
 
-/// A progress bar for each receiver, on a terminal only.
+/// A progress bar for each receiver, shown on a terminal only.
 struct Show {
     bars: Vec<ProgressBar>,
     all: Option<MultiProgress>,
     next: Time,
 }
 
-/// At most this many bars.
+/// The largest number of bars.
 const BARS: usize = 32;
 
 impl Show {
@@ -348,7 +348,7 @@ impl Show {
         Self { bars: bars.collect(), all: Some(all), next: Time::ZERO }
     }
 
-    /// Draws every 200 ms; returns when to call again.
+    /// Draws at most every 200 ms; returns when to call it again.
     fn draw(&mut self, engine: &Engine, session: Session) -> Option<Time> {
         self.all.as_ref()?;
         let now = engine.clock().now();
@@ -368,7 +368,7 @@ impl Show {
 
     fn end(&self) {
         if let Some(all) = &self.all {
-            // A terminal that has gone needs no clearing.
+            // Clearing fails only if the terminal has gone.
             let _ = all.clear();
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{AGENT_SOCKET, say};
+use super::{AGENT_SOCKET, print_status};
 use crate::{exit, print};
 
 /// Show the streams of an agent of this host, or the sessions of a controller of this host.
@@ -35,7 +35,7 @@ pub(crate) fn sessions(args: &SessionsArgs) -> miette::Result<u8> {
     let document = match ask() {
         Ok(document) => document,
         Err(error) => {
-            say(&format!(
+            print_status(&format!(
                 "error: no agent or controller answers at {}: {error}\n",
                 args.socket.display()
             ));

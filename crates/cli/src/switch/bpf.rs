@@ -20,23 +20,23 @@ pub(super) fn run(args: &SwitchArgs) -> miette::Result<u8> {
     let mut tor = match Tor::attach(&config) {
         Ok(tor) => tor,
         Err(error) => {
-            super::say(&format!("error: {error}\n"));
+            super::print_status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
-    let (tell, told) = channel();
+    let (ended, end) = channel();
     ctrlc::set_handler(move || {
-        // Nobody waits any more: it ends.
-        let _ = tell.send(());
+        // If the receiver is gone, the command is ending anyway.
+        let _ = ended.send(());
     })
     .into_diagnostic()
     .wrap_err("cannot listen for Ctrl-C")?;
-    super::say("ready\n");
+    super::print_status("ready\n");
     let mut before = TorCounters::default();
-    while told.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+    while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
         if args.stats {
             let counters = read(&mut tor)?;
-            super::say(&line(&tor, &counters, &before));
+            super::print_status(&line(&tor, &counters, &before));
             before = counters;
         }
     }
@@ -91,12 +91,14 @@ fn config(args: &SwitchArgs) -> miette::Result<TorConfig> {
         let field = layout.up_leaf();
         (config.uplink_shift, config.uplink_width) = (field.shift, field.width);
     } else if config.uplinks.len() > 1 {
-        return Err(miette!("several uplinks need --fabric FILE: it says which one a label names"));
+        return Err(miette!(
+            "several uplinks require --fabric FILE, which defines how labels name them"
+        ));
     }
     Ok(config)
 }
 
-/// `MAC,IP,PORT;...`; the address may be left out.
+/// Parses `MAC,IP,PORT;...`, where the IP address may be empty.
 fn hosts(text: &str) -> miette::Result<Vec<TorHost>> {
     let mut hosts = Vec::new();
     for one in text.split(';').map(str::trim).filter(|one| !one.is_empty()) {
@@ -135,7 +137,7 @@ fn agent(tor: &Tor) -> Option<u8> {
 fn line(tor: &Tor, counters: &TorCounters, before: &TorCounters) -> String {
     let agent = agent(tor).map_or_else(|| "none".into(), |port| format!("port {port}"));
     format!(
-        "frames/s: {} by label, {} to one host, {} ordinary; {} copies/s; agent: {agent}; dropped {}, lost {}\n",
+        "frames/s: {} by label, {} to one host, {} ordinary; {} copies/s; active agent: {agent}; dropped {}, lost {}\n",
         counters.replicated - before.replicated,
         counters.forwarded - before.forwarded,
         counters.routed + counters.flooded - before.routed - before.flooded,
@@ -146,14 +148,14 @@ fn line(tor: &Tor, counters: &TorCounters, before: &TorCounters) -> String {
 }
 
 const fn dropped(counters: &TorCounters) -> u64 {
-    counters.no_agent + counters.spoofed + counters.nobody + counters.unknown
+    counters.no_agent + counters.spoofed + counters.no_port + counters.unknown
 }
 
 fn text(tor: &Tor, counters: &TorCounters) -> String {
     let agent = agent(tor).map_or_else(|| "none".into(), |port| format!("port {port}"));
     let mut text = format!("active agent: {agent}\n");
     for (what, count) in rows(counters) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{count:>12}  {what}");
     }
     text + "Super-packets of segmentation offloads count once.\n"
@@ -161,17 +163,17 @@ fn text(tor: &Tor, counters: &TorCounters) -> String {
 
 const fn rows(counters: &TorCounters) -> [(&'static str, u64); 11] {
     [
-        ("Orca's to each port of a label", counters.replicated),
-        ("Orca's to one port", counters.forwarded),
+        ("Orca packets replicated by a label", counters.replicated),
+        ("Orca packets forwarded to one port", counters.forwarded),
         ("copies", counters.copies),
-        ("ordinary ones to one host", counters.routed),
-        ("ordinary ones to all", counters.flooded),
-        ("orders of the controller", counters.consumed),
+        ("ordinary frames forwarded to one port", counters.routed),
+        ("ordinary frames flooded", counters.flooded),
+        ("commands of the controller", counters.consumed),
         ("dropped: no active agent", counters.no_agent),
-        ("dropped: they can't come from there", counters.spoofed),
-        ("dropped: their label names nobody", counters.nobody),
-        ("dropped: for nobody that is known", counters.unknown),
-        ("lost: an interface did not take them", counters.lost),
+        ("dropped: not valid from that port", counters.spoofed),
+        ("dropped: the label names no port", counters.no_port),
+        ("dropped: unknown destination", counters.unknown),
+        ("lost: refused by an interface", counters.lost),
     ]
 }
 
@@ -180,7 +182,7 @@ fn document(tor: &Tor, counters: &TorCounters) -> serde_json::Value {
         "active_agent_port": agent(tor), "replicated": counters.replicated,
         "forwarded": counters.forwarded, "copies": counters.copies, "routed": counters.routed,
         "flooded": counters.flooded, "orders": counters.consumed, "no_agent": counters.no_agent,
-        "spoofed": counters.spoofed, "nobody": counters.nobody, "unknown": counters.unknown,
+        "spoofed": counters.spoofed, "nobody": counters.no_port, "unknown": counters.unknown,
         "lost": counters.lost,
     })
 }

@@ -1,4 +1,4 @@
-//! Counters for Prometheus, in its text format.
+//! Serves counters to Prometheus, in its text format.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -9,10 +9,10 @@ use miette::miette;
 use rackweave_core::DropReason;
 use rackweave_linux::switch::{Control, Report};
 
-/// The longest request that is read.
+/// The longest request that is read, in bytes.
 const MAX_REQUEST: usize = 2048;
 
-/// Opens the port: on loopback, unless another address is given.
+/// Opens the port, on loopback unless an address is given.
 pub(super) fn listen(text: &str) -> miette::Result<TcpListener> {
     let address = match text.parse::<u16>() {
         Ok(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
@@ -20,13 +20,13 @@ pub(super) fn listen(text: &str) -> miette::Result<TcpListener> {
             miette!("`--metrics {text}` is neither a port nor an address with a port")
         })?,
     };
-    TcpListener::bind(address).map_err(|error| miette!("cannot listen at {address}: {error}"))
+    TcpListener::bind(address).map_err(|error| miette!("cannot listen on {address}: {error}"))
 }
 
-/// Answers one request after the other, for as long as the process lives.
+/// Answers requests one at a time until the process ends.
 pub(super) fn serve(listener: &TcpListener, control: &Control) {
     for connection in listener.incoming().flatten() {
-        // Who asks and goes away, or asks nonsense, gets nothing.
+        // A client that disconnects or sends an invalid request gets no answer.
         let _ = answer(connection, control);
     }
 }
@@ -58,7 +58,7 @@ fn answer(mut connection: TcpStream, control: &Control) -> std::io::Result<()> {
     )
 }
 
-/// The report as text. Names of links are letters, digits, `-` and `>`: nothing to escape.
+/// Returns the report as text. Names of links consist of letters, digits, `-` and `>`, so nothing needs escaping.
 pub(super) fn text(report: &Report) -> String {
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
@@ -70,17 +70,22 @@ pub(super) fn text(report: &Report) -> String {
     };
     let counters = &report.counters;
     let plain = |value: u64| vec![(String::new(), value as f64)];
-    family("received_frames_total", "counter", "Frames let in.", &plain(counters.received));
+    family(
+        "received_frames_total",
+        "counter",
+        "Frames from hosts that entered the fabric.",
+        &plain(counters.received),
+    );
     family(
         "forwarded_frames_total",
         "counter",
-        "Frames handed to hosts.",
+        "Frames sent to hosts.",
         &plain(counters.forwarded),
     );
     family(
         "forwarded_bytes_total",
         "counter",
-        "Their bytes, as on Ethernet.",
+        "Bytes of frames sent to hosts, with Ethernet overhead.",
         &plain(counters.forwarded_bytes),
     );
     let drops = DropReason::ALL.map(|reason| {
@@ -98,17 +103,27 @@ pub(super) fn text(report: &Report) -> String {
         ("send_refused", counters.send_refused),
     ];
     let refused = refused.map(|(why, count)| (format!("{{reason=\"{why}\"}}"), count as f64));
-    family("edge_drops_total", "counter", "Frames lost on their way in or out.", &refused);
-    family("ecn_marks_total", "counter", "Frames marked.", &plain(counters.ecn_marks));
-    family("trims_total", "counter", "Frames cut to their headers.", &plain(counters.trims));
-    family("turned_back_total", "counter", "Cut frames sent back.", &plain(counters.turned_back));
+    family("edge_drops_total", "counter", "Frames dropped on entry or exit.", &refused);
+    family("ecn_marks_total", "counter", "Frames marked with ECN CE.", &plain(counters.ecn_marks));
+    family("trims_total", "counter", "Frames trimmed to their headers.", &plain(counters.trims));
+    family(
+        "returned_to_sender_total",
+        "counter",
+        "Trimmed frames that were returned to their senders.",
+        &plain(counters.returned_to_sender),
+    );
     family("copies_total", "counter", "Copies by the program.", &plain(counters.copied));
-    family("consumed_total", "counter", "Frames kept by the program.", &plain(counters.consumed));
-    family("made_total", "counter", "Frames made by the program.", &plain(counters.made));
+    family(
+        "consumed_total",
+        "counter",
+        "Frames consumed by the program.",
+        &plain(counters.consumed),
+    );
+    family("made_total", "counter", "Frames created by the program.", &plain(counters.made));
     let own = report.program.iter();
     let own: Vec<_> =
         own.map(|(name, count)| (format!("{{name=\"{name}\"}}"), *count as f64)).collect();
-    family("program_total", "counter", "What the program has counted, by name.", &own);
+    family("program_total", "counter", "Counters of the program, by name.", &own);
     let links = |value: fn(&rackweave_linux::switch::LinkStats) -> f64| -> Vec<_> {
         let of = |link: &rackweave_linux::switch::LinkStats| {
             (format!("{{link=\"{}\"}}", link.name), value(link))
@@ -118,20 +133,30 @@ pub(super) fn text(report: &Report) -> String {
     family(
         "link_bytes_total",
         "counter",
-        "Bytes sent, as on Ethernet.",
+        "Bytes sent, with Ethernet overhead.",
         &links(|link| link.bytes as f64),
     );
     family("link_frames_total", "counter", "Frames sent.", &links(|link| link.frames as f64));
-    family("link_queue_bytes", "gauge", "Bytes that wait.", &links(|link| link.queue_bytes as f64));
+    family(
+        "link_queue_bytes",
+        "gauge",
+        "Bytes in the queue.",
+        &links(|link| link.queue_bytes as f64),
+    );
     family(
         "link_queue_max_bytes",
         "gauge",
-        "Most bytes that waited.",
+        "Longest queue in bytes.",
         &links(|link| link.max_queue_bytes as f64),
     );
     let late = report.lateness;
     let lateness = [("0.5", late.p50), ("0.99", late.p99), ("1", late.max)]
         .map(|(quantile, late)| (format!("{{quantile=\"{quantile}\"}}"), late.as_secs_f64()));
-    family("lateness_seconds", "gauge", "How much later than due frames were sent.", &lateness);
+    family(
+        "lateness_seconds",
+        "gauge",
+        "Delay of frames beyond the time at which they were due.",
+        &lateness,
+    );
     out
 }

@@ -1,4 +1,4 @@
-//! What the switch prints.
+//! The output of the switch command.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -7,13 +7,13 @@ use rackweave_core::{Bytes, DropReason};
 use rackweave_linux::switch::{LinkStats, Report};
 use serde_json::{Value, json};
 
-/// Hosts that fit a screen.
+/// The largest number of hosts that fit a screen.
 const MOST_ROWS: usize = 32;
 
-/// The live display: a table that is drawn over on a terminal, else one line a second.
+/// The live display: on a terminal a table that is redrawn in place, otherwise one line per second.
 pub(super) struct Live {
     before: Option<Report>,
-    /// Lines of the last table.
+    /// The number of lines of the last table.
     lines: usize,
     to_stdout: bool,
 }
@@ -40,7 +40,7 @@ impl Live {
         } else {
             text = line(&before, report) + "\n";
         }
-        // Where nobody reads it, the switch goes on all the same.
+        // The switch continues even if its output cannot be written.
         let _ = match self.to_stdout {
             true => std::io::stdout().lock().write_all(text.as_bytes()),
             false => std::io::stderr().lock().write_all(text.as_bytes()),
@@ -49,7 +49,7 @@ impl Live {
     }
 }
 
-/// Megabits a second between two reports.
+/// Returns the rate in megabits per second between two reports.
 fn mbps(before: &Report, now: &Report, bytes: u64) -> f64 {
     let span = now.at.since(before.at).as_secs_f64();
     if span > 0.0 { bytes as f64 * 8.0 / span / 1e6 } else { 0.0 }
@@ -104,22 +104,22 @@ fn table(before: &Report, now: &Report) -> Vec<String> {
     rows
 }
 
-/// What it has counted, in sentences.
+/// Returns the counters as sentences.
 pub(super) fn summary(report: &Report) -> String {
     let counters = &report.counters;
     let mut text = format!(
-        "{} frames in, {} out ({}); {} marked, {} cut, {} sent back\n",
+        "{} frames in, {} out ({}); {} marked, {} trimmed, {} returned to their senders\n",
         counters.received,
         counters.forwarded,
         Bytes(counters.forwarded_bytes),
         counters.ecn_marks,
         counters.trims,
-        counters.turned_back,
+        counters.returned_to_sender,
     );
     if counters.copied + counters.consumed + counters.made > 0 {
         let _ = writeln!(
             text,
-            "the program made {} copies and {} frames of its own, and kept {} frames",
+            "the program made {} copies, created {} frames, and consumed {} frames",
             counters.copied, counters.made, counters.consumed
         );
     }
@@ -133,16 +133,16 @@ pub(super) fn summary(report: &Report) -> String {
         }
     }
     let edges = [
-        (counters.foreign, "not from the port's own host"),
+        (counters.foreign, "the source is not the host of the port"),
         (counters.malformed, "unreadable or damaged"),
         (
             counters.oversized,
-            "larger than a frame: turn the host's offload off (ethtool -K DEV tso off gso off)",
+            "longer than the MTU: turn off the host's offload (ethtool -K DEV tso off gso off)",
         ),
-        (counters.no_memory, "no slot was free"),
-        (counters.kernel_drops, "lost by the kernel: the switch was not fast enough"),
-        (counters.no_address, "the receiver has not been heard of yet"),
-        (counters.send_refused, "not taken by the kernel"),
+        (counters.no_memory, "all frame buffers were in use"),
+        (counters.kernel_drops, "lost by the kernel because the switch was too slow"),
+        (counters.no_address, "the address of the receiver is not known yet"),
+        (counters.send_refused, "refused by the kernel"),
     ];
     for (count, why) in edges.iter().filter(|(count, _)| *count > 0) {
         let _ = writeln!(text, "dropped at the edge: {count} ({why})");
@@ -150,13 +150,13 @@ pub(super) fn summary(report: &Report) -> String {
     let late = report.lateness;
     let _ = writeln!(
         text,
-        "frames left later than due by {} (median), {} (p99), {} (most)",
+        "frames were sent late by {} (median), {} (p99), {} (maximum)",
         late.p50, late.p99, late.max
     );
     text
 }
 
-/// All of it.
+/// Returns the whole report as JSON.
 pub(super) fn json(report: &Report) -> Value {
     let counters = &report.counters;
     let drops: serde_json::Map<String, Value> = DropReason::ALL
@@ -188,7 +188,7 @@ pub(super) fn json(report: &Report) -> Value {
             "drops": drops,
             "ecn_marks": counters.ecn_marks,
             "trims": counters.trims,
-            "turned_back": counters.turned_back,
+            "returned_to_sender": counters.returned_to_sender,
             "corrupted": counters.corrupted,
             "duplicated": counters.duplicated,
             "reordered": counters.reordered,

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::casts::{Receiver, content, json, rackweave};
 
 #[test]
-fn files_reach_two_receivers_and_one_document_tells_it() {
+fn files_reach_two_receivers_and_one_document_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("tree");
     std::fs::create_dir_all(source.join("sub")).unwrap();
@@ -71,7 +71,7 @@ fn a_killed_receiver_goes_on_where_it_was() {
     while part.metadata().map_or(0, |meta| meta.len()) < 4_000_000 {
         std::thread::yield_now();
     }
-    // Both at once, in the middle, as by kill -9.
+    // Both processes are killed in the middle of the transfer.
     receiver.child.kill().unwrap();
     receiver.child.wait().unwrap();
     send.kill().unwrap();
@@ -106,7 +106,7 @@ fn tcp_and_a_chain_carry_the_same() {
         children.push(command.arg(place).stdout(Stdio::null()).spawn().unwrap());
         addresses.push(address);
     }
-    // Until both listen.
+    // Repeat until both receivers are listening.
     let to = addresses.join(",");
     let args = ["send", source.to_str().unwrap(), "--to", &to, "--method", "chain", "--json"];
     let listening = |address: &String| {
@@ -157,15 +157,15 @@ fn wrong_usage_and_silence_are_told_apart() {
     let to = format!("{nobody},{}", silent.local_addr().unwrap());
     let output = rackweave(&["send", path, "--to", &to]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("nothing listens at its UDP port"), "{said}");
-    assert!(said.contains("nothing came back:"), "{said}");
-    assert!(said.contains("leave from 127.0.0.1"), "{said}");
-    assert!(said.contains("ulticast to 239.255.67.22"), "{said}");
-    assert!(said.contains("of this host answers at /tmp/rackweave-cast.sock"), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("nothing listens at its UDP port"), "{message}");
+    assert!(message.contains("nothing came back:"), "{message}");
+    assert!(message.contains("leave from 127.0.0.1"), "{message}");
+    assert!(message.contains("ulticast to 239.255.67.22"), "{message}");
+    assert!(message.contains("of this host answers at /tmp/rackweave-cast.sock"), "{message}");
 }
 
-/// A name that no other test uses.
+/// Returns a name that no other test uses.
 fn unique(folder: &Path) -> String {
     format!("test {} {}", std::process::id(), folder.file_name().unwrap().to_string_lossy())
 }
@@ -182,8 +182,8 @@ fn a_group_is_found_and_gets_the_files() {
     let mut args = vec!["send", source.to_str().unwrap(), "--interface", "127.0.0.1", "--json"];
     let nobody = rackweave(&args).args(["--group", "nobody is here"]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
-    let said = String::from_utf8(nobody.stderr).unwrap();
-    assert!(said.contains("receive --group nobody is here"), "{said}");
+    let message = String::from_utf8(nobody.stderr).unwrap();
+    assert!(message.contains("receive --group nobody is here"), "{message}");
     args.extend(["--group", &name, "--expect", "2"]);
     let output = rackweave(&args).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -216,7 +216,7 @@ fn copies_from_several_senders_reach_all() {
 }
 
 #[test]
-fn names_that_are_no_text_harm_nobody() {
+fn names_that_are_not_text_are_harmless() {
     use std::os::unix::ffi::OsStrExt as _;
     let folder = tempfile::tempdir().unwrap();
     let name = std::ffi::OsStr::from_bytes(b"a\n\x1b[31m\xff");
@@ -237,12 +237,12 @@ fn names_that_are_no_text_harm_nobody() {
             let mut send = rackweave(&["send", "--to", &receiver.address, "--quiet"]);
             send.arg(&source).stderr(Stdio::null()).status().unwrap().code()
         };
-        // Until it listens.
+        // Repeat until the receiver is listening.
         while send() != Some(0) {}
-        let mut said = String::new();
-        receiver.child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-        assert_eq!(receiver.child.wait().unwrap().code(), Some(0), "{said}");
-        assert!(!said.contains('\x1b') && said.contains("blake3"), "{said:?}");
+        let mut message = String::new();
+        receiver.child.stdout.take().unwrap().read_to_string(&mut message).unwrap();
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0), "{message}");
+        assert!(!message.contains('\x1b') && message.contains("blake3"), "{message:?}");
         assert_eq!(std::fs::read(place.join(name)).unwrap(), b"x");
     }
 }
@@ -273,22 +273,23 @@ fn an_application_that_has_gone_does_not_get_the_next_stream() {
         stream.read_to_end(&mut bytes).unwrap();
         bytes
     });
-    // Until the agent has taken note of the second, it is busy; never is the stream lost with the first.
+    // The agent is busy until it has registered the second receiver; the stream is never lost together with the first.
     loop {
         let args = ["send", source.to_str().unwrap(), "--to", &address];
         let output = rackweave(&args).output().unwrap();
         if output.status.code() == Some(0) {
             break;
         }
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("taking another stream"), "{said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains("taking another stream"), "{message}");
     }
     assert!(reader.join().unwrap() == content(300_000));
-    // One that can reach nobody gets its answer, and then the end, though it has not said that it has nothing more to send.
+    // A sender whose receivers are all unreachable gets its answer and then the end of the connection, although it has
+    // not ended its own stream.
     let mut stream = UnixStream::connect(&path).unwrap();
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     stream.write_all(format!("{{\"send\": {{\"to\": [\"{nobody}\"]}}}}\nx").as_bytes()).unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
-    assert!(said.contains("\"complete\":false"), "{said}");
+    let mut message = String::new();
+    stream.read_to_string(&mut message).unwrap();
+    assert!(message.contains("\"complete\":false"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! `rackweave cast` with early ends, obstacles in the file system, and changing files.
+//! `rackweave cast` with premature ends, obstacles in the file system, and changing files.
 
 use std::collections::BTreeMap;
 use std::fs::{File, FileTimes, Permissions};
@@ -12,7 +12,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::casts::{Receiver, content, json, rackweave};
 
-/// Much longer than anything takes.
+/// Much longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[expect(clippy::disallowed_methods, reason = "processes are waited for")]
@@ -52,18 +52,18 @@ fn code(output: &Output) -> Option<i32> {
     output.status.code()
 }
 
-fn said(output: &Output) -> String {
+fn message(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A receiver's output until its end, and its exit status.
+/// Returns a receiver's output up to its end, and its exit status.
 fn ended(mut receiver: Receiver) -> (String, Option<i32>) {
-    let mut said = String::new();
-    receiver.stderr.read_to_string(&mut said).unwrap();
-    (said, receiver.child.wait().unwrap().code())
+    let mut message = String::new();
+    receiver.stderr.read_to_string(&mut message).unwrap();
+    (message, receiver.child.wait().unwrap().code())
 }
 
-/// A receiver from a shell, which does something before.
+/// Starts a receiver from a shell that first runs `script`.
 fn after(script: &str, folder: &Path, args: &[&str]) -> Receiver {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{script} exec \"$0\" \"$@\"")]);
@@ -84,16 +84,16 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
 }
 
-/// What is somewhere: content (but of a directory), mode, time.
+/// The content of a file (`None` for a directory), its mode and its time.
 type Thing = (Option<Vec<u8>>, u32, i64, i64);
 
-/// What happens to a file while it waits for its turn.
+/// A change to a file while it waits to be sent.
 type Change = fn(&Path);
 
 /// An obstacle in a directory; the second path is a file that must stay intact.
 type Obstacle = fn(&Path, &Path);
 
-/// Everything below a folder.
+/// Returns everything below a directory.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Thing> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -118,7 +118,7 @@ fn thousands_of_small_files_of_all_kinds_reach_two_receivers() {
     for i in 0..1500_usize {
         let place = source.join(format!("a b {}/ü\n{}", i % 7, i % 31));
         std::fs::create_dir_all(&place).unwrap();
-        // Up to what Linux allows.
+        // Names have all lengths up to the limit of Linux.
         let name = format!("{i:04}{}", "x".repeat(i * 13 % 252));
         let path = file(&place, &name, if i % 5 == 0 { 0 } else { i * 7 % 3000 });
         let time = UNIX_EPOCH + Duration::from_nanos(i as u64 * 1_000_000_007);
@@ -131,7 +131,7 @@ fn thousands_of_small_files_of_all_kinds_reach_two_receivers() {
     std::fs::create_dir_all(&empty).unwrap();
     std::fs::set_permissions(empty, Permissions::from_mode(0o750)).unwrap();
     let places = [folder.path().join("1"), folder.path().join("2")];
-    // However many files, few are open.
+    // Few files are open at a time, however many there are.
     let receivers = places.each_ref().map(|place| after("ulimit -n 40;", place, &["--once"]));
     let to = format!("{},{}", receivers[0].address, receivers[1].address);
     let output = send(&[&source], &to, &[]).output().unwrap();
@@ -147,7 +147,7 @@ fn thousands_of_small_files_of_all_kinds_reach_two_receivers() {
         for (path, was) in &wanted {
             assert!(found.get(path) == Some(was), "{path:?}: {:?}", found.get(path));
         }
-        // Nothing else is left.
+        // No other file is left.
         assert_eq!(std::fs::read_dir(place).unwrap().count(), 1);
     }
 }
@@ -169,7 +169,9 @@ fn a_disk_that_is_really_full_ends_one_receiver_which_goes_on_when_there_is_room
     let to = format!("{},{}", full.address, other.address);
     let output = send(&[&source], &to, &[]).output().unwrap();
     assert_eq!(code(&output), Some(1), "{output:?}");
-    assert!(said(&output).contains(&format!("{}: the receiver refused the files", full.address)));
+    assert!(
+        message(&output).contains(&format!("{}: the receiver refused the files", full.address))
+    );
     let document = json(&output);
     assert_eq!(document["receivers"][0]["state"], "refused");
     assert_eq!(document["receivers"][1]["state"], "complete");
@@ -177,9 +179,10 @@ fn a_disk_that_is_really_full_ends_one_receiver_which_goes_on_when_there_is_room
     assert!(std::fs::read(good.join("big")).unwrap() == content(8_000_000));
     let mut line = String::new();
     std::io::BufRead::read_line(&mut full.stderr, &mut line).unwrap();
-    let (names, says) = (line.contains("the disk is full"), line.contains("big.part, which needs"));
-    assert!(names && says && line.contains("are free"), "{line}");
-    // As the receiver sees it.
+    let (is_full, names_file) =
+        (line.contains("the disk is full"), line.contains("big.part: it needs"));
+    assert!(is_full && names_file && line.contains("are free"), "{line}");
+    // The path is the receiver's view of the directory.
     let inside = PathBuf::from(format!("/proc/{}/root{}", full.child.id(), text(&small)));
     assert!(inside.join("big.part").exists() && !inside.join("big").exists());
     let remount = format!("mount -o remount,size=20m '{}'", text(&small));
@@ -196,7 +199,7 @@ fn a_disk_that_is_really_full_ends_one_receiver_which_goes_on_when_there_is_room
 fn a_file_that_may_not_be_so_large_ends_the_stream_and_not_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let (source, place) = (file(folder.path(), "big", 8_000_000), folder.path().join("to"));
-    // In blocks of 512 or 1024 bytes, as the shell likes.
+    // The shell counts in blocks of 512 or 1024 bytes.
     let limited = after("ulimit -f 4000;", &place, &["--once"]);
     let output = send(&[&source], &limited.address, &[]).output().unwrap();
     assert_eq!(code(&output), Some(1), "{output:?}");
@@ -219,7 +222,7 @@ fn a_sender_that_is_interrupted_while_it_looks_for_receivers_ends() {
     let both = address.join(",");
     for (to, name) in [(&address[0], "INT"), (&both, "INT"), (&address[0], "TERM")] {
         let child = send(&[&source], to, &[]).spawn().unwrap();
-        // Its first packet: an invitation, or a probe.
+        // The first packet is an invitation or a probe.
         silent[0].recv(&mut [0; 2000]).unwrap();
         signal(&child, name);
         let output = child.wait_with_output().unwrap();
@@ -235,7 +238,7 @@ fn a_sender_that_is_interrupted_while_it_looks_for_receivers_ends() {
 }
 
 #[test]
-fn whoever_is_interrupted_says_so_and_the_rest_comes_later() {
+fn an_interrupted_end_reports_it_and_the_transfer_resumes_later() {
     let folder = tempfile::tempdir().unwrap();
     let source = file(folder.path(), "big", 12_000_000);
     let slow = ["--rate", "100 Mbps"];
@@ -249,11 +252,11 @@ fn whoever_is_interrupted_says_so_and_the_rest_comes_later() {
         let (why, exit) = ended(receiver);
         if sender {
             assert_eq!((code(&output), exit), (Some(130), Some(1)), "{output:?} {why}");
-            assert!(said(&output).contains("the same `cast send` resumes"), "{output:?}");
+            assert!(message(&output).contains("the same `cast send` resumes"), "{output:?}");
             assert!(why.contains("the sender ended the transfer; partial files are kept"), "{why}");
         } else {
             assert_eq!((code(&output), exit), (Some(1), Some(130)), "{output:?} {why}");
-            assert!(said(&output).contains("the receiver was stopped"), "{output:?}");
+            assert!(message(&output).contains("the receiver was stopped"), "{output:?}");
             assert!(why.contains("the same `cast send` resumes"), "{why}");
         }
         assert!(!place.join("big").exists() && place.join("big.part").exists());
@@ -273,7 +276,7 @@ fn interrupted_while_the_last_receiver_is_waited_for_the_others_have_everything(
     let source = file(folder.path(), "big", 60_000_000);
     let place = folder.path().join("to");
     let receiver = Receiver::into(&place, &["--once"]);
-    // Nobody reads what it writes.
+    // The test does not read what this receiver writes.
     let mut stuck = Receiver::start(&["--once", "--out", "-"]);
     let to = format!("{},{}", receiver.address, stuck.address);
     let child = send(&[&source], &to, &[]).spawn().unwrap();
@@ -285,7 +288,7 @@ fn interrupted_while_the_last_receiver_is_waited_for_the_others_have_everything(
     assert_eq!(document["receivers"][0]["state"], "complete");
     assert_ne!(document["receivers"][1]["state"], "complete");
     assert!(std::fs::read(place.join("big")).unwrap() == content(60_000_000));
-    // It waits for its reader; the second signal ends it at once.
+    // The receiver waits for its reader; the second signal ends it immediately.
     let mut line = String::new();
     std::io::BufRead::read_line(&mut stuck.stderr, &mut line).unwrap();
     assert!(line.contains("the sender ended the transfer"), "{line}");
@@ -296,7 +299,7 @@ fn interrupted_while_the_last_receiver_is_waited_for_the_others_have_everything(
 }
 
 #[test]
-fn a_receiver_that_nobody_has_sent_to_ends_at_a_signal() {
+fn a_receiver_without_a_sender_ends_on_a_signal() {
     let folder = tempfile::tempdir().unwrap();
     for (args, name, exit) in [(&[][..], "INT", 0), (&["--once"], "TERM", 130)] {
         let receiver = Receiver::into(folder.path(), args);
@@ -361,12 +364,12 @@ fn what_is_sent_must_stay_what_it_is() {
         change(&second);
         let output = child.wait_with_output().unwrap();
         assert_eq!(code(&output), Some(1), "{what}: {output:?}");
-        assert!(said(&output).contains(why), "{what}: {output:?}");
-        let (told, exit) = ended(receiver);
-        assert_eq!(exit, Some(1), "{what}: {told}");
-        assert!(told.contains("the sender could not read its files"), "{what}: {told}");
+        assert!(message(&output).contains(why), "{what}: {output:?}");
+        let (printed, exit) = ended(receiver);
+        assert_eq!(exit, Some(1), "{what}: {printed}");
+        assert!(printed.contains("the sender could not read its files"), "{what}: {printed}");
         assert!(!place.join("second").exists(), "{what}");
-        // What was complete is right; what was not has no name.
+        // A file that is complete is correct; an incomplete one does not have its final name.
         if place.join("first").exists() {
             assert!(std::fs::read(place.join("first")).unwrap() == content(3_000_000));
         }
@@ -391,9 +394,9 @@ fn what_can_not_be_sent_is_said_before_anything_is() {
     ] {
         let output = send(&[&good, path], &address, &[]).output().unwrap();
         assert_eq!(code(&output), Some(2), "{output:?}");
-        assert!(said(&output).replace(['\n', '│'], " ").contains(why), "{output:?}");
+        assert!(message(&output).replace(['\n', '│'], " ").contains(why), "{output:?}");
     }
-    // A file that this user may not read. Who may read all is somebody else for once.
+    // The file is unreadable for this user. If the user is root, the test runs the command as another one.
     let secret = file(folder.path(), "secret", 10);
     std::fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
@@ -404,7 +407,7 @@ fn what_can_not_be_sent_is_said_before_anything_is() {
     }
     let output = command.output().unwrap();
     assert_eq!(code(&output), Some(2), "{output:?}");
-    assert!(said(&output).contains("Permission denied"), "{output:?}");
+    assert!(message(&output).contains("Permission denied"), "{output:?}");
     to.set_nonblocking(true).unwrap();
     assert!(to.recv(&mut [0; 100]).is_err(), "something was sent");
 }
@@ -423,7 +426,7 @@ fn links_in_a_directory_are_left_out_and_a_link_that_is_named_is_sent() {
     let output = send(&[&source, &named], &receiver.address, &[]).output().unwrap();
     assert_eq!(code(&output), Some(0), "{output:?}");
     assert!(
-        said(&output).contains("loop is a symbolic link or a special file and is not sent"),
+        message(&output).contains("loop is a symbolic link or a special file and is not sent"),
         "{output:?}"
     );
     assert_eq!(std::fs::read(place.join("tree/real")).unwrap(), content(1000));
@@ -445,7 +448,7 @@ fn what_is_in_the_way_at_a_receiver_is_said_and_stays() {
         ("file", true, |d, p| copy(p, &d.join("x")), None),
         ("link", false, |d, p| symlink(p, d.join("x")).unwrap(), Some("exists already")),
         ("link", true, |d, p| symlink(p, d.join("x")).unwrap(), None),
-        ("folder", true, |d, _| std::fs::create_dir(d.join("x")).unwrap(), Some("is a folder")),
+        ("folder", true, |d, _| std::fs::create_dir(d.join("x")).unwrap(), Some("is a directory")),
         ("part", false, |d, p| copy(p, &d.join("x.part")), Some("exists already")),
         ("part link", true, |d, p| symlink(p, d.join("x.part")).unwrap(), Some("cannot write")),
         (
@@ -455,7 +458,7 @@ fn what_is_in_the_way_at_a_receiver_is_said_and_stays() {
                 std::fs::remove_dir(d).unwrap();
                 symlink(p.parent().unwrap().join("elsewhere"), d).unwrap();
             },
-            Some("is not a folder"),
+            Some("is not a directory"),
         ),
     ];
     for (index, (what, overwrite, make, why)) in cases.into_iter().enumerate() {
@@ -465,22 +468,22 @@ fn what_is_in_the_way_at_a_receiver_is_said_and_stays() {
         let args: &[&str] = if overwrite { &["--once", "--overwrite"] } else { &["--once"] };
         let receiver = Receiver::into(&place, args);
         let output = send(&[&source], &receiver.address, &[]).output().unwrap();
-        let (told, exit) = ended(receiver);
+        let (printed, exit) = ended(receiver);
         let wanted = Some(i32::from(why.is_some()));
-        assert_eq!((code(&output), exit), (wanted, wanted), "{what}: {output:?} {told}");
+        assert_eq!((code(&output), exit), (wanted, wanted), "{what}: {output:?} {printed}");
         match why {
-            Some(why) => assert!(told.contains(why), "{what}: {told}"),
+            Some(why) => assert!(printed.contains(why), "{what}: {printed}"),
             None => assert!(std::fs::read(place.join("d/x")).unwrap() == content(3_000_000)),
         }
         assert_eq!(std::fs::read(&precious).unwrap(), content(77), "{what}");
         assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
-    // A directory that is not writable.
+    // The directory is not writable.
     let receiver = Receiver::into(Path::new("/proc/self/nothing"), &["--once"]);
     let output = send(&[&precious], &receiver.address, &[]).output().unwrap();
-    let (told, exit) = ended(receiver);
+    let (printed, exit) = ended(receiver);
     assert_eq!((code(&output), exit), (Some(1), Some(1)), "{output:?}");
-    assert!(told.contains("cannot write /proc/self/nothing"), "{told}");
+    assert!(printed.contains("cannot write /proc/self/nothing"), "{printed}");
 }
 
 #[test]
@@ -504,7 +507,8 @@ fn two_transfers_of_the_same_name_are_never_mixed() {
     let mine = file(folder.path(), "x", 5_000_000);
     let theirs = other.join("x");
     std::fs::write(&theirs, vec![9; 5_000_000]).unwrap();
-    // A stream is known by names, sizes and times: files that are written within one tick of the clock have the same.
+    // A stream is identified by names, sizes and times: files written within one tick of the clock have the same
+    // identity.
     let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     File::options().write(true).open(&theirs).unwrap().set_modified(time).unwrap();
     let place = folder.path().join("to");
@@ -515,7 +519,7 @@ fn two_transfers_of_the_same_name_are_never_mixed() {
     assert_eq!(code(&output), Some(1), "{output:?}");
     let mut line = String::new();
     std::io::BufRead::read_line(&mut receiver.stderr, &mut line).unwrap();
-    assert!(line.contains("another transfer writes"), "{line}");
+    assert!(line.contains("another transfer is writing"), "{line}");
     let output = first.wait_with_output().unwrap();
     assert_eq!(code(&output), Some(0), "{output:?}");
     assert!(std::fs::read(place.join("x")).unwrap() == content(5_000_000));
@@ -546,7 +550,7 @@ fn a_sender_that_is_killed_is_noticed_and_its_successor_sends_only_the_rest() {
         let (at, bytes) = (&receiver["resumed_at"], receiver["bytes"].as_u64().unwrap());
         assert!(at.as_u64().unwrap() > 3_000_000 && bytes < 9_000_000, "{receiver}");
     }
-    // A copy to each, but not of the first three megabytes.
+    // Each receiver gets a copy, but without the first three megabytes.
     assert!(document["link_bytes"].as_u64().unwrap() < 2 * 11_000_000, "{document}");
     for place in &places {
         assert!(std::fs::read(place.join("big")).unwrap() == content(12_000_000));
@@ -561,7 +565,7 @@ fn help_states_each_options_default() {
         let options = help.split("\n      --").skip(1);
         let mut seen = 0;
         for option in options.filter(|text| text.lines().next().unwrap().contains('<')) {
-            // One of them must be given.
+            // One of the two options is required.
             let needed = ["to <HOST>", "group <NAME>\n          Send to all"];
             let stated = option.contains("default");
             assert!(stated || needed.iter().any(|it| option.starts_with(it)), "{option}");

@@ -1,4 +1,4 @@
-//! The command as scripts see it: exit codes, standard output, files.
+//! Tests of the command as scripts use it: exit codes, standard output, files.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -29,7 +29,7 @@ messages = 300
 seed = [1, 2]
 "#;
 
-/// A folder with a scenario in it, in which the command runs.
+/// A directory with a scenario, in which the command runs.
 struct Place(TempDir);
 
 impl Place {
@@ -115,7 +115,7 @@ fn a_run_prints_a_table_and_writes_its_files() {
     );
     let messages = std::fs::read_to_string(folder.join("messages.csv")).unwrap();
     assert_eq!(messages.lines().count(), 1 + 6 * 300);
-    // Without it, the first run's file must not remain among the second's results.
+    // Without the option, the file of the first run must not remain among the results of the second.
     assert_eq!(code(&place.run(&["run", "small.toml", "--quiet"])), 0);
     assert!(!folder.join("messages.csv").exists());
 }
@@ -212,7 +212,7 @@ fn unfinished_messages_are_told_and_fail_the_run() {
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     let point = &summary["points"][0];
     assert_eq!(point["messages"]["unfinished"], 4);
-    // They count with their ideal time, which they had not reached.
+    // They are counted with the time they have taken, which is less than their ideal time.
     assert_eq!(point["slowdown"]["p99"], 1.0);
     assert_eq!(point["end"], "time limit");
 }
@@ -233,30 +233,30 @@ fn unfinished_messages_can_be_left_out_and_then_a_time_limit_is_no_failure() {
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         (code(&output), stderr(&output), summary["points"][0].clone())
     };
-    let (code, told, point) = run("leave out", "40 ms");
-    assert_eq!(code, 0, "{told}");
+    let (code, printed, point) = run("leave out", "40 ms");
+    assert_eq!(code, 0, "{printed}");
     let count = |name: &str| point["messages"][name].as_u64().unwrap();
     assert!(count("completed") > 10 && count("unfinished") > 0, "{point}");
     assert_eq!(count("left_out"), count("unfinished"));
     assert_eq!(point["by_size"][1]["count"], count("completed"));
     assert_eq!(point["end"], "time limit");
     let note = format!("{} of {} messages", count("unfinished"), count("started"));
-    assert!(told.starts_with("note: homa") && told.contains(&note), "{told}");
+    assert!(printed.starts_with("note: homa") && printed.contains(&note), "{printed}");
     let html = std::fs::read_to_string(place.path().join("out/small/report.html")).unwrap();
     assert!(html.contains("<dt>Left out</dt>"));
 
-    let (code, told, counted) = run("count", "40 ms");
+    let (code, printed, counted) = run("count", "40 ms");
     assert_eq!(code, 1);
-    assert!(told.starts_with("warning: homa"), "{told}");
+    assert!(printed.starts_with("warning: homa"), "{printed}");
     assert_eq!(counted["messages"]["left_out"], 0);
     assert_eq!(counted["by_size"][1]["count"], counted["messages"]["started"]);
     assert_eq!(counted["messages"]["unfinished"], point["messages"]["unfinished"]);
     assert_eq!(counted["goodput_gbps"], point["goodput_gbps"]);
-    // Nothing but survivors: where there are none, that is no result.
-    let (code, told, _) = run("leave out", "4 ms");
-    assert!(code == 1 && told.contains("unfinished at the end (time limit)"), "{told}");
-    let (code, told, _) = run("leave out", "1001 us");
-    assert!(code == 1 && told.contains("no message started"), "{told}");
+    // Only finished messages count; if there are none, there is no result.
+    let (code, printed, _) = run("leave out", "4 ms");
+    assert!(code == 1 && printed.contains("unfinished at the end (time limit)"), "{printed}");
+    let (code, printed, _) = run("leave out", "1001 us");
+    assert!(code == 1 && printed.contains("no message started"), "{printed}");
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn ctrl_c_before_any_point_is_finished_leaves_earlier_results() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_keeps_what_is_finished_and_ends_with_130() {
-    // The second point would take hours.
+    // The second point would take hours to run.
     let place =
         Place::new(&SMALL.replace("seed = [1, 2]", "measure.messages = [50, 4_000_000_000]"));
     let set = ["--set", "transport.name=homa", "--set", "measure.time_limit='10000 s'"];

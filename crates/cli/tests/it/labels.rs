@@ -1,5 +1,5 @@
-//! `rackweave cast` by labels, between namespaces that the test makes and removes: two racks and a spine in the user-space
-//! switch, with a process for each host. Without rights nothing is tested.
+//! `rackweave cast` by labels, between namespaces that the test creates and removes: two racks and a spine in the
+//! user-space switch, with one process per host. Skipped without privileges.
 
 use std::process::{Command, Output};
 
@@ -22,10 +22,10 @@ fn another_agent_takes_over_when_the_active_one_is_killed() {
     let _switch = world.switch();
     let control = world
         .cast(CONTROLLER, "control --json --timeout 200ms --socket control")
-        .says("controlling at");
+        .expect_line("controlling at");
     let door = world.path().join("door");
     let agent = format!("agent --controller 10.0.0.{CONTROLLER} --socket {}", door.display());
-    let mut agent = world.cast(3, &agent).says("agent at");
+    let mut agent = world.cast(3, &agent).expect_line("agent at");
     control.event(active(3));
     let mut receivers = [4, 5].map(|host| world.receiver(host));
     let mut send =
@@ -61,7 +61,7 @@ fn receivers_of_a_killed_sender_say_so_and_keep_what_they_have() {
     let Some(world) = World::make("dead") else { return };
     std::fs::write(world.path().join("big"), content(30_000_000)).unwrap();
     let _switch = world.switch();
-    let _control = world.cast(CONTROLLER, "control").says("controlling at");
+    let _control = world.cast(CONTROLLER, "control").expect_line("controlling at");
     let mut receivers = [3, 4].map(|host| world.receiver(host));
     let controller = format!("--controller 10.0.0.{CONTROLLER}");
     let to = "--to 10.0.0.3,10.0.0.4";
@@ -71,11 +71,11 @@ fn receivers_of_a_killed_sender_say_so_and_keep_what_they_have() {
     send.child.wait().unwrap();
     for (receiver, host) in receivers.iter_mut().zip([3, 4]) {
         assert_eq!(receiver.end(), Some(1));
-        let said: Vec<String> = receiver.stderr.iter().collect();
-        assert!(said.iter().any(|line| line.contains("stopped responding")), "{said:?}");
+        let message: Vec<String> = receiver.stderr.iter().collect();
+        assert!(message.iter().any(|line| line.contains("stopped responding")), "{message:?}");
         assert!(world.part_len(host) > 0);
     }
-    // And the same goes on there.
+    // The same transfer continues there.
     let mut receivers = [3, 4].map(|host| world.receiver(host));
     let mut send = world.send(&format!("{to} {controller}"));
     assert_eq!(send.end(), Some(0));
@@ -104,12 +104,12 @@ fn what_labels_need_is_said() {
         ("switch --program orca --bpf --ports p0 --hosts 1", "MAC,IP,PORT"),
         ("switch --bpf --ports p0 --hosts 02:0:0:0:0:1,,0", "--program orca"),
     ];
-    for (args, said) in cases {
+    for (args, message) in cases {
         let output = run(args);
         let text = String::from_utf8_lossy(&output.stderr);
         let text: String =
             text.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
-        assert!(text.contains(said), "{args}: {text}");
+        assert!(text.contains(message), "{args}: {text}");
         assert_eq!(output.status.code(), Some(2), "{args}: {text}");
     }
 }

@@ -3,25 +3,25 @@
 
 use std::process::Command;
 
-use crate::common::racks::{CONTROLLER, HOSTS, Part, SENDER, World, content};
+use crate::common::racks::{CONTROLLER, HOSTS, Process, SENDER, World, content};
 use crate::common::{now, until};
 use rackweave_core::HostId;
 use serde_json::Value;
 
 const LENGTH: usize = 30_000_000;
 
-/// The process is ready when it has printed this.
-fn agent(world: &World, host: u32, more: &str) -> Part {
+/// Starts an agent; it is ready when it has printed this.
+fn agent(world: &World, host: u32, more: &str) -> Process {
     let args =
         format!("agent --controller 10.0.0.{CONTROLLER} --socket door{host} --spool .{more}");
-    world.cast(host, &args).says("agent at")
+    world.cast(host, &args).expect_line("agent at")
 }
 
-fn document(part: &mut Part) -> Value {
+fn document(part: &mut Process) -> Value {
     let code = part.end();
     let text: String = part.stdout.iter().collect();
-    let said: Vec<String> = part.stderr.iter().collect();
-    assert_eq!(code, Some(0), "{text} {said:?}");
+    let message: Vec<String> = part.stderr.iter().collect();
+    assert_eq!(code, Some(0), "{text} {message:?}");
     serde_json::from_str(&text).unwrap()
 }
 
@@ -30,36 +30,37 @@ fn assert_has(world: &World, host: u32) {
     assert!(std::fs::read(&path).unwrap() == content(LENGTH), "{}", path.display());
 }
 
-/// Where a host's port is its agent's, `send` and `receive` go by its socket; with labels, since it knows the fabric.
+/// If an agent owns the port of a host, `send` and `receive` use its control socket; this includes labels, since the
+/// agent knows the fabric.
 #[test]
 fn send_and_receive_go_through_agents() {
     let Some(world) = World::make("door") else { return };
     std::fs::write(world.path().join("big"), content(LENGTH)).unwrap();
     let _switch = world.switch();
-    let control = world.cast(CONTROLLER, "control --json").says("controlling at");
-    let mut agents: Vec<Part> =
+    let control = world.cast(CONTROLLER, "control --json").expect_line("controlling at");
+    let mut agents: Vec<Process> =
         [SENDER, 4].map(|host| agent(&world, host, " --spool-limit 4MB")).into();
     control.event(|event| event["event"] == "promoted" && event["agent"] == "10.0.0.4:6722");
 
     // The port is taken, and no agent answers at this machine's default socket, which is reported.
     let refused = world.cast(4, "receive --once --dir r4 --socket nowhere");
-    let said: Vec<String> = { refused }.stderr.iter().collect();
-    assert!(said.iter().any(|line| line.contains("no agent answers at nowhere")), "{said:?}");
-    // What the agent can't give is refused.
+    let message: Vec<String> = { refused }.stderr.iter().collect();
+    assert!(message.iter().any(|line| line.contains("no agent answers at nowhere")), "{message:?}");
+    // The agent refuses a request that it cannot fulfil.
     std::fs::write(world.path().join("key"), "0123456789abcdef").unwrap();
     let refused = world.cast(4, "receive --once --dir r4 --socket door4 --key key");
-    let said: Vec<String> = { refused }.stderr.iter().collect();
-    assert!(said.iter().any(|line| line.contains("started without --key")), "{said:?}");
+    let message: Vec<String> = { refused }.stderr.iter().collect();
+    assert!(message.iter().any(|line| line.contains("started without --key")), "{message:?}");
     let refused = world.cast(4, "receive --once --dir r4 --socket door4 --from 192.0.2.1");
-    let said: Vec<String> = { refused }.stderr.iter().collect();
-    assert!(said.iter().any(|line| line.contains("without `--from 192.0.2.1`")), "{said:?}");
+    let message: Vec<String> = { refused }.stderr.iter().collect();
+    assert!(message.iter().any(|line| line.contains("without `--from 192.0.2.1`")), "{message:?}");
 
     let mut receivers = [
         world.cast(4, "receive --once --dir r4 --socket door4 --json --from 10.0.0.0"),
         world.receiver(5),
         world.receiver(2),
     ];
-    // Once it waits, the agent no longer refuses streams as busy; until then the sender retries.
+    // Once the second receiver waits, the agent no longer refuses streams as busy; until then the sender retries.
     let shown = |what: &str| {
         let args = format!("cast sessions --socket {what} --json");
         let mut command = world.command(&world.network.switch(), &args);
@@ -76,7 +77,7 @@ fn send_and_receive_go_through_agents() {
     for receiver in sent["receivers"].as_array().unwrap() {
         assert_eq!(receiver["state"], "complete", "{sent:#}");
     }
-    // One copy, not three (headers, repairs and pings come on top).
+    // One copy was sent, not three (plus headers, repairs and pings).
     assert!(sent["link_bytes"].as_u64().unwrap() < 2 * LENGTH as u64, "{sent:#}");
     for (receiver, host) in receivers.iter_mut().zip([4, 5, 2]) {
         assert_eq!(receiver.end(), Some(0), "h{host}");
@@ -89,10 +90,10 @@ fn send_and_receive_go_through_agents() {
         (&"received".into(), &"10.0.0.0:6722".into())
     );
 
-    // An application's bytes go by labels as well, and nothing is dropped where it writes faster than the link carries.
+    // An application's bytes are sent by labels as well, and none are dropped if it writes faster than the link.
     let mut receivers = [3, 5].map(|host| {
         let args = format!("receive --controller 10.0.0.{CONTROLLER} --once --out big{host}");
-        world.cast(host, &args).says("receiving at")
+        world.cast(host, &args).expect_line("receiving at")
     });
     let mut command = world.command(
         &world.network.host(HostId(SENDER)),
@@ -114,14 +115,15 @@ fn send_and_receive_go_through_agents() {
 /// The last agent of a rack is killed: its receivers get copies, and every byte arrives.
 fn a_rack_loses_its_agents(world: &World, key: &str) {
     std::fs::write(world.path().join("big"), content(LENGTH)).unwrap();
-    let control = world.cast(CONTROLLER, &format!("control --json{key}")).says("controlling at");
+    let control =
+        world.cast(CONTROLLER, &format!("control --json{key}")).expect_line("controlling at");
     let mut agents = [3, 5].map(|host| agent(world, host, key));
     control.event(|event| event["event"] == "promoted" && event["rack"] == 1);
     control.event(|event| event["event"] == "live" && event["host"] == "10.0.0.5:6722");
-    // A receiver that is no agent, and one in the sender's rack.
+    // One receiver is not an agent, and one is in the sender's rack.
     let mut receivers = [4, 2].map(|host| {
         let args = format!("receive --from 10.0.0.{SENDER} --once --dir r{host}{key}");
-        world.cast(host, &args).says("receiving at")
+        world.cast(host, &args).expect_line("receiving at")
     });
     let to = format!("--to 10.0.0.4,10.0.0.2 --controller 10.0.0.{CONTROLLER} --json{key}");
     let mut send = world.send(&to);
@@ -156,8 +158,8 @@ fn with_a_key_through_the_switch_in_user_space() {
     a_rack_loses_its_agents(&world, key);
 }
 
-/// Two racks joined by a link, each with its `ToR` in the kernel.
-fn tors(test: &str, more: &str) -> Option<(World, [Part; 2])> {
+/// Creates two racks that are connected by a link, each with its `ToR` in the kernel.
+fn tors(test: &str, more: &str) -> Option<(World, [Process; 2])> {
     rackweave_testing::needs!(Clang, None);
     let world = World::with_fabric(test, "topology = 'dumbbell'\nleft = 3\nright = 3")?;
     let space = world.network.switch();
@@ -183,7 +185,7 @@ fn tors(test: &str, more: &str) -> Option<(World, [Part; 2])> {
             "switch --program orca --bpf --ports {ports},u{rack} --hosts {hosts} --uplinks 3 --rack {rack} \
              --fabric fabric.toml --controller {controller}{more}"
         );
-        world.start(&space, &args).says("ready")
+        world.start(&space, &args).expect_line("ready")
     };
     let tors = [0, 1].map(tor);
     Some((world, tors))

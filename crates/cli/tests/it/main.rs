@@ -1,4 +1,4 @@
-//! The command as users and scripts run it. One binary: each would link everything once more.
+//! Tests of the command as users and scripts run it. They are one binary, because each binary links all libraries.
 
 mod cast;
 mod cast_edges;

@@ -1,4 +1,4 @@
-//! `rackweave paper` as scripts see it.
+//! Tests of `rackweave paper` as scripts use it.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -29,7 +29,7 @@ messages = 300
 seed = [1, 2]
 "#;
 
-/// A folder with a scenario and claims in it, in which the command runs.
+/// A directory with a scenario and claims, in which the command runs.
 struct Place(TempDir);
 
 impl Place {
@@ -163,7 +163,7 @@ fn claims_are_decided_by_their_rules() {
 }
 
 #[test]
-fn quick_claims_run_less_and_one_claim_runs_alone() {
+fn quick_claims_run_less_and_one_claim_runs_separately() {
     let place = with_claims(CLAIMS);
     let output = place.run(&["paper", "claims.toml", "--claim", "small-faster", "--quick"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -179,7 +179,7 @@ fn quick_claims_run_less_and_one_claim_runs_alone() {
 }
 
 #[test]
-fn a_claim_that_can_not_be_decided_is_a_failure_and_says_why() {
+fn an_undecided_claim_is_a_failure_with_a_reason() {
     let place = with_claims(&CLAIMS.replace("slowdown.mean", "slowdown.meen"));
     let output = place.run(&["paper", "claims.toml", "--json", "--quick"]);
     assert_eq!(code(&output), 1, "{}", stderr(&output));
@@ -215,7 +215,7 @@ fn wrong_claims_and_papers_are_wrong_usage() {
 #[test]
 fn ctrl_c_leaves_what_is_finished_and_ends_with_130() {
     let place = with_claims(CLAIMS);
-    // Points of a moment, and one for hours.
+    // Points that take an instant, and one that takes hours.
     let text = SMALL.replace("seed = [1, 2]", "measure.messages = [300, 2_000_000_000]");
     let text = text.replace("messages = 300", "time_limit = \"100000 s\"");
     std::fs::write(place.path().join("small.toml"), text).unwrap();

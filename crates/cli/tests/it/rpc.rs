@@ -13,7 +13,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// A process that is killed at the end, and what it prints.
+/// A process that is killed on drop, and the lines that it prints.
 struct Running {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -36,7 +36,7 @@ impl Running {
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }
 
-    /// Waits for its end; the exit code, and what it has printed on stderr.
+    /// Waits for the end of the process; returns its exit code and its output on stderr.
     fn end(mut self) -> (i32, String) {
         self.lines.by_ref().for_each(drop);
         let status = self.child.wait().unwrap();
@@ -51,13 +51,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended.
+        // Killing fails if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A server, and where it listens.
+/// Starts a server and returns the address that it listens on.
 fn serve(transport: &str, listen: &str) -> (Running, String) {
     let mut server = Running::start(&["serve", "--transport", transport, "--listen", listen]);
     let line = server.line();
@@ -80,7 +80,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Lines come each second, and in the first ones nothing may have ended yet.
+/// Lines are printed every second, and in the first ones no call may have ended yet.
 fn until_calls_end(running: &mut Running) {
     for _ in 0..60 {
         if numbers(&running.line())[0] > 0.0 {
@@ -90,7 +90,7 @@ fn until_calls_end(running: &mut Running) {
     panic!("no call has ended for a minute");
 }
 
-/// The numbers of a line.
+/// Returns the numbers in a line.
 fn numbers(line: &str) -> Vec<f64> {
     line.split([' ', '(', ')', ':', ',', '/']).filter_map(|word| word.parse().ok()).collect()
 }
@@ -138,7 +138,7 @@ fn every_transport_is_served_and_measured() {
         assert!(result["rtt_us"]["min"].as_f64().unwrap() > 0.0);
         assert_eq!(result["by_size"][0]["max_bytes"], 100_000);
         assert_eq!(result["by_size"][0]["calls"], 200);
-        // Two threads, a few hundred kilobytes of messages: far from the noise and the buffers.
+        // Two threads and a few hundred kilobytes of messages, far from the noise and the buffers.
         assert!(result["peak_rss_bytes"].as_u64().unwrap() < 200 << 20);
         let rows = std::fs::read_to_string(&dump).unwrap();
         let mut rows = rows.lines();
@@ -161,7 +161,7 @@ fn its_lines_are_cp_nodes() {
     let text = String::from_utf8(output.stdout).unwrap();
     let line = text.lines().find(|line| line.contains("Kops/sec")).expect("a line a second");
     assert!(line.starts_with("tcp clients: "), "{line}");
-    // All but the numbers.
+    // Everything but the numbers.
     let shape: String = line.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect();
     let expected =
         "tcp clients:  Kops/sec,  Gbps out,  Gbps in, RTT (us) P  P  P , avg req length  bytes";
@@ -253,7 +253,7 @@ fn a_restarted_server_is_served_again() {
         if numbers(&served)[0] == 0.0 {
             until_calls_end(&mut server);
         }
-        // And Ctrl-C ends it in good order.
+        // Ctrl-C ends the client normally.
         clients.signal("INT");
         let mut all = String::new();
         while let Some(Ok(line)) = clients.lines.next() {
@@ -265,17 +265,17 @@ fn a_restarted_server_is_served_again() {
 }
 
 #[test]
-fn where_nobody_answers_it_says_what_to_look_for() {
-    // Nobody listens at the port that the system has just given and got back.
+fn without_a_server_the_client_reports_what_to_check() {
+    // No process listens at a port that the system has just assigned and got back.
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap().to_string();
     drop(socket);
     for (transport, protocol) in [("homa", "UDP"), ("tcp", "TCP")] {
         let output = bench(transport, &address, &[]);
         assert_eq!(output.status.code(), Some(1));
-        let said = stderr(&output);
+        let message = stderr(&output);
         for part in [&address, "nobody answers", "--allow", "firewall", protocol, transport] {
-            assert!(said.contains(part), "{said}");
+            assert!(message.contains(part), "{message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `rackweave switch` as a process.
+//! Tests of `rackweave switch` as a process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,7 +10,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// A switch that is killed if the test fails.
+/// A switch process that is killed if the test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -27,10 +27,10 @@ fn interrupt(child: &Child) {
 
 fn refused(arguments: &[&str]) -> String {
     let Output { status, stderr, .. } = command(arguments).output().unwrap();
-    let said = String::from_utf8(stderr).unwrap();
-    assert_eq!(status.code(), Some(2), "{said}");
-    // Lines may be broken anywhere.
-    said.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
+    let message = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{message}");
+    // The message may be wrapped anywhere.
+    message.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -39,8 +39,8 @@ fn it_runs_shows_and_ends_with_a_summary() {
     let metrics = free.to_string();
     let arguments = ["--listen", "127.0.0.1:0", "--hosts", "3", "--stats", "--metrics", &metrics];
     let mut running = Running(command(&arguments).spawn().unwrap());
-    let mut said = BufReader::new(running.0.stderr.take().unwrap()).lines();
-    let port: SocketAddr = said
+    let mut message = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    let port: SocketAddr = message
         .next()
         .and_then(Result::ok)
         .and_then(|line| line.strip_prefix("host 0: ")?.parse().ok())
@@ -79,8 +79,8 @@ fn it_runs_shows_and_ends_with_a_summary() {
 fn a_scenarios_fabric_and_json() {
     let arguments = ["--listen", "127.0.0.1:0", "--fabric", "quickstart", "--json"];
     let mut running = Running(command(&arguments).spawn().unwrap());
-    let mut said = BufReader::new(running.0.stderr.take().unwrap()).lines();
-    assert!(said.next().unwrap().unwrap().starts_with("host 0: 127.0.0.1:"));
+    let mut message = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    assert!(message.next().unwrap().unwrap().starts_with("host 0: 127.0.0.1:"));
     interrupt(&running.0);
     let mut json = String::new();
     running.0.stdout.take().unwrap().read_to_string(&mut json).unwrap();
@@ -93,25 +93,25 @@ fn a_scenarios_fabric_and_json() {
 fn what_is_wrong_is_said() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let said = refused(&["--listen", &address, "--hosts", "2"]);
-    assert!(said.contains(&format!("cannot bind UDP port {address} of h0")), "{said}");
-    let said = refused(&["--interface", "rwt-none0", "--interface", "rwt-none1"]);
-    assert!(said.contains("there is no interface `rwt-none0`"), "{said}");
-    let said = refused(&["--listen", "127.0.0.1:0"]);
-    assert!(said.contains("--listen needs --hosts N"), "{said}");
-    let said = refused(&["--listen", "127.0.0.1:65535", "--hosts", "2"]);
-    assert!(said.contains("need ports up to 65536"), "{said}");
-    let said = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--loss", "1.5"]);
-    assert!(said.contains("must be between 0 and 1, not 1.5"), "{said}");
-    let said = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--host", "7=127.0.0.1:1"]);
-    assert!(said.contains("h7 does not exist, there are 2 hosts"), "{said}");
+    let message = refused(&["--listen", &address, "--hosts", "2"]);
+    assert!(message.contains(&format!("cannot bind UDP port {address} of h0")), "{message}");
+    let message = refused(&["--interface", "rwt-none0", "--interface", "rwt-none1"]);
+    assert!(message.contains("there is no interface `rwt-none0`"), "{message}");
+    let message = refused(&["--listen", "127.0.0.1:0"]);
+    assert!(message.contains("--listen requires --hosts N"), "{message}");
+    let message = refused(&["--listen", "127.0.0.1:65535", "--hosts", "2"]);
+    assert!(message.contains("need ports up to 65536"), "{message}");
+    let message = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--loss", "1.5"]);
+    assert!(message.contains("must be between 0 and 1, not 1.5"), "{message}");
+    let message = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--host", "7=127.0.0.1:1"]);
+    assert!(message.contains("h7 does not exist, there are 2 hosts"), "{message}");
     let two = ["--listen", "127.0.0.1:0", "--hosts", "2"];
-    let said = refused(&[&two[..], &["--controller", "1"]].concat());
-    assert!(said.contains("of use with --program orca only"), "{said}");
-    let said = refused(&[&two[..], &["--program", "orca", "--controller", "2"]].concat());
-    assert!(said.contains("the controller's host 2 does not exist"), "{said}");
-    let said = refused(&[&two[..], &["--program", "orca", "--key-file", "rwt-none"]].concat());
-    assert!(said.contains("cannot read rwt-none"), "{said}");
-    let said = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--buffer", "7 pounds"]);
-    assert!(said.contains("the unit must be one of"), "{said}");
+    let message = refused(&[&two[..], &["--controller", "1"]].concat());
+    assert!(message.contains("of use with --program orca only"), "{message}");
+    let message = refused(&[&two[..], &["--program", "orca", "--controller", "2"]].concat());
+    assert!(message.contains("the controller's host 2 does not exist"), "{message}");
+    let message = refused(&[&two[..], &["--program", "orca", "--key-file", "rwt-none"]].concat());
+    assert!(message.contains("cannot read rwt-none"), "{message}");
+    let message = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--buffer", "7 pounds"]);
+    assert!(message.contains("the unit must be one of"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! `rackweave testbed`: the same scenarios with real processes. Without rights only the overlay is tested.
+//! `rackweave testbed`: scenarios with real processes. Without privileges only the overlay is tested.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -15,7 +15,7 @@ workload = { arrivals = "incast", sizes = "10 KB", messages_per_sender = 4 }
 measure = { verify = true, sample_every = "10 ms" }
 "#;
 
-/// Goes on until it is stopped.
+/// A scenario that runs until it is stopped.
 const ENDLESS: &str = r#"
 fabric = { topology = "single-switch", hosts = 3, host_link = "50 Mbps" }
 transport.name = "homa"
@@ -77,7 +77,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Without miette's frames and line breaks.
+/// Returns a message without miette's frames and line breaks.
 fn words(text: &str) -> String {
     let kept = text.chars().map(|c| if "│╰─▶×╭·".contains(c) { ' ' } else { c });
     kept.collect::<String>().split_whitespace().collect::<Vec<_>>().join(" ")
@@ -109,7 +109,7 @@ fn runtime_folder() -> PathBuf {
     }
 }
 
-/// What a coordinator has written down.
+/// Returns the journal entry of a coordinator, and its file.
 fn entry_of(coordinator: u32) -> Option<(PathBuf, Value)> {
     let files = std::fs::read_dir(runtime_folder()).ok()?.flatten();
     files.map(|file| file.path()).find_map(|path| {
@@ -118,8 +118,8 @@ fn entry_of(coordinator: u32) -> Option<(PathBuf, Value)> {
     })
 }
 
-/// The processes of a run: the switch, then the hosts.
-fn parts_of(entry: &Value) -> Vec<u32> {
+/// Returns the processes of a run: the switch, then the hosts.
+fn processes_of(entry: &Value) -> Vec<u32> {
     let parts = entry["parts"].as_array().unwrap();
     parts.iter().map(|part| part["pid"].as_u64().unwrap() as u32).collect()
 }
@@ -128,16 +128,16 @@ fn is_alive(pid: u32) -> bool {
     status_of(pid, "State:").is_some_and(|state| !state.starts_with('Z'))
 }
 
-/// Waits until a run of three hosts is under load, and gives its file and processes.
+/// Waits until a run of three hosts is under load; returns its journal file and processes.
 fn under_load(child: &Child) -> (PathBuf, Value, Vec<u32>) {
     let mut found = None;
     until("all parts have been started", || {
-        found = entry_of(child.id()).filter(|(_, entry)| parts_of(entry).len() == 4);
+        found = entry_of(child.id()).filter(|(_, entry)| processes_of(entry).len() == 4);
         found.is_some()
     });
     let (path, entry) = found.unwrap();
-    let parts = parts_of(&entry);
-    // A host that has a socket and sends has used some time.
+    let parts = processes_of(&entry);
+    // A host that has a socket and sends has used some processor time.
     let busy = |pid: u32| processor_time(pid) > Duration::from_millis(200);
     until("there is load", || busy(parts[0]) || !is_alive(parts[0]));
     (path, entry, parts)
@@ -180,7 +180,7 @@ fn an_incast_over_four_transports_gives_what_the_simulator_gives() {
     {
         assert_eq!(real["messages"], simulated["messages"], "{real:#}");
         assert_eq!(real["messages"]["completed"], 12);
-        // Each is checked, and greetings are not counted.
+        // Each message is verified, and greetings are not counted.
         assert_eq!(real["verified_messages"], 12);
         assert_eq!(real["end"], "all done");
         assert!(real["packet_hops"].as_u64().unwrap() >= 12 * 7, "the switch counts");
@@ -215,7 +215,7 @@ fn what_is_sent_is_what_the_simulator_sends() {
     }
     let started = |folder: &str| -> Vec<Vec<String>> {
         let text = std::fs::read_to_string(place.path().join(folder).join("messages.csv")).unwrap();
-        // point, transport, label, stream, source, destination, bytes, start.
+        // The columns are point, transport, label, stream, source, destination, bytes, start.
         let row = |line: &str| line.split(',').skip(4).take(4).map(str::to_owned).collect();
         let mut rows: Vec<Vec<String>> = text.lines().skip(1).map(row).collect();
         rows.sort();
@@ -268,10 +268,10 @@ fn a_killed_part_is_named_and_nothing_stays() {
         wait(&mut child);
         let output = child.wait_with_output().unwrap();
         assert_eq!(code(&output), 1);
-        let said = stderr(&output);
+        let message = stderr(&output);
         let process = parts[part];
         let expected = format!("{name} (process {process}) was killed by signal 9");
-        assert!(said.contains(&expected), "{said}");
+        assert!(message.contains(&expected), "{message}");
         assert!(parts.iter().all(|part| !is_alive(*part)));
         assert!(!path.exists());
         assert!(!place.path().join("o/summary.json").exists());
@@ -283,7 +283,7 @@ fn parts_die_with_their_coordinator() {
     let place = Place::new(ENDLESS);
     let mut child = place.start(&["testbed", "x.toml", "--overlay"]);
     let (path, _, parts) = under_load(&child);
-    // One that does not look at anything any more.
+    // This host stops reacting to anything.
     signal(parts[3], "-STOP");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -304,7 +304,7 @@ fn ctrl_c_keeps_what_is_finished() {
     let (first, _, _) = under_load(&child);
     until("the second point", || {
         found = entry_of(child.id())
-            .filter(|(path, entry)| *path != first && parts_of(entry).len() == 4);
+            .filter(|(path, entry)| *path != first && processes_of(entry).len() == 4);
         found.is_some()
     });
     signal(child.id(), "-INT");
@@ -315,7 +315,7 @@ fn ctrl_c_keeps_what_is_finished() {
     assert_eq!(summary["interrupted"], true);
     assert_eq!(summary["points"].as_array().unwrap().len(), 1);
     let (path, entry) = found.unwrap();
-    assert!(!path.exists() && parts_of(&entry).iter().all(|part| !is_alive(*part)));
+    assert!(!path.exists() && processes_of(&entry).iter().all(|part| !is_alive(*part)));
 }
 
 #[test]
@@ -325,8 +325,8 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
         let mut args = vec!["testbed", "x.toml", "--overlay", "--out", "o"];
         args.extend(sets.iter().flat_map(|set| ["--set", set]));
         let output = place.run(&args);
-        let said = words(&stderr(&output));
-        assert!(said.contains(says), "{sets:?}: {said}");
+        let message = words(&stderr(&output));
+        assert!(message.contains(says), "{sets:?}: {message}");
         assert_eq!(code(&output), 2);
         assert!(!place.path().join("o").exists());
     };
@@ -431,10 +431,11 @@ fn files_reach_all_receivers_over_every_scheme() {
             assert_eq!(receiver["files"], files);
             assert!(receiver["completed_us"].as_f64().unwrap() > 0.0);
         }
-        // No faster than the link, with the burst that the token bucket lets through.
+        // The transfer is no faster than the link, apart from the burst that the token bucket admits.
         assert!(took >= (bytes - 20_000.0) * 8.0 / 100.0, "{took}");
     }
-    // Retransmissions depend on the machine's load: only what must cross the link once is certain.
+    // The number of retransmissions depends on the machine's load: only the bytes that must cross the link once are
+    // certain.
     let copies = |nth: usize| points[nth]["cast"]["copies"].as_f64().unwrap();
     assert!(copies(0) >= 1.0 && copies(1) >= 4.0 && copies(3) >= 4.0 && copies(4) >= 1.0);
     assert!(copies(4) < copies(3), "a chain's sender sends one copy");
@@ -442,8 +443,8 @@ fn files_reach_all_receivers_over_every_scheme() {
         let mut args = vec!["testbed", "x.toml", "--out", "o"];
         args.extend(sets.iter().flat_map(|set| ["--set", set]));
         let output = place.run(&args);
-        let said = words(&stderr(&output));
-        assert!(said.contains(says), "{sets:?}: {said}");
+        let message = words(&stderr(&output));
+        assert!(message.contains(says), "{sets:?}: {message}");
         assert_eq!(code(&output), 2);
     };
     let labels = "transport={ name = 'orca', spread = 'labels' }";
@@ -459,6 +460,6 @@ fn the_overlay_carries_no_files_to_many() {
     let place = Place::new(CAST);
     let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o"]);
     assert_eq!(code(&output), 2);
-    let said = words(&stderr(&output));
-    assert!(said.contains("the overlay carries no files to many"), "{said}");
+    let message = words(&stderr(&output));
+    assert!(message.contains("the overlay carries no files to many"), "{message}");
 }

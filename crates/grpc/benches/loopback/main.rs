@@ -1,9 +1,9 @@
-//! One table: short calls and bulk over loopback, by everything that one would compare.
+//! Compares short calls and bulk transfer over loopback in one table, for all systems that one would consider.
 //!
 //! `cargo bench -p rackweave-grpc --bench loopback -- [ROW]... [--seconds S] [--link-gbps G] [--json]`
 //!
-//! Client and server are two processes with one thread each, the same for all rows. A row's server is this program
-//! again, which also tells how much CPU time it has used.
+//! Client and server are two processes with one thread each, the same for all rows. The server of a row is another
+//! process of this program, which also reports how much CPU time it has used.
 
 #[path = "../../examples/services/mod.rs"]
 mod services;
@@ -21,18 +21,18 @@ use rows::{Row, Session};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// Whatever goes wrong ends the row.
+/// An error of any kind, which ends the row.
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Bytes of a short call, each way.
+/// The length in bytes of a short request, and of its response.
 const SHORT: usize = 100;
-/// Short calls under way for the peak rate.
+/// The number of outstanding short calls when the peak rate is measured.
 const OUTSTANDING: usize = 64;
-/// Bytes of a long call, each way.
+/// The length in bytes of a long request, and of its response.
 const LONG: usize = 1 << 20;
-/// Long calls under way.
+/// The number of outstanding long calls.
 const LONG_OUTSTANDING: usize = 8;
-/// Pieces of the bulk stream.
+/// The length in bytes of the pieces of the bulk stream.
 const PIECE: usize = 64 << 10;
 
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ fn options() -> Result<Options, Error> {
     if options.rows.is_empty() {
         options.rows = Row::ALL.to_vec();
     }
-    // Run as a test (`cargo test --benches`), it shows that it works.
+    // When run as a test (`cargo test --benches`), the program only shows that it works.
     if !benched {
         options.time = Duration::from_millis(100);
     }
@@ -104,7 +104,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// A server process.
+/// A server process and its control pipes.
 struct Served {
     child: Child,
     ask: ChildStdin,
@@ -112,7 +112,7 @@ struct Served {
 }
 
 impl Served {
-    /// Starts it, and waits until it says where it is.
+    /// Starts a server, and waits until it prints its address.
     fn start(row: Row, link_gbps: u64) -> Result<(Self, String), Error> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["--serve", row.name(), &link_gbps.to_string()])
@@ -150,8 +150,8 @@ impl Drop for Served {
     }
 }
 
-/// CPU time of this process in nanoseconds: used, user and system, by all threads; and waited for by its main
-/// thread, which does the work, while others had the core.
+/// CPU time of this process in nanoseconds: the user and system time of all threads, and the time for which the main
+/// thread, which does the work, waited while other processes had the core.
 #[derive(Clone, Copy, Debug)]
 struct Cpu {
     used: u64,
@@ -161,7 +161,7 @@ struct Cpu {
 impl Cpu {
     fn now() -> Self {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        // Its second number; a kernel without it does not tell.
+        // The value is the second number; a kernel without schedstat does not provide it.
         let waited = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
         let waited = waited.split_whitespace().nth(1).and_then(|ns| ns.parse().ok());
         Self {
@@ -176,12 +176,12 @@ impl Cpu {
     }
 }
 
-/// What both sides spent while something ran.
+/// The CPU time of both sides during a measurement.
 struct Spent {
     wall: f64,
     client: f64,
     server: f64,
-    /// Cores were waited for.
+    /// The share of the time for which each side waited for a core.
     client_waited: f64,
     server_waited: f64,
 }
@@ -200,8 +200,9 @@ impl Spent {
         Ok((result, Self { wall, client, server, client_waited, server_waited }))
     }
 
-    /// Of one thread each. What is above nine tenths, with the time in which it had to wait for a core, is what
-    /// limits; a machine with other work shows by "cores".
+    /// Returns what limits the result. Each side has one thread: a side that is busy for more than nine tenths of the
+    /// time, including the time for which it waited for a core, is the limit. "cores" means that the machine was busy
+    /// with other work.
     fn limit(&self) -> &'static str {
         let busy = |used: f64, waited: f64| (used + waited) / self.wall > 0.9;
         let client = busy(self.client, self.client_waited);
@@ -284,7 +285,7 @@ async fn measure(row: Row, options: &Options) -> Result<Value, Error> {
     }))
 }
 
-/// One call after the other.
+/// Makes calls one after the other, and returns their latencies.
 async fn latencies(
     session: &Session,
     bytes: &Bytes,
@@ -303,7 +304,7 @@ async fn latencies(
     }
 }
 
-/// So many at a time; how many were answered.
+/// Keeps a number of calls outstanding, and returns how many were answered.
 async fn calls(
     session: &Session,
     bytes: &Bytes,
@@ -331,7 +332,7 @@ async fn calls(
     Ok(sum)
 }
 
-/// An echo that is none would be a fast one.
+/// Checks that a response is the echo of its request, since a wrong echo could be faster.
 fn check(sent: &Bytes, got: &Bytes) -> Result<(), Error> {
     let same = sent.len() == got.len() && sent.first() == got.first() && sent.last() == got.last();
     if same {

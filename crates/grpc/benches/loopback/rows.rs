@@ -1,4 +1,4 @@
-//! The client's side of each row.
+//! The client side of each row.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::services::Blob;
 use crate::services::echo_client::EchoClient;
 use crate::{Error, PIECE};
 
-/// What is compared.
+/// A row of the table: one of the compared systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Row {
     Tcp,
@@ -78,7 +78,7 @@ impl Row {
         }
     }
 
-    /// A node for the rows that are of this library.
+    /// Creates a node, for the rows that use this library.
     pub(crate) fn node(self, link_gbps: u64) -> Result<Node, Error> {
         let link = Rate::from_gbps(link_gbps);
         let transport = match self {
@@ -92,7 +92,7 @@ impl Row {
     }
 }
 
-/// A client that has found its server.
+/// A client that has connected to its server.
 pub(crate) enum Session {
     Tcp(SocketAddr),
     Rpc { client: Client, peer: Peer, streams: bool },
@@ -140,7 +140,7 @@ impl Session {
         !matches!(self, Self::Rpc { streams: false, .. })
     }
 
-    /// What makes calls one after the other.
+    /// Creates a client that makes calls one after the other.
     pub(crate) async fn caller(&self) -> Result<Caller, Error> {
         Ok(match self {
             Self::Tcp(address) => {
@@ -155,7 +155,7 @@ impl Session {
         })
     }
 
-    /// Sends for so long over one stream; how many bytes the server says that it has got.
+    /// Sends over one stream for a span of time; returns how many bytes the server reports as received.
     pub(crate) async fn bulk(&self, time: Duration) -> Result<u64, Error> {
         let piece = Bytes::from(vec![7; PIECE]);
         let end = Instant::now() + time;
@@ -208,7 +208,7 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Sends bytes, and gets them back.
+    /// Sends bytes and returns the echo.
     pub(crate) async fn call(&mut self, bytes: Bytes) -> Result<Bytes, Error> {
         match self {
             Self::Tcp(stream) => {
@@ -234,7 +234,7 @@ impl Caller {
     }
 }
 
-/// Windows that do not throttle.
+/// Returns a configuration whose windows do not throttle.
 pub(crate) fn quinn_transport() -> Arc<quinn::TransportConfig> {
     let mut transport = quinn::TransportConfig::default();
     transport.stream_receive_window((8u32 << 20).into());

@@ -1,4 +1,4 @@
-//! The server's side of each row: sends back what a call brings, counts what a stream brings.
+//! The server side of each row: it echoes calls, and counts the bytes of streams.
 
 use std::io::{BufRead as _, Write as _};
 
@@ -15,7 +15,7 @@ use crate::services::Parrot;
 use crate::services::echo_server::EchoServer;
 use crate::{Cpu, Error};
 
-/// Serves one row until its standard input ends. Each line on it asks for the CPU time.
+/// Serves one row until standard input ends. Each input line requests the CPU time.
 pub(crate) async fn serve(row: Row, link_gbps: u64) -> Result<(), Error> {
     std::thread::spawn(|| {
         for _ in std::io::stdin().lock().lines().map_while(Result::ok) {

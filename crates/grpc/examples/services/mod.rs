@@ -1,4 +1,4 @@
-//! An ordinary tonic service: nothing in it knows what carries it.
+//! An ordinary tonic service, whose code does not depend on what carries it.
 
 #![allow(dead_code, unreachable_pub, reason = "examples, tests and the bench each use a part")]
 
@@ -32,7 +32,7 @@ use key_value_server::KeyValue;
 
 type Sent<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Values by key.
+/// A key-value store in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     entries: Arc<Mutex<BTreeMap<String, Bytes>>>,
@@ -112,14 +112,14 @@ impl KeyValue for Store {
     }
 }
 
-/// Sends back what it gets, and metadata whose names begin with `echo-`. `sleep-ms` in the metadata makes it slow.
+/// Echoes requests, and metadata whose names begin with `echo-`. `sleep-ms` in the metadata delays the response.
 #[derive(Clone, Debug, Default)]
 pub struct Parrot {
-    /// Calls of `Once` that its handler has begun, and has left in whatever way.
+    /// The calls of `Once` that its handler has started, and those that it has left for any reason.
     pub calls: Arc<[AtomicU64; 2]>,
 }
 
-/// Counts the end of a call, also of one that is dropped.
+/// Counts the end of a call, including one that is dropped.
 struct Leaving(Arc<[AtomicU64; 2]>);
 
 impl Drop for Leaving {

@@ -1,5 +1,5 @@
-// Made of services.proto, so that a build needs no protoc: by this program, with protox 0.9 and tonic-prost-build 0.14,
-// in the folder of services.proto; then moved here as services.rs, with these lines above it.
+// Generated from services.proto, so that a build needs no protoc. It was made by the following program, with protox 0.9
+// and tonic-prost-build 0.14, in the directory of services.proto; these lines were added afterwards.
 //
 //     fn main() {
 //         let files = protox::compile(["services.proto"], ["."]).unwrap();
@@ -20,7 +20,7 @@ pub struct Entry {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Stored {
-    /// How many values there are now.
+    /// The number of values that are stored.
     #[prost(uint64, tag = "1")]
     pub entries: u64,
 }
@@ -47,7 +47,7 @@ pub mod key_value_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Values by key.
+    /// A store of values by key.
     #[derive(Debug, Clone)]
     pub struct KeyValueClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -170,7 +170,7 @@ pub mod key_value_client {
                 .insert(GrpcMethod::new("rackweave.example.KeyValue", "Put"));
             self.inner.unary(req, path, codec).await
         }
-        /// Many at once.
+        /// Stores a stream of entries.
         pub async fn load(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Entry>,
@@ -192,7 +192,7 @@ pub mod key_value_client {
                 .insert(GrpcMethod::new("rackweave.example.KeyValue", "Load"));
             self.inner.client_streaming(req, path, codec).await
         }
-        /// All whose key begins so, by key.
+        /// Lists all entries whose key has this prefix, in order of the key.
         pub async fn list(
             &mut self,
             request: impl tonic::IntoRequest<super::Key>,
@@ -217,7 +217,7 @@ pub mod key_value_client {
                 .insert(GrpcMethod::new("rackweave.example.KeyValue", "List"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// What is asked for, as it is asked for.
+        /// Returns the entry of each key, in the order of the requests.
         pub async fn follow(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Key>,
@@ -265,7 +265,7 @@ pub mod key_value_server {
             &self,
             request: tonic::Request<super::Entry>,
         ) -> std::result::Result<tonic::Response<super::Stored>, tonic::Status>;
-        /// Many at once.
+        /// Stores a stream of entries.
         async fn load(
             &self,
             request: tonic::Request<tonic::Streaming<super::Entry>>,
@@ -276,7 +276,7 @@ pub mod key_value_server {
             >
             + std::marker::Send
             + 'static;
-        /// All whose key begins so, by key.
+        /// Lists all entries whose key has this prefix, in order of the key.
         async fn list(
             &self,
             request: tonic::Request<super::Key>,
@@ -287,13 +287,13 @@ pub mod key_value_server {
             >
             + std::marker::Send
             + 'static;
-        /// What is asked for, as it is asked for.
+        /// Returns the entry of each key, in the order of the requests.
         async fn follow(
             &self,
             request: tonic::Request<tonic::Streaming<super::Key>>,
         ) -> std::result::Result<tonic::Response<Self::FollowStream>, tonic::Status>;
     }
-    /// Values by key.
+    /// A store of values by key.
     #[derive(Debug)]
     pub struct KeyValueServer<T> {
         inner: Arc<T>,
@@ -638,7 +638,7 @@ pub mod echo_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Sends back what it gets.
+    /// Echoes the messages that it receives.
     #[derive(Debug, Clone)]
     pub struct EchoClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -764,7 +764,7 @@ pub mod echo_client {
                 .insert(GrpcMethod::new("rackweave.example.Echo", "Chat"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Counts only.
+        /// Returns the number of messages and bytes received.
         pub async fn upload(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Blob>,
@@ -815,13 +815,13 @@ pub mod echo_server {
             &self,
             request: tonic::Request<tonic::Streaming<super::Blob>>,
         ) -> std::result::Result<tonic::Response<Self::ChatStream>, tonic::Status>;
-        /// Counts only.
+        /// Returns the number of messages and bytes received.
         async fn upload(
             &self,
             request: tonic::Request<tonic::Streaming<super::Blob>>,
         ) -> std::result::Result<tonic::Response<super::Count>, tonic::Status>;
     }
-    /// Sends back what it gets.
+    /// Echoes the messages that it receives.
     #[derive(Debug)]
     pub struct EchoServer<T> {
         inner: Arc<T>,

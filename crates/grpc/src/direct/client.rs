@@ -1,4 +1,4 @@
-//! Calls without HTTP/2: by a message, or over a stream of their own.
+//! The client side of calls without HTTP/2: by a message, or over a stream of their own.
 
 use std::fmt;
 use std::future::{Future, IntoFuture as _, poll_fn};
@@ -34,15 +34,15 @@ pub struct Channel<D> {
     dial: D,
     limits: Limits,
     calls: Arc<Semaphore>,
-    /// The next call's number.
+    /// The number of the next call.
     number: Arc<AtomicU64>,
 }
 
 impl<D: Dial> Channel<D> {
-    /// A channel that opens nothing before the first call.
+    /// Creates a channel, which opens nothing before the first call.
     #[must_use]
     pub fn new(dial: D, limits: Limits) -> Self {
-        // Channels of one node must not share numbers, so each starts at a random one.
+        // Channels of one node must not use the same numbers, so each starts at a random one.
         #[expect(clippy::disallowed_types, reason = "for its randomness")]
         let start = RandomState::new().build_hasher().finish();
         let number = Arc::new(AtomicU64::new(start));
@@ -62,7 +62,7 @@ impl<D: Dial> Service<Request<Body>> for Channel<D> {
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        // The call itself waits for its turn, so that its deadline covers the wait.
+        // The call itself waits for room under the limit, so that its deadline covers the wait.
         Poll::Ready(Ok(()))
     }
 
@@ -156,7 +156,7 @@ impl Call {
         let answer = call.await;
         self.over = true;
         let answer = answer.map_err(|error| lost(&error.into()))?;
-        let mut reader = FrameReader::behind(answer, Source::Message, limits.head_bytes);
+        let mut reader = FrameReader::with_prefix(answer, Source::Message, limits.head_bytes);
         let response = response(reader.frame().await.map_err(|error| lost(&error))?)?;
         let number = self.number;
         let resume: Resume<D::Stream> =
@@ -198,7 +198,7 @@ async fn resume<D: Dial>(dial: &D, number: u64) -> io::Result<D::Stream> {
 type Resuming<S> = Pin<Box<dyn Future<Output = io::Result<S>> + Send>>;
 type Resume<S> = Box<dyn FnOnce() -> Resuming<S> + Send>;
 
-/// The rest of a response, over a stream.
+/// The stream that carries the rest of a response.
 enum Resumption<S> {
     Impossible,
     Possible(Resume<S>),
@@ -207,7 +207,7 @@ enum Resumption<S> {
 
 /// The source of a response.
 enum Source<S> {
-    /// It arrived completely.
+    /// The whole response arrived in the message.
     Message,
     Stream(ReadHalf<S>),
 }

@@ -34,10 +34,10 @@ const TRAILERS: u8 = 3;
 const END: u8 = 4;
 const CALL: u8 = 5;
 
-/// Kind and length.
+/// The length of a frame's header: kind and length.
 pub(super) const FRAME_HEADER: usize = 5;
 
-/// The number in a `CALL`.
+/// The length of the number in a `CALL`.
 pub(super) const CALL_BYTES: usize = 8;
 
 /// Maximum number of fields of a head.
@@ -58,17 +58,17 @@ const COMMON: [(HeaderName, &str); 3] = [
 pub(super) enum Malformed {
     #[error("the stream ended in the middle of a frame")]
     Truncated,
-    #[error("the peer speaks version {0} of this protocol, and we only {VERSION}")]
+    #[error("the peer uses version {0} of this protocol, but only {VERSION} is supported")]
     Version(u8),
     #[error("a frame of unknown kind {0}")]
     Kind(u8),
-    #[error("a head of {bytes} bytes, and no more than {max} are allowed")]
+    #[error("a head of {bytes} bytes exceeds the limit of {max}")]
     TooLong { bytes: u32, max: u32 },
     #[error("more than {MAX_FIELDS} metadata fields")]
     TooManyFields,
-    #[error("a head or trailers whose parts do not add up")]
+    #[error("a malformed head or malformed trailers")]
     Head,
-    #[error("{0} is not allowed there")]
+    #[error("{0} is not allowed in this position")]
     Unexpected(&'static str),
 }
 
@@ -78,29 +78,29 @@ impl From<Malformed> for io::Error {
     }
 }
 
-/// A request's first frame.
+/// The first frame of a request.
 #[derive(Debug, PartialEq)]
 pub(super) struct RequestHead {
     pub(super) path: Uri,
     pub(super) fields: HeaderMap,
 }
 
-/// A response's first frame.
+/// The first frame of a response.
 #[derive(Debug, PartialEq)]
 pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
     pub(super) fields: HeaderMap,
 }
 
-/// One frame, or for `Data` the bytes that have arrived of it.
+/// One frame, or for `Data` the part of it that has arrived.
 #[derive(Debug, PartialEq)]
 pub(super) enum Frame {
-    /// Not decoded yet, because its meaning depends on the direction.
+    /// It is not decoded yet, because its meaning depends on the direction.
     Head(Bytes),
     Data(Bytes),
     Trailers(HeaderMap),
     End,
-    /// A call's number.
+    /// The number of a call.
     Call(u64),
 }
 
@@ -163,13 +163,13 @@ pub(super) fn encode_call(number: u64, out: &mut BytesMut) {
     out.put_u64(number);
 }
 
-/// The header of a `DATA` frame whose bytes are written after it. Longer pieces must be split before.
+/// Encodes the header of a `DATA` frame whose bytes are written after it. Longer pieces must be split first.
 pub(super) fn encode_data(bytes: u32, out: &mut BytesMut) {
     out.put_u8(DATA);
     out.put_u32(bytes);
 }
 
-/// On an error the frame is removed completely.
+/// Appends a frame that `write` encodes. On an error the frame is removed completely.
 fn frame(
     kind: u8,
     out: &mut BytesMut,
@@ -234,7 +234,7 @@ fn decode_fields(mut bytes: Bytes) -> Result<HeaderMap, Malformed> {
         let value = take(&mut bytes, value as usize)?;
         let name = HeaderName::from_bytes(&name).map_err(|_| Malformed::Head)?;
         let value = HeaderValue::from_maybe_shared(value).map_err(|_| Malformed::Head)?;
-        // tonic panics on details that are not base64.
+        // tonic panics if the details are not base64.
         if name == DETAILS && BASE64.decode(&value).is_err() {
             return Err(Malformed::Head);
         }
@@ -245,7 +245,7 @@ fn decode_fields(mut bytes: Bytes) -> Result<HeaderMap, Malformed> {
 
 const DETAILS: &str = "grpc-status-details-bin";
 
-/// Like tonic, with or without padding.
+/// The encoding that tonic uses, which accepts input with or without padding.
 const BASE64: base64::engine::GeneralPurpose = base64::engine::GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     base64::engine::GeneralPurposeConfig::new()
@@ -273,7 +273,7 @@ fn too_long(what: &str) -> Status {
 pub(super) struct FrameReader<R> {
     io: R,
     buffer: BytesMut,
-    /// Remaining bytes of the current `DATA` frame.
+    /// The remaining bytes of the current `DATA` frame.
     data_left: usize,
     max_head: u32,
 }
@@ -283,8 +283,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { io, buffer: BytesMut::new(), data_left: 0, max_head }
     }
 
-    /// Bytes that arrived earlier, to be read before `io`.
-    pub(super) fn behind(bytes: Bytes, io: R, max_head: u32) -> Self {
+    /// Creates a reader of `io`, preceded by bytes that have already arrived.
+    pub(super) fn with_prefix(bytes: Bytes, io: R, max_head: u32) -> Self {
         let buffer = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         Self { io, buffer, data_left: 0, max_head }
     }
@@ -293,7 +293,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         self.max_head
     }
 
-    /// The next frame; `None` if the stream ends before one.
+    /// Returns the next frame; `None` if the stream ends before one.
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame>>> {
         loop {
             if let Some(frame) = self.parse()? {
@@ -314,7 +314,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         std::future::poll_fn(|cx| self.poll_frame(cx)).await
     }
 
-    /// The header of the buffered frame, if there is enough of it.
+    /// Parses the header of the buffered frame, if enough of it has arrived.
     fn parse(&mut self) -> Result<Option<Frame>, Malformed> {
         loop {
             if self.data_left > 0 {
@@ -381,10 +381,10 @@ mod tests {
 
     const MAX_HEAD: u32 = 1 << 10;
 
-    /// All frames in these bytes, up to the first that is not understood.
+    /// Returns all frames in these bytes, up to the first invalid one.
     fn read(bytes: &[u8]) -> (Vec<Frame>, io::Result<()>) {
         let bytes = Bytes::copy_from_slice(bytes);
-        let mut reader = FrameReader::behind(bytes, tokio::io::empty(), MAX_HEAD);
+        let mut reader = FrameReader::with_prefix(bytes, tokio::io::empty(), MAX_HEAD);
         let mut cx = Context::from_waker(Waker::noop());
         let mut frames = Vec::new();
         loop {
@@ -468,17 +468,17 @@ mod tests {
     #[test]
     fn lengths_are_not_trusted() {
         let reason = |bytes: &[u8]| read(bytes).1.unwrap_err().to_string();
-        assert!(reason(&[HEAD, 255, 255, 255, 255, 1]).contains("no more than 1024"));
-        assert!(reason(&[TRAILERS, 0, 0, 4, 1, 1]).contains("no more than 1024"));
+        assert!(reason(&[HEAD, 255, 255, 255, 255, 1]).contains("limit of 1024"));
+        assert!(reason(&[TRAILERS, 0, 0, 4, 1, 1]).contains("limit of 1024"));
         assert!(reason(&[DATA, 255, 255, 255, 255, 1]).contains("middle of a frame"));
-        assert!(reason(&[END, 0, 0, 0, 1, 1]).contains("do not add up"));
+        assert!(reason(&[END, 0, 0, 0, 1, 1]).contains("malformed"));
         assert!(reason(&[9, 0, 0, 0, 0]).contains("unknown kind 9"));
         // A field longer than its frame, and one at which tonic would panic.
-        assert!(reason(&[TRAILERS, 0, 0, 0, 8, 0, 0, 1, 0, 0, 0, 9, b'x']).contains("add up"));
+        assert!(reason(&[TRAILERS, 0, 0, 0, 8, 0, 0, 1, 0, 0, 0, 9, b'x']).contains("malformed"));
         let mut out = BytesMut::new();
         let details = fields(&[("grpc-status-details-bin", b"!")]);
         encode_trailers(&details, &mut out).unwrap();
-        assert!(reason(&out).contains("add up"));
+        assert!(reason(&out).contains("malformed"));
         assert!(RequestHead::decode(Bytes::from_static(&[2, 0, 0, 0])).is_err());
         assert!(RequestHead::decode(Bytes::from_static(&[1, 0, 2, b'x', b'y', 0])).is_err());
     }

@@ -24,14 +24,14 @@ use super::frame::{
     CALL_BYTES, FRAME_HEADER, Frame, FrameReader, RequestHead, ResponseHead, encode_call,
 };
 use super::server::{
-    Came, RequestBody, Rest, Server, end, expiry, first, not_understood, refuse, request,
+    IncomingStream, RequestBody, Rest, Server, end, expiry, first, not_understood, refuse, request,
     serve_call,
 };
 use super::timeout::grpc_timeout;
 use super::write::{FrameWriter, Next, WriteError, failure, whole};
 use super::{BoxError, Limits};
 
-/// How long the rest of a response waits for its client's stream (ours).
+/// How long the rest of a response waits for its client's stream. The choice of the value is ours.
 const WAITS: Duration = Duration::from_secs(10);
 
 impl<S, B> Server<S>
@@ -41,9 +41,9 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    /// Serves messages and streams of a node until the node stops. Once `shutdown` is ready, outstanding calls
-    /// are served to their end, and no more are accepted. Dropping the future cancels them at once. Above
-    /// the [limit](Limits::calls), calls are refused as `RESOURCE_EXHAUSTED`.
+    /// Serves messages and streams of a node until the node stops, or until `shutdown` is ready; outstanding calls are
+    /// then completed, and no further ones are accepted. Dropping the future cancels them immediately. Above the
+    /// [limit](Limits::calls), calls are refused as `RESOURCE_EXHAUSTED`.
     pub async fn serve_node(
         self,
         server: rackweave_rpc::Server,
@@ -64,7 +64,7 @@ where
                 Some(_) = calls.join_next() => continue,
                 came = server.next() => came,
             };
-            // After the end of service only calls that had begun before continue.
+            // After the end of service, only calls that started before it continue.
             let permit =
                 if stopping { None } else { Arc::clone(&permits).try_acquire_owned().ok() };
             match came {
@@ -94,13 +94,15 @@ where
         let peer = stream.peer();
         let info = TcpConnectInfo { local_addr: None, remote_addr: Some(peer.address()) };
         match first(stream, self.limits).await {
-            Some(Came::Call(head, reader, write)) if permit.is_some() => {
+            Some(IncomingStream::Call(head, reader, write)) if permit.is_some() => {
                 serve_call(head, reader, write, info, self.service).await;
             }
-            Some(Came::Call(_, reader, write)) => refuse(&too_many(), reader, write).await,
-            Some(Came::Resumes(number, reader, mut write)) => {
+            Some(IncomingStream::Call(_, reader, write)) => {
+                refuse(&too_many(), reader, write).await
+            }
+            Some(IncomingStream::Resumes(number, reader, mut write)) => {
                 write.resumes();
-                // If no call waits for it (any more), the stream is dropped, which its client notices.
+                // If no call waits for the stream, it is dropped, which its client notices.
                 if let Some(waiting) = table.take_waiting((peer.host(), number)) {
                     let _ = waiting.send((reader, write));
                 }
@@ -129,7 +131,7 @@ where
         };
         let mut expiry = pin!(expiry(grpc_timeout(&head.fields)));
         let info = TcpConnectInfo { local_addr: None, remote_addr: Some(call.peer().address()) };
-        let body = RequestBody { reader: Some(reader), give_back: None };
+        let body = RequestBody { reader: Some(reader), return_reader: None };
         let request = request(head, info, Body::new(body));
         let respond = async {
             // Generated servers are always ready, and so is `Routes`.
@@ -160,11 +162,11 @@ where
         encode_call(entry.key.1, &mut out);
         answer(call, Ok(out)).await;
         let Ok(Ok((reader, mut write))) = timeout(WAITS, &mut entry.resumed).await else { return };
-        let mut rest = Rest::of(reader);
+        let mut rest = Rest::new(reader);
         let written = tokio::select! {
             biased;
             written = write.body(BytesMut::new(), body.as_mut()) => written,
-            () = rest.gone() => Err(WriteError::Io),
+            () = rest.closed() => Err(WriteError::Io),
             expired = &mut expiry => Err(expired),
         };
         end(written, &mut write, &mut rest).await;
@@ -175,7 +177,7 @@ fn too_many() -> Status {
     Status::resource_exhausted("the server is busy with as many calls as it may be, or shuts down")
 }
 
-/// A message that cannot be answered is dropped, which fails the call at its client.
+/// Answers a call. If there is no answer, the call is dropped, which makes it fail at its client.
 async fn answer(call: rackweave_rpc::Request, bytes: Result<BytesMut, Status>) {
     if let Ok(bytes) = bytes {
         let _ = call.respond(bytes.freeze()).await;
@@ -185,7 +187,7 @@ async fn answer(call: rackweave_rpc::Request, bytes: Result<BytesMut, Status>) {
 type MessageReader = FrameReader<tokio::io::Empty>;
 
 async fn head(bytes: Bytes, limits: Limits) -> Result<(RequestHead, MessageReader), Status> {
-    let mut reader = FrameReader::behind(bytes, tokio::io::empty(), limits.head_bytes);
+    let mut reader = FrameReader::with_prefix(bytes, tokio::io::empty(), limits.head_bytes);
     match reader.frame().await {
         Ok(Some(Frame::Head(bytes))) => match RequestHead::decode(bytes) {
             Ok(head) => Ok((head, reader)),
@@ -196,7 +198,7 @@ async fn head(bytes: Bytes, limits: Limits) -> Result<(RequestHead, MessageReade
     }
 }
 
-/// The number at the beginning of a message.
+/// Returns the number at the beginning of a message.
 fn number(bytes: &Bytes) -> Option<u64> {
     let mut out = BytesMut::with_capacity(FRAME_HEADER + CALL_BYTES);
     encode_call(0, &mut out);
@@ -204,7 +206,7 @@ fn number(bytes: &Bytes) -> Option<u64> {
     Some(u64::from_be_bytes(*rest.first_chunk()?))
 }
 
-/// A client and its number of the call.
+/// The key of a call: the client, and the client's number of the call.
 type Key = (HostId, u64);
 
 /// The stream that carries the rest of a response.
@@ -231,7 +233,7 @@ impl Table {
     }
 
     fn set_abort(&self, key: Key, abort: AbortHandle) {
-        // It may have ended already.
+        // The call may have ended already.
         if let Some(known) = self.lock().get_mut(&key) {
             known.abort = Some(abort);
         }

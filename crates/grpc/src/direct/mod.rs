@@ -6,8 +6,8 @@
 //! Over a node, a call whose request is complete at once (up to 4 MiB) travels as one message, and so does its response, if
 //! it is complete when it begins; this holds for every unary call. Other calls use a stream of their own. Over other
 //! byte streams ([`Dial`](crate::Dial)), each call has its own stream.
-//! The transport below does what an HTTP/2 connection does otherwise: multiplexing, flow control, scheduling
-//! of bytes. So a short call does not wait for a long one.
+//! The transport below does what an HTTP/2 connection would otherwise do: multiplexing, flow control, and scheduling of
+//! bytes. A short call therefore does not wait for a long one.
 //!
 //! All four kinds of calls, metadata both ways, status with details, `grpc-timeout` at both ends, and cancellation are supported:
 //! a call that is dropped resets its stream, and the server's handler is dropped. Message compression

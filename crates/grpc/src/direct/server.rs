@@ -1,4 +1,4 @@
-//! The server's side of calls, each on its own stream.
+//! The server side of calls, each on its own stream.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -26,10 +26,10 @@ use super::write::{FrameWriter, WriteError};
 use super::{BoxError, Limits};
 use crate::Accepted;
 
-/// A stream whose head does not arrive within this time is dropped (ours).
+/// A stream whose head does not arrive within this time is dropped. The choice of the value is ours.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a client has to read a response's end before its stream is dropped (ours).
+/// How long a client may take to read a response's end before its stream is dropped. The choice of the value is ours.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Serves a tonic service: a generated server, or `tonic::service::Routes` of several.
@@ -52,14 +52,14 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    /// A server of one service.
+    /// Creates a server of one service.
     #[must_use]
     pub const fn new(service: S, limits: Limits) -> Self {
         Self { service, limits }
     }
 
-    /// Serves incoming streams until there are no more. Then, and once `shutdown` is ready, outstanding calls are
-    /// served to their end, and no more are accepted. Dropping the future cancels them at once.
+    /// Serves incoming streams until there are no more, or until `shutdown` is ready. Outstanding calls are then
+    /// completed, and no further ones are accepted. Dropping the future cancels them immediately.
     ///
     /// # Errors
     /// The first error of `incoming`, which is not polled again.
@@ -95,7 +95,8 @@ where
             let (service, limits) = (self.service.clone(), self.limits);
             calls.spawn(async move {
                 // Responses continue over streams only where messages are served: in `serve_node`.
-                if let Some(Came::Call(head, reader, write)) = first(accepted.stream, limits).await
+                if let Some(IncomingStream::Call(head, reader, write)) =
+                    first(accepted.stream, limits).await
                 {
                     serve_call(head, reader, write, accepted.info, service).await;
                 }
@@ -108,13 +109,13 @@ where
 }
 
 /// The purpose of an incoming stream: a call, or the rest of a response.
-pub(super) enum Came<T> {
+pub(super) enum IncomingStream<T> {
     Call(RequestHead, FrameReader<ReadHalf<T>>, FrameWriter<WriteHalf<T>>),
     Resumes(u64, FrameReader<ReadHalf<T>>, FrameWriter<WriteHalf<T>>),
 }
 
-/// Reads a stream's first frame; another kind of frame is answered with an error.
-pub(super) async fn first<T>(stream: T, limits: Limits) -> Option<Came<T>>
+/// Reads the first frame of a stream; other kinds of frame are answered with an error.
+pub(super) async fn first<T>(stream: T, limits: Limits) -> Option<IncomingStream<T>>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send,
 {
@@ -123,10 +124,12 @@ where
     let mut reader = FrameReader::new(read, limits.head_bytes);
     let reason = match timeout(HEAD_WITHIN, reader.frame()).await {
         Ok(Ok(Some(Frame::Head(bytes)))) => match RequestHead::decode(bytes) {
-            Ok(head) => return Some(Came::Call(head, reader, write)),
+            Ok(head) => return Some(IncomingStream::Call(head, reader, write)),
             Err(error) => error.to_string(),
         },
-        Ok(Ok(Some(Frame::Call(number)))) => return Some(Came::Resumes(number, reader, write)),
+        Ok(Ok(Some(Frame::Call(number)))) => {
+            return Some(IncomingStream::Resumes(number, reader, write));
+        }
         Ok(Ok(Some(_))) => "the call has no head".to_owned(),
         Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
         // The client has disappeared.
@@ -147,7 +150,7 @@ pub(super) async fn refuse<T: AsyncRead + AsyncWrite>(
     mut write: FrameWriter<WriteHalf<T>>,
 ) {
     if write.fail(status).await.is_ok() {
-        linger(&mut write, &mut Rest::of(reader)).await;
+        linger(&mut write, &mut Rest::new(reader)).await;
     }
 }
 
@@ -174,8 +177,8 @@ pub(super) async fn serve_call<T, S, B>(
     B::Error: Into<BoxError>,
 {
     let deadline = grpc_timeout(&head.fields);
-    let (give_back, back) = oneshot::channel();
-    let body = RequestBody { reader: Some(reader), give_back: Some(give_back) };
+    let (return_reader, back) = oneshot::channel();
+    let body = RequestBody { reader: Some(reader), return_reader: Some(return_reader) };
     let request = request(head, info, Body::new(body));
     let mut rest = Rest { back, reader: None };
     let served = {
@@ -188,7 +191,7 @@ pub(super) async fn serve_call<T, S, B>(
         tokio::select! {
             biased;
             served = respond => served,
-            () = rest.gone() => Err(WriteError::Io),
+            () = rest.closed() => Err(WriteError::Io),
             expired = expiry(deadline) => Err(expired),
         }
     };
@@ -219,7 +222,7 @@ async fn linger<T: AsyncRead + AsyncWrite>(
 ) {
     let closed = async {
         if write.shutdown().await.is_ok() {
-            rest.gone().await;
+            rest.closed().await;
         }
     };
     let _ = timeout(LINGER, closed).await;
@@ -250,22 +253,23 @@ where
 /// The request's messages, as the service polls for them.
 pub(super) struct RequestBody<R> {
     pub(super) reader: Option<FrameReader<R>>,
-    /// Dropped unused when the client has disappeared.
-    pub(super) give_back: Option<oneshot::Sender<FrameReader<R>>>,
+    /// The reader goes back through this channel; it is dropped if the client has disappeared.
+    pub(super) return_reader: Option<oneshot::Sender<FrameReader<R>>>,
 }
 
 impl<R> RequestBody<R> {
-    fn give_back(&mut self) {
-        if let (Some(reader), Some(give_back)) = (self.reader.take(), self.give_back.take()) {
-            // If no receiver takes it, the call is over.
-            let _ = give_back.send(reader);
+    fn return_reader(&mut self) {
+        if let (Some(reader), Some(return_reader)) = (self.reader.take(), self.return_reader.take())
+        {
+            // If the receiver is gone, the call is over.
+            let _ = return_reader.send(reader);
         }
     }
 }
 
 impl<R> Drop for RequestBody<R> {
     fn drop(&mut self) {
-        self.give_back();
+        self.return_reader();
     }
 }
 
@@ -283,7 +287,7 @@ impl<R: AsyncRead + Unpin> http_body::Body for RequestBody<R> {
                 return Poll::Ready(Some(Ok(http_body::Frame::data(bytes))));
             }
             Ok(Some(Frame::End)) => {
-                self.give_back();
+                self.return_reader();
                 return Poll::Ready(None);
             }
             Ok(Some(_)) => Status::internal("the request is not understood: a head in its middle"),
@@ -294,7 +298,7 @@ impl<R: AsyncRead + Unpin> http_body::Body for RequestBody<R> {
             Err(error) => Status::cancelled(format!("the client is lost: {error}")),
         };
         self.reader = None;
-        self.give_back = None;
+        self.return_reader = None;
         Poll::Ready(Some(Err(status)))
     }
 
@@ -303,20 +307,20 @@ impl<R: AsyncRead + Unpin> http_body::Body for RequestBody<R> {
     }
 }
 
-/// The client's side after the request's end, or after the service has stopped reading: only its disappearance matters.
+/// The client side after the request's end, or after the service has stopped reading: only its disappearance matters.
 pub(super) struct Rest<T> {
     back: oneshot::Receiver<FrameReader<ReadHalf<T>>>,
     reader: Option<FrameReader<ReadHalf<T>>>,
 }
 
 impl<T: AsyncRead> Rest<T> {
-    pub(super) fn of(reader: FrameReader<ReadHalf<T>>) -> Self {
+    pub(super) fn new(reader: FrameReader<ReadHalf<T>>) -> Self {
         let (_, back) = oneshot::channel();
         Self { back, reader: Some(reader) }
     }
 
-    /// Ready once the client has closed its stream. The future may be dropped and polled again.
-    pub(super) async fn gone(&mut self) {
+    /// Completes once the client has closed its stream. The future may be dropped and polled again.
+    pub(super) async fn closed(&mut self) {
         loop {
             match &mut self.reader {
                 Some(reader) => {

@@ -14,10 +14,10 @@ use tonic::Status;
 use super::BoxError;
 use super::frame::{self, ResponseHead};
 
-/// Pieces are combined into one write up to this size.
+/// Pieces are combined into one write up to this number of bytes.
 const BATCH: usize = 32 << 10;
 
-/// Pieces of at least this size are written without a copy.
+/// Pieces of at least this number of bytes are written without a copy.
 const BY_REFERENCE: usize = 8 << 10;
 
 /// Why a body was not written completely.
@@ -29,10 +29,10 @@ pub(super) enum WriteError {
     Io,
 }
 
-/// A longer request or response uses a stream.
+/// The longest request or response that is sent as one message, in bytes; a longer one uses a stream.
 const MESSAGE: usize = 4 << 20;
 
-/// State of a stream of frames.
+/// The state of a stream of frames.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Nothing has been written.
@@ -102,7 +102,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
-/// The end of a failed response, with or without its head.
+/// Encodes the end of a failed response, with or without its head.
 pub(super) fn failure(status: &Status, head: bool) -> Result<BytesMut, Status> {
     let mut out = BytesMut::new();
     if head {

@@ -1,4 +1,4 @@
-//! A server with the example's services, and channels to it, each way.
+//! A server with the example's services, and channels to it over each carrier.
 
 use std::future::Future;
 use std::io;
@@ -25,38 +25,43 @@ use crate::services::echo_server::EchoServer;
 use crate::services::key_value_server::KeyValueServer;
 use crate::services::{Parrot, Store};
 
-/// What carries the calls.
+/// The carrier of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// tonic's own transport.
+pub(crate) enum Carrier {
+    /// The transport of tonic itself.
     Tonic,
     /// HTTP/2 through this crate's connector, over TCP.
     Http2OverTcp,
-    /// The direct way, over TCP.
+    /// The direct protocol, over TCP.
     DirectOverTcp,
     /// HTTP/2 over one stream of Homa.
     Http2OverHoma,
-    /// A stream of Homa for each call.
+    /// The direct protocol, over a stream of Homa for each call.
     DirectOverHoma,
-    /// Which has no streams: short unary calls only.
+    /// The direct protocol over Polo, which has no streams: short unary calls only.
     DirectOverPolo,
 }
 
-pub(crate) const ALL: [Way; 5] =
-    [Way::Tonic, Way::Http2OverTcp, Way::DirectOverTcp, Way::Http2OverHoma, Way::DirectOverHoma];
+pub(crate) const ALL: [Carrier; 5] = [
+    Carrier::Tonic,
+    Carrier::Http2OverTcp,
+    Carrier::DirectOverTcp,
+    Carrier::Http2OverHoma,
+    Carrier::DirectOverHoma,
+];
 
-impl Way {
+impl Carrier {
     pub(crate) const fn is_direct(self) -> bool {
         matches!(self, Self::DirectOverTcp | Self::DirectOverHoma | Self::DirectOverPolo)
     }
 }
 
-/// One thread: the order of things is that of the tasks.
+/// A runtime with one thread, so that the order of events is the order of tasks.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Waits until something holds, on a busy machine for long.
+/// Waits until a condition holds, for long enough even on a busy machine.
 pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..6000 {
         if holds() {
@@ -67,9 +72,9 @@ pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     panic!("{what}: not within 60 s");
 }
 
-/// A server in this process, on a thread with a runtime of its own: what is killed is gone with all its tasks.
+/// A server in this process, on a thread with a runtime of its own, so that killing it ends all its tasks.
 pub(crate) struct Served {
-    pub(crate) way: Way,
+    pub(crate) way: Carrier,
     pub(crate) parrot: Parrot,
     store: Store,
     address: SocketAddr,
@@ -83,7 +88,7 @@ enum End {
 }
 
 impl Served {
-    pub(crate) async fn start(way: Way) -> Self {
+    pub(crate) async fn start(way: Carrier) -> Self {
         let address = "127.0.0.1:0".parse().unwrap();
         let (parrot, store) = (Parrot::default(), Store::default());
         let mut served = Self { way, parrot, store, address, server: None };
@@ -91,7 +96,7 @@ impl Served {
         served
     }
 
-    /// At the address that it had.
+    /// Restarts it at its previous address.
     pub(crate) async fn restart(&mut self) {
         assert!(self.server.is_none());
         let (end, mut ended) = oneshot::channel();
@@ -122,7 +127,7 @@ impl Served {
         tokio::task::spawn_blocking(|| thread.join()).await.unwrap().unwrap();
     }
 
-    /// Drops it with all that it was doing.
+    /// Drops it with all its outstanding work.
     pub(crate) async fn kill(&mut self) {
         self.end(End::Kill).await;
     }
@@ -135,20 +140,20 @@ impl Served {
     pub(crate) fn channel(&self) -> AnyChannel {
         let dial = DialTcp(self.address);
         match self.way {
-            Way::Tonic => {
+            Carrier::Tonic => {
                 let uri = format!("http://{}", self.address);
                 let endpoint = tonic::transport::Endpoint::from_shared(uri).unwrap();
                 AnyChannel::Http2(endpoint.connect_lazy())
             }
-            Way::Http2OverTcp => AnyChannel::Http2(http2::channel(dial)),
-            Way::DirectOverTcp => {
+            Carrier::Http2OverTcp => AnyChannel::Http2(http2::channel(dial)),
+            Carrier::DirectOverTcp => {
                 AnyChannel::DirectOverTcp(direct::Channel::new(dial, Limits::default()))
             }
-            Way::Http2OverHoma => {
+            Carrier::Http2OverHoma => {
                 let node = node(self.way, "127.0.0.1:0".parse().unwrap());
                 AnyChannel::Http2(rackweave_grpc::connect(&node, self.address))
             }
-            Way::DirectOverHoma | Way::DirectOverPolo => {
+            Carrier::DirectOverHoma | Carrier::DirectOverPolo => {
                 let node = node(self.way, "127.0.0.1:0".parse().unwrap());
                 let channel = rackweave_grpc::connect_directly(&node, self.address);
                 AnyChannel::DirectOverHoma(channel)
@@ -157,22 +162,22 @@ impl Served {
     }
 }
 
-fn node(way: Way, bind: SocketAddr) -> Node {
+fn node(way: Carrier, bind: SocketAddr) -> Node {
     let link = Rate::from_gbps(10);
-    let polo = way == Way::DirectOverPolo;
+    let polo = way == Carrier::DirectOverPolo;
     let transport = if polo { Transport::polo(link) } else { Transport::homa(link) };
     let config = NodeConfig::new(transport, bind);
     Node::bind(config.allow("127.0.0.1".parse().unwrap())).unwrap()
 }
 
 async fn serve(
-    way: Way,
+    way: Carrier,
     bind: SocketAddr,
     routes: Routes,
     bound: oneshot::Sender<SocketAddr>,
     stopped: impl Future<Output = ()> + Send,
 ) {
-    if matches!(way, Way::Http2OverHoma | Way::DirectOverHoma | Way::DirectOverPolo) {
+    if matches!(way, Carrier::Http2OverHoma | Carrier::DirectOverHoma | Carrier::DirectOverPolo) {
         let node = node(way, bind);
         bound.send(node.local_addr()).unwrap();
         if way.is_direct() {
@@ -190,11 +195,11 @@ async fn serve(
     bound.send(listener.local_addr().unwrap()).unwrap();
     let incoming = incoming(listener);
     match way {
-        Way::Tonic => {
+        Carrier::Tonic => {
             let server = tonic::transport::Server::builder();
             server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
         }
-        Way::Http2OverTcp => {
+        Carrier::Http2OverTcp => {
             let server = http2::server();
             server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
         }
@@ -205,7 +210,7 @@ async fn serve(
     }
 }
 
-/// A channel of any way, as one type.
+/// A channel over any carrier, as one type.
 #[derive(Clone, Debug)]
 pub(crate) enum AnyChannel {
     Http2(tonic::transport::Channel),

@@ -198,7 +198,7 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     column("busiest_port_mean_queue_bytes", |p| {
         p.busiest_port.as_ref().map(|port| port.mean_queue_bytes).into()
     }),
-    column("turned_back", |p| p.turned_back.into()),
+    column("returned_to_sender", |p| p.returned_to_sender.into()),
 ];
 
 pub(crate) const BY_SIZE: &[Column<SizeBucket>] = &[

@@ -91,7 +91,7 @@ pub struct PointSummary {
     /// From the end of the warm-up to the last outcome.
     pub measured_us: f64,
     /// Trimmed packets that went back to their senders.
-    pub turned_back: u64,
+    pub returned_to_sender: u64,
     /// The same of each host that started measured messages: what it sent (of an RPC, what its requests and
     /// their answers were) over the measured time.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -377,7 +377,7 @@ impl PointResult {
             goodput_by_sender_gbps: Spread::of(by_sender),
             drops: counters.drops.iter().sum(),
             trims: counters.trims,
-            turned_back: counters.turned_back,
+            returned_to_sender: counters.returned_to_sender,
             ecn_marks: counters.ecn_marks,
             queue_bytes: QueueBytes { mean: result.mean_queue_bytes, max: result.max_queue_bytes },
             busiest_port: BusiestPort::of(result.links.get(hosts..).unwrap_or_default()),

@@ -15,7 +15,7 @@ pub struct EndpointConfig {
     pub host: HostId,
     /// The address of its socket; the system chooses a port if it is 0.
     pub bind: SocketAddr,
-    /// Its peers.
+    /// The hosts that this one communicates with, and how it reaches them.
     pub peers: Peers,
     /// The transport; packets are those of [`TransportConfig::over_udp`].
     pub transport: TransportConfig,
@@ -88,7 +88,7 @@ pub struct Network {
 impl Network {
     /// The network of a single address.
     #[must_use]
-    pub const fn of(address: IpAddr) -> Self {
+    pub const fn single(address: IpAddr) -> Self {
         let prefix = if address.is_ipv4() { 32 } else { 128 };
         Self { address, prefix }
     }
@@ -119,12 +119,16 @@ impl std::str::FromStr for Network {
     fn from_str(text: &str) -> Result<Self, NotANetwork> {
         let wrong = || NotANetwork(text.to_owned());
         let (address, prefix) = match text.split_once('/') {
-            None => return text.parse().map(Self::of).map_err(|_| wrong()),
+            None => return text.parse().map(Self::single).map_err(|_| wrong()),
             Some((address, prefix)) => (address, prefix),
         };
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let prefix = prefix.parse().map_err(|_| wrong())?;
-        if prefix > Self::of(address).prefix { Err(wrong()) } else { Ok(Self { address, prefix }) }
+        if prefix > Self::single(address).prefix {
+            Err(wrong())
+        } else {
+            Ok(Self { address, prefix })
+        }
     }
 }
 

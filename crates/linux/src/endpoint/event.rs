@@ -27,7 +27,7 @@ pub enum SendError {
     UnknownPeer(HostId),
     /// The send buffer is full: try again after the next [`Event::Sent`] or
     /// [`Event::Written`].
-    #[error("{waiting} bytes wait to be sent, and no more are allowed")]
+    #[error("the send buffer is full: {waiting} bytes wait to be sent")]
     Full {
         /// Bytes in the send buffer.
         waiting: u64,
@@ -84,7 +84,7 @@ impl Event {
 pub struct Stats {
     /// Datagrams that the kernel has accepted.
     pub sent: u64,
-    /// Datagrams received.
+    /// Datagrams received, including those that were dropped.
     pub received: u64,
     /// Datagrams that the kernel refused.
     pub send_refused: u64,

@@ -28,7 +28,7 @@ impl Ids {
         Self { last: first_id() }
     }
 
-    const fn at(realtime_ns: u64, random: u64) -> Self {
+    const fn starting_at(realtime_ns: u64, random: u64) -> Self {
         let us = (realtime_ns / 1000).saturating_sub(EPOCH_S * 1_000_000);
         let count = us & ((1 << TIME_BITS) - 1);
         Self { last: count << RANDOM_BITS | random & ((1 << RANDOM_BITS) - 1) }
@@ -42,7 +42,7 @@ impl Ids {
 
 /// A number that depends on the time of the start and is unlikely to be used by another host.
 pub(crate) fn first_id() -> u64 {
-    Ids::at(realtime_ns(), crate::random() as u64).last
+    Ids::starting_at(realtime_ns(), crate::random() as u64).last
 }
 
 #[cfg(test)]
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn hosts_that_start_together_use_different_ids() {
-        let mut ids: Vec<_> = (0..64).map(|random| Ids::at(NOW, random * 77)).collect();
+        let mut ids: Vec<_> = (0..64).map(|random| Ids::starting_at(NOW, random * 77)).collect();
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..1000 {
             for ids in &mut ids {
@@ -61,7 +61,7 @@ mod tests {
             }
         }
         // Another host starts half a millisecond later, within the range of the others' counters.
-        let mut late = Ids::at(NOW + 500_000, 5);
+        let mut late = Ids::starting_at(NOW + 500_000, 5);
         for _ in 0..1000 {
             assert!(seen.insert(late.next().0));
         }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_restarted_host_continues_above_its_earlier_ids() {
-        let mut before = Ids::at(NOW, u64::MAX);
+        let mut before = Ids::starting_at(NOW, u64::MAX);
         let mut last = MessageId(0);
         for _ in 0..100_000 {
             let id = before.next();
@@ -77,7 +77,7 @@ mod tests {
             last = id;
         }
         // It took a fifth of a second.
-        let mut after = Ids::at(NOW + 200_000_000, 0);
+        let mut after = Ids::starting_at(NOW + 200_000_000, 0);
         assert!(after.next() > last);
     }
 
@@ -86,9 +86,9 @@ mod tests {
         // The end of the range, and a clock that was never set.
         let last = (EPOCH_S + 35 * 365 * 86_400) * 1_000_000_000;
         for ns in [last, 0, u64::MAX] {
-            let mut ids = Ids::at(ns, u64::MAX);
+            let mut ids = Ids::starting_at(ns, u64::MAX);
             assert!(ids.next().number() < 1 << 63);
         }
-        assert!(Ids::at(last, 0).next() > Ids::at(NOW, 0).next());
+        assert!(Ids::starting_at(last, 0).next() > Ids::starting_at(NOW, 0).next());
     }
 }

@@ -348,7 +348,8 @@ mod tests {
         assert!(!incoming.has_room(PEER, slice(1 << 30, 1), None), "far ahead");
     }
 
-    /// A stream that passes 2^32 several times, in any order within its window; with packets that come again.
+    /// Reads a stream that passes 2^32 several times, from packets that arrive in any order within its window and are
+    /// sometimes duplicated.
     #[test]
     fn a_stream_of_more_than_four_gigabytes() {
         let byte = |at: u64| (at ^ at >> 8 ^ at >> 32) as u8;
@@ -358,7 +359,7 @@ mod tests {
             let mut rng = rackweave_core::Rng::stream(base, 0, 0, "incoming");
             let mut read = base;
             for _ in 0..300 {
-                // A window's worth of packets, the last ones first, each beginning up to 500 earlier.
+                // A window's worth of packets is delivered in reverse order, each beginning up to 500 bytes earlier.
                 let ready = 1 + rng.below(100_000);
                 let mut end = read + ready;
                 while end > read {
@@ -375,7 +376,7 @@ mod tests {
                 assert!(found.len() as u64 == ready);
                 assert!(found.iter().zip(read..).all(|(found, at)| *found == byte(at)));
                 read += ready;
-                // All of it once more: nothing of it takes room.
+                // All packets arrive once more; none of them takes memory.
                 let before = incoming.bytes();
                 let again = slice(read - ready.min(1400), ready.min(1400) as usize);
                 assert!(incoming.has_room(PEER, again, None), "an old packet needs no room");

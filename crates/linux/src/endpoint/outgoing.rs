@@ -153,7 +153,8 @@ mod tests {
         assert_eq!(outgoing.bytes(), 0);
     }
 
-    /// Any sequence of writes and acknowledgements, around 2^32 too: what is kept is what was written.
+    /// After any sequence of writes and acknowledgements, also around 2^32, the retained bytes are those that were
+    /// written.
     #[test]
     fn a_stream_of_more_than_four_gigabytes() {
         let byte = |at: u64| (at ^ at >> 8 ^ at >> 32) as u8;
@@ -184,7 +185,7 @@ mod tests {
                     let expected: Vec<u8> = (from..from + len).map(byte).collect();
                     assert!(joined(&found) == expected, "{from} + {len} of {acked}..{written}");
                 }
-                // Before what is acknowledged there is nothing.
+                // Bytes below the acknowledged offset are gone.
                 if acked > base {
                     assert!(outgoing.slice(PEER, slice((acked - 1) as u32, 1)).is_none());
                 }

@@ -64,7 +64,7 @@ impl Secret {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
-    /// This host's incarnation as announced to the peer.
+    /// This host's incarnation, as announced to the peer.
     pub(super) ours: u32,
     /// The peer's incarnation, once known.
     pub(super) incarnation: Option<u32>,
@@ -72,7 +72,7 @@ pub(super) struct Peer {
     candidate: Option<(u32, Time)>,
     /// When it was asked about another incarnation.
     asked: Option<Time>,
-    /// For a guest, the time at which it was last heard.
+    /// For a guest, the time of the last datagram from it.
     guest: Option<Time>,
     /// Packets that wait for the peer's incarnation.
     held: VecDeque<Packet<Header>>,
@@ -102,7 +102,7 @@ pub(super) enum Origin {
     Peer(HostId, u32),
     /// An address that may become a peer, and this host's incarnation as announced to it.
     Guest(u32),
-    /// Not admitted.
+    /// Neither a peer nor an address that may become one.
     Foreign,
 }
 
@@ -113,7 +113,7 @@ pub(super) enum Incarnation {
     Current,
     /// A new one: the peer has restarted.
     New,
-    /// Another one, which may be an earlier one: the datagram is dropped. The field says whether to ask the peer.
+    /// Another one, which may be an earlier one: the datagram is dropped. The field is whether to query the peer.
     Unproven(bool),
 }
 
@@ -385,15 +385,15 @@ mod tests {
     fn an_earlier_incarnation_does_not_come_back() {
         let mut table = table();
         assert_eq!(table.on_incarnation(at(0), HOST, 10, false), Incarnation::Current);
-        // A new incarnation sends a HELLO, and then knows ours.
+        // A new incarnation sends a HELLO, and knows ours from then on.
         table.note_candidate(at(1), HOST, 20);
         assert_eq!(table.on_incarnation(at(2), HOST, 20, false), Incarnation::New);
-        // Late packets of the old one: the peer is asked at a limited rate, and does not confirm it.
+        // Packets of the old incarnation arrive late: the peer is queried at a limited rate, and does not confirm them.
         assert_eq!(table.on_incarnation(at(3), HOST, 10, false), Incarnation::Unproven(true));
         assert_eq!(table.on_incarnation(at(3), HOST, 10, false), Incarnation::Unproven(false));
         assert_eq!(table.on_incarnation(at(5), HOST, 10, false), Incarnation::Unproven(true));
         assert_eq!(table.on_incarnation(at(6), HOST, 20, false), Incarnation::Current);
-        // A HELLO that answers none of ours is not accepted either: the peer is asked.
+        // A HELLO that answers none of ours is not accepted either: the peer is queried.
         assert_eq!(table.on_incarnation(at(2000), HOST, 10, true), Incarnation::Unproven(true));
     }
 
@@ -415,7 +415,7 @@ mod tests {
             assert!(table.admit(at(0), many(n)).is_some());
         }
         assert_eq!(table.admit(at(1), address(5)), None);
-        // A guest that was heard recently, and a peer that the application added, stay.
+        // A guest with recent traffic stays, and so does a peer that the application added.
         let Origin::Peer(heard, _) = table.origin(many(3), HOST, true) else { panic!() };
         assert_eq!(table.on_incarnation(at(50_000), heard, 1, false), Incarnation::Current);
         let named = table.add(many(4));

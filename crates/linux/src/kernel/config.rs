@@ -74,13 +74,13 @@ impl TcpConfig {
 #[allow(missing_docs, reason = "fields repeat their types")]
 pub enum TcpError {
     /// The address is in use, or is not one of this machine.
-    #[error("cannot listen at TCP {address}: {source}")]
+    #[error("cannot listen on TCP {address}: {source}")]
     Bind { address: SocketAddr, source: io::Error },
     /// The kernel does not have the congestion control, or this process may not use it.
-    #[error("the kernel does not give congestion control `{name}` ({source}); it has: {available}")]
+    #[error("the kernel refuses congestion control `{name}` ({source}); available: {available}")]
     Congestion { name: String, source: io::Error, available: String },
     /// [`Peers::Switch`] is not supported.
-    #[error("the kernel's TCP does not go through an overlay switch: use a testbed instead")]
+    #[error("the kernel's TCP cannot run through an overlay switch: use a testbed instead")]
     Switch,
     /// The system has refused something else.
     #[error("cannot set up TCP: {0}")]

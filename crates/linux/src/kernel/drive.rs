@@ -117,7 +117,8 @@ impl TcpEndpoint {
         }
         let now = self.config.clock.now();
         self.run_timers(now);
-        // Reading may free memory that other connections wait for, and so on: one round in a turn.
+        // Reading may free memory that other connections wait for, which can free more in turn; one turn makes one such
+        // round.
         for token in std::mem::take(&mut self.dirty) {
             self.with(token, |this, connection| {
                 if !connection.rest.is_empty() || connection.decoder.wanted().is_some() {
@@ -636,13 +637,13 @@ impl TcpEndpoint {
         let reason = if answered { FailReason::PeerForgot } else { FailReason::PeerSilent };
         // Messages of which nothing was written are sent over another connection, but only if the peer has answered on
         // this one: otherwise a peer that accepts connections and closes them would cause an endless loop.
-        let again = connection.withdraw(|of| {
+        let unsent = connection.withdraw(|of| {
             answered && matches!(of, Owner::Message(_, Kind::OneWay | Kind::Request))
         });
         let left = connection.withdraw_all();
         self.queued -=
-            again.iter().chain(&left).map(|waiting| waiting.body.len() as u64).sum::<u64>();
-        for waiting in &again {
+            unsent.iter().chain(&left).map(|waiting| waiting.body.len() as u64).sum::<u64>();
+        for waiting in &unsent {
             if let Owner::Message(id, _) = waiting.of {
                 connection.exchanges.remove(&id);
                 self.outgoing.remove(&(peer, id));
@@ -660,7 +661,7 @@ impl TcpEndpoint {
             }
         }
         drop(connection);
-        for waiting in again {
+        for waiting in unsent {
             if let Owner::Message(id, kind) = waiting.of {
                 let bytes: Bytes = waiting.body;
                 self.dispatch(peer, id, kind, bytes);

@@ -46,17 +46,17 @@ pub(crate) enum Frame {
 /// Why bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    #[error("these are no frames of Rackweave")]
+    #[error("not a frame of Rackweave")]
     Magic,
-    #[error("version {0} of the format is not known")]
+    #[error("unknown version {0} of the frame format")]
     Version(u8),
-    #[error("kind {0} of frames is not known")]
+    #[error("unknown frame kind {0}")]
     Kind(u8),
-    #[error("a field has a value that it must not have")]
+    #[error("a field has an invalid value")]
     Field,
-    #[error("a message of {bytes} bytes, and {max} are allowed")]
+    #[error("a message of {bytes} bytes exceeds the limit of {max}")]
     TooLong { bytes: u64, max: u64 },
-    #[error("this frame is out of place")]
+    #[error("the frame is not allowed in this state")]
     OutOfPlace,
 }
 
@@ -191,7 +191,7 @@ mod tests {
             prop_assert_eq!(Frame::decode(&frame.encode(), 1 << 40), Ok(frame));
         }
 
-        /// What is taken for a frame is written in one way only.
+        /// Every header that is accepted has exactly one encoding.
         #[test]
         fn any_bytes(mut bytes: [u8; HEADER_BYTES], known: bool, kind in 0..8_u8) {
             if known {

@@ -50,7 +50,7 @@ use crate::{Clock, wait};
 pub struct Connections {
     /// Connections made to peers.
     pub made: u64,
-    /// Connections accepted.
+    /// Connections accepted from peers.
     pub accepted: u64,
     /// Connections closed at once, because their address is not a peer's or there are too many.
     pub refused: u64,

@@ -87,7 +87,7 @@ impl PeerTable {
             || self.peers.values().any(|peer| !peer.guest && peer.address.ip() == from)
     }
 
-    /// The number of a peer that has made a connection and listens at this address by its own account.
+    /// Returns the number of a peer that has made a connection and whose HELLO names this listening address.
     pub(super) fn identify(&mut self, address: SocketAddr) -> Option<HostId> {
         if let Some(&host) = self.by_address.get(&address) {
             return Some(host);

@@ -1,4 +1,4 @@
-//! Programs that make packets of their own, in frames. What runs is the same as in `group/tests/aggregation`.
+//! Tests of programs that create packets, on frames. The scenario is that of `group/tests/aggregation`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Bench {
         Self { core: core.build().unwrap(), rules, encapsulation }
     }
 
-    /// A packet as its host sends it.
+    /// Encodes a packet as its host sends it.
     fn frame(&self, src: HostId, dst: HostId, content: &Content) -> Vec<u8> {
         let mut packet = Vec::new();
         let (kind, port) = match content {
@@ -75,13 +75,13 @@ impl Bench {
         bytes[36..38].copy_from_slice(&port.to_be_bytes());
         bytes[38..40].copy_from_slice(&(total - 20).to_be_bytes());
         bytes.extend_from_slice(&packet);
-        // The checksum of the header is right, for what the switch changes in it keeps it so.
+        // The switch updates the header's checksum incrementally, so it must be correct on arrival.
         let check = !ones_sum(&bytes[14..34]);
         bytes[24..26].copy_from_slice(&check.to_be_bytes());
         bytes
     }
 
-    /// Sends what the script says, and reads what hosts get as hosts would.
+    /// Sends the packets of the script and handles what hosts receive, as hosts would.
     fn run(&mut self) -> Vec<Got> {
         let mut got = Vec::new();
         for (src, dst, content) in sum::script() {
@@ -91,7 +91,11 @@ impl Bench {
                 Encapsulation::Ethernet => read_frame(&bytes, src, &self.rules),
             };
             let slot = self.core.payloads().insert(&bytes).unwrap();
-            self.core.arrive(self.core.now(), src, read.unwrap().map(|carried| carried.at(slot)));
+            self.core.arrive(
+                self.core.now(),
+                src,
+                read.unwrap().map(|carried| carried.with_slot(slot)),
+            );
             self.core.run(self.core.now() + Span::from_us(100));
             while let Some(departure) = self.core.departure() {
                 let (host, packet) = (departure.host, departure.packet);
@@ -125,14 +129,14 @@ impl Bench {
         got
     }
 
-    /// What the programs have made, and of it what was dropped.
+    /// Returns the number of packets that the programs have created, and how many of those were dropped.
     fn made(&self) -> (u64, u64) {
         let dropped = (0..4).map(|switch| self.core.program(switch).dropped()).sum();
         (self.core.counters().made, dropped)
     }
 }
 
-/// Checks a frame as its receiver's kernel does, and returns its source.
+/// Checks a frame as the receiver's kernel does, and returns its source.
 fn check_frame(bytes: &[u8], host: HostId) -> HostId {
     let ip = &bytes[14..];
     assert_eq!(ones_sum(&ip[..20]), 0xffff, "the checksum of the IP header");
@@ -179,7 +183,7 @@ fn packets_without_a_slot_or_beyond_the_mtu_are_dropped_and_counted() {
     let is_sum = |got: &Got| matches!(&got.content, Content::Sum(header, _) if header.kind == sum::Kind::Sum);
     let without_sums: Vec<_> = sum::expected().into_iter().filter(|got| !is_sum(got)).collect();
     for encapsulation in BOTH {
-        // One slot: that of the consumed vector is free, but the acknowledgement takes it.
+        // With one slot, the consumed vector frees it, but the acknowledgement takes it again.
         for (frames, mtu) in [(1, 1500), (10, 28 + 32 + 20)] {
             let mut bench = Bench::new(encapsulation, frames, mtu);
             assert_eq!(bench.run(), without_sums);

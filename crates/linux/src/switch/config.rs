@@ -11,65 +11,66 @@ use rackweave_switch::{Fabric, FabricError};
 use crate::Clock;
 use crate::endpoint::Network;
 
-/// A user-space switch: the whole fabric in one process. Its switches run the programs of the group system `S`;
-/// `()` is none.
+/// The configuration of a user-space switch: a whole fabric in one process, whose switches run the programs of the
+/// group system `S`. With `()` they run none.
 #[derive(Clone, Debug)]
 pub struct SwitchConfig<S = ()> {
-    /// Switches and links.
+    /// The topology, links and switches.
     pub fabric: FabricConfig,
     /// The group system whose programs the switches run.
     pub system: S,
     /// Faults to inject. Pauses and crashes of hosts are skipped.
     pub faults: Vec<Fault>,
-    /// Seed of all random streams.
+    /// The seed of all random streams.
     pub seed: u64,
-    /// Repetition.
+    /// The number of the repetition, which selects the random streams together with the seed.
     pub run: u64,
-    /// The clock, which hosts can share; times of faults refer to it.
+    /// The clock, which hosts can share. The times of faults refer to it.
     pub clock: Clock,
     /// How each host is attached, by its number.
     pub edges: Vec<Edge>,
-    /// The networks from which the address of a host may be learnt; loopback by default. Anyone who can send from there can
-    /// take a host's place.
+    /// The networks from which the switch learns the addresses of hosts; by default loopback. Anyone who can send from
+    /// such a network can take the place of a host.
     pub learn_from: Vec<Network>,
-    /// Most frames inside; each takes 2 KiB.
+    /// The largest number of frames in the fabric at a time; each takes 2 KiB of memory.
     pub frames: u32,
-    /// Most bytes that wait for a host's own link, in its NIC's place.
+    /// The largest number of bytes that wait for a host's own link, as they would in the host's NIC.
     pub nic_queue_bytes: u64,
-    /// The largest IP packet.
+    /// The length of the largest IP packet in bytes.
     pub mtu: u32,
-    /// The interval at which sockets are read while there is traffic: a longer one takes less of the processor, and lets
-    /// frames leave later than due by as much.
+    /// The interval at which sockets are read while there is traffic. A longer interval needs less processor time, but
+    /// frames may leave late by as much.
     pub batch_window: Span,
-    /// Never sleeps.
+    /// Whether the switch polls continuously and never sleeps.
     pub busy_poll: bool,
-    /// Bytes of each socket's buffers, each way.
+    /// The size in bytes of the send buffer, and of the receive buffer, of each socket.
     pub socket_buffer: usize,
-    /// The interval at which queues are sampled for [`Report::queue_series`](super::Report::queue_series); zero: never.
+    /// The interval at which queues are sampled for [`Report::queue_series`](super::Report::queue_series); zero
+    /// disables sampling.
     pub sample_every: Span,
 }
 
 /// How a host is attached to the fabric. All hosts of a fabric are attached in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edge {
-    /// By datagrams (`wire::overlay`): each host has a UDP port of the switch of its own.
+    /// By datagrams (`wire::overlay`): the switch has one UDP port for each host.
     Udp {
-        /// The port; 0: the system picks one.
+        /// The address of the switch's port; with port number 0 the system chooses one.
         bind: SocketAddr,
-        /// The host's address; datagrams from others are dropped. `None`: learnt from the first datagram that names this
-        /// host as its source, and again when the host returns at another port.
+        /// The address of the host; datagrams from others are dropped. With `None`, the switch learns it from the first
+        /// datagram that names this host as its source, and learns it again if the host returns at another port.
         host: Option<SocketAddr>,
     },
-    /// By Ethernet frames: an interface of this network namespace, the other end of the host's. Host `n` is
-    /// 10.x.y.z with `n` in its last 24 bits.
+    /// By Ethernet frames, through an interface in this network namespace that is connected to the host's. Host `n` has
+    /// the address 10.x.y.z with `n` in the last 24 bits.
     Interface {
-        /// The interface.
+        /// The name of the interface in the switch's namespace.
         name: String,
     },
 }
 
 impl SwitchConfig {
-    /// Switches that only forward, with defaults for all that is not named.
+    /// Creates a configuration of switches that only forward, with defaults for everything else.
     #[must_use]
     pub fn new(fabric: FabricConfig, edges: Vec<Edge>) -> Self {
         let loopback = ["127.0.0.0/8", "::1"].map(|text| text.parse::<Network>());
@@ -83,7 +84,7 @@ impl SwitchConfig {
             edges,
             learn_from: loopback.into_iter().flatten().collect(),
             frames: 1 << 16,
-            // A thousand full packets: Linux's usual queue before a NIC.
+            // A thousand full packets, which is the usual length of Linux's queue before a NIC.
             nic_queue_bytes: 1000 * 1538,
             mtu: 1500,
             batch_window: Span::from_us(20),
@@ -95,7 +96,7 @@ impl SwitchConfig {
 }
 
 impl<S> SwitchConfig<S> {
-    /// The same with switches that run the programs of `system`.
+    /// Returns the same configuration with switches that run the programs of `system`.
     #[must_use]
     pub fn with_system<T>(self, system: T) -> SwitchConfig<T> {
         self.map_system(|_| system)
@@ -121,7 +122,7 @@ impl<S> SwitchConfig<S> {
         }
     }
 
-    /// Checks all that can be checked without a socket.
+    /// Validates everything that can be validated without a socket.
     pub(super) fn check(&self) -> Result<Fabric, SwitchError> {
         let fabric = Fabric::new(&self.fabric)?;
         let (hosts, edges) = (fabric.hosts(), self.edges.len());
@@ -173,95 +174,95 @@ fn check_fault(fault: &Fault, hosts: u32, cables: u32) -> Result<(), SwitchError
     Ok(())
 }
 
-/// Why there is no switch, or no more.
+/// Why a switch cannot be created, or has stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// The fabric is impossible.
+    /// No fabric can be built from this configuration.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The system is impossible on this fabric.
+    /// The group system cannot run on this fabric.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// Each host needs an edge.
-    #[error("the fabric has {hosts} hosts, but {edges} edges are given")]
+    /// The number of edges differs from the number of hosts.
+    #[error("the fabric has {hosts} hosts, but the configuration attaches {edges}")]
     Edges {
-        /// Hosts.
+        /// The number of hosts of the fabric.
         hosts: u32,
-        /// Edges.
+        /// The number of edges in the configuration.
         edges: usize,
     },
-    /// UDP ports and interfaces at once.
-    #[error("all hosts must be joined in the same way: by UDP ports, or by interfaces")]
+    /// Some hosts are attached by UDP ports, others by interfaces.
+    #[error("all hosts must be attached in the same way: by UDP ports, or by interfaces")]
     MixedEdges,
-    /// The factor of dynamic thresholds must be positive.
+    /// The factor of the dynamic thresholds is out of range.
     #[error("the shared buffer's alpha must be between 1/256 and 1024, not {0}")]
     Alpha(f64),
-    /// Frames that do not fit their slots.
+    /// Frames of this MTU are longer than a frame buffer.
     #[error("the MTU must be between 68 and 2034, not {0}")]
     Mtu(u32),
-    /// A fault names something that the fabric does not have.
+    /// A fault names a host or link that the fabric does not have.
     #[error("{what} {number} of a fault does not exist: the fabric has {count}")]
     NoSuchPlace {
-        /// "host" or "core link".
+        /// What the fault names: "host" or "core link".
         what: &'static str,
-        /// Its number.
+        /// The number that the fault names.
         number: u32,
-        /// How many there are.
+        /// How many the fabric has.
         count: u32,
     },
-    /// A fault that ends before it begins.
-    #[error("a fault from {from} until {until} never happens")]
+    /// A fault ends before it begins.
+    #[error("a fault must end after it begins: this one lasts from {from} until {until}")]
     EmptyFault {
-        /// Its beginning.
+        /// The time at which it begins.
         from: Time,
-        /// Its end.
+        /// The time at which it ends.
         until: Time,
     },
-    /// A probability out of [0, 1].
+    /// A probability is outside [0, 1].
     #[error("a fault's probability must be between 0 and 1, not {0}")]
     Probability(f64),
-    /// The address is taken, or not this machine's.
+    /// The address is in use, or is not one of this machine.
     #[error("cannot bind UDP port {address} of {host}: {source}")]
     Bind {
-        /// Whose port.
+        /// The host that the port is for.
         host: HostId,
-        /// The address.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no such interface here.
+    /// The interface does not exist in this namespace.
     #[error("there is no interface `{name}` in this network namespace")]
     NoInterface {
-        /// Its name.
+        /// The configured name.
         name: String,
     },
-    /// Packet sockets need a privilege.
+    /// The process lacks the capability that packet sockets need.
     #[error(
         "cannot open interface `{name}`: packet sockets need the capability CAP_NET_RAW; run as root, or use UDP \
          ports (--listen), which need no privilege"
     )]
     NotPermitted {
-        /// Its name.
+        /// The name of the interface.
         name: String,
     },
-    /// Another failure of an interface.
+    /// An interface cannot be used for another reason.
     #[error("cannot open interface `{name}`: {source}")]
     Interface {
-        /// Its name.
+        /// The name of the interface.
         name: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A socket has stopped to work.
-    #[error("the socket of {host} does not work any more: {source}")]
+    /// A socket has failed.
+    #[error("the socket of {host} has failed: {source}")]
     Socket {
-        /// Whose.
+        /// The host that the socket belongs to.
         host: HostId,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// Waiting failed.
+    /// The system refuses to wait.
     #[error("cannot wait for sockets: {0}")]
     Wait(io::Error),
 }

@@ -1,4 +1,4 @@
-//! The fabric in virtual time with frames in it.
+//! The fabric in virtual time, with frames as packets.
 
 use std::sync::Arc;
 
@@ -9,28 +9,28 @@ use rackweave_switch::{Fabric, Net, NetConfig, net};
 
 use super::frame::{self, Carried, Encapsulation, Frames};
 
-/// A system's program in a switch that carries frames.
+/// Runs a group system's program in a switch that forwards frames.
 #[derive(Debug)]
 pub struct FrameProgram<S: System> {
     program: S::Program,
-    /// Encodes the packets that the program makes.
+    /// The system, which encodes the packets that the program creates.
     system: Arc<S>,
     encapsulation: Encapsulation,
     mtu: u32,
     /// The frame that is being encoded.
     frame: Vec<u8>,
-    /// Packets that the program has made and for which there was no slot, or that fit no frame.
+    /// The number of packets from the program that were dropped: no slot was free, or they fit no frame.
     dropped: u64,
 }
 
 impl<S: System> FrameProgram<S> {
-    /// The system's program.
+    /// Returns the program of the group system.
     #[must_use]
     pub const fn program(&self) -> &S::Program {
         &self.program
     }
 
-    /// The number of packets that the program has made and that were dropped, because no slot was free or they fit no
+    /// Returns how many packets that the program created were dropped, because no slot was free or because they fit no
     /// frame.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
@@ -73,7 +73,7 @@ impl<S: System> SwitchProgram for FrameProgram<S> {
             let packet = packet.and_then(|packet| {
                 let whole = payloads.make(packet.header, frame.len())?;
                 payloads.write(&packet.map(|_| whole)).copy_from_slice(frame);
-                Some(packet.map(|carried| carried.at(whole.slot)))
+                Some(packet.map(|carried| carried.with_slot(whole.slot)))
             });
             if let Some(packet) = packet {
                 return Some((made.egress, packet));
@@ -87,46 +87,46 @@ impl<S: System> SwitchProgram for FrameProgram<S> {
     }
 }
 
-/// The fabric in virtual time: without sockets and without a clock. Its [`Net::payloads`] are the bytes of frames.
+/// The fabric in virtual time, without sockets and without a clock. Its [`Net::payloads`] hold the bytes of frames.
 pub type Core<S = ()> = Net<FrameProgram<S>, Frames<S>>;
 
-/// A frame that has reached its host; the caller has to release its slot.
+/// A frame that has reached its host. The caller must release its slot.
 pub type Departure<V> = net::Departure<Carried<V>>;
 
 /// The configuration of a [`Core`].
 #[derive(Clone, Debug)]
 pub struct CoreConfig<S = ()> {
-    /// Switches and links.
+    /// The topology, links and switches.
     pub fabric: Fabric,
-    /// Faults to inject. Those of hosts have no effect here.
+    /// Faults to inject. Faults of hosts have no effect here.
     pub faults: Vec<Fault>,
-    /// Seed of all random streams.
+    /// The seed of all random streams.
     pub seed: u64,
-    /// Repetition.
+    /// The number of the repetition, which selects the random streams together with the seed.
     pub run: u64,
-    /// Most frames inside.
+    /// The largest number of frames in the fabric at a time.
     pub frames: u32,
-    /// Most bytes that wait for a host's own link.
+    /// The largest number of bytes that wait for a host's own link.
     pub nic_queue_bytes: u64,
-    /// The interval at which queues are sampled; zero: never.
+    /// The interval at which queues are sampled; zero disables sampling.
     pub sample_every: Span,
     /// The group system whose programs the switches run.
     pub system: Arc<S>,
-    /// What is around the packets that programs make.
+    /// How the packets that programs create are encapsulated.
     pub encapsulation: Encapsulation,
-    /// The largest IP packet that programs make.
+    /// The length in bytes of the largest IP packet that programs create.
     pub mtu: u32,
 }
 
 impl<S: System> CoreConfig<S> {
-    /// An idle fabric at time 0.
+    /// Creates an idle fabric at time 0.
     ///
     /// # Errors
-    /// If the system is impossible on this fabric.
+    /// If the system cannot run on this fabric.
     pub fn build(self) -> Result<Core<S>, SystemError> {
         let mut programs = self.system.programs(&self.fabric)?;
         assert_eq!(programs.len(), self.fabric.switches() as usize, "a program for each switch");
-        // Taken from the end: the last is the first.
+        // Programs are taken from the end of the list, so the list is reversed.
         programs.reverse();
         let config = NetConfig {
             faults: self.faults,

@@ -73,9 +73,11 @@ struct Stamps {
 }
 
 impl Stamps {
-    fn at(&self, realtime_ns: Option<u64>) -> Time {
+    fn receive_time(&self, realtime_ns: Option<u64>) -> Time {
         realtime_ns.map_or(self.now, |realtime| {
-            self.clock.at(realtime.saturating_add_signed(self.to_monotonic)).min(self.now)
+            self.clock
+                .time_of_monotonic_ns(realtime.saturating_add_signed(self.to_monotonic))
+                .min(self.now)
         })
     }
 }
@@ -124,7 +126,7 @@ impl<S: System> Edges<S> {
         self.ports.len()
     }
 
-    /// What is around packets in frames: all hosts are joined in the same way.
+    /// Returns how packets are encapsulated in frames, which is the same for all hosts.
     pub(super) const fn encapsulation(&self) -> Encapsulation {
         match self.ports.as_slice() {
             [Port::Interface(_), ..] => Encapsulation::Ethernet,
@@ -197,7 +199,7 @@ impl<S: System> Edges<S> {
         for _ in 0..RECEIVE_CALLS {
             port.socket.receive(&mut self.datagrams)?;
             for datagram in self.datagrams.datagrams() {
-                last = stamps.at(datagram.realtime_ns);
+                last = stamps.receive_time(datagram.realtime_ns);
                 if port.host != Some(datagram.from) {
                     let from = datagram.from.ip();
                     if port.fixed || !self.learn_from.iter().any(|net| net.contains(from)) {
@@ -239,7 +241,7 @@ impl<S: System> Edges<S> {
         for _ in 0..RECEIVE_CALLS {
             let filled = port.socket.receive(&mut self.frames)?;
             for Frame { realtime_ns, cut, unfinished_checksum, bytes } in self.frames.frames() {
-                last = stamps.at(realtime_ns);
+                last = stamps.receive_time(realtime_ns);
                 let read = match cut {
                     true => Err(Unfit::Oversized),
                     false => frame::read_frame(bytes, HostId(host), &self.rules),
@@ -366,7 +368,7 @@ fn admit<S: System>(
     };
     let slot = core.payloads().insert(bytes);
     match slot {
-        Some(slot) => core.arrive(at, host, packet.map(|carried| carried.at(slot))),
+        Some(slot) => core.arrive(at, host, packet.map(|carried| carried.with_slot(slot))),
         None => counters.no_memory += 1,
     }
     slot

@@ -1,4 +1,5 @@
-//! Frames: their bytes in slots, what the fabric needs to know of them, and how they look when they leave.
+//! Frames: the slots that hold their bytes, the metadata by which the fabric forwards them, and the changes made on
+//! exit.
 
 use core::fmt;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use rackweave_wire::frame::{
 };
 use rackweave_wire::overlay;
 
-/// The longest frame that is carried.
+/// The length of the longest frame that the switch forwards.
 pub const MAX_FRAME: usize = 2048;
 
-/// Slots that are made together.
+/// The number of slots that are allocated together.
 const CHUNK: usize = 256;
 
 const ETHERNET: usize = ETHERNET_HEADER as usize;
@@ -26,39 +27,40 @@ const PROTOCOL_UDP: u8 = 17;
 const FRAGMENT: u16 = 0x3fff;
 const OFFSET: u16 = 0x1fff;
 
-/// What is around a packet in a frame.
+/// How packets are encapsulated in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encapsulation {
-    /// The overlay's header, as the payload of a UDP datagram: hosts are joined by UDP ports.
+    /// The overlay's header in the payload of a UDP datagram. Hosts are attached by UDP ports.
     #[default]
     Overlay,
-    /// Ethernet, IPv4 and UDP: hosts are joined by interfaces.
+    /// Ethernet, IPv4 and UDP. Hosts are attached by interfaces.
     Ethernet,
 }
 
-/// No path was named.
+/// The value of the path field if the sender has named no path.
 const NO_PATH: u16 = u16::MAX;
 
-/// The kind of frames that belong to no system: see [`Protocol::kind`].
+/// The kind of frames that belong to no group system; see [`Protocol::kind`].
 const NO_SYSTEM: u8 = 0;
 
-/// The header of a packet that is a frame: where its bytes are, and what a program sees of it (`V`).
+/// The header of a packet that is a frame: the location of its bytes, and the view `V` of them for a switch program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried<V> {
-    /// The slot of its bytes in [`Frames`].
+    /// The slot in [`Frames`] that holds the bytes.
     pub slot: u32,
-    /// Bytes of the frame.
+    /// The length of the frame.
     len: u16,
-    /// Where its IP and UDP headers end.
+    /// The offset at which its IP and UDP headers end.
     body: u16,
-    /// Bytes that are left without its payload.
+    /// The length to which trimming cuts it.
     header_end: u16,
     path: u16,
-    /// A packet of one of our transports: it may be trimmed, and its traffic class has all fields of ours.
+    /// Whether it is a packet of one of our transports: such a packet may be trimmed, and all fields of its traffic
+    /// class have our meaning.
     overlay: bool,
-    /// The protocol of the group system that it belongs to, or [`NO_SYSTEM`].
+    /// The kind of the group system's protocol, or [`NO_SYSTEM`].
     kind: u8,
-    /// Where the bytes begin that programs read and write.
+    /// The offset at which the bytes begin that programs read and write.
     payload_at: u16,
     view: Option<V>,
 }
@@ -75,7 +77,7 @@ impl<V: Copy + fmt::Debug> Header for Carried<V> {
 }
 
 impl<V: Copy> Carried<V> {
-    /// A frame of `len` bytes whose content does not matter to switches.
+    /// Creates the header of a frame of `len` bytes whose content is irrelevant to switches.
     #[must_use]
     pub const fn opaque(slot: u32, len: u16, path: Option<u16>) -> Self {
         let path = match path {
@@ -95,19 +97,19 @@ impl<V: Copy> Carried<V> {
         }
     }
 
-    /// What the program of its system sees. `None`: it belongs to no system, or is damaged.
+    /// Returns the view for the program of the packet's system; `None` if it belongs to no system or is damaged.
     #[inline]
     #[must_use]
     pub const fn view(&self) -> Option<V> {
         self.view
     }
 
-    /// The same in another slot.
-    pub(super) const fn at(self, slot: u32) -> Self {
+    /// Returns the same header with another slot.
+    pub(super) const fn with_slot(self, slot: u32) -> Self {
         Self { slot, ..self }
     }
 
-    /// Where the system's packet begins.
+    /// Returns the offset at which the system's packet begins.
     const fn system_at(&self) -> usize {
         match self.body {
             0 => overlay::BYTES as usize,
@@ -115,7 +117,8 @@ impl<V: Copy> Carried<V> {
         }
     }
 
-    /// The same as a packet of a system, which has read it. `None`: it is damaged.
+    /// Returns the same header for a packet of the protocol `kind`, after its system has parsed it; `None` means that
+    /// the packet is damaged.
     fn parsed(self, kind: u8, parsed: Option<Parsed<V>>) -> Self {
         let (view, payload_at) = match parsed {
             Some(Parsed { view, payload_at, .. }) => (Some(view), self.system_at() + payload_at),
@@ -124,36 +127,36 @@ impl<V: Copy> Carried<V> {
         Self { kind, view, payload_at: payload_at as u16, ..self }
     }
 
-    /// The range of the bytes that programs read and write.
+    /// Returns the range of the bytes that programs read and write.
     const fn payload_range(&self, trimmed: bool) -> core::ops::Range<usize> {
         self.payload_at as usize..self.travels(trimmed)
     }
 
-    /// The number of its bytes that still travel.
+    /// Returns the number of bytes that are transmitted: fewer if the packet was trimmed.
     const fn travels(&self, trimmed: bool) -> usize {
         (if trimmed { self.header_end } else { self.len }) as usize
     }
 }
 
-/// Why a frame is not carried.
+/// Why a frame is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
-    /// No datagram or packet of a kind that is carried, or damaged.
+    /// It is damaged, or its format is not one that the switch forwards.
     Malformed,
-    /// It says that it comes from another host than it does.
+    /// Its source address is not that of the host which sent it.
     Foreign,
-    /// Not IPv4 between hosts: of no interest.
+    /// It is not IPv4 between hosts.
     Ignored,
-    /// Larger than a link can carry: an offload is on.
+    /// It is longer than a link can carry, because the host's segmentation offload is on.
     Oversized,
-    /// No such host.
+    /// The destination does not exist.
     NoRoute,
 }
 
-/// Slots for the bytes of frames, made as they are needed, up to a limit.
+/// Slots for the bytes of frames. They are allocated on demand, up to a limit.
 #[derive(Debug)]
 pub struct Frames<S> {
-    /// Reads damaged packets once more.
+    /// The system, which parses packets again after damage.
     system: Arc<S>,
     chunks: Vec<Box<[u8]>>,
     free: Vec<u32>,
@@ -162,13 +165,13 @@ pub struct Frames<S> {
 }
 
 impl<S> Frames<S> {
-    /// No frame yet, and never more than `limit`.
+    /// Creates an empty store for at most `limit` frames.
     #[must_use]
     pub const fn new(limit: u32, system: Arc<S>) -> Self {
         Self { system, chunks: Vec::new(), free: Vec::new(), made: 0, limit }
     }
 
-    /// A free slot.
+    /// Allocates a slot.
     fn slot(&mut self) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
             return Some(slot);
@@ -184,14 +187,14 @@ impl<S> Frames<S> {
         Some(slot)
     }
 
-    /// Keeps a frame's bytes, at most [`MAX_FRAME`]. `None`: there is no room.
+    /// Copies a frame, at most [`MAX_FRAME`] bytes of it, into a slot. Returns `None` if there is no room.
     pub fn insert(&mut self, bytes: &[u8]) -> Option<u32> {
         let slot = self.slot()?;
         self.get_mut(slot)[..bytes.len()].copy_from_slice(bytes);
         Some(slot)
     }
 
-    /// A slot's bytes.
+    /// Returns the bytes of a slot.
     #[must_use]
     pub fn get(&self, slot: u32) -> &[u8] {
         let start = slot as usize % CHUNK * MAX_FRAME;
@@ -203,12 +206,12 @@ impl<S> Frames<S> {
         &mut self.chunks[slot as usize / CHUNK][start..start + MAX_FRAME]
     }
 
-    /// A frame has left, or is dropped.
+    /// Frees the slot of a frame that has left or was dropped.
     pub fn release(&mut self, slot: u32) {
         self.free.push(slot);
     }
 
-    /// Frames that are kept.
+    /// Returns the number of frames in the store.
     #[must_use]
     pub fn live(&self) -> u32 {
         self.made - self.free.len() as u32
@@ -226,12 +229,12 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
         let len = usize::from(of.len);
         bytes[..len].copy_from_slice(&self.get(of.slot)[..len]);
         let Some(slot) = self.insert(&bytes[..len]) else { return false };
-        packet.header = of.at(slot);
+        packet.header = of.with_slot(slot);
         true
     }
 
-    /// Flips bits of a frame behind its IP and UDP headers. One to three in a packet of ours, whose check finds
-    /// every such damage; one in others: the Internet checksum misses some pairs.
+    /// Flips bits of a frame behind its IP and UDP headers: one to three in a packet of our transports, whose check
+    /// detects all such damage, and one in others, because the Internet checksum misses some pairs.
     fn damage(&mut self, packet: &mut Packet<Carried<S::View>>, rng: &mut Rng) -> bool {
         let carried = packet.header;
         let (from, to) = (usize::from(carried.body), carried.travels(packet.is_trimmed()));
@@ -244,14 +247,14 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
         let mut flipped: [Option<usize>; 3] = [None; 3];
         for n in 0..flips as usize {
             let bit = rng.below(bits as u64) as usize;
-            // The same one twice would be no damage.
+            // Flipping the same bit twice would be no damage.
             if !flipped.contains(&Some(bit)) {
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 flipped[n] = Some(bit);
             }
         }
         if carried.kind != NO_SYSTEM {
-            // Programs see what is left of it.
+            // Parse the packet again, so that programs see the damaged fields.
             let bytes = &self.get(carried.slot)[carried.system_at()..to];
             let parsed = self.system.parse(carried.kind, bytes);
             packet.header = carried.parsed(carried.kind, parsed);
@@ -259,7 +262,7 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
         true
     }
 
-    /// The payload of the packet of its system: see [`Parsed::payload_at`].
+    /// Returns the payload of the system's packet; see [`Parsed::payload_at`].
     fn read(&self, packet: &Packet<Carried<S::View>>) -> &[u8] {
         let carried = packet.header;
         self.get(carried.slot).get(carried.payload_range(packet.is_trimmed())).unwrap_or_default()
@@ -273,8 +276,8 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
             return &mut [];
         }
         if carried.body > 0 {
-            // The checksum of UDP would be wrong, and the receiver's kernel drop the packet; 0 is "none". The system has
-            // a check of its own, which its program keeps right.
+            // A UDP checksum would become wrong, and the receiver's kernel would drop the packet, so it is set to 0,
+            // which means "none". The system has a check of its own, which its program updates.
             let check = usize::from(carried.body) + UDP - 2;
             bytes[check..check + 2].fill(0);
         }
@@ -298,7 +301,7 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
         true
     }
 
-    /// A slot for the frame that `header` describes, of which programs may write the last `len` bytes.
+    /// Allocates a slot for the frame that `header` describes. Programs may write its last `len` bytes.
     fn make(&mut self, header: Carried<S::View>, len: usize) -> Option<Carried<S::View>> {
         let frame = usize::from(header.len);
         if frame > MAX_FRAME || len > frame {
@@ -306,12 +309,13 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
         }
         let slot = self.slot()?;
         self.get_mut(slot)[..frame].fill(0);
-        Some(Carried { payload_at: (frame - len) as u16, ..header.at(slot) })
+        Some(Carried { payload_at: (frame - len) as u16, ..header.with_slot(slot) })
     }
 }
 
-/// Encodes a program's packet as a frame that [`read_datagram`] or [`read_frame`] would read, into `frame`, which is empty.
-/// The packet's slot is not set yet. `None`: an address that the encapsulation does not have, or longer than `mtu`.
+/// Encodes a program's packet as a frame that [`read_datagram`] or [`read_frame`] could read, into `frame`, which must
+/// be empty. The packet's slot is not set yet. Returns `None` if the encapsulation cannot express an address, or if the
+/// packet is longer than `mtu`.
 pub(super) fn encode<S: System>(
     system: &S,
     made: &Outgoing<'_, S::Made>,
@@ -361,7 +365,7 @@ pub(super) fn encode<S: System>(
     Some(packet)
 }
 
-/// Writes IP's and UDP's headers; the MAC addresses are set when the frame leaves.
+/// Writes the IP and UDP headers. The MAC addresses are set when the frame leaves.
 fn put_front<V: Copy + fmt::Debug>(
     frame: &mut [u8],
     packet: &Packet<Carried<V>>,
@@ -374,7 +378,7 @@ fn put_front<V: Copy + fmt::Debug>(
     ip[2..4].copy_from_slice(&total.to_be_bytes());
     ip[6] = 0x40; // don't fragment
     ip[8..10].copy_from_slice(&[TTL, PROTOCOL_UDP]);
-    // The checksum of zeros; what is added to them from here on is added to it too.
+    // The checksum is that of the fields written here; each change of a field below updates it too.
     let sum = [0x45, 0, ip[2], ip[3], 0x40, 0, TTL, PROTOCOL_UDP];
     let (words, _) = sum.as_chunks::<2>();
     let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
@@ -387,46 +391,46 @@ fn put_front<V: Copy + fmt::Debug>(
     }
     let udp = &mut ip[IP..];
     udp[..4].copy_from_slice(&packet.ports.to_be_bytes());
-    // The system's packet has checks of its own; a checksum of 0 is "none".
+    // The system's packet has a check of its own, so the UDP checksum is 0, which means "none".
     udp[4..6].copy_from_slice(&(total - IP as u16).to_be_bytes());
 }
 
-/// What incoming frames are checked against.
+/// The limits that incoming frames are checked against.
 #[derive(Clone, Debug)]
 pub(super) struct Rules<S> {
-    /// Number of hosts.
+    /// The number of hosts.
     pub(super) hosts: u32,
-    /// Number of switches.
+    /// The number of switches.
     pub(super) switches: u32,
-    /// The largest IP packet.
+    /// The length of the largest IP packet in bytes.
     pub(super) mtu: usize,
-    /// The system whose packets are recognised.
+    /// The group system whose packets are recognised.
     pub(super) system: Arc<S>,
 }
 
 impl<S: System> Rules<S> {
-    /// Whether the fabric can deliver to this destination.
+    /// Returns whether the fabric can deliver to this destination.
     fn has_route(&self, dst: HostId) -> bool {
-        match Destination::of(dst) {
+        match Destination::from_address(dst) {
             Destination::Host(HostId(host)) if host < self.hosts => true,
             Destination::Switch(switch) => switch < self.switches,
             _ => self.system.resolves(dst),
         }
     }
 
-    /// The destination that an IPv4 multicast address stands for.
+    /// Returns the destination that an IPv4 multicast address denotes.
     fn group(&self, address: &[u8]) -> Option<HostId> {
         let mut groups = self.system.protocols().filter_map(|protocol| protocol.group);
         groups.find(|(group, _)| group == address).map(|(_, dst)| dst)
     }
 
-    /// The first of the system's protocols that `wanted` accepts.
+    /// Returns the first of the system's protocols for which `wanted` is true.
     fn protocol(&self, wanted: impl Fn(&Protocol) -> bool) -> Option<Protocol> {
         self.system.protocols().find(wanted)
     }
 }
 
-/// Reads a datagram that came from a host's socket. The packet's slot is not set yet.
+/// Parses a datagram from a host's socket. The packet's slot is not set yet.
 pub(super) fn read_datagram<S: System>(
     bytes: &[u8],
     class: u8,
@@ -457,7 +461,7 @@ pub(super) fn read_datagram<S: System>(
         }
         ports = (protocol.port, protocol.port);
     }
-    // Other packets than a system's are of no use to a switch.
+    // A switch or group has no use for packets other than those of a group system.
     if !rules.has_route(envelope.dst) || carried.kind == NO_SYSTEM && envelope.dst.0 >= rules.hosts
     {
         return Err(Unfit::NoRoute);
@@ -466,8 +470,8 @@ pub(super) fn read_datagram<S: System>(
     Ok(of_class(packet.with_ports(ports.0, ports.1), class))
 }
 
-/// Applies the traffic class of a packet that is not one of our transports': of its fields only the priority and the ECN
-/// bits have the meaning that ours have.
+/// Applies the traffic class of a packet that is not one of our transports': only the priority and the ECN bits have
+/// the same meaning as in ours.
 fn of_class<V: Copy + fmt::Debug>(packet: Packet<Carried<V>>, class: u8) -> Packet<Carried<V>> {
     let ecn = match class & 3 {
         0 => Ecn::NotCapable,
@@ -477,7 +481,7 @@ fn of_class<V: Copy + fmt::Debug>(packet: Packet<Carried<V>>, class: u8) -> Pack
     packet.with_priority(class >> 5).with_ecn(ecn)
 }
 
-/// A packet of one of our transports, which begins at `body` of the frame.
+/// Parses a packet of one of our transports, which begins at `body` of the frame.
 fn of_overlay<V: Copy + fmt::Debug>(
     glance: &overlay::Glance,
     class: u8,
@@ -504,11 +508,12 @@ fn of_overlay<V: Copy + fmt::Debug>(
     let packet = Packet::new(envelope.src, envelope.dst, l3_bytes, carried)
         .with_ports(glance.ports.source, glance.ports.destination);
     let packet = with_traffic_class(packet, class);
-    // Only switches trim.
+    // A trimmed packet from a host is invalid: only switches trim.
     if packet.is_trimmed() { Err(Unfit::Malformed) } else { Ok(packet) }
 }
 
-/// Writes into a datagram what became of it in the fabric on its way to a host: its traffic class, and its bytes.
+/// Updates a datagram on its way to a host with its traffic class and its length after the fabric, and returns its
+/// bytes.
 pub(super) fn finish_datagram<'a, S: System>(
     frames: &'a mut Frames<S>,
     packet: &Packet<Carried<S::View>>,
@@ -522,15 +527,15 @@ pub(super) fn finish_datagram<'a, S: System>(
     if packet.header.kind != NO_SYSTEM
         && let Ok(envelope) = overlay::decode_group(bytes)
         && envelope.dst != host
-        && !matches!(Destination::of(envelope.dst), Destination::Group(_))
+        && !matches!(Destination::from_address(envelope.dst), Destination::Group(_))
     {
-        // A copy for another host than the one it was sent to, or redirected.
+        // The frame is a copy for another host than the addressee, or was redirected.
         overlay::readdress_group(bytes, host);
     }
     (traffic_class(packet), bytes)
 }
 
-/// Reads an Ethernet frame that came from a host's interface. The packet's slot is not set yet.
+/// Parses an Ethernet frame from a host's interface. The packet's slot is not set yet.
 pub(super) fn read_frame<S: System>(
     bytes: &[u8],
     from: HostId,
@@ -557,7 +562,7 @@ pub(super) fn read_frame<S: System>(
         host_at(address).or_else(|| rules.group(&address))
     };
     if ip_address(from).is_none_or(|address| ip[12..16] != address) {
-        // What is not sent to a host either is a greeting of the kernel's: multicast, broadcast.
+        // Frames that are addressed to no host either are the kernel's own multicast or broadcast.
         return Err(if host(16).is_some() { Unfit::Foreign } else { Unfit::Ignored });
     }
     let Some(dst) = host(16) else { return Err(Unfit::Ignored) };
@@ -595,13 +600,13 @@ pub(super) fn read_frame<S: System>(
     if let Some(known) = known.filter(|_| whole && protocol == PROTOCOL_UDP) {
         read_system(&mut packet, &l4[UDP.min(l4.len())..], from, known, rules)?;
     } else if dst.0 >= rules.hosts {
-        // To a system's group, but none of its packets.
+        // The frame is addressed to a system's group but is not one of the system's packets.
         return Err(Unfit::Ignored);
     }
     Ok(packet)
 }
 
-/// Reads a UDP datagram at the port of a system.
+/// Parses a UDP datagram that is addressed to the port of a system.
 fn read_system<S: System>(
     packet: &mut Packet<Carried<S::View>>,
     bytes: &[u8],
@@ -612,7 +617,7 @@ fn read_system<S: System>(
     let group = protocol.group.map(|(_, dst)| dst);
     let to_group = group == Some(packet.dst);
     let Some(parsed) = rules.system.parse(protocol.kind, bytes) else {
-        // Another application may use the same port between hosts, but not the group, or to a switch.
+        // Between two hosts another application may use the same port, but not towards a group or a switch.
         return if packet.dst.0 < rules.hosts { Ok(()) } else { Err(Unfit::Malformed) };
     };
     if let Some((src, dst)) = parsed.addresses {
@@ -628,13 +633,14 @@ fn read_system<S: System>(
     }
     packet.header = packet.header.parsed(protocol.kind, Some(parsed));
     let carried = &mut packet.header;
-    // Without what Ethernet pads short frames with, which is none of the packet.
+    // This excludes the bytes with which Ethernet pads short frames.
     carried.len = (usize::from(carried.body) + UDP + bytes.len()) as u16;
     carried.header_end = carried.len;
     Ok(())
 }
 
-/// Writes into an Ethernet frame what became of it in the fabric on its way to a host; how many of its bytes travel.
+/// Updates an Ethernet frame on its way to a host with the changes made in the fabric, and returns how many of its
+/// bytes are transmitted.
 pub(super) fn finish_frame<S: System>(
     frames: &mut Frames<S>,
     packet: &Packet<Carried<S::View>>,
@@ -650,7 +656,7 @@ pub(super) fn finish_frame<S: System>(
     let first = ip[0];
     let class = match carried.overlay {
         true => traffic_class(packet),
-        // ECT(1) stays what it was.
+        // Leave ECT(1) unchanged.
         false if packet.ecn() == Ecn::Marked => ip[1] | 3,
         false => ip[1],
     };
@@ -660,10 +666,10 @@ pub(super) fn finish_frame<S: System>(
         && let Some(address) = ip_address(host)
         && ip[16..20] != address
     {
-        // A copy for another host than the one it was sent to, or redirected.
+        // The frame is a copy for another host than the addressee, or was redirected.
         replace_word(ip, 16, [address[0], address[1]], 10);
         replace_word(ip, 18, [address[2], address[3]], 10);
-        // Packets of systems have checks of their own; 0 is "none".
+        // Packets of systems have checks of their own; a UDP checksum of 0 means "none".
         let udp = usize::from(carried.body) - ETHERNET;
         ip[udp + 6..udp + 8].fill(0);
     }
@@ -673,10 +679,10 @@ pub(super) fn finish_frame<S: System>(
         let udp = usize::from(carried.body) - ETHERNET - UDP;
         let udp_bytes = total - udp as u16;
         ip[udp + 4..udp + 6].copy_from_slice(&udp_bytes.to_be_bytes());
-        // The datagram has checks of its own; 0 is "none".
+        // The datagram has checks of its own; a UDP checksum of 0 means "none".
         ip[udp + 6..udp + 8].fill(0);
         if packet.is_returned() {
-            // The sum over addresses stays what it was.
+            // Exchanging the addresses does not change the sum over them.
             swap(ip, 12, 4);
             swap(ip, udp, 2);
             overlay::return_to_sender(&mut ip[udp + UDP..]);
@@ -685,8 +691,8 @@ pub(super) fn finish_frame<S: System>(
     len
 }
 
-/// Writes the checksum that a host has left to its NIC into a frame that [`read_frame`] has read: until then there is
-/// the sum over the pseudo header in its place.
+/// Writes the checksum that a host has left to its NIC into a frame that [`read_frame`] has parsed. Before this call,
+/// the field holds the sum over the pseudo-header.
 pub(super) fn finish_checksum(frame: &mut [u8]) {
     let ip = &mut frame[ETHERNET..];
     let header = usize::from(ip[0] & 0xf) * 4;
@@ -706,7 +712,7 @@ pub(super) fn finish_checksum(frame: &mut [u8]) {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    // In UDP, zero is "none".
+    // In UDP a checksum of zero means "none".
     let check = match !(sum as u16) {
         0 if ip[9] == PROTOCOL_UDP => 0xffff,
         check => check,
@@ -714,7 +720,8 @@ pub(super) fn finish_checksum(frame: &mut [u8]) {
     ip[header + at..header + at + 2].copy_from_slice(&check.to_be_bytes());
 }
 
-/// The MAC address of an IPv4 multicast group: its low 23 bits (RFC 1112 section 6.4). `None`: not a group's address.
+/// Returns the MAC address of an IPv4 multicast group: its low 23 bits (RFC 1112 section 6.4). `None` if the address is
+/// not one of a group.
 fn multicast_mac(address: &[u8]) -> Option<[u8; 6]> {
     match *address {
         [224..=239, b, c, d] => Some([0x01, 0x00, 0x5e, b & 0x7f, c, d]),
@@ -722,13 +729,13 @@ fn multicast_mac(address: &[u8]) -> Option<[u8; 6]> {
     }
 }
 
-/// Exchanges two neighbours of `len` bytes.
+/// Exchanges two adjacent fields of `len` bytes.
 fn swap(bytes: &mut [u8], at: usize, len: usize) {
     let (first, rest) = bytes[at..].split_at_mut(len);
     first.swap_with_slice(&mut rest[..len]);
 }
 
-/// Replaces two bytes that the Internet checksum at `check` covers (RFC 1624: HC' = ~(~HC + ~m + m')).
+/// Replaces two bytes that are covered by the Internet checksum at `check` (RFC 1624: HC' = ~(~HC + ~m + m')).
 fn replace_word(bytes: &mut [u8], at: usize, new: [u8; 2], check: usize) {
     let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let (old, sum) = (word(at), word(check));

@@ -1,13 +1,14 @@
 //! The user-space switch: the simulator's fabric at real rates, in one thread.
 //!
-//! Hosts hand their frames to UDP ports (`wire::overlay`) or to interfaces. The kernel stamps each with the time at which it
-//! received it. From then on a frame's path is that of the simulator: its host's link, the switches with their queues and
-//! faults, the link to the receiver. It is handed to the receiver's socket when its last bit would have arrived there,
-//! or a little later ([`Report::lateness`]); a late frame never delays those that follow. See [`Core`].
+//! Hosts send their frames to UDP ports (`wire::overlay`) or to interfaces, and the kernel stamps each with the time at
+//! which it was received. From then on a frame's path is that of the simulator: its host's link, the switches with
+//! their queues and faults, the link to the receiver. The switch passes it to the receiver's socket when its last bit
+//! would have arrived there, or a little later ([`Report::lateness`]); a late frame never delays those that follow. See
+//! [`Core`].
 //!
-//! The switches run the programs of a group system, a [`System`]; a switch of `()` only forwards.
+//! The switches run the programs of a group system, a [`System`]; with `()` a switch only forwards.
 //!
-//! `docs/security.md` has what is protected.
+//! `docs/security.md` describes what is protected.
 
 #[cfg(test)]
 mod aggregation_tests;
@@ -44,7 +45,7 @@ pub use self::stats::{Counters, Lateness, Report};
 pub use rackweave_switch::net::{LinkStats, QueueSample};
 
 use self::edge::Edges;
-use self::stats::Late;
+use self::stats::LatenessHistogram;
 use crate::clock::Clock;
 use crate::wait;
 
@@ -54,36 +55,36 @@ const LONGEST_SLEEP: Span = Span::from_ms(20);
 /// The most readable sockets that one call returns.
 const EVENTS: usize = 64;
 
-/// The interval of attempts while the kernel has no room for a datagram.
+/// The interval between retries while the kernel has no room for a datagram.
 const RETRY: Span = Span::from_us(200);
 
-/// The user-space switch. Nothing blocks but [`Switch::wait`] and [`Switch::run`].
+/// The user-space switch. Only [`Switch::wait`] and [`Switch::run`] block.
 ///
-/// Its switches run the programs of the group system `S`; `()` is none.
+/// Its switches run the programs of the group system `S`; with `()` they run none.
 #[derive(Debug)]
 pub struct Switch<S: System = ()> {
     core: Core<S>,
     switches: u32,
     edges: Edges<S>,
     epoll: OwnedFd,
-    /// Readable sockets, by their hosts.
+    /// The hosts whose sockets are readable.
     ready: Vec<u32>,
     clock: Clock,
     batch_window: Span,
     busy_poll: bool,
-    late: Late,
-    /// Lateness is measured from then on.
+    late: LatenessHistogram,
+    /// The time from which on lateness is measured.
     late_since: Time,
-    /// Whether the last turn had something to do.
+    /// Whether the last turn found something to do.
     busy: bool,
 }
 
 /// Controls a running switch from another thread.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// Set it to end [`Switch::run`].
+    /// Setting this ends [`Switch::run`].
     pub stop: AtomicBool,
-    /// A report is requested.
+    /// Whether a report is requested.
     wanted: AtomicBool,
     /// The latest report, and the number of reports so far.
     report: Mutex<(u64, Option<Report>)>,
@@ -91,7 +92,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Requests a report and waits for it. `None`: the switch does not run, or has not answered within two seconds.
+    /// Requests a report and waits for it. Returns `None` if the switch is not running, or has not answered within two
+    /// seconds.
     #[must_use]
     pub fn report(&self) -> Option<Report> {
         let last = self.report.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +116,7 @@ impl<S: System> Switch<S> {
     /// Opens all sockets.
     ///
     /// # Errors
-    /// If the configuration has no sense, or a socket can't be had.
+    /// If the configuration is invalid, or a socket cannot be opened.
     pub fn new(config: SwitchConfig<S>) -> Result<Self, SwitchError> {
         let fabric = config.check()?;
         let config = config.map_system(Arc::new);
@@ -148,38 +150,39 @@ impl<S: System> Switch<S> {
             clock: config.clock,
             batch_window: config.batch_window,
             busy_poll: config.busy_poll,
-            late: Late::new(),
+            late: LatenessHistogram::new(),
             late_since: Time::ZERO,
             busy: false,
         })
     }
 
-    /// The UDP port of each host: where its endpoint sends to. `None`: it has an interface.
+    /// Returns the UDP port for each host, to which the host's endpoint sends; `None` if the host is attached by an
+    /// interface.
     #[must_use]
     pub fn udp_ports(&self) -> Vec<Option<SocketAddr>> {
         self.edges.udp_ports()
     }
 
-    /// The clock of all its times.
+    /// Returns the clock to which all times refer.
     #[must_use]
     pub const fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Links and lateness are measured from this time on, or from now if it has passed.
+    /// Measures links and lateness from this time on, or from now if it has passed.
     pub fn measure_from(&mut self, at: Time) {
         self.core.measure_from(at);
         self.late_since = at;
         self.late.clear();
     }
 
-    /// Reads what hosts have sent, and sends what is due. When to call it again, if no socket becomes
+    /// Reads what hosts have sent, and sends what is due. Returns when the next turn is due if no socket becomes
     /// readable before.
     ///
     /// # Errors
-    /// If a socket does not work any more.
+    /// If a socket has failed.
     pub fn turn(&mut self) -> Result<Option<Time>, SwitchError> {
-        // The clock first: what is stamped before is in the sockets when they are looked at.
+        // The clock is read first, so that every frame stamped before `now` is already in its socket.
         let now = self.clock.now();
         self.poll_sockets()?;
         let horizon = self.edges.receive(&self.ready, self.clock, now, &mut self.core)?;
@@ -203,11 +206,11 @@ impl<S: System> Switch<S> {
         Ok(next)
     }
 
-    /// Finds out which sockets are readable.
+    /// Determines which sockets are readable.
     fn poll_sockets(&mut self) -> Result<(), SwitchError> {
         self.ready.clear();
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // The kernel returns readable sockets in turn: the next call returns others.
+        // The kernel returns readable sockets in rotation, so the next call returns others.
         for _ in 0..=self.edges.len() / EVENTS {
             let mut room = [MaybeUninit::uninit(); EVENTS];
             let events = match epoll::wait(&self.epoll, &mut room, Some(&zero)) {
@@ -223,21 +226,21 @@ impl<S: System> Switch<S> {
         Ok(())
     }
 
-    /// Waits until a socket is readable, at most until this time.
+    /// Waits until a socket is readable, or until this time.
     ///
     /// # Errors
-    /// If waiting itself fails.
+    /// If the system refuses to wait.
     pub fn wait(&self, until: Time) -> Result<(), SwitchError> {
         wait::until(self.clock, &[(self.epoll.as_fd(), false)], Some(until), Span::ZERO)
             .map_err(SwitchError::Wait)
     }
 
-    /// Switches until [`Control::stop`] is set.
+    /// Runs the switch until [`Control::stop`] is set.
     ///
     /// # Errors
-    /// If a socket does not work any more.
+    /// If a socket has failed.
     pub fn run(&mut self, control: &Control) -> Result<(), SwitchError> {
-        // The kernel would else let timers be 50 us late to save power.
+        // By default the kernel lets timers fire 50 us late to save power.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         while !control.stop.load(Ordering::Relaxed) {
             let began = self.clock.now();
@@ -250,7 +253,8 @@ impl<S: System> Switch<S> {
                 continue;
             }
             if self.busy {
-                // What comes meanwhile is handled together; it is on its host's link for a while anyway.
+                // Frames that arrive during this sleep are handled together; they would be on their host's link for
+                // some time anyway.
                 self.sleep_until(began + self.batch_window);
             }
             let now = self.clock.now();
@@ -264,18 +268,18 @@ impl<S: System> Switch<S> {
 
     fn sleep_until(&self, at: Time) {
         let request = self.clock.timespec(at);
-        // A signal ends it early, which does no harm.
+        // A signal may end the sleep early, which is harmless.
         let monotonic = rustix::thread::ClockId::Monotonic;
         let _ = rustix::thread::clock_nanosleep_absolute(monotonic, &request);
     }
 
-    /// All statistics. Reading them does not disturb frames in transit.
+    /// Returns all statistics. This does not disturb frames in transit.
     pub fn report(&mut self) -> Report {
         let mut counters = self.edges.counters.with(self.core.counters());
         counters.kernel_drops = self.edges.kernel_drops();
         let mut program = BTreeMap::new();
         for switch in (0..self.switches).map(|number| self.core.program(number)) {
-            // As for copies, see `Net::send_copy`.
+            // These drops count like those of copies; see `Net::send_copy`.
             counters.drops[DropReason::NoBuffer as usize] += switch.dropped();
             for (name, count) in switch.program().counters() {
                 *program.entry(name).or_default() += count;
@@ -289,14 +293,14 @@ impl<S: System> Switch<S> {
             program,
             links,
             queue_series: self.core.series().to_vec(),
-            lateness: self.late.told(),
+            lateness: self.late.summary(),
             frames_inside: self.core.payloads().live(),
         }
     }
 }
 
 impl<S: System> AsFd for Switch<S> {
-    /// Readable when [`Switch::turn`] has something to read.
+    /// The descriptor becomes readable when [`Switch::turn`] has something to read.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

@@ -24,7 +24,7 @@ type Core = super::Core<Orca>;
 
 const LATER: Time = Time(Span::from_secs(10).0);
 const HOSTS: u32 = 5;
-/// The controller's host.
+/// The host of the controller.
 const BOSS: HostId = HostId(4);
 
 fn fabric() -> Fabric {
@@ -120,7 +120,7 @@ fn sum(bytes: &[u8]) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// To a host, or to Orca's group.
+/// Builds a frame to a host, or to Orca's group.
 fn ethernet(from: HostId, to: HostId, port: u16, orca: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 42];
     frame[12] = 8;
@@ -141,7 +141,7 @@ fn ethernet(from: HostId, to: HostId, port: u16, orca: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends a packet by a kind of edge, and says who gets which bytes.
+/// Sends a packet through one kind of edge, and returns which hosts receive which bytes.
 fn send(
     core: &mut Core,
     by_frames: bool,
@@ -168,7 +168,7 @@ fn send(
 
 fn put(core: &mut Core, from: HostId, bytes: &[u8], packet: Packet<Carried<View>>) {
     let slot = core.payloads().insert(bytes).unwrap();
-    core.arrive(core.now(), from, packet.map(|carried| carried.at(slot)));
+    core.arrive(core.now(), from, packet.map(|carried| carried.with_slot(slot)));
     core.run(Time(core.now().0 + Span::from_ms(1).0));
 }
 
@@ -215,7 +215,7 @@ fn labels_are_followed_and_the_active_agent_is_known() {
             let read = orca::decode(&bytes[at..], key).unwrap();
             assert_eq!(&bytes[at..][read.payload], PAYLOAD);
             if by_frames {
-                // The group's addresses stay.
+                // The group's addresses are unchanged.
                 assert_eq!(bytes[..6], [0x01, 0, 0x5e, 0x7f, 67, 22]);
                 assert_eq!(bytes[30..34], GROUP);
                 assert_eq!((sum(&bytes[14..34]), bytes[40]), (0xffff, 0xab));
@@ -233,11 +233,11 @@ fn labels_are_followed_and_the_active_agent_is_known() {
         assert_eq!(hosts(&send(&mut core, by_frames, me, &to_agent, key)), [2]);
         let pilot = data(Labelled::Pilot, 0);
         assert_eq!(hosts(&send(&mut core, by_frames, me, &pilot, key)), [2]);
-        // Somebody else's order.
+        // An order from a host that is not the controller.
         let order = control(HostId(1), me, set_active(1, 2));
         assert_eq!(send(&mut core, by_frames, HostId(1), &order, key), []);
         assert_eq!(hosts(&send(&mut core, by_frames, me, &to_agent, key)), [2]);
-        // To one host as ever.
+        // A packet to one host is forwarded as usual.
         let one = control(me, HostId(3), Body::End { length: 9 });
         assert_eq!(hosts(&send(&mut core, by_frames, me, &one, key)), [3]);
     }
@@ -283,7 +283,7 @@ fn without_the_key_no_order_is_understood() {
 }
 
 #[test]
-fn who_says_what_to_whom_must_agree() {
+fn addresses_of_header_and_packet_must_agree() {
     let rules = rules(None);
     let by_datagram = |from, to, header: &Header| {
         read_datagram(&datagram(from, to, &orca_bytes(header, None)), 0, HostId(1), &rules).err()
@@ -301,10 +301,10 @@ fn who_says_what_to_whom_must_agree() {
     assert_eq!(by_datagram(me, other, &control(me, HostId(3), end)), Some(Unfit::Malformed));
     assert_eq!(by_frame(me, other, &control(me, HostId(3), end)), Some(Unfit::Malformed));
     assert_eq!(by_datagram(me, HostId(9), &control(me, HostId(9), end)), Some(Unfit::NoRoute));
-    // Labelled data to no group.
+    // Labelled data must be addressed to a group.
     let rack = data(Labelled::Rack, 2);
     assert_eq!(by_datagram(me, HostId(99), &rack), Some(Unfit::NoRoute));
-    // What is not Orca's: dropped on its way to the group, anybody's business between two hosts.
+    // A packet that is not Orca's is dropped on its way to the group, but forwarded between two hosts.
     let junk = ethernet(me, TO_GROUP, PORT, &[0; 40]);
     assert_eq!(read_frame(&junk, me, &rules).err(), Some(Unfit::Malformed));
     assert_eq!(read_frame(&ethernet(me, other, PORT, &[0; 40]), me, &rules).err(), None);
@@ -327,8 +327,8 @@ fn who_says_what_to_whom_must_agree() {
     }
 }
 
-/// Labels are not covered by checks: switches go by what is left of them. Nothing that was damaged elsewhere is believed,
-/// and no slot is lost.
+/// Checks do not cover labels, so switches follow whatever damage left of them. Data that was damaged elsewhere is
+/// never accepted, and no slot is lost.
 #[test]
 fn damaged_packets_go_on_and_no_slot_is_lost() {
     let kinds = [FaultKind::Corruption(0.2), FaultKind::Duplication(0.1), FaultKind::Loss(0.1)];

@@ -22,7 +22,7 @@ pub struct Counters {
     /// Frames trimmed to their headers.
     pub trims: u64,
     /// Trimmed frames that were returned to their senders.
-    pub turned_back: u64,
+    pub returned_to_sender: u64,
     /// Frames corrupted by a fault; they are forwarded, and the receiver's checksum detects it.
     pub corrupted: u64,
     /// Frames duplicated by a fault.
@@ -81,7 +81,7 @@ pub struct Report {
     pub at: Time,
     /// The time since which links and lateness are measured.
     pub since: Time,
-    /// The counters.
+    /// The counters since the switch was created.
     pub counters: Counters,
     /// What the system's programs have counted, by name: the sums over all switches.
     pub program: BTreeMap<&'static str, u64>,
@@ -110,7 +110,7 @@ impl Counters {
         }
         self.ecn_marks = fabric.ecn_marks;
         self.trims = fabric.trims;
-        self.turned_back = fabric.turned_back;
+        self.returned_to_sender = fabric.returned_to_sender;
         self.corrupted = fabric.corrupted;
         self.duplicated = fabric.duplicated;
         self.reordered = fabric.reordered;
@@ -125,11 +125,11 @@ impl Counters {
 /// The upper bound of the histogram; greater values are recorded as this one.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Collects [`Lateness`].
+/// Records how late each frame is, for [`Lateness`].
 #[derive(Debug)]
-pub(super) struct Late(Histogram<u64>);
+pub(super) struct LatenessHistogram(Histogram<u64>);
 
-impl Late {
+impl LatenessHistogram {
     pub(super) fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 2);
         Self(histogram.expect("the bounds are valid constants"))
@@ -144,7 +144,7 @@ impl Late {
         self.0.clear();
     }
 
-    pub(super) fn told(&self) -> Lateness {
+    pub(super) fn summary(&self) -> Lateness {
         let at = |quantile| Span::from_ns(self.0.value_at_quantile(quantile));
         let frames = self.0.len();
         if frames == 0 {

@@ -1,4 +1,4 @@
-//! Two systems on the same switches: Orca, and one that redirects requests, which this crate does not know.
+//! Two systems on the same switches: Orca, and a test system that redirects requests, which this crate does not know.
 
 use std::sync::Arc;
 
@@ -21,10 +21,11 @@ const HOSTS: u32 = 4;
 const KIND: u8 = 9;
 const PORT: u16 = 7000;
 const MAGIC: u8 = 0x5e;
-/// A checksum of UDP, which the switch does not verify.
+/// An arbitrary UDP checksum; the switch does not verify it.
 const CHECKSUM: [u8; 2] = [0xab, 0xcd];
 
-/// Hosts announce what they hold, and switches send requests to a host that holds it: `MAGIC, what, chunk`.
+/// A system in which hosts announce the chunks that they hold, and switches send each request to a host that holds the
+/// chunk. A packet is `MAGIC, what, chunk`.
 #[derive(Debug)]
 struct Chunks;
 
@@ -32,14 +33,14 @@ struct Chunks;
 enum View {
     Have(u8),
     Want(u8),
-    /// The switch adds one to the number.
+    /// Asks the switch to increment the number in the payload.
     Count,
 }
 
 #[derive(Debug, Default)]
 struct Redirect {
     holders: [Option<HostId>; 8],
-    /// Everything is forgotten then.
+    /// The time at which the program forgets all announcements.
     expires: Option<Time>,
 }
 
@@ -148,7 +149,7 @@ struct Bench {
     core: super::Core<Both>,
     rules: Rules<Both>,
     by_frames: bool,
-    /// The last packet that arrived, and the checksum of UDP before it.
+    /// The last packet that arrived, preceded by its UDP checksum.
     arrived: Vec<u8>,
     checksum: [u8; 2],
 }
@@ -178,7 +179,7 @@ impl Bench {
         }
     }
 
-    /// Sends a packet and returns who gets it, with the destination that the frame names then.
+    /// Sends a packet and returns the hosts that receive it, with the destination in the frame that each gets.
     fn send(
         &mut self,
         kind: u8,
@@ -201,7 +202,7 @@ impl Bench {
             (bytes, read)
         };
         let slot = self.core.payloads().insert(&bytes).unwrap();
-        let read = read.unwrap().map(|carried| carried.at(slot));
+        let read = read.unwrap().map(|carried| carried.with_slot(slot));
         self.core.arrive(self.core.now(), from, read);
         self.core.run(self.core.now() + Span::from_ms(1));
         let got = self.core.departure().map(|Departure { host, packet, .. }| {
@@ -288,7 +289,7 @@ fn a_program_changes_the_payload_of_its_packets() {
 }
 
 #[test]
-fn a_system_that_is_left_out_leaves_its_packets_alone() {
+fn packets_of_a_system_without_a_program_are_only_forwarded() {
     for by_frames in [false, true] {
         let mut bench = Bench::new((Some(Orca::default()), None), by_frames);
         assert_eq!(bench.chunk(0, 5, 3, 1), Some((1, 1)), "as any other packet");
@@ -313,7 +314,7 @@ fn frames_are_read_by_the_system_of_their_protocol() {
 }
 
 #[test]
-fn what_a_system_says_against_a_fabric_is_reported() {
+fn an_impossible_fabric_for_a_system_is_reported() {
     let system: Arc<Both> = Arc::new((None, Some(Chunks)));
     let config = CoreConfig {
         fabric: fabric(101),

@@ -1,4 +1,4 @@
-//! Frames with given times through the fabric, without sockets.
+//! Frames with given arrival times pass through the fabric, without sockets.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ type Core = super::Core<()>;
 
 const LINK: Rate = Rate(100_000_000);
 const FULL: u64 = 1538;
-/// A full packet on a link of 100 Mbps.
+/// The transmission time of a full packet on a link of 100 Mbps.
 const FULL_SPAN: Span = Span(FULL * 80_000);
 
 fn config(topology: Topology) -> FabricConfig {
@@ -63,7 +63,7 @@ fn core(config: &FabricConfig, faults: Vec<Fault>) -> Core {
     .unwrap()
 }
 
-/// Rules of switches without a program.
+/// Returns the rules of switches without a program.
 fn plain(hosts: u32) -> Rules<()> {
     Rules { hosts, switches: 0, mtu: 1500, system: Arc::new(()) }
 }
@@ -123,7 +123,8 @@ fn a_backlog_leaves_at_exactly_the_rate_of_the_link_however_rarely_it_is_looked_
         let links = core.link_stats(&mut ());
         let down = links.iter().find(|link| link.name == "switch0->h0").unwrap();
         assert_eq!((down.frames, down.bytes), (400, 400 * FULL));
-        // Of each pair one stays, and the last pair comes at the moment at which the next is to go.
+        // One frame of each pair stays, and the last pair arrives at the moment at which the next frame is due to
+        // leave.
         assert_eq!(down.max_queue_bytes, 201 * FULL);
     }
 }
@@ -144,7 +145,7 @@ fn higher_priorities_overtake() {
 }
 
 #[test]
-fn marks_and_drops_where_the_queue_says_so() {
+fn marks_and_drops_follow_the_queue_length() {
     let mut config = single(5);
     config.switch.ecn_threshold_bytes = Some(5 * FULL);
     config.switch.buffer = BufferConfig::PerPort { bytes: 10 * FULL };
@@ -159,7 +160,8 @@ fn marks_and_drops_where_the_queue_says_so() {
     let marked = out.iter().filter(|(.., d)| d.packet.ecn() == Ecn::Marked).count();
     let counters = *core.counters();
     assert_eq!(counters.drops[DropReason::QueueFull as usize] as usize, 24 - out.len());
-    // Four come at a time, the first goes at once, and one leaves in between: 3, 7, 10, then 1 fits each time.
+    // Four frames arrive at a time, the first leaves at once and one leaves in between, so 3, 7, 10, and then 1 each
+    // time find room.
     assert_eq!((out.len(), marked as u64), (15, counters.ecn_marks));
     assert!((5..=11).contains(&marked), "{marked}");
     assert_eq!(core.payloads().live(), 0, "slots of what is dropped are free again");
@@ -185,7 +187,7 @@ fn a_shared_buffer_is_shared() {
     assert_eq!(core.payloads().live(), 0);
 }
 
-/// A datagram with this many bytes of payload.
+/// Builds a datagram with this many bytes of payload.
 fn datagram(src: u32, dst: u32, payload: usize) -> Vec<u8> {
     use rackweave_wire::{Id64, homa};
     let body = homa::Body::Data {
@@ -209,13 +211,13 @@ fn datagram(src: u32, dst: u32, payload: usize) -> Vec<u8> {
     out
 }
 
-/// Priority 3, trimmable.
+/// The traffic class of a trimmable packet at priority 3.
 const CLASS: u8 = (3 << 3 | 2) << 2;
 
 fn arrive_datagram(core: &mut Core, at: Time, src: u32, bytes: &[u8], class: u8) {
     let packet = read_datagram(bytes, class, HostId(src), &plain(core.hosts())).unwrap();
     let slot = core.payloads().insert(bytes).unwrap();
-    core.arrive(at, HostId(src), packet.map(|carried| carried.at(slot)));
+    core.arrive(at, HostId(src), packet.map(|carried| carried.with_slot(slot)));
 }
 
 fn trimming(return_to_sender: bool) -> FabricConfig {
@@ -259,7 +261,7 @@ fn trimmed_and_returned_frames_can_be_read() {
     let counters = *core.counters();
     assert_eq!((whole + cut + back, counters.dropped()), (20, 0));
     assert!(cut > 0 && back > 0 && whole >= 3, "{whole} {cut} {back}");
-    assert_eq!((counters.turned_back, core.payloads().live()), (back, 0));
+    assert_eq!((counters.returned_to_sender, core.payloads().live()), (back, 0));
 }
 
 #[test]
@@ -299,7 +301,7 @@ fn loss_and_damage_are_as_frequent_as_they_say_and_damage_is_found() {
         }
         arrived += departures(&mut core, Time::MAX).len() as u64;
         let counters = *core.counters();
-        // Two links: 0.19 of 5000 is 950, with a deviation of 28; 0.2 is 1000, with 30.
+        // Over two links, 0.19 of 5000 is 950 with a deviation of 28; 0.2 is 1000 with a deviation of 30.
         match kind {
             FaultKind::Loss(_) => {
                 assert_eq!(arrived + counters.drops[DropReason::FaultLoss as usize], SENT);
@@ -308,7 +310,7 @@ fn loss_and_damage_are_as_frequent_as_they_say_and_damage_is_found() {
             FaultKind::Corruption(_) => {
                 assert_eq!(arrived, SENT);
                 assert!((850..1150).contains(&counters.corrupted), "{counters:?}");
-                // Some are damaged twice; the last of all may not have been looked at.
+                // Some frames are damaged twice, and the last ones may still be in the fabric.
                 assert!(damaged <= counters.corrupted && damaged + 120 > counters.corrupted);
             }
             _ => {
@@ -362,7 +364,8 @@ fn a_dead_link_is_avoided_and_a_dead_host_not_reached() {
     }
     let out = departures(&mut core, LATER).len() as u64;
     let counters = *core.counters();
-    // One a millisecond, and a hop takes an eighth of one: nothing is lost with the spine's link but what was on it.
+    // One frame is sent per millisecond, and a hop takes an eighth of one: only the frames on the spine's link are lost
+    // with it.
     let lost = counters.drops[DropReason::LinkDown as usize];
     assert_eq!(out + lost, 500);
     assert!((99..=103).contains(&lost), "{counters:?}");
@@ -412,7 +415,7 @@ fn what_is_told_late_is_clamped_and_later_frames_are_not_delayed() {
     let from_switch = FULL_SPAN.0 + Span::from_us(2).0;
     assert_eq!(out[0].0, at(1000).0 + from_switch);
     let at_switch = at(990).0 + FULL_SPAN.0 + Span::from_us(3).0;
-    // The second finds the first one's last bits on the link.
+    // The second frame finds the last bits of the first one on the link.
     let sent = at_switch.max(at(1000).0 + FULL_SPAN.0);
     assert_eq!(out[1].0, sent + from_switch);
 }
@@ -424,7 +427,7 @@ fn queues_are_averaged_over_time() {
         let packet = put(&mut core, src, 0, 0);
         core.arrive(Time::ZERO, HostId(src), packet);
     }
-    // One of them waits for as long as the other is sent.
+    // One of them waits while the other is transmitted.
     let span = 10 * FULL_SPAN.0;
     departures(&mut core, Time(span));
     let links = core.link_stats(&mut ());
@@ -437,7 +440,7 @@ fn queues_are_averaged_over_time() {
     assert!(links.iter().all(|link| link.utilisation == 0.0 && link.mean_queue_bytes == 0.0));
 }
 
-/// An Ethernet frame around an IP payload.
+/// Builds an Ethernet frame around an IP payload.
 fn ethernet(src: u32, dst: u32, class: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 34];
     frame[12] = 8;
@@ -474,7 +477,7 @@ fn udp(payload: &[u8]) -> Vec<u8> {
 fn through(core: &mut Core, src: u32, bytes: &[u8]) {
     let packet = read_frame(bytes, HostId(src), &plain(core.hosts())).unwrap();
     let slot = core.payloads().insert(bytes).unwrap();
-    core.arrive(Time::ZERO, HostId(src), packet.map(|carried| carried.at(slot)));
+    core.arrive(Time::ZERO, HostId(src), packet.map(|carried| carried.with_slot(slot)));
 }
 
 #[test]
@@ -482,7 +485,7 @@ fn tcp_frames_are_marked_but_never_cut() {
     let mut config = trimming(true);
     config.switch.ecn_threshold_bytes = Some(1);
     let mut core = core(&config, Vec::new());
-    // ECT(1), in a class whose bits would mean "trimmable" among ours.
+    // ECT(1), in a traffic class whose bits would mean "trimmable" in our transports.
     let class = (1 << 5) | (2 << 2) | 1;
     let frame = ethernet(1, 0, class, 6, &[7; 1000]);
     for src in 1..6 {

@@ -70,7 +70,7 @@ pub(super) struct ControlData {
 /// `message` must have been filled by `recvmsg` or `recvmmsg`, and its control buffer must be alive.
 pub(super) unsafe fn read(message: &msghdr) -> ControlData {
     let mut said = ControlData::default();
-    // SAFETY: the caller vouches for the message; the macros stay inside msg_controllen.
+    // SAFETY: the caller guarantees that the message is valid; the macros stay inside msg_controllen.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !at.is_null() {
         // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give whole headers inside the buffer or null.

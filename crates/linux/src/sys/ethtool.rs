@@ -16,7 +16,7 @@ const OFFLOADS: [u32; 5] = [
     0x0000_0019, // ETHTOOL_SSG
 ];
 
-/// `struct ethtool_value`.
+/// The kernel's `struct ethtool_value`, which holds a command and its value.
 #[repr(C)]
 struct Value {
     command: u32,
@@ -29,14 +29,14 @@ struct Value {
 /// If there is no such interface, or it has no address.
 pub fn address_of(interface: &str) -> io::Result<Ipv4Addr> {
     let socket: OwnedFd = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-    // SAFETY: all fields of a sockaddr are integers, for which zeros are good.
+    // SAFETY: all fields of a sockaddr are integers, for which zeros are valid.
     let empty: libc::sockaddr = unsafe { std::mem::zeroed() };
     let mut request = libc::ifreq {
         ifr_name: name_of(interface)?,
         ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_addr: empty },
     };
-    // SAFETY: the request is alive and of the kind that SIOCGIFADDR fills; of an AF_INET socket it is an IPv4 address,
-    // whose four bytes stand behind family and port.
+    // SAFETY: the request is alive and of the type that SIOCGIFADDR fills. For an AF_INET socket it holds an IPv4
+    // address, whose four bytes follow the family and the port.
     unsafe {
         if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFADDR as _, &raw mut request) < 0 {
             return Err(io::Error::last_os_error());
@@ -71,7 +71,7 @@ pub fn no_offloads(interface: &str) -> io::Result<()> {
             ifr_name: name,
             ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut value).cast() },
         };
-        // SAFETY: the request and the value that it points to are alive and of the kinds that SIOCETHTOOL takes for
+        // SAFETY: the request and the value that it points to are alive and of the types that SIOCETHTOOL expects for
         // these commands: the kernel reads a `struct ethtool_value`, and writes nothing beyond it.
         let done =
             unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };

@@ -113,14 +113,14 @@ impl PacketSocket {
         set_option(this.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
         set_option(this.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
         set_option(this.as_fd(), libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
-        // SAFETY: plain numbers, for which zeros are good.
+        // SAFETY: the struct holds plain numbers, for which zeros are valid.
         let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
         address.sll_family = libc::AF_PACKET as u16;
         // Unlike ETH_P_ALL, a socket of one protocol does not receive outgoing frames.
         address.sll_protocol = (libc::ETH_P_IP as u16).to_be();
         address.sll_ifindex = index as c_int;
         let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: the address is as long as is said, and lives through the call.
+        // SAFETY: the address is as long as its length says, and lives through the call.
         let bound =
             unsafe { libc::bind(this.socket.as_raw_fd(), (&raw const address).cast(), bytes) };
         check(bound)?;
@@ -130,7 +130,7 @@ impl PacketSocket {
     /// The number of frames dropped since the last call because the buffer was full.
     #[must_use]
     pub fn new_drops(&self) -> u64 {
-        // SAFETY: plain numbers, for which zeros are good.
+        // SAFETY: the struct holds plain numbers, for which zeros are valid.
         let mut stats: libc::tpacket_stats = unsafe { MaybeUninit::zeroed().assume_init() };
         match get_option(self.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats) {
             Ok(_) => u64::from(stats.tp_drops),
@@ -156,8 +156,8 @@ impl PacketSocket {
             header.msg_controllen = Room::BYTES as _;
             buffers.messages[index] = mmsghdr { msg_hdr: header, msg_len: 0 };
         }
-        // SAFETY: every pointer leads into `batch.buffers`, which is boxed and outlives the call; each buffer is
-        // as long as its length says.
+        // SAFETY: every pointer leads into `batch.buffers`, which is boxed and outlives the call; each buffer is as
+        // long as its length says.
         let filled = unsafe {
             let messages = buffers.messages.as_mut_ptr();
             libc::recvmmsg(self.socket.as_raw_fd(), messages, CALL as u32, 0, ptr::null_mut())
@@ -172,13 +172,14 @@ impl PacketSocket {
         Ok(batch.filled)
     }
 
-    /// Whether a call of [`PacketSocket::receive`] may have left something.
+    /// Returns whether a call of [`PacketSocket::receive`] that filled this many buffers may have left frames in the
+    /// socket.
     #[must_use]
     pub const fn was_full(filled: usize) -> bool {
         filled == CALL
     }
 
-    /// Sends frames; how many the kernel refused.
+    /// Sends frames, and returns how many the kernel refused.
     pub fn send<'a>(&self, frames: impl IntoIterator<Item = &'a [u8]>) -> u64 {
         let mut frames = frames.into_iter();
         let mut refused = 0;
@@ -197,7 +198,7 @@ impl PacketSocket {
         }
     }
 
-    /// Sends at most as many frames as one call can have; returns how many were refused.
+    /// Sends as many frames as one call takes, and returns how many were refused.
     fn send_call(&self, vectors: &mut [iovec]) -> u64 {
         let mut messages = [mmsghdr { msg_hdr: empty_header(), msg_len: 0 }; CALL];
         for (message, vector) in messages.iter_mut().zip(vectors.iter_mut()) {
@@ -216,7 +217,7 @@ impl PacketSocket {
             match check(sent) {
                 Ok(sent) => next += sent as usize,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The first frame is dropped, as on a link that is full or down.
+                // The first frame is lost, as on a link that is full or down.
                 Err(_) => {
                     next += 1;
                     refused += 1;
@@ -234,7 +235,7 @@ impl AsFd for PacketSocket {
 }
 
 const fn empty_header() -> msghdr {
-    // SAFETY: all fields of a msghdr are pointers and integers, for which zeros are good.
+    // SAFETY: all fields of a msghdr are pointers and integers, for which zeros are valid.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
@@ -298,7 +299,7 @@ impl FrameBatch {
 /// # Safety
 /// `message` must have been filled by `recvmmsg`, and its control buffer must be alive.
 unsafe fn has_unfinished_checksum(message: &msghdr) -> bool {
-    // SAFETY: the caller vouches for the message; the macros stay inside msg_controllen.
+    // SAFETY: the caller guarantees that the message is valid; the macros stay inside msg_controllen.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !at.is_null() {
         // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give whole headers inside the buffer or null; the data are read

@@ -23,7 +23,7 @@ pub fn tighten_timers() {
 ///
 /// # Errors
 /// If the process lacks CAP_SYS_NICE.
-pub fn go_first(priority: i32) -> io::Result<()> {
+pub fn set_realtime_priority(priority: i32) -> io::Result<()> {
     let wanted = libc::sched_param { sched_priority: priority };
     // SAFETY: it reads the struct, which lives until the call returns; 0 is the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const wanted) };

@@ -96,7 +96,8 @@ impl SendBatch {
         self.datagrams.len() - self.done
     }
 
-    /// The number of system calls that have sent datagrams of the batch, and of trains (of at least one datagram) in them.
+    /// Returns the number of system calls that have sent datagrams of the batch, and the number of trains (of at least
+    /// one datagram) in them.
     #[must_use]
     pub const fn calls(&self) -> (u64, u64) {
         (self.calls, self.trains)
@@ -394,7 +395,7 @@ pub fn route_to(to: SocketAddr) -> io::Result<(SocketAddr, u32)> {
 }
 
 const fn empty_header() -> msghdr {
-    // SAFETY: all fields of a msghdr are pointers and integers, for which zeros are good.
+    // SAFETY: all fields of a msghdr are pointers and integers, for which zeros are valid.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
@@ -424,7 +425,7 @@ impl std::fmt::Debug for ReceiveBatch {
 
 impl Default for ReceiveBatch {
     fn default() -> Self {
-        // SAFETY: addresses are plain data, for which zeros are good.
+        // SAFETY: addresses are plain data, for which zeros are valid.
         let address: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
         let buffers = Box::new(Buffers {
             bytes: vec![0; CALL * RECEIVE_BYTES],
@@ -505,7 +506,7 @@ impl ReceiveBatch {
 
 fn address(storage: &sockaddr_storage) -> Option<SocketAddr> {
     let len = size_of::<sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: the kernel has filled it; SockAddr looks at the family before it reads more.
+    // SAFETY: the kernel has filled it; SockAddr checks the family before it reads more.
     let parsed = unsafe {
         SockAddr::try_init(|to, to_len| {
             to.cast::<sockaddr_storage>().write(*storage);

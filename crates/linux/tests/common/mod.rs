@@ -1,4 +1,4 @@
-//! Endpoints on loopback, turned by the test.
+//! Endpoints on loopback that the test drives.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
@@ -10,15 +10,15 @@ use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Peers};
 use rackweave_transport::{TransportConfig, homa, ndp, phost, polo, tcp};
 
-/// How long a test waits for what must happen: with what runs beside the tests, for its turn as well.
+/// How long a test waits for an expected event. It is long because the test may compete with others for the processor.
 pub(crate) const PATIENCE: Span = Span::from_secs(60);
 
-/// Every transport that answers requests.
+/// Returns every transport that supports requests.
 pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
     let link = Rate::from_gbps(10);
     let homa = |config| TransportConfig::Homa(Arc::new(config));
     let tcp = |config| {
-        // Half a stream whose other half is gone is noticed within a test's patience.
+        // A half-open stream must be detected within a test's patience.
         TransportConfig::Tcp(Arc::new(tcp::Config { idle_timeout: Span::from_secs(2), ..config }))
     };
     vec![
@@ -33,13 +33,14 @@ pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
     ]
 }
 
-/// The same for tests in which nobody may be given up: a thread that waits for its turn is no dead peer.
+/// Returns the same transports with timeouts so long that no peer is declared dead only because its thread was not
+/// scheduled.
 pub(crate) fn patient() -> Vec<(&'static str, TransportConfig)> {
     let patient = |(name, transport): (_, TransportConfig)| (name, transport.patient(SILENCE));
     transports().into_iter().map(patient).collect()
 }
 
-/// So long is nobody silent on a machine that has too much to do.
+/// No peer is silent for this long, even on an overloaded machine.
 const SILENCE: Span = Span::from_secs(10);
 
 pub(crate) fn leverage() -> TransportConfig {
@@ -51,7 +52,7 @@ pub(crate) fn local() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// Any address of this machine may talk to it.
+/// Admits every address of this machine.
 pub(crate) fn open_to_local() -> Peers {
     let allow = ["127.0.0.0/8", "::1"].map(|network| network.parse().unwrap()).to_vec();
     Peers::Direct { hosts: BTreeMap::new(), allow }
@@ -62,13 +63,13 @@ pub(crate) fn config(host: u32, transport: &TransportConfig, clock: Clock) -> En
     EndpointConfig { clock, ..config }
 }
 
-/// Two endpoints that serve each other.
+/// Creates two endpoints, each of which admits the other.
 pub(crate) fn pair(transport: &TransportConfig) -> [Endpoint; 2] {
     let clock = Clock::start();
     [0, 1].map(|host| Endpoint::new(config(host, transport, clock)).unwrap())
 }
 
-/// Turns all of them until `done` says so, or for too long.
+/// Drives all endpoints until `done` returns true; fails after [`PATIENCE`].
 pub(crate) fn drive(ends: &mut [Endpoint], mut done: impl FnMut(&mut [Endpoint]) -> bool) {
     let clock = ends[0].clock();
     let until = clock.now() + PATIENCE;
@@ -88,13 +89,13 @@ pub(crate) fn drive(ends: &mut [Endpoint], mut done: impl FnMut(&mut [Endpoint])
     }
 }
 
-/// Turns all of them for so long.
+/// Drives all endpoints for a span of time.
 pub(crate) fn run_for(ends: &mut [Endpoint], span: Span) {
     let until = ends[0].clock().now() + span;
     drive(ends, |ends| ends[0].clock().now() >= until);
 }
 
-/// Bytes that say where they are and of which message.
+/// Returns bytes that depend on their offset and, through `salt`, on the message.
 pub(crate) fn bytes(salt: u64, len: usize) -> Bytes {
     let salt = rackweave_core::rng::mix(salt);
     (0..len as u64).map(|i| (i * 7 + i / 251 + (salt >> (i % 8 * 8))) as u8).collect()

@@ -1,6 +1,6 @@
-//! The fault schedules of the transports' own tests, in the real world: endpoints behind a relay that loses,
-//! doubles, delays, reorders and damages datagrams, hosts that restart or are cut off. Each message is
-//! delivered once and whole, or fails with a reason.
+//! The fault schedules of the transports' own tests on real sockets: endpoints are connected by a relay that loses,
+//! duplicates, delays, reorders and damages datagrams, and hosts restart or are cut off. Each message is delivered
+//! exactly once and completely, or fails with a reason.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -18,7 +18,7 @@ use rackweave_transport::TransportConfig;
 use rackweave_transport::testkit::{Fates, Faults, Schedule};
 use relay::Relay;
 
-/// One schedule with one transport.
+/// One fault schedule with one transport.
 struct World {
     name: String,
     transport: TransportConfig,
@@ -28,7 +28,7 @@ struct World {
     hosts: Vec<Endpoint>,
     rng: Rng,
     fates: Fates,
-    /// Which bytes a message has: by sender, receiver and id.
+    /// The content of each message, by sender, receiver and id.
     contents: BTreeMap<(u32, u32, MessageId), (u64, usize)>,
     number: u64,
     step: u64,
@@ -85,7 +85,7 @@ impl World {
         if self.schedule.restarts >> self.step & 1 == 1 {
             self.take_events();
             let at = self.relay.hosts[host as usize];
-            // The old one's socket goes first.
+            // The socket of the old endpoint must be closed first.
             self.hosts[host as usize] = self.endpoint(host, local());
             self.hosts[host as usize] = self.endpoint(host, at);
             self.fates.restarted(host);
@@ -99,12 +99,12 @@ impl World {
     fn take_events(&mut self) {
         for host in 0..self.schedule.hosts {
             while let Some(event) = self.hosts[host as usize].poll_event() {
-                let told = match event {
+                let context = match event {
                     Event::Message { peer, id, kind, bytes: found } => {
                         self.check_content(host, peer.0, id, kind, &found);
                         let len = found.len() as u64;
                         if kind == Kind::Request {
-                            // Refused if its client has begun anew and the transport knows it.
+                            // The transport refuses it if the client has restarted and the transport knows that.
                             let _ = self.hosts[host as usize].respond(peer, id, found);
                         }
                         Told::Delivered { peer, id, bytes: len, kind }
@@ -114,7 +114,7 @@ impl World {
                     Event::PeerRestarted { .. } => continue,
                     other => panic!("{}: {other:?}", self.name),
                 };
-                if let Err(error) = self.fates.record_event(HostId(host), &told) {
+                if let Err(error) = self.fates.record_event(HostId(host), &context) {
                     panic!("{}: {error}", self.name);
                 }
             }
@@ -130,7 +130,7 @@ impl World {
         assert!(*found == bytes(number, len), "{}: {key:?} has other bytes", self.name);
     }
 
-    /// Whether everything has ended.
+    /// Drives everything once, and returns whether all messages have ended.
     fn turn(&mut self) -> bool {
         let now = self.clock.now();
         self.step(now);

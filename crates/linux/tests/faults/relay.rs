@@ -11,10 +11,10 @@ use rackweave_wire::overlay;
 
 use crate::common::local;
 
-/// A datagram on its way: when it arrives, in which order, to whom, with what.
+/// A datagram in flight: its time of arrival, its order, its receiver, and its content.
 type Flying = Reverse<(Time, u64, u32, u8, Vec<u8>)>;
 
-/// All hosts send to its one socket, and get from there.
+/// A relay with one socket, through which all hosts send and receive.
 pub(crate) struct Relay {
     pub(crate) socket: UdpSocket,
     received: ReceiveBatch,

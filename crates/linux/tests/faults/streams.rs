@@ -1,5 +1,5 @@
-//! Streams under faults: what is read is what was written, in order, and each stream ends at both ends,
-//! well or with a reason.
+//! Streams under faults: the bytes read are those written, in order, and each stream ends at both ends, normally or
+//! with a reason.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use rackweave_transport::testkit::Faults;
 use crate::common::{PATIENCE, local, transports};
 use crate::relay::Relay;
 
-/// The byte at a place of a direction.
+/// Returns the byte at an offset of a direction.
 fn byte(id: MessageId, at: u64) -> u8 {
     (rackweave_core::rng::mix(id.0) ^ at ^ at >> 8) as u8
 }
@@ -21,10 +21,10 @@ fn piece(id: MessageId, from: u64, len: u64) -> Bytes {
     (from..from + len).map(|at| byte(id, at)).collect()
 }
 
-/// One end of a stream.
+/// The test's state of one end of a stream.
 #[derive(Debug, Default)]
 struct End {
-    /// Its application knows of it.
+    /// Whether its application knows of the stream.
     open: bool,
     cancelled: bool,
     closed: u32,
@@ -50,7 +50,7 @@ struct World {
     relay: Relay,
     hosts: [Endpoint; 2],
     rng: Rng,
-    /// By their names; the end at host 0, which opens them all, and the one at host 1.
+    /// The two ends of each stream: at host 0, which opens all of them, and at host 1.
     streams: BTreeMap<MessageId, [End; 2]>,
     steps: u32,
 }
@@ -73,7 +73,8 @@ impl World {
         Self { name, clock, begun, relay, hosts, rng, streams: BTreeMap::new(), steps: 0 }
     }
 
-    /// Something at random at both ends of each stream; in the end, all is written and read to its end.
+    /// Performs a random action at both ends of each stream. After the last round, everything is written and read to
+    /// the end.
     fn act(&mut self) {
         let chaos = self.steps < 200;
         self.steps += 1;
@@ -116,23 +117,23 @@ impl World {
     fn take_events(&mut self) {
         for host in 0..2 {
             while let Some(event) = self.hosts[host].poll_event() {
-                let told = format!("{}: h{host}: {event:?}", self.name);
+                let context = format!("{}: h{host}: {event:?}", self.name);
                 let (Event::Opened { id, .. }
                 | Event::Readable { id, .. }
                 | Event::Written { id, .. }
                 | Event::Closed { id, .. }
                 | Event::Failed { id, .. }) = event
                 else {
-                    panic!("{told}");
+                    panic!("{context}");
                 };
                 let ends = self.streams.get_mut(&MessageId(id.0 & !1)).expect("one of ours");
                 let written = ends[1 - host].written;
                 let finished = ends[1 - host].finished;
                 let end = &mut ends[host];
-                assert!(!end.is_over(), "{told}: {end:?}");
+                assert!(!end.is_over(), "{context}: {end:?}");
                 match event {
                     Event::Opened { .. } => {
-                        assert!(host == 1 && !end.open, "{told}");
+                        assert!(host == 1 && !end.open, "{context}");
                         end.open = true;
                     }
                     Event::Readable { pieces, end: last, .. } => {
@@ -173,7 +174,7 @@ impl World {
             end.turn().unwrap();
         }
         self.take_events();
-        // The server may never have heard of a stream that ended badly.
+        // The server may never have learnt of a stream that failed.
         let over = |ends: &[End; 2]| {
             ends[0].is_over() && (ends[1].is_over() || !ends[1].open && ends[0].closed == 0)
         };
@@ -184,16 +185,16 @@ impl World {
         for (id, ends) in &self.streams {
             let cancelled = ends.iter().any(|end| end.cancelled);
             for end in ends {
-                let told = format!("{}: {id}: {ends:?}", self.name);
-                assert!(end.closed as usize + end.failed.len() <= 1, "{told}");
+                let context = format!("{}: {id}: {ends:?}", self.name);
+                assert!(end.closed as usize + end.failed.len() <= 1, "{context}");
                 for reason in &end.failed {
                     let possible = match reason {
                         FailReason::Cancelled => cancelled,
-                        // Who gives up tells the other end that it knows nothing of it any more.
+                        // An end that gives up tells the other that the stream no longer exists.
                         FailReason::PeerSilent | FailReason::PeerForgot => true,
                         FailReason::Deadline | FailReason::HostCrashed => false,
                     };
-                    assert!(possible, "{told}");
+                    assert!(possible, "{context}");
                 }
             }
         }

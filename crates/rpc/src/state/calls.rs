@@ -16,15 +16,15 @@ use crate::trailer::{self, Status};
 
 /// Options of a call.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct CallOptions {
     pub(crate) peer: Peer,
     pub(crate) kind: Kind,
     pub(crate) bytes: Bytes,
     /// `None`: the node's default deadline.
     pub(crate) deadline: Option<Duration>,
-    /// It may be executed again by a restarted server.
+    /// Whether it may be executed a second time by a restarted server.
     pub(crate) idempotent: bool,
-    /// It may wait for room.
+    /// Whether it may wait for room.
     pub(crate) waits: bool,
 }
 
@@ -33,13 +33,13 @@ pub(crate) struct Order {
 struct Entry {
     peer: Peer,
     kind: Kind,
-    /// Its message, once the endpoint has taken it.
+    /// The id of its message, once the endpoint has accepted it.
     id: Option<MessageId>,
-    /// Bytes to send, kept for a retry.
+    /// The bytes to send, kept for a retry.
     bytes: Option<Bytes>,
     idempotent: bool,
-    /// When it is retried.
-    again: Option<Time>,
+    /// The time of the next retry, if one is scheduled.
+    retry_at: Option<Time>,
     due: Time,
     deadline: Duration,
     done: oneshot::Sender<Outcome>,
@@ -60,7 +60,7 @@ pub(crate) struct Calls {
     next: u64,
     entries: FxHashMap<u64, Entry>,
     by_message: FxHashMap<(HostId, MessageId), u64>,
-    /// Calls that wait, first come, first served.
+    /// Calls that wait for room, in the order in which they were made.
     waiting: BTreeSet<u64>,
     /// Responses that wait; bounded by the number of admitted requests.
     answers: std::collections::VecDeque<Answer>,
@@ -78,40 +78,40 @@ impl Calls {
     }
 }
 
-/// Delay before an idempotent call is retried.
-const AGAIN: Duration = Duration::from_millis(50);
+/// The delay before an idempotent call is retried.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// There is no room now, but there will be.
+/// Returns whether an error means that there is no room now, but will be later.
 const fn is_full(error: SendError) -> bool {
     matches!(error, SendError::Full { .. } | SendError::Refused(Refused::Busy))
 }
 
 impl State {
-    /// Starts a call. Its token is for [`State::cancel_call`].
-    pub(crate) fn begin_call(
+    /// Starts a call. The token that it returns is for [`State::cancel_call`].
+    pub(crate) fn start_call(
         &mut self,
-        order: Order,
+        options: CallOptions,
         done: oneshot::Sender<Outcome>,
     ) -> Result<u64, CallError> {
         if let Some(error) = self.stopped() {
             return Err(error);
         }
-        let deadline = order.deadline.unwrap_or(self.config.deadline);
+        let deadline = options.deadline.unwrap_or(self.config.deadline);
         let due = self.after(deadline);
-        let bytes = match order.kind {
+        let bytes = match options.kind {
             Kind::Request => {
                 let left = u32::try_from(deadline.as_micros()).ok();
-                trailer::request(order.bytes, left)
+                trailer::request(options.bytes, left)
             }
-            _ => trailer::answer(order.bytes, Status::Answer),
+            _ => trailer::answer(options.bytes, Status::Answer),
         };
         let entry = Entry {
-            peer: order.peer,
-            kind: order.kind,
+            peer: options.peer,
+            kind: options.kind,
             id: None,
             bytes: Some(bytes),
-            idempotent: order.idempotent,
-            again: None,
+            idempotent: options.idempotent,
+            retry_at: None,
             due,
             deadline,
             done,
@@ -119,12 +119,12 @@ impl State {
         let token = self.calls.next;
         self.calls.next += 1;
         self.calls.entries.insert(token, entry);
-        // First come, first served.
+        // Calls that wait already come first.
         let sent = if self.calls.waiting.is_empty() { self.submit(token) } else { Ok(false) };
         match sent {
             Ok(true) => {}
             Ok(false)
-                if order.waits && self.calls.waiting.len() < self.config.max_waiting_calls =>
+                if options.waits && self.calls.waiting.len() < self.config.max_waiting_calls =>
             {
                 self.calls.waiting.insert(token);
             }
@@ -144,7 +144,7 @@ impl State {
         Ok(token)
     }
 
-    /// Passes a call to the endpoint. `false`: there is no room.
+    /// Passes a call to the endpoint; returns `false` if there is no room.
     fn submit(&mut self, token: u64) -> Result<bool, CallError> {
         let Some(entry) = self.calls.entries.get_mut(&token) else { return Ok(true) };
         let (peer, kind) = (entry.peer, entry.kind);
@@ -180,8 +180,8 @@ impl State {
             None => drop(self.calls.waiting.remove(&token)),
         }
         self.due.remove(&(entry.due, Due::Call(token)));
-        if let Some(at) = entry.again {
-            self.due.remove(&(at, Due::Again(token)));
+        if let Some(at) = entry.retry_at {
+            self.due.remove(&(at, Due::Retry(token)));
         }
         Some(entry)
     }
@@ -195,17 +195,17 @@ impl State {
         self.wakes.push(Wake::Call(entry.done, outcome));
     }
 
-    /// Cancels a call.
+    /// Cancels a call, so that its response is ignored.
     pub(crate) fn cancel_call(&mut self, token: u64) {
         let Some(entry) = self.take_call(token) else { return };
         if let Some(id) = entry.id {
-            self.take_back(entry.peer.host, id);
+            self.withdraw(entry.peer.host, id);
             self.room_made();
         }
     }
 
     /// Makes the transport forget a message.
-    fn take_back(&mut self, peer: HostId, id: MessageId) {
+    fn withdraw(&mut self, peer: HostId, id: MessageId) {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.cancel(peer, id);
         }
@@ -216,7 +216,7 @@ impl State {
         let (peer, id) = (entry.peer, entry.id);
         let error = CallError::Deadline { peer: peer.address, deadline: entry.deadline };
         if let Some(id) = id {
-            self.take_back(peer.host, id);
+            self.withdraw(peer.host, id);
         }
         self.end_call(token, Err(error));
     }
@@ -252,17 +252,18 @@ impl State {
         self.wake_blocked();
     }
 
-    /// Handles a response. `false`: it belongs to no call.
+    /// Fails the call with this message; returns `false` if the message belongs to no call.
     pub(super) fn fail_call(&mut self, peer: HostId, id: MessageId, error: &CallError) -> bool {
         let Some(&token) = self.calls.by_message.get(&(peer, id)) else { return false };
-        let at = self.after(AGAIN);
-        let again = matches!(error, CallError::PeerForgot { .. } | CallError::PeerSilent { .. });
+        let at = self.after(RETRY_DELAY);
+        let can_retry =
+            matches!(error, CallError::PeerForgot { .. } | CallError::PeerSilent { .. });
         match self.calls.entries.get_mut(&token) {
-            Some(entry) if entry.idempotent && again => {
+            Some(entry) if entry.idempotent && can_retry => {
                 entry.id = None;
-                entry.again = Some(at);
+                entry.retry_at = Some(at);
                 self.calls.by_message.remove(&(peer, id));
-                self.due.insert((at, Due::Again(token)));
+                self.due.insert((at, Due::Retry(token)));
             }
             _ => self.end_call(token, Err(error.clone())),
         }
@@ -283,7 +284,7 @@ impl State {
         for token in tokens {
             let Some(entry) = self.calls.entries.get(&token) else { continue };
             if entry.idempotent {
-                self.begin_anew(token);
+                self.retry_call(token);
                 continue;
             }
             let address = entry.peer.address;
@@ -295,9 +296,9 @@ impl State {
     }
 
     /// Retries a call under a new id.
-    pub(super) fn begin_anew(&mut self, token: u64) {
+    pub(super) fn retry_call(&mut self, token: u64) {
         let Some(entry) = self.calls.entries.get_mut(&token) else { return };
-        entry.again = None;
+        entry.retry_at = None;
         let peer = entry.peer.host;
         if let (Some(id), Some(endpoint)) = (entry.id.take(), &mut self.endpoint) {
             endpoint.cancel(peer, id);
@@ -324,7 +325,7 @@ impl State {
         self.calls.next = calls.next;
     }
 
-    /// Answers a request. `Ok(false)`: it waits for room, and `done` is notified.
+    /// Answers a request. `Ok(false)` means that the response waits for room, and that `done` is notified later.
     pub(crate) fn answer(
         &mut self,
         peer: Peer,

@@ -1,8 +1,8 @@
 //! A node's state under one lock: the endpoint, the waiting tasks, and the timers.
 //!
-//! A change turns the endpoint at once, under the lock, so a call leaves without waiting for
-//! another task. The driver's task turns it when packets arrive or a timer is due. No task waits with
-//! the lock held, and wakers run after it is released.
+//! A change drives the endpoint immediately, under the lock, so that a call is sent without waiting for another task.
+//! The driver's task does so when packets arrive or a timer expires. No task waits while it holds the lock, and wakers
+//! run after it is released.
 
 mod calls;
 mod requests;
@@ -27,8 +27,8 @@ use crate::driver::Timer;
 use crate::error::CallError;
 use crate::node::{Peer, Stats};
 
+pub(crate) use calls::CallOptions;
 use calls::Calls;
-pub(crate) use calls::Order;
 pub(crate) use requests::Arrived;
 use requests::Requests;
 pub(crate) use streams::StreamKey;
@@ -89,13 +89,13 @@ pub(crate) type Outcome = Result<Bytes, CallError>;
 pub(crate) enum Wake {
     Task(Waker),
     Call(oneshot::Sender<Outcome>, Outcome),
-    /// One server, since there is work.
+    /// One server, because work has arrived.
     Arrival,
-    /// All servers.
+    /// All servers, because the node has stopped.
     Stopped,
 }
 
-/// The locked state. Releasing it wakes the tasks that have something to learn.
+/// The locked state. Releasing it wakes the tasks whose calls or streams have changed.
 pub(crate) struct Locked<'a> {
     shared: &'a Shared,
     guard: Option<MutexGuard<'a, State>>,
@@ -130,13 +130,13 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// A timer.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
-    /// A call's deadline.
+    /// The deadline of a call.
     Call(u64),
-    /// The retry of a failed idempotent call.
-    Again(u64),
+    /// The retry of an idempotent call that failed.
+    Retry(u64),
     /// The limit for a stream without handles to end.
     Linger(StreamKey),
     /// The end of a shutdown's grace.
@@ -145,9 +145,9 @@ pub(crate) enum Due {
     Quiet,
 }
 
-/// Whether the node is stopping.
+/// The stages of a node's life.
 #[derive(Clone, Debug)]
-enum Life {
+enum Lifecycle {
     Running,
     /// New work is refused; outstanding work may finish.
     Closing,
@@ -157,10 +157,10 @@ enum Life {
     Ended(Option<Arc<io::Error>>),
 }
 
-/// See the [module](self).
+/// The state of a node; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct State {
-    /// `None` once the node has stopped.
+    /// The endpoint; `None` once the node has stopped.
     endpoint: Option<AnyEndpoint>,
     timer: Timer,
     /// When the timer fires.
@@ -168,13 +168,13 @@ pub(crate) struct State {
     config: NodeConfig,
     /// Unique among the nodes of the process.
     number: u32,
-    life: Life,
-    /// It is shutting down, and no work is outstanding.
+    life: Lifecycle,
+    /// Whether the node is shutting down and no work is outstanding.
     quiet: bool,
-    /// The endpoint has more to send: turn it again.
+    /// Whether the endpoint has more to send, so that another turn is due.
     dirty: bool,
     driver: Option<Waker>,
-    /// The driver must turn, even without an event.
+    /// Whether the driver's task must run a turn, even without an event.
     driver_due: bool,
     wakes: SmallVec<[Wake; 4]>,
     due: BTreeSet<(Time, Due)>,
@@ -188,7 +188,7 @@ pub(crate) struct State {
 /// responses: Homa's peers ask for that after some milliseconds.
 const QUIET: Duration = Duration::from_millis(30);
 
-/// Maximum of consecutive turns, since events may cause more to send.
+/// The largest number of consecutive turns, since events may cause more to be sent.
 const TURNS: u32 = 3;
 
 impl State {
@@ -200,7 +200,7 @@ impl State {
             streams: Streams::new(config.transport.credit_step()),
             config,
             number,
-            life: Life::Running,
+            life: Lifecycle::Running,
             quiet: false,
             dirty: false,
             driver: None,
@@ -216,9 +216,11 @@ impl State {
     /// The error for new work, if none is accepted.
     fn stopped(&self) -> Option<CallError> {
         match &self.life {
-            Life::Running => None,
-            Life::Closing => Some(CallError::NodeStopped(None)),
-            Life::Stopped(why) | Life::Ended(why) => Some(CallError::NodeStopped(why.clone())),
+            Lifecycle::Running => None,
+            Lifecycle::Closing => Some(CallError::NodeStopped(None)),
+            Lifecycle::Stopped(why) | Lifecycle::Ended(why) => {
+                Some(CallError::NodeStopped(why.clone()))
+            }
         }
     }
 
@@ -226,7 +228,9 @@ impl State {
         match &mut self.endpoint {
             Some(endpoint) => Ok(endpoint),
             None => Err(match &self.life {
-                Life::Stopped(why) | Life::Ended(why) => CallError::NodeStopped(why.clone()),
+                Lifecycle::Stopped(why) | Lifecycle::Ended(why) => {
+                    CallError::NodeStopped(why.clone())
+                }
                 _ => CallError::NodeStopped(None),
             }),
         }
@@ -278,7 +282,7 @@ impl State {
         }
     }
 
-    /// Turns the endpoint and distributes its events. `false`: packets remain to be received.
+    /// Runs a turn of the endpoint and distributes its events. Returns `false` if packets remain to be received.
     pub(crate) fn turn(&mut self) -> bool {
         let mut next = None;
         for _ in 0..TURNS {
@@ -291,7 +295,7 @@ impl State {
                     return true;
                 }
             };
-            self.streams.untold = 0;
+            self.streams.unreported = 0;
             while let Some(event) = self.endpoint.as_mut().and_then(AnyEndpoint::poll_event) {
                 self.on_event(event);
             }
@@ -301,7 +305,7 @@ impl State {
                 break;
             }
         }
-        if matches!(self.life, Life::Closing) && !self.quiet && self.is_idle() {
+        if matches!(self.life, Lifecycle::Closing) && !self.quiet && self.is_idle() {
             self.quiet = true;
             self.due.insert((self.after(QUIET), Due::Quiet));
         }
@@ -320,7 +324,7 @@ impl State {
         !more
     }
 
-    /// Makes the timer fire at this time at the latest.
+    /// Makes the timer fire at this time or earlier.
     fn arm(&mut self, at: Time) {
         if at < self.armed {
             self.armed = at;
@@ -389,8 +393,8 @@ impl State {
         }
     }
 
-    /// A restarted peer knows nothing of earlier work: it fails now, rather than being left to
-    /// the transport, which might restart it.
+    /// Fails the work that a restarted peer has lost. It would otherwise be left to the transport, which might restart
+    /// it.
     fn on_restart(&mut self, peer: HostId) {
         self.restart_calls(peer);
         self.restart_streams(peer);
@@ -410,7 +414,7 @@ impl State {
             self.due.pop_first();
             match due {
                 Due::Call(token) => self.call_expired(token),
-                Due::Again(token) => self.begin_anew(token),
+                Due::Retry(token) => self.retry_call(token),
                 Due::Linger(key) => self.drop_stream(key),
                 Due::Quiet if !self.is_idle() => self.quiet = false,
                 Due::Quiet | Due::Grace => return self.stop(None),
@@ -418,22 +422,23 @@ impl State {
         }
     }
 
-    /// A time on the endpoint's clock.
+    /// Returns the time on the endpoint's clock after this duration.
     fn after(&self, duration: Duration) -> Time {
         self.now().saturating_add(span(duration))
     }
 
-    /// Refuses new work, and stops when the rest has ended. `true`: it has, and the driver has ended.
+    /// Refuses new work, and stops when the outstanding work has ended. Returns `true` once it has stopped and the
+    /// driver has ended.
     pub(crate) fn close(&mut self) -> bool {
-        if matches!(self.life, Life::Running) {
-            self.life = Life::Closing;
+        if matches!(self.life, Lifecycle::Running) {
+            self.life = Lifecycle::Closing;
             let at = self.after(self.config.grace);
             self.due.insert((at, Due::Grace));
             self.refuse_waiting();
             self.wakes.push(Wake::Stopped);
             self.turn();
         }
-        matches!(self.life, Life::Ended(_))
+        matches!(self.life, Lifecycle::Ended(_))
     }
 
     /// Whether no work is outstanding.
@@ -444,13 +449,13 @@ impl State {
             && self.endpoint.as_ref().is_none_or(|endpoint| endpoint.memory().0 == 0)
     }
 
-    /// Stops at once and wakes all waiting tasks.
+    /// Stops immediately and wakes all waiting tasks.
     pub(crate) fn stop(&mut self, why: Option<io::Error>) {
         if self.endpoint.take().is_none() {
             return;
         }
         let why = why.map(Arc::new);
-        self.life = Life::Stopped(why.clone());
+        self.life = Lifecycle::Stopped(why.clone());
         let error = CallError::NodeStopped(why);
         self.due.clear();
         self.fail_all_calls(&error);
@@ -465,8 +470,8 @@ impl State {
     }
 
     pub(crate) fn set_ended(&mut self) {
-        if let Life::Stopped(why) = &self.life {
-            self.life = Life::Ended(why.clone());
+        if let Lifecycle::Stopped(why) = &self.life {
+            self.life = Lifecycle::Ended(why.clone());
         }
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rackweave_core::{HostId, MessageId, Time};
 use rustc_hash::FxHashSet;
 
-use super::{Life, State, StreamKey, Wake};
+use super::{Lifecycle, State, StreamKey, Wake};
 use crate::node::Peer;
 use crate::trailer::{self, Status};
 
@@ -17,7 +17,7 @@ pub(crate) enum Arrived {
         peer: HostId,
         id: MessageId,
         bytes: Bytes,
-        /// When its client gives up.
+        /// The time at which its client gives up.
         until: Time,
     },
     OneWay {
@@ -30,12 +30,12 @@ pub(crate) enum Arrived {
 /// Incoming work that has not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    /// Server handles.
+    /// The number of server handles.
     servers: usize,
     waiting: VecDeque<Arrived>,
-    /// Bytes of the waiting work.
+    /// The number of bytes of the waiting work.
     waiting_bytes: u64,
-    /// Requests that wait or are with the application.
+    /// Requests that wait for a server, or that the application has taken and not answered.
     known: FxHashSet<(HostId, MessageId)>,
 }
 
@@ -81,11 +81,11 @@ impl State {
         }
     }
 
-    /// Why nothing of this length can be accepted now.
+    /// Returns why nothing of this length can be accepted now; `None` if it can.
     fn refusal(&self, bytes: usize) -> Option<Status> {
         let requests = &self.requests;
         let held = requests.waiting_bytes.saturating_add(bytes as u64);
-        if !matches!(self.life, Life::Running) {
+        if !matches!(self.life, Lifecycle::Running) {
             Some(Status::Stopping)
         } else if requests.servers == 0 {
             Some(Status::NotServing)
@@ -149,8 +149,8 @@ impl State {
         }
     }
 
-    /// The next piece of work for a server; requests whose clients have given up are skipped.
-    /// `Err`: there will be no more.
+    /// Returns the next piece of work for a server, skipping requests whose clients have given up. `Err` means that no
+    /// more will come.
     pub(crate) fn next_arrived(&mut self) -> Result<Option<(Arrived, Peer)>, ()> {
         let (mut now, mut found) = (None, None);
         while let Some(arrived) = self.requests.waiting.pop_front() {
@@ -176,7 +176,7 @@ impl State {
             self.turn();
         }
         match found {
-            None if !matches!(self.life, Life::Running) => Err(()),
+            None if !matches!(self.life, Lifecycle::Running) => Err(()),
             found => Ok(found),
         }
     }
@@ -185,7 +185,7 @@ impl State {
         Peer { node: self.number, host, address: self.peer_addr(host) }
     }
 
-    /// Notifies a client that its request is not executed, or not answered.
+    /// Notifies a client that its request will not be executed, or not be answered.
     pub(crate) fn refuse(&mut self, host: HostId, id: MessageId, why: Status) {
         if !self.requests.known.remove(&(host, id)) {
             return;
@@ -194,11 +194,11 @@ impl State {
             self.counted.refused += 1;
         }
         let answer = trailer::answer(Bytes::new(), why);
-        // If the transport no longer knows it, its client no longer waits either.
+        // If the transport has forgotten the request, its client no longer waits.
         let _ = self.answer(self.peer(host), id, answer, None);
     }
 
-    /// Whether a request's client still waits, as far as is known.
+    /// Returns whether a request's client still waits, as far as this node knows.
     pub(crate) fn is_known(&self, host: HostId, id: MessageId) -> bool {
         self.requests.known.contains(&(host, id))
     }

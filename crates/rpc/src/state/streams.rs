@@ -59,16 +59,16 @@ impl StreamKey {
 struct Entry {
     /// Data that has arrived and has not been read.
     unread: VecDeque<Bytes>,
-    /// The peer has ended its direction.
+    /// Whether the peer has ended its direction.
     ended: bool,
-    /// The application has ended its direction.
+    /// Whether the application has ended its direction.
     finished: bool,
-    /// Both ends know that both directions have ended.
+    /// Whether both ends know that both directions have ended.
     closed: bool,
     error: Option<CallError>,
     reader: Option<Waker>,
     writer: Option<Waker>,
-    /// Its halves were dropped.
+    /// Whether the reading half was dropped.
     no_reader: bool,
     no_writer: bool,
     /// When it is reset, once it has no handles.
@@ -88,15 +88,15 @@ pub(crate) struct Streams {
     /// Writers that wait for the node's memory.
     blocked: Vec<StreamKey>,
     unread: u64,
-    /// Bytes read by applications since the endpoint was turned.
-    pub(super) untold: u64,
-    /// Bytes read before the peer's window is updated.
+    /// Bytes read by applications that the endpoint has not been informed of.
+    pub(super) unreported: u64,
+    /// The number of bytes that are read before the peer's window is updated.
     step: u64,
 }
 
 impl Streams {
     pub(super) fn new(step: u64) -> Self {
-        Self { entries: FxHashMap::default(), blocked: Vec::new(), unread: 0, untold: 0, step }
+        Self { entries: FxHashMap::default(), blocked: Vec::new(), unread: 0, unreported: 0, step }
     }
     pub(super) fn len(&self) -> usize {
         self.entries.len()
@@ -134,7 +134,7 @@ impl State {
         self.streams.entries.insert(key, Entry::default());
     }
 
-    /// The next bytes of a stream, at most `max`; `None`: it has ended.
+    /// Returns the next bytes of a stream, at most `max`; `None` if it has ended.
     pub(crate) fn poll_read(
         &mut self,
         cx: &Context<'_>,
@@ -172,13 +172,13 @@ impl State {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.consume(key.peer, key.receives(), bytes);
         }
-        self.streams.untold += bytes;
-        if self.streams.untold >= self.streams.step {
+        self.streams.unreported += bytes;
+        if self.streams.unreported >= self.streams.step {
             self.turn();
         }
     }
 
-    /// How many bytes may be written now: at least one.
+    /// Returns how many bytes may be written now: at least one.
     pub(crate) fn poll_room(
         &mut self,
         cx: &Context<'_>,
@@ -202,7 +202,7 @@ impl State {
         Poll::Pending
     }
 
-    /// Writes bytes after [`State::poll_room`] had room; with `end`, nothing follows. Pending: streams and
+    /// Writes bytes after [`State::poll_room`] had room. With `end`, nothing follows. It is pending while streams and
     /// calls together fill the node's memory.
     pub(crate) fn poll_write(
         &mut self,
@@ -396,7 +396,7 @@ impl State {
     }
 
     pub(super) fn on_closed(&mut self, peer: HostId, id: MessageId) {
-        // If both ends have opened streams with the same number, this is the one that has ended.
+        // If both ends have opened streams with the same number, the one that is closed here has ended.
         for client in [true, false] {
             let key = StreamKey::new(peer, id, client);
             if let Some(entry) = self.streams.entries.get_mut(&key)
@@ -414,7 +414,7 @@ impl State {
         }
     }
 
-    /// `false`: there is no such stream.
+    /// Fails a stream; returns `false` if it does not exist.
     pub(super) fn fail_stream(&mut self, peer: HostId, id: MessageId, error: &CallError) -> bool {
         for client in [true, false] {
             let key = StreamKey::new(peer, id, client);

@@ -93,7 +93,7 @@ async fn a_storm_of_cancelled_calls_leaves_nothing() {
             done.unwrap();
         }
         assert_eq!(here.stats().calls, 0, "{name}");
-        // It works as before.
+        // The node works as before.
         let answer = here.client().call(peer, bytes(1000)).deadline(PATIENCE).await;
         assert_eq!(answer.unwrap_or_else(|e| panic!("{name}: {e}")), reversed(1000));
         until_served(&there, name).await;
@@ -101,7 +101,7 @@ async fn a_storm_of_cancelled_calls_leaves_nothing() {
     }
 }
 
-/// What was cancelled is still executed, or forgotten.
+/// A cancelled request is either still executed or forgotten.
 async fn until_served(there: &Node, name: &str) {
     let waits = async {
         loop {
@@ -139,23 +139,23 @@ async fn a_deadline_ends_a_call_that_is_not_answered() {
                     break request;
                 }
                 Ok(other) => panic!("{name}: {other:?}"),
-                // Too much else to do: it was not there in time.
+                // The machine was too busy, and the call did not arrive in time.
                 Err(_) => limit *= 2,
             }
             assert!(limit < PATIENCE, "{name}: nothing arrives in time");
         };
         crate::common::until(|| request.time_left() == Some(Duration::ZERO)).await;
-        // Too late, and harmless.
+        // The answer is too late, which is harmless.
         let _ = request.respond("y").await;
         assert_eq!(here.stats().calls, 0);
     }
 }
 
 #[tokio::test]
-async fn nobody_there_is_an_error_within_the_deadline() {
+async fn an_absent_server_is_an_error_within_the_deadline() {
     for (name, transport) in transports() {
         let here = node(&transport);
-        // A port that was free a moment ago.
+        // No process uses this port, which was free a moment ago.
         let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let peer = here.peer(gone);
         let call = here.client().call(peer, "x").deadline(Duration::from_millis(300));
@@ -194,7 +194,7 @@ async fn refusals_say_why() {
     let client = here.client();
     assert_eq!(refusal(client.call(peer, "x").await), Refusal::NotServing);
     let server = there.server();
-    // Two wait, and no server takes them.
+    // Two requests wait, and no server takes them.
     let mut limit = Duration::from_millis(50);
     while there.stats().waiting_requests == 0 {
         client.call(peer, "1").deadline(limit).await.unwrap_err();
@@ -205,12 +205,12 @@ async fn refusals_say_why() {
     assert_eq!(refusal(client.call(peer, "3").await), Refusal::Full);
     client.send(peer, "dropped").await.unwrap();
     assert_eq!(there.stats().dropped_messages, 1);
-    // The first has waited for longer than its client did: it is left out.
+    // The first has waited longer than its client did, so it is skipped.
     let Some(Incoming::Request(second)) = server.next().await else { panic!() };
     assert_eq!(second.bytes(), "2");
     second.respond("two").await.unwrap();
     assert_eq!(waiting.await.unwrap().unwrap(), "two");
-    // Those that wait when the node shuts down, or the last server goes, are not executed.
+    // Requests that wait when the node shuts down, or when the last server is dropped, are not executed.
     let waiting = tokio::spawn(client.call(peer, "4").into_future());
     crate::common::until(|| there.stats().waiting_requests == 1).await;
     drop(server);
@@ -266,7 +266,7 @@ async fn calls_wait_for_room_in_their_order() {
     let transport = homa();
     let here = Node::bind(config(&transport).send_memory(250_000).max_waiting_calls(20)).unwrap();
     let there = Node::bind(config(&transport).send_memory(250_000)).unwrap();
-    // What comes waits.
+    // Incoming requests wait.
     let server = there.server();
     let peer = here.peer(there.local_addr());
     let client = here.client();
@@ -280,7 +280,7 @@ async fn calls_wait_for_room_in_their_order() {
     let error = client.call(peer, bytes(LEN)).without_waiting().await.unwrap_err();
     assert!(matches!(error, CallError::Full { calls: 20, .. }), "{error}");
     assert!(error.is_safe_to_retry());
-    // Cancelled while it waits.
+    // This call is cancelled while it waits.
     calls.spawn(client.call(peer, "never").deadline(Duration::from_millis(1)).into_future());
     tokio::spawn(reverse(server));
     while let Some(done) = calls.join_next().await {
@@ -314,7 +314,7 @@ async fn shutdown_waits_for_what_is_under_way() {
         ours.and(theirs).unwrap();
         let answer = call.await.unwrap();
         assert_eq!(answer.unwrap_or_else(|e| panic!("{name}: {e}")), "done");
-        // The port is free.
+        // The port is free after the shutdown.
         std::net::UdpSocket::bind(address).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Calls and streams through a switch that loses, damages, repeats and delays packets.
+//! Calls and streams through a switch that loses, damages, duplicates and delays packets.
 
 use crate::common::fabric::BadFabric;
 use crate::common::{PATIENCE, bytes, drained, reverse, reversed};

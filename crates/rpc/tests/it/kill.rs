@@ -1,4 +1,4 @@
-//! Servers that die and come back: processes of their own, which are killed.
+//! Server processes that are killed and restarted.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -11,10 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// Argument of the server's process: the transport's name and the address.
+/// The environment variable with the argument of the server process: the transport's name and the address.
 const ROLE: &str = "RACKWEAVE_RPC_TEST_SERVER";
 
-/// For calls that are under way when their server is killed: it must have got them before.
+/// The deadline of calls that are outstanding when their server is killed. The server must have received them before.
 const KILLED_CALL: Duration = Duration::from_secs(8);
 
 /// A server that is killed when this is dropped.
@@ -43,7 +43,7 @@ impl Drop for Server {
     }
 }
 
-/// Not a test: the server, when this program is started as one.
+/// Not a test: this is the server, when this program is started as one.
 #[tokio::test]
 async fn server_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -55,14 +55,14 @@ async fn server_process() {
     let mut kept = Vec::new();
     while let Some(incoming) = server.next().await {
         match incoming {
-            // Never answered.
+            // This request is never answered.
             Incoming::Request(request) if request.bytes().starts_with(b"hold") => {
                 kept.push(request);
             }
             Incoming::Request(request) if request.bytes().starts_with(b"held") => {
                 request.respond(kept.len().to_string()).await.unwrap();
             }
-            // Answered by the second life only.
+            // Only the restarted server answers this request.
             Incoming::Request(request) if request.bytes().starts_with(b"pid") => {
                 let pid = std::process::id().to_string();
                 request.respond(pid).await.unwrap();
@@ -80,8 +80,8 @@ async fn server_process() {
     }
 }
 
-/// Nobody else's, now and later: an address of loopback by this process and its calls, and a port that the
-/// system gives to nobody by itself.
+/// Returns an address that no other process uses, now or later: a loopback address that depends on this process and the
+/// call, and a port that the system never assigns by itself.
 fn own_address() -> SocketAddr {
     static CALLS: AtomicU8 = AtomicU8::new(0);
     let [_, high, middle, low] = std::process::id().to_be_bytes();
@@ -103,7 +103,7 @@ async fn until_held(client: &Client, peer: Peer, count: usize) {
     timeout(PATIENCE, waits).await.unwrap();
 }
 
-/// The server's process id, once it is up.
+/// Returns the server's process id, once it is running.
 async fn pid(client: &Client, peer: Peer) -> String {
     let waits = async {
         loop {
@@ -127,13 +127,13 @@ async fn a_killed_server_is_an_error_within_the_deadline_and_a_new_one_serves_ag
             let (client, peer) = (here.client(), here.peer(address));
             let first = pid(&client, peer).await;
 
-            // Killed, and not restarted.
+            // The server is killed and not restarted.
             let call = tokio::spawn(client.call(peer, "hold").deadline(KILLED_CALL).into_future());
             until_held(&client, peer, 1).await;
             server.kill();
             let began = Instant::now();
             let error = timeout(PATIENCE, call).await.unwrap().unwrap().unwrap_err();
-            // The kernel reports at once that the process has ended.
+            // The kernel reports immediately that the process has ended.
             let clear = matches!(
                 error,
                 CallError::Deadline { .. }
@@ -144,12 +144,12 @@ async fn a_killed_server_is_an_error_within_the_deadline_and_a_new_one_serves_ag
             assert!(clear, "{name}: {error}");
             assert!(!error.is_safe_to_retry());
 
-            // A new one at the same place.
+            // A new server starts at the same address.
             let mut server = Server::start(name, address);
             let second = pid(&client, peer).await;
             assert_ne!(first, second, "{name}");
 
-            // Killed and restarted in mid-call.
+            // The server is killed and restarted in the middle of a call.
             let hold = client.call(peer, "hold").deadline(PATIENCE * 2);
             let hold = tokio::spawn(hold.into_future());
             let again = client.call(peer, "hold again").idempotent().deadline(KILLED_CALL);
@@ -186,7 +186,7 @@ async fn a_call_that_may_be_made_again_is_answered_by_the_next_life() {
             let mut server = Server::start(name, address);
             let first = pid(&client, peer).await;
             server.kill();
-            // Sent to a server that is down, and retried when it is back.
+            // The call is sent while the server is down, and retried when it has restarted.
             let call = client.call(peer, "pid").idempotent().deadline(PATIENCE);
             let call = tokio::spawn(call.into_future());
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -214,7 +214,7 @@ async fn a_killed_server_fails_its_streams() {
             stream.read_exact(&mut back).await.unwrap();
             server.kill();
             let _server = Server::start(name, address);
-            // Writing goes on until the failure is known.
+            // The client keeps writing until it learns of the failure.
             let failed = async {
                 loop {
                     if let Err(error) = stream.write_all(b"hello?").await {

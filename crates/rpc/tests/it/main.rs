@@ -1,5 +1,5 @@
-//! The library over real sockets. One binary, because each links everything once more; `big.rs`, which measures its process's
-//! memory, is another.
+//! Tests of the library over real sockets. They are one binary, because each links all dependencies; `big.rs`, which
+//! measures the memory of its process, is another.
 
 mod calls;
 mod common;

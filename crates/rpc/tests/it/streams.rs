@@ -16,7 +16,7 @@ async fn accept(server: &Server) -> Stream {
     }
 }
 
-/// Both ends of a stream, over which a byte has gone each way.
+/// Returns both ends of a stream on which one byte was sent in each direction.
 async fn connected(here: &Node, there: &Node) -> (Stream, Stream) {
     let server = there.server();
     let mut near = here.client().stream(here.peer(there.local_addr())).unwrap();
@@ -118,7 +118,7 @@ async fn who_does_not_read_stops_who_writes() {
         let piece = Bytes::from(bytes(50_000));
         let mut written = 0;
         loop {
-            // As much as this is always taken, however long that lasts.
+            // This much is always accepted, however long that takes.
             let goes_on = written <= 1 << 20;
             let patience = if goes_on { PATIENCE } else { Duration::from_millis(300) };
             if timeout(patience, near.write_chunk(piece.clone())).await.is_err() {
@@ -130,11 +130,11 @@ async fn who_does_not_read_stops_who_writes() {
         }
         let held = there.stats().unread_bytes + here.stats().sending_bytes;
         assert!(held < 16 << 20, "{name}: {held}");
-        // Others are not stopped.
+        // Other streams are not affected.
         let (mut other, mut its) = connected(&here, &there).await;
         other.write_all(b"x").await.unwrap();
         assert_eq!(its.read_u8().await.unwrap(), b'x');
-        // Reading slowly lets it continue. The piece that was being written may have arrived in part.
+        // Slow reading lets the writer continue. The piece that was being written may have arrived in part.
         let mut read = 0;
         while read < written {
             let chunk = timeout(PATIENCE, far.read_chunk()).await.unwrap().unwrap().unwrap();
@@ -151,7 +151,7 @@ async fn who_does_not_read_stops_who_writes() {
 
 #[tokio::test]
 async fn a_half_open_stream_lives_on() {
-    // All at the same time: each waits for long.
+    // The transports are tested at the same time, because each test waits for long.
     let mut tasks = JoinSet::new();
     for (name, transport) in streaming() {
         tasks.spawn(async move {
@@ -161,7 +161,7 @@ async fn a_half_open_stream_lives_on() {
             assert!(far.read_chunk().await.unwrap().is_none(), "{name}");
             let late = near.write_all(b"too late").await.unwrap_err();
             assert_eq!(late.kind(), ErrorKind::BrokenPipe, "{name}");
-            // Longer than the transports wait for a silent peer.
+            // The wait is longer than the transports wait for a silent peer.
             sleep(Duration::from_millis(2_500)).await;
             far.write_all(&bytes(100_000)).await.unwrap();
             far.shutdown().await.unwrap();
@@ -193,7 +193,7 @@ async fn what_is_dropped_half_written_is_an_error_there() {
         let error = far.write_chunk("x").await.unwrap_err();
         assert!(is_reset(&error), "{name}: {error}");
         drop(far);
-        // And the other way round.
+        // The same with the roles exchanged.
         let (mut near, far) = connected(&here, &there).await;
         far.reset();
         let error = timeout(PATIENCE, near.read_chunk()).await.unwrap().unwrap_err();
@@ -204,7 +204,7 @@ async fn what_is_dropped_half_written_is_an_error_there() {
     }
 }
 
-/// A reset segment of TCP does not say whether the peer has cancelled or knows nothing.
+/// A TCP reset does not distinguish a peer that has cancelled from one that has lost its state.
 fn is_reset(error: &CallError) -> bool {
     matches!(error, CallError::Reset { .. } | CallError::PeerForgot { .. })
 }
@@ -224,7 +224,7 @@ async fn what_is_dropped_after_shutdown_arrives() {
         drop(far);
         drained(&here).await;
         drained(&there).await;
-        // A writer that continues learns that its data is not read.
+        // A writer that continues gets an error, because its data is not read.
         let (mut near, mut far) = connected(&here, &there).await;
         near.shutdown().await.unwrap();
         drop(near);
@@ -247,7 +247,7 @@ async fn a_dropped_reader_does_not_stop_the_writer() {
         let (near, mut far) = connected(&here, &there).await;
         let (read, mut write) = near.split();
         drop(read);
-        // More than any window: it is thrown away.
+        // This is more than any window holds, and it is discarded.
         far.write_chunk(bytes(8 << 20)).await.unwrap();
         write.write_all(b"still here").await.unwrap();
         write.shutdown().await.unwrap();
@@ -263,14 +263,14 @@ async fn a_dropped_reader_does_not_stop_the_writer() {
 
 #[tokio::test]
 async fn a_stream_ends_at_its_deadline() {
-    // All at the same time: each waits for long.
+    // The transports are tested at the same time, because each test waits for long.
     let mut tasks = JoinSet::new();
     for (name, transport) in streaming() {
         tasks.spawn(async move {
             let (here, there) = (node(&transport), node(&transport));
             let server = there.server();
             let peer = here.peer(there.local_addr());
-            // The other end must know of it by then.
+            // The other end must have been notified by then.
             let limit = Duration::from_secs(2);
             let began = Instant::now();
             let mut near = here.client().stream_with_deadline(peer, limit).unwrap();
@@ -292,14 +292,14 @@ async fn a_stream_ends_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn nobody_to_take_a_stream() {
+async fn a_stream_without_a_server_is_reset() {
     for (name, transport) in streaming() {
         let (here, there) = (node(&transport), node(&transport));
         let mut near = here.client().stream(here.peer(there.local_addr())).unwrap();
         near.write_all(b"x").await.unwrap();
         let error = timeout(PATIENCE, near.read_chunk()).await.unwrap().unwrap_err();
         assert!(is_reset(&error), "{name}: {error}");
-        // One that was not used is of no concern to the other end.
+        // A stream that was not used does not concern the other end.
         drop(here.client().stream(here.peer(there.local_addr())).unwrap());
         drop(near);
         drained(&here).await;

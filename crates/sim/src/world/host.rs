@@ -80,7 +80,7 @@ impl<M: Model> Hosts<M> {
                 (None, None) => None,
             };
             if let Some(packet) = packet {
-                return Some(packet.of_instance(turn as u8));
+                return Some(packet.with_instance(turn as u8));
             }
         }
         None

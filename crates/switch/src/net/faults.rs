@@ -168,7 +168,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                 }
                 // Packets on the link are lost; they are dropped when they arrive.
                 let last = self.links[number].in_flight.back();
-                self.faults.on_links[number].lost_until = last.map(|packet| self.pool.at(packet));
+                self.faults.on_links[number].lost_until = last.map(|packet| self.pool.time(packet));
                 self.links[number].down = true;
             } else {
                 self.links[number].down = false;
@@ -206,7 +206,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         let number = link as usize;
         let rng = &mut self.faults.draws[number].rng;
-        let reason = if faults.lost_until.is_some_and(|until| self.pool.at(packet) <= until) {
+        let reason = if faults.lost_until.is_some_and(|until| self.pool.time(packet) <= until) {
             Some(DropReason::LinkDown)
         } else if rng.chance(faults.loss) {
             Some(DropReason::FaultLoss)

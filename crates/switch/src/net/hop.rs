@@ -20,7 +20,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let state = &mut self.links[link as usize];
         let packet = state.in_flight.pop(&self.pool)?;
         if let Some(next) = state.in_flight.front() {
-            self.events.push(self.pool.at(next), link);
+            self.events.push(self.pool.time(next), link);
         }
         let (to, special) = (state.to, state.special);
         self.counters.packet_hops += 1;
@@ -91,7 +91,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// As [`Self::route`], where programs are active: packets may be addressed to switches and groups too.
     #[inline]
     fn route_any(&mut self, number: u32, packet: PacketRef) {
-        match Destination::of(self.pool.get(packet).dst) {
+        match Destination::from_address(self.pool.get(packet).dst) {
             Destination::Host(_) => self.route(number, packet),
             Destination::Switch(switch) => match self.port_towards(number, switch) {
                 Some(port) => self.leave_by(number, port, packet),
@@ -252,7 +252,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             Admission::Queued => {}
             Admission::Marked => self.counters.ecn_marks += 1,
             Admission::Trimmed => self.counters.trims += 1,
-            Admission::ReturnedToSender(_) => self.counters.turned_back += 1,
+            Admission::ReturnedToSender(_) => self.counters.returned_to_sender += 1,
             Admission::Dropped(reason) => {
                 stats.drops += 1;
                 self.counters.drops[reason as usize] += 1;
@@ -335,7 +335,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             arrival = self.now;
             self.counters.clamped += 1;
         }
-        self.pool.set_at(packet, arrival);
+        self.pool.set_time(packet, arrival);
         let was_empty = state.in_flight.is_empty();
         state.in_flight.push(&mut self.pool, packet);
         let special = state.special;

@@ -547,7 +547,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         for link in links.clone() {
             if let Some(head) = link.in_flight.front() {
-                sum ^= self.pool.at(head).0 ^ u64::from(self.pool.get(head).dst.0);
+                sum ^= self.pool.time(head).0 ^ u64::from(self.pool.get(head).dst.0);
             }
             if let Some(next) = link.queue.front() {
                 sum ^= u64::from(self.pool.wire_bytes(next));
@@ -555,7 +555,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         for link in links {
             let Some(head) = link.in_flight.front() else { continue };
-            sum ^= self.pool.after(head).map_or(0, |next| self.pool.at(next).0);
+            sum ^= self.pool.after(head).map_or(0, |next| self.pool.time(next).0);
             let dst = self.pool.get(head).dst;
             let out = match link.to.switch() {
                 Some(switch) => self.switches[switch as usize].downlink(dst),

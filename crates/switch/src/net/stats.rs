@@ -28,7 +28,7 @@ pub struct Counters {
     /// Packets trimmed to their headers.
     pub trims: u64,
     /// Trimmed packets that were returned to their senders.
-    pub turned_back: u64,
+    pub returned_to_sender: u64,
     /// Packets damaged by a fault and forwarded, for the receiver to detect. (The others are among the drops.)
     pub corrupted: u64,
     /// Packets duplicated by a fault.

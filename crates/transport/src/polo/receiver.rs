@@ -129,7 +129,8 @@ impl Host {
     /// DATA.
     pub(super) fn handle_data(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
         let header = &packet.header;
-        let Body::Data { message_length, offset, len, window, driven, again } = header.body else {
+        let Body::Data { message_length, offset, len, window, driven, retransmit } = header.body
+        else {
             return Placement::Discard;
         };
         let is_packet = self.config.shared().is_packet(message_length, offset, len);
@@ -158,7 +159,7 @@ impl Host {
         incoming.missing -= fresh;
         incoming.limit = incoming.limit.max(number + 1);
         let mut back = u32::from(driven);
-        if !again {
+        if !retransmit {
             back += incoming.in_order(number, &self.config);
         }
         if !incoming.expects_some() {

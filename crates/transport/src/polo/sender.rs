@@ -157,7 +157,8 @@ impl Host {
             let offset = packet * self.config.max_payload;
             let len = self.config.max_payload.min(outgoing.length - offset) as u16;
             let (message_length, window) = (outgoing.length, outgoing.window as u16);
-            let body = Body::Data { message_length, offset, len, window, driven, again };
+            let body =
+                Body::Data { message_length, offset, len, window, driven, retransmit: again };
             let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
             let adjoint = (!outgoing.adjoint_sent && outgoing.next == outgoing.window).then(|| {
                 // Slide 8: it follows the first window, with high priority.

@@ -13,7 +13,7 @@ use super::{Body, DataStamps, GrantStamps, Header, packet_type, size};
 /// The header layouts: those of two versions of the kernel module, and an extension of the older one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// The current version's (2026).
+    /// The layout of the current version (2026).
     #[default]
     Head,
     /// The 2023 version's, on which Leverage Homa was built: DATA has its segment's length, entries of
@@ -24,19 +24,19 @@ pub enum Layout {
     Leverage,
 }
 
-/// Bit of `flags`: no response will follow. Ours, since Homa has only RPCs.
+/// Bit of `flags`: no response will follow. The bit is our extension, since Homa has only RPCs.
 const FLAG_ONE_WAY: u8 = 0x80;
-/// Bit of `flags` in a GRANT: `resend_all`. Ours, because [`Layout::Head`] has no field for it.
+/// Bit of `flags` in a GRANT: `resend_all`. The bit is our extension, because [`Layout::Head`] has no field for it.
 const FLAG_RESEND_ALL: u8 = 0x40;
 
-/// Number of entries in an ACK.
+/// The number of entries in an ACK.
 const ACK_ENTRIES: usize = 5;
 
 /// Priority 0's cutoff: the greatest value of the kernel's signed field.
 const NO_CUTOFF: u32 = i32::MAX as u32;
 
 impl Layout {
-    /// All layouts.
+    /// All layouts, in the order of their age from the newest.
     pub const ALL: [Self; 3] = [Self::Head, Self::Talk, Self::Leverage];
 
     /// The IP protocol number: IANA's 146 (since October 2024), an experimental one for the older version; an
@@ -50,7 +50,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of a DATA header.
+    /// Returns the length of a DATA header.
     #[must_use]
     pub const fn data_bytes(self) -> u32 {
         match self {
@@ -60,7 +60,7 @@ impl Layout {
         }
     }
 
-    /// Message bytes in a full packet of this MTU, over IPv4.
+    /// Returns the number of message bytes in a full packet of this MTU, over IPv4.
     #[must_use]
     pub const fn max_payload(self, mtu: u32) -> u32 {
         mtu.saturating_sub(rackweave_core::frame::IPV4 + self.data_bytes())
@@ -68,7 +68,7 @@ impl Layout {
 }
 
 impl Header {
-    /// Bytes of the header, without payload.
+    /// Returns the length of the header, without payload.
     #[must_use]
     pub const fn header_bytes(&self, layout: Layout) -> u32 {
         match (&self.body, layout) {
@@ -297,7 +297,7 @@ impl Header {
         let left = l4_bytes - header_bytes;
         let message_length = reader.u32()?;
         let incoming = reader.u32()?;
-        let (ack_id, ack_port, cutoff_version, retransmit, offset, said);
+        let (ack_id, ack_port, cutoff_version, retransmit, offset, claimed);
         match layout {
             Layout::Head => {
                 (ack_id, ack_port) = read_ack(layout, reader)?;
@@ -305,14 +305,14 @@ impl Header {
                 retransmit = reader.u8()? != 0;
                 reader.skip::<3>()?;
                 offset = reader.u32()?;
-                said = left;
+                claimed = left;
             }
             Layout::Talk | Layout::Leverage => {
                 cutoff_version = reader.u16()?;
                 retransmit = reader.u8()? != 0;
                 reader.skip::<1>()?;
                 offset = reader.u32()?;
-                said = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
+                claimed = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
                 (ack_id, ack_port) = read_ack(layout, reader)?;
             }
         }
@@ -320,9 +320,9 @@ impl Header {
         if layout == Layout::Leverage {
             stamps = DataStamps { sent_at: reader.u32()?, echo: reader.u32()? };
         }
-        let segment_length = match u16::try_from(said) {
-            Ok(length) if said <= left => length,
-            _ => return Err(Malformed::SegmentLength { said, left }),
+        let segment_length = match u16::try_from(claimed) {
+            Ok(length) if claimed <= left => length,
+            _ => return Err(Malformed::SegmentLength { claimed, left }),
         };
         Ok(Body::Data {
             message_length,
@@ -343,12 +343,12 @@ impl Header {
             Layout::Talk | Layout::Leverage => size::ACK_TALK,
         };
         reader.need("a Homa ACK", bytes as usize)?;
-        let said = reader.u16()?;
-        if usize::from(said) > ACK_ENTRIES {
-            return Err(Malformed::AckCount(said));
+        let claimed = reader.u16()?;
+        if usize::from(claimed) > ACK_ENTRIES {
+            return Err(Malformed::AckCount(claimed));
         }
         let mut others = [Id64::default(); 3];
-        let count = usize::from(said).min(others.len());
+        let count = usize::from(claimed).min(others.len());
         for id in &mut others[..count] {
             (*id, _) = read_ack(layout, reader)?;
         }

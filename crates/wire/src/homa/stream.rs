@@ -1,5 +1,5 @@
-//! The packets of streams. They are ours: neither the kernel module nor the talk on Leverage Homa publishes any.
-//! Their type codes are outside the module's range.
+//! The packets of streams. They are our extension: neither the kernel module nor the talk on Leverage Homa publishes
+//! any. Their type codes are outside the module's range.
 //!
 //! Offsets and lengths are modulo 2^32 in each direction.
 
@@ -15,7 +15,7 @@ pub mod packet_type {
     pub const STREAM: u8 = 0x20;
     /// Permission to send, and acknowledgement.
     pub const CREDIT: u8 = 0x21;
-    /// Requests retransmission.
+    /// A request for retransmission.
     pub const MISSING: u8 = 0x22;
     /// The stream has been closed or aborted.
     pub const RESET: u8 = 0x23;
@@ -32,12 +32,12 @@ pub mod flags {
     /// The client has received nothing from the server yet: `tag` is the time left until the deadline.
     pub const OPENING: u8 = 8;
     /// The payload is a retransmission.
-    pub const AGAIN: u8 = 16;
+    pub const RETRANSMIT: u8 = 16;
     /// Bits with a meaning; the others are sent as zero and not read.
-    pub const ALL: u8 = END | END_RECEIVED | ASK | OPENING | AGAIN;
+    pub const ALL: u8 = END | END_RECEIVED | ASK | OPENING | RETRANSMIT;
 }
 
-/// In [`Credit::priority`]: the sender chooses among the unscheduled levels.
+/// A value of [`Credit::priority`]: the sender chooses among the unscheduled levels.
 pub const UNSCHEDULED: u8 = u8::MAX;
 
 /// Credit and acknowledgement for the direction that the packet's sender receives.
@@ -186,7 +186,7 @@ impl Stream {
                 let len = reader.u16()?;
                 let cutoff_version = reader.u16()?;
                 if usize::from(len) > left {
-                    return Err(Malformed::SegmentLength { said: usize::from(len), left });
+                    return Err(Malformed::SegmentLength { claimed: usize::from(len), left });
                 }
                 Self::Data { offset, len, written, credit, cutoff_version, flags, tag }
             }
@@ -206,7 +206,7 @@ impl Stream {
                     0 => Reason::Closed,
                     1 => Reason::Cancelled,
                     2 => Reason::Deadline,
-                    // A reason of a later version.
+                    // The peer runs a later version with another reason.
                     _ => Reason::Unknown,
                 };
                 Self::Reset { reason, tag }
@@ -275,7 +275,7 @@ fn dump_flags(f: &mut fmt::Formatter<'_>, flags: u8) -> fmt::Result {
         (flags::END_RECEIVED, " end received"),
         (flags::ASK, " ask"),
         (flags::OPENING, " opening"),
-        (flags::AGAIN, " again"),
+        (flags::RETRANSMIT, " retransmit"),
     ];
     names
         .into_iter()

@@ -41,13 +41,13 @@ const CONTROL_BYTES: usize = 9;
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// The key with these bytes.
+    /// Creates the key from its bytes.
     #[must_use]
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Derives a key from a passphrase or the content of a key file. It is as hard to guess as that.
+    /// Derives a key from a passphrase or the content of a key file. The key is as hard to guess as these.
     #[must_use]
     pub fn derive(secret: &[u8]) -> Self {
         Self(blake3::derive_key("rackweave 2026 orca packets", secret))
@@ -91,7 +91,7 @@ pub struct Glance {
     pub verified: bool,
 }
 
-/// The length of a header, which is all that precedes the payload. `words` is that of [`encode_header`].
+/// Returns the length of a header: everything that precedes the payload. `words` is that of [`encode_header`].
 #[must_use]
 pub const fn header_bytes(header: &Header, words: u8, keyed: bool) -> u32 {
     let check = if keyed { 8 } else { 4 };
@@ -106,14 +106,14 @@ pub const fn header_bytes(header: &Header, words: u8, keyed: bool) -> u32 {
     }
 }
 
-/// The check of a packet whose payload consists of these pieces.
+/// Returns the check of a packet whose payload consists of these pieces.
 #[must_use]
 pub fn check(header: &Header, key: Option<&Key>, payload: &[&[u8]]) -> Check {
     let mut front = Vec::with_capacity(64);
     match header {
         Header::Data(data) => {
             put_front(data, key.is_some(), 0, &mut front);
-            // Kind, label and its length may change on the way. The description of a parity is covered.
+            // Kind, label and the label's length may change in transit. The description of a parity is covered.
             front.truncate(LABEL_AT);
             put_parity(data, &mut front);
             check_of(key, &front[1..], payload)
@@ -126,8 +126,8 @@ pub fn check(header: &Header, key: Option<&Key>, payload: &[&[u8]]) -> Check {
     }
 }
 
-/// Appends a packet's header. The pieces of `payload` follow it on the wire; they are read for the check, and not copied. A label
-/// takes `words` words, 1 to 4, and bits above are cut off.
+/// Appends a packet's header. The pieces of `payload` follow it on the wire; they are read for the check, and not
+/// copied. A label takes `words` words, 1 to 4; higher bits are truncated.
 pub fn encode_header(
     header: &Header,
     words: u8,
@@ -153,7 +153,7 @@ pub fn encode_relayed(data: &Data, words: u8, check: Check, out: &mut Vec<u8>) {
     put_parity(data, out);
 }
 
-/// Replaces the label of a data packet in place. False if the packet has no room for it.
+/// Replaces the label of a data packet in place. Returns false if the packet has no room for it.
 pub fn relabel(bytes: &mut [u8], labelled: Labelled, label: Label) -> bool {
     let Ok(Front { header: Header::Data(_), words, .. }) = Front::read(bytes) else { return false };
     let bits = 32 * u32::from(words);
@@ -249,7 +249,7 @@ impl Front {
                 }
                 let (end, header) = (reader.at(), Header::Control(control));
                 if end != bytes.len() {
-                    return Err(Malformed::SegmentLength { said: end, left: bytes.len() });
+                    return Err(Malformed::SegmentLength { claimed: end, left: bytes.len() });
                 }
                 return Ok(Self { header, words, check, check_at, end });
             }
@@ -266,7 +266,7 @@ impl Front {
         let end = reader.at();
         let left = bytes.len() - end;
         let len = u16::try_from(left)
-            .map_err(|_| Malformed::SegmentLength { said: left, left: usize::from(u16::MAX) })?;
+            .map_err(|_| Malformed::SegmentLength { claimed: left, left: usize::from(u16::MAX) })?;
         let header = Header::Data(Data {
             labelled,
             label: Label(label),
@@ -280,7 +280,7 @@ impl Front {
         Ok(Self { header, words, check, check_at, end })
     }
 
-    /// Whether the check is right. A keyed check needs the key.
+    /// Returns whether the check is correct. A keyed check needs the key.
     fn is_whole(&self, bytes: &[u8], key: Option<&Key>) -> bool {
         let after = match self.check {
             Check::Crc(_) => self.check_at + 4,
@@ -315,7 +315,7 @@ impl Check {
     }
 }
 
-/// The check over `front` and these pieces.
+/// Computes the check over `front` and these pieces.
 fn check_of(key: Option<&Key>, front: &[u8], pieces: &[&[u8]]) -> Check {
     let Some(Key(key)) = key else {
         let first = crc32c(0, front);

@@ -38,10 +38,10 @@ use rackweave_core::{HostId, MessageId, Slice};
 /// The UDP port of Orca's packets.
 pub const PORT: u16 = 6722;
 
-/// Orca's number in the overlay: [`crate::overlay::Kind::Group`].
+/// Orca's kind in the overlay; see [`crate::overlay::Kind::Group`].
 pub const KIND: u8 = 2;
 
-/// The IP multicast group of labelled packets. All agents are in it; switches forward by the label.
+/// The IP multicast group of labelled packets. All agents are members of it; switches forward by the label.
 pub const GROUP: [u8; 4] = [239, 255, 67, 22];
 
 /// The number of a multicast session, which its sender chooses at random. The authors' code has the 48-bit destination MAC
@@ -164,7 +164,7 @@ pub struct Gap {
 /// The reason why a host is not in a session, or a session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It left, or was asked to leave.
+    /// It left by its own decision or by request.
     Left,
     /// Its application does not take the data: it refused the invitation, or cannot store it.
     Refused,

@@ -96,7 +96,7 @@ fn labelled() -> impl Strategy<Value = Labelled> {
     prop_oneof![Just(Labelled::Pilot), Just(Labelled::Rack), Just(Labelled::Host)]
 }
 
-/// Data, the number of words for its label, and its payload.
+/// A data packet, the number of words of its label, and its payload.
 fn data() -> impl Strategy<Value = (Data, u8, Vec<u8>)> {
     let numbers = any::<(u128, u32, u64, bool, bool)>();
     let parity = any::<Option<(u8, u8, u8, u16)>>();
@@ -168,7 +168,7 @@ proptest! {
         let bytes = packet(data, words, key.as_ref(), &payload);
         let read = decode(&bytes, key.as_ref()).expect("it is as it was written");
         let relayed = Data { label: Label(u128::from(other)), labelled: to, ..data };
-        // Also with a label of a different length.
+        // The same with a label of another length.
         let mut again = Vec::new();
         encode_relayed(&relayed, 5 - words, read.check, &mut again);
         again.extend_from_slice(&bytes[read.payload.clone()]);
@@ -252,7 +252,7 @@ fn the_check_is_crc_32c_whatever_the_pieces() {
 }
 
 #[test]
-fn what_a_switch_reads_stands_where_the_layout_says() {
+fn fields_that_switches_read_are_at_their_documented_offsets() {
     let body = Body::SetActive { rack: 0x0102, agent: 7, epoch: 9 };
     let control = Control { from: HostId(3), to: HostId(4), session: Session(0), body };
     let mut bytes = Vec::new();

@@ -35,7 +35,7 @@ const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_EXPERIMENT: u8 = 253;
 
-/// Kind, length, experiment, message, its length, offset, message kind.
+/// The length of the mapping option: kind, length, experiment, message, its length, offset, message kind.
 const MAPPING_LENGTH: u8 = 2 + 2 + 8 + 4 + 4 + 1;
 
 // All options that one segment may carry fit the data offset.
@@ -44,14 +44,14 @@ const _: () = assert!(HEADER_BYTES + 4 + 3 * 8 + SYN_OPTION_BYTES <= MAX_HEADER_
 const _: () = assert!((MAPPING_LENGTH as u32).next_multiple_of(4) == MAPPING_BYTES);
 
 impl Header {
-    /// Length of the header with all its options, as in a capture.
+    /// Returns the length of the header with all its options, as in a capture.
     #[must_use]
     pub const fn header_bytes(&self) -> u32 {
         let mapping = if matches!(self.body, Body::Data { .. }) { MAPPING_BYTES } else { 0 };
         self.counted_bytes() + mapping
     }
 
-    /// Length of the header that counts on a simulated link: without the message mapping.
+    /// Returns the length of the header that counts on a simulated link: without the message mapping.
     #[must_use]
     pub const fn counted_bytes(&self) -> u32 {
         let syn = if self.flags & flags::SYN != 0 { SYN_OPTION_BYTES } else { 0 };
@@ -132,7 +132,7 @@ impl Header {
         let body = match options.mapping {
             Some(Mapping { message, message_length, offset, kind }) => {
                 let len = u16::try_from(payload)
-                    .map_err(|_| Malformed::SegmentLength { said: payload, left: 65_535 })?;
+                    .map_err(|_| Malformed::SegmentLength { claimed: payload, left: 65_535 })?;
                 Body::Data { message, message_length, offset, len, kind }
             }
             None if payload > 0 => return Err(Malformed::NoMapping(payload)),
@@ -142,7 +142,7 @@ impl Header {
     }
 }
 
-/// The number of valid blocks, given the number that a header claims.
+/// Returns the number of valid blocks, given the number that a header claims.
 const fn sack_count(count: u8) -> usize {
     if count > 3 { 3 } else { count as usize }
 }

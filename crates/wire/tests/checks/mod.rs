@@ -92,7 +92,7 @@ fn overlay_datagram(class: u8, bytes: &[u8]) {
         let ours = overlay::decode(&again, class).expect("what was encoded is decoded");
         return assert_eq!((ours.envelope, ours.packet), (read.envelope, None));
     };
-    assert_eq!((glance.ports, glance.path), (Ports::of(&packet), packet.header.path()));
+    assert_eq!((glance.ports, glance.path), (Ports::of_packet(&packet), packet.header.path()));
     let layout = match bytes[2] {
         253 => Layout::Talk,
         250 => Layout::Leverage,

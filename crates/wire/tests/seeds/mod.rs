@@ -8,7 +8,7 @@ use rackweave_wire::{
 
 const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 
-/// The target, name and bytes of each seed.
+/// Returns the target, name and bytes of each seed.
 pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
     let layouts = [(Layout::Head, "head"), (Layout::Talk, "talk"), (Layout::Leverage, "leverage")];
@@ -44,7 +44,7 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     seeds
 }
 
-/// A header for its own target, and in a frame.
+/// Returns a header for its own target, and within a frame.
 fn header_seeds<H: Codec + Into<Header>>(
     seeds: &mut Vec<(&'static str, String, Vec<u8>)>,
     target: &'static str,
@@ -187,13 +187,13 @@ fn polo_headers() -> Vec<(&'static str, polo::Header)> {
     use polo::Body;
     let header = |body| polo::Header { id: Id64::new(42), one_way: false, body };
     let (message_length, window) = (20_000, 12);
-    let data = |driven, again| Body::Data {
+    let data = |driven, retransmit| Body::Data {
         message_length,
         offset: 1460,
         len: 1460,
         window,
         driven,
-        again,
+        retransmit,
     };
     let adjoint = |timeout| Body::Adjoint { message_length, sent: 12, epoch: 3, window, timeout };
     let ack = |paused, tick| Body::AdjointAck { epoch: 4, paused, tick };
@@ -226,7 +226,7 @@ fn datagram_headers() -> Vec<(&'static str, datagram::Header)> {
     ]
 }
 
-/// A packet of each transport in the overlay, as sent and as trimmed by a switch, each after its traffic class.
+/// Returns a packet of each transport in the overlay, as sent and as trimmed by a switch, each after its traffic class.
 fn datagrams() -> Vec<(String, Vec<u8>)> {
     let headers: [(&str, Header, Layout); 7] = [
         ("homa_head", homa_headers()[0].1.into(), Layout::Head),
@@ -347,7 +347,7 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     ]
 }
 
-/// Every kind of Orca packet, and some invalid ones.
+/// Returns every kind of Orca packet, and some invalid ones.
 fn orca_packets() -> Vec<(&'static str, Vec<u8>)> {
     use orca::{Body, Data, Gap, Label, Labelled, Parity, Place, Reason, Session, Status};
     let place = Place { rack: 2, port: 5 };

@@ -196,13 +196,13 @@ fn phost_headers() -> impl Strategy<Value = phost::Header> {
 
 fn polo_headers() -> impl Strategy<Value = polo::Header> {
     let data = (any::<(u32, u32, u16, bool, bool)>(), 0..=65_000_u16).prop_map(
-        |((message_length, offset, window, driven, again), len)| polo::Body::Data {
+        |((message_length, offset, window, driven, retransmit), len)| polo::Body::Data {
             message_length,
             offset,
             len,
             window,
             driven,
-            again,
+            retransmit,
         },
     );
     let adjoint = any::<(u32, u32, u32, u16, bool)>().prop_map(

@@ -1,4 +1,4 @@
-//! Somebody between sender and receiver who cuts, doubles, holds back, replays and forges.
+//! An attacker between sender and receiver who truncates, duplicates, delays, replays and forges packets.
 
 use rackweave_wire::orca::{Body, Control, Data, Decoded, Header, Labelled, Parity};
 
@@ -9,9 +9,9 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 struct Forger {
     random: u64,
-    /// What has passed, to be replayed.
+    /// Packets that have passed, to be replayed.
     past: Vec<Vec<u8>>,
-    /// Packets of a hundred that suffer.
+    /// The percentage of packets that the attacker changes.
     percent: u64,
 }
 
@@ -24,8 +24,8 @@ impl Forger {
         (self.random >> 33) as usize
     }
 
-    /// A packet with other contents and the check of a sender without the key.
-    fn lie(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+    /// Returns a packet with other content, and with the check that a sender without the key would compute.
+    fn forge(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let Decoded { mut header, payload, .. } = orca_of(bytes)?;
         let mut payload = bytes[payload].to_vec();
         let number = self.next();
@@ -52,7 +52,7 @@ impl Forger {
         Some(forged)
     }
 
-    /// What goes on instead of a packet.
+    /// Returns the packets that are forwarded in place of a packet.
     fn pass(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         self.past.push(bytes.to_vec());
         let chance = self.next() as u64 % 100;
@@ -73,7 +73,7 @@ impl Forger {
                 changed.extend_from_slice(&[0xab; 7]);
                 vec![changed, whole]
             }
-            // Kind and label, which the check of data leaves out.
+            // Kind and label are not covered by the check of data.
             4 => {
                 changed[0] = changed[0] & 0xf0 | (number >> 8) as u8 & 0xf;
                 vec![changed, whole]
@@ -87,7 +87,7 @@ impl Forger {
                 let noise = |at: usize| (number >> (at & 15)) as u8 ^ at as u8;
                 vec![(0..number % 300).map(noise).collect(), whole]
             }
-            _ => self.lie(bytes).into_iter().chain([whole]).collect(),
+            _ => self.forge(bytes).into_iter().chain([whole]).collect(),
         }
     }
 }
@@ -96,10 +96,10 @@ fn orca_of(bytes: &[u8]) -> Option<Decoded> {
     rackweave_wire::orca::decode(bytes, None).ok()
 }
 
-/// What goes on instead of a packet.
+/// Returns the packets that are forwarded in place of a packet.
 type Pass = Box<dyn FnMut(&[u8]) -> Vec<Vec<u8>> + Send>;
 
-/// Somebody between, in both directions.
+/// A relay between sender and receiver, in both directions.
 struct Between {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -107,7 +107,7 @@ struct Between {
 }
 
 impl Between {
-    /// `pass` makes what passes packets of the sender (true), and of the receiver.
+    /// Starts the relay. `pass` creates the function for packets of the sender (true) and for those of the receiver.
     fn start(to: SocketAddr, pass: impl Fn(bool) -> Pass) -> Self {
         let bind = || Arc::new(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         let (front, back) = (bind(), bind());
@@ -138,7 +138,7 @@ impl Between {
         Self { address, stop, threads: threads.into() }
     }
 
-    /// One who forges; `past` is what has passed before.
+    /// Starts a relay that forges packets; `past` holds packets that were recorded earlier.
     fn forges(to: SocketAddr, seed: u64, percent: u64, past: &[Vec<u8>], record: &Record) -> Self {
         Self::start(to, |there| {
             let (past, record) = (past.to_vec(), Arc::clone(record));
@@ -156,7 +156,7 @@ impl Between {
     }
 }
 
-/// What has passed.
+/// The packets that were recorded, shared with the test.
 type Record = Arc<Mutex<Vec<Vec<u8>>>>;
 
 #[test]
@@ -168,7 +168,7 @@ fn with_a_key_a_forger_only_costs_time() {
     for (round, len) in [1_200_000, 900_000].into_iter().enumerate() {
         let name = format!("x{round}");
         let path = file(from.path(), &name, len);
-        // What was recorded of the first session is replayed in the second.
+        // Packets recorded in the first session are replayed in the second.
         let record = Record::default();
         let between = Between::forges(receiver.address, round as u64, 12, &past, &record);
         let mut engine = sender(secret);
@@ -195,7 +195,7 @@ fn without_a_key_a_forger_gets_nothing_wrong_delivered() {
         let view = send(&mut engine, source, &[between.address]);
         between.end();
         let place = receiver.folder.path().join("x");
-        // He may have it fail, and that is all.
+        // The attacker may make the transfer fail, but nothing more.
         assert!(place.exists() || completed(&view) == 0);
         if !place.exists() {
             assert_eq!(completed(&send_one(path.clone(), receiver.address)), 1);
@@ -211,7 +211,7 @@ fn an_invitation_that_is_replayed_in_mid_transfer_costs_time_only() {
     let from = tempfile::tempdir().unwrap();
     let path = file(from.path(), "x", 3_000_000);
     let source = || Box::new(Files::new(std::slice::from_ref(&path)).unwrap());
-    // A first session of the same files, which gets nowhere, for its first packet.
+    // A first session of the same files, which makes no progress, provides its first packet.
     let record = Record::default();
     let seen = Arc::clone(&record);
     let deaf = Between::start(receiver.address, |_| {
@@ -231,7 +231,7 @@ fn an_invitation_that_is_replayed_in_mid_transfer_costs_time_only() {
     engine.abort(session);
     deaf.end();
     let invitation = record.lock().unwrap()[0].clone();
-    // Again and again, but not for ever.
+    // The attack is repeated, but not forever.
     let between = Between::start(receiver.address, |there| {
         let (invitation, mut count) = (invitation.clone(), 0);
         Box::new(move |bytes| {
@@ -249,7 +249,7 @@ fn an_invitation_that_is_replayed_in_mid_transfer_costs_time_only() {
 }
 
 #[test]
-fn a_forged_farewell_or_completion_is_not_believed_with_a_key() {
+fn with_a_key_forged_byes_and_completions_are_ignored() {
     let secret = Some(&b"a secret of both"[..]);
     let receiver = Receiving::start(secret, None);
     let from = tempfile::tempdir().unwrap();
@@ -257,7 +257,8 @@ fn a_forged_farewell_or_completion_is_not_believed_with_a_key() {
     let (send_address, address) = channel();
     let (to, stop) = (receiver.address, Arc::new(AtomicBool::new(false)));
     let stopped = Arc::clone(&stop);
-    // Sits on the path from the sender, and adds packets that a forger without the key would send in its name.
+    // An attacker on the path from the sender injects packets that a forger without the key would send in the sender's
+    // name.
     let thread = std::thread::spawn(move || {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         send_address.send(socket.local_addr().unwrap()).unwrap();
@@ -272,7 +273,7 @@ fn a_forged_farewell_or_completion_is_not_believed_with_a_key() {
             }
             sender = Some(whose);
             let session = Session(u32::from_be_bytes(buffer[8..12].try_into().unwrap()));
-            let say = |body| Control { from: HostId(0), to: HostId(0), session, body };
+            let control = |body| Control { from: HostId(0), to: HostId(0), session, body };
             let end = Data {
                 labelled: Labelled::Host,
                 label: rackweave_wire::orca::Label(0),
@@ -284,7 +285,7 @@ fn a_forged_farewell_or_completion_is_not_believed_with_a_key() {
                 parity: None,
             };
             let said = [
-                Header::Control(say(Body::Bye { reason: rackweave_wire::orca::Reason::Left })),
+                Header::Control(control(Body::Bye { reason: rackweave_wire::orca::Reason::Left })),
                 Header::Data(end),
             ];
             for header in &said {

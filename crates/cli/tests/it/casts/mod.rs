@@ -1,4 +1,4 @@
-//! What tests of `rackweave cast` share.
+//! Helpers that tests of `rackweave cast` share.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -14,7 +14,7 @@ pub(crate) fn rackweave(args: &[&str]) -> Command {
     command
 }
 
-/// A receiver, and the address that it printed.
+/// A running receiver, and the address that it printed.
 pub(crate) struct Receiver {
     pub(crate) child: Child,
     pub(crate) address: String,
@@ -52,7 +52,7 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // Those that have ended have ended.
+        // Killing fails if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -6,7 +6,7 @@ pub(crate) mod racks;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// Limit of every wait; a loaded machine may be slow.
+/// The limit of every wait; a loaded machine may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 #[expect(clippy::disallowed_methods, reason = "a test waits for processes")]
@@ -27,13 +27,13 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// The value of a key in a process's `/proc/PID/status`.
+/// Returns the value of a key in a process's `/proc/PID/status`.
 pub(crate) fn status_of(pid: u32, key: &str) -> Option<String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()))
 }
 
-/// The processor time that a process has used: its progress, independent of the machine's load.
+/// Returns the processor time that a process has used. It measures progress independently of the machine's load.
 pub(crate) fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);

@@ -1,4 +1,4 @@
-//! Two racks and a spine between namespaces that a test makes and removes, with a process for each host.
+//! Two racks and a spine in network namespaces, which a test creates and removes, with one process per host.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::io::{BufRead as _, BufReader, Read};
@@ -12,38 +12,38 @@ use serde_json::Value;
 
 use super::{PATIENCE, until};
 
-/// Hosts 0 to 2 are a rack, 3 to 5 the other.
+/// Hosts 0 to 2 form one rack, hosts 3 to 5 the other.
 pub(crate) const HOSTS: u32 = 6;
 pub(crate) const SENDER: u32 = 0;
 pub(crate) const CONTROLLER: u32 = 1;
 
-/// The namespaces, and a folder for all files.
+/// The namespaces, and a directory for all files.
 pub(crate) struct World {
     pub(crate) network: Network,
     pub(crate) folder: tempfile::TempDir,
 }
 
-/// A process that is killed when it is no longer looked at, and its lines.
-pub(crate) struct Part {
+/// A process that is killed on drop, and the lines that it prints.
+pub(crate) struct Process {
     pub(crate) child: Child,
     pub(crate) stdout: Receiver<String>,
     pub(crate) stderr: Receiver<String>,
 }
 
 pub(crate) fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
-    let (tell, told) = channel();
+    let (lines, printed) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            // Nobody has to listen.
-            let _ = tell.send(line);
+            // Sending fails if the test no longer reads the lines.
+            let _ = lines.send(line);
         }
     });
-    told
+    printed
 }
 
-impl Part {
-    /// Waits for a line on standard error that begins so.
-    pub(crate) fn says(self, begin: &str) -> Self {
+impl Process {
+    /// Waits for a line on standard error with this prefix.
+    pub(crate) fn expect_line(self, begin: &str) -> Self {
         loop {
             let line = self.stderr.recv_timeout(PATIENCE).expect("it says so in time");
             if line.starts_with(begin) {
@@ -52,7 +52,7 @@ impl Part {
         }
     }
 
-    /// Waits for an event of a controller.
+    /// Waits for an event of a controller for which `what` is true.
     pub(crate) fn event(&self, what: impl Fn(&Value) -> bool) -> Value {
         loop {
             let line = self.stdout.recv_timeout(PATIENCE).expect("it happens in time");
@@ -69,9 +69,9 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for Process {
     fn drop(&mut self) {
-        // Those that have ended have ended.
+        // Killing fails if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -79,13 +79,13 @@ impl Drop for Part {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // A leftover is noticed by the next test.
+        // The next test would notice leftover namespaces.
         let _ = netns::remove(&format!("{}-", self.network.prefix));
     }
 }
 
 impl World {
-    /// `None`: it may not be made here.
+    /// Creates the namespaces; returns `None` if this process may not.
     pub(crate) fn make(test: &str) -> Option<Self> {
         Self::with_fabric(
             test,
@@ -93,7 +93,7 @@ impl World {
         )
     }
 
-    /// The same hosts, joined otherwise.
+    /// Creates the same hosts with another topology.
     pub(crate) fn with_fabric(test: &str, topology: &str) -> Option<Self> {
         let prefix = format!("rwl-{}-{test}", std::process::id());
         let (link, tcp) = (Rate(100_000_000), TcpSettings::default());
@@ -122,40 +122,40 @@ impl World {
         command
     }
 
-    pub(crate) fn start(&self, space: &str, args: &str) -> Part {
+    pub(crate) fn start(&self, space: &str, args: &str) -> Process {
         let mut child = self.command(space, args).spawn().unwrap();
         let stdout = lines(child.stdout.take().unwrap());
         let stderr = lines(child.stderr.take().unwrap());
-        Part { child, stdout, stderr }
+        Process { child, stdout, stderr }
     }
 
-    /// The switches in user space.
-    pub(crate) fn switch(&self) -> Part {
+    /// Starts the user-space switch.
+    pub(crate) fn switch(&self) -> Process {
         self.switch_with("")
     }
 
-    pub(crate) fn switch_with(&self, more: &str) -> Part {
+    pub(crate) fn switch_with(&self, more: &str) -> Process {
         let ports: Vec<String> =
             (0..HOSTS).map(|host| format!("--interface {}", switch_end(HostId(host)))).collect();
         let ports = ports.join(" ");
         let args = format!(
             "switch {ports} --fabric fabric.toml --program orca --controller {CONTROLLER}{more}"
         );
-        self.start(&self.network.switch(), &args).says("host 5")
+        self.start(&self.network.switch(), &args).expect_line("host 5")
     }
 
-    /// A process of `rackweave cast` on a host.
-    pub(crate) fn cast(&self, host: u32, args: &str) -> Part {
+    /// Starts `rackweave cast` on a host.
+    pub(crate) fn cast(&self, host: u32, args: &str) -> Process {
         let args = format!("cast {args} --fabric fabric.toml");
         self.start(&self.network.host(HostId(host)), &args)
     }
 
-    pub(crate) fn receiver(&self, host: u32) -> Part {
+    pub(crate) fn receiver(&self, host: u32) -> Process {
         let args = format!("receive --controller 10.0.0.{CONTROLLER} --once --dir r{host}");
-        self.cast(host, &args).says("receiving at")
+        self.cast(host, &args).expect_line("receiving at")
     }
 
-    pub(crate) fn send(&self, args: &str) -> Part {
+    pub(crate) fn send(&self, args: &str) -> Process {
         self.cast(SENDER, &format!("send big --spread labels {args}"))
     }
 

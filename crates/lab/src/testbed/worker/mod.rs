@@ -90,7 +90,7 @@ fn run(setup: &Setup) -> Result<(), String> {
     // wait for the switch: it comes first.
     let is_switch = setup.role == Role::Switch;
     // Hosts take turns as the kernel thinks fair: at a real-time priority one could make others wait for long.
-    if !is_switch || rackweave_linux::sys::go_first(SWITCH_PRIORITY).is_err() {
+    if !is_switch || rackweave_linux::sys::set_realtime_priority(SWITCH_PRIORITY).is_err() {
         let _ = rustix::process::setpriority_process(None, if is_switch { -15 } else { -10 });
         // Where the kernel shares processors out by session (autogroups), niceness counts inside one only.
         let _ = rustix::process::setsid();

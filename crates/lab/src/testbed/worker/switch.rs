@@ -107,7 +107,7 @@ fn summary(report: &Report, start: Span) -> SwitchEnd {
             drops: counters.drops,
             ecn_marks: counters.ecn_marks,
             trims: counters.trims,
-            turned_back: counters.turned_back,
+            returned_to_sender: counters.returned_to_sender,
             ..Counters::default()
         },
         queues: samples.map(since_load).collect(),

@@ -1,4 +1,4 @@
-//! Nodes behind a user-space switch on loopback, whose links lose, damage, repeat and delay packets.
+//! Nodes behind a user-space switch on loopback whose links lose, damage, duplicate and delay packets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rackweave_switch::config::{
     Topology,
 };
 
-/// A switch in a thread of its own, which ends with the test.
+/// A switch in a thread of its own, which stops when it is dropped.
 pub(crate) struct BadFabric {
     control: Arc<Control>,
     thread: Option<JoinHandle<Result<(), SwitchError>>>,
@@ -72,7 +72,7 @@ impl BadFabric {
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        // It does not answer while it waits for its turn.
+        // The switch does not answer while its thread is not scheduled.
         (0..30).find_map(|_| self.control.report()).expect("the switch runs").counters
     }
 }

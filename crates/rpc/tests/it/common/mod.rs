@@ -1,4 +1,4 @@
-//! Helpers of several tests.
+//! Helpers that several tests share.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod fabric;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rackweave_rpc::{Incoming, Node, NodeConfig, Rate, Server, Transport};
 
-/// Limit of every wait; a loaded machine may be slow.
+/// The limit of every wait; a loaded machine may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn transports() -> Vec<(&'static str, Transport)> {
@@ -63,7 +63,7 @@ pub(crate) fn reversed(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub(crate) async fn until(mut so: impl FnMut() -> bool) {
     let waits = async {
         while !so() {
@@ -73,7 +73,7 @@ pub(crate) async fn until(mut so: impl FnMut() -> bool) {
     tokio::time::timeout(PATIENCE, waits).await.expect("it should have come to this");
 }
 
-/// Waits until a node holds nothing any more.
+/// Waits until a node has no outstanding work.
 pub(crate) async fn drained(node: &Node) {
     until(|| {
         let stats = node.stats();

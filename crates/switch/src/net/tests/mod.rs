@@ -136,7 +136,7 @@ impl SwitchProgram for Scripted {
             BACK => Verdict::Forward(port),
             TO_NONE => Verdict::Replicate(PortSet::EMPTY),
             TO_NO_PORT => Verdict::Forward(Port(63)),
-            REPLICATE_NO_PORT => Verdict::Replicate(PortSet::of(Port(63))),
+            REPLICATE_NO_PORT => Verdict::Replicate(PortSet::single(Port(63))),
             _ => Verdict::Route,
         }
     }
@@ -393,7 +393,7 @@ fn no_slot_is_lost_under_faults() {
         assert!(drops[DropReason::FaultLoss as usize] > 50 && arrived > 300, "{counters:?}");
         assert_eq!(counters.corrupted > 0, case == 0, "{counters:?}");
         assert_eq!(drops[DropReason::Corrupted as usize] > 0, case > 0);
-        assert_eq!(counters.turned_back > 0, trim.is_some(), "{counters:?}");
+        assert_eq!(counters.returned_to_sender > 0, trim.is_some(), "{counters:?}");
     }
 }
 

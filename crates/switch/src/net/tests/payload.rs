@@ -45,7 +45,7 @@ impl SwitchProgram for Adder {
         packet: &mut Packet<Value>,
         payloads: &mut S,
     ) -> Verdict {
-        if Destination::of(packet.dst) != Destination::Switch(self.me) {
+        if Destination::from_address(packet.dst) != Destination::Switch(self.me) {
             return Verdict::Route;
         }
         if self.sum.is_none() {

@@ -227,7 +227,7 @@ impl Host {
         len: u64,
         again: Option<u8>,
     ) -> Packet<Header> {
-        let flags = if again.is_some() { flags::AGAIN } else { 0 };
+        let flags = if again.is_some() { flags::RETRANSMIT } else { 0 };
         let header = self.stream_header(now, slot, offset, len as u16, flags);
         let rpc = self.rpcs.get(slot);
         let (dst, id) = (rpc.host, rpc.id);

@@ -26,7 +26,7 @@ pub(super) fn write_line(
             (flags::END_RECEIVED, " end-received"),
             (flags::ASK, " ask"),
             (flags::OPENING, " opening"),
-            (flags::AGAIN, " again"),
+            (flags::RETRANSMIT, " again"),
         ];
         names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect::<String>()
     };

@@ -133,8 +133,9 @@ fn a_driven_message() {
 #[test]
 fn recovery_1_finds_a_gap() {
     let mut network = network::<Polo>(&small(), 2, US(1));
-    network.lose =
-        Some(|packet| matches!(packet.header.body, Body::Data { offset: 5_840, again: false, .. }));
+    network.lose = Some(|packet| {
+        matches!(packet.header.body, Body::Data { offset: 5_840, retransmit: false, .. })
+    });
     submit(&mut network, 0, 1, 1, 9 * 1_460, Kind::OneWay);
     network.run_until(at(MS(10)));
     assert_eq!(
@@ -178,7 +179,7 @@ fn recovery_1_finds_a_gap() {
 fn recovery_2_finds_silence() {
     let mut network = network::<Polo>(&small(), 2, US(1));
     network.lose = Some(|packet| {
-        matches!(packet.header.body, Body::Data { offset: 4_380.., again: false, .. })
+        matches!(packet.header.body, Body::Data { offset: 4_380.., retransmit: false, .. })
     });
     submit(&mut network, 0, 1, 1, 8 * 1_460, Kind::OneWay);
     network.run_until(at(MS(1)));

@@ -41,8 +41,8 @@ impl Subject for Polo {
     }
 
     fn data(length: u32, offset: u32, len: u16) -> Body {
-        let (driven, again) = (false, false);
-        Body::Data { message_length: length, offset, len, window: 12, driven, again }
+        let (driven, retransmit) = (false, false);
+        Body::Data { message_length: length, offset, len, window: 12, driven, retransmit }
     }
 
     fn any_body(rng: &mut Rng, number: fn(&mut Rng) -> u32) -> Body {
@@ -70,7 +70,7 @@ impl Subject for Polo {
                 len: if rng.chance(0.8) { 1_460 } else { rng.below(1_461) as u16 },
                 window: rng.next_u64() as u16,
                 driven: rng.chance(0.5),
-                again: rng.chance(0.2),
+                retransmit: rng.chance(0.2),
             },
         }
     }
@@ -84,9 +84,9 @@ impl Subject for Polo {
         let message = MessageId(packet.header.id.get());
         let mark = |set, text| if set { text } else { "" };
         let _ = match packet.header.body {
-            Body::Data { offset, len, driven, again, .. } => {
+            Body::Data { offset, len, driven, retransmit, .. } => {
                 let number = offset / Config::slides().max_payload;
-                let (driven, again) = (mark(driven, " driven"), mark(again, " again"));
+                let (driven, again) = (mark(driven, " driven"), mark(retransmit, " again"));
                 write!(text, "DATA {message} {number} +{len}{driven}{again}")
             }
             Body::Adjoint { sent, epoch, timeout, .. } => {

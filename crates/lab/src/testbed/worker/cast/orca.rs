@@ -231,7 +231,7 @@ impl Receiver {
         let (content, given, line) = (place.content.clone(), arrivals.clone(), place.line);
         let accept: Accept = Box::new(move |_| {
             let sink = content.sink(&given, line);
-            Decision::Take(Box::new(move || Ok(Box::new(sink) as Box<dyn Sink>)))
+            Decision::Accept(Box::new(move || Ok(Box::new(sink) as Box<dyn Sink>)))
         });
         let engine = engine(place, scheme, Some(accept))?;
         Ok(Self { engine, arrivals, receiving: false, next: None })

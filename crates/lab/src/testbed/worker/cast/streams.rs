@@ -142,7 +142,7 @@ impl Receiver {
         let take = move || {
             let sink = |_| Ok(Box::new(content.sink(&given, line)) as Box<dyn Sink>);
             // The sink reports what came, and the sender what did not.
-            let _ = baseline::take(&listener, |_| true, sink);
+            let _ = baseline::receive(&listener, |_| true, sink);
         };
         let thread = std::thread::Builder::new().name("cast".into());
         thread.spawn(take).map_err(failed)?;
