@@ -12,7 +12,8 @@ use rackweave_wire::Id64;
 use rackweave_wire::datagram::Header;
 
 use super::{Config, Host};
-use crate::testkit::{Faults, Network};
+use crate::testkit::Faults;
+use crate::tests::Network;
 
 const LINK: Rate = Rate::from_gbps(10);
 /// A full packet's payload.
@@ -22,7 +23,7 @@ fn network(config: &Config, hosts: u32) -> Network<Host> {
     config.check().expect("a sound configuration");
     let config = Arc::new(config.clone());
     let hosts = (0..hosts).map(|id| Host::new(HostId(id), Arc::clone(&config))).collect();
-    let mut network = Network::new(hosts, LINK, Span::from_us(1), 1);
+    let mut network = Network::new(hosts, LINK, Span::from_us(1));
     network.keep_packets = true;
     network
 }
@@ -175,8 +176,10 @@ proptest! {
         longest in 1_u64..40_000,
         restarts: u8,
     ) {
-        let mut network = network(&Config::default(), 3);
-        network.faults = Faults { loss, duplication, reordering, lateness: Span::from_ms(3) };
+        let faults = Faults { loss, duplication, reordering, lateness: Span::from_ms(3) };
+        let config = Arc::new(Config::default());
+        let hosts = (0..3).map(|id| Host::new(HostId(id), Arc::clone(&config))).collect();
+        let mut network = Network::with_faults(hosts, LINK, Span::from_us(1), seed, faults);
         let mut rng = Rng::stream(seed, 0, 0, "datagrams");
         let mut submitted = BTreeSet::new();
         let (mut restarted, mut number) = ([false; 3], 0);

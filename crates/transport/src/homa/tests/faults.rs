@@ -7,7 +7,7 @@ use rackweave_core::Span;
 
 use super::robust::any_header;
 use super::{Config, Host, LINK, PROFILES, packet, profile};
-use crate::common::chaos;
+use crate::tests::chaos;
 
 /// All profiles, and the kernel module's own way of repairing.
 fn config(which: usize) -> Config {

@@ -17,14 +17,14 @@ use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, DataStamps, Header};
 
 use super::{Config, Detection, Host, Leverage};
-use crate::testkit::Network;
+use crate::tests::Network;
 
 const LINK: Rate = Rate::from_gbps(10);
 
 fn network(config: &Config, hosts: u32, delay: Span) -> Network<Host> {
     let config = Arc::new(config.clone());
     let hosts = (0..hosts).map(|id| Host::new(HostId(id), Arc::clone(&config))).collect();
-    let mut network = Network::new(hosts, LINK, delay, 1);
+    let mut network = Network::new(hosts, LINK, delay);
     network.keep_packets = true;
     network
 }

@@ -7,7 +7,7 @@ use super::{Config, Host, LINK, at, id, network, submit};
 /// One packet there and a grant back, both with the delay: what `rtt_bytes` must cover.
 fn covering(delay: Span) -> Config {
     let packet = Config::sigcomm18(LINK, 1).framing().packet_wire_bytes(1442);
-    Config::sigcomm18(LINK, packet + 86 + 2 * LINK.bytes_in(delay) as u32)
+    Config::sigcomm18(LINK, 2 * (packet + 86) + 2 * LINK.bytes_in(delay) as u32)
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn a_message_on_an_idle_path_goes_back_to_back() {
                 let mut network = network(&config, 2, delay);
                 submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
                 assert!(network.run_until(at(Span::from_secs(1))));
-                let ideal = LINK.span_of(config.framing().message_wire_bytes(bytes)) + delay;
+                let ideal = network.ideal(bytes, config.framing());
                 let delivered =
                     Event::Delivered { peer: HostId(0), id: id(1), bytes, kind: Kind::OneWay };
                 let sent = Event::Sent { peer: HostId(1), id: id(1) };
@@ -43,7 +43,7 @@ fn a_request_and_its_response_take_both_ideal_times() {
         let mut network = network(&config, 2, delay);
         submit(&mut network, 0, 1, 1, bytes, Kind::Request);
         assert!(network.run_until(at(Span::from_secs(1))));
-        let one_way = LINK.span_of(config.framing().message_wire_bytes(bytes)) + delay;
+        let one_way = network.ideal(bytes, config.framing());
         let times: Vec<_> = network.events.iter().map(|(time, host, _)| (*time, host.0)).collect();
         let (there, back) = (Time::ZERO + one_way, Time::ZERO + one_way + one_way);
         assert_eq!(times[..2], [(there, 1), (back, 0)]);
@@ -60,6 +60,6 @@ fn a_window_below_the_round_trip_leaves_gaps() {
     let mut network = network(&config, 2, delay);
     submit(&mut network, 0, 1, 1, 100_000, Kind::OneWay);
     network.run_until(at(Span::from_secs(1)));
-    let ideal = LINK.span_of(config.framing().message_wire_bytes(100_000)) + delay;
+    let ideal = network.ideal(100_000, config.framing());
     assert!(network.events[0].0 > Time::ZERO + ideal * 2, "the time above is not always ideal");
 }

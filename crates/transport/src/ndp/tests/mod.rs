@@ -11,7 +11,7 @@ use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_wire::ndp::{Body, Header};
 
 use super::{Config, Ndp};
-use crate::common::suite::{LINK, Subject, exchange_suite};
+use crate::tests::suite::{LINK, Subject, exchange_suite};
 
 exchange_suite!(Ndp);
 

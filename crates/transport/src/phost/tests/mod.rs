@@ -10,7 +10,7 @@ use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_wire::phost::{Body, Header};
 
 use super::{Config, PHost};
-use crate::common::suite::{LINK, Subject, control_span, exchange_suite};
+use crate::tests::suite::{LINK, Subject, control_span, exchange_suite};
 
 exchange_suite!(PHost);
 

@@ -10,12 +10,15 @@ use rackweave_core::{Ecn, MessageId, Packet, Rng, Span};
 use rackweave_wire::polo::{Body, Header};
 
 use super::{Config, DriveOrder, Polo};
-use crate::common::suite::{Subject, exchange_suite};
+use crate::tests::suite::{LINK, Subject, exchange_suite};
 
 exchange_suite!(Polo);
 
 impl Subject for Polo {
     const COMPLETE: &str = "h1>h0 p7 COMPLETE 1";
+
+    /// An adjoint packet.
+    const OVERTAKING: Span = LINK.span_of(84);
 
     /// The protocol, and its variants.
     fn variants() -> Vec<Config> {

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use rackweave_core::Span;
 
 use super::chaos::forge;
-use crate::common::chaos;
 use crate::tcp::{Config, Host};
+use crate::tests::chaos;
 
 fn config(which: u8) -> Config {
     match which {

@@ -4,7 +4,8 @@
 use proptest::prelude::*;
 use rackweave_core::{Event, HostId, Kind, MessageId, Rate, Rng, Span, Time, Transport};
 
-use crate::testkit::{Fates, Faults, Network, Schedule};
+use super::Network;
+use crate::testkit::{Fates, Faults, Schedule};
 
 pub(crate) fn schedules() -> impl Strategy<Value = Schedule> {
     let faults = (0.0..0.4, 0.0..0.4, 0.0..0.9, 0_u64..3_000).prop_map(
@@ -36,8 +37,8 @@ pub(crate) fn run<T: Transport>(
     idle: impl Fn(&T) -> bool,
 ) -> Result<(), TestCaseError> {
     let hosts = (0..schedule.hosts).map(|id| new(HostId(id))).collect();
-    let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3), schedule.seed);
-    network.faults = schedule.faults;
+    let (link, delay) = (Rate::from_gbps(10), Span::from_us(3));
+    let mut network = Network::with_faults(hosts, link, delay, schedule.seed, schedule.faults);
     let mut rng = Rng::stream(schedule.seed, 0, 0, "schedule");
     let mut fates = Fates::default();
     // The number of events checked so far.
@@ -76,9 +77,10 @@ pub(crate) fn run<T: Transport>(
 /// A few percent of everything going wrong fails no message.
 pub(crate) fn moderate_faults_fail_nothing<T: Transport>(new: impl Fn(HostId) -> T) {
     let hosts = (0..5).map(|id| new(HostId(id))).collect();
-    let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3), 1);
-    network.faults =
+    let faults =
         Faults { loss: 0.02, duplication: 0.02, reordering: 0.5, lateness: Span::from_us(50) };
+    let (link, delay) = (Rate::from_gbps(10), Span::from_us(3));
+    let mut network = Network::with_faults(hosts, link, delay, 1, faults);
     for n in 1..=400 {
         let (from, to) = (n as u32 % 5, (n as u32 + 1 + n as u32 / 5 % 4) % 5);
         let kind = if n % 2 == 0 { Kind::Request } else { Kind::OneWay };
@@ -127,7 +129,7 @@ pub(crate) fn silent_peer<T: Transport>(
 ) {
     for gone_after_us in [0, 3, 10, 40, 200, 1_000] {
         let hosts = (0..2).map(|id| new(HostId(id))).collect();
-        let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3), 1);
+        let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3));
         network.respond = Some(|bytes| bytes / 2 + 1);
         for n in 1..=30 {
             let kind = if n % 2 == 0 { Kind::Request } else { Kind::OneWay };

@@ -1,0 +1,10 @@
+//! What the tests of all transports share: the network that they run on, and the suite that each of them passes.
+
+pub(crate) mod chaos;
+mod network;
+mod patient;
+pub(crate) mod stream_chaos;
+mod streams;
+pub(crate) mod suite;
+
+pub(crate) use network::{Network, fabric};
