@@ -94,9 +94,17 @@ pub struct Fates {
     delivered: BTreeSet<(u32, u32, MessageId)>,
     /// Hosts that have restarted.
     restarted: BTreeSet<u32>,
+    /// Lost packets are not repaired: what was sent need not have arrived.
+    loses: bool,
 }
 
 impl Fates {
+    /// Of a transport that repairs losses, or not.
+    #[must_use]
+    pub fn new(repairs: bool) -> Self {
+        Self { loses: !repairs, ..Self::default() }
+    }
+
     /// A host has submitted a message.
     pub fn submitted(&mut self, from: u32, to: u32, id: MessageId, kind: Kind) {
         self.submitted.insert((from, to, id), kind);
@@ -166,7 +174,7 @@ impl Fates {
             let ended = Self::ended(kind, fate);
             let over = ended == 1 || self.restarted.contains(&from);
             let once = fate.delivered <= 1 || self.restarted.contains(&to);
-            let arrived = fate.answered + fate.sent == 0 || fate.delivered > 0;
+            let arrived = fate.answered + fate.sent == 0 || fate.delivered > 0 || self.loses;
             if ended > 1 || fate.sent > 1 || !over || !once || !arrived {
                 return Err(format!("{from}>{to} {id}: {fate:?}"));
             }

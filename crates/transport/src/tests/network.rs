@@ -523,7 +523,10 @@ impl<T: Transport> Network<T> {
         let key = (host, peer, id);
         // The bytes of the last packet are stored before its events are read.
         let whole: Vec<_> = self.coverage.remove(&key).unwrap_or_default().iter().collect();
-        assert_eq!(whole, [0..bytes as u32], "{key:?} is not whole");
+        assert!(
+            whole.len() == 1 && whole[0] == (0..bytes as u32),
+            "{key:?} is not whole: {whole:?}"
+        );
         assert!(self.delivered.insert(key), "{key:?} is delivered twice");
         if let (Kind::Request, Some(respond)) = (kind, self.respond) {
             let bytes = respond(bytes);

@@ -5,7 +5,8 @@ use rackweave_core::{HostId, Kind, Span};
 use super::{Config, LINK, Ndp};
 use crate::ndp::Host;
 use crate::tests::Network;
-use crate::tests::suite::{at, events, id, network, submit, trace};
+use crate::tests::driven::trace;
+use crate::tests::suite::{at, events, id, network, submit};
 
 /// A window of three packets, so that pulls are soon seen.
 fn small() -> Config {

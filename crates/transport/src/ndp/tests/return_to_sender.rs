@@ -8,7 +8,8 @@ use rackweave_wire::ndp::{ANY_PATH, Body, Header};
 use super::{Config, LINK, Ndp};
 use crate::ndp::Host;
 use crate::tests::Network;
-use crate::tests::suite::{at, events, id, network, submit, trace};
+use crate::tests::driven::trace;
+use crate::tests::suite::{at, events, id, network, submit};
 
 fn small() -> Config {
     Config { initial_window: 3, ..Config::paper(LINK) }

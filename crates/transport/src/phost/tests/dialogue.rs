@@ -4,10 +4,11 @@ use rackweave_core::{HostId, Kind, Node as _, Packet, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::phost::Body;
 
-use super::{Config, LINK, PHost, Subject as _};
+use super::{Config, DrivenSubject as _, LINK, PHost};
 use crate::phost::Host;
 use crate::tests::Network;
-use crate::tests::suite::{at, events, id, network, submit, trace};
+use crate::tests::driven::trace;
+use crate::tests::suite::{at, events, id, network, submit};
 
 const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Kind, Span, Time};
 
-use super::{Config, LINK, PHost, Subject as _};
+use super::{Config, DrivenSubject as _, LINK, PHost};
 use crate::tests::suite::{at, control_span, deliveries, network, submit};
 
 #[test]

@@ -5,7 +5,8 @@ use rackweave_core::{HostId, Kind, Span, Time};
 use super::{Body, Config, Polo};
 use crate::polo::Host;
 use crate::tests::Network;
-use crate::tests::suite::{at, events, id, network, submit, trace};
+use crate::tests::driven::trace;
+use crate::tests::suite::{at, events, id, network, submit};
 
 /// A window of three packets, so that driving packets are soon seen.
 fn small() -> Config {

@@ -4,12 +4,13 @@ mod bottleneck;
 mod chaos;
 pub(super) mod delay;
 mod dialogue;
-mod faults;
 mod halves;
 mod pool;
 mod streams;
 
-use rackweave_core::{HostId, Kind, MessageId, Packet, Rate, Span, Time};
+use std::sync::Arc;
+
+use rackweave_core::{HostId, Kind, MessageId, Packet, Rate, Rng, Span, Time};
 use rackweave_switch::config::{FabricConfig, Topology};
 use rackweave_wire::tcp::{Body, Header, flags};
 
@@ -17,8 +18,75 @@ use crate::tcp::{Config, Host};
 use crate::testkit::Faults;
 use crate::tests;
 use crate::tests::fabric;
+use crate::tests::suite::{Expect, Limits, Subject, control_span, transport_suite};
 
 type Network = tests::Network<Host>;
+
+struct Tcp;
+
+transport_suite!(Tcp);
+
+impl Subject for Tcp {
+    type Config = Config;
+    type Host = Host;
+
+    /// A host holds a connection and the pool that it is in; the last acknowledgement may go before the response.
+    const EXPECT: Expect = Expect {
+        resets: false,
+        held_per_message: 2,
+        longest: Some(u32::MAX as u64),
+        overtaking: control_span(),
+        ..Expect::RELIABLE
+    };
+
+    fn variants() -> Vec<Config> {
+        let plain = Config { handshake: true, sack: false, ..Config::new_reno() };
+        vec![Config::tcp(), Config::dctcp(), plain]
+    }
+
+    /// With known sequence numbers, near which segments are forged.
+    fn limited(config: Config, limits: &Limits) -> Config {
+        let (max_connections, max_messages) = (limits.live, limits.live);
+        Config { max_connections, max_messages, initial_sequence: Some(7), ..config }
+    }
+
+    fn host(id: HostId, config: &Arc<Config>) -> Host {
+        Host::new(id, Arc::clone(config))
+    }
+
+    fn check(host: &Host, limits: Option<&Limits>) {
+        let Some(limits) = limits else { return };
+        let [control, data, submitted, _, strays, _] = host.backlog();
+        let most = limits.live as usize;
+        assert!(host.connections() <= limits.live && submitted <= most);
+        assert!(control <= most && data <= most && strays <= 256);
+    }
+
+    fn is_idle(host: &Host) -> bool {
+        host.backlog() == [0; 6]
+    }
+
+    fn held(host: &Host) -> usize {
+        host.connections() as usize + host.pools() + host.backlog().iter().sum::<usize>()
+    }
+
+    fn quiet_after(config: &Config) -> Span {
+        config.idle_timeout * 3
+    }
+
+    fn forge(rng: &mut Rng, from: HostId) -> Packet<Header> {
+        let mut packet = chaos::forge(rng, 7, &[5001 << 16 | 40_000]);
+        packet.src = from;
+        packet
+    }
+
+    /// Messages within the first window of a connection that needs no handshake.
+    fn back_to_back() -> (Vec<Config>, [Span; 3], Vec<u64>) {
+        let sizes = vec![1, 100, 1_460, 1_461, 9_329, 14_600];
+        let delays = [Span::ZERO, Span::from_us(2), Span::from_us(20)];
+        (vec![Config::tcp(), Config::dctcp()], delays, sizes)
+    }
+}
 
 /// Propagation delay from host to host, besides the times on their two links.
 const DELAY: Span = Span::from_us(10);

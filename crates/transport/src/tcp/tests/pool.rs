@@ -115,27 +115,6 @@ fn responses_return_on_the_connection_of_the_request() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused() {
-    let config = Config { max_messages: 2, ..Config::tcp() };
-    let mut net = network(2, &config, faithful);
-    let mut submit = |number, bytes, kind, response| {
-        let id = MessageId::request(number);
-        let id = if response { id.response() } else { id };
-        net.host_mut(0).submit(Time::ZERO, Submit { id, peer: HostId(1), bytes, kind })
-    };
-    assert_eq!(submit(1, 0, Kind::OneWay, false), Err(Refused::Empty));
-    let max = u64::from(u32::MAX);
-    assert_eq!(submit(1, max + 1, Kind::OneWay, false), Err(Refused::TooLong { max }));
-    assert_eq!(submit(1, 1, Kind::OneWay, true), Err(Refused::WrongId));
-    assert_eq!(submit(1, 1, Kind::Response, false), Err(Refused::WrongId));
-    assert_eq!(submit(1, 1, Kind::Response, true), Err(Refused::UnknownRequest));
-    assert_eq!(submit(1, 1, Kind::Request, false), Ok(()));
-    assert_eq!(submit(1, 1, Kind::Request, false), Err(Refused::DuplicateId));
-    assert_eq!(submit(2, 1, Kind::Request, false), Ok(()));
-    assert_eq!(submit(3, 1, Kind::Request, false), Err(Refused::Busy));
-}
-
-#[test]
 fn a_server_that_restarted_says_that_it_forgot() {
     let mut net = network(2, &Config::tcp(), faithful);
     send(&mut net, 0, 1, 1, 1000, Kind::OneWay);
