@@ -1,6 +1,4 @@
 //! Endpoints on loopback, turned by the test.
-#![allow(dead_code, reason = "each test uses some of it")]
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,6 +1,4 @@
 //! Run configurations with defaults, for tests of the real transports on simulated fabrics.
-#![allow(dead_code, reason = "each test file uses a part")]
-
 use std::sync::Arc;
 
 use rackweave_core::{HostId, Rate, Span, frame};

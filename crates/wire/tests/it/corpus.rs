@@ -1,8 +1,6 @@
 //! The fuzz targets' corpus, replayed without a fuzzer.
 
-mod checks;
-mod seeds;
-
+use crate::{checks, seeds};
 use std::fs;
 use std::path::PathBuf;
 
