@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cast::CastConfig;
 use crate::path::Path;
-use crate::report::number::short;
+use crate::report::number::{bytes, short};
 use crate::results::plain;
 use crate::scenario::{PointSpec, Scenario, host_link};
 
@@ -165,7 +165,7 @@ impl Explanation {
             (self.packet_hops, self.cpu_s, self.memory_bytes)
         {
             let cost = format!("{} packet-hops, {cpu:.1} s on one core", short(hops));
-            line("estimate", format!("{cost} and {:.0} MB of memory", memory / 1e6));
+            line("estimate", format!("{cost} and {} of memory", bytes(memory)));
         }
         lines.join("\n")
     }

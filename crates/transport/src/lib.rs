@@ -38,14 +38,14 @@ pub mod datagram;
 pub mod homa;
 mod machine;
 pub mod ndp;
-#[cfg(test)]
-mod patient_tests;
 pub mod phost;
 pub mod polo;
 mod profile;
 pub mod tcp;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
+#[cfg(test)]
+mod tests;
 
 pub use machine::{Machine, TransportConfig};
 pub use profile::Profile;

@@ -1,6 +1,6 @@
 //! Writes the seeds of the fuzz targets to `fuzz/corpus`. Run it after a change of a layout.
 
-#[path = "../tests/seeds/mod.rs"]
+#[path = "../tests/it/seeds/mod.rs"]
 mod seeds;
 
 use std::path::PathBuf;

@@ -1,18 +1,12 @@
 //! What transports share: lists and heaps by slot; and, of NDP, pHost and Polo, messages that are exchanges
 //! with a sender's and a receiver's half each, found by a peer's id.
 
-#[cfg(test)]
-pub(crate) mod chaos;
 mod driven;
 mod exchanges;
 mod finished;
 mod heap;
 mod list;
 mod parameters;
-#[cfg(test)]
-pub(crate) mod stream_chaos;
-#[cfg(test)]
-pub(crate) mod suite;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span};

@@ -1,38 +1,96 @@
 //! Tests of whole hosts.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use proptest::prelude::*;
 use rackweave_core::{
-    Event, HostId, Kind, MessageId, Node as _, Packet, Placement, Rate, Refused, Rng, Slice, Span,
-    Submit, Time, Transport,
+    Event, HostId, Kind, Node as _, Packet, Placement, Rate, Rng, Slice, Span, Submit, Time,
+    Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::datagram::Header;
 
 use super::{Config, Host};
-use crate::testkit::{Faults, Network};
+use crate::tests::Network;
+use crate::tests::suite::{Expect, Limits, Subject, at, id, transport_suite};
 
 const LINK: Rate = Rate::from_gbps(10);
 /// A full packet's payload.
 const FULL: u32 = 1_456;
 
+struct Datagram;
+
+transport_suite!(Datagram);
+
+impl Subject for Datagram {
+    type Config = Config;
+    type Host = Host;
+
+    const EXPECT: Expect = Expect { requests: false, repairs: false, ..Expect::RELIABLE };
+
+    fn variants() -> Vec<Config> {
+        vec![Config::default()]
+    }
+
+    fn limited(config: Config, limits: &Limits) -> Config {
+        Config {
+            max_sending: limits.live,
+            max_arriving: limits.live,
+            max_finished: limits.finished,
+            max_gaps: limits.gaps,
+            max_message_bytes: limits.message_bytes,
+            ..config
+        }
+    }
+
+    fn host(id: HostId, config: &Arc<Config>) -> Host {
+        Host::new(id, Arc::clone(config))
+    }
+
+    fn check(host: &Host, limits: Option<&Limits>) {
+        host.check_bounds();
+        let most = limits.map_or(u32::MAX, |limits| limits.live);
+        assert!(host.sending.live() <= most && host.arriving.live() <= most);
+    }
+
+    fn is_idle(host: &Host) -> bool {
+        host.is_idle()
+    }
+
+    fn held(host: &Host) -> usize {
+        (host.sending.live() + host.arriving.live()) as usize
+    }
+
+    fn quiet_after(_config: &Config) -> Span {
+        Span::from_secs(1)
+    }
+
+    fn forge(rng: &mut Rng, from: HostId) -> Packet<Header> {
+        let length = match rng.below(3) {
+            0 => 1 + rng.below(30_000) as u32,
+            1 => FULL * rng.below(100_000) as u32,
+            _ => u32::MAX - rng.below(3) as u32,
+        };
+        let offset = FULL.saturating_mul(rng.below(u64::from(length.div_ceil(FULL)) + 1) as u32);
+        let right = FULL.min(length.saturating_sub(offset));
+        let len = if rng.chance(0.9) { right as u16 } else { rng.next_u64() as u16 };
+        let mut packet = piece(rng.below(200), length, offset, len);
+        packet.src = from;
+        packet
+    }
+
+    fn back_to_back() -> (Vec<Config>, [Span; 3], Vec<u64>) {
+        let sizes = vec![1, 100, 1_456, 1_457, 9_329, 50_000, 999_999];
+        (Self::variants(), [Span::ZERO, Span::from_us(2), Span::from_us(20)], sizes)
+    }
+}
+
 fn network(config: &Config, hosts: u32) -> Network<Host> {
     config.check().expect("a sound configuration");
     let config = Arc::new(config.clone());
     let hosts = (0..hosts).map(|id| Host::new(HostId(id), Arc::clone(&config))).collect();
-    let mut network = Network::new(hosts, LINK, Span::from_us(1), 1);
+    let mut network = Network::new(hosts, LINK, Span::from_us(1));
     network.keep_packets = true;
     network
-}
-
-fn at(span: Span) -> Time {
-    Time::ZERO + span
-}
-
-fn id(n: u64) -> MessageId {
-    MessageId::request(n)
 }
 
 fn piece(n: u64, message_length: u32, offset: u32, len: u16) -> Packet<Header> {
@@ -70,22 +128,12 @@ fn a_message_leaves_at_line_rate_and_nothing_comes_back() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused() {
-    let config = Config { max_sending: 2, max_message_bytes: 1_000_000, ..Config::default() };
-    let mut host = Host::new(HostId(0), config.into());
-    let mut submit = |n: MessageId, bytes, kind| {
-        host.submit(Time::ZERO, Submit { id: n, peer: HostId(1), bytes, kind })
-    };
-    assert_eq!(submit(id(1), 100, Kind::Request), Err(Refused::Unsupported));
-    assert_eq!(submit(id(1).response(), 100, Kind::Response), Err(Refused::Unsupported));
-    assert_eq!(submit(id(1), 0, Kind::OneWay), Err(Refused::Empty));
-    let too_long = Err(Refused::TooLong { max: 1_000_000 });
-    assert_eq!(submit(id(1), 1_000_001, Kind::OneWay), too_long);
-    assert_eq!(submit(id(1).response(), 1, Kind::OneWay), Err(Refused::WrongId));
-    assert_eq!(submit(id(1), 1, Kind::OneWay), Ok(()));
-    assert_eq!(submit(id(1), 1, Kind::OneWay), Err(Refused::DuplicateId));
-    assert_eq!(submit(id(2), 1, Kind::OneWay), Ok(()));
-    assert_eq!(submit(id(3), 1, Kind::OneWay), Err(Refused::Busy));
+fn a_cancelled_message_is_not_sent() {
+    let mut host = Host::new(HostId(0), Config::default().into());
+    for n in [1, 2] {
+        let message = Submit { id: id(n), peer: HostId(1), bytes: 1, kind: Kind::OneWay };
+        host.submit(Time::ZERO, message).unwrap();
+    }
     host.cancel(Time::ZERO, HostId(1), id(1));
     let left = std::iter::from_fn(|| host.poll_transmit(Time::ZERO, 0));
     assert_eq!(left.map(|packet| packet.header.id.get()).collect::<Vec<_>>(), [id(2).0]);
@@ -163,121 +211,6 @@ fn without_room_to_remember_nothing_new_begins() {
     assert_eq!(arrive(1, 5), Placement::Discard);
     // After 200 ms, and half as long again at most.
     assert!(matches!(arrive(302, 5), Placement::Store(_)));
-}
-
-proptest! {
-    /// Whatever the network does: never twice, never in part (the kit checks both), and what no
-    /// packet of was lost arrives.
-    #[test]
-    fn each_message_arrives_once_and_whole_or_not_at_all(
-        seed: u64,
-        (loss, duplication, reordering) in (0.0..0.3, 0.0..0.4, 0.0..0.9),
-        longest in 1_u64..40_000,
-        restarts: u8,
-    ) {
-        let mut network = network(&Config::default(), 3);
-        network.faults = Faults { loss, duplication, reordering, lateness: Span::from_ms(3) };
-        let mut rng = Rng::stream(seed, 0, 0, "datagrams");
-        let mut submitted = BTreeSet::new();
-        let (mut restarted, mut number) = ([false; 3], 0);
-        for step in 0..8 {
-            for _ in 0..4 {
-                number += 1;
-                let from = rng.below(3) as u32;
-                let to = (from + 1 + rng.below(2) as u32) % 3;
-                network.submit(from, to, id(number), 1 + rng.below(longest), Kind::OneWay).unwrap();
-                submitted.insert((from, to, id(number)));
-            }
-            if restarts >> step & 1 == 1 && restarts & 0x11 == 0 {
-                let host = rng.below(3) as u32;
-                network.restart(host, Host::new(HostId(host), Config::default().into()));
-                restarted[host as usize] = true;
-            }
-            network.run_until(network.now() + Span::from_us(rng.below(2_000)));
-        }
-        prop_assert!(network.run_until(Time::ZERO + Span::from_secs(1)), "it goes on and on");
-        let (mut sent, mut arrived) = (BTreeSet::new(), BTreeSet::new());
-        for &(_, host, event) in &network.events {
-            match event {
-                Event::Sent { peer, id } => prop_assert!(sent.insert((host.0, peer.0, id))),
-                Event::Delivered { peer, id, kind, .. } => {
-                    prop_assert_eq!(kind, Kind::OneWay);
-                    let new = arrived.insert((peer.0, host.0, id));
-                    prop_assert!(new || restarted[host.0 as usize]);
-                }
-                other => return Err(TestCaseError::fail(format!("{other:?}"))),
-            }
-        }
-        prop_assert!(arrived.is_subset(&submitted) && sent.is_subset(&submitted));
-        for message in &submitted {
-            prop_assert!(sent.contains(message) || restarted[message.0 as usize]);
-            if loss == 0.0 && restarted == [false; 3] {
-                prop_assert!(arrived.contains(message));
-            }
-        }
-        for host in &network.hosts {
-            host.check_bounds();
-            prop_assert!(host.is_idle());
-        }
-    }
-
-    #[test]
-    fn a_flood_of_lies_is_bounded_and_reclaimed(seed: u64, sources in 1_u64..1 << 30) {
-        let (max_arriving, max_sending, max_finished, max_gaps) = (50, 20, 100, 8);
-        let config =
-            Config { max_arriving, max_sending, max_finished, max_gaps, ..Config::default() };
-        let mut host = Host::new(HostId(0), Arc::new(config));
-        let mut rng = Rng::stream(seed, 0, 0, "flood");
-        let mut now = Time::ZERO;
-        for n in 0..3_000 {
-            now += Span::from_us(rng.below(30));
-            if host.poll_timeout().is_some_and(|at| at <= now) {
-                host.handle_timeout(now);
-                assert!(host.poll_timeout().is_none_or(|at| at > now));
-            }
-            let length = match rng.below(3) {
-                0 => 1 + rng.below(30_000) as u32,
-                1 => FULL * rng.below(100_000) as u32,
-                _ => u32::MAX - rng.below(3) as u32,
-            };
-            let offset = FULL.saturating_mul(rng.below(u64::from(length.div_ceil(FULL)) + 1) as u32);
-            let right = FULL.min(length.saturating_sub(offset));
-            let len = if rng.chance(0.9) { right as u16 } else { rng.next_u64() as u16 };
-            let mut packet = piece(rng.below(200), length, offset, len);
-            packet.src = HostId(1 + rng.below(sources) as u32);
-            host.handle_packet(now, 0, &packet);
-            if rng.chance(0.1) {
-                let (peer, bytes, kind) = (HostId(9), 1 + rng.below(9_000), Kind::OneWay);
-                let _ = host.submit(now, Submit { id: id(n), peer, bytes, kind });
-            }
-            for _ in 0..rng.below(2) {
-                let _ = host.poll_transmit(now, 0);
-            }
-            while host.poll_event().is_some() {}
-            host.check_bounds();
-        }
-        assert!(host.sending.live() <= max_sending && host.arriving.live() <= max_arriving);
-        // Nobody goes on with any of it.
-        while let Some(at) = host.poll_timeout() {
-            now = now.max(at);
-            host.handle_timeout(now);
-        }
-        assert_eq!(host.arriving.live(), 0);
-        host.check_bounds();
-    }
-}
-
-#[test]
-fn a_spurious_timeout_does_nothing() {
-    let mut network = network(&Config::default(), 2);
-    network.submit(0, 1, id(1), 50_000, Kind::OneWay).unwrap();
-    network.run_until(at(Span::from_us(20)));
-    let before = format!("{:?}", network.hosts);
-    for host in &mut network.hosts {
-        assert!(host.poll_timeout().is_none_or(|timeout| timeout > at(Span::from_us(20))));
-        host.handle_timeout(at(Span::from_us(20)));
-    }
-    assert_eq!(before, format!("{:?}", network.hosts));
 }
 
 #[test]

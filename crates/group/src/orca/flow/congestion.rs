@@ -6,7 +6,7 @@
 //! queued bytes, so that flows with a common bottleneck converge to equal rates. Loss counts only above a share that random
 //! loss does not reach.
 
-use rackweave_core::{Span, Time};
+use rackweave_core::{RttEstimator, Span, Time};
 
 use super::FlowConfig;
 
@@ -39,9 +39,8 @@ pub(super) struct Congestion {
     ends_at: u64,
     max_in_flight: u64,
 
-    srtt: Span,
-    rttvar: Span,
-    last_rtt: Span,
+    rtt: RttEstimator,
+    last_rtt: Option<Span>,
     min_rtt: Span,
     jitter: Span,
     /// Bytes per second that arrived lately.
@@ -73,9 +72,8 @@ impl Congestion {
             began_at: at,
             ends_at: at,
             max_in_flight: 0,
-            srtt: Span::ZERO,
-            rttvar: Span::ZERO,
-            last_rtt: Span::ZERO,
+            rtt: RttEstimator::default(),
+            last_rtt: None,
             min_rtt: Span::MAX,
             jitter: Span::ZERO,
             rate: 0,
@@ -91,8 +89,9 @@ impl Congestion {
         self.window
     }
 
-    pub(super) const fn srtt(&self) -> Span {
-        self.srtt
+    /// The smoothed round trip, zero without samples.
+    pub(super) fn srtt(&self) -> Span {
+        self.rtt.smoothed().unwrap_or_default()
     }
 
     /// The shortest round trip sampled so far, `Span::MAX` without samples.
@@ -108,7 +107,7 @@ impl Congestion {
     /// The retransmission timeout without backoff (RFC 6298, rule 2.3), without its lower bound of 1 s, which is meant for wide
     /// area networks.
     pub(super) fn rto(&self) -> Span {
-        Span(self.srtt.0 + 4 * self.rttvar.0).min(Span::from_ms(200))
+        self.rtt.rto().unwrap_or_default().min(Span::from_ms(200))
     }
 
     /// Starts again with the initial window, after a receiver was detached whose path had determined the window.
@@ -125,17 +124,11 @@ impl Congestion {
 
     pub(super) fn on_rtt_sample(&mut self, rtt: Span) {
         self.min_rtt = self.min_rtt.min(rtt);
-        if self.srtt == Span::ZERO {
-            (self.srtt, self.rttvar, self.last_rtt) = (rtt, Span(rtt.0 / 2), rtt);
-            return;
+        self.rtt.sample(rtt);
+        // The jitter of RFC 3550, section 6.4.1.
+        if let Some(last) = self.last_rtt.replace(rtt) {
+            self.jitter = Span((15 * self.jitter.0 + last.0.abs_diff(rtt.0)) / 16);
         }
-        // RFC 6298 section 2 for the timeout, RFC 3550 section 6.4.1 for the jitter.
-        let off = self.srtt.0.abs_diff(rtt.0);
-        self.rttvar = Span((3 * self.rttvar.0 + off) / 4);
-        self.srtt = Span((7 * self.srtt.0 + rtt.0) / 8);
-        let step = self.last_rtt.0.abs_diff(rtt.0);
-        self.jitter = Span((15 * self.jitter.0 + step) / 16);
-        self.last_rtt = rtt;
     }
 
     pub(super) fn on_sent(&mut self, flight: u64) {

@@ -1,19 +1,20 @@
 //! Leverage Homa: round trips, windows, and what forged packets do to them.
 
-use rackweave_core::{HostId, Kind, Node as _, Rate, Span, Time, Transport};
+use rackweave_core::{HostId, Kind, Node as _, Rate, Rng, Span, Time, Transport};
 use rackweave_wire::Id64;
 use rackweave_wire::homa::stream::{Stream, UNSCHEDULED};
 use rackweave_wire::homa::{Body, GrantStamps, Header};
 
 use super::super::windows::UnscheduledRatio;
 use super::{Config, Detection, Host, LINK, Leverage, at, id, network, packet, submit, trace};
-use crate::testkit::Network;
+use crate::tests::Network;
 
 /// A full DATA packet there and a GRANT back.
 fn base_rtt(config: &Config, delay: Span) -> Span {
     let grant = rackweave_core::frame::wire_bytes(config.header_bytes.grant);
     let full = config.framing().packet_wire_bytes(config.max_payload);
-    LINK.span_of(u64::from(full)) + LINK.span_of(u64::from(grant)) + delay * 2
+    // Each crosses two links.
+    LINK.span_of(2 * u64::from(full)) + LINK.span_of(2 * u64::from(grant)) + delay * 2
 }
 
 fn off_by(measured: Span, right: Span) -> f64 {
@@ -28,7 +29,7 @@ fn all_switches_off_leave_every_packet_as_it_was() {
             submit(&mut network, n % 2, 2, u64::from(n), 1 + 7_000 * u64::from(n), Kind::Request);
         }
         network.run_until(at(Span::from_ms(100)));
-        network.packets
+        std::mem::take(&mut network.packets)
     };
     let vanilla = run(&Config::linux(LINK));
     let off = Leverage { congestion_factor: 2, scheduled_factor: 9, ..Leverage::OFF };
@@ -84,7 +85,8 @@ fn a_grant_withheld_by_policy_is_no_delay() {
     let right = base_rtt(&config, delay);
     let measured = network.hosts[1].round_trips()[0];
     assert!(off_by(measured.min, right) < 0.02, "{measured:?}");
-    assert!(off_by(measured.recent, right) < 0.5, "{measured:?}");
+    // The other's window waits before the receiver: tens of microseconds, not the hundreds of the grant.
+    assert!(measured.recent < right * 3, "{measured:?}");
     assert!(!network.hosts[1].is_congested(HostId(2)));
 }
 
@@ -142,7 +144,9 @@ fn forged_echoes_teach_nothing() {
 fn retransmissions_and_short_packets_carry_no_time() {
     let config = Config::leverage(LINK);
     let mut network = network(&config, 2, Span::from_us(5));
-    network.faults.loss = 0.1;
+    let mut rng = Rng::stream(1, 0, 0, "loss");
+    network.fate =
+        Some(Box::new(move |_, _| if rng.chance(0.1) { vec![] } else { vec![Span::ZERO] }));
     for n in 1..20 {
         submit(&mut network, 0, 1, n, 40_000 + 100 * n, Kind::OneWay);
     }
@@ -246,17 +250,17 @@ fn the_receiver_grants_three_round_trips() {
         let mut received = 0;
         for (sent, p) in &network.packets {
             if let Body::Data { offset, segment_length, .. } = p.header.body
-                && *sent + LINK.span_of(u64::from(p.wire_bytes)) + Span::from_us(10) <= when
+                && *sent + LINK.span_of(u64::from(2 * p.wire_bytes)) + Span::from_us(10) <= when
             {
                 received = received.max(offset + u32::from(segment_length));
             }
         }
         (offset - received) / config.max_payload
     };
-    // 3 * 21.3 us at 10 Gbps: 79,900 bytes.
-    assert_eq!(granted(&config), 79_900 / 1412 + 1);
+    // 3 * 22.6 us at 10 Gbps: 84,750 bytes.
+    assert_eq!(granted(&config), 84_750 / 1412 + 1);
     config.leverage.scheduled_factor = 1;
-    assert_eq!(granted(&config), 26_600 / 1412 + 1);
+    assert_eq!(granted(&config), 28_250 / 1412 + 1);
     config.leverage.scheduled_window = false;
     assert_eq!(granted(&config), 10_000 / 1412 + 1);
 }
@@ -401,18 +405,19 @@ fn all_messages_together_get_the_overcommitted_window() {
         }
         most
     };
-    // 21.3 us at 10 Gbps are 26,600 bytes: two messages have thrice that. The unscheduled bytes of new
-    // messages come on top: nobody is asked about them.
-    let (unscheduled, window) = (6 * 27_000, 3 * 27_000);
+    // 22.6 us at 10 Gbps are 28,250 bytes: two messages have thrice that. The unscheduled bytes of new messages come
+    // on top, since they need no grants, and the queue before the receiver lengthens the measured round trip.
+    let (unscheduled, window) = (6 * 28_250, 3 * 28_250);
+    let two = unscheduled + 5 * window / 2;
     let most = most_on_the_way(&config);
-    assert!((window..=unscheduled + 2 * window).contains(&most), "{most}");
+    assert!((window..=two).contains(&most), "{most}");
     config.overcommit = 6;
     let most = most_on_the_way(&config);
-    assert!(most > unscheduled + 2 * window, "{most}");
+    assert!(most > two, "{most}");
     // The kernel module's limit does not count any more.
     config.max_incoming = 30_000;
     let most = most_on_the_way(&config);
-    assert!(most > unscheduled + 2 * window, "{most}");
+    assert!(most > two, "{most}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Tests of whole hosts.
 
 mod dialogue;
-mod faults;
 mod leverage;
 mod order;
 mod path;
@@ -12,19 +11,20 @@ mod streams;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Rate, Span, Time};
+use rackweave_core::{HostId, MessageId, Packet, Rate, Rng, Span};
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, DataStamps, Header};
 
 use super::{Config, Detection, Host, Leverage};
-use crate::testkit::Network;
+use crate::tests::Network;
+use crate::tests::suite::{Expect, Limits, Subject, at, events, id, submit, transport_suite};
 
 const LINK: Rate = Rate::from_gbps(10);
 
 fn network(config: &Config, hosts: u32, delay: Span) -> Network<Host> {
     let config = Arc::new(config.clone());
     let hosts = (0..hosts).map(|id| Host::new(HostId(id), Arc::clone(&config))).collect();
-    let mut network = Network::new(hosts, LINK, delay, 1);
+    let mut network = Network::new(hosts, LINK, delay);
     network.keep_packets = true;
     network
 }
@@ -46,13 +46,71 @@ fn profile(number: usize) -> Config {
     }
 }
 
-fn at(span: Span) -> Time {
-    Time::ZERO + span
-}
+struct Homa;
 
-/// A message's name.
-fn id(n: u64) -> MessageId {
-    MessageId::request(n)
+transport_suite!(Homa);
+
+impl Subject for Homa {
+    type Config = Config;
+    type Host = Host;
+
+    const EXPECT: Expect = Expect::RELIABLE;
+
+    fn variants() -> Vec<Config> {
+        (0..PROFILES).map(profile).collect()
+    }
+
+    /// The kernel module's own way of repairing.
+    fn fragile() -> Vec<Config> {
+        vec![Config { max_restarts: 0, ..Config::linux(LINK) }]
+    }
+
+    fn limited(mut config: Config, limits: &Limits) -> Config {
+        config.max_rpcs = limits.live;
+        config.max_control = limits.control;
+        config.max_finished = limits.finished;
+        config.max_gaps = limits.gaps;
+        config.max_message_bytes = limits.message_bytes;
+        config
+    }
+
+    fn host(id: HostId, config: &Arc<Config>) -> Host {
+        Host::new(id, Arc::clone(config))
+    }
+
+    fn check(host: &Host, _limits: Option<&Limits>) {
+        host.check_bounds();
+    }
+
+    fn is_idle(host: &Host) -> bool {
+        host.is_idle()
+    }
+
+    fn held(host: &Host) -> usize {
+        host.rpcs_under_way() as usize
+    }
+
+    fn quiet_after(_config: &Config) -> Span {
+        Span::from_secs(2)
+    }
+
+    fn forge(rng: &mut Rng, from: HostId) -> Packet<Header> {
+        packet(from.0, 0, robust::any_header(rng))
+    }
+
+    fn back_to_back() -> (Vec<Config>, [Span; 3], Vec<u64>) {
+        let sizes = vec![1, 100, 1_442, 1_443, 9_328, 9_329, 10_094, 10_095, 50_000, 999_999];
+        (vec![profile(0), profile(1)], [Span::ZERO, Span::from_us(2), Span::from_us(20)], sizes)
+    }
+
+    /// One packet there and a grant back, over two links each, both with the delay: what `rtt_bytes` must cover.
+    fn covering(config: Config, delay: Span) -> Config {
+        if config == profile(1) && delay < Span::from_us(3) {
+            return config;
+        }
+        let packet = config.framing().packet_wire_bytes(config.max_payload);
+        Config::sigcomm18(LINK, 2 * (packet + 86) + 2 * LINK.bytes_in(delay) as u32)
+    }
 }
 
 /// One packet as a line: from, to, priority, and what its type says.
@@ -99,19 +157,6 @@ fn trace(network: &mut Network<Host>) -> Vec<String> {
     network.packets.drain(..).map(|(_, packet)| line(&packet)).collect()
 }
 
-/// All events so far, and forgets them.
-fn events(network: &mut Network<Host>) -> Vec<String> {
-    let text = |(_, host, event): (Time, HostId, Event)| match event {
-        Event::Delivered { peer, id, bytes, kind } => {
-            format!("{host}: {kind:?} {id} of {bytes} bytes from {peer}")
-        }
-        Event::Sent { peer, id } => format!("{host}: {id} sent to {peer}"),
-        Event::Failed { peer, id, reason } => format!("{host}: {id} with {peer} failed: {reason}"),
-        Event::Stream(event) => format!("{host}: {event:?}"),
-    };
-    network.events.drain(..).map(text).collect()
-}
-
 /// A one-way DATA packet's header.
 fn data(message: MessageId, length: u32, offset: u32, len: u16) -> Header {
     let body = Body::Data {
@@ -130,8 +175,4 @@ fn data(message: MessageId, length: u32, offset: u32, len: u16) -> Header {
 
 fn packet(src: u32, dst: u32, header: Header) -> Packet<Header> {
     Packet::new(HostId(src), HostId(dst), 100, header)
-}
-
-fn submit(network: &mut Network<Host>, from: u32, to: u32, n: u64, bytes: u64, kind: Kind) {
-    network.submit(from, to, id(n), bytes, kind).expect("taken");
 }

@@ -1,40 +1,15 @@
 //! Packets that lie, floods, and things that come twice.
 
-use proptest::prelude::*;
-use rackweave_core::{
-    Kind, MessageId, Node as _, Placement, Refused, Rng, Span, Submit, Time, Transport,
-};
+use rackweave_core::{Kind, MessageId, Node as _, Placement, Rng, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
 
 use super::{
-    Config, Host, HostId, LINK, PROFILES, at, data, events, id, network, packet, profile, submit,
-    trace,
+    Config, Host, HostId, LINK, at, data, events, id, network, packet, profile, submit, trace,
 };
 
 fn paper() -> Config {
     Config::sigcomm18(LINK, 10_000)
-}
-
-#[test]
-fn what_cannot_be_sent_is_refused() {
-    let mut config = paper();
-    config.max_rpcs = 2;
-    config.max_message_bytes = 1_000_000;
-    let mut host = Host::new(HostId(0), config.into());
-    let mut submit = |n: MessageId, bytes, kind| {
-        host.submit(Time::ZERO, Submit { id: n, peer: HostId(1), bytes, kind })
-    };
-    assert_eq!(submit(id(1), 0, Kind::OneWay), Err(Refused::Empty));
-    let too_long = Err(Refused::TooLong { max: 1_000_000 });
-    assert_eq!(submit(id(1), 1_000_001, Kind::OneWay), too_long);
-    assert_eq!(submit(id(1), 1, Kind::Response), Err(Refused::WrongId));
-    assert_eq!(submit(id(1).response(), 1, Kind::Request), Err(Refused::WrongId));
-    assert_eq!(submit(id(1).response(), 1, Kind::Response), Err(Refused::UnknownRequest));
-    assert_eq!(submit(id(1), 1, Kind::OneWay), Ok(()));
-    assert_eq!(submit(id(1), 1, Kind::Request), Err(Refused::DuplicateId));
-    assert_eq!(submit(id(2), 1, Kind::Request), Ok(()));
-    assert_eq!(submit(id(3), 1, Kind::Request), Err(Refused::Busy));
 }
 
 #[test]
@@ -50,20 +25,6 @@ fn a_packet_that_comes_again_after_the_end_is_acknowledged() {
     network.run_until(at(Span::from_ms(100)));
     assert_eq!(trace(&mut network), ["h1>h0 p7 ACK 1r"]);
     assert_eq!(events(&mut network), [""; 0]);
-}
-
-#[test]
-fn a_request_is_not_executed_twice() {
-    let mut network = network(&paper(), 2, Span::from_us(1));
-    submit(&mut network, 0, 1, 1, 100, Kind::Request);
-    network.run_until(at(Span::from_ms(10)));
-    let first = network.packets[0].1;
-    assert!(network.hosts.iter().all(Host::is_idle));
-    events(&mut network);
-    network.inject(first);
-    network.run_until(at(Span::from_ms(100)));
-    assert_eq!(events(&mut network), [""; 0]);
-    assert!(network.hosts.iter().all(Host::is_idle));
 }
 
 #[test]
@@ -230,80 +191,4 @@ pub(super) fn any_header(rng: &mut Rng) -> Header {
         },
     };
     Header { id: Id64::new(any_id(rng)), one_way: rng.chance(0.5), body }
-}
-
-/// Feeds a host with lies, and its applications with work.
-fn flood(config: Config, seed: u64, packets: u32, sources: u64) -> Host {
-    let mut rng = Rng::stream(seed, 0, 0, "flood");
-    let mut host = Host::new(HostId(0), config.into());
-    let mut now = Time::ZERO;
-    let mut next_id = 0;
-    for _ in 0..packets {
-        now += Span::from_us(rng.below(300));
-        if host.poll_timeout().is_some_and(|at| at <= now) {
-            host.handle_timeout(now);
-        }
-        if rng.chance(0.05) {
-            next_id += 1;
-            let (peer, bytes) = (HostId(1 + rng.below(sources) as u32), 1 + rng.below(50_000));
-            let kind = if rng.chance(0.5) { Kind::Request } else { Kind::OneWay };
-            let _ = host.submit(now, Submit { id: id(next_id % 20), peer, bytes, kind });
-        }
-        let from = 1 + rng.below(sources) as u32;
-        host.handle_packet(now, 0, &packet(from, 0, any_header(&mut rng)));
-        while let Some(event) = host.poll_event() {
-            if let rackweave_core::Event::Delivered { peer, id, kind: Kind::Request, .. } = event
-                && rng.chance(0.5)
-            {
-                let bytes = 1 + rng.below(50_000);
-                let response = Submit { id: id.response(), peer, bytes, kind: Kind::Response };
-                host.submit(now, response).expect("the request is in service");
-            }
-        }
-        for _ in 0..rng.below(3) {
-            let _ = host.poll_transmit(now, 0);
-        }
-        assert!(host.poll_timeout().is_none_or(|at| at > now));
-    }
-    host.check_bounds();
-    host
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-
-    #[test]
-    fn lies_do_no_harm(seed: u64, number in 0..PROFILES) {
-        let mut config = profile(number);
-        config.max_rpcs = 30;
-        config.max_control = 50;
-        config.max_finished = 20;
-        config.max_gaps = 10;
-        flood(config, seed, 3_000, 5);
-    }
-}
-
-#[test]
-fn a_flood_from_everywhere_is_bounded() {
-    for number in [0, 2] {
-        let mut config = profile(number);
-        config.max_rpcs = 100;
-        config.max_control = 50;
-        config.max_finished = 100;
-        flood(config, 1, 60_000, 1 << 30);
-    }
-}
-
-#[test]
-fn timers_stop_and_a_spurious_timeout_does_nothing() {
-    let mut network = network(&paper(), 2, Span::from_us(1));
-    submit(&mut network, 0, 1, 1, 30_000, Kind::Request);
-    network.run_until(at(Span::from_us(20)));
-    let before = format!("{:?}", network.hosts);
-    for host in &mut network.hosts {
-        host.handle_timeout(at(Span::from_us(20)));
-    }
-    assert_eq!(before, format!("{:?}", network.hosts));
-    assert!(network.run_until(at(Span::from_ms(10))));
-    assert!(network.hosts.iter().all(|host| host.poll_timeout().is_none()));
 }

@@ -12,7 +12,7 @@ use rackweave_wire::homa::stream::{Credit, Reason, Stream, UNSCHEDULED, flags};
 use rackweave_wire::homa::{Body, Header};
 
 use super::{Config, Host, LINK, at, events, id, network, packet, submit, trace};
-use crate::testkit::Network;
+use crate::tests::Network;
 
 /// A packet's own part as text. Tags depend on the time and are left out.
 pub(super) fn write_line(
@@ -136,8 +136,8 @@ fn a_write_beyond_the_standing_credit_is_granted_like_a_message() {
         [
             "h0>h1 p4 STREAM 1 0..1442 of 20000 opening, received 0",
             "h0>h1 p4 STREAM 1 1442..2884 of 20000 opening, received 0",
-            "h1>h0 p7 CREDIT 1r ..11536 at p0, received 1442",
             "h0>h1 p4 STREAM 1 2884..4326 of 20000 opening, received 0",
+            "h1>h0 p7 CREDIT 1r ..11536 at p0, received 1442",
         ],
         "{trace:#?}"
     );
@@ -534,12 +534,12 @@ mod chaos {
     use proptest::prelude::*;
 
     use super::{Config, Host, LINK, paper};
-    use crate::common::stream_chaos::{run, schedules};
+    use crate::tests::stream_chaos::{run, schedules};
 
     const WINDOW: u32 = 50_000;
 
     fn survives(
-        schedule: &crate::common::stream_chaos::Schedule,
+        schedule: &crate::tests::stream_chaos::Schedule,
         mut config: Config,
     ) -> Result<(), TestCaseError> {
         config.streams.window_bytes = WINDOW;

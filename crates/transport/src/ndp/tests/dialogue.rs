@@ -3,9 +3,10 @@
 use rackweave_core::{HostId, Kind, Span};
 
 use super::{Config, LINK, Ndp};
-use crate::common::suite::{at, events, id, network, submit, trace};
 use crate::ndp::Host;
-use crate::testkit::Network;
+use crate::tests::Network;
+use crate::tests::driven::trace;
+use crate::tests::suite::{at, events, id, network, submit};
 
 /// A window of three packets, so that pulls are soon seen.
 fn small() -> Config {
@@ -17,9 +18,9 @@ const MS: fn(u64) -> Span = Span::from_ms;
 
 /// Loses what hosts send while `f` runs.
 fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
-    network.faults.loss = 1.0;
+    network.lose = Some(|_| true);
     f(network);
-    network.faults.loss = 0.0;
+    network.lose = None;
 }
 
 #[test]
@@ -57,15 +58,15 @@ fn a_pulled_message() {
         [
             "h0>h1 p0 DATA 1 0 +1436 of 8616",
             "h0>h1 p0 DATA 1 1 +1436 of 8616",
+            "h0>h1 p0 DATA 1 2 +1436 of 8616",
             // Packets come as fast as pulls may go: these ride on acknowledgements.
             "h1>h0 p7 ACK 1 0 pull 1",
-            "h0>h1 p0 DATA 1 2 +1436 of 8616",
-            "h1>h0 p7 ACK 1 1 pull 2",
             "h0>h1 p0 DATA 1 3 +1436 of 8616",
-            "h1>h0 p7 ACK 1 2 pull 3",
+            "h1>h0 p7 ACK 1 1 pull 2",
             "h0>h1 p0 DATA 1 4 +1436 of 8616",
-            "h1>h0 p7 ACK 1 3 pull 3",
+            "h1>h0 p7 ACK 1 2 pull 3",
             "h0>h1 p0 DATA 1 5 +1436 of 8616",
+            "h1>h0 p7 ACK 1 3 pull 3",
             // Everything is on its way: no further pulls.
             "h1>h0 p7 ACK 1 4 pull 3",
             "h1>h0 p7 ACK 1 complete",
@@ -118,8 +119,8 @@ fn a_trimmed_packet_is_sent_again_when_it_is_pulled_and_before_new_ones() {
             "h1>h0 p7 PULL 1 2",
             "h0>h1 p0 DATA 1 3 +1436 of 7180",
             "h1>h0 p7 PULL 1 3",
-            "h1>h0 p7 ACK 1 0 pull 3",
             "h0>h1 p0 DATA 1 4 +1436 of 7180",
+            "h1>h0 p7 ACK 1 0 pull 3",
             "h1>h0 p7 ACK 1 3 pull 3",
             "h1>h0 p7 ACK 1 complete",
         ]

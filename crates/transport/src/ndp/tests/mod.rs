@@ -11,11 +11,15 @@ use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_wire::ndp::{Body, Header};
 
 use super::{Config, Ndp};
-use crate::common::suite::{LINK, Subject, exchange_suite};
+use crate::tests::driven::{DrivenSubject, driven_suite};
+use crate::tests::suite::{Expect, LINK, control_span};
 
-exchange_suite!(Ndp);
+driven_suite!(Ndp);
 
-impl Subject for Ndp {
+impl DrivenSubject for Ndp {
+    /// The last acknowledgement of a request goes before the response.
+    const EXPECT: Expect = Expect { acknowledgement: control_span(), ..Expect::RELIABLE };
+
     const COMPLETE: &str = "h1>h0 p7 ACK 1 complete";
 
     fn variants() -> Vec<Config> {

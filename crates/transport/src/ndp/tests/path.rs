@@ -3,7 +3,7 @@
 use rackweave_core::{Kind, Span, Time};
 
 use super::{Config, LINK, Ndp};
-use crate::common::suite::{at, deliveries, network, submit};
+use crate::tests::suite::{at, deliveries, network, submit};
 
 #[test]
 fn a_long_message_is_pulled_at_99_percent() {
@@ -17,8 +17,7 @@ fn a_long_message_is_pulled_at_99_percent() {
     assert!((0.989..0.992).contains(&share), "{share}");
 }
 
-/// The receivers of [`Network`](crate::testkit::Network) have no queue before them: what arrives faster than the link could bring it
-/// arrives nevertheless. So the first windows are there at once, and the rest at the pace of pulls.
+/// The first windows wait in the queue before the receiver, which never runs empty: pulls bring the rest in time.
 #[test]
 fn an_incast_is_pulled_at_the_receivers_pace_and_fairly() {
     let (senders, packets) = (40_u64, 100);
@@ -30,10 +29,9 @@ fn an_incast_is_pulled_at_the_receivers_pace_and_fairly() {
     assert!(network.run_until(at(Span::from_secs(1))));
     let delivered: Vec<Time> = deliveries(&network).map(|(at, _)| at).collect();
     assert_eq!(delivered.len(), senders as usize);
-    let pulled = senders * (packets - u64::from(config.initial_window));
-    let pace = config.pull_spacing() * pulled;
+    let all = LINK.span_of(config.framing().message_wire_bytes(packets * 1_436)) * senders;
     let last = delivered[senders as usize - 1];
-    assert!(last >= at(pace) && last < at(pace + Span::from_us(50)), "{last} for {pace}");
+    assert!(last >= at(all) && last < at(all + Span::from_us(10)), "{last} for {all}");
     // In round-robin order, equal messages end together.
     assert!(last.since(delivered[0]) < config.pull_spacing() * (senders + 30));
 }

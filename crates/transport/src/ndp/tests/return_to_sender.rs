@@ -6,9 +6,10 @@ use rackweave_core::{HostId, Kind, Node as _, Packet, Span, Time, Transport};
 use rackweave_wire::ndp::{ANY_PATH, Body, Header};
 
 use super::{Config, LINK, Ndp};
-use crate::common::suite::{at, events, id, network, submit, trace};
 use crate::ndp::Host;
-use crate::testkit::Network;
+use crate::tests::Network;
+use crate::tests::driven::trace;
+use crate::tests::suite::{at, events, id, network, submit};
 
 fn small() -> Config {
     Config { initial_window: 3, ..Config::paper(LINK) }

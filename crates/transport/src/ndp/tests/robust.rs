@@ -4,7 +4,8 @@ use rackweave_core::{Kind, Span};
 use rackweave_wire::ndp::Body;
 
 use super::{Config, LINK, Ndp};
-use crate::common::suite::{at, forged, id, network, submit};
+use crate::tests::driven::forged;
+use crate::tests::suite::{at, id, network, submit};
 
 #[test]
 fn forged_pulls_send_each_packet_once() {

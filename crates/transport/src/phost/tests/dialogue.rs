@@ -4,10 +4,11 @@ use rackweave_core::{HostId, Kind, Node as _, Packet, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::phost::Body;
 
-use super::{Config, LINK, PHost, Subject as _};
-use crate::common::suite::{at, events, id, network, submit, trace};
+use super::{Config, DrivenSubject as _, LINK, PHost};
 use crate::phost::Host;
-use crate::testkit::Network;
+use crate::tests::Network;
+use crate::tests::driven::trace;
+use crate::tests::suite::{at, events, id, network, submit};
 
 const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
@@ -19,9 +20,9 @@ fn small() -> Config {
 
 /// Loses what hosts send while `f` runs.
 fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
-    network.faults.loss = 1.0;
+    network.lose = Some(|_| true);
     f(network);
-    network.faults.loss = 0.0;
+    network.lose = None;
 }
 
 #[test]
@@ -87,8 +88,9 @@ fn a_lost_packet_gets_another_token_when_all_have_had_theirs() {
     );
     // Nine packet times after the last token, which was the third after two free packets.
     let config = small();
-    let again = config.token_spacing * (2 + 2 + 9) + LINK.span_of(84);
-    let delivered = again + LINK.span_of(84 + 1_538);
+    // Each packet crosses two links: the request to send, the token and the data.
+    let again = config.token_spacing * (2 + 2 + 9) + LINK.span_of(2 * 84);
+    let delivered = again + LINK.span_of(2 * (84 + 1_538));
     assert_eq!(network.events[0].0, at(delivered));
 }
 

@@ -10,11 +10,16 @@ use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_wire::phost::{Body, Header};
 
 use super::{Config, PHost};
-use crate::common::suite::{LINK, Subject, control_span, exchange_suite};
+use crate::tests::driven::{DrivenSubject, driven_suite};
+use crate::tests::suite::{Expect, LINK, control_span};
 
-exchange_suite!(PHost);
+driven_suite!(PHost);
 
-impl Subject for PHost {
+impl DrivenSubject for PHost {
+    /// A request to send goes first, and the last acknowledgement of a request before the response.
+    const EXPECT: Expect =
+        Expect { head_start: control_span(), acknowledgement: control_span(), ..Expect::RELIABLE };
+
     const COMPLETE: &str = "h1>h0 p7 ACK 1";
 
     fn variants() -> Vec<Config> {
@@ -34,11 +39,6 @@ impl Subject for PHost {
     /// The paper's numbers are for a shorter round trip.
     fn narrow() -> Config {
         Config::paper(LINK)
-    }
-
-    /// The request to send.
-    fn head_start() -> Span {
-        control_span()
     }
 
     fn data(length: u32, offset: u32, len: u16) -> Body {

@@ -4,7 +4,8 @@ use rackweave_core::{Kind, Span};
 use rackweave_wire::phost::Body;
 
 use super::{Config, LINK, PHost};
-use crate::common::suite::{at, forged, id, network, submit};
+use crate::tests::driven::forged;
+use crate::tests::suite::{at, id, network, submit};
 
 #[test]
 fn forged_tokens_are_bounded_and_expire() {

@@ -10,11 +10,16 @@ use rackweave_core::{Ecn, MessageId, Packet, Rng, Span};
 use rackweave_wire::polo::{Body, Header};
 
 use super::{Config, DriveOrder, Polo};
-use crate::common::suite::{Subject, exchange_suite};
+use crate::tests::driven::{DrivenSubject, driven_suite};
+use crate::tests::suite::{Expect, control_span};
 
-exchange_suite!(Polo);
+driven_suite!(Polo);
 
-impl Subject for Polo {
+impl DrivenSubject for Polo {
+    /// An adjoint packet overtakes; the last acknowledgement of a request goes before the response.
+    const EXPECT: Expect =
+        Expect { overtaking: control_span(), acknowledgement: control_span(), ..Expect::RELIABLE };
+
     const COMPLETE: &str = "h1>h0 p7 COMPLETE 1";
 
     /// The protocol, and its variants.

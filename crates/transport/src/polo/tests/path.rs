@@ -3,7 +3,7 @@
 use rackweave_core::{HostId, Kind, Span, Time};
 
 use super::{Config, Polo};
-use crate::common::suite::{LINK, at, network, submit};
+use crate::tests::suite::{LINK, at, network, submit};
 
 /// Beyond it the adjoint packets cost their 84 bytes an epoch.
 #[test]
@@ -18,7 +18,7 @@ fn a_long_message_fills_the_link_but_for_adjoint_packets() {
         .iter()
         .filter(|(_, packet)| packet.src == HostId(0) && packet.priority == 7);
     let adjoints = LINK.span_of(84) * adjoints.count() as u64;
-    let ideal = LINK.span_of(config.framing().message_wire_bytes(bytes)) + Span::from_us(2);
+    let ideal = network.ideal(bytes, config.framing());
     let took = network.events[0].0.since(Time::ZERO);
     assert!(took >= ideal && took <= ideal + adjoints, "{took}: {ideal} and {adjoints}");
     assert!(adjoints * 50 < ideal, "{adjoints} of {ideal}");

@@ -3,10 +3,11 @@
 use rackweave_core::{Ecn, HostId, Kind, Node as _, Span, Time};
 use rackweave_wire::polo::Body;
 
-use super::{Config, Polo, Subject as _};
-use crate::common::suite::{at, forged, id, network, submit};
+use super::{Config, DrivenSubject as _, Polo};
 use crate::polo::Host;
-use crate::testkit::Network;
+use crate::tests::Network;
+use crate::tests::driven::forged;
+use crate::tests::suite::{at, id, network, submit};
 
 #[test]
 fn a_marked_copy_that_comes_late_pauses_no_later_flow() {

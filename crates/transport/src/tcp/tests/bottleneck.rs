@@ -4,7 +4,7 @@ use rackweave_core::{Event, Kind, Rate, Span, Time};
 use rackweave_switch::config::{BufferConfig, Topology};
 use rackweave_switch::net::LinkStats;
 
-use super::net::{Network, fabric, faithful, single};
+use super::{DELAY, Network, fabric, on, send};
 use crate::tcp::Config;
 
 const RATE: Rate = Rate::from_gbps(10);
@@ -32,21 +32,23 @@ impl Bottleneck {
     pub(super) fn run(&self, config: &Config) -> Measured {
         // The hosts' links are faster than the slow link, so that the queue is there and not in the hosts.
         let host_link = Rate::from_gbps(40);
-        let mut fabric =
-            fabric(Topology::Dumbbell { left: self.senders, right: 1, host_link, core_link: RATE });
+        let mut fabric = fabric(
+            Topology::Dumbbell { left: self.senders, right: 1, host_link, core_link: RATE },
+            DELAY,
+        );
         fabric.core_link_delay = Span::from_us(10);
         fabric.switch.ecn_threshold_bytes = Some(self.mark);
         fabric.switch.buffer = BufferConfig::PerPort { bytes: self.limit };
-        let mut net = Network::on(&fabric, config, faithful);
+        let mut net = on(&fabric, config);
         for sender in 0..self.senders {
-            net.send(sender, self.senders, 1, 4_000_000_000, Kind::OneWay);
+            send(&mut net, sender, self.senders, 1, 4_000_000_000, Kind::OneWay);
             let next = net.now() + Span::from_us(37);
             net.run_until(next);
         }
         let warm = Time::ZERO + self.warmup;
         net.run_until(warm);
-        let una = |net: &Network<_>| -> Vec<u64> {
-            let hosts = &net.hosts()[..self.senders as usize];
+        let una = |net: &Network| -> Vec<u64> {
+            let hosts = &net.hosts[..self.senders as usize];
             hosts.iter().map(|host| host.iter().next().unwrap().sender.una()).collect()
         };
         let before = una(&net);
@@ -112,12 +114,12 @@ fn cubic_and_new_reno_fill_the_link_and_share_it() {
 fn an_incast_is_served_in_turns_without_collapse() {
     // 40 hosts, 20 KB each, into a buffer of 100 KB: the first windows alone are six times that.
     let config = Config::dctcp();
-    let mut fabric = fabric(single(41, RATE));
+    let mut fabric = fabric(Topology::SingleSwitch { hosts: 41, host_link: RATE }, DELAY);
     fabric.switch.ecn_threshold_bytes = Some(30_000);
     fabric.switch.buffer = BufferConfig::PerPort { bytes: 100_000 };
-    let mut net = Network::on(&fabric, &config, faithful);
+    let mut net = on(&fabric, &config);
     for sender in 0..40 {
-        net.send(sender, 40, 1, 20_000, Kind::OneWay);
+        send(&mut net, sender, 40, 1, 20_000, Kind::OneWay);
     }
     net.run_until(Time::ZERO + Span::from_ms(100));
     assert_eq!(net.count(40, |event| matches!(event, Event::Delivered { .. })), 40);

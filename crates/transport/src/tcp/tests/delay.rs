@@ -8,7 +8,7 @@ use rackweave_core::{Kind, Packet, Rate, Span, Time};
 use rackweave_wire::tcp::{Body, Header};
 
 use super::bottleneck::Bottleneck;
-use super::net::{DELAY, Network, faithful};
+use super::{DELAY, faithful, network, send};
 use crate::tcp::congestion::{AckInfo, CongestionEvent, CongestionKind, Controller};
 use crate::tcp::{Config, CongestionControl};
 
@@ -102,15 +102,15 @@ fn a_window_below_a_segment_is_paced() {
     let config = Config { min_rto: Span::from_ms(100), ..with_target(Span::from_us(16)) };
     let sent = Rc::new(RefCell::new(Vec::new()));
     let times = Rc::clone(&sent);
-    let mut net = Network::new(2, &config, move |now: Time, packet: &mut Packet<Header>| {
+    let mut net = network(2, &config, move |now: Time, packet: &mut Packet<Header>| {
         if matches!(packet.header.body, Body::Data { .. }) {
             times.borrow_mut().push(now);
         }
         faithful(now, packet)
     });
-    net.send(0, 1, 1, 60 * MSS, Kind::OneWay);
+    send(&mut net, 0, 1, 1, 60 * MSS, Kind::OneWay);
     net.run_until(Time::ZERO + Span::from_ms(400));
-    let sender = &net.hosts()[0].iter().next().unwrap().sender;
+    let sender = &net.hosts[0].iter().next().unwrap().sender;
     let window = sender.congestion().window();
     assert!((1..MSS / 20).contains(&window), "{window}");
     let sent = sent.borrow();
@@ -120,7 +120,7 @@ fn a_window_below_a_segment_is_paced() {
     let round_trip = Span(2 * DELAY.0);
     let (before, last) = (gaps[gaps.len() - 2], gaps[gaps.len() - 1]);
     assert!(last > before && before > Span(20 * round_trip.0), "{gaps:?}");
-    assert_eq!(net.hosts()[0].iter().next().unwrap().sender.backlog() % MSS, 0);
+    assert_eq!(net.hosts[0].iter().next().unwrap().sender.backlog() % MSS, 0);
 }
 
 #[test]
@@ -148,11 +148,11 @@ fn a_hundred_senders_share_a_link_that_holds_less_than_a_segment_of_each() {
 fn losses_under_a_paced_window_are_repaired() {
     let config = with_target(Span::from_us(15));
     let mut packets = 0;
-    let mut net = Network::new(2, &config, move |now: Time, packet: &mut Packet<Header>| {
+    let mut net = network(2, &config, move |now: Time, packet: &mut Packet<Header>| {
         packets += 1;
         if packets % 7 == 0 { vec![] } else { faithful(now, packet) }
     });
-    net.send(0, 1, 1, 20 * MSS, Kind::OneWay);
+    send(&mut net, 0, 1, 1, 20 * MSS, Kind::OneWay);
     net.run_until(Time::ZERO + Span::from_secs(10));
     assert_eq!(net.count(1, |event| matches!(event, rackweave_core::Event::Delivered { .. })), 1);
 }

@@ -1,9 +1,10 @@
 //! Conversations that read like a trace.
 
 use rackweave_core::{Ecn, Event, FailReason, Kind, Node as _, Packet, Rate, Span, Time};
+use rackweave_switch::config::Topology;
 use rackweave_wire::tcp::{Body, Header};
 
-use super::net::{Network, carries, fabric, faithful, single};
+use super::{DELAY, Network, carries, fabric, faithful, lines, network, on, send, trace};
 use crate::tcp::congestion::Controller as _;
 use crate::tcp::{Config, CongestionControl};
 
@@ -32,29 +33,25 @@ fn lose_once(mut sequences: Vec<u32>) -> impl FnMut(Time, &mut Packet<Header>) -
     }
 }
 
-fn run<F: FnMut(Time, &mut Packet<Header>) -> Vec<Span>>(
-    config: &Config,
-    segments: u64,
-    fate: F,
-) -> Network<F> {
-    let mut net = Network::new(2, config, fate);
-    net.send(0, 1, 1, segments * MSS, Kind::OneWay);
+fn run<F>(config: &Config, segments: u64, fate: F) -> Network
+where
+    F: FnMut(Time, &mut Packet<Header>) -> Vec<Span> + 'static,
+{
+    let mut net = network(2, config, fate);
+    send(&mut net, 0, 1, 1, segments * MSS, Kind::OneWay);
     net.run_until(Time(Span::from_ms(50).0));
     net
 }
 
-fn assert_done<F: FnMut(Time, &mut Packet<Header>) -> Vec<Span>>(net: &Network<F>) {
+fn assert_done(net: &Network) {
     assert_eq!(net.count(1, |event| matches!(event, Event::Delivered { .. })), 1);
     assert_eq!(net.count(0, |event| matches!(event, Event::Sent { .. })), 1);
     assert_eq!(net.events.len(), 2, "{:?}", net.events);
 }
 
 /// The first window of ten segments is out, one of them lost: what follows.
-fn after_first_window<F>(net: &Network<F>) -> Vec<String>
-where
-    F: FnMut(Time, &mut Packet<Header>) -> Vec<Span>,
-{
-    let mut trace = net.trace();
+fn after_first_window(net: &Network) -> Vec<String> {
+    let mut trace = trace(net);
     let first = trace.iter().position(|line| line.contains("h1>h0")).expect("an answer");
     trace.split_off(first)
 }
@@ -64,8 +61,8 @@ fn two_segments_and_one_acknowledgement() {
     let config = Config { ack_every_segments: 2, ..plain() };
     let net = run(&config, 2, faithful);
     assert_eq!(
-        net.trace(),
-        ["5.86 h0>h1 data 0+1000 syn", "6.72 h0>h1 data 1000+1000 syn end", "17.65 h1>h0 ack 2000"]
+        trace(&net),
+        ["0.00 h0>h1 data 0+1000 syn", "0.86 h0>h1 data 1000+1000 syn end", "12.58 h1>h0 ack 2000",]
     );
     assert_done(&net);
 }
@@ -74,7 +71,7 @@ fn two_segments_and_one_acknowledgement() {
 fn a_lone_segment_is_acknowledged_late_and_delivered_at_once() {
     let config = Config { ack_every_segments: 2, ..plain() };
     let net = run(&config, 1, faithful);
-    assert_eq!(net.trace(), ["5.86 h0>h1 data 0+1000 syn end", "216.79 h1>h0 ack 1000"]);
+    assert_eq!(trace(&net), ["0.00 h0>h1 data 0+1000 syn end", "211.72 h1>h0 ack 1000",]);
     assert_eq!(net.events[0].0, Time(11_724_800), "delivered on arrival");
     assert_done(&net);
 }
@@ -82,12 +79,14 @@ fn a_lone_segment_is_acknowledged_late_and_delivered_at_once() {
 #[test]
 fn slow_start_doubles_each_round_trip() {
     // Links so fast that a window is a burst.
-    let fabric = fabric(single(2, Rate::from_gbps(10_000)));
-    let mut net = Network::on(&fabric, &plain(), faithful);
-    net.send(0, 1, 1, 150 * MSS, Kind::OneWay);
+    let fabric =
+        fabric(Topology::SingleSwitch { hosts: 2, host_link: Rate::from_gbps(10_000) }, DELAY);
+    let mut net = on(&fabric, &plain());
+    net.keep_packets = true;
+    send(&mut net, 0, 1, 1, 150 * MSS, Kind::OneWay);
     net.run_until(Time(Span::from_ms(1).0));
     let mut rounds = [0; 5];
-    for line in net.trace().iter().filter(|line| line.contains("data")) {
+    for line in trace(&net).iter().filter(|line| line.contains("data")) {
         let at_us: f64 = line.split(' ').next().unwrap().parse().unwrap();
         rounds[(at_us / 20.0) as usize] += 1;
     }
@@ -101,18 +100,18 @@ fn fast_retransmit_with_sack() {
     assert_eq!(
         after_first_window(&net),
         [
-            "16.79 h1>h0 ack 1000",
-            "17.65 h1>h0 ack 2000",
-            "19.38 h1>h0 ack 2000 [3000..4000)",
-            "20.24 h1>h0 ack 2000 [3000..5000)",
-            "21.10 h1>h0 ack 2000 [3000..6000)",
-            "21.97 h1>h0 ack 2000 [3000..7000)",
-            "22.83 h1>h0 ack 2000 [3000..8000)",
-            "23.69 h1>h0 ack 2000 [3000..9000)",
-            "24.55 h1>h0 ack 2000 [3000..10000)",
-            // The third goes 5 us to the sender, and the segment 5 us back to the switch.
-            "32.04 h0>h1 data 2000+1000",
-            "42.97 h1>h0 ack 10000",
+            "11.72 h1>h0 ack 1000",
+            "12.58 h1>h0 ack 2000",
+            "14.31 h1>h0 ack 2000 [3000..4000)",
+            "15.17 h1>h0 ack 2000 [3000..5000)",
+            "16.03 h1>h0 ack 2000 [3000..6000)",
+            "16.89 h1>h0 ack 2000 [3000..7000)",
+            "17.76 h1>h0 ack 2000 [3000..8000)",
+            "18.62 h1>h0 ack 2000 [3000..9000)",
+            "19.48 h1>h0 ack 2000 [3000..10000)",
+            // When the third arrives.
+            "26.18 h0>h1 data 2000+1000",
+            "37.90 h1>h0 ack 10000",
         ]
     );
     assert_done(&net);
@@ -122,7 +121,7 @@ fn fast_retransmit_with_sack() {
 fn sack_repairs_two_losses_in_one_round_trip() {
     let net = run(&plain(), 14, lose_once(vec![2000, 5000]));
     assert_eq!(
-        net.lines("h0>h1")[10..],
+        lines(&net, "h0>h1")[10..],
         [
             // Two for the acknowledgements, two by limited transmit.
             "h0>h1 data 10000+1000",
@@ -135,10 +134,10 @@ fn sack_repairs_two_losses_in_one_round_trip() {
             "h0>h1 data 5000+1000",
         ]
     );
-    let acks = net.lines("h1>h0");
+    let acks = lines(&net, "h1>h0");
     assert_eq!(acks[4], "h1>h0 ack 2000 [6000..7000) [3000..5000)", "the newest first");
     assert_eq!(acks[acks.len() - 2..], ["h1>h0 ack 5000 [6000..14000)", "h1>h0 ack 14000"]);
-    assert_eq!(net.hosts()[0].iter().next().unwrap().sender.congestion().window(), 6 * MSS);
+    assert_eq!(net.hosts[0].iter().next().unwrap().sender.congestion().window(), 6 * MSS);
     assert_done(&net);
 }
 
@@ -146,21 +145,21 @@ fn sack_repairs_two_losses_in_one_round_trip() {
 fn new_reno_learns_of_the_second_loss_from_a_partial_acknowledgement() {
     let net = run(&Config { sack: false, ..plain() }, 14, lose_once(vec![2000, 5000]));
     assert_eq!(
-        net.trace()[net.trace().len() - 8..],
+        trace(&net)[trace(&net).len() - 8..],
         [
-            "32.89 h0>h1 data 2000+1000",
-            "38.65 h1>h0 ack 2000",
-            "39.51 h1>h0 ack 2000",
-            "40.37 h1>h0 ack 2000",
-            "41.23 h1>h0 ack 2000",
-            "43.82 h1>h0 ack 5000",
+            "27.03 h0>h1 data 2000+1000",
+            "33.58 h1>h0 ack 2000",
+            "34.44 h1>h0 ack 2000",
+            "35.30 h1>h0 ack 2000",
+            "36.17 h1>h0 ack 2000",
+            "38.75 h1>h0 ack 5000",
             // A round trip after the first.
-            "54.75 h0>h1 data 5000+1000",
-            "65.68 h1>h0 ack 14000",
+            "48.89 h0>h1 data 5000+1000",
+            "60.61 h1>h0 ack 14000",
         ]
     );
-    assert_eq!(net.lines("data 2000").len(), 2);
-    assert_eq!(net.hosts()[0].iter().next().unwrap().sender.congestion().window(), 6 * MSS);
+    assert_eq!(lines(&net, "data 2000").len(), 2);
+    assert_eq!(net.hosts[0].iter().next().unwrap().sender.congestion().window(), 6 * MSS);
     assert_done(&net);
 }
 
@@ -169,7 +168,7 @@ fn without_limited_transmit_duplicates_bring_nothing_new() {
     let config = Config { limited_transmit: false, ..plain() };
     let net = run(&config, 14, lose_once(vec![2000]));
     // Two acknowledgements let four out, and two of them wait for the window (10 -> 12).
-    let sent = net.lines("h0>h1");
+    let sent = lines(&net, "h0>h1");
     let again = sent.iter().skip(10).position(|line| line.contains("data 2000")).unwrap();
     assert_eq!(again, 4, "{sent:?}");
     assert_done(&net);
@@ -179,17 +178,17 @@ fn without_limited_transmit_duplicates_bring_nothing_new() {
 fn the_timeout_backs_off_and_then_slow_start_resends() {
     let net = run(&plain(), 3, lose_once(vec![1000, 2000, 1000, 1000]));
     assert_eq!(
-        net.trace()[2..],
+        trace(&net)[2..],
         [
-            "7.58 h0>h1 data 2000+1000 syn end  (lost)",
-            "16.79 h1>h0 ack 1000",
+            "1.72 h0>h1 data 2000+1000 syn end  (lost)",
+            "11.72 h1>h0 ack 1000",
             // 1 ms after that acknowledgement, then 2, then 4.
-            "1027.72 h0>h1 data 1000+1000  (lost)",
-            "3027.72 h0>h1 data 1000+1000  (lost)",
-            "7027.72 h0>h1 data 1000+1000",
-            "7038.65 h1>h0 ack 2000",
-            "7049.58 h0>h1 data 2000+1000 end",
-            "7060.51 h1>h0 ack 3000",
+            "1021.85 h0>h1 data 1000+1000  (lost)",
+            "3021.85 h0>h1 data 1000+1000  (lost)",
+            "7021.85 h0>h1 data 1000+1000",
+            "7033.58 h1>h0 ack 2000",
+            "7043.71 h0>h1 data 2000+1000 end",
+            "7055.44 h1>h0 ack 3000",
         ]
     );
     assert_done(&net);
@@ -200,13 +199,13 @@ fn a_probe_finds_a_lost_tail_before_the_timeout() {
     let config = Config { tail_loss_probe: true, ..plain() };
     let net = run(&config, 12, lose_once(vec![11_000]));
     assert_eq!(
-        net.trace()[net.trace().len() - 4..],
+        trace(&net)[trace(&net).len() - 4..],
         [
-            "28.58 h0>h1 data 11000+1000 end  (lost)",
-            "38.65 h1>h0 ack 11000",
+            "22.72 h0>h1 data 11000+1000 end  (lost)",
+            "33.58 h1>h0 ack 11000",
             // Two RTTs and, for a lone segment, the delay of an acknowledgement.
-            "293.29 h0>h1 data 11000+1000 end",
-            "304.22 h1>h0 ack 12000",
+            "287.43 h0>h1 data 11000+1000 end",
+            "299.16 h1>h0 ack 12000",
         ]
     );
     assert_done(&net);
@@ -215,7 +214,7 @@ fn a_probe_finds_a_lost_tail_before_the_timeout() {
 #[test]
 fn a_lost_acknowledgement_costs_a_probe_and_no_window() {
     let config = Config { tail_loss_probe: true, ..plain() };
-    let mut net = Network::new(2, &config, |_: Time, packet: &mut Packet<Header>| {
+    let mut net = network(2, &config, move |_: Time, packet: &mut Packet<Header>| {
         let last = matches!(packet.header.body, Body::Ack { .. }) && packet.header.ack == 12_000;
         if last && packet.header.body == (Body::Ack { count: 0, sack: [(0, 0); 3] }) {
             vec![]
@@ -223,11 +222,11 @@ fn a_lost_acknowledgement_costs_a_probe_and_no_window() {
             vec![Span::ZERO]
         }
     });
-    net.send(0, 1, 1, 12 * MSS, Kind::OneWay);
+    send(&mut net, 0, 1, 1, 12 * MSS, Kind::OneWay);
     net.run_until(Time(Span::from_ms(50).0));
-    let acks = net.lines("ack 12000");
+    let acks = lines(&net, "ack 12000");
     assert_eq!(acks, ["h1>h0 ack 12000  (lost)", "h1>h0 ack 12000 [11000..12000)"], "DSACK");
-    let connection = net.hosts()[0].iter().next().unwrap();
+    let connection = net.hosts[0].iter().next().unwrap();
     assert!(connection.sender.congestion().window() >= 12 * MSS);
     assert_done(&net);
 }
@@ -238,7 +237,7 @@ fn reordering_within_the_threshold_is_no_loss() {
         // Two segments late.
         vec![if carries(packet, 4000) { Span::from_us(2) } else { Span::ZERO }]
     });
-    assert_eq!(net.lines("data 4000").len(), 1);
+    assert_eq!(lines(&net, "data 4000").len(), 1);
     assert_done(&net);
 }
 
@@ -246,16 +245,16 @@ fn reordering_within_the_threshold_is_no_loss() {
 fn dctcp_acknowledgements_speak_of_one_kind_of_packet() {
     let config =
         Config { congestion_control: CongestionControl::Dctcp, ack_every_segments: 2, ..plain() };
-    let mut net = Network::new(2, &config, |_: Time, packet: &mut Packet<Header>| {
+    let mut net = network(2, &config, move |_: Time, packet: &mut Packet<Header>| {
         if [3000, 4000, 5000, 7000].iter().any(|at| carries(packet, *at)) {
             assert!(packet.mark(), "data are ECN-capable");
         }
         vec![Span::ZERO]
     });
-    net.send(0, 1, 1, 10 * MSS, Kind::OneWay);
+    send(&mut net, 0, 1, 1, 10 * MSS, Kind::OneWay);
     net.run_until(Time(Span::from_us(100).0));
     assert_eq!(
-        net.lines("h1>h0"),
+        lines(&net, "h1>h0"),
         [
             "h1>h0 ack 2000",
             "h1>h0 ack 3000", // A mark: what was before it.
@@ -266,7 +265,7 @@ fn dctcp_acknowledgements_speak_of_one_kind_of_packet() {
             "h1>h0 ack 9000",
         ]
     );
-    let sender = &net.hosts()[0].iter().next().unwrap().sender;
+    let sender = &net.hosts[0].iter().next().unwrap().sender;
     // alpha was 1 and the first acknowledgement ended a window without marks: 1024 - 64. The first
     // mark came when the window was 10 + 2 + 1: cut by 960/2048.
     assert_eq!(sender.congestion().alpha(), Some(960));
@@ -282,11 +281,11 @@ fn classic_ecn_echoes_until_the_sender_has_reduced() {
         }
         vec![Span::ZERO]
     });
-    let acks = net.lines("h1>h0");
+    let acks = lines(&net, "h1>h0");
     assert_eq!(acks[1..3], ["h1>h0 ack 2000", "h1>h0 ack 3000 ece"]);
     assert_eq!(acks[11..], ["h1>h0 ack 12000 ece", "h1>h0 ack 13000", "h1>h0 ack 14000"]);
     // The echo arrives when the link is free for the segment at 12000.
-    assert_eq!(net.lines("cwr"), ["h0>h1 data 12000+1000 cwr"]);
+    assert_eq!(lines(&net, "cwr"), ["h0>h1 data 12000+1000 cwr"]);
     assert_done(&net);
 }
 
@@ -307,6 +306,6 @@ fn a_silent_peer_fails_the_message_after_all_retries() {
     let (at, _, event) = net.events[0];
     assert!(matches!(event, Event::Failed { reason: FailReason::PeerSilent, .. }), "{event:?}");
     assert_eq!(at, Time(Span::from_ms(1 + 2 + 4 + 8).0));
-    assert_eq!(net.hosts()[0].connections(), 0);
-    assert_eq!(net.hosts()[0].poll_timeout(), None);
+    assert_eq!(net.hosts[0].connections(), 0);
+    assert_eq!(net.hosts[0].poll_timeout(), None);
 }

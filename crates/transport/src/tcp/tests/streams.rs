@@ -8,8 +8,9 @@ use rackweave_core::{
 use rackweave_wire::tcp::{Header, flags};
 
 use super::super::{Config, Host};
-use crate::common::stream_chaos::{Schedule, run, schedules};
-use crate::testkit::{Faults, Network};
+use crate::testkit::Faults;
+use crate::tests::Network;
+use crate::tests::stream_chaos::{Schedule, run, schedules};
 
 fn at(span: Span) -> Time {
     Time::ZERO + span
@@ -20,8 +21,13 @@ fn id(n: u64) -> MessageId {
 }
 
 fn network(config: &Config) -> Network<Host> {
+    network_with(config, Faults::default())
+}
+
+fn network_with(config: &Config, faults: Faults) -> Network<Host> {
     let hosts = (0..2).map(|id| Host::new(HostId(id), config.clone())).collect();
-    let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(1), 1);
+    let (link, delay) = (Rate::from_gbps(10), Span::from_us(1));
+    let mut network = Network::with_faults(hosts, link, delay, 1, faults);
     network.keep_packets = true;
     network
 }
@@ -40,13 +46,13 @@ fn both_directions_flow_and_close() {
     for config in [Config::tcp(), Config::dctcp(), Config::new_reno()] {
         for handshake in [false, true] {
             let config = Config { handshake, ..config.clone() };
-            let mut network = network(&config);
-            network.faults = Faults {
+            let faults = Faults {
                 loss: 0.01,
                 duplication: 0.01,
                 reordering: 0.1,
                 lateness: Span::from_us(20),
             };
+            let mut network = network_with(&config, faults);
             network.open(0, 1, id(1), Time::MAX).unwrap();
             for n in 0..200 {
                 network.write(0, 1, id(1), 5_000, n == 199).unwrap();

@@ -4,7 +4,23 @@
 use proptest::prelude::*;
 use rackweave_core::{Event, HostId, Kind, MessageId, Rate, Rng, Span, Time, Transport};
 
-use crate::testkit::{Fates, Faults, Network, Schedule};
+use super::Network;
+use crate::testkit::{Fates, Faults, Schedule};
+
+/// How a schedule treats a transport.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Half of the messages are requests; else all are one-way messages.
+    pub(crate) requests: bool,
+    /// Losses are repaired: what was sent has arrived.
+    pub(crate) repairs: bool,
+}
+
+impl Plan {
+    fn kind(self, kind: Kind) -> Kind {
+        if self.requests { kind } else { Kind::OneWay }
+    }
+}
 
 pub(crate) fn schedules() -> impl Strategy<Value = Schedule> {
     let faults = (0.0..0.4, 0.0..0.4, 0.0..0.9, 0_u64..3_000).prop_map(
@@ -32,14 +48,15 @@ pub(crate) fn schedules() -> impl Strategy<Value = Schedule> {
 /// Runs a schedule over hosts that `new` makes, until all of them are `idle`.
 pub(crate) fn run<T: Transport>(
     schedule: &Schedule,
+    plan: Plan,
     new: impl Fn(HostId) -> T,
     idle: impl Fn(&T) -> bool,
 ) -> Result<(), TestCaseError> {
     let hosts = (0..schedule.hosts).map(|id| new(HostId(id))).collect();
-    let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3), schedule.seed);
-    network.faults = schedule.faults;
+    let (link, delay) = (Rate::from_gbps(10), Span::from_us(3));
+    let mut network = Network::with_faults(hosts, link, delay, schedule.seed, schedule.faults);
     let mut rng = Rng::stream(schedule.seed, 0, 0, "schedule");
-    let mut fates = Fates::default();
+    let mut fates = Fates::new(plan.repairs);
     // The number of events checked so far.
     let mut seen = 0;
     let mut note = |fates: &mut Fates, network: &Network<T>| {
@@ -53,6 +70,7 @@ pub(crate) fn run<T: Transport>(
             number += 1;
             let id = MessageId::request(number);
             let (from, to, kind, bytes) = schedule.message(&mut rng);
+            let kind = plan.kind(kind);
             network.submit(from, to, id, bytes, kind).expect("taken");
             fates.submitted(from, to, id, kind);
         }
@@ -74,14 +92,15 @@ pub(crate) fn run<T: Transport>(
 }
 
 /// A few percent of everything going wrong fails no message.
-pub(crate) fn moderate_faults_fail_nothing<T: Transport>(new: impl Fn(HostId) -> T) {
+pub(crate) fn moderate_faults_fail_nothing<T: Transport>(plan: Plan, new: impl Fn(HostId) -> T) {
     let hosts = (0..5).map(|id| new(HostId(id))).collect();
-    let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3), 1);
-    network.faults =
-        Faults { loss: 0.02, duplication: 0.02, reordering: 0.5, lateness: Span::from_us(50) };
+    let loss = if plan.repairs { 0.02 } else { 0.0 };
+    let faults = Faults { loss, duplication: 0.02, reordering: 0.5, lateness: Span::from_us(50) };
+    let (link, delay) = (Rate::from_gbps(10), Span::from_us(3));
+    let mut network = Network::with_faults(hosts, link, delay, 1, faults);
     for n in 1..=400 {
         let (from, to) = (n as u32 % 5, (n as u32 + 1 + n as u32 / 5 % 4) % 5);
-        let kind = if n % 2 == 0 { Kind::Request } else { Kind::OneWay };
+        let kind = plan.kind(if n % 2 == 0 { Kind::Request } else { Kind::OneWay });
         network.submit(from, to, MessageId::request(n), 1 + n * n / 2, kind).unwrap();
     }
     assert!(network.run_until(Time::ZERO + Span::from_secs(60)));
@@ -93,12 +112,13 @@ pub(crate) fn moderate_faults_fail_nothing<T: Transport>(new: impl Fn(HostId) ->
             Event::Sent { .. } | Event::Stream(_) => {}
         }
     }
-    assert_eq!(delivered, 400 + 200);
+    assert_eq!(delivered, 400 + if plan.requests { 200 } else { 0 });
 }
 
 /// Packets that are later than every timer of a sender, and earlier than receivers forget: nothing is
 /// delivered twice.
 pub(crate) fn late_packets_do_no_harm<T: Transport>(
+    plan: Plan,
     new: impl Fn(HostId) -> T,
     idle: impl Fn(&T) -> bool,
     lateness: Span,
@@ -114,23 +134,24 @@ pub(crate) fn late_packets_do_no_harm<T: Transport>(
             restarts: 0,
             outages: 0,
         };
-        run(&schedule, &new, &idle).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        run(&schedule, plan, &new, &idle).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
 }
 
 /// A peer that is gone in the middle of everything: what was submitted for it fails, once, and what it
 /// had begun is forgotten. `held` counts what a machine knows of messages and connections.
 pub(crate) fn silent_peer<T: Transport>(
+    plan: Plan,
     new: impl Fn(HostId) -> T,
     idle: impl Fn(&T) -> bool,
     held: impl Fn(&T) -> usize,
 ) {
     for gone_after_us in [0, 3, 10, 40, 200, 1_000] {
         let hosts = (0..2).map(|id| new(HostId(id))).collect();
-        let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3), 1);
+        let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3));
         network.respond = Some(|bytes| bytes / 2 + 1);
         for n in 1..=30 {
-            let kind = if n % 2 == 0 { Kind::Request } else { Kind::OneWay };
+            let kind = plan.kind(if n % 2 == 0 { Kind::Request } else { Kind::OneWay });
             for from in 0..2 {
                 let id = MessageId::request(n + 100 * u64::from(from));
                 network.submit(from, 1 - from, id, n * 3_000, kind).expect("taken");
@@ -148,7 +169,7 @@ pub(crate) fn silent_peer<T: Transport>(
         for n in 1..=30 {
             let id = MessageId::request(n);
             let ends = network.events_at(0).filter(|event| match *event {
-                Event::Sent { id: sent, .. } => sent == id && n % 2 == 1,
+                Event::Sent { id: sent, .. } => sent == id && (n % 2 == 1 || !plan.requests),
                 Event::Delivered { id: answer, .. } => answer == id.response(),
                 Event::Failed { id: failed, .. } => failed == id,
                 Event::Stream(_) => false,
@@ -173,8 +194,11 @@ pub(crate) fn spoofed_sources<T: Transport>(
         let mut sender = new(HostId(source));
         let id = MessageId::request(1);
         let kind = if source % 2 == 0 { Kind::Request } else { Kind::OneWay };
-        let message = rackweave_core::Submit { id, peer: HostId(0), bytes: 50_000, kind };
-        sender.submit(now, message).expect("taken");
+        let mut message = rackweave_core::Submit { id, peer: HostId(0), bytes: 50_000, kind };
+        if sender.submit(now, message).is_err() {
+            message.kind = Kind::OneWay;
+            sender.submit(now, message).expect("taken");
+        }
         let first = sender.poll_transmit(now, 0).expect("a first packet");
         let _ = host.handle_packet(now, 0, &first);
         tend(&mut host, now);

@@ -1,8 +1,6 @@
 //! Replays the fuzz targets' corpus without a fuzzer.
 
-mod checks;
-mod seeds;
-
+use crate::{checks, seeds};
 use std::fs;
 use std::path::PathBuf;
 

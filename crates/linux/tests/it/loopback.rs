@@ -1,11 +1,9 @@
 //! Two endpoints on loopback.
 
-mod common;
-
-use bytes::Bytes;
-use common::{
+use crate::common::{
     PATIENCE, bytes, config, drive, leverage, open_to_local, pair, patient, run_for, transports,
 };
+use bytes::Bytes;
 use rackweave_core::{HostId, Kind, Rate, Span, Time};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, SendError};
 use rackweave_transport::TransportConfig;

@@ -2,16 +2,14 @@
 //! duplicates, delays, reorders and damages datagrams, and hosts restart or are cut off. Each message is delivered
 //! exactly once and completely, or fails with a reason.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod relay;
 mod streams;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use crate::common::{PATIENCE, bytes, local, transports};
 use bytes::Bytes;
-use common::{PATIENCE, bytes, local, transports};
 use rackweave_core::{Event as Told, HostId, Kind, MessageId, Rng, Span, Time};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
 use rackweave_transport::TransportConfig;

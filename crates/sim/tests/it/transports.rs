@@ -1,10 +1,8 @@
 //! The transports on simulated fabrics, compared with theory.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_sim::config::{BufferConfig, Fault, FaultKind, FaultPlace, Routing, Topology};
 use rackweave_sim::result::{End, Outcome};

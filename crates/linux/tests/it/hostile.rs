@@ -1,15 +1,13 @@
 //! Only peers are served, and forged source addresses gain nothing. The test speaks the overlay's protocol over plain
 //! sockets.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{PATIENCE, bytes, config, drive, leverage, local, patient};
 use bytes::Bytes;
-use common::{PATIENCE, bytes, config, drive, leverage, local, patient};
 use rackweave_core::frame::IPV4;
 use rackweave_core::{HostId, Kind, Packet, Span};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};

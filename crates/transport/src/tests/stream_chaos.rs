@@ -8,7 +8,8 @@ use rackweave_core::{
     Event, FailReason, HostId, MessageId, Rate, Rng, Span, StreamEvent, Time, Transport,
 };
 
-use crate::testkit::{Faults, Network};
+use super::Network;
+use crate::testkit::Faults;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
@@ -81,8 +82,8 @@ pub(crate) fn run<T: Transport>(
     check: impl Fn(&T),
 ) -> Result<(), TestCaseError> {
     let hosts = (0..schedule.hosts).map(|id| new(HostId(id))).collect();
-    let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3), schedule.seed);
-    network.faults = schedule.faults;
+    let (link, delay) = (Rate::from_gbps(10), Span::from_us(3));
+    let mut network = Network::with_faults(hosts, link, delay, schedule.seed, schedule.faults);
     network.stream_window = Some(schedule.window);
     network.consume = false;
     let mut rng = Rng::stream(schedule.seed, 0, 0, "streams");

@@ -1,5 +1,4 @@
 //! Endpoints on loopback that the test drives.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,10 +1,8 @@
 //! A thousand hosts and one port: each message arrives once and complete, over every transport.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use rackweave_core::{Rate, Span};
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{BufferConfig, FabricConfig, Topology, TrimConfig};

@@ -1,16 +1,14 @@
 //! Leverage Homa on simulated fabrics: measured round trips, and the rules that depend on them.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{config, fabric, fixed, go, single_switch, stream, trace};
+use crate::common::{config, fabric, fixed, go, single_switch, stream, trace};
 use rackweave_core::{Rate, Span};
 use rackweave_sim::config::{BufferConfig, FabricConfig};
 use rackweave_transport::{TransportConfig, homa};
 use rackweave_workload::Pattern;
 
-const LINK: Rate = common::G10;
+const LINK: Rate = crate::common::G10;
 
 fn leverage() -> TransportConfig {
     TransportConfig::Homa(Arc::new(homa::Config::leverage(LINK)))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rackweave_core::{Event, FailReason, HostId, Kind, MessageId, Rate, Span, Time};
 
-use crate::testkit::Network;
+use super::Network;
 use crate::{Machine, TransportConfig, homa, ndp, phost, polo, tcp};
 
 const LINK: Rate = Rate::from_gbps(10);
@@ -33,7 +33,7 @@ fn at(ms: u64) -> Time {
 /// A client with a call of `bytes` and its server, which is cut off `after_us` into it.
 fn cut_off(config: &TransportConfig, bytes: u64, after_us: u64) -> Network<Machine> {
     let hosts = (0..2).map(|host| config.machine(HostId(host))).collect();
-    let mut net = Network::new(hosts, LINK, Span::from_us(2), 1);
+    let mut net = Network::new(hosts, LINK, Span::from_us(2));
     // A call before has opened what is to be opened.
     net.submit(0, 1, MessageId::request(1), 100, Kind::Request).unwrap();
     net.run_until(at(20));

@@ -1,14 +1,12 @@
 //! Properties of every header, and of decoders on any bytes.
 
-mod checks;
-mod strategies;
-
+use crate::checks;
+use crate::strategies::{headers, homa_headers, layouts, packets, ports, stamped};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rackweave_core::{Header as _, Packet};
 use rackweave_wire::homa::Layout;
 use rackweave_wire::{Header, Malformed, Ports, frame, overlay};
-use strategies::{headers, homa_headers, layouts, packets, ports, stamped};
 
 macro_rules! define_checks {
     ($($(#[$doc:meta])* $variant:ident => $module:ident,)+) => {

@@ -1,6 +1,4 @@
 //! Run configurations with defaults, for tests of the real transports on simulated fabrics.
-#![allow(dead_code, reason = "each test file uses a part")]
-
 use std::sync::Arc;
 
 use rackweave_core::{HostId, Rate, Span, frame};
@@ -189,12 +187,6 @@ pub(crate) fn latency(record: &MessageRecord) -> Span {
 
 pub(crate) fn slowdown(record: &MessageRecord) -> f64 {
     latency(record).0 as f64 / record.ideal.0 as f64
-}
-
-/// The value below which a share `p` of the values lies.
-pub(crate) fn percentile(values: &mut [f64], p: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[((values.len() - 1) as f64 * p).round() as usize]
 }
 
 /// The share of the receiver's link that each of several long flows into one host takes, counted at the senders'

@@ -1,8 +1,6 @@
 //! NDP and pHost on simulated fabrics: links used, incasts, thousands of senders.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use rackweave_core::Span;
 use rackweave_sim::RunConfig;
 use rackweave_sim::config::{FabricConfig, Topology};

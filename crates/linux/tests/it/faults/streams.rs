@@ -9,8 +9,8 @@ use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
 use rackweave_transport::TransportConfig;
 use rackweave_transport::testkit::Faults;
 
+use super::relay::Relay;
 use crate::common::{PATIENCE, local, transports};
-use crate::relay::Relay;
 
 /// Returns the byte at an offset of a direction.
 fn byte(id: MessageId, at: u64) -> u8 {

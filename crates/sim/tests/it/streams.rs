@@ -1,7 +1,5 @@
 //! Messages on streams over the real transports, with applications that take time.
 
-mod common;
-
 use std::num::NonZeroU16;
 
 use rackweave_core::{HostId, Rate, Span, Time};
@@ -13,7 +11,7 @@ use rackweave_workload::{
     Application, Exchange, LoadCounts, Pattern, SizeDist, StreamMode, Streaming,
 };
 
-use common::{LEAF_SPINE, config, cubic, dctcp, fabric, go, homa, rpc};
+use crate::common::{LEAF_SPINE, config, cubic, dctcp, fabric, go, homa, rpc};
 
 const APPLICATION: Application = Application {
     copy_rate: Some(Rate::from_gbps(20)),

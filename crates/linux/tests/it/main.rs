@@ -1,0 +1,10 @@
+//! Endpoints, the switch and the kernel's TCP on real sockets.
+
+mod common;
+mod faults;
+mod hostile;
+mod kernel;
+mod loopback;
+mod switch;
+mod switch_netns;
+mod switch_orca;

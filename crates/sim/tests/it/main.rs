@@ -1,0 +1,8 @@
+//! Runs of the whole simulator.
+
+mod common;
+mod leverage;
+mod many_senders;
+mod receiver_driven;
+mod streams;
+mod transports;

@@ -1,0 +1,253 @@
+//! What NDP, pHost and Polo pass besides the suite of all transports: `driven_suite!` makes these tests for one
+//! [`DrivenSubject`].
+
+use std::sync::Arc;
+
+use rackweave_core::{HostId, Kind, MessageId, Node as _, Packet, Placement, Rng, Span, Time};
+use rackweave_wire::Id64;
+
+use super::Network;
+use super::suite::{
+    Expect, HeaderOf, LINK, Limits, Subject, at, events, id, network, submit, usual,
+};
+use crate::common::{Driven, Parameters as _, Scheme};
+
+/// What the tests have to know of a receiver-driven transport besides its [`Scheme`].
+pub(crate) trait DrivenSubject: Scheme {
+    const EXPECT: Expect;
+
+    /// The line of the packet that says that message 1 has arrived.
+    const COMPLETE: &str;
+
+    /// See [`Subject::variants`].
+    fn variants() -> Vec<Self::Config>;
+
+    /// See [`Subject::back_to_back`].
+    fn back_to_back() -> (Vec<Self::Config>, [Span; 3], Vec<u64>);
+
+    /// See [`Subject::covering`].
+    fn covering(config: Self::Config, _delay: Span) -> Self::Config {
+        config
+    }
+
+    /// A configuration whose first window is shorter than a round trip of 40 us.
+    fn narrow() -> Self::Config;
+
+    /// A data packet, as its sender sends it unasked.
+    fn data(length: u32, offset: u32, len: u16) -> Self::Body;
+
+    /// A packet of any type; `number` gives numbers of all sizes.
+    fn any_body(rng: &mut Rng, number: fn(&mut Rng) -> u32) -> Self::Body;
+
+    /// What else may be wrong with a forged packet.
+    fn spoil(packet: Packet<Self::Header>, rng: &mut Rng) -> Packet<Self::Header>;
+
+    /// A packet as a line: from, to, priority, and what its type says. Offsets are in packets.
+    fn line(packet: &Packet<Self::Header>) -> String;
+}
+
+impl<S: DrivenSubject> Subject for S {
+    type Config = S::Config;
+    type Host = Driven<S>;
+
+    const EXPECT: Expect = <S as DrivenSubject>::EXPECT;
+
+    fn variants() -> Vec<S::Config> {
+        <S as DrivenSubject>::variants()
+    }
+
+    fn limited(mut config: S::Config, limits: &Limits) -> S::Config {
+        let bounds = config.bounds();
+        *bounds.max_exchanges = limits.live;
+        *bounds.max_control = limits.control;
+        *bounds.max_finished = limits.finished;
+        *bounds.max_gaps = limits.gaps;
+        *bounds.max_message_bytes = limits.message_bytes;
+        config
+    }
+
+    fn host(id: HostId, config: &Arc<S::Config>) -> Driven<S> {
+        Driven::new(id, Arc::clone(config))
+    }
+
+    fn check(host: &Driven<S>, _limits: Option<&Limits>) {
+        host.check_bounds();
+    }
+
+    fn is_idle(host: &Driven<S>) -> bool {
+        host.is_idle()
+    }
+
+    fn held(host: &Driven<S>) -> usize {
+        host.exchanges_under_way() as usize
+    }
+
+    fn quiet_after(config: &S::Config) -> Span {
+        config.shared().patience * 12
+    }
+
+    fn forge(rng: &mut Rng, from: HostId) -> Packet<HeaderOf<S>> {
+        let number = |rng: &mut Rng| match rng.below(4) {
+            0 => rng.below(40) as u32,
+            1 => usual::<S>().shared().max_payload * rng.below(20) as u32,
+            2 => rng.below(3_000_000) as u32,
+            _ => u32::MAX - rng.below(3) as u32,
+        };
+        let id = if rng.chance(0.125) { rng.next_u64() } else { rng.below(40) };
+        let body = S::any_body(rng, number);
+        S::spoil(forged_by::<S>(from, id, rng.chance(0.5), body), rng)
+    }
+
+    fn back_to_back() -> (Vec<S::Config>, [Span; 3], Vec<u64>) {
+        <S as DrivenSubject>::back_to_back()
+    }
+
+    fn covering(config: S::Config, delay: Span) -> S::Config {
+        <S as DrivenSubject>::covering(config, delay)
+    }
+}
+
+/// A packet of a one-way message from host 1 to host 0.
+pub(crate) fn forged<S: DrivenSubject>(message: MessageId, body: S::Body) -> Packet<S::Header> {
+    forged_by::<S>(HostId(1), message.0, true, body)
+}
+
+fn forged_by<S: DrivenSubject>(
+    from: HostId,
+    id: u64,
+    one_way: bool,
+    body: S::Body,
+) -> Packet<S::Header> {
+    let config = usual::<S>();
+    let header = S::new(from, &config).header(&config, Id64::new(id), one_way, body);
+    Packet::new(from, HostId(0), 100, header)
+}
+
+/// All packets so far, and forgets them.
+pub(crate) fn trace<S: DrivenSubject>(network: &mut Network<Driven<S>>) -> Vec<String> {
+    network.packets.drain(..).map(|(_, packet)| S::line(&packet)).collect()
+}
+
+pub(crate) fn a_packet_that_comes_again_after_the_end_is_acknowledged<S: DrivenSubject>() {
+    for kind in [Kind::OneWay, Kind::Request] {
+        let mut network = network::<S>(&usual::<S>(), 2, Span::from_us(1));
+        submit(&mut network, 0, 1, 1, 100, kind);
+        network.run_until(at(Span::from_ms(10)));
+        let first = network.packets[0].1;
+        network.packets.clear();
+        network.run_until(at(Span::from_ms(150)));
+        network.inject(first);
+        assert!(network.run_until(at(Span::from_ms(155))));
+        assert_eq!(trace(&mut network), [S::COMPLETE]);
+    }
+}
+
+pub(crate) fn without_room_to_remember_nothing_new_begins<S: DrivenSubject>() {
+    let mut config = usual::<S>();
+    *config.bounds().max_finished = 4;
+    let remembered = config.shared().finished_for;
+    let mut network = network::<S>(&config, 2, Span::from_us(1));
+    for n in 1..=4 {
+        submit(&mut network, 0, 1, n, 100, Kind::OneWay);
+    }
+    network.run_until(at(Span::from_ms(1)));
+    assert_eq!(events(&mut network).len(), 8);
+    submit(&mut network, 0, 1, 5, 100, Kind::OneWay);
+    network.run_until(at(Span::from_ms(50)));
+    assert_eq!(events(&mut network), [""; 0]);
+    // The first four are forgotten after that time and half of it at most; a sender tries for less long.
+    network.run_until(at(remembered));
+    assert_eq!(events(&mut network), ["h0: 5 with h1 failed: peer silent"]);
+    network.run_until(at(Span(remembered.0 * 8 / 5)));
+    submit(&mut network, 0, 1, 6, 100, Kind::OneWay);
+    network.run_until(network.now() + Span::from_ms(10));
+    assert_eq!(events(&mut network).len(), 2);
+}
+
+pub(crate) fn wrong_lengths_are_discarded<S: DrivenSubject>() {
+    let mut config = usual::<S>();
+    *config.bounds().max_message_bytes = 1_000_000;
+    let full = config.shared().max_payload;
+    let len = full as u16;
+    let mut host = Driven::<S>::new(HostId(0), config.into());
+    let mut arrive = |length, offset, len| {
+        let packet = forged::<S>(id(1), S::data(length, offset, len));
+        host.handle_packet(Time::ZERO, 0, &packet)
+    };
+    assert_eq!(arrive(100, 0, 0), Placement::Discard);
+    assert_eq!(arrive(0, 0, 100), Placement::Discard);
+    assert_eq!(arrive(0, 0, 0), Placement::Discard);
+    assert_eq!(arrive(100, 0, 99), Placement::Discard);
+    assert_eq!(arrive(5_000, 100, len), Placement::Discard, "not at a packet's start");
+    assert_eq!(arrive(5_000, full, len - 1), Placement::Discard);
+    assert_eq!(arrive(100, full, 1), Placement::Discard);
+    assert_eq!(arrive(1_000_001, 0, len), Placement::Discard);
+    assert!(matches!(arrive(5_000, 0, len), Placement::Store(_)));
+    assert_eq!(arrive(6_000, full, len), Placement::Discard, "another length");
+    assert_eq!(arrive(5_000, 0, len), Placement::Discard, "known");
+    assert!(matches!(arrive(5_000, 3 * full, 5_000 - 3 * len), Placement::Store(_)));
+    assert_eq!(host.exchanges_under_way(), 1);
+    let response = forged::<S>(MessageId(3), S::data(100, 0, 100));
+    assert_eq!(host.handle_packet(Time::ZERO, 0, &response), Placement::Discard, "no such request");
+    assert_eq!(host.exchanges_under_way(), 1);
+}
+
+pub(crate) fn what_a_silent_peer_began_is_forgotten<S: DrivenSubject>() {
+    let config = usual::<S>();
+    let full = config.shared().max_payload;
+    let mut network = network::<S>(&config, 2, Span::from_us(1));
+    network.set_down(1, true);
+    for n in 0..100 {
+        let body = S::data(100_000, full * (n as u32 % 5), full as u16);
+        network.inject(forged::<S>(id(n), body));
+    }
+    assert_eq!(network.hosts[0].exchanges_under_way(), 100);
+    assert!(network.run_until(at(config.shared().patience + Span::from_ms(1))));
+    assert_eq!(network.hosts[0].exchanges_under_way(), 0);
+    network.hosts[0].check_bounds();
+    // The application never learned of them.
+    assert_eq!(events(&mut network), [""; 0]);
+}
+
+pub(crate) fn control_packets_that_wait_are_limited<S: DrivenSubject>() {
+    let mut config = usual::<S>();
+    *config.bounds().max_control = 10;
+    let mut host = Driven::<S>::new(HostId(0), config.into());
+    for n in 0..1_000 {
+        let _ = host.handle_packet(Time::ZERO, 0, &forged::<S>(id(n), S::ASK));
+    }
+    host.check_bounds();
+    assert_eq!(std::iter::from_fn(|| host.poll_transmit(Time::ZERO, 0)).count(), 10);
+}
+
+pub(crate) fn a_window_below_the_round_trip_leaves_gaps<S: DrivenSubject>() {
+    let config = S::narrow();
+    let mut network = network::<S>(&config, 2, Span::from_us(20));
+    submit(&mut network, 0, 1, 1, 100_000, Kind::OneWay);
+    network.run_until(at(Span::from_secs(1)));
+    let ideal = LINK.span_of(config.shared().framing().message_wire_bytes(100_000));
+    assert!(network.events[0].0 > Time::ZERO + ideal * 2, "the time above is not always ideal");
+}
+
+/// Makes a test of each of these for one [`DrivenSubject`], and those of the suite of all transports.
+macro_rules! driven_suite {
+    ($subject:ident) => {
+        $crate::tests::suite::transport_suite!($subject);
+        $crate::tests::driven::driven_suite!(
+            $subject,
+            a_packet_that_comes_again_after_the_end_is_acknowledged,
+            without_room_to_remember_nothing_new_begins,
+            wrong_lengths_are_discarded,
+            what_a_silent_peer_began_is_forgotten,
+            control_packets_that_wait_are_limited,
+            a_window_below_the_round_trip_leaves_gaps
+        );
+    };
+    ($subject:ident, $($test:ident),+) => {
+        $(#[test]
+        fn $test() {
+            $crate::tests::driven::$test::<$subject>();
+        })+
+    };
+}
+pub(crate) use driven_suite;
