@@ -1,7 +1,7 @@
 //! What a machine cannot do is refused before anything is made.
 
 use rackweave_core::{HostId, frame};
-use rackweave_group::baseline::Cost;
+use rackweave_group::app::Cost;
 use rackweave_group::orca::host::Spread;
 use rackweave_linux::netns::{self, NetnsError};
 use rackweave_sim::Fabric;
