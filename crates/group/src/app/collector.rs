@@ -1,4 +1,4 @@
-//! Combines the reports of all hosts of a cast application: what is measured, and what came of it.
+//! Combines the reports of all hosts of a cast application: what is measured, and with what results.
 //!
 //! The definitions, for the simulator and the testbed alike:
 //!
@@ -137,7 +137,7 @@ impl Collector {
         cast.is_acknowledged |= is_acknowledged;
     }
 
-    /// What came of all of it.
+    /// The results of what was reported.
     #[must_use]
     pub fn results(mut self) -> Results {
         let times = |(cast, (bytes, of)): (u32, (&u64, &Cast))| CastTimes {

@@ -4,7 +4,7 @@
 //! other to all its receivers, as one stream of bytes. A receiver acknowledges each cast that it has received completely, with
 //! [`ACK_BYTES`] bytes. In a closed loop the next cast waits for all acknowledgements of the one before.
 //!
-//! [`Sender`] and [`Receiver`] are state machines without a clock, I/O or randomness. They know nothing of what carries the bytes:
+//! [`Sender`] and [`Receiver`] are state machines without a clock, I/O or randomness. They do not depend on what carries the bytes:
 //! Orca, datagrams or connections, simulated or real. Their driver uses them as follows.
 //!
 //! - It reports to the sender's what the carrier reports: [`Sender::joined`], [`Sender::acknowledged`], [`Sender::detached`],
@@ -87,8 +87,8 @@ pub struct Report {
     pub longest_gap: Span,
     /// Bytes that differ from those that were sent, or that were stored in a wrong place.
     pub wrong_bytes: u64,
-    /// Payload that was sent again. It is the carrier's to fill in.
+    /// Payload that was sent again, which the driver fills in: only the carrier knows it.
     pub repaired_bytes: u64,
-    /// Agents that fell silent, as their controller sees it. It is the carrier's to fill in.
+    /// Agents that fell silent, as their controller sees it, which the driver fills in.
     pub silent_agents: u64,
 }

@@ -105,7 +105,7 @@ impl Receiver {
         self.delivered == self.ends.len()
     }
 
-    /// What it reports.
+    /// What happened at this host, for the [`Collector`](super::Collector).
     #[must_use]
     pub fn report(&self) -> Report {
         Report {

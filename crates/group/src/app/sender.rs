@@ -213,7 +213,7 @@ impl Sender {
             || self.members.iter().all(|member| member.failed.is_some())
     }
 
-    /// What it reports.
+    /// What happened at this host, for the [`Collector`](super::Collector).
     #[must_use]
     pub fn report(&self) -> Report {
         Report { records: self.records.clone(), detached: self.detached, ..Report::default() }

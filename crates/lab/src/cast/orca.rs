@@ -160,7 +160,7 @@ struct Client {
     app: Receiver,
 }
 
-/// Why a cast fails for a receiver, of the reason that its flow gives.
+/// The reason of a cast's failure for a receiver, from the one that the flow gives.
 pub(crate) const fn fail_reason(reason: Reason) -> FailReason {
     match reason {
         Reason::Silent => FailReason::PeerSilent,

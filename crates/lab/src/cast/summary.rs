@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::CastConfig;
 use crate::results::stats::percentile;
 
-/// What came of files to many in either world.
+/// The results of files to many, in either world.
 #[derive(Clone, Debug)]
 pub struct CastResult {
     /// The application's results.

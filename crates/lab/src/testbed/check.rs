@@ -108,6 +108,10 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
         let message = "the testbed sends files to many through a single switch only";
         return Err(refused(message, "topology = \"single-switch\""));
     }
+    if !point.config.streams.is_empty() {
+        let message = "the testbed carries no [[background]] streams beside files to many";
+        return Err(refused(message, in_simulator));
+    }
     if cast.senders.len() > 1 || cast.processes > 1 {
         let message = "the testbed's sender of files has one port and one process";
         return Err(refused(message, in_simulator));

@@ -67,7 +67,7 @@ fn wait(engine: &mut Engine, until: Option<Time>, most: Span) -> Result<(), Stri
 /// Which receiver acknowledges over a session.
 type Acknowledging = Arc<Mutex<BTreeMap<Session, HostId>>>;
 
-/// A sink of acknowledgements: what counts is their number.
+/// A sink of acknowledgements: only their number matters.
 struct Counted {
     left: u64,
 }
