@@ -14,6 +14,9 @@ use super::super::payload::Pattern;
 use super::Line;
 use crate::cast::CastConfig;
 
+/// The identity of the stream of files.
+pub(super) const FILES: u128 = 1;
+
 /// The files' bytes, one behind the other.
 #[derive(Clone, Debug)]
 pub(super) struct Content(pub(super) Bytes);
@@ -24,10 +27,11 @@ impl Content {
         Self(Pattern::new(seed, total).message(cast.senders[0], HostId(u32::MAX), total))
     }
 
-    /// A source of which nothing may be read yet, and the gate that lets bytes out.
-    pub(super) fn source(&self) -> (Made, Gate) {
+    /// A source of which nothing may be read yet, and the gate that lets bytes out. The streams to one host need
+    /// different identities, or one replaces the other.
+    pub(super) fn source(&self, stream: u128) -> (Made, Gate) {
         let gate = Gate::default();
-        (Made { bytes: self.0.clone(), gate: gate.clone() }, gate)
+        (Made { stream, bytes: self.0.clone(), gate: gate.clone() }, gate)
     }
 
     /// A sink that compares. With a line it also reports what arrives.
@@ -53,13 +57,14 @@ impl Gate {
 /// A source of made up bytes, without any records.
 #[derive(Debug)]
 pub(super) struct Made {
+    stream: u128,
     bytes: Bytes,
     gate: Gate,
 }
 
 impl Source for Made {
     fn stream(&self) -> u128 {
-        1
+        self.stream
     }
     fn start(&mut self, waker: Waker) {
         // A source is started once.

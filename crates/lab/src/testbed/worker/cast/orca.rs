@@ -17,7 +17,7 @@ use rackweave_group::orca::label::Layout;
 use rackweave_sim::Fabric;
 use rackweave_wire::orca::{PORT, Reason, Session};
 
-use super::content::{Content, Gate, Made, SharedReceiver};
+use super::content::{Content, FILES, Gate, Made, SharedReceiver};
 use super::{Line, Member, Place};
 use crate::cast::{OrcaScheme, fail_reason, flow_config};
 
@@ -106,7 +106,7 @@ impl Sender {
             return Err("the testbed has no labels".into());
         }
         let cast = place.cast;
-        let (source, gate) = place.content.source();
+        let (source, gate) = place.content.source(FILES);
         let app = App::new(SenderConfig { awaits_receivers: true, ..place.sender_app(1) });
         let acknowledging = Acknowledging::default();
         let (sessions, clients) = (Arc::clone(&acknowledging), cast.receivers.clone());
@@ -233,7 +233,7 @@ impl Receiver {
             Decision::Take(Box::new(move || Ok(Box::new(sink) as Box<dyn Sink>)))
         });
         let acks = vec![0; place.cast.files.len() * ACK_BYTES as usize];
-        let (acks, gate) = Content(Bytes::from(acks)).source();
+        let (acks, gate) = Content(Bytes::from(acks)).source(FILES + 1 + u128::from(place.this.0));
         Ok(Self {
             engine: engine(place, scheme, accept)?,
             app,

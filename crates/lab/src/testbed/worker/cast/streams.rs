@@ -9,7 +9,7 @@ use rackweave_cast::sink::Sink;
 use rackweave_core::{FailReason, HostId, Span, Time};
 use rackweave_group::app::{Report, Sender as App};
 
-use super::content::{Content, SharedReceiver};
+use super::content::{Content, FILES, SharedReceiver};
 use super::{Line, Member, Place, pause};
 use crate::testbed::worker;
 
@@ -54,7 +54,7 @@ impl Sender {
             hosts.iter().map(|host| worker::address(*host, 0)).collect();
         let to = to.ok_or_else(|| "a receiver has no address".to_owned())?;
         let (answers, line) = (self.answers.0.clone(), self.line);
-        let (mut source, gate) = self.content.source();
+        let (mut source, gate) = self.content.source(FILES);
         gate.open(self.content.0.len() as u64);
         let send = move || {
             let results = baseline::send(&mut source, &to).unwrap_or_default();
