@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use rackweave_wire::pcapng::{CaptureError, CaptureWriter};
 
-use crate::cast::FileTimes;
 use crate::error::OutputError;
 use crate::report::table::{self, Style};
 use crate::report::{Head, charts, html, svg};
 use crate::results::columns::{self, Arrival, Column};
 use crate::results::{Capture, PointResult, Results, plain};
 use crate::scenario::{Scenario, World};
+use rackweave_group::app::CastTimes;
 
 impl Results {
     /// The tables for a terminal.
@@ -280,14 +280,14 @@ impl Drop for Staged<'_> {
 /// What every table begins with, before the swept keys.
 const LEAD_COLUMNS: [&str; 3] = ["point", "transport", "label"];
 
-/// The files of a cast, with their indices.
-fn files(point: &PointResult) -> impl Iterator<Item = (u64, FileTimes)> {
-    (0..).zip(point.cast.iter().flat_map(|cast| &cast.files).copied())
+/// The files of a cast.
+fn files(point: &PointResult) -> impl Iterator<Item = CastTimes> {
+    point.cast.iter().flat_map(|cast| &cast.app.casts).copied()
 }
 
 /// Every file at every receiver of a cast.
 fn arrivals(point: &PointResult) -> impl Iterator<Item = Arrival> {
-    point.cast.iter().flat_map(|cast| &cast.receivers).flat_map(|receiver| {
+    point.cast.iter().flat_map(|cast| &cast.app.receivers).flat_map(|receiver| {
         let before = std::iter::once(None).chain(receiver.completed.iter().map(Some));
         let completed = (0..).zip(receiver.completed.iter().copied()).zip(before);
         completed.map(|((file, completed), before)| Arrival {

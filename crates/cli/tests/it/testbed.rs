@@ -453,6 +453,47 @@ fn files_reach_all_receivers_over_every_scheme() {
     refused(&["workload.cast.cpu.copy_rate='8 Gbps'"], "[workload.cast.cpu] is simulated");
     refused(&["workload.cast.files='1 GB'"], "the testbed takes 134217728 at most");
     refused(&["workload.cast.processes=2"], "one port and one process");
+    refused(&["measure.messages=2"], "`messages` has no meaning with [workload.cast]");
+    let beside =
+        "background=[{ transport = { name = 'homa' }, arrivals = 'permutation', sizes = '1 KB' }]";
+    refused(&[beside], "no [[background]] streams beside files to many");
+}
+
+/// The same casts in both worlds: by the shared definitions they take what the links need.
+#[test]
+fn casts_take_as_long_as_in_the_simulator() {
+    rackweave_testing::needs!(NetAdmin);
+    let place = Place::new(CAST);
+    let sets = "sweep.cases=[\
+                { transport.name = 'orca', workload.cast.files = ['600 KB', '300 KB', '600 KB'] }, \
+                { transport.name = 'cast-chain', workload.cast.files = '1.5 MB', \
+                  transport.cast-chain.handshake = true }]";
+    let mut args = vec!["run", "x.toml", "-q", "--set", "workload.cast.receivers=2", "--set", sets];
+    args.extend(["--out", "simulated"]);
+    assert_eq!(code(&place.run(&args)), 0);
+    (args[0], *args.last_mut().unwrap()) = ("testbed", "real");
+    let output = place.run(&args);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let (simulated, real) = (place.summary("simulated"), place.summary("real"));
+    for point in 0..2 {
+        let (simulated, real) = (&simulated["points"][point], &real["points"][point]);
+        for exact in ["files", "total_bytes", "missing_bytes", "wrong_bytes", "lost"] {
+            assert_eq!(simulated["cast"][exact], real["cast"][exact], "{exact}: {real:#}");
+        }
+        assert_eq!(simulated["messages"], real["messages"], "{real:#}");
+        // A busy machine makes it slower; the links do not let it be much faster.
+        for (time, most) in [("execution_us", 3.0), ("wait_us", 6.0)] {
+            let mean = |world: &Value| {
+                let time = &world["cast"][time];
+                time.as_f64().or_else(|| time["mean"].as_f64())
+            };
+            let (Some(simulated), Some(real)) = (mean(simulated), mean(real)) else { continue };
+            let ratio = real / simulated;
+            assert!((0.9..most).contains(&ratio), "{time}: {simulated} {real}");
+        }
+        let slowdown = |world: &Value| world["slowdown"]["p50"].as_f64().unwrap();
+        assert!(slowdown(simulated) >= 1.0 && slowdown(real) >= 0.9);
+    }
 }
 
 #[test]

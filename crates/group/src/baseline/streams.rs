@@ -12,7 +12,8 @@ use rackweave_core::{
 use rackweave_transport::{Machine, TransportConfig};
 use rackweave_wire::Header;
 
-use super::{ACK_BYTES, Client, Cost, Deliveries, Rounds, Write, Writers};
+use super::Client;
+use crate::app::{ACK_BYTES, Receiver as Receiving, Sender, Write};
 
 /// How a server sends.
 #[derive(Clone, Debug)]
@@ -21,14 +22,8 @@ pub struct Config {
     pub transport: TransportConfig,
     /// The server's hosts, one for each of its ports.
     pub hosts: Vec<HostId>,
-    /// The length of the buffers that its processes write.
-    pub buffer: u64,
     /// The bytes that a socket holds until they are acknowledged.
     pub socket_bytes: u64,
-    /// The number of processes, which share the connections.
-    pub processes: u32,
-    /// The cost of their work.
-    pub cost: Cost,
     /// Whether the server writes to the first client only, and each client to the next.
     pub chain: bool,
 }
@@ -74,19 +69,17 @@ pub struct Server {
     machines: Vec<Machine>,
     clients: Vec<Client>,
     outlets: Vec<Outlet>,
-    rounds: Rounds,
-    writers: Writers,
+    app: Sender,
     socket_bytes: u64,
     /// For each client, the bytes of acknowledgements that have arrived.
     acks: Vec<u64>,
-    /// Whether the first file was started.
-    started: bool,
 }
 
 impl Server {
-    /// A server of these files. In a chain the clients are in the order of the chain.
+    /// A server with this application, which has a socket for each client; in a chain one socket, and the clients are in the
+    /// order of the chain.
     #[must_use]
-    pub fn new(config: &Config, clients: Vec<Client>, rounds: Rounds) -> Self {
+    pub fn new(config: &Config, clients: Vec<Client>, app: Sender) -> Self {
         let mut machines: Vec<Machine> =
             config.hosts.iter().map(|host| config.transport.machine(*host)).collect();
         let direct = if config.chain { 1 } else { clients.len() };
@@ -94,34 +87,21 @@ impl Server {
         let outlets: Vec<Outlet> = to
             .filter_map(|c| Outlet::open(&mut machines, usize::from(c.port), c.host, STREAM))
             .collect();
-        let processes = config.processes as usize;
-        Self {
-            writers: Writers::new(config.cost, config.buffer, outlets.len(), processes),
-            acks: vec![0; clients.len()],
-            socket_bytes: config.socket_bytes,
-            started: false,
-            machines,
-            clients,
-            outlets,
-            rounds,
-        }
+        let acks = vec![0; clients.len()];
+        Self { machines, clients, outlets, app, socket_bytes: config.socket_bytes, acks }
     }
 
-    /// The files and their acknowledgements.
+    /// Its application.
     #[must_use]
-    pub const fn rounds(&self) -> &Rounds {
-        &self.rounds
+    pub const fn app(&self) -> &Sender {
+        &self.app
     }
 
-    fn write_files(&mut self, now: Time) {
-        self.started = true;
+    fn write(&mut self, now: Time) {
         loop {
-            while let Some(bytes) = self.rounds.start_next(now, self.writers.is_idle()) {
-                self.writers.start(bytes);
-            }
             let (outlets, most) = (&self.outlets, self.socket_bytes);
             let room = |socket: usize| outlets.get(socket).is_some_and(|o| o.unacked < most);
-            let Some(Write { socket, bytes }) = self.writers.advance(now, room) else { break };
+            let Some(Write { socket, bytes }) = self.app.poll_write(now, room) else { break };
             self.outlets[socket].write(now, &mut self.machines, bytes);
         }
     }
@@ -134,8 +114,7 @@ impl Server {
                         self.machines[machine].consume(now, peer, id, bytes);
                         if let Some(client) = self.clients.iter().position(|c| c.host == peer) {
                             self.acks[client] += bytes;
-                            let files = self.acks[client] / u64::from(ACK_BYTES);
-                            self.rounds.acknowledge(now, client, files as u32);
+                            self.app.acknowledged_bytes(now, peer, self.acks[client]);
                         }
                     }
                     Event::Stream(StreamEvent::Acked { peer, id, bytes }) => {
@@ -144,10 +123,8 @@ impl Server {
                             outlet.unacked = outlet.unacked.saturating_sub(bytes);
                         }
                     }
-                    Event::Failed { peer, .. } => {
-                        if let Some(client) = self.clients.iter().position(|c| c.host == peer) {
-                            self.rounds.lose(now, client);
-                        }
+                    Event::Failed { peer, reason, .. } => {
+                        self.app.failed(now, peer, reason);
                         // Its socket takes all data from now on, so that it does not block the others.
                         for outlet in self.outlets.iter_mut().filter(|o| o.peer == peer) {
                             outlet.unacked = 0;
@@ -157,7 +134,7 @@ impl Server {
                 }
             }
         }
-        self.write_files(now);
+        self.write(now);
     }
 }
 
@@ -189,10 +166,7 @@ impl Node for Server {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        if !self.started {
-            return Some(Time::ZERO);
-        }
-        [earliest(&self.machines), self.writers.poll_timeout()].into_iter().flatten().min()
+        [earliest(&self.machines), self.app.poll_timeout()].into_iter().flatten().min()
     }
 
     fn poll_event(&mut self) -> Option<Infallible> {
@@ -206,7 +180,7 @@ pub struct Receiver {
     machines: [Machine; 1],
     server: Outlet,
     next: Option<Outlet>,
-    deliveries: Deliveries,
+    app: Receiving,
     chunk: u64,
     socket_bytes: u64,
     /// Bytes received, and of these the bytes forwarded.
@@ -223,7 +197,7 @@ impl Receiver {
         me: HostId,
         server: HostId,
         next: Option<(HostId, u64)>,
-        deliveries: Deliveries,
+        app: Receiving,
     ) -> Option<Self> {
         let mut machines = [config.transport.machine(me)];
         let server = Outlet::open(&mut machines, 0, server, ACKS)?;
@@ -233,22 +207,13 @@ impl Receiver {
             None => None,
         };
         let socket_bytes = config.socket_bytes;
-        Some(Self {
-            machines,
-            server,
-            next,
-            deliveries,
-            chunk,
-            socket_bytes,
-            have: 0,
-            forwarded: 0,
-        })
+        Some(Self { machines, server, next, app, chunk, socket_bytes, have: 0, forwarded: 0 })
     }
 
-    /// The files that it has received.
+    /// Its application.
     #[must_use]
-    pub const fn deliveries(&self) -> &Deliveries {
-        &self.deliveries
+    pub const fn app(&self) -> &Receiving {
+        &self.app
     }
 
     fn events(&mut self, now: Time) {
@@ -256,10 +221,10 @@ impl Receiver {
             match event {
                 Event::Stream(StreamEvent::Readable { peer, id, bytes, .. }) => {
                     self.machines[0].consume(now, peer, id, bytes);
-                    let had = self.deliveries.completed().len();
+                    let had = self.app.delivered();
+                    self.app.stored(now, self.have..self.have + bytes);
                     self.have += bytes;
-                    self.deliveries.arrived(now);
-                    if let Some(files) = self.deliveries.readable(now, self.have) {
+                    if let Some(files) = self.app.readable(now, self.have) {
                         let new = u64::from(files) - had as u64;
                         self.server.write(now, &mut self.machines, new * u64::from(ACK_BYTES));
                     }
@@ -279,7 +244,7 @@ impl Receiver {
     fn forward(&mut self, now: Time) {
         let Some(next) = &mut self.next else { return };
         // Bytes of an incomplete file wait until a chunk is full.
-        let complete = self.deliveries.next_start();
+        let complete = self.app.next_start();
         while next.unacked < self.socket_bytes {
             let waiting = self.have - self.forwarded;
             let bytes = if waiting >= self.chunk {
@@ -333,6 +298,7 @@ mod tests {
     use rackweave_transport::tcp;
 
     use super::*;
+    use crate::app::{Cost, Record, SenderConfig};
 
     #[expect(clippy::large_enum_variant, reason = "a handful in a test")]
     enum Any {
@@ -354,19 +320,21 @@ mod tests {
         let config = Config {
             transport: TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
             hosts: vec![HostId(0)],
-            buffer: 65_507,
             socket_bytes: 1 << 20,
-            processes: 1,
-            cost: Cost { per_buffer: Span::from_us(1), copy_rate: None },
             chain,
         };
         let who = (1..=clients).map(|host| Client { host: HostId(host), port: 0 }).collect();
-        let rounds = Rounds::new(files.into(), clients as usize, true);
-        let mut nodes = vec![Any::Server(Server::new(&config, who, rounds))];
+        let app = Sender::new(SenderConfig {
+            sockets: if chain { 1 } else { clients as usize },
+            buffer: 65_507,
+            cost: Cost { per_buffer: Span::from_us(1), copy_rate: None },
+            ..SenderConfig::new(files.into(), (1..=clients).map(HostId).collect())
+        });
+        let mut nodes = vec![Any::Server(Server::new(&config, who, app))];
         for host in 1..=clients {
             let next = (chain && host < clients).then_some((HostId(host + 1), 16_384));
-            let deliveries = Deliveries::new(files, Time::MAX);
-            let receiver = Receiver::new(&config, HostId(host), HostId(0), next, deliveries);
+            let app = Receiving::new(files, Time::MAX);
+            let receiver = Receiver::new(&config, HostId(host), HostId(0), next, app);
             nodes.push(Any::Receiver(receiver.expect("TCP has streams")));
         }
         let mut sent = vec![0; nodes.len()];
@@ -379,7 +347,7 @@ mod tests {
                     wire.push((now + Span::from_us(1), packet));
                 }
             }
-            if matches!(&nodes[0], Any::Server(server) if server.rounds().is_done()) {
+            if matches!(&nodes[0], Any::Server(server) if server.app().is_done()) {
                 return (nodes, sent);
             }
             let arrival = wire.iter().map(|(at, _)| *at).min();
@@ -404,10 +372,14 @@ mod tests {
         for node in &nodes {
             match node {
                 Any::Server(server) => {
-                    let ended = server.rounds().times().filter(|(_, ended)| ended.is_some());
-                    assert_eq!(ended.count(), files.len());
+                    let records = server.app().report().records;
+                    let ended = |record: &&Record| matches!(record, Record::Acknowledged { .. });
+                    assert_eq!(
+                        records.iter().filter(ended).count(),
+                        files.len() * clients as usize
+                    );
                 }
-                Any::Receiver(receiver) => assert!(receiver.deliveries().is_complete()),
+                Any::Receiver(receiver) => assert!(receiver.app().is_complete()),
             }
         }
         sent

@@ -7,13 +7,13 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use rackweave_core::ranges::RangeSet;
 use rackweave_core::{Header, HostId, MessageId, Node, Packet, Slice, Time, frame};
 use rackweave_wire::frame::{self as wire_frame, Unframeable};
 use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::Framed;
 
-use super::{ACK_BYTES, Client, Cost, Deliveries, Rounds, Write, Writers};
+use super::Client;
+use crate::app::{ACK_BYTES, Receiver as Receiving, Sender, Write};
 
 /// The longest payload of a UDP datagram over IPv4.
 pub const MAX_DATAGRAM: u32 = 65_507;
@@ -69,14 +69,8 @@ impl Framed for Fragment {
 pub struct Config {
     /// The server's hosts, one for each of its ports.
     pub hosts: Vec<HostId>,
-    /// The length of a buffer, and so of a datagram: at most [`MAX_DATAGRAM`].
-    pub buffer: u32,
     /// The bytes that wait in a socket before it blocks.
     pub socket_bytes: u64,
-    /// The number of processes, which share the clients.
-    pub processes: u32,
-    /// The cost of their work.
-    pub cost: Cost,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,8 +87,7 @@ struct Datagram {
 pub struct Server {
     hosts: Vec<HostId>,
     clients: Vec<Client>,
-    rounds: Rounds,
-    writers: Writers,
+    app: Sender,
     socket_bytes: u64,
     /// For each client, the offset of its next datagram in the stream, and the bytes that wait in its socket.
     sockets: Vec<(u64, u64)>,
@@ -103,35 +96,30 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of these files.
+    /// A server with this application, which has a socket for each client and buffers of [`MAX_DATAGRAM`] at most.
     #[must_use]
-    pub fn new(config: &Config, clients: Vec<Client>, rounds: Rounds) -> Self {
-        let buffer = u64::from(config.buffer.clamp(1, MAX_DATAGRAM));
+    pub fn new(config: &Config, clients: Vec<Client>, app: Sender) -> Self {
         Self {
             hosts: config.hosts.clone(),
-            writers: Writers::new(config.cost, buffer, clients.len(), config.processes as usize),
             socket_bytes: config.socket_bytes,
             sockets: vec![(0, 0); clients.len()],
             queues: vec![VecDeque::new(); config.hosts.len()],
             clients,
-            rounds,
+            app,
         }
     }
 
-    /// The files and their acknowledgements.
+    /// Its application.
     #[must_use]
-    pub const fn rounds(&self) -> &Rounds {
-        &self.rounds
+    pub const fn app(&self) -> &Sender {
+        &self.app
     }
 
-    fn write_files(&mut self, now: Time) {
-        while let Some(bytes) = self.rounds.start_next(now, self.writers.is_idle()) {
-            self.writers.start(bytes);
-        }
+    fn write(&mut self, now: Time) {
         loop {
             let (sockets, most) = (&self.sockets, self.socket_bytes);
             let room = |socket: usize| sockets.get(socket).is_some_and(|(_, waits)| *waits < most);
-            let Some(Write { socket, bytes }) = self.writers.advance(now, room) else { break };
+            let Some(Write { socket, bytes }) = self.app.poll_write(now, room) else { break };
             let (offset, waits) = &mut self.sockets[socket];
             let datagram = Datagram { client: socket, offset: *offset, len: bytes as u32, sent: 0 };
             *offset += bytes;
@@ -139,9 +127,6 @@ impl Server {
             let port = usize::from(self.clients[socket].port);
             if let Some(queue) = self.queues.get_mut(port) {
                 queue.push_back(datagram);
-            }
-            if let Some(bytes) = self.rounds.start_next(now, self.writers.is_idle()) {
-                self.writers.start(bytes);
             }
         }
     }
@@ -153,20 +138,18 @@ impl Node for Server {
     type Placement = ();
 
     fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Fragment>) {
-        if let Fragment::Ack { files } = packet.header
-            && let Some(client) = self.clients.iter().position(|client| client.host == packet.src)
-        {
-            self.rounds.acknowledge(now, client, files);
-            self.write_files(now);
+        if let Fragment::Ack { files } = packet.header {
+            self.app.acknowledged(now, packet.src, files.into());
+            self.write(now);
         }
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        self.write_files(now);
+        self.write(now);
     }
 
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Fragment>> {
-        self.write_files(now);
+        self.write(now);
         let queue = self.queues.get_mut(usize::from(port))?;
         let datagram = queue.front_mut()?;
         // The UDP header is in the first fragment.
@@ -179,17 +162,13 @@ impl Node for Server {
             queue.pop_front();
         }
         self.sockets[client].1 -= u64::from(len);
-        self.write_files(now);
+        self.write(now);
         let src = *self.hosts.get(usize::from(port))?;
         Some(Packet::new(src, self.clients[client].host, frame::IPV4 + udp + len, header))
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        // The first file is started at once.
-        if self.rounds.times().next().is_none() && !self.rounds.is_done() {
-            return Some(Time::ZERO);
-        }
-        self.writers.poll_timeout()
+        self.app.poll_timeout()
     }
 
     fn poll_event(&mut self) -> Option<Infallible> {
@@ -202,22 +181,21 @@ impl Node for Server {
 pub struct Receiver {
     me: HostId,
     server: HostId,
-    ranges: RangeSet,
-    deliveries: Deliveries,
+    app: Receiving,
     acks: VecDeque<u32>,
 }
 
 impl Receiver {
     /// A client that acknowledges to `server`.
     #[must_use]
-    pub fn new(me: HostId, server: HostId, deliveries: Deliveries) -> Self {
-        Self { me, server, ranges: RangeSet::default(), deliveries, acks: VecDeque::new() }
+    pub const fn new(me: HostId, server: HostId, app: Receiving) -> Self {
+        Self { me, server, app, acks: VecDeque::new() }
     }
 
-    /// The files that it has received.
+    /// Its application.
     #[must_use]
-    pub const fn deliveries(&self) -> &Deliveries {
-        &self.deliveries
+    pub const fn app(&self) -> &Receiving {
+        &self.app
     }
 }
 
@@ -228,11 +206,10 @@ impl Node for Receiver {
 
     fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Fragment>) {
         let Fragment::Data { offset, len } = packet.header else { return };
-        if packet.dst != self.me || self.ranges.insert(offset..offset + u64::from(len)) == 0 {
-            return;
+        if packet.dst == self.me {
+            self.app.stored(now, offset..offset + u64::from(len));
+            self.acks.extend(self.app.readable(now, self.app.contiguous()));
         }
-        self.deliveries.arrived(now);
-        self.acks.extend(self.deliveries.readable(now, self.ranges.first_missing(0)));
     }
 
     fn handle_timeout(&mut self, _now: Time) {}
@@ -257,25 +234,25 @@ mod tests {
     use rackweave_core::Span;
 
     use super::*;
+    use crate::app::{Cost, Record, SenderConfig};
 
     /// A server and its clients joined by nothing: packets arrive at once, in order.
     fn run(files: &[u64], clients: u32) -> (Server, Vec<Receiver>, u64) {
-        let config = Config {
-            hosts: vec![HostId(0)],
-            buffer: MAX_DATAGRAM,
-            socket_bytes: 200_000,
-            processes: 1,
-            cost: Cost { per_buffer: Span::from_us(1), copy_rate: None },
-        };
+        let config = Config { hosts: vec![HostId(0)], socket_bytes: 200_000 };
         let hosts = (1..=clients).map(HostId);
         let who = hosts.clone().map(|host| Client { host, port: 0 }).collect();
-        let mut server =
-            Server::new(&config, who, Rounds::new(files.into(), clients as usize, true));
+        let app = Sender::new(SenderConfig {
+            sockets: clients as usize,
+            buffer: MAX_DATAGRAM.into(),
+            cost: Cost { per_buffer: Span::from_us(1), copy_rate: None },
+            ..SenderConfig::new(files.into(), hosts.clone().collect())
+        });
+        let mut server = Server::new(&config, who, app);
         let mut receivers: Vec<Receiver> = hosts
-            .map(|host| Receiver::new(host, HostId(0), Deliveries::new(files, Time::MAX)))
+            .map(|host| Receiver::new(host, HostId(0), Receiving::new(files, Time::MAX)))
             .collect();
         let (mut now, mut wire) = (Time::ZERO, 0);
-        while !server.rounds().is_done() {
+        while !server.app().is_done() {
             now = server.poll_timeout().map_or(now, |at| at.max(now));
             server.handle_timeout(now);
             while let Some(packet) = server.poll_transmit(now, 0) {
@@ -295,8 +272,10 @@ mod tests {
     fn every_client_gets_every_byte_from_the_server() {
         let files = [100_000, 1, 65_507];
         let (server, receivers, wire) = run(&files, 3);
-        assert!(receivers.iter().all(|receiver| receiver.deliveries().is_complete()));
-        assert_eq!(server.rounds().times().filter(|(_, ended)| ended.is_some()).count(), 3);
+        assert!(receivers.iter().all(|receiver| receiver.app().is_complete()));
+        let records = server.app().report().records;
+        let ended = |record: &&Record| matches!(record, Record::Acknowledged { .. });
+        assert_eq!(records.iter().filter(ended).count(), 9);
         assert!(wire > 3 * 165_508, "{wire}");
         // Full datagrams are 45 frames; 44 of them full.
         let full = 44 * 1538 + u64::from(frame::wire_bytes(20 + 65_515 - 44 * 1480));
@@ -307,13 +286,13 @@ mod tests {
     #[test]
     fn a_lost_fragment_is_never_repaired() {
         let files = [10_000];
-        let mut receiver = Receiver::new(HostId(1), HostId(0), Deliveries::new(&files, Time::MAX));
+        let mut receiver = Receiver::new(HostId(1), HostId(0), Receiving::new(&files, Time::MAX));
         for (offset, len) in [(0, 1472), (2952, 7048)] {
             let header = Fragment::Data { offset, len };
             let packet = Packet::new(HostId(0), HostId(1), 1500, header);
             receiver.handle_packet(Time(1), 0, &packet);
         }
         assert_eq!(receiver.poll_transmit(Time(2), 0), None);
-        assert!(!receiver.deliveries().is_complete());
+        assert!(!receiver.app().is_complete());
     }
 }

@@ -14,17 +14,15 @@ mod tests;
 use std::ops::Range;
 
 use rackweave_core::{HostId, Rate, Span, Time};
-use rackweave_group::baseline::Cost;
+use rackweave_group::app::Cost;
 use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::scale::ScaleConfig;
 use rackweave_sim::config::Topology;
 use rackweave_transport::TransportConfig;
 
-pub(crate) use self::orca::flow_config;
+pub(crate) use self::orca::{fail_reason, flow_config};
 pub use self::run::{CastError, CastRun, run};
-pub use self::summary::{
-    CastResult, CastSummary, FileTimes, PlaneSummary, Quantiles, ReceiverSummary, ReceiverTimes,
-};
+pub use self::summary::{CastResult, CastSummary, PlaneSummary, Quantiles, ReceiverSummary};
 
 /// The files of the Orca end-to-end evaluation in their order (`docker/broadcast_files_0.txt` of its repository): 34, of
 /// which the text counts 33 rounds. Its larger workloads have each size times 2, 4, 8 and 16.

@@ -1,65 +1,43 @@
-//! What a run asks its nodes afterwards.
+//! What a run asks its nodes.
 
 use std::convert::Infallible;
 
 use rackweave_core::{Node, Packet, Time};
-use rackweave_group::baseline::{Deliveries, Rounds, streams, unicast};
+use rackweave_group::app::Report;
+use rackweave_group::baseline::{streams, unicast};
 use rackweave_sim::GroupNode;
 
-/// A sender's or a receiver's part of the application.
+/// A node with a share in the application of casts.
 pub(super) trait Role {
-    /// The sender's files.
-    fn rounds(&self) -> Option<&Rounds> {
-        None
-    }
-    /// A receiver's.
-    fn deliveries(&self) -> Option<&Deliveries> {
-        None
-    }
-    /// Bytes of payload that the sender has sent again.
-    fn repaired_bytes(&self) -> u64 {
-        0
-    }
-    /// How often receivers were served alone because they were too slow.
-    fn detached(&self) -> u64 {
-        0
-    }
-    /// Bytes that came where they should not be.
-    fn wrong_bytes(&self) -> u64 {
-        0
-    }
-    /// Agents that fell silent, as their controller sees it.
-    fn silent_agents(&self) -> u64 {
-        0
-    }
-    /// Whether a sender has sent all of its files; others are always done.
+    /// What its application, and what carries it, report at the end.
+    fn report(&self) -> Report;
+    /// Whether its application has finished.
     fn is_done(&self) -> bool {
-        self.rounds().is_none_or(Rounds::is_done)
+        true
     }
     /// Its host is back after a crash: the protocol's state is lost, what the application has recorded is not.
     fn restart(&mut self) {}
 }
 
-impl Role for unicast::Server {
-    fn rounds(&self) -> Option<&Rounds> {
-        Some(self.rounds())
-    }
+macro_rules! roles {
+    ($($carrier:ident),*) => {$(
+        impl Role for $carrier::Server {
+            fn report(&self) -> Report {
+                self.app().report()
+            }
+            fn is_done(&self) -> bool {
+                self.app().is_done()
+            }
+        }
+        impl Role for $carrier::Receiver {
+            fn report(&self) -> Report {
+                self.app().report()
+            }
+        }
+    )*};
 }
-impl Role for unicast::Receiver {
-    fn deliveries(&self) -> Option<&Deliveries> {
-        Some(self.deliveries())
-    }
-}
-impl Role for streams::Server {
-    fn rounds(&self) -> Option<&Rounds> {
-        Some(self.rounds())
-    }
-}
-impl Role for streams::Receiver {
-    fn deliveries(&self) -> Option<&Deliveries> {
-        Some(self.deliveries())
-    }
-}
+
+roles!(streams, unicast);
 
 /// Either of two kinds of nodes.
 #[derive(Debug)]
@@ -118,23 +96,8 @@ where
 }
 
 impl<S: Role, R: Role> Role for Either<S, R> {
-    fn rounds(&self) -> Option<&Rounds> {
-        each!(self, node => node.rounds())
-    }
-    fn deliveries(&self) -> Option<&Deliveries> {
-        each!(self, node => node.deliveries())
-    }
-    fn repaired_bytes(&self) -> u64 {
-        each!(self, node => node.repaired_bytes())
-    }
-    fn detached(&self) -> u64 {
-        each!(self, node => node.detached())
-    }
-    fn wrong_bytes(&self) -> u64 {
-        each!(self, node => node.wrong_bytes())
-    }
-    fn silent_agents(&self) -> u64 {
-        each!(self, node => node.silent_agents())
+    fn report(&self) -> Report {
+        each!(self, node => node.report())
     }
     fn is_done(&self) -> bool {
         each!(self, node => node.is_done())

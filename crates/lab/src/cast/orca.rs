@@ -1,12 +1,10 @@
 //! Orca's hosts in a run: each is an agent, and some have a part of the application.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use rackweave_core::ranges::RangeSet;
-use rackweave_core::{HostId, Mixed, Node, Packet, Span, Time};
-use rackweave_group::baseline::{ACK_BYTES, Deliveries, Rounds, Write, Writers};
+use rackweave_core::{FailReason, HostId, Mixed, Node, Packet, Span, Time};
+use rackweave_group::app::{ACK_BYTES, Receiver, Report, Sender, SenderConfig};
 use rackweave_group::orca::controller::{Controller, ControllerConfig, ControllerEvent};
 use rackweave_group::orca::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
 use rackweave_group::orca::host::{Event, Host, HostConfig, Spread, Tor};
@@ -65,30 +63,22 @@ pub(super) fn run(
         // The evaluation's racks are joined by nothing but the sender; here they are.
         sending = sending.with_places(cast.senders.clone());
     }
-    let part = Part::Server(Box::new(Server {
-        rounds: scene.rounds(),
-        writers: Writers::new(cast.cost, cast.buffer, 1, 1),
-        clients: cast.receivers.clone(),
-        attached: vec![false; cast.receivers.len()],
-        acks: BTreeMap::new(),
-        offered: 0,
-        total: cast.bytes(),
-        ahead: 2 * flow.window,
-        set_up: false,
-        started: false,
-        detached: 0,
-    }));
+    // One process with one socket, whatever the number of receivers.
+    let app = Sender::new(SenderConfig {
+        begins_at: Time::ZERO.saturating_add(SETUP),
+        awaits_receivers: true,
+        processes: 1,
+        ..cast.sender_app(1)
+    });
+    let clients = cast.receivers.clone();
+    let part = Part::Server(Box::new(Server { app, clients, ahead: 2 * flow.window }));
     let mut nodes = vec![Attached { node: member(sending, part), hosts: cast.senders.clone() }];
     nodes.extend(cast.receivers.iter().enumerate().map(|(nth, &me)| {
         let part = Part::Client(Box::new(Client {
             server,
             acks: acks_of(nth),
             flow,
-            total: cast.bytes(),
-            acknowledged: 0,
-            ranges: RangeSet::default(),
-            deliveries: scene.deliveries(),
-            wrong: 0,
+            app: cast.receiver_app(),
         }));
         Attached::at(me, member(host(me, 1), part))
     }));
@@ -154,21 +144,10 @@ enum Part {
 /// The application that sends.
 #[derive(Debug)]
 struct Server {
-    rounds: Rounds,
-    /// One process with one socket, whatever the number of receivers.
-    writers: Writers,
+    app: Sender,
     clients: Vec<HostId>,
-    attached: Vec<bool>,
-    /// Which client acknowledges over a session.
-    acks: BTreeMap<Session, usize>,
-    offered: u64,
-    total: u64,
     /// Bytes that it writes ahead of what all have.
     ahead: u64,
-    /// The time for setting up is over; then it waits for the receivers.
-    set_up: bool,
-    started: bool,
-    detached: u64,
 }
 
 /// The application that receives.
@@ -178,74 +157,60 @@ struct Client {
     /// Its session to the server.
     acks: Session,
     flow: FlowConfig,
-    total: u64,
-    acknowledged: u32,
-    ranges: RangeSet,
-    deliveries: Deliveries,
-    wrong: u64,
+    app: Receiver,
+}
+
+/// The reason of a cast's failure for a receiver, from the one that the flow gives.
+pub(crate) const fn fail_reason(reason: Reason) -> FailReason {
+    match reason {
+        Reason::Silent => FailReason::PeerSilent,
+        Reason::Unknown => FailReason::PeerForgot,
+        _ => FailReason::Cancelled,
+    }
 }
 
 impl Server {
-    fn client(&self, host: HostId) -> Option<usize> {
-        self.clients.iter().position(|client| *client == host)
+    /// The client that acknowledges over a session.
+    fn client(&self, session: Session) -> Option<HostId> {
+        let client = session.0.checked_sub(acks_of(0).0)?;
+        self.clients.get(client as usize).copied()
     }
 
     fn handle(&mut self, now: Time, host: &mut Host, event: Event) {
         match event {
-            Event::Invited { session, from, .. } => match self.client(from) {
-                Some(client) if session == acks_of(client) => {
-                    self.acks.insert(session, client);
-                    host.join(now, session, 0, ROOM);
-                }
-                _ => host.refuse(now, session, Reason::Refused),
-            },
+            Event::Invited { session, from, .. } if self.client(session) == Some(from) => {
+                host.join(now, session, 0, ROOM);
+            }
+            Event::Invited { session, .. } => host.refuse(now, session, Reason::Refused),
             Event::Receiver(session, ReceiverEvent::Readable { upto }) => {
                 host.consume(now, session, upto);
-                if let Some(client) = self.acks.get(&session) {
-                    let files = (upto / u64::from(ACK_BYTES)) as u32;
-                    self.rounds.acknowledge(now, *client, files);
+                if let Some(client) = self.client(session) {
+                    self.app.acknowledged_bytes(now, client, upto);
                 }
             }
             Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                 host.recovered(now, session, recovery.block, true);
             }
-            Event::Sender(FILES, SenderEvent::Attached { host }) => {
-                if let Some(client) = self.client(host) {
-                    self.attached[client] = true;
-                }
+            Event::Sender(FILES, SenderEvent::Attached { host }) => self.app.joined(host),
+            Event::Sender(FILES, SenderEvent::Detached { host }) => self.app.detached(host),
+            Event::Sender(FILES, SenderEvent::Lost { host, reason }) => {
+                self.app.failed(now, host, fail_reason(reason));
             }
-            Event::Sender(FILES, SenderEvent::Detached { .. }) => self.detached += 1,
-            Event::Sender(FILES, SenderEvent::Lost { host, .. }) => {
-                if let Some(client) = self.client(host) {
-                    self.attached[client] = true;
-                    self.rounds.lose(now, client);
-                }
-            }
-            Event::Sender(FILES, SenderEvent::Failed { .. }) => {
-                (0..self.clients.len()).for_each(|client| self.rounds.lose(now, client));
+            Event::Sender(FILES, SenderEvent::Failed { reason }) => {
+                self.app.all_failed(now, fail_reason(reason));
             }
             _ => {}
         }
     }
 
     fn work(&mut self, now: Time, host: &mut Host) {
-        self.set_up |= now.since(Time::ZERO) >= SETUP;
-        self.started |= self.set_up && self.attached.iter().all(|is| *is);
-        if !self.started {
-            return;
-        }
         loop {
-            while let Some(bytes) = self.rounds.start_next(now, self.writers.is_idle()) {
-                self.writers.start(bytes);
-            }
-            let waits = self.offered.saturating_sub(host.released(FILES));
-            let Some(Write { bytes, .. }) = self.writers.advance(now, |_| waits < self.ahead)
-            else {
+            let waits = self.app.written().saturating_sub(host.released(FILES));
+            if self.app.poll_write(now, |_| waits < self.ahead).is_none() {
                 break;
-            };
-            self.offered += bytes;
-            host.offer(now, FILES, self.offered);
-            if self.offered == self.total {
+            }
+            host.offer(now, FILES, self.app.written());
+            if self.app.is_written() {
                 host.finish(now, FILES);
             }
         }
@@ -262,25 +227,19 @@ impl Client {
             }
             Event::Invited { session, .. } => host.refuse(now, session, Reason::Refused),
             Event::Receiver(FILES, ReceiverEvent::Readable { upto }) => {
-                // What is told to be here was stored, byte by byte.
-                self.wrong += upto.saturating_sub(self.ranges.first_missing(0));
                 host.consume(now, FILES, upto);
-                if let Some(files) = self.deliveries.readable(now, upto) {
-                    self.acknowledged = files;
+                if let Some(files) = self.app.readable(now, upto) {
                     host.offer(now, self.acks, u64::from(files) * u64::from(ACK_BYTES));
                 }
             }
             Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                 if session == FILES {
-                    let (block, end) = (recovery.block, recovery.end);
-                    if self.ranges.insert(block..end) > 0 {
-                        self.deliveries.arrived(now);
-                    }
+                    self.app.stored(now, recovery.block..recovery.end);
                 }
                 host.recovered(now, session, recovery.block, true);
             }
             Event::Receiver(FILES, ReceiverEvent::Ended { length }) => {
-                self.wrong += length.abs_diff(self.total);
+                self.app.ended(length);
                 host.complete(now, FILES);
             }
             _ => {}
@@ -295,9 +254,9 @@ impl Client {
         let Header::Data(data) = packet.header else { return };
         let fits = u32::from(skip) + u32::from(len) <= u32::from(data.len);
         if data.session != FILES || !fits || offset != data.offset + u64::from(skip) {
-            self.wrong += u64::from(len);
-        } else if self.ranges.insert(offset..offset + u64::from(len)) > 0 {
-            self.deliveries.arrived(now);
+            self.app.damaged(len.into());
+        } else {
+            self.app.stored(now, offset..offset + u64::from(len));
         }
     }
 }
@@ -345,8 +304,7 @@ impl Node for Member {
 
     fn poll_timeout(&self) -> Option<Time> {
         let own = match &self.part {
-            Part::Server(server) if !server.set_up => Some(Time::ZERO.saturating_add(SETUP)),
-            Part::Server(server) => server.writers.poll_timeout(),
+            Part::Server(server) => server.app.poll_timeout(),
             _ => None,
         };
         let soonest = self.timed_at.map_or(Time::ZERO, |at| at.saturating_add(TICK));
@@ -360,41 +318,20 @@ impl Node for Member {
 }
 
 impl Role for Member {
-    fn rounds(&self) -> Option<&Rounds> {
+    fn report(&self) -> Report {
         match &self.part {
-            Part::Server(server) => Some(&server.rounds),
-            _ => None,
+            Part::Server(server) => {
+                let sent = self.host.summary(FILES);
+                let repaired_bytes = sent.map_or(0, |sent| sent.repaired_bytes());
+                Report { repaired_bytes, ..server.app.report() }
+            }
+            Part::Client(client) => client.app.report(),
+            Part::Agent => Report::default(),
         }
     }
 
-    fn deliveries(&self) -> Option<&Deliveries> {
-        match &self.part {
-            Part::Client(client) => Some(&client.deliveries),
-            _ => None,
-        }
-    }
-
-    fn repaired_bytes(&self) -> u64 {
-        match &self.part {
-            Part::Server(_) => self.host.summary(FILES).map_or(0, |sent| {
-                sent.repaired_all + sent.repaired_one + sent.parity + sent.catch_up
-            }),
-            _ => 0,
-        }
-    }
-
-    fn detached(&self) -> u64 {
-        match &self.part {
-            Part::Server(server) => server.detached,
-            _ => 0,
-        }
-    }
-
-    fn wrong_bytes(&self) -> u64 {
-        match &self.part {
-            Part::Client(client) => client.wrong,
-            _ => 0,
-        }
+    fn is_done(&self) -> bool {
+        !matches!(&self.part, Part::Server(server) if !server.app.is_done())
     }
 
     fn restart(&mut self) {
@@ -446,8 +383,8 @@ impl Node for Control {
 }
 
 impl Role for Control {
-    fn silent_agents(&self) -> u64 {
-        self.silent
+    fn report(&self) -> Report {
+        Report { silent_agents: self.silent, ..Report::default() }
     }
 
     fn restart(&mut self) {

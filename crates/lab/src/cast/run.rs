@@ -4,13 +4,14 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rackweave_core::{FailReason, Framing, HostId, Mixed, SwitchProgram, Time, frame};
+use rackweave_core::{HostId, Mixed, SwitchProgram, Time};
+use rackweave_group::app::{Collector, CollectorConfig, FRAMING, Receiver, Sender, SenderConfig};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
-use rackweave_group::baseline::{Client, Deliveries, Rounds, streams, unicast};
+use rackweave_group::baseline::{Client, streams, unicast};
 use rackweave_group::orca::label::LabelError;
 use rackweave_group::orca::scale;
 use rackweave_sim::config::RunConfig;
-use rackweave_sim::result::{Captured, End, MessageRecord, Outcome, RunResult};
+use rackweave_sim::result::{Captured, End, Outcome, RunResult};
 use rackweave_sim::{
     Attached, BuildError, Control, Fabric, FabricError, GroupModel, GroupNode, World, group_world,
 };
@@ -21,7 +22,7 @@ use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::{Frame, Framed};
 
 use super::nodes::{Either, Role};
-use super::summary::{CastResult, FileTimes, ReceiverTimes};
+use super::summary::CastResult;
 use super::{CastConfig, Scheme, orca};
 
 /// Why files can't be sent.
@@ -76,19 +77,18 @@ pub fn run(
     let plane = cast.plane.as_ref().map(scale::report).transpose()?;
     let done = match &cast.scheme {
         Scheme::Unicast { socket_bytes } => {
-            let sending = unicast::Config {
-                hosts: cast.senders.clone(),
-                buffer: cast.buffer.min(u64::from(MAX_DATAGRAM)) as u32,
-                socket_bytes: *socket_bytes,
-                processes: cast.processes,
-                cost: cast.cost,
-            };
-            let server = unicast::Server::new(&sending, scene.clients(), scene.rounds());
+            let sending =
+                unicast::Config { hosts: cast.senders.clone(), socket_bytes: *socket_bytes };
+            let app = Sender::new(SenderConfig {
+                buffer: cast.buffer.min(u64::from(MAX_DATAGRAM)),
+                ..cast.sender_app(cast.receivers.len())
+            });
+            let server = unicast::Server::new(&sending, cast.clients(), app);
             let mut nodes =
                 vec![Attached { node: Either::Server(server), hosts: cast.senders.clone() }];
             nodes.extend(cast.receivers.iter().map(|&host| {
-                let server = scene.sender_of(host);
-                let receiver = unicast::Receiver::new(host, server, scene.deliveries());
+                let server = cast.sender_of(host);
+                let receiver = unicast::Receiver::new(host, server, cast.receiver_app());
                 Attached::at(host, Either::Receiver(receiver))
             }));
             scene.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
@@ -97,20 +97,19 @@ pub fn run(
             let sending = streams::Config {
                 transport: transport.clone(),
                 hosts: cast.senders.clone(),
-                buffer: cast.buffer,
                 socket_bytes: *socket_bytes,
-                processes: cast.processes,
-                cost: cast.cost,
                 chain: chunk.is_some(),
             };
-            let server = streams::Server::new(&sending, scene.clients(), scene.rounds());
+            let sockets = if chunk.is_some() { 1 } else { cast.receivers.len() };
+            let app = Sender::new(cast.sender_app(sockets));
+            let server = streams::Server::new(&sending, cast.clients(), app);
             let mut nodes =
                 vec![Attached { node: Either::Server(server), hosts: cast.senders.clone() }];
             for (nth, &host) in cast.receivers.iter().enumerate() {
                 let successor = cast.receivers.get(nth + 1);
                 let next = chunk.zip(successor).map(|(chunk, next)| (*next, chunk));
-                let (server, deliveries) = (scene.sender_of(host), scene.deliveries());
-                let receiver = streams::Receiver::new(&sending, host, server, next, deliveries);
+                let (server, app) = (cast.sender_of(host), cast.receiver_app());
+                let receiver = streams::Receiver::new(&sending, host, server, next, app);
                 let receiver = receiver.ok_or(CastError::NoStreams)?;
                 nodes.push(Attached::at(host, Either::Receiver(receiver)));
             }
@@ -127,36 +126,51 @@ impl CastConfig {
         self.senders[usize::from(self.port_to(receiver))]
     }
 
-    /// What became of the files, as every run has it: a message is a file on its way to one receiver.
-    pub(crate) fn messages(&self, fabric: &Fabric, result: &CastResult) -> Vec<MessageRecord> {
-        // Full frames, with nothing but UDP's header.
-        let framing = Framing {
-            max_payload: frame::MTU - frame::IPV4 - 8,
-            header_bytes: frame::IPV4 + 8,
-            spray_above_bytes: u32::MAX,
-        };
-        let mut messages = Vec::new();
-        for (nth, file) in result.files.iter().enumerate() {
-            for receiver in &result.receivers {
-                let src = self.sender_of(receiver.host);
-                let outcome = match receiver.completed.get(nth) {
-                    Some(at) => Outcome::Completed(*at),
-                    None if receiver.crashed => Outcome::Failed(FailReason::HostCrashed),
-                    None if receiver.lost => Outcome::Failed(FailReason::PeerSilent),
-                    None => Outcome::Unfinished,
-                };
-                messages.push(MessageRecord {
-                    stream: 0,
-                    src,
-                    dst: receiver.host,
-                    bytes: file.bytes,
-                    start: file.begun,
-                    ideal: fabric.ideal(src, receiver.host, file.bytes, framing),
-                    outcome,
-                });
-            }
+    fn clients(&self) -> Vec<Client> {
+        let client = |&host: &HostId| Client { host, port: self.port_to(host) };
+        self.receivers.iter().map(client).collect()
+    }
+
+    /// The application that sends, over this many sockets.
+    pub(crate) fn sender_app(&self, sockets: usize) -> SenderConfig {
+        SenderConfig {
+            closed_loop: self.wait,
+            sockets,
+            buffer: self.buffer,
+            processes: self.processes as usize,
+            cost: self.cost,
+            ..SenderConfig::new(self.files.clone(), self.receivers.clone())
         }
-        messages
+    }
+
+    /// The application of each receiver.
+    pub(crate) fn receiver_app(&self) -> Receiver {
+        Receiver::new(&self.files, self.fault.unwrap_or(Time::MAX))
+    }
+
+    /// Takes the reports of all hosts of a run of this configuration, which ended at this time.
+    pub(crate) fn collector(&self, config: &RunConfig, until: Time) -> Collector {
+        let receivers = self.receivers.iter().map(|host| (*host, self.sender_of(*host)));
+        Collector::new(CollectorConfig {
+            casts: self.files.clone(),
+            receivers: receivers.collect(),
+            crashed: self.crashed.clone(),
+            warmup: Time(config.measure.warmup.0),
+            until,
+        })
+    }
+}
+
+impl CastResult {
+    /// Puts the casts before the other messages of a run, as its first stream.
+    pub(crate) fn put_into(&self, fabric: &Fabric, run: &mut RunResult) {
+        let ideal = |src, dst, bytes| fabric.ideal(src, dst, bytes, FRAMING);
+        let casts = self.app.messages(ideal);
+        let whole = casts.iter().filter(|cast| matches!(cast.outcome, Outcome::Completed(_)));
+        run.delivered_bytes.insert(0, whole.map(|cast| cast.bytes).sum());
+        run.delivered_by_sender.clear();
+        run.messages.splice(0..0, casts);
+        run.measured = self.app.execution().unwrap_or(run.measured);
     }
 }
 
@@ -169,23 +183,6 @@ pub(super) struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    fn clients(&self) -> Vec<Client> {
-        let client = |&host: &HostId| Client { host, port: self.cast.port_to(host) };
-        self.cast.receivers.iter().map(client).collect()
-    }
-
-    fn sender_of(&self, receiver: HostId) -> HostId {
-        self.cast.sender_of(receiver)
-    }
-
-    pub(super) fn rounds(&self) -> Rounds {
-        Rounds::new(self.cast.files.clone(), self.cast.receivers.len(), self.cast.wait)
-    }
-
-    pub(super) fn deliveries(&self) -> Deliveries {
-        Deliveries::new(&self.cast.files, self.cast.fault.unwrap_or(Time::MAX))
-    }
-
     /// Runs nodes: the sender's is the first, those of the receivers follow in their order, then others.
     pub(super) fn run<H, N, P>(
         &self,
@@ -213,83 +210,45 @@ impl Scene<'_> {
         };
         let mut world = group_world(self.config, Arc::new(fabric), nodes, program)?;
         let end = world.run_to_end(self.control);
-        let result = self.cast_result(&mut world);
-        self.run_result(end, &mut world, result)
+        self.result(end, &mut world)
     }
 
-    fn cast_result<
-        N: GroupNode + Role + Debug,
-        P: SwitchProgram<Header = Mixed<WireHeader, N::Header>>,
-    >(
-        &self,
-        world: &mut World<'_, GroupModel<N, P>>,
-    ) -> CastResult {
-        let links = world.link_stats();
-        let of_senders = || self.cast.senders.iter().filter_map(|host| links.get(host.0 as usize));
-        let rounds = world.node(0).node().rounds();
-        let times: Vec<_> = rounds.map(|rounds| rounds.times().collect()).unwrap_or_default();
-        let file = |(&bytes, (begun, ended)): (&u64, (Time, Option<Time>))| FileTimes {
-            bytes,
-            begun,
-            ended,
-        };
-        let receiver = |(nth, &host): (usize, &HostId)| {
-            let deliveries = world.node(nth + 1).node().deliveries();
-            let gaps = deliveries.map(Deliveries::gaps).unwrap_or_default();
-            ReceiverTimes {
-                host,
-                completed: deliveries.map(|d| d.completed().to_vec()).unwrap_or_default(),
-                longest_gap_before: gaps.0.span,
-                longest_gap: gaps.1.span,
-                crashed: self.cast.crashed.contains(&host),
-                lost: rounds.is_some_and(|rounds| rounds.is_lost(nth)),
-            }
-        };
-        let receivers: Vec<ReceiverTimes> =
-            self.cast.receivers.iter().enumerate().map(receiver).collect();
-        let sum = |of: fn(&N) -> u64| world.nodes().map(|node| of(node.node())).sum();
-        CastResult {
-            files: self.cast.files.iter().zip(times).map(file).collect(),
-            receivers,
-            sender_link_bytes: of_senders().map(|link| link.bytes).sum(),
-            sender_packets: of_senders().map(|link| link.frames).sum(),
-            repaired_bytes: sum(N::repaired_bytes),
-            detached: sum(N::detached),
-            wrong_bytes: sum(N::wrong_bytes),
-            silent_agents: sum(N::silent_agents),
-            plane: None,
-        }
-    }
-
-    /// The same as every run has it.
-    fn run_result<N, P>(
+    fn result<N, P>(
         &self,
         end: End,
         world: &mut World<'_, GroupModel<N, P>>,
-        cast: CastResult,
     ) -> Result<CastRun, CastError>
     where
-        N: GroupNode<Header: Framed> + Debug,
+        N: GroupNode<Header: Framed> + Role + Debug,
         P: SwitchProgram<Header = Mixed<WireHeader, N::Header>>,
     {
-        let mut messages = self.cast.messages(world.fabric(), &cast);
-        let whole = |message: &&MessageRecord| matches!(message.outcome, Outcome::Completed(_));
-        let delivered = messages.iter().filter(whole).map(|message| message.bytes).sum();
         let report = world.report(end);
-        messages.extend(report.messages);
+        let mut collector = self.cast.collector(self.config, report.ended_at);
+        // The receivers' nodes follow the sender's; the others have no share in the application.
+        let senders = self.cast.senders.iter().take(1);
+        let hosts = senders.chain(&self.cast.receivers).copied();
+        let hosts = hosts.chain(std::iter::repeat(HostId(u32::MAX)));
+        for (node, host) in world.nodes().zip(hosts) {
+            collector.add(host, &node.node().report());
+        }
+        let of_senders =
+            || self.cast.senders.iter().filter_map(|host| report.links.get(host.0 as usize));
+        let cast = CastResult {
+            app: collector.results(),
+            sender_link_bytes: of_senders().map(|link| link.bytes).sum(),
+            plane: None,
+        };
         let frame = |captured: &Captured<_>| {
             Frame::new(captured.at, captured.interface, &captured.packet, self.layout)
         };
         let capture = report.capture.iter().map(frame).collect::<Result<_, _>>()?;
-        let mut delivered_bytes = vec![delivered];
-        delivered_bytes.extend(report.delivered_bytes);
-        let result = RunResult {
+        let mut result = RunResult {
             end,
             ended_at: report.ended_at,
-            measured: cast.execution().unwrap_or(report.measured),
-            messages,
-            delivered_bytes,
-            delivered_by_sender: Vec::new(),
+            measured: report.measured,
+            messages: report.messages,
+            delivered_bytes: report.delivered_bytes,
+            delivered_by_sender: report.delivered_by_sender,
             round_trips: report.round_trips,
             counters: report.counters,
             refused: report.refused,
@@ -302,6 +261,7 @@ impl Scene<'_> {
             peak_packets: report.peak_packets,
             verified_messages: report.verified_messages,
         };
+        cast.put_into(world.fabric(), &mut result);
         Ok(CastRun { result, cast, capture })
     }
 }

@@ -1,87 +1,33 @@
 //! What came of it.
 
-use rackweave_core::{HostId, Span, Time};
+use rackweave_core::Span;
+use rackweave_group::app::{ReceiverTimes, Results};
 use rackweave_group::orca::scale::ScaleReport;
 use serde::Serialize;
 
 use super::CastConfig;
 use crate::results::stats::percentile;
 
-/// A run of files to many, in times.
+/// The results of files to many, in either world.
 #[derive(Clone, Debug)]
 pub struct CastResult {
-    /// The files that have begun.
-    pub files: Vec<FileTimes>,
-    /// Every receiver.
-    pub receivers: Vec<ReceiverTimes>,
+    /// The application's results.
+    pub app: Results,
     /// Bytes that the sender's links have carried, as on Ethernet.
     pub sender_link_bytes: u64,
-    /// Packets that they have carried.
-    pub sender_packets: u64,
-    /// Payload that was sent again.
-    pub repaired_bytes: u64,
-    /// How often a receiver was served alone because it was too slow.
-    pub detached: u64,
-    /// Bytes that came to a wrong place.
-    pub wrong_bytes: u64,
-    /// Agents that fell silent, as their controller sees it.
-    pub silent_agents: u64,
     /// The control plane's tables.
     pub plane: Option<ScaleReport>,
 }
 
-/// A file as its sender sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileTimes {
-    /// Its length.
-    pub bytes: u64,
-    /// When its first chunk was sent.
-    pub begun: Time,
-    /// When the last acknowledgement was there.
-    pub ended: Option<Time>,
-}
-
-/// What a receiver saw.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReceiverTimes {
-    /// Who.
-    pub host: HostId,
-    /// When each file was whole.
-    pub completed: Vec<Time>,
-    /// The longest time without a new byte, before anything failed.
-    pub longest_gap_before: Span,
-    /// From the failure on.
-    pub longest_gap: Span,
-    /// Its host crashed.
-    pub crashed: bool,
-    /// The sender has given it up.
-    pub lost: bool,
-}
-
-impl ReceiverTimes {
-    /// Times from the acknowledgement of a file to the moment when the next one is here.
-    fn waits(&self) -> impl Iterator<Item = f64> + '_ {
-        self.completed.windows(2).map(|pair| pair[1].since(pair[0]).as_us_f64())
-    }
-}
-
 impl CastResult {
-    /// From the first chunk of the first file to the last acknowledgement of the last; `None` if it did not come.
-    #[must_use]
-    pub fn execution(&self) -> Option<Span> {
-        let (first, last) = (self.files.first()?, self.files.last()?);
-        Some(last.ended?.since(first.begun))
-    }
-
-    /// Times from the first chunk of a file to its last acknowledgement.
-    pub(crate) fn send_times(&self) -> Vec<f64> {
-        let ended = self.files.iter().filter_map(|file| Some(file.ended?.since(file.begun)));
-        ended.map(Span::as_us_f64).collect()
-    }
-
-    /// Times that clients waited, from their acknowledgement of one file to the next file.
-    pub(crate) fn wait_times(&self) -> Vec<f64> {
-        self.receivers.iter().flat_map(ReceiverTimes::waits).collect()
+    /// The send times of the casts, or the wait times of the receivers, in microseconds.
+    pub(crate) fn times_us(&self, sending: bool) -> Vec<f64> {
+        let us = Span::as_us_f64;
+        if sending {
+            self.app.send_times().map(us).collect()
+        } else {
+            self.app.wait_times().map(us).collect()
+        }
     }
 }
 
@@ -103,7 +49,8 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    fn of(mut values: Vec<f64>) -> Self {
+    fn of(times: impl Iterator<Item = Span>) -> Self {
+        let mut values: Vec<f64> = times.map(Span::as_us_f64).collect();
         values.sort_unstable_by(f64::total_cmp);
         Self {
             p10: percentile(&values, 0.1),
@@ -241,31 +188,28 @@ impl CastSummary {
     /// Works out the numbers.
     #[must_use]
     pub fn new(config: &CastConfig, result: &CastResult) -> Self {
-        let total = config.bytes();
-        let execution = result.execution().map_or(f64::NAN, |span| span.0 as f64);
-        let alive = || result.receivers.iter().filter(|receiver| !receiver.crashed);
-        let missing = |receiver: &ReceiverTimes| {
-            config.files[receiver.completed.len().min(config.files.len())..].iter().sum::<u64>()
-        };
+        let app = &result.app;
+        let total = app.measured().iter().sum::<u64>();
+        let execution = app.execution().map_or(f64::NAN, |span| span.0 as f64);
         Self {
             copied_by: config.copied_by(),
             execution_us: execution / 1e6,
-            files: config.files.len() as u64,
+            files: app.measured().len() as u64,
             total_bytes: total,
             receiver_gbps: total as f64 * 8e3 / execution,
             ns_per_byte: execution / 1e3 / total as f64,
-            send_us: Quantiles::of(result.send_times()),
-            wait_us: Quantiles::of(result.wait_times()),
-            copies: result.sender_link_bytes as f64 / total as f64,
-            repaired_bytes: result.repaired_bytes,
-            detached: result.detached,
-            lost: result.receivers.iter().filter(|receiver| receiver.lost).count() as u64,
-            missing_bytes: alive().map(missing).sum(),
-            wrong_bytes: result.wrong_bytes,
-            silent_agents: result.silent_agents,
-            failover_us: failover(config, result),
+            send_us: Quantiles::of(app.send_times()),
+            wait_us: Quantiles::of(app.wait_times()),
+            copies: result.sender_link_bytes as f64 / config.bytes() as f64,
+            repaired_bytes: app.repaired_bytes,
+            detached: app.detached,
+            lost: app.receivers.iter().filter(|receiver| receiver.failed.is_some()).count() as u64,
+            missing_bytes: app.missing_bytes(),
+            wrong_bytes: app.wrong_bytes,
+            silent_agents: app.silent_agents,
+            failover_us: failover(config, app),
             plane: result.plane.as_ref().map(PlaneSummary::from),
-            receivers: result
+            receivers: app
                 .receivers
                 .iter()
                 .map(|receiver| receiver_summary(config, receiver))
@@ -283,12 +227,12 @@ fn receiver_summary(config: &CastConfig, receiver: &ReceiverTimes) -> ReceiverSu
         completed_us: last.map_or(f64::NAN, |at| at.as_us_f64()),
         files: receiver.completed.len() as u64,
         longest_gap_us: receiver.longest_gap.max(receiver.longest_gap_before).as_us_f64(),
-        lost: receiver.lost,
+        lost: receiver.failed.is_some(),
     }
 }
 
 /// How long the racks of crashed hosts got nothing, beyond what is normal.
-fn failover(config: &CastConfig, result: &CastResult) -> Option<f64> {
+fn failover(config: &CastConfig, result: &Results) -> Option<f64> {
     let racks: Vec<_> = config.crashed.iter().map(|host| config.rack_of(*host)).collect();
     let others = result
         .receivers

@@ -89,6 +89,23 @@ fn wait_and_send_times_are_those_of_the_files() {
     assert!((cast.execution_us - total).abs() < 1.0, "{} {total}", cast.execution_us);
 }
 
+#[test]
+fn files_that_begin_in_the_warm_up_are_not_measured() {
+    for scheme in ["cast-tcp", "orca"] {
+        let name = format!("transport.name={scheme}");
+        let all = run(&[&name]);
+        let casts = &all.points[0].cast.as_ref().unwrap().app.casts;
+        assert_eq!(casts.len(), 3);
+        let warmup = format!("measure.warmup={} ns", casts[0].begun.0 / 1000 + 1);
+        let warm = run(&[&name, &warmup]);
+        let (all, warm) = (cast(&all, 0), (cast(&warm, 0), &warm.points[0]));
+        assert_eq!((all.files, warm.0.files, warm.0.total_bytes), (3, 2, 203_000));
+        assert_eq!((warm.0.missing_bytes, warm.1.summary.messages.completed), (0, 8));
+        assert_eq!(warm.1.cast.as_ref().unwrap().app.casts, casts[1..]);
+        assert!(warm.0.execution_us < all.execution_us);
+    }
+}
+
 fn orca(sets: &[&str]) -> Results {
     run(&[&["transport.name=orca"], sets].concat())
 }
@@ -156,6 +173,7 @@ fn wrong_tables_say_what_is_wrong() {
         ("transport.chunk=1 MB", "`chunk` is not a key of cast-unicast, but of cast-chain"),
         ("transport.spraed=labels", "unknown key `spraed`"),
         ("transport.orca.heartbeat=fast", "fast"),
+        ("measure.messages=5", "`messages` has no meaning with [workload.cast]"),
         ("background=[{ arrivals = 'permutation' }]", "this background stream has no `transport`"),
     ] {
         let message = error(&[set]);

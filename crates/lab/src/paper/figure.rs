@@ -8,7 +8,6 @@ use super::claim::{Figure, FigureAxis, FigureKind};
 use super::path::{Missing, Path};
 use super::rule::{Points, refuse_unknown};
 use super::select::{PointKey, known_keys, number};
-use crate::cast::CastResult;
 use crate::report::svg::{Axis, Chart, Look, Series};
 use crate::report::ticks::{Quantity, Scale};
 use crate::results::stats::cdf;
@@ -231,10 +230,10 @@ fn curve(figure: &Figure, result: &PointResult) -> Vec<(f64, f64)> {
             steps.map(|s| (s.size_bytes as f64, if p99 { s.p99 } else { s.p50 })).collect()
         }
         FigureKind::SendTimes => {
-            cdf(&mut result.cast.as_ref().map(CastResult::send_times).unwrap_or_default())
+            cdf(&mut result.cast.as_ref().map(|cast| cast.times_us(true)).unwrap_or_default())
         }
         FigureKind::WaitTimes => {
-            cdf(&mut result.cast.as_ref().map(CastResult::wait_times).unwrap_or_default())
+            cdf(&mut result.cast.as_ref().map(|cast| cast.times_us(false)).unwrap_or_default())
         }
         FigureKind::Sweep => Vec::new(),
     }

@@ -13,7 +13,6 @@ use rackweave_sim::result::QueueSample;
 use super::number;
 use super::svg::{Axis, Chart, Look, Series};
 use super::ticks::{self, Quantity, Scale};
-use crate::cast::CastResult;
 use crate::results::stats::cdf;
 use crate::results::{PointResult, short_key};
 
@@ -462,8 +461,7 @@ fn cast_times(points: &[PointResult], facet: &Facet, sending: bool) -> Chart {
     let x = Axis::new("time", Scale::Log, Quantity::Micros);
     let y = Axis::new(share, Scale::Linear, Quantity::Fraction).between(0.0, 1.0);
     let mut chart = facet.chart(points, what, (x, y), |point| {
-        let times = |cast: &CastResult| if sending { cast.send_times() } else { cast.wait_times() };
-        point.cast.as_ref().map_or_else(Vec::new, |cast| cdf(&mut times(cast)))
+        point.cast.as_ref().map_or_else(Vec::new, |cast| cdf(&mut cast.times_us(sending)))
     });
     for series in &mut chart.series {
         series.step = true;

@@ -7,7 +7,8 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_sim::result::{LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample};
 
 use super::{CurvePoint, PointSummary, SizeBucket, Spread, StreamSummary};
-use crate::cast::{CastSummary, FileTimes, ReceiverSummary};
+use crate::cast::{CastSummary, ReceiverSummary};
+use rackweave_group::app::CastTimes;
 
 /// One column: its heading, with the unit, and its value in a row.
 pub(crate) struct Column<T: 'static> {
@@ -270,13 +271,13 @@ pub(crate) const ROUND_TRIP: &[Column<MeasuredRoundTrip>] = &[
     column("samples", |trip| trip.samples.into()),
 ];
 
-/// A file of a cast, with its index.
-pub(crate) const CAST_FILE: &[Column<(u64, FileTimes)>] = &[
-    column("file", |file| file.0.into()),
-    column("bytes", |file| file.1.bytes.into()),
-    column("begun_us", |file| file.1.begun.into()),
-    column("ended_us", |file| file.1.ended.into()),
-    column("send_us", |file| file.1.ended.map(|at| at.since(file.1.begun)).into()),
+/// A file of a cast.
+pub(crate) const CAST_FILE: &[Column<CastTimes>] = &[
+    column("file", |file| u64::from(file.cast).into()),
+    column("bytes", |file| file.bytes.into()),
+    column("begun_us", |file| file.begun.into()),
+    column("ended_us", |file| file.ended.into()),
+    column("send_us", |file| file.ended.map(|at| at.since(file.begun)).into()),
 ];
 
 /// A file at a receiver.

@@ -100,6 +100,17 @@ impl Measure {
         })
     }
 
+    /// Of a run with [workload.cast], whose files are all measured: a number of messages would have no meaning.
+    pub(crate) fn check_for_casts(&self) -> Result<(), Problem> {
+        if self.messages.is_none() {
+            return Ok(());
+        }
+        let message =
+            "`messages` has no meaning with [workload.cast], whose files are all measured";
+        Err(Problem::new("measure.messages", message)
+            .with_help("workload.cast.files and workload.cast.repeat name the files; `warmup` leaves out the first of them"))
+    }
+
     /// Upper edges of the buckets of the tables by size; above the last there is one more.
     pub(crate) fn size_buckets(&self) -> Result<Vec<u64>, Problem> {
         let edges: Vec<u64> = self.size_buckets.iter().map(|edge| edge.0.0).collect();

@@ -397,6 +397,7 @@ impl Reader<'_> {
     ) -> Result<Streams, ScenarioError> {
         let Some(workload) = &file.cast else { return Ok(Streams::default()) };
         let PointContext { swept, fabric, faults, located } = context;
+        file.measure.check_for_casts().map_err(located)?;
         let scheme =
             cast::read(&transport.node, swept).map_err(|error| self.sources.de_error(error))?;
         let config = workload.cast.resolve(&scheme, fabric.config(), faults, file.seed);

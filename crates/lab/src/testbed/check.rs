@@ -1,7 +1,7 @@
 //! What a machine cannot do is refused before anything is made.
 
 use rackweave_core::{HostId, frame};
-use rackweave_group::baseline::Cost;
+use rackweave_group::app::Cost;
 use rackweave_group::orca::host::Spread;
 use rackweave_linux::netns::{self, NetnsError};
 use rackweave_sim::Fabric;
@@ -107,6 +107,10 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
     if !matches!(point.config.fabric.topology, Topology::SingleSwitch { .. }) {
         let message = "the testbed sends files to many through a single switch only";
         return Err(refused(message, "topology = \"single-switch\""));
+    }
+    if !point.config.streams.is_empty() {
+        let message = "the testbed carries no [[background]] streams beside files to many";
+        return Err(refused(message, in_simulator));
     }
     if cast.senders.len() > 1 || cast.processes > 1 {
         let message = "the testbed's sender of files has one port and one process";

@@ -18,9 +18,9 @@ use super::cleanup::{CleanupJournal, RunEntry};
 use super::collect::ReportCollector;
 use super::endpoints::EndpointSpecs;
 use super::process::{PATIENCE, Update, Worker, Workers};
-use super::protocol::{Bind, CastEnd, Command, HostEnd, Role, Setup, SwitchEnd, WorkerMessage};
+use super::protocol::{Bind, Command, HostEnd, Role, Setup, SwitchEnd, WorkerMessage};
 use super::{Testbed, TestbedError, space, worker};
-use crate::cast::{CastConfig, CastResult, FileTimes, ReceiverTimes};
+use crate::cast::{CastConfig, CastResult};
 use crate::scenario::PointSpec;
 
 /// From the moment when all workers have read the scenario to the start of load: they take their addresses, and
@@ -465,7 +465,7 @@ impl PointRun<'_> {
         let links = switch.links.clone();
         let ports = links.get(self.fabric.hosts() as usize..).unwrap_or_default();
         let mean = ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>();
-        let result = RunResult {
+        let mut result = RunResult {
             end,
             ended_at,
             measured: Span(until - since),
@@ -485,65 +485,26 @@ impl PointRun<'_> {
             verified_messages: ends.clone().map(|end| end.verified).sum(),
         };
         let cpu_s = switch.cpu_s + ends.map(|end| end.cpu_s).sum::<f64>();
-        let (result, cast) = match &self.point.cast {
-            Some(config) => {
-                let cast = self.cast_result(config);
-                (self.with_files(result, config, &cast), Some(cast))
-            }
-            None => (result, None),
-        };
+        let cast = self.point.cast.as_ref().map(|config| {
+            let cast = self.cast_result(config, ended_at);
+            cast.put_into(&self.fabric, &mut result);
+            cast
+        });
         Ran { result, cast, cpu_s, doubts: self.doubts(switch) }
     }
 
     /// What hosts have reported of a cast.
-    fn cast_result(&self, config: &CastConfig) -> CastResult {
-        let nothing = CastEnd::default();
-        let of = |host: &HostId| {
-            self.host_ends.get(&host.0).and_then(|end| end.cast.as_ref()).unwrap_or(&nothing)
-        };
-        let sender = of(&config.senders[0]);
-        let file = |(&bytes, &(begun, ended)): (&u64, &(u64, Option<u64>))| FileTimes {
-            bytes,
-            begun: Time(begun),
-            ended: ended.map(Time),
-        };
-        let receiver = |&host: &HostId| {
-            let end = of(&host);
-            ReceiverTimes {
-                host,
-                completed: end.completed.iter().map(|at| Time(*at)).collect(),
-                longest_gap_before: Span(end.longest_gap),
-                longest_gap: Span::ZERO,
-                crashed: false,
-                lost: sender.lost.contains(&host.0),
+    fn cast_result(&self, config: &CastConfig, ended_at: Time) -> CastResult {
+        let mut collector = config.collector(&self.point.config, ended_at);
+        let mut sender_link_bytes = 0;
+        for (host, end) in &self.host_ends {
+            let (host, Some(end)) = (HostId(*host), &end.cast) else { continue };
+            collector.add(host, &end.report);
+            if config.senders.contains(&host) {
+                sender_link_bytes += end.link_bytes;
             }
-        };
-        CastResult {
-            files: config.files.iter().zip(&sender.files).map(file).collect(),
-            receivers: config.receivers.iter().map(receiver).collect(),
-            sender_link_bytes: sender.link.0,
-            sender_packets: sender.link.1,
-            repaired_bytes: sender.repaired_bytes,
-            detached: sender.detached,
-            wrong_bytes: config.receivers.iter().map(|host| of(host).wrong_bytes).sum(),
-            silent_agents: 0,
-            plane: None,
         }
-    }
-
-    /// What a run with files to many has in common with others.
-    fn with_files(&self, result: RunResult, config: &CastConfig, cast: &CastResult) -> RunResult {
-        let messages = config.messages(&self.fabric, cast);
-        let whole =
-            messages.iter().filter(|message| matches!(message.outcome, Outcome::Completed(_)));
-        let delivered = whole.map(|message| message.bytes).sum();
-        RunResult {
-            measured: cast.execution().unwrap_or(Span(result.ended_at.0)),
-            messages,
-            delivered_bytes: vec![delivered],
-            delivered_by_sender: Vec::new(),
-            ..result
-        }
+        CastResult { app: collector.results(), sender_link_bytes, plane: None }
     }
 
     fn round_trips(&self) -> Vec<MeasuredRoundTrip> {

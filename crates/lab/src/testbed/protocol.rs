@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use rackweave_core::{FailReason, RoundTrip, Span};
+use rackweave_group::app::Report;
 use rackweave_sim::result::{Counters, LinkStats, QueueSample};
 use serde::{Deserialize, Serialize};
 
@@ -157,23 +158,12 @@ pub(super) struct HostEnd {
     pub(super) cast: Option<CastEnd>,
 }
 
-/// What a host of a cast reports at its end: the sender of the files and its link, a receiver of when it had
-/// them.
+/// What a host of a cast reports at its end.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct CastEnd {
-    /// When each file began, and when its last acknowledgement came.
-    pub(super) files: Vec<(u64, Option<u64>)>,
-    /// Receivers that were given up.
-    pub(super) lost: Vec<u32>,
-    /// Bytes and packets that have left by the host's interface since load began, as on Ethernet.
-    pub(super) link: (u64, u64),
-    pub(super) repaired_bytes: u64,
-    pub(super) detached: u64,
-    /// When each file was whole.
-    pub(super) completed: Vec<u64>,
-    /// The longest time without a new byte.
-    pub(super) longest_gap: u64,
-    pub(super) wrong_bytes: u64,
+    pub(super) report: Report,
+    /// Bytes that have left by the host's interface since load began, as on Ethernet.
+    pub(super) link_bytes: u64,
 }
 
 /// How late a host started its messages.

@@ -251,3 +251,11 @@ pub struct SenderSummary {
     /// Receivers that are detached at present.
     pub detached: u32,
 }
+
+impl SenderSummary {
+    /// Bytes that left beyond those of the first transmission: retransmissions, parity, and what detached receivers caught up with.
+    #[must_use]
+    pub const fn repaired_bytes(&self) -> u64 {
+        self.repaired_all + self.repaired_one + self.parity + self.catch_up
+    }
+}

@@ -3,7 +3,7 @@
 mod scheme;
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
-use rackweave_group::baseline::Cost;
+use rackweave_group::app::Cost;
 use rackweave_group::orca::scale::{Members, ScaleConfig};
 use rackweave_sim::config::{FabricConfig, Fault, FaultKind, FaultPlace};
 use serde::de::{Error, SeqAccess, Visitor};

@@ -31,7 +31,7 @@ fn cast(fec_block: u8, receivers: usize, lost: impl Fn(usize) -> u64) -> (f64, f
     let ideal = Rate(mbps * 1_000_000).span_of(bytes + bytes.div_ceil(payload) * HEADERS);
     let last = net.ends.iter().map(|end| end.ended.expect("ended")).max().expect("receivers");
     let summary = net.sources[0].machine.summary();
-    let again = summary.repaired_all + summary.repaired_one + summary.parity + summary.catch_up;
+    let again = summary.repaired_bytes();
     let more = again as f64 / bytes as f64 * 100.0;
     (last.as_us_f64() / ideal.as_us_f64(), more, net)
 }

@@ -1,22 +1,25 @@
 //! Bytes that all hosts know, as a source and as a sink.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
+use rackweave_cast::Waker;
 use rackweave_cast::sink::{Sink, SinkError};
 use rackweave_cast::source::{Payload, Source, SourceError};
-use rackweave_core::{HostId, Time};
-use rackweave_group::baseline::Deliveries;
+use rackweave_core::HostId;
+use rackweave_group::app::{Receiver, Report};
 
 use super::super::payload::Pattern;
 use super::Line;
 use crate::cast::CastConfig;
-use crate::testbed::protocol::CastEnd;
+
+/// The identity of the stream of files.
+pub(super) const FILES: u128 = 1;
 
 /// The files' bytes, one behind the other.
 #[derive(Clone, Debug)]
-pub(super) struct Content(Bytes);
+pub(super) struct Content(pub(super) Bytes);
 
 impl Content {
     pub(super) fn new(seed: u64, cast: &CastConfig) -> Self {
@@ -24,45 +27,51 @@ impl Content {
         Self(Pattern::new(seed, total).message(cast.senders[0], HostId(u32::MAX), total))
     }
 
-    /// A source of which nothing may be read yet, and the gate that lets bytes out.
-    pub(super) fn source(&self) -> (Made, Gate) {
-        let gate = Gate(Arc::new(AtomicU64::new(0)));
-        (Made { bytes: self.0.clone(), gate: gate.clone() }, gate)
+    /// A source of which nothing may be read yet, and the gate that lets bytes out. The streams to one host need
+    /// different identities, or one replaces the other.
+    pub(super) fn source(&self, stream: u128) -> (Made, Gate) {
+        let gate = Gate::default();
+        (Made { stream, bytes: self.0.clone(), gate: gate.clone() }, gate)
     }
 
-    pub(super) const fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    pub(super) fn sink(&self, arrivals: &Arrivals, line: Line) -> Checked {
-        Checked { expected: self.0.clone(), have: 0, arrivals: arrivals.clone(), line }
+    /// A sink that compares. With a line it also reports what arrives.
+    pub(super) fn sink(&self, app: &SharedReceiver, line: Option<Line>) -> Checked {
+        Checked { expected: self.0.clone(), have: 0, app: app.clone(), line }
     }
 }
 
 /// How far a source may be read.
-#[derive(Clone, Debug)]
-pub(super) struct Gate(Arc<AtomicU64>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gate(Arc<(AtomicU64, OnceLock<Waker>)>);
 
 impl Gate {
-    /// Lets the next bytes out.
-    pub(super) fn open(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Release);
+    /// Lets all bytes below out.
+    pub(super) fn open(&self, upto: u64) {
+        self.0.0.store(upto, Ordering::Release);
+        if let Some(waker) = self.0.1.get() {
+            waker.wake();
+        }
     }
 }
 
 /// A source of made up bytes, without any records.
 #[derive(Debug)]
 pub(super) struct Made {
+    stream: u128,
     bytes: Bytes,
     gate: Gate,
 }
 
 impl Source for Made {
     fn stream(&self) -> u128 {
-        1
+        self.stream
+    }
+    fn start(&mut self, waker: Waker) {
+        // A source is started once.
+        let _ = self.gate.0.1.set(waker);
     }
     fn available(&self) -> u64 {
-        self.gate.0.load(Ordering::Acquire)
+        self.gate.0.0.load(Ordering::Acquire)
     }
     fn end(&self) -> Option<u64> {
         let length = self.bytes.len() as u64;
@@ -82,29 +91,25 @@ impl Source for Made {
     }
 }
 
-/// When bytes came, and how many were wrong.
+/// The application of a receiver, which the thread of its sink shares.
 #[derive(Clone, Debug)]
-pub(super) struct Arrivals(Arc<Mutex<(Deliveries, u64)>>);
+pub(super) struct SharedReceiver(Arc<Mutex<(Receiver, u64)>>);
 
-impl Arrivals {
+impl SharedReceiver {
     pub(super) fn new(cast: &CastConfig) -> Self {
-        let deliveries = Deliveries::new(&cast.files, Time::MAX);
-        Self(Arc::new(Mutex::new((deliveries, 0))))
+        Self(Arc::new(Mutex::new((cast.receiver_app(), 0))))
     }
 
-    /// What a receiver reports of them at its end.
-    pub(super) fn end(&self) -> CastEnd {
-        let arrivals = self.lock();
-        CastEnd {
-            completed: arrivals.0.completed().iter().map(|at| at.0).collect(),
-            longest_gap: arrivals.0.gaps().0.span.0,
-            wrong_bytes: arrivals.1,
-            ..CastEnd::default()
-        }
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, (Deliveries, u64)> {
+    /// The application, and the number of bytes that have been compared.
+    pub(super) fn lock(&self) -> MutexGuard<'_, (Receiver, u64)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it reports at its end: what arrived in order and could not be compared counts as wrong.
+    pub(super) fn report(&self) -> Report {
+        let (app, compared) = &mut *self.lock();
+        app.damaged(app.contiguous().saturating_sub(*compared));
+        app.report()
     }
 }
 
@@ -113,8 +118,8 @@ impl Arrivals {
 pub(super) struct Checked {
     expected: Bytes,
     have: usize,
-    arrivals: Arrivals,
-    line: Line,
+    app: SharedReceiver,
+    line: Option<Line>,
 }
 
 impl Sink for Checked {
@@ -123,10 +128,8 @@ impl Sink for Checked {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
-        let now = self.line.since();
-        let to = self.have.saturating_add(bytes.len());
-        let expected = self.expected.get(self.have..to.min(self.expected.len()));
-        let expected = expected.unwrap_or_default();
+        let (from, to) = (self.have, self.have.saturating_add(bytes.len()));
+        let expected = self.expected.get(from..to.min(self.expected.len())).unwrap_or_default();
         let wrong = if expected == bytes {
             0
         } else {
@@ -134,10 +137,13 @@ impl Sink for Checked {
             differ + bytes.len() - expected.len()
         };
         self.have = to;
-        let mut arrivals = self.arrivals.lock();
-        arrivals.0.arrived(now);
-        arrivals.0.readable(now, self.have as u64);
-        arrivals.1 += wrong as u64;
+        let (app, compared) = &mut *self.app.lock();
+        app.damaged(wrong as u64);
+        *compared = to as u64;
+        if let Some(line) = self.line {
+            app.stored(line.since(), from as u64..to as u64);
+            app.readable(line.since(), to as u64);
+        }
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::Receiver;
 
 use rackweave_core::{HostId, Span, Time};
+use rackweave_group::app::{Report, SenderConfig};
 use rackweave_linux::Clock;
 use rackweave_linux::netns::HOST_INTERFACE;
 
@@ -39,7 +40,8 @@ trait Member {
     }
     /// Datagrams that it has sent and received.
     fn packets(&self) -> u64;
-    fn end(&self) -> CastEnd;
+    /// What its application reports.
+    fn report(&self) -> Report;
 }
 
 /// A time line that begins with the load.
@@ -69,6 +71,13 @@ struct Place<'a> {
     line: Line,
     at: SocketAddr,
     content: Content,
+}
+
+impl Place<'_> {
+    /// The application that sends. What carries a file takes all of it at once, and copies it at its own cost.
+    fn sender_app(&self, sockets: usize) -> SenderConfig {
+        SenderConfig { buffer: u64::MAX, ..self.cast.sender_app(sockets) }
+    }
 }
 
 pub(super) fn run(
@@ -103,14 +112,12 @@ pub(super) fn run(
     send(&WorkerMessage::Bound(vec![Some(at)]));
     let before = link_counters();
     serve(&mut *member, line, commands)?;
-    let mut end = member.end();
     let after = link_counters();
-    let packets = after.1 - before.1;
-    end.link = (after.0 - before.0 + BEYOND_FRAME * packets, packets);
+    let link_bytes = after.0 - before.0 + BEYOND_FRAME * (after.1 - before.1);
     send(&WorkerMessage::HostEnd(Box::new(HostEnd {
         cpu_s: process_cpu_s(),
         packets: member.packets(),
-        cast: Some(end),
+        cast: Some(CastEnd { report: member.report(), link_bytes }),
         ..HostEnd::default()
     })));
     Ok(())
@@ -184,8 +191,8 @@ impl Member for Nobody {
     fn packets(&self) -> u64 {
         0
     }
-    fn end(&self) -> CastEnd {
-        CastEnd::default()
+    fn report(&self) -> Report {
+        Report::default()
     }
 }
 

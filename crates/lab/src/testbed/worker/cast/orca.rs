@@ -2,23 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
 
 use rackweave_cast::orca::Engine;
 use rackweave_cast::orca::{Accept, Admission, Decision, EngineConfig, EngineEvent, FabricPlace};
-use rackweave_cast::sink::Sink;
+use rackweave_cast::sink::{Sink, SinkError};
 use rackweave_core::{HostId, Span, Time};
-use rackweave_group::baseline::Rounds;
+use rackweave_group::app::{ACK_BYTES, Report, Sender as App, SenderConfig};
 use rackweave_group::orca::flow::{FlowConfig, SenderEvent, SenderSummary};
 use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::label::Layout;
 use rackweave_sim::Fabric;
-use rackweave_wire::orca::{PORT, Session};
+use rackweave_wire::orca::{PORT, Reason, Session};
 
-use super::content::{Arrivals, Gate};
-use super::{Member, Place};
-use crate::cast::{OrcaScheme, flow_config};
-use crate::testbed::protocol::CastEnd;
+use super::content::{Content, FILES, Gate, Made, SharedReceiver};
+use super::{Line, Member, Place};
+use crate::cast::{OrcaScheme, fail_reason, flow_config};
 
 /// Where a host's engine is, in its namespace.
 pub(super) fn address(host: HostId) -> Option<SocketAddr> {
@@ -26,11 +27,7 @@ pub(super) fn address(host: HostId) -> Option<SocketAddr> {
     Some(SocketAddr::from((Ipv4Addr::from(ip), PORT)))
 }
 
-fn engine(
-    place: &Place<'_>,
-    scheme: &OrcaScheme,
-    accept: Option<Accept>,
-) -> Result<Engine, String> {
+fn engine(place: &Place<'_>, scheme: &OrcaScheme, accept: Accept) -> Result<Engine, String> {
     let fabric = Fabric::new(&place.point.config.fabric).map_err(|error| error.to_string())?;
     let layout = Layout::new(&fabric).map_err(|error| error.to_string())?;
     let hosts = (0..fabric.hosts()).map(HostId);
@@ -38,7 +35,8 @@ fn engine(
     if let SocketAddr::V4(at) = place.at {
         config.interface = *at.ip();
     }
-    config.in_group = accept.is_some() && scheme.spread == Spread::Multicast;
+    let is_receiver = place.cast.receivers.contains(&place.this);
+    config.in_group = is_receiver && scheme.spread == Spread::Multicast;
     config.admission = Admission::default();
     config.fabric = Some(FabricPlace {
         me: place.this,
@@ -52,7 +50,7 @@ fn engine(
     config.flow = flow_config(scheme);
     // Who is lost stays so, as in the simulator.
     config.retry = Span::ZERO;
-    Engine::new(config, accept).map_err(|error| error.to_string())
+    Engine::new(config, Some(accept)).map_err(|error| error.to_string())
 }
 
 fn broken(error: std::io::Error) -> String {
@@ -66,6 +64,27 @@ fn wait(engine: &mut Engine, until: Option<Time>, most: Span) -> Result<(), Stri
     engine.wait(Some(until)).map_err(|error| format!("it cannot wait: {error}"))
 }
 
+/// Which receiver acknowledges over a session.
+type Acknowledging = Arc<Mutex<BTreeMap<Session, HostId>>>;
+
+/// A sink of acknowledgements: only their number matters.
+struct Counted {
+    left: u64,
+}
+
+impl Sink for Counted {
+    fn begins_at(&self) -> u64 {
+        0
+    }
+    fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
+        self.left = self.left.saturating_sub(bytes.len() as u64);
+        Ok(())
+    }
+    fn is_complete(&self) -> bool {
+        self.left == 0
+    }
+}
+
 /// The host that sends.
 pub(super) struct Sender {
     engine: Engine,
@@ -73,15 +92,11 @@ pub(super) struct Sender {
     spread: Spread,
     flow: FlowConfig,
     gate: Gate,
-    source: Option<super::content::Made>,
-    rounds: Rounds,
+    source: Option<Made>,
+    app: App,
     clients: Vec<HostId>,
-    /// Where each file ends in the stream.
-    ends: Vec<u64>,
-    /// Clients that take part, or do not any more.
-    ready: BTreeMap<HostId, bool>,
+    acknowledging: Acknowledging,
     summary: SenderSummary,
-    detached: u64,
     next: Option<Time>,
 }
 
@@ -91,54 +106,48 @@ impl Sender {
             return Err("the testbed has no labels".into());
         }
         let cast = place.cast;
-        let (source, gate) = place.content.source();
-        let ends = cast.files.iter().scan(0_u64, |end, bytes| {
-            *end += bytes;
-            Some(*end)
+        let (source, gate) = place.content.source(FILES);
+        let app = App::new(SenderConfig { awaits_receivers: true, ..place.sender_app(1) });
+        let acknowledging = Acknowledging::default();
+        let (sessions, clients) = (Arc::clone(&acknowledging), cast.receivers.clone());
+        let left = cast.files.len() as u64 * u64::from(ACK_BYTES);
+        let accept: Accept = Box::new(move |offer| {
+            let client = clients.iter().find(|host| address(**host) == Some(offer.from));
+            let Some(client) = client else { return Decision::Refuse(Reason::Refused) };
+            let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.insert(offer.session, *client);
+            Decision::Accept(Box::new(move || Ok(Box::new(Counted { left }) as Box<dyn Sink>)))
         });
         Ok(Self {
-            engine: engine(place, scheme, None)?,
+            engine: engine(place, scheme, accept)?,
             session: None,
             spread: scheme.spread,
             flow: flow_config(scheme),
             gate,
             source: Some(source),
-            rounds: Rounds::new(cast.files.clone(), cast.receivers.len(), cast.wait),
+            app,
             clients: cast.receivers.clone(),
-            ends: ends.collect(),
-            ready: cast.receivers.iter().map(|host| (*host, false)).collect(),
+            acknowledging,
             summary: SenderSummary::default(),
-            detached: 0,
             next: None,
         })
     }
 
-    fn client(&self, host: HostId) -> Option<usize> {
-        self.clients.iter().position(|client| *client == host)
-    }
-
-    fn lose(&mut self, now: Time, host: HostId) {
-        self.ready.insert(host, true);
-        if let Some(client) = self.client(host) {
-            self.rounds.lose(now, client);
+    fn acknowledged(&mut self, now: Time, session: Session, bytes: u64) {
+        let sessions = self.acknowledging.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = sessions.get(&session) {
+            self.app.acknowledged_bytes(now, *client, bytes);
         }
     }
 
     fn on_event(&mut self, now: Time, event: EngineEvent) -> Result<(), String> {
         match event {
-            EngineEvent::Sender(_, SenderEvent::Attached { host }) => {
-                self.ready.insert(host, true);
+            EngineEvent::Sender(_, SenderEvent::Attached { host }) => self.app.joined(host),
+            EngineEvent::Sender(_, SenderEvent::Detached { host }) => self.app.detached(host),
+            EngineEvent::Sender(_, SenderEvent::Lost { host, reason }) => {
+                self.app.failed(now, host, fail_reason(reason));
             }
-            EngineEvent::Sender(_, SenderEvent::Detached { host }) => {
-                self.ready.insert(host, true);
-                self.detached += 1;
-            }
-            EngineEvent::Sender(_, SenderEvent::Lost { host, .. }) => self.lose(now, host),
-            EngineEvent::Sender(_, SenderEvent::Completed { host }) => {
-                if let Some(client) = self.client(host) {
-                    self.rounds.acknowledge(now, client, self.ends.len() as u32);
-                }
-            }
+            EngineEvent::Received { session, bytes, .. } => self.acknowledged(now, session, bytes),
             EngineEvent::Sent { view, error, .. } => {
                 if let Some(error) = error {
                     return Err(error.to_string());
@@ -149,18 +158,6 @@ impl Sender {
             _ => {}
         }
         Ok(())
-    }
-
-    /// What receivers report to have counts as their acknowledgements.
-    fn acknowledgements(&mut self, now: Time) {
-        let Some(view) = self.session.and_then(|session| self.engine.view(session)) else { return };
-        self.summary = view.summary;
-        for receiver in view.receivers {
-            let files = self.ends.partition_point(|end| *end <= receiver.have);
-            if let Some(client) = self.client(receiver.host) {
-                self.rounds.acknowledge(now, client, files as u32);
-            }
-        }
     }
 }
 
@@ -179,14 +176,14 @@ impl Member for Sender {
         while let Some(event) = self.engine.poll_event() {
             self.on_event(time, event)?;
         }
-        if now.is_none() || self.ready.values().any(|is| !is) {
+        for progress in self.engine.incoming() {
+            self.acknowledged(time, progress.session, progress.bytes);
+        }
+        if now.is_none() {
             return Ok(());
         }
-        self.acknowledgements(time);
-        while let Some(bytes) = self.rounds.start_next(time, true) {
-            self.gate.open(bytes);
-            // The engine has not seen it yet.
-            self.next = Some(Time::ZERO);
+        while self.app.poll_write(time, |_| true).is_some() {
+            self.gate.open(self.app.written());
         }
         Ok(())
     }
@@ -196,7 +193,7 @@ impl Member for Sender {
     }
 
     fn is_idle(&self) -> bool {
-        self.rounds.is_done()
+        self.app.is_done()
     }
 
     fn packets(&self) -> u64 {
@@ -204,37 +201,65 @@ impl Member for Sender {
         stats.sent + stats.received
     }
 
-    fn end(&self) -> CastEnd {
-        let sent = &self.summary;
-        let lost = self.clients.iter().enumerate().filter(|(nth, _)| self.rounds.is_lost(*nth));
-        CastEnd {
-            files: self.rounds.times().map(|(begun, end)| (begun.0, end.map(|at| at.0))).collect(),
-            lost: lost.map(|(_, host)| host.0).collect(),
-            repaired_bytes: sent.repaired_all + sent.repaired_one + sent.parity + sent.catch_up,
-            detached: self.detached,
-            ..CastEnd::default()
-        }
+    fn report(&self) -> Report {
+        let view = self.session.and_then(|session| self.engine.view(session));
+        let sent = view.map_or(self.summary, |view| view.summary);
+        Report { repaired_bytes: sent.repaired_bytes(), ..self.app.report() }
     }
 }
 
 /// A host that receives.
 pub(super) struct Receiver {
     engine: Engine,
-    arrivals: Arrivals,
-    receiving: bool,
+    app: SharedReceiver,
+    line: Line,
+    flow: FlowConfig,
+    sender: HostId,
+    /// The acknowledgements, until a session carries them.
+    acks: Option<Made>,
+    gate: Gate,
+    /// The session of the files, and the bytes of them that are here in order.
+    receiving: Option<Session>,
+    have: u64,
     next: Option<Time>,
 }
 
 impl Receiver {
     pub(super) fn new(place: &Place<'_>, scheme: &OrcaScheme) -> Result<Self, String> {
-        let arrivals = Arrivals::new(place.cast);
-        let (content, given, line) = (place.content.clone(), arrivals.clone(), place.line);
+        let app = SharedReceiver::new(place.cast);
+        let (content, given) = (place.content.clone(), app.clone());
         let accept: Accept = Box::new(move |_| {
-            let sink = content.sink(&given, line);
+            let sink = content.sink(&given, None);
             Decision::Accept(Box::new(move || Ok(Box::new(sink) as Box<dyn Sink>)))
         });
-        let engine = engine(place, scheme, Some(accept))?;
-        Ok(Self { engine, arrivals, receiving: false, next: None })
+        let acks = vec![0; place.cast.files.len() * ACK_BYTES as usize];
+        let (acks, gate) = Content(Bytes::from(acks)).source(FILES + 1 + u128::from(place.this.0));
+        Ok(Self {
+            engine: engine(place, scheme, accept)?,
+            app,
+            line: place.line,
+            flow: flow_config(scheme),
+            sender: place.cast.senders[0],
+            acks: Some(acks),
+            gate,
+            receiving: None,
+            have: 0,
+            next: None,
+        })
+    }
+
+    /// Bytes of the files are here in order: the sink compares them later.
+    fn arrived(&mut self, upto: u64) {
+        if upto <= self.have {
+            return;
+        }
+        let now = self.line.since();
+        let app = &mut self.app.lock().0;
+        app.stored(now, self.have..upto);
+        self.have = upto;
+        if let Some(files) = app.readable(now, upto) {
+            self.gate.open(u64::from(files) * u64::from(ACK_BYTES));
+        }
     }
 }
 
@@ -247,11 +272,27 @@ impl Member for Receiver {
         self.next = self.engine.turn().map_err(broken)?;
         while let Some(event) = self.engine.poll_event() {
             match event {
-                EngineEvent::Receiving { .. } => self.receiving = true,
-                EngineEvent::Received { .. } | EngineEvent::ReceiveFailed { .. } => {
-                    self.receiving = false;
+                EngineEvent::Receiving { session, .. } => {
+                    self.receiving = Some(session);
+                    if let Some(acks) = self.acks.take() {
+                        let to = [self.sender];
+                        let opened =
+                            self.engine.open(Box::new(acks), &to, Spread::Unicast, self.flow);
+                        opened.map_err(|error| error.to_string())?;
+                        self.next = Some(Time::ZERO);
+                    }
                 }
+                EngineEvent::Received { bytes, .. } => {
+                    self.arrived(bytes);
+                    self.receiving = None;
+                }
+                EngineEvent::ReceiveFailed { .. } => self.receiving = None,
                 _ => {}
+            }
+        }
+        for progress in self.engine.incoming() {
+            if self.receiving == Some(progress.session) {
+                self.arrived(progress.bytes);
             }
         }
         Ok(())
@@ -267,7 +308,7 @@ impl Member for Receiver {
     }
 
     fn is_receiving(&self) -> bool {
-        self.receiving && !self.arrivals.lock().0.is_complete()
+        self.receiving.is_some()
     }
 
     fn packets(&self) -> u64 {
@@ -275,7 +316,7 @@ impl Member for Receiver {
         stats.sent + stats.received
     }
 
-    fn end(&self) -> CastEnd {
-        self.arrivals.end()
+    fn report(&self) -> Report {
+        self.app.report()
     }
 }

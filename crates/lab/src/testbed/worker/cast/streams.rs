@@ -2,32 +2,31 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc::{Receiver as Update, channel};
+use std::sync::mpsc;
 
 use rackweave_cast::baseline;
 use rackweave_cast::sink::Sink;
-use rackweave_core::{HostId, Span, Time};
-use rackweave_group::baseline::Rounds;
+use rackweave_core::{FailReason, HostId, Span, Time};
+use rackweave_group::app::{Report, Sender as App};
 
-use super::content::{Arrivals, Content};
+use super::content::{Content, FILES, SharedReceiver};
 use super::{Line, Member, Place, pause};
-use crate::testbed::protocol::CastEnd;
 use crate::testbed::worker;
 
 /// How often the updates of threads are taken. They carry their own times.
 const LOOK: Span = Span::from_ms(2);
 
-/// A receiver has the file, or will not have it.
-type Told = (usize, Time, bool);
+/// When a receiver has the file, or will not have it.
+type Answer = (HostId, Time, bool);
 
 /// The host that sends, with a thread for each connection.
 pub(super) struct Sender {
     line: Line,
     content: Content,
-    rounds: Rounds,
-    clients: Vec<HostId>,
-    chain: bool,
-    update: Option<Update<Told>>,
+    app: App,
+    /// The receivers behind each connection.
+    connections: Vec<Vec<HostId>>,
+    answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
 }
 
 impl Sender {
@@ -36,45 +35,39 @@ impl Sender {
         if cast.files.len() > 1 {
             return Err("over TCP the testbed sends one file".into());
         }
+        let per_connection = if chain { cast.receivers.len() } else { 1 };
+        let connections = cast.receivers.chunks(per_connection).map(<[_]>::to_vec);
+        let connections: Vec<Vec<HostId>> = connections.collect();
         Ok(Self {
             line: place.line,
             content: place.content.clone(),
-            rounds: Rounds::new(cast.files.clone(), cast.receivers.len(), cast.wait),
-            clients: cast.receivers.clone(),
-            chain,
-            update: None,
+            app: App::new(place.sender_app(connections.len())),
+            connections,
+            answers: mpsc::channel(),
         })
     }
 
-    fn begin(&self) -> Result<Update<Told>, String> {
-        let all: Vec<(usize, SocketAddr)> = (self.clients.iter().enumerate())
-            .filter_map(|(nth, host)| Some((nth, worker::address(*host, 0)?)))
-            .collect();
-        let ways: Vec<&[(usize, SocketAddr)]> =
-            if self.chain { vec![&all] } else { all.chunks(1).collect() };
-        let (updates, update) = channel();
-        for way in ways {
-            let (way, updates, line) = (way.to_vec(), updates.clone(), self.line);
-            let (mut source, gate) = self.content.source();
-            gate.open(self.content.len());
-            let send = move || {
-                let to: Vec<SocketAddr> = way.iter().map(|(_, to)| *to).collect();
-                let results = baseline::send(&mut source, &to);
-                let now = line.since();
-                let mut right: Vec<bool> = match results {
-                    Ok(results) => results.iter().map(|(_, result)| result.is_ok()).collect(),
-                    Err(_) => Vec::new(),
-                };
-                right.resize(way.len(), false);
-                for ((nth, _), right) in way.iter().zip(right) {
-                    // Nobody listens any more at the time limit.
-                    let _ = updates.send((*nth, now, right));
-                }
-            };
-            let thread = std::thread::Builder::new().name("cast".into());
-            thread.spawn(send).map_err(|error| error.to_string())?;
-        }
-        Ok(update)
+    /// Writes the file to a connection.
+    fn write(&self, connection: usize) -> Result<(), String> {
+        let hosts = self.connections[connection].clone();
+        let to: Option<Vec<SocketAddr>> =
+            hosts.iter().map(|host| worker::address(*host, 0)).collect();
+        let to = to.ok_or_else(|| "a receiver has no address".to_owned())?;
+        let (answers, line) = (self.answers.0.clone(), self.line);
+        let (mut source, gate) = self.content.source(FILES);
+        gate.open(self.content.0.len() as u64);
+        let send = move || {
+            let results = baseline::send(&mut source, &to).unwrap_or_default();
+            let now = line.since();
+            for (nth, host) in hosts.into_iter().enumerate() {
+                let has_it = results.get(nth).is_some_and(|(_, result)| result.is_ok());
+                // Nobody listens any more at the time limit.
+                let _ = answers.send((host, now, has_it));
+            }
+        };
+        let thread = std::thread::Builder::new().name("cast".into());
+        thread.spawn(send).map_err(|error| error.to_string())?;
+        Ok(())
     }
 }
 
@@ -85,17 +78,15 @@ impl Member for Sender {
 
     fn turn(&mut self, now: Option<Time>) -> Result<(), String> {
         let Some(now) = now else { return Ok(()) };
-        if self.update.is_none() && self.rounds.start_next(now, true).is_some() {
-            self.update = Some(self.begin()?);
-        }
-        while let Some((client, at, right)) =
-            self.update.as_ref().and_then(|update| update.try_recv().ok())
-        {
-            if right {
-                self.rounds.acknowledge(at, client, 1);
+        while let Ok((host, at, has_it)) = self.answers.1.try_recv() {
+            if has_it {
+                self.app.acknowledged(at, host, 1);
             } else {
-                self.rounds.lose(at, client);
+                self.app.failed(at, host, FailReason::PeerSilent);
             }
+        }
+        while let Some(write) = self.app.poll_write(now, |_| true) {
+            self.write(write.socket)?;
         }
         Ok(())
     }
@@ -111,42 +102,37 @@ impl Member for Sender {
     }
 
     fn is_idle(&self) -> bool {
-        self.rounds.is_done()
+        self.app.is_done()
     }
 
     fn packets(&self) -> u64 {
         0
     }
 
-    fn end(&self) -> CastEnd {
-        let lost = self.clients.iter().enumerate().filter(|(nth, _)| self.rounds.is_lost(*nth));
-        CastEnd {
-            files: self.rounds.times().map(|(begun, end)| (begun.0, end.map(|at| at.0))).collect(),
-            lost: lost.map(|(_, host)| host.0).collect(),
-            ..CastEnd::default()
-        }
+    fn report(&self) -> Report {
+        self.app.report()
     }
 }
 
 /// A host that receives, and forwards if it is in a chain.
 pub(super) struct Receiver {
-    arrivals: Arrivals,
+    app: SharedReceiver,
 }
 
 impl Receiver {
     pub(super) fn new(place: &Place<'_>) -> Result<Self, String> {
         let failed = |error: io::Error| format!("it cannot listen at {}: {error}", place.at);
         let listener = TcpListener::bind(place.at).map_err(failed)?;
-        let arrivals = Arrivals::new(place.cast);
-        let (content, given, line) = (place.content.clone(), arrivals.clone(), place.line);
+        let app = SharedReceiver::new(place.cast);
+        let (content, given, line) = (place.content.clone(), app.clone(), place.line);
         let take = move || {
-            let sink = |_| Ok(Box::new(content.sink(&given, line)) as Box<dyn Sink>);
+            let sink = |_| Ok(Box::new(content.sink(&given, Some(line))) as Box<dyn Sink>);
             // The sink reports what came, and the sender what did not.
             let _ = baseline::receive(&listener, |_| true, sink);
         };
         let thread = std::thread::Builder::new().name("cast".into());
         thread.spawn(take).map_err(failed)?;
-        Ok(Self { arrivals })
+        Ok(Self { app })
     }
 }
 
@@ -167,7 +153,7 @@ impl Member for Receiver {
     fn packets(&self) -> u64 {
         0
     }
-    fn end(&self) -> CastEnd {
-        self.arrivals.end()
+    fn report(&self) -> Report {
+        self.app.report()
     }
 }

@@ -1,4 +1,4 @@
-//! The processes of a server, which write its files to sockets buffer by buffer.
+//! The processes of a sender, which write its casts to sockets buffer by buffer.
 
 use rackweave_core::{Rate, Span, Time};
 
@@ -32,7 +32,7 @@ pub struct Write {
     pub bytes: u64,
 }
 
-/// Processes that write a file to sockets. Each process has sockets of its own, and writes every buffer to each of them
+/// Processes that write a cast to sockets. Each process has sockets of its own, and writes every buffer to each of them
 /// before the next one (evaluation, section III.B). A full socket blocks its process.
 #[derive(Clone, Debug)]
 pub struct Writers {
@@ -46,7 +46,7 @@ struct Process {
     sockets: std::ops::Range<usize>,
     /// The socket that gets the buffer next.
     at: usize,
-    /// The bytes of the file from this buffer on.
+    /// The bytes of the cast from this buffer on.
     left: u64,
     /// The buffer that is being written, and when that is done.
     busy: Option<(Time, Write)>,
@@ -65,7 +65,7 @@ impl Writers {
         Self { cost, buffer: buffer.max(1), processes: (0..processes).map(process).collect() }
     }
 
-    /// Starts to write a file of this length. The one before must be written ([`Writers::is_idle`]).
+    /// Starts to write a cast of this length. The one before must be written ([`Writers::is_idle`]).
     pub fn start(&mut self, bytes: u64) {
         for process in &mut self.processes {
             process.left = bytes;
