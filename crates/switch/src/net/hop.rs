@@ -330,11 +330,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let end = start + span;
         state.busy_until = end;
         state.busy += span;
-        let mut arrival = end + kind.delay;
-        if arrival < self.now {
-            arrival = self.now;
-            self.counters.clamped += 1;
-        }
+        let arrival = end + kind.delay;
         self.pool.set_time(packet, arrival);
         let was_empty = state.in_flight.is_empty();
         state.in_flight.push(&mut self.pool, packet);
@@ -342,13 +338,15 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         if was_empty {
             self.events.push(arrival, link);
         }
-        if special & COUNTED != 0 {
-            let counts = &mut self.counts[link as usize];
-            counts.frames += 1;
-            counts.bytes += u64::from(bytes);
-        }
-        if special & TAPPED != 0 {
-            self.capture(link, packet, start);
+        if special & !FAULTY != 0 {
+            if special & COUNTED != 0 {
+                let counts = &mut self.counts[link as usize];
+                counts.frames += 1;
+                counts.bytes += u64::from(bytes);
+            }
+            if special & TAPPED != 0 {
+                self.capture(link, packet, start);
+            }
         }
     }
 

@@ -462,8 +462,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     pub fn step<E: Edge<P::Header>>(&mut self, edge: &mut E, until: Time) -> Option<NetEvent> {
         for _ in 0..MOST_INTERNAL {
             let (at, component) = self.events.pop_until(until)?;
-            // A frame from outside may be handed over late.
-            self.now = if E::EXTERNAL { self.now.max(at) } else { at };
+            if E::EXTERNAL && at < self.now {
+                // A frame from outside was handed over so late that it arrives now.
+                self.counters.clamped += 1;
+            } else {
+                self.now = at;
+            }
             self.counters.events += 1;
             if self.reads_ahead {
                 self.read_ahead();

@@ -10,6 +10,18 @@ fn copies(net: &mut Network) -> usize {
     net.at(1, |now, host| host.copies(now, Session(9)))
 }
 
+/// Runs until the sender sends this many copies. A notification of the controller may be lost several times, and its
+/// retransmissions become rarer.
+fn await_copies(net: &mut Network, wanted: usize) {
+    for _ in 0..40 {
+        net.run_until(net.now() + Span::from_ms(5));
+        if copies(net) == wanted {
+            return;
+        }
+    }
+    panic!("{} copies instead of {wanted}: {}", copies(net), net.state());
+}
+
 fn lost(net: &Network, host: u32) -> bool {
     net.stations()[host as usize]
         .events
@@ -36,22 +48,11 @@ fn a_rack_whose_last_agent_dies_gets_copies() {
         let is_agent = |host: u32| host / 4 != 1 || host == AGENT;
         let mut net = started_with_agents(leaf_spine(3, 4, 2), 1, faults, is_agent);
         net.open(1, 9, &[4, 5, 6, 8, 9], Spread::Labels, flow, 36 * LENGTH);
-        net.run_until(net.now() + Span::from_ms(15));
-        assert_eq!(copies(&mut net), 1, "{}", net.state());
+        await_copies(&mut net, 1);
         net.crash(AGENT, true);
-        // T, a heartbeat, and the word to the sender, which may be lost once or twice.
-        net.run_until(net.now() + T * 2 + Span::from_ms(10));
-        assert_eq!(copies(&mut net), 4, "{flow:?}");
-        net.run_until(net.now() + Span::from_ms(5));
+        await_copies(&mut net, 4);
         net.crash(AGENT, false);
-        // The notification may be lost several times, and waits longer each time.
-        for _ in 0..40 {
-            net.run_until(net.now() + Span::from_ms(5));
-            if copies(&mut net) == 1 {
-                break;
-            }
-        }
-        assert_eq!(copies(&mut net), 1, "{} {flow:?}", net.state());
+        await_copies(&mut net, 1);
         net.crash(AGENT, true);
         net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
         assert!(!lost(&net, 1), "{flow:?}");
