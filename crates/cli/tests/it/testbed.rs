@@ -196,16 +196,34 @@ fn an_incast_over_four_transports_gives_what_the_simulator_gives() {
     assert_eq!(code(&again), 0, "{}", stderr(&again));
 }
 
+/// The measured messages in a `messages.csv`: transport, stream, source, destination, bytes and start; and the outcomes.
+fn measured(place: &Place, folder: &str) -> Vec<(Vec<String>, String)> {
+    let text = std::fs::read_to_string(place.path().join(folder).join("messages.csv")).unwrap();
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let column = |name: &str| names.iter().position(|other| *other == name).unwrap();
+    let kept = ["point", "transport", "stream", "source", "destination", "bytes", "start_us"];
+    let (kept, outcome) = (kept.map(column), column("outcome"));
+    let row = |line: &str| {
+        let fields: Vec<&str> = line.split(',').collect();
+        (kept.iter().map(|at| fields[*at].to_owned()).collect(), fields[outcome].to_owned())
+    };
+    let mut rows: Vec<(Vec<String>, String)> = lines.map(row).collect();
+    rows.sort();
+    rows
+}
+
+const LOAD: &str = r#"
+seed = 11
+fabric = { topology = "single-switch", hosts = 3, host_link = "100 Mbps" }
+transport = { name = "homa", over = "udp", homa = { tick = "20 ms" } }
+workload = { arrivals = "poisson", sizes = "W3", load = 0.3, exchange = "rpc" }
+measure = { messages = 150, warmup = "20 ms", messages_csv = true, verify = true }
+"#;
+
 #[test]
 fn what_is_sent_is_what_the_simulator_sends() {
-    let scenario = r#"
-        seed = 11
-        fabric = { topology = "single-switch", hosts = 3, host_link = "100 Mbps" }
-        transport = { name = "homa", over = "udp", tick = "20 ms" }
-        workload = { arrivals = "poisson", sizes = "W3", load = 0.3, exchange = "rpc" }
-        measure = { messages = 150, warmup = "20 ms", messages_csv = true, verify = true }
-    "#;
-    let place = Place::new(scenario);
+    let place = Place::new(LOAD);
     for args in [
         &["testbed", "x.toml", "--overlay", "--out", "real", "-q"][..],
         &["run", "x.toml", "--out", "simulated", "-q"],
@@ -213,17 +231,77 @@ fn what_is_sent_is_what_the_simulator_sends() {
         let output = place.run(args);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
     }
-    let started = |folder: &str| -> Vec<Vec<String>> {
-        let text = std::fs::read_to_string(place.path().join(folder).join("messages.csv")).unwrap();
-        // The columns are point, transport, label, stream, source, destination, bytes, start.
-        let row = |line: &str| line.split(',').skip(4).take(4).map(str::to_owned).collect();
-        let mut rows: Vec<Vec<String>> = text.lines().skip(1).map(row).collect();
-        rows.sort();
-        rows
-    };
-    let simulated = started("simulated");
+    let simulated = measured(&place, "simulated");
     assert_eq!(simulated.len(), 150);
-    assert_eq!(started("real"), simulated, "sources, destinations, lengths and times");
+    assert_eq!(measured(&place, "real"), simulated, "sources, destinations, lengths and times");
+}
+
+#[test]
+fn streams_carry_what_the_simulator_offers_them() {
+    let place = Place::new(LOAD);
+    let cases = "sweep.cases=[{ transport.name = 'homa', workload.streams_per_pair = 2 }, \
+                 { transport.name = 'homa', workload.response = 'none' }, \
+                 { transport.name = 'homa', workload.stream = 'unary' }, \
+                 { transport.name = 'homa', workload.stream = 'unary', workload.response = 'none' }, \
+                 { transport.name = 'tcp' }, \
+                 { transport.name = 'tcp', workload.response = 'none' }]";
+    let stream = "workload.exchange='stream'";
+    for args in [&["testbed", "--overlay", "--out", "real"][..], &["run", "--out", "simulated"]] {
+        let args = [args, &["x.toml", "-q", "--set", stream, "--set", cases]].concat();
+        let output = place.run(&args);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    let simulated = measured(&place, "simulated");
+    assert_eq!(simulated.len(), 6 * 150);
+    assert!(simulated.iter().all(|(_, outcome)| outcome == "completed"));
+    assert_eq!(measured(&place, "real"), simulated);
+    let (real, simulated) = (place.summary("real"), place.summary("simulated"));
+    let points = |summary: &Value| summary["points"].as_array().unwrap().clone();
+    for (number, (real, simulated)) in points(&real).iter().zip(points(&simulated)).enumerate() {
+        assert_eq!(real["end"], "all done");
+        // Every byte was compared: of responses too, where there are some.
+        let answered = ![1, 3, 5].contains(&number);
+        let checked = real["verified_messages"].as_u64().unwrap();
+        assert!(checked >= if answered { 300 } else { 150 }, "{real:#}");
+        // The load is the same: what is measured ends later at most.
+        let goodput = |point: &Value| point["goodput_gbps"].as_f64().unwrap();
+        let (here, there) = (goodput(real), goodput(&simulated));
+        assert!(here > 0.0 && here < 1.1 * there, "{here} and {there}");
+    }
+}
+
+#[test]
+fn channels_of_a_host_that_crashes_fail_and_new_ones_open() {
+    let scenario = r#"
+        fabric = { topology = "single-switch", hosts = 3, host_link = "100 Mbps" }
+        transport = { name = "homa" }
+        workload = { arrivals = "poisson", sizes = "2 KB", load = 0.1, exchange = "stream" }
+        faults = [{ kind = "crash", place = "host 1", from = "500 ms", until = "1000 ms" }]
+        measure = { messages = "unlimited", time_limit = "2500 ms", messages_csv = true, verify = true }
+    "#;
+    let place = Place::new(scenario);
+    let cases = "sweep.transport.name=['homa', 'tcp']";
+    let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o", "-q", "--set", cases]);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(!stderr(&output).contains("error:"), "{}", stderr(&output));
+    let all = measured(&place, "o");
+    for transport in ["homa", "tcp"] {
+        let of = |from: &str, to: &str, outcome: &str, since: f64, until: f64| {
+            let fits = |(row, its): &&(Vec<String>, String)| {
+                let start: f64 = row[6].parse().unwrap();
+                (&*row[1], &*row[3], &*row[4]) == (transport, from, to)
+                    && its == outcome
+                    && (since..until).contains(&start)
+            };
+            all.iter().filter(fits).count()
+        };
+        assert!(of("0", "1", "completed", 0.0, 400e3) > 10, "{transport}");
+        assert!(of("1", "0", "host crashed", 600e3, 950e3) > 10, "{transport}: while it is down");
+        assert!(of("0", "1", "peer forgot", 400e3, 1200e3) > 10, "{transport}: what was sent to it");
+        assert!(of("0", "1", "completed", 1500e3, 2400e3) > 10, "{transport}: on new channels");
+        assert!(of("1", "0", "completed", 1500e3, 2400e3) > 10, "{transport}: from its next life");
+        assert!(of("0", "2", "completed", 600e3, 950e3) > 10, "{transport}: between the others");
+    }
 }
 
 #[test]
@@ -330,7 +408,8 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
         assert_eq!(code(&output), 2);
         assert!(!place.path().join("o").exists());
     };
-    refused(&["workload.exchange='stream'"], "the testbed has no workloads on streams");
+    let unary = ["workload.exchange='stream'", "workload.stream='unary'"];
+    refused(&[&unary[..], &["workload.sizes='1 MB'"]].concat(), "28 bytes more here");
     refused(&["workload.application.per_rpc='1 us'"], "real applications take the time they take");
     refused(&["measure.capture=['host 1 sends']"], "does not capture packets");
     refused(&["transport={ name = 'tcp', congestion = 'bbr' }"], "BBR is the kernel's");
@@ -370,6 +449,31 @@ fn namespaces_carry_kernel_tcp_beside_homa_and_are_gone_afterwards() {
         assert_eq!(point["messages"]["completed"], 12, "{point:#}");
         assert!(point["background"][0]["messages"]["completed"].as_u64().unwrap() > 0);
     }
+}
+
+#[test]
+fn namespaces_carry_streams_over_kernel_tcp_beside_homa() {
+    rackweave_testing::needs!(NetAdmin);
+    let place = Place::new(LOAD);
+    let sets = [
+        "transport={ name = 'tcp' }",
+        "workload.exchange='stream'",
+        "background=[{ transport = { name = 'homa' }, arrivals = 'closed-loop', sizes = '3 KB', \
+         exchange = 'stream', response = 'none' }]",
+    ];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let args: Vec<&str> = ["testbed", "x.toml", "--out", "o", "-q"].into_iter().chain(sets).collect();
+    let output = place.run(&args);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let point = &place.summary("o")["points"][0];
+    assert_eq!(point["messages"]["completed"], 150, "{point:#}");
+    assert!(point["background"][0]["messages"]["completed"].as_u64().unwrap() > 0, "{point:#}");
+    let transport = "transport={ name = 'tcp' }";
+    let workload = "workload={ arrivals = 'closed-loop', sizes = '1 KB', exchange = 'stream', response = 'none' }";
+    let output = place.run(&["testbed", "x.toml", "--set", transport, "--set", workload]);
+    assert_eq!(code(&output), 2);
+    let said = words(&stderr(&output));
+    assert!(said.contains("a sender does not learn when a one-way message has arrived"), "{said}");
 }
 
 #[test]

@@ -126,13 +126,18 @@ pub(super) struct Ended {
 /// A message that has arrived at this host, or bytes of it.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Arrived {
+    /// Its id in the transport. Of a message on a channel, which has a key, only the low bit counts: it is set in
+    /// responses.
     #[serde(rename = "i")]
     pub(super) id: u64,
+    /// The key of a message on a channel, as the host that started the exchange names it.
+    #[serde(rename = "k", skip_serializing_if = "Option::is_none", default)]
+    pub(super) key: Option<u64>,
     #[serde(rename = "o")]
     pub(super) endpoint: u8,
     #[serde(rename = "p")]
     pub(super) peer: u32,
-    /// Of a whole message, its length; else the bytes that are new.
+    /// The bytes that are new, if the message is not whole.
     #[serde(rename = "b")]
     pub(super) bytes: u64,
     #[serde(rename = "e")]
