@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use rackweave_core::{FailReason, RoundTrip, Span};
 use rackweave_sim::result::{Counters, LinkStats, QueueSample};
+use rackweave_wire::pcapng::Frame;
 use serde::{Deserialize, Serialize};
 
 /// What a process of a run is.
@@ -204,6 +205,7 @@ pub(super) struct SwitchEnd {
     pub(super) counters: Counters,
     pub(super) queues: Vec<QueueSample>,
     pub(super) links: Vec<LinkStats>,
+    pub(super) capture: Vec<Frame>,
     /// Packets that were lost elsewhere than in its queues: where, and how many.
     pub(super) lost: Vec<(String, u64)>,
     /// How late it was: the 99th percentile and the worst.
