@@ -381,4 +381,31 @@ mod tests {
         all.add(2, &Records { until: 400, arrived: vec![whole, other], ..Records::default() });
         assert_eq!(all.delivered(400).1, [800, 0, 0], "300 came in the warm-up");
     }
+
+    #[test]
+    fn messages_on_a_stream_are_known_by_their_keys() {
+        let point = point("one-way");
+        let mut all = ReportCollector::new(&point, Some(2));
+        let on_stream = |key, at, bytes, whole| Arrived {
+            key: Some(key),
+            bytes,
+            whole,
+            // All of them have the stream's id.
+            ..arrived(0, 8, at)
+        };
+        let early = vec![on_stream(1002, 120, 600, false), on_stream(1002, 170, 0, true)];
+        all.add(2, &Records { until: 400, arrived: early, ..Records::default() });
+        let started = [(2, 110), (4, 160)].map(|(id, at)| Started { wire: None, ..start(id, at) });
+        all.add(0, &Records { until: 400, started: started.into(), ..Records::default() });
+        all.add(1, &Records { until: 400, ..Records::default() });
+        assert!(!all.is_done());
+        let arrived = vec![on_stream(1004, 180, 0, true)];
+        all.add(2, &Records { until: 500, arrived, ..Records::default() });
+        assert!(all.is_done());
+        let fabric = Fabric::new(&point.config.fabric).unwrap();
+        let outcomes: Vec<_> = all.messages(&fabric).iter().map(|m| m.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Completed(Time(170)), Outcome::Completed(Time(180))]);
+        assert_eq!(all.delivered(500).1, [2000, 0, 0]);
+        assert!(all.early.is_empty() && all.messages.is_empty());
+    }
 }

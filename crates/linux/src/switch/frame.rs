@@ -279,7 +279,8 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
     /// The headers of a packet of a transport; of other frames at most [`Carried::SNAP`] bytes.
     fn head(&self, packet: &Packet<Carried<S::View>>) -> &[u8] {
         let carried = packet.header;
-        let most = if carried.overlay { carried.header_end.into() } else { Carried::<S::View>::SNAP };
+        let most =
+            if carried.overlay { carried.header_end.into() } else { Carried::<S::View>::SNAP };
         &self.get(carried.slot)[..most.min(carried.len.into())]
     }
 

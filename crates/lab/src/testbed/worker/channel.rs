@@ -260,9 +260,12 @@ mod tests {
                         Piece::Body { of, offset, bytes } => {
                             let last = found.last_mut().unwrap();
                             assert_eq!((of, offset), *last, "cut to {cut}");
-                            assert!(bytes.iter().enumerate().all(|(n, byte)| {
-                                u64::from(*byte) == offset + n as u64
-                            }));
+                            assert!(
+                                bytes
+                                    .iter()
+                                    .enumerate()
+                                    .all(|(n, byte)| { u64::from(*byte) == offset + n as u64 })
+                            );
                             last.1 += bytes.len() as u64;
                         }
                     }

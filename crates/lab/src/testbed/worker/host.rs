@@ -458,9 +458,10 @@ impl Host {
             let number = number as u8;
             let whole = endpoint.arriving().into_iter();
             let whole = whole.map(|(peer, id, bytes)| ((peer, id, None), bytes));
-            let in_streams = self.open.arriving(number).map(|(from, key, bytes)| {
-                ((from.peer, from.id, Some(key)), bytes)
-            });
+            let in_streams = self
+                .open
+                .arriving(number)
+                .map(|(from, key, bytes)| ((from.peer, from.id, Some(key)), bytes));
             self.log.arriving(number, whole.chain(in_streams), now);
         }
     }

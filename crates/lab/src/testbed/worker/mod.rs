@@ -23,8 +23,8 @@ use rackweave_workload::Generator;
 use rackweave_workload::app::AppStream;
 
 pub(super) use self::channel::RpcHeader;
-pub(super) use self::host::{longest, longest_request};
 use self::host::{Host, Incarnation};
+pub(super) use self::host::{longest, longest_request};
 use super::endpoints::EndpointSpecs;
 use super::protocol::{Bind, Command, Role, Setup, WorkerMessage};
 use crate::scenario::{PointSpec, ScenarioText, World};
