@@ -191,6 +191,11 @@ pub trait PayloadStore<H: Header> {
         combine: impl FnOnce(&mut [u8], &[u8]),
     ) -> bool;
 
+    /// The first bytes of the packet as it travels, for captures: empty if its header is all that there is of it.
+    fn head(&self, _packet: &Packet<H>) -> &[u8] {
+        &[]
+    }
+
     /// Allocates a payload of `len` zero bytes and returns `header` with a reference to it. Returns `None` if there is
     /// no room, or if this store holds no bytes.
     fn make(&mut self, header: H, len: usize) -> Option<H>;

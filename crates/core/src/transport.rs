@@ -94,7 +94,7 @@ pub struct RoundTrip {
 }
 
 /// Why a message failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum FailReason {
     /// The peer did not answer within the transport's timeouts.
@@ -105,7 +105,7 @@ pub enum FailReason {
     Cancelled,
     /// This host stopped.
     HostCrashed,
-    /// The stream's deadline passed.
+    /// The deadline of the stream, or of the call, passed.
     Deadline,
 }
 

@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use rackweave_core::{HostId, Kind, MessageId, Rng, Span, Time};
+use rackweave_core::{FailReason, HostId, Kind, MessageId, Rng, Span, Time};
 use rackweave_linux::{AnyEndpoint, Clock, Event, SendError};
+use rackweave_workload::app::{MessageEnd, MessageStart};
 use rackweave_workload::{
     Generator, HostGenerator, LoadCounts, Pattern, WorkloadConfig, WorkloadError,
 };
 use rustc_hash::FxHashMap;
 
 use crate::config::{BenchConfig, Load, Mode};
-use crate::measure::{Digests, Interval, Seconds, ThreadEnd, Trouble};
+use crate::measure::{Digests, Ended, Interval, Seconds, ThreadEnd, Trouble};
 use crate::server::{GREETING, NAP, WANTS_ECHO, WANTS_SHORT};
 
 /// How long to greet a server before giving up.
@@ -74,9 +75,11 @@ impl Shared {
 /// A request that was sent and has not been answered.
 #[derive(Clone, Copy, Debug)]
 struct Call {
-    at: Time,
+    start: MessageStart,
+    /// When the transport took it.
+    sent: Time,
+    /// Where its bytes begin in the noise.
     offset: usize,
-    len: usize,
 }
 
 /// A request that has not been sent yet.
@@ -89,6 +92,8 @@ struct Request {
     due: Time,
 }
 
+/// The client, in the numbers of the workload.
+const CLIENT: HostId = HostId(0);
 /// In the numbers of the workload, the client is 0 and its servers start here.
 const FIRST_SERVER: u32 = 1;
 
@@ -120,7 +125,7 @@ fn generator(
     };
     let hosts = FIRST_SERVER + servers;
     let generator = Generator::new(&workload, hosts, gap, config.seed, 0, thread as u64)?;
-    Ok(generator.of_host(HostId(0)))
+    Ok(generator.of_host(CLIENT))
 }
 
 /// The endpoint and state of one thread.
@@ -320,7 +325,10 @@ impl Client {
             let at = self.clock.now();
             match self.endpoint.send(host, Kind::Request, bytes) {
                 Ok(id) => {
-                    self.calls.insert((host, id), Call { at, offset, len });
+                    let due = if open { due } else { at };
+                    let (src, bytes) = (CLIENT, len as u64);
+                    let start = MessageStart { stream: 0, src, dst: host, bytes, at: due };
+                    self.calls.insert((host, id), Call { start, sent: at, offset });
                     self.deadlines.push_back((at + self.config.deadline, host, id));
                     self.shared.interval(self.thread).sent += 1;
                     self.was_backed_up = false;
@@ -379,10 +387,10 @@ impl Client {
                         self.answered(call, &bytes);
                     }
                 }
-                Event::Failed { peer, id, reason }
-                    if self.calls.remove(&(peer, MessageId(id.0 & !1))).is_some() =>
-                {
-                    self.failed(&reason.to_string());
+                Event::Failed { peer, id, reason } => {
+                    if let Some(call) = self.calls.remove(&(peer, MessageId(id.0 & !1))) {
+                        self.failed(call, reason);
+                    }
                 }
                 Event::PeerRestarted { peer } => {
                     // A restarted server must be greeted again; the reply to that is ignored.
@@ -398,26 +406,29 @@ impl Client {
 
     fn answered(&mut self, call: Call, response: &Bytes) {
         let now = self.clock.now();
-        let rtt_ns = now.since(call.at).0 / 1000;
-        let len = call.len as u64;
-        self.end.record(len, rtt_ns);
+        let Call { start, sent, offset } = call;
+        let (end, response_bytes) = (MessageEnd::Completed, response.len() as u64);
+        let ended = Ended { start, sent, at: now, end, response: response_bytes };
+        self.end.record(start.bytes, ended.rtt_ns());
         if let Some((sent, back, bytes)) = &mut self.hashers {
-            let request = &self.shared.noise[call.offset..call.offset + call.len];
+            let request = &self.shared.noise[offset..offset + start.bytes as usize];
             sent.update(request);
             back.update(response);
-            *bytes += len;
+            *bytes += start.bytes;
             self.end.corrupt += u64::from(request != &response[..]);
         }
         let dump = self.config.dump.is_some();
-        let mut interval = self.shared.interval(self.thread);
-        interval.answered(len, response.len() as u64, rtt_ns, dump);
+        self.shared.interval(self.thread).ended(&ended, dump);
         (self.heard, self.failed_since) = (now, 0);
     }
 
-    fn failed(&mut self, reason: &str) {
+    fn failed(&mut self, call: Call, reason: FailReason) {
+        let at = self.clock.now();
         self.failed_since += 1;
-        self.not_before = self.clock.now() + PAUSE;
-        self.shared.interval(self.thread).failed(reason);
+        self.not_before = at + PAUSE;
+        let Call { start, sent, .. } = call;
+        let ended = Ended { start, sent, at, end: MessageEnd::Failed(reason), response: 0 };
+        self.shared.interval(self.thread).ended(&ended, false);
     }
 
     /// Cancels calls whose deadline has passed.
@@ -429,10 +440,9 @@ impl Client {
                 break;
             }
             self.deadlines.pop_front();
-            if known {
-                self.calls.remove(&(host, id));
+            if let Some(call) = self.calls.remove(&(host, id)) {
                 self.endpoint.cancel(host, id);
-                self.failed("deadline exceeded");
+                self.failed(call, FailReason::Deadline);
             }
         }
     }
@@ -443,11 +453,12 @@ impl Client {
         if self.failed_since == 0 || waited <= self.config.deadline {
             return Ok(());
         }
-        let failures = self.shared.interval(self.thread).failures.keys().last().cloned();
+        let failures = self.shared.interval(self.thread).failures.keys().last().copied();
         Err(Trouble::WentSilent {
             waited_s: Seconds(waited.as_secs_f64()),
             failed: self.failed_since,
-            reason: failures.unwrap_or_else(|| "see the failures above".into()),
+            reason: failures
+                .map_or_else(|| "see the failures above".into(), |reason| reason.to_string()),
         })
     }
 }

@@ -1,10 +1,13 @@
-//! The measurements of a run, per interval and in total.
+//! The measurements of a run, per interval and in total. A call starts and ends as a message of a scenario does
+//! (`rackweave_workload::app`).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use rackweave_core::{FailReason, Time};
+use rackweave_workload::app::{MessageEnd, MessageStart};
 
 /// Upper bounds of the length groups in the summary.
 pub(crate) const GROUPS: [u64; 7] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, u64::MAX];
@@ -25,19 +28,41 @@ fn record(histogram: &mut Histogram<u64>, rtt_ns: u64) {
     let _ = histogram.record(rtt_ns.max(1));
 }
 
+/// A call that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// The request; [`MessageStart::at`] is when it was due.
+    pub(crate) start: MessageStart,
+    /// When the transport took it.
+    pub(crate) sent: Time,
+    pub(crate) at: Time,
+    pub(crate) end: MessageEnd,
+    /// Length of the response.
+    pub(crate) response: u64,
+}
+
+impl Ended {
+    pub(crate) const fn rtt_ns(&self) -> u64 {
+        self.at.since(self.sent).0 / 1000
+    }
+}
+
 /// The measurements of all calls in an interval.
 #[derive(Clone, Debug)]
 pub struct Interval {
     /// The length of the interval.
     pub span: Duration,
-    /// The round trips of calls, in nanoseconds.
+    /// The round trips of calls, in nanoseconds: from when the transport took the request, as `cp_node` counts.
     pub rtt_ns: Histogram<u64>,
+    /// Latencies of calls, in nanoseconds: from when the request was due, as in scenarios. In a closed loop that is
+    /// when it was sent.
+    pub latency_ns: Histogram<u64>,
     /// Bytes of answered requests, or of streams.
     pub bytes_out: u64,
     /// The bytes of responses.
     pub bytes_in: u64,
     /// The number of failures for each reason.
-    pub failures: BTreeMap<String, u64>,
+    pub failures: BTreeMap<FailReason, u64>,
     /// How far an open loop is behind its schedule, in nanoseconds.
     pub lag_ns: u64,
     /// The requests that were due while the maximum was outstanding.
@@ -57,6 +82,7 @@ impl Default for Interval {
         Self {
             span: Duration::ZERO,
             rtt_ns: histogram(),
+            latency_ns: histogram(),
             bytes_out: 0,
             bytes_in: 0,
             failures: BTreeMap::new(),
@@ -71,10 +97,17 @@ impl Default for Interval {
 }
 
 impl Interval {
-    pub(crate) fn answered(&mut self, request: u64, response: u64, rtt_ns: u64, dump: bool) {
+    /// A call has ended.
+    pub(crate) fn ended(&mut self, call: &Ended, dump: bool) {
+        if let MessageEnd::Failed(reason) = call.end {
+            *self.failures.entry(reason).or_default() += 1;
+            return;
+        }
+        let (request, rtt_ns) = (call.start.bytes, call.rtt_ns());
         record(&mut self.rtt_ns, rtt_ns);
+        record(&mut self.latency_ns, call.at.since(call.start.at).0 / 1000);
         self.bytes_out += request;
-        self.bytes_in += response;
+        self.bytes_in += call.response;
         if dump && self.rows.len() < MAX_ROWS {
             self.rows.push((request, rtt_ns));
         } else if dump {
@@ -82,8 +115,10 @@ impl Interval {
         }
     }
 
-    pub(crate) fn failed(&mut self, reason: impl ToString) {
-        *self.failures.entry(reason.to_string()).or_default() += 1;
+    /// Payload of calls that have completed, both ways: what the goodput of scenarios counts.
+    #[must_use]
+    pub const fn payload(&self) -> u64 {
+        self.bytes_out + self.bytes_in
     }
 
     /// Returns the counters since the last call and resets them; current values such as `outstanding` remain.
@@ -95,8 +130,9 @@ impl Interval {
 
     /// Adds another thread's measurements of the same interval.
     pub(crate) fn join(&mut self, mut other: Self) {
-        // Both histograms resize themselves.
+        // Histograms resize themselves.
         let _ = self.rtt_ns.add(&other.rtt_ns);
+        let _ = self.latency_ns.add(&other.latency_ns);
         self.bytes_out += other.bytes_out;
         self.bytes_in += other.bytes_in;
         for (reason, count) in other.failures {

@@ -1,5 +1,6 @@
 //! Output: `cp_node`'s lines, its dump, and the summary.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use hdrhistogram::Histogram;
@@ -108,6 +109,15 @@ pub fn summary(config: &BenchConfig, summary: &Summary) -> String {
             all.span.as_secs_f64(),
             all.failures.values().sum::<u64>()
         );
+        if let Load::Open { .. } = config.load {
+            let _ = writeln!(
+                text,
+                "latency from when requests were due (us): P50 {:.2} P99 {:.2} P99.9 {:.2}",
+                us(&all.latency_ns, 0.5),
+                us(&all.latency_ns, 0.99),
+                us(&all.latency_ns, 0.999)
+            );
+        }
         let _ = writeln!(
             text,
             "\n{:>14} {:>10} {:>12} {:>12} {:>12}",
@@ -173,6 +183,8 @@ pub fn to_json(config: &BenchConfig, summary: &Summary) -> Value {
             |digests| json!({ "bytes": digests.bytes, "sent": digests.sent, "back": digests.back }),
         )
         .collect();
+    let failed: BTreeMap<String, u64> =
+        all.failures.iter().map(|(reason, count)| (reason.to_string(), *count)).collect();
     let (load, gbps_asked) = match config.load {
         Load::Closed => ("closed", None),
         Load::Open { gbps } => ("open", Some(gbps)),
@@ -189,13 +201,15 @@ pub fn to_json(config: &BenchConfig, summary: &Summary) -> Value {
         "outstanding": config.outstanding,
         "wall_s": seconds,
         "calls": all.calls(),
-        "failed": all.failures,
+        "failed": failed,
         "kops": per_second(all.calls(), seconds) / 1e3,
         "bytes_out": all.bytes_out,
         "bytes_in": all.bytes_in,
         "gbps_out": gbps(all.bytes_out),
         "gbps_in": gbps(all.bytes_in),
+        "goodput_gbps": gbps(all.payload()),
         "rtt_us": distribution(&all.rtt_ns),
+        "latency_us": distribution(&all.latency_ns),
         "by_size": by_size,
         "lag_ms": all.lag_ns as f64 / 1e6,
         "backed_up": all.backed_up,
@@ -211,7 +225,11 @@ pub fn to_json(config: &BenchConfig, summary: &Summary) -> Value {
 mod tests {
     use std::time::Duration;
 
+    use rackweave_core::{FailReason, HostId, Span, Time};
+    use rackweave_workload::app::{MessageEnd, MessageStart};
+
     use super::*;
+    use crate::measure::Ended;
 
     #[test]
     fn a_dump_is_written_as_cp_node_does() {
@@ -225,14 +243,23 @@ mod tests {
     #[test]
     fn the_line_is_cp_nodes() {
         let mut interval = Interval { span: Duration::from_secs(2), ..Interval::default() };
+        let (src, dst) = (HostId(0), HostId(1));
+        // Due 10 us before it was sent, and answered 25 us after that.
+        let start = MessageStart { stream: 0, src, dst, bytes: 500_000, at: Time::ZERO };
+        let (sent, at) = (Time::ZERO + Span::from_us(10), Time::ZERO + Span::from_us(35));
+        let answered = Ended { start, sent, at, end: MessageEnd::Completed, response: 100 };
         for _ in 0..4000 {
-            interval.answered(500_000, 100, 25_000, false);
+            interval.ended(&answered, false);
         }
         let line = clients_line("homa", &interval);
         let expected = "homa clients: 2.00 Kops/sec, 8.00 Gbps out, 0.00 Gbps in, RTT (us) P50 25.01 P99 25.01 \
                         P99.9 25.01, avg. req. length 500000.0 bytes\n";
         assert_eq!(line, expected);
-        interval.failed("peer silent");
+        assert_eq!(us(&interval.latency_ns, 0.5).round(), 35.0);
+        assert_eq!(interval.payload(), 4000 * 500_100);
+        let end = MessageEnd::Failed(FailReason::PeerSilent);
+        interval.ended(&Ended { end, ..answered }, false);
+        assert_eq!(interval.calls(), 4000);
         interval.backed_up = 10;
         interval.sent = 4000;
         let line = clients_line("homa", &interval);

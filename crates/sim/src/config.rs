@@ -1,6 +1,7 @@
 //! The configuration of a run: plain numbers, resolved from a scenario by the caller.
 
 use rackweave_core::{HostId, Rate, Span, frame};
+use rackweave_switch::Fabric;
 use rackweave_transport::TransportConfig;
 use rackweave_workload::{Grants, WorkloadConfig, WorkloadError, mean_gap};
 
@@ -90,4 +91,19 @@ pub enum CapturePort {
     HostReceives(HostId),
     /// Both directions of a link between switches: upwards first.
     CoreLink(u32),
+}
+
+impl CapturePort {
+    /// The links whose packets are captured, as the fabric numbers them. The port must be one of the fabric's.
+    #[must_use]
+    pub fn links(self, fabric: &Fabric) -> Vec<u32> {
+        match self {
+            Self::HostSends(host) => vec![host.0],
+            Self::HostReceives(host) => vec![fabric.downlink(host)],
+            Self::CoreLink(cable) => {
+                let (up, down) = fabric.core_links()[cable as usize];
+                vec![up, down]
+            }
+        }
+    }
 }

@@ -216,6 +216,20 @@ pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
     Ok(Datagram { envelope, packet: Some(packet), payload })
 }
 
+/// Decodes the header of a packet's datagram, of which `bytes` need hold no more. `None`: it is of another kind.
+///
+/// # Errors
+/// See [`Malformed`].
+pub fn decode_header(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
+    let opened = Opened::read(bytes)?;
+    if opened.envelope.kind != Kind::Packet {
+        return Ok(None);
+    }
+    let header = &bytes[BYTES as usize..opened.header_end];
+    let l4_bytes = header.len() + opened.payload_bytes;
+    Header::decode(opened.protocol, header, l4_bytes).map(|(header, _)| Some(header))
+}
+
 /// Decodes the fields that a switch needs. The payload is not read.
 ///
 /// # Errors

@@ -119,6 +119,7 @@ impl<T: Framed, G: Framed> Framed for Mixed<T, G> {
 
 /// A captured packet in its encoded form.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Frame {
     at: Time,
     interface: u32,
@@ -142,6 +143,18 @@ impl Frame {
         let original_len = H::encode_frame(packet, layout, &mut bytes)?;
         let comment = H::line(packet).into_boxed_str();
         Ok(Self { at, interface, original_len, bytes: bytes.into_boxed_slice(), comment })
+    }
+
+    /// A frame whose first bytes are known, and how long it was with all of them.
+    #[must_use]
+    pub fn from_bytes(
+        at: Time,
+        interface: u32,
+        bytes: Box<[u8]>,
+        original_len: u32,
+        comment: String,
+    ) -> Self {
+        Self { at, interface, original_len, bytes, comment: comment.into_boxed_str() }
     }
 }
 

@@ -1,10 +1,17 @@
 //! `rackweave testbed`: scenarios with real processes. Without privileges only the overlay is tested.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::common::{PATIENCE, nap, now, processor_time, status_of, until};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::{Block, PcapNgReader};
+use rackweave_core::{HostId, MessageId, RangeSet, Slice};
+use rackweave_wire::frame;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -196,16 +203,34 @@ fn an_incast_over_four_transports_gives_what_the_simulator_gives() {
     assert_eq!(code(&again), 0, "{}", stderr(&again));
 }
 
+/// The measured messages in a `messages.csv`: transport, stream, source, destination, bytes and start; and the outcomes.
+fn measured(place: &Place, folder: &str) -> Vec<(Vec<String>, String)> {
+    let text = std::fs::read_to_string(place.path().join(folder).join("messages.csv")).unwrap();
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let column = |name: &str| names.iter().position(|other| *other == name).unwrap();
+    let kept = ["point", "transport", "stream", "source", "destination", "bytes", "start_us"];
+    let (kept, outcome) = (kept.map(column), column("outcome"));
+    let row = |line: &str| {
+        let fields: Vec<&str> = line.split(',').collect();
+        (kept.iter().map(|at| fields[*at].to_owned()).collect(), fields[outcome].to_owned())
+    };
+    let mut rows: Vec<(Vec<String>, String)> = lines.map(row).collect();
+    rows.sort();
+    rows
+}
+
+const LOAD: &str = r#"
+seed = 11
+fabric = { topology = "single-switch", hosts = 3, host_link = "100 Mbps" }
+transport = { name = "homa", over = "udp", homa = { tick = "20 ms" } }
+workload = { arrivals = "poisson", sizes = "W3", load = 0.3, exchange = "rpc" }
+measure = { messages = 150, warmup = "20 ms", messages_csv = true, verify = true }
+"#;
+
 #[test]
 fn what_is_sent_is_what_the_simulator_sends() {
-    let scenario = r#"
-        seed = 11
-        fabric = { topology = "single-switch", hosts = 3, host_link = "100 Mbps" }
-        transport = { name = "homa", over = "udp", tick = "20 ms" }
-        workload = { arrivals = "poisson", sizes = "W3", load = 0.3, exchange = "rpc" }
-        measure = { messages = 150, warmup = "20 ms", messages_csv = true, verify = true }
-    "#;
-    let place = Place::new(scenario);
+    let place = Place::new(LOAD);
     for args in [
         &["testbed", "x.toml", "--overlay", "--out", "real", "-q"][..],
         &["run", "x.toml", "--out", "simulated", "-q"],
@@ -213,17 +238,157 @@ fn what_is_sent_is_what_the_simulator_sends() {
         let output = place.run(args);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
     }
-    let started = |folder: &str| -> Vec<Vec<String>> {
-        let text = std::fs::read_to_string(place.path().join(folder).join("messages.csv")).unwrap();
-        // The columns are point, transport, label, stream, source, destination, bytes, start.
-        let row = |line: &str| line.split(',').skip(4).take(4).map(str::to_owned).collect();
-        let mut rows: Vec<Vec<String>> = text.lines().skip(1).map(row).collect();
-        rows.sort();
-        rows
-    };
-    let simulated = started("simulated");
+    let simulated = measured(&place, "simulated");
     assert_eq!(simulated.len(), 150);
-    assert_eq!(started("real"), simulated, "sources, destinations, lengths and times");
+    assert_eq!(measured(&place, "real"), simulated, "sources, destinations, lengths and times");
+}
+
+#[test]
+fn streams_carry_what_the_simulator_offers_them() {
+    let place = Place::new(LOAD);
+    let cases = "sweep.cases=[{ transport.name = 'homa', workload.streams_per_pair = 2 }, \
+                 { transport.name = 'homa', workload.response = 'none' }, \
+                 { transport.name = 'homa', workload.stream = 'unary' }, \
+                 { transport.name = 'homa', workload.stream = 'unary', workload.response = 'none' }, \
+                 { transport.name = 'tcp' }, \
+                 { transport.name = 'tcp', workload.response = 'none' }]";
+    let stream = "workload.exchange='stream'";
+    for args in [&["testbed", "--overlay", "--out", "real"][..], &["run", "--out", "simulated"]] {
+        let args = [args, &["x.toml", "-q", "--set", stream, "--set", cases]].concat();
+        let output = place.run(&args);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    let simulated = measured(&place, "simulated");
+    assert_eq!(simulated.len(), 6 * 150);
+    assert!(simulated.iter().all(|(_, outcome)| outcome == "completed"));
+    assert_eq!(measured(&place, "real"), simulated);
+    let (real, simulated) = (place.summary("real"), place.summary("simulated"));
+    let points = |summary: &Value| summary["points"].as_array().unwrap().clone();
+    for (number, (real, simulated)) in points(&real).iter().zip(points(&simulated)).enumerate() {
+        assert_eq!(real["end"], "all done");
+        // Every byte was compared: of responses too, where there are some.
+        let answered = ![1, 3, 5].contains(&number);
+        let checked = real["verified_messages"].as_u64().unwrap();
+        assert!(checked >= if answered { 300 } else { 150 }, "{real:#}");
+        // The load is the same: what is measured ends later at most.
+        let goodput = |point: &Value| point["goodput_gbps"].as_f64().unwrap();
+        let (here, there) = (goodput(real), goodput(&simulated));
+        assert!(here > 0.0 && here < 1.1 * there, "{here} and {there}");
+    }
+}
+
+/// A capture: the names of its interfaces; by packet its interface, its time in nanoseconds, and its first bytes.
+type Captured = (Vec<String>, Vec<(u32, u128, Vec<u8>)>);
+
+fn capture(place: &Place, file: &str) -> Captured {
+    let bytes = std::fs::read(place.path().join(file)).unwrap();
+    let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
+    let mut packets = Vec::new();
+    while let Some(block) = reader.next_block() {
+        if let Block::EnhancedPacket(packet) = block.unwrap() {
+            assert!(packet.original_len as usize >= packet.data.len());
+            let at = packet.timestamp.as_nanos();
+            packets.push((packet.interface_id, at, packet.data.into_owned()));
+        }
+    }
+    assert!(packets.is_sorted_by_key(|(_, at, _)| *at));
+    let name = |interface: &InterfaceDescriptionBlock<'_>| {
+        let names = interface.options.iter().find_map(|option| match option {
+            InterfaceDescriptionOption::IfName(name) => Some(name.to_string()),
+            _ => None,
+        });
+        names.unwrap()
+    };
+    (reader.interfaces().iter().map(name).collect(), packets)
+}
+
+#[test]
+fn captures_hold_the_packets_of_the_measured_messages() {
+    let place = Place::new(INCAST);
+    let cases = "sweep.cases=[{ transport.name = 'homa' }, { transport.name = 'polo' }, \
+                 { transport.name = 'tcp' }, { transport.name = 'homa', measure.capture_limit = 7 }]";
+    let ports = "measure.capture=['host 2 sends', 'host 0 receives']";
+    for args in [&["testbed", "--overlay", "--out", "real"][..], &["run", "--out", "simulated"]] {
+        let args = [args, &["x.toml", "-q", "--set", ports, "--set", cases]].concat();
+        let output = place.run(&args);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    let file = |folder: &str, point: u32| {
+        let (names, packets) = capture(&place, &format!("{folder}/capture-{point}.pcapng"));
+        assert_eq!(names.len(), 2);
+        (names, packets)
+    };
+    for point in 0..3 {
+        let (names, packets) = file("real", point);
+        assert_eq!(names, file("simulated", point).0);
+        // By interface, sender and message: the bytes that packets had.
+        let mut stored: BTreeMap<(u32, HostId, MessageId), RangeSet> = BTreeMap::new();
+        for (interface, _, bytes) in &packets {
+            let packet = frame::decode(bytes).unwrap();
+            match interface {
+                0 => assert_eq!(packet.src, HostId(2)),
+                _ => assert_eq!(packet.dst, HostId(0)),
+            }
+            if let Some(Slice { message, offset, len }) = packet.payload() {
+                let (start, len) = (u64::from(offset), u64::from(len));
+                let of = stored.entry((*interface, packet.src, message)).or_default();
+                of.insert(start..start + len);
+            }
+        }
+        let whole = |of: u32, from: u32| {
+            let its = stored.iter().filter(|((interface, src, _), ranges)| {
+                (*interface, *src) == (of, HostId(from)) && ranges.contains_range(0..10_000)
+            });
+            its.count()
+        };
+        assert_eq!([1, 2, 3].map(|from| whole(1, from)), [4; 3], "point {point}");
+        assert_eq!([1, 2, 3].map(|from| whole(0, from)), [0, 4, 0], "point {point}");
+        let first = |interface: u32| {
+            let of_host_2 = |(its, _, bytes): &&(u32, u128, Vec<u8>)| {
+                *its == interface && frame::decode(bytes).unwrap().src == HostId(2)
+            };
+            packets.iter().find(of_host_2).unwrap().1
+        };
+        assert!(first(0) < first(1), "a packet crosses its sender's link first");
+    }
+    assert_eq!((file("real", 3).1.len(), file("simulated", 3).1.len()), (7, 7));
+}
+
+#[test]
+fn channels_of_a_host_that_crashes_fail_and_new_ones_open() {
+    let scenario = r#"
+        fabric = { topology = "single-switch", hosts = 3, host_link = "100 Mbps" }
+        transport = { name = "homa" }
+        workload = { arrivals = "poisson", sizes = "2 KB", load = 0.1, exchange = "stream" }
+        faults = [{ kind = "crash", place = "host 1", from = "500 ms", until = "1000 ms" }]
+        measure = { messages = "unlimited", time_limit = "2500 ms", messages_csv = true, verify = true }
+    "#;
+    let place = Place::new(scenario);
+    let cases = "sweep.transport.name=['homa', 'tcp']";
+    let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o", "-q", "--set", cases]);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(!stderr(&output).contains("error:"), "{}", stderr(&output));
+    let all = measured(&place, "o");
+    for transport in ["homa", "tcp"] {
+        let of = |from: &str, to: &str, outcome: &str, since: f64, until: f64| {
+            let fits = |(row, its): &&(Vec<String>, String)| {
+                let start: f64 = row[6].parse().unwrap();
+                (&*row[1], &*row[3], &*row[4]) == (transport, from, to)
+                    && its == outcome
+                    && (since..until).contains(&start)
+            };
+            all.iter().filter(fits).count()
+        };
+        assert!(of("0", "1", "completed", 0.0, 400e3) > 10, "{transport}");
+        assert!(of("1", "0", "host crashed", 600e3, 950e3) > 10, "{transport}: while it is down");
+        assert!(
+            of("0", "1", "peer forgot", 400e3, 1200e3) > 10,
+            "{transport}: what was sent to it"
+        );
+        assert!(of("0", "1", "completed", 1500e3, 2400e3) > 10, "{transport}: on new channels");
+        assert!(of("1", "0", "completed", 1500e3, 2400e3) > 10, "{transport}: from its next life");
+        assert!(of("0", "2", "completed", 600e3, 950e3) > 10, "{transport}: between the others");
+    }
 }
 
 #[test]
@@ -330,9 +495,10 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
         assert_eq!(code(&output), 2);
         assert!(!place.path().join("o").exists());
     };
-    refused(&["workload.exchange='stream'"], "the testbed has no workloads on streams");
+    let unary = ["workload.exchange='stream'", "workload.stream='unary'"];
+    let longest = ["transport={ name = 'homa', profile = 'linux' }", "workload.sizes='1 MB'"];
+    refused(&[unary, longest].concat(), "28 bytes more here");
     refused(&["workload.application.per_rpc='1 us'"], "real applications take the time they take");
-    refused(&["measure.capture=['host 1 sends']"], "does not capture packets");
     refused(&["transport={ name = 'tcp', congestion = 'bbr' }"], "BBR is the kernel's");
     refused(&["fabric.hosts=65"], "65 hosts are 65 processes: the testbed takes 64 at most");
     refused(&["fabric.host_link='100 Gbps'"], "packets a second on the fabric's links");
@@ -370,6 +536,58 @@ fn namespaces_carry_kernel_tcp_beside_homa_and_are_gone_afterwards() {
         assert_eq!(point["messages"]["completed"], 12, "{point:#}");
         assert!(point["background"][0]["messages"]["completed"].as_u64().unwrap() > 0);
     }
+}
+
+#[test]
+fn namespaces_carry_streams_over_kernel_tcp_beside_homa() {
+    rackweave_testing::needs!(NetAdmin);
+    let place = Place::new(LOAD);
+    let sets = [
+        "transport={ name = 'tcp' }",
+        "workload.exchange='stream'",
+        "background=[{ transport = { name = 'homa' }, arrivals = 'closed-loop', sizes = '3 KB', \
+         exchange = 'stream', response = 'none' }]",
+        "measure.capture=['host 1 sends']",
+    ];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let args: Vec<&str> =
+        ["testbed", "x.toml", "--out", "o", "-q"].into_iter().chain(sets).collect();
+    let output = place.run(&args);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let point = &place.summary("o")["points"][0];
+    assert_eq!(point["messages"]["completed"], 150, "{point:#}");
+    assert!(point["background"][0]["messages"]["completed"].as_u64().unwrap() > 0, "{point:#}");
+    let measured: u64 = measured(&place, "o")
+        .iter()
+        .filter(|(row, _)| row[2] == "0" && row[3] == "1")
+        .map(|(row, _)| row[5].parse::<u64>().unwrap())
+        .sum();
+    let (names, packets) = capture(&place, "o/capture-0.pcapng");
+    assert_eq!(names.len(), 1);
+    // Segments of the kernel's, and Homa's packets as the simulator writes them.
+    let (mut segments, mut homa) = (0, 0);
+    const ICMP: u8 = 1;
+    const TCP: u8 = 6;
+    for (_, _, bytes) in &packets {
+        let ip = &bytes[14..];
+        assert_eq!(ip[12..16], [10, 0, 0, 1]);
+        if ip[9] == ICMP {
+            // A port of a process that has ended is unreachable.
+        } else if ip[9] == TCP {
+            let header = u64::from(ip[0] & 15) * 4 + u64::from(ip[32] >> 4) * 4;
+            segments += u64::from(u16::from_be_bytes([ip[2], ip[3]])) - header;
+        } else {
+            homa += u64::from(frame::decode(bytes).unwrap().payload().is_some());
+        }
+    }
+    assert!(measured > 10_000 && segments >= measured, "{segments} of {measured}");
+    assert!(homa > 10, "{homa}");
+    let transport = "transport={ name = 'tcp' }";
+    let workload = "workload={ arrivals = 'closed-loop', sizes = '1 KB', exchange = 'stream', response = 'none' }";
+    let output = place.run(&["testbed", "x.toml", "--set", transport, "--set", workload]);
+    assert_eq!(code(&output), 2);
+    let said = words(&stderr(&output));
+    assert!(said.contains("a sender does not learn when a one-way message has arrived"), "{said}");
 }
 
 #[test]

@@ -1,17 +1,17 @@
 //! What a machine cannot do is refused before anything is made.
 
-use rackweave_core::{HostId, frame};
+use rackweave_core::{HostId, Kind, MessageId, Refused, Submit, Time, Transport as _, frame};
 use rackweave_group::app::Cost;
 use rackweave_group::orca::host::Spread;
 use rackweave_linux::netns::{self, NetnsError};
 use rackweave_sim::Fabric;
 use rackweave_sim::config::Topology;
 use rackweave_transport::TransportConfig;
-use rackweave_workload::Pattern;
+use rackweave_workload::{Exchange, Pattern, StreamMode, WorkloadConfig};
 
 use super::TestbedError;
 use super::endpoints::{EndpointSpecs, kernel_has};
-use super::worker::longest;
+use super::worker::{RpcHeader, longest, longest_request};
 use crate::cast::{CastConfig, Scheme};
 use crate::scenario::{PointSpec, Scenario, TcpBy};
 
@@ -74,25 +74,39 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     Ok(())
 }
 
-/// What only the simulator does.
+/// What only the simulator does, and what hosts cannot know.
 fn features(point: &PointSpec) -> Result<(), TestbedError> {
-    let in_simulator = "`rackweave run` simulates it";
     for stream in &point.config.streams {
-        if stream.workload.streaming.is_some() {
-            let message = "the testbed has no workloads on streams (exchange = \"stream\")";
-            return Err(refused(message, in_simulator));
-        }
-        if !stream.workload.application.is_instant() {
+        let workload = &stream.workload;
+        if !workload.application.is_instant() {
             let message =
                 "[workload.application] is simulated: real applications take the time they take";
             return Err(refused(message, "leave it out here"));
         }
-    }
-    if !point.config.measure.capture.is_empty() {
-        let message = "the testbed does not capture packets (measure.capture)";
-        return Err(refused(message, "in namespaces, tcpdump does"));
+        if workload.streaming.is_some_and(|streaming| streaming.mode == StreamMode::Unary) {
+            rpcs_fit(&stream.transport, workload)?;
+        }
     }
     Ok(())
+}
+
+/// Whether a transport takes the workload's longest message with the header of an RPC on a channel.
+fn rpcs_fit(transport: &TransportConfig, workload: &WorkloadConfig) -> Result<(), TestbedError> {
+    let (id, peer) = (MessageId::request(1), HostId(1));
+    let bytes = longest_request(workload) + RpcHeader::BYTES as u64;
+    let message = Submit { id, peer, bytes, kind: Kind::Request };
+    let Err(Refused::TooLong { max }) = transport.machine(HostId(0)).submit(Time::ZERO, message)
+    else {
+        return Ok(());
+    };
+    let header = RpcHeader::BYTES;
+    Err(refused(
+        format!(
+            "a message on a channel of unary RPCs has {header} bytes more here: {bytes} in all, and this transport \
+             takes {max} at most"
+        ),
+        "`workload.truncate` cuts the distribution",
+    ))
 }
 
 /// Files to many.
@@ -166,6 +180,23 @@ fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
             let message =
                 "BBR is the kernel's, and the overlay carries Rackweave's transports only";
             return Err(refused(message, "without --overlay (as root) TCP is the kernel's"));
+        }
+    }
+    for (stream, endpoint) in point.config.streams.iter().zip(&endpoints.of_stream) {
+        let workload = &stream.workload;
+        let is_loop = matches!(workload.pattern, Pattern::ClosedLoop { .. });
+        let is_stream =
+            workload.streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId);
+        if endpoints.endpoints[usize::from(*endpoint)].kernel.is_some()
+            && is_stream
+            && is_loop
+            && workload.exchange == Exchange::OneWay
+        {
+            return Err(refused(
+                "on a stream of the kernel's TCP a sender does not learn when a one-way message has arrived, and \
+                 a closed loop waits for that",
+                "`workload.response` with a length, or testbed.tcp = \"machine\"",
+            ));
         }
     }
     for endpoint in &endpoints.endpoints {

@@ -18,6 +18,13 @@ type Key = (u32, u64);
 /// A message, as transports know it: the host that started the exchange, the endpoint, and the request's id.
 type WireId = (u32, u8, u64);
 
+/// How a receiver names a message of a host: by its id in an endpoint, or, on a channel, by its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    Wire(WireId),
+    Key(Key),
+}
+
 /// A message that has not ended.
 #[derive(Clone, Copy, Debug)]
 struct Message {
@@ -51,7 +58,7 @@ pub(super) struct ReportCollector<'a> {
     messages: BTreeMap<Key, Message>,
     by_wire: BTreeMap<WireId, u64>,
     /// What arrived of messages whose start is not reported yet.
-    early: BTreeMap<WireId, Vec<(u32, Arrived)>>,
+    early: BTreeMap<Name, Vec<(u32, Arrived)>>,
     deliveries: Vec<Delivery>,
     /// Numbers the messages of each host.
     next_order: Vec<u64>,
@@ -115,10 +122,11 @@ impl<'a> ReportCollector<'a> {
         let (counted, sent, has_ended) = ([0; 2], None, false);
         let message = Message { record, wire, stream, dst, bytes, counted, sent, has_ended };
         self.messages.insert((host, key), message);
-        let Some(wire) = wire else { return };
-        self.by_wire.insert(wire, key);
-        for (receiver, arrived) in self.early.remove(&wire).unwrap_or_default() {
-            self.arrived(receiver, &arrived);
+        self.by_wire.extend(wire.map(|wire| (wire, key)));
+        for name in [Some(Name::Key((host, key))), wire.map(Name::Wire)].into_iter().flatten() {
+            for (receiver, arrived) in self.early.remove(&name).unwrap_or_default() {
+                self.arrived(receiver, &arrived);
+            }
         }
     }
 
@@ -126,19 +134,27 @@ impl<'a> ReportCollector<'a> {
         let id = MessageId(arrived.id);
         // A response arrives at the host that started the exchange.
         let starter = if id.is_response() { host } else { arrived.peer };
-        let wire = (starter, arrived.endpoint, id.0 & !1);
-        let Some(&key) = self.by_wire.get(&wire) else {
+        let name = match arrived.key {
+            Some(key) => Name::Key((starter, key)),
+            None => Name::Wire((starter, arrived.endpoint, id.0 & !1)),
+        };
+        let key = match name {
+            Name::Key((_, key)) => Some(key),
+            Name::Wire(wire) => self.by_wire.get(&wire).copied(),
+        };
+        let message = key.and_then(|key| Some((key, self.messages.get_mut(&(starter, key))?)));
+        let Some((key, message)) = message else {
             // Greetings arrive before load begins.
             if arrived.at > 0 && !id.is_response() {
-                self.early.entry(wire).or_default().push((host, *arrived));
+                self.early.entry(name).or_default().push((host, *arrived));
             }
             return;
         };
-        let Some(message) = self.messages.get_mut(&(starter, key)) else { return };
         let (at, stream) = (Time(arrived.at), message.stream);
         let counted = &mut message.counted[usize::from(id.is_response())];
+        // Of a response only parts are reported: its end is that of the exchange.
         let bytes =
-            if arrived.whole { arrived.bytes.saturating_sub(*counted) } else { arrived.bytes };
+            if arrived.whole { message.bytes.saturating_sub(*counted) } else { arrived.bytes };
         *counted += bytes;
         let has_ended = message.has_ended;
         self.deliveries.push(Delivery { at, stream, src: starter, bytes });
@@ -284,7 +300,7 @@ mod tests {
     }
 
     fn arrived(peer: u32, id: u64, at: u64) -> Arrived {
-        Arrived { id, endpoint: 0, peer, bytes: 1000, whole: true, at }
+        Arrived { id, key: None, endpoint: 0, peer, bytes: 1000, whole: true, at }
     }
 
     #[test]
@@ -364,5 +380,32 @@ mod tests {
         let (whole, other) = (arrived(0, 4, 170), Arrived { id: 6, ..part(100, 180) });
         all.add(2, &Records { until: 400, arrived: vec![whole, other], ..Records::default() });
         assert_eq!(all.delivered(400).1, [800, 0, 0], "300 came in the warm-up");
+    }
+
+    #[test]
+    fn messages_on_a_stream_are_known_by_their_keys() {
+        let point = point("one-way");
+        let mut all = ReportCollector::new(&point, Some(2));
+        let on_stream = |key, at, bytes, whole| Arrived {
+            key: Some(key),
+            bytes,
+            whole,
+            // All of them have the stream's id.
+            ..arrived(0, 8, at)
+        };
+        let early = vec![on_stream(1002, 120, 600, false), on_stream(1002, 170, 0, true)];
+        all.add(2, &Records { until: 400, arrived: early, ..Records::default() });
+        let started = [(2, 110), (4, 160)].map(|(id, at)| Started { wire: None, ..start(id, at) });
+        all.add(0, &Records { until: 400, started: started.into(), ..Records::default() });
+        all.add(1, &Records { until: 400, ..Records::default() });
+        assert!(!all.is_done());
+        let arrived = vec![on_stream(1004, 180, 0, true)];
+        all.add(2, &Records { until: 500, arrived, ..Records::default() });
+        assert!(all.is_done());
+        let fabric = Fabric::new(&point.config.fabric).unwrap();
+        let outcomes: Vec<_> = all.messages(&fabric).iter().map(|m| m.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Completed(Time(170)), Outcome::Completed(Time(180))]);
+        assert_eq!(all.delivered(500).1, [2000, 0, 0]);
+        assert!(all.early.is_empty() && all.messages.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! The transports of a host: which of them a scenario's streams use.
 
 use rackweave_transport::TransportConfig;
-use rackweave_workload::Exchange;
+use rackweave_workload::{Exchange, StreamMode};
 
 use crate::scenario::{PointSpec, TcpBy};
 
@@ -11,8 +11,10 @@ pub(super) struct EndpointSpec {
     pub(super) transport: TransportConfig,
     /// It is the kernel's TCP with this congestion control.
     pub(super) kernel: Option<&'static str>,
-    /// How requests that come in here are answered.
+    /// How requests that come in here, and are on no channel, are answered.
     pub(super) exchange: Exchange,
+    /// Its messages are unary RPCs on channels, which begin with a header.
+    pub(super) unary_channels: bool,
 }
 
 /// The transports of each host, and by stream which one it uses.
@@ -23,17 +25,23 @@ pub(super) struct EndpointSpecs {
 }
 
 impl EndpointSpecs {
-    /// As in the simulator, streams with equal transports share one. But a message does not say which stream
-    /// it is of: streams whose requests are answered differently need transports of their own.
+    /// As in the simulator, streams with equal transports share one. But a message that is on no channel does not
+    /// indicate which stream it is of: streams whose requests are answered differently need transports of their own.
     pub(super) fn of(point: &PointSpec, overlay: bool) -> Self {
         let mut endpoints: Vec<EndpointSpec> = Vec::new();
         let streams = point.config.streams.iter().zip(&point.kernel_tcp);
         let of_stream = streams.map(|(stream, tcp)| {
             let kernel = tcp.filter(|congestion| is_kernels(point, overlay, congestion));
-            let exchange = stream.workload.exchange;
+            let streaming = stream.workload.streaming;
+            let unary_channels =
+                streaming.is_some_and(|streaming| streaming.mode == StreamMode::Unary);
+            // On a channel each message names its stream: how it is answered depends on nothing else.
+            let exchange =
+                if streaming.is_some() { Exchange::OneWay } else { stream.workload.exchange };
             let fits = |endpoint: &EndpointSpec| {
                 endpoint.transport == stream.transport
                     && endpoint.kernel == kernel
+                    && endpoint.unary_channels == unary_channels
                     && (endpoint.exchange == exchange
                         || endpoint.exchange == Exchange::OneWay
                         || exchange == Exchange::OneWay)
@@ -47,7 +55,7 @@ impl EndpointSpecs {
                 }
                 None => {
                     let transport = stream.transport.clone();
-                    endpoints.push(EndpointSpec { transport, kernel, exchange });
+                    endpoints.push(EndpointSpec { transport, kernel, exchange, unary_channels });
                     (endpoints.len() - 1) as u8
                 }
             }

@@ -23,15 +23,16 @@ mod worker;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rackweave_core::Time;
+use rackweave_sim::Fabric;
 
 pub use self::process::WorkerCommand;
 pub use self::protocol::Role;
 pub use self::worker::main as worker_main;
 use crate::cast::CastSummary;
 use crate::error::ScenarioError;
-use crate::results::{PointFailure, PointResult, Results};
+use crate::results::{Capture, PointFailure, PointResult, Results};
 use crate::run::{PointEnd, Progress, collect, peak_rss_bytes};
-use crate::scenario::{Scenario, ScenarioText, World};
+use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
 
 /// Why nothing can be run.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
@@ -78,6 +79,11 @@ pub enum TestbedError {
 #[error("cannot make the network of the testbed: {0}")]
 #[diagnostic(help("`--overlay` needs no network of its own"))]
 pub struct NetworkError(#[from] rackweave_linux::netns::NetnsError);
+
+/// The links whose packets a point captures.
+fn captured_links(point: &PointSpec, fabric: &Fabric) -> Vec<u32> {
+    point.config.measure.capture.iter().flat_map(|port| port.links(fabric)).collect()
+}
 
 /// A scenario on its way on real hosts: can be watched and stopped from other threads.
 #[derive(Debug)]
@@ -236,6 +242,7 @@ impl Testbed {
             Ok(Some(ran)) => {
                 let mut result = PointResult::new(index, spec, ran.result, ran.cpu_s);
                 result.summary.doubts = ran.doubts;
+                result.capture = Capture::Frames(ran.capture);
                 if let (Some(config), Some(cast)) = (&spec.cast, ran.cast) {
                     result.summary.cast = Some(CastSummary::new(config, &cast));
                     result.cast = Some(cast);

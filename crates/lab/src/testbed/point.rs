@@ -11,6 +11,7 @@ use rackweave_linux::Clock;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{FaultKind, FaultPlace};
 use rackweave_sim::result::{Counters, End, MeasuredRoundTrip, Outcome, RunResult};
+use rackweave_wire::pcapng::Frame;
 use rackweave_workload::Generator;
 use rustix::process::Signal;
 
@@ -19,7 +20,7 @@ use super::collect::ReportCollector;
 use super::endpoints::EndpointSpecs;
 use super::process::{PATIENCE, Update, Worker, Workers};
 use super::protocol::{Bind, Command, HostEnd, Role, Setup, SwitchEnd, WorkerMessage};
-use super::{Testbed, TestbedError, space, worker};
+use super::{Testbed, TestbedError, captured_links, space, worker};
 use crate::cast::{CastConfig, CastResult};
 use crate::scenario::PointSpec;
 
@@ -46,6 +47,8 @@ pub(super) struct Ran {
     pub(super) result: RunResult,
     /// Of files to many.
     pub(super) cast: Option<CastResult>,
+    /// What crossed the interfaces [`RunResult::capture_names`].
+    pub(super) capture: Vec<Frame>,
     pub(super) cpu_s: f64,
     /// Why its numbers are not to be trusted, if there are reasons.
     pub(super) doubts: Vec<String>,
@@ -173,8 +176,9 @@ impl PointRun<'_> {
                 break (End::TimeLimit, Time(limit.0));
             }
         };
-        let switch = self.finish()?;
-        Ok(Some(self.result(end, ended_at, &switch)))
+        let mut switch = self.finish()?;
+        let capture = std::mem::take(&mut switch.capture);
+        Ok(Some(Ran { capture, ..self.result(end, ended_at, &switch) }))
     }
 
     /// The time since load began; zero before.
@@ -479,7 +483,10 @@ impl PointRun<'_> {
             max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
             queue_series: switch.queues.clone(),
             links,
-            capture_names: Vec::new(),
+            capture_names: captured_links(self.point, &self.fabric)
+                .into_iter()
+                .map(|link| self.fabric.link_name(link))
+                .collect(),
             capture: Vec::new(),
             peak_packets: 0,
             verified_messages: ends.clone().map(|end| end.verified).sum(),
@@ -490,7 +497,7 @@ impl PointRun<'_> {
             cast.put_into(&self.fabric, &mut result);
             cast
         });
-        Ran { result, cast, cpu_s, doubts: self.doubts(switch) }
+        Ran { result, cast, capture: Vec::new(), cpu_s, doubts: self.doubts(switch) }
     }
 
     /// What hosts have reported of a cast.

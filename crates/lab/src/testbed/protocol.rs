@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use rackweave_core::{FailReason, RoundTrip, Span};
 use rackweave_group::app::Report;
 use rackweave_sim::result::{Counters, LinkStats, QueueSample};
+use rackweave_wire::pcapng::Frame;
 use serde::{Deserialize, Serialize};
 
 /// What a process of a run is.
@@ -127,13 +128,18 @@ pub(super) struct Ended {
 /// A message that has arrived at this host, or bytes of it.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Arrived {
+    /// Its id in the transport. Of a message on a channel, which has a key, only the low bit counts: it is set in
+    /// responses.
     #[serde(rename = "i")]
     pub(super) id: u64,
+    /// The key of a message on a channel, as the host that started the exchange names it.
+    #[serde(rename = "k", skip_serializing_if = "Option::is_none", default)]
+    pub(super) key: Option<u64>,
     #[serde(rename = "o")]
     pub(super) endpoint: u8,
     #[serde(rename = "p")]
     pub(super) peer: u32,
-    /// Of a whole message, its length; else the bytes that are new.
+    /// The bytes that are new, if the message is not whole.
     #[serde(rename = "b")]
     pub(super) bytes: u64,
     #[serde(rename = "e")]
@@ -189,6 +195,7 @@ pub(super) struct SwitchEnd {
     pub(super) counters: Counters,
     pub(super) queues: Vec<QueueSample>,
     pub(super) links: Vec<LinkStats>,
+    pub(super) capture: Vec<Frame>,
     /// Packets that were lost elsewhere than in its queues: where, and how many.
     pub(super) lost: Vec<(String, u64)>,
     /// How late it was: the 99th percentile and the worst.

@@ -104,6 +104,20 @@ impl<V: Copy> Carried<V> {
         self.view
     }
 
+    /// Most bytes that captures keep of a frame that is no packet of a transport: Ethernet's, IPv4's and TCP's headers
+    /// at their longest, rounded up.
+    pub const SNAP: usize = 144;
+
+    /// Where the overlay's envelope begins in a packet of a transport. `None`: it is another frame.
+    pub(super) const fn envelope_at(&self) -> Option<usize> {
+        if self.overlay { Some(self.body as usize) } else { None }
+    }
+
+    /// Bytes of the whole frame, as captures count them.
+    pub(super) const fn frame_bytes(&self) -> u32 {
+        self.len as u32
+    }
+
     /// Returns the same header with another slot.
     pub(super) const fn with_slot(self, slot: u32) -> Self {
         Self { slot, ..self }
@@ -260,6 +274,14 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
             packet.header = carried.parsed(carried.kind, parsed);
         }
         true
+    }
+
+    /// The headers of a packet of a transport; of other frames at most [`Carried::SNAP`] bytes.
+    fn head(&self, packet: &Packet<Carried<S::View>>) -> &[u8] {
+        let carried = packet.header;
+        let most =
+            if carried.overlay { carried.header_end.into() } else { Carried::<S::View>::SNAP };
+        &self.get(carried.slot)[..most.min(carried.len.into())]
     }
 
     /// Returns the payload of the system's packet; see [`Parsed::payload_at`].
@@ -652,15 +674,8 @@ pub(super) fn finish_frame<S: System>(
     let group = multicast_mac(&frame[ETHERNET + 16..ETHERNET + 20]);
     frame[..6].copy_from_slice(&group.unwrap_or_else(|| mac_address(host)));
     frame[6..12].copy_from_slice(&mac_address(packet.src));
+    apply_class(frame, packet);
     let ip = &mut frame[ETHERNET..];
-    let first = ip[0];
-    let class = match carried.overlay {
-        true => traffic_class(packet),
-        // Leave ECT(1) unchanged.
-        false if packet.ecn() == Ecn::Marked => ip[1] | 3,
-        false => ip[1],
-    };
-    replace_word(ip, 0, [first, class], 10);
     if carried.kind != NO_SYSTEM
         && group.is_none()
         && let Some(address) = ip_address(host)
@@ -689,6 +704,19 @@ pub(super) fn finish_frame<S: System>(
         }
     }
     len
+}
+
+/// Writes a packet's traffic class, which the fabric may have changed, into its Ethernet frame.
+pub(super) fn apply_class<V: Copy + fmt::Debug>(frame: &mut [u8], packet: &Packet<Carried<V>>) {
+    let ip = &mut frame[ETHERNET..];
+    let first = ip[0];
+    let class = match packet.header.overlay {
+        true => traffic_class(packet),
+        // Leave ECT(1) unchanged.
+        false if packet.ecn() == Ecn::Marked => ip[1] | 3,
+        false => ip[1],
+    };
+    replace_word(ip, 0, [first, class], 10);
 }
 
 /// Writes the checksum that a host has left to its NIC into a frame that [`read_frame`] has parsed. Before this call,

@@ -12,6 +12,7 @@
 
 #[cfg(test)]
 mod aggregation_tests;
+mod capture;
 mod config;
 mod core;
 mod edge;
@@ -34,6 +35,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use rackweave_core::{DropReason, Span, Time};
+use rackweave_switch::Fabric;
 use rackweave_switch::system::{System, SystemProgram};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -77,6 +79,8 @@ pub struct Switch<S: System = ()> {
     late_since: Time,
     /// Whether the last turn found something to do.
     busy: bool,
+    /// When captures begin.
+    capture_from: Time,
 }
 
 /// Controls a running switch from another thread.
@@ -153,6 +157,7 @@ impl<S: System> Switch<S> {
             late: LatenessHistogram::new(),
             late_since: Time::ZERO,
             busy: false,
+            capture_from: Time::ZERO,
         })
     }
 
@@ -167,6 +172,12 @@ impl<S: System> Switch<S> {
     #[must_use]
     pub const fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// The fabric that it is.
+    #[must_use]
+    pub fn fabric(&self) -> &Fabric {
+        self.core.fabric()
     }
 
     /// Measures links and lateness from this time on, or from now if it has passed.

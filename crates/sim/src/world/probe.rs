@@ -4,7 +4,6 @@ use rackweave_core::Time;
 use rackweave_switch::net::LinkStats;
 
 use super::{World, wake};
-use crate::config::CapturePort;
 use crate::model::Model;
 use crate::result::{End, RunResult};
 
@@ -20,20 +19,12 @@ pub(super) struct Probe {
 impl<M: Model> World<'_, M> {
     pub(super) fn start_probes(&mut self) {
         for port in &self.measure.capture {
-            let links = match *port {
-                CapturePort::HostSends(host) => vec![host.0],
-                CapturePort::HostReceives(host) => vec![self.net.fabric().downlink(host)],
-                CapturePort::CoreLink(cable) => {
-                    let (up, down) = self.net.fabric().core_links()[cable as usize];
-                    vec![up, down]
-                }
-            };
-            for link in links {
+            for link in port.links(self.net.fabric()) {
                 self.net.tap(link);
                 self.probe.names.push(self.net.fabric().link_name(link));
             }
         }
-        self.net.limit_captures(self.measure.capture_limit);
+        self.net.limit_captures(Time::ZERO, self.measure.capture_limit);
         self.net.wake_at(Time(self.measure.warmup.0), wake::MEASURE);
         if let Some(from) = self.measure.ports_from {
             self.probe.ports_since = Some(Time(from.0));

@@ -15,7 +15,7 @@ pub trait Edge<H: Header> {
     /// state changes ([`Net::wake`]). For one host, and for all hosts of a multi-homed node, `at` never decreases.
     fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<H>>;
 
-    /// When the host asks for [`NetEvent::Timer`]; [`Time::MAX`]: never.
+    /// When the host asks for [`NetEvent::Timer`](super::NetEvent::Timer); [`Time::MAX`] means never.
     fn poll_timeout(&self, host: HostId) -> Time;
 }
 

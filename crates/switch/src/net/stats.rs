@@ -89,7 +89,7 @@ pub struct QueueSample {
 }
 
 /// A captured packet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Captured<H> {
     /// When its first bit was sent.
     pub at: Time,
@@ -97,6 +97,8 @@ pub struct Captured<H> {
     pub interface: u32,
     /// The packet as it was sent.
     pub packet: Packet<H>,
+    /// Its first bytes, in networks whose packets have bytes: see [`PayloadStore::head`].
+    pub head: Box<[u8]>,
 }
 
 impl<H> Captured<H> {
@@ -137,6 +139,7 @@ pub(super) struct LinkCounts {
 #[derive(Debug)]
 pub(super) struct Taps<H> {
     links: Vec<u32>,
+    from: Time,
     limit: usize,
     packets: Vec<Captured<H>>,
     /// The place of the last packet that can be among the first `limit`.
@@ -145,7 +148,7 @@ pub(super) struct Taps<H> {
 
 impl<H> Default for Taps<H> {
     fn default() -> Self {
-        Self { links: Vec::new(), limit: 0, packets: Vec::new(), last: None }
+        Self { links: Vec::new(), from: Time::ZERO, limit: 0, packets: Vec::new(), last: None }
     }
 }
 
@@ -177,10 +180,10 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.taps.links.len() as u32 - 1
     }
 
-    /// Sets the most packets that captures hold, all taps together: the first ones in the order of
+    /// Sets when captures begin, and the most packets that they hold, all taps together: the first ones in the order of
     /// [`Net::take_captures`].
-    pub const fn limit_captures(&mut self, packets: usize) {
-        self.taps.limit = packets;
+    pub const fn limit_captures(&mut self, from: Time, packets: usize) {
+        (self.taps.from, self.taps.limit) = (from, packets);
     }
 
     /// The captured packets in the order in which they were sent; those of one time by tap.
@@ -193,10 +196,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// Captures a packet that is put on a link.
     #[cold]
     pub(super) fn capture(&mut self, link: u32, packet: PacketRef, at: Time) {
+        if at < self.taps.from {
+            return;
+        }
         for interface in 0..self.taps.links.len() {
             if self.taps.links[interface] == link {
                 let (interface, packet) = (interface as u32, *self.pool.get(packet));
-                self.taps.add(Captured { at, interface, packet });
+                let head = self.payloads.head(&packet).into();
+                self.taps.add(Captured { at, interface, packet, head });
             }
         }
     }

@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use rackweave_core::{Event as TransportEvent, HostId, Kind, MessageId, Span, Time};
+use bytes::Bytes;
+use rackweave_core::{
+    Event as TransportEvent, HostId, Kind, MessageId, Refused, Span, StreamEvent, Time,
+};
 use rackweave_linux::{AnyEndpoint, Clock, Event, SendError};
 use rackweave_workload::app::{
-    Action, App, AppConfig, AppStream, MessageEnd, MessageKey, MessageStart, OneWayEnd, Origin,
-    Record,
+    Action, App, AppConfig, AppStream, Direction, MessageEnd, MessageKey, MessageStart, OneWayEnd,
+    Origin, Record,
 };
-use rackweave_workload::{Exchange, Pattern as Messages};
+use rackweave_workload::{Exchange, Pattern as Messages, StreamMode, WorkloadConfig};
 
+use super::channel::{OpenStreams, Piece, RpcHeader, StreamHeader};
 use super::log::{LagHistogram, MessageLog};
 use super::payload::Pattern;
 use crate::scenario::PointSpec;
@@ -18,6 +22,9 @@ use crate::testbed::protocol::{HostEnd, MeasuredRoundTrips};
 
 /// Messages started in one go, before the sockets get their turn.
 const STARTS: usize = 64;
+
+/// The key of a message that came without one: it is on no channel.
+const NO_KEY: MessageKey = MessageKey(u64::MAX);
 
 /// The process of a host that replaces one that crashed.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +46,15 @@ pub(super) struct Host {
     pub(super) this: HostId,
     pub(super) endpoints: Vec<AnyEndpoint>,
     app: App,
-    /// By endpoint: the stream of messages whose requests come in there.
+    /// By endpoint: the stream of messages whose requests come in there on no channel.
     requests_of: Vec<u16>,
+    /// Whether requests are answered, by stream of messages.
+    exchanges: Vec<Exchange>,
+    /// By endpoint: whether its messages are unary RPCs on channels, which begin with a header.
+    unary_channels: Vec<bool>,
+    /// The streams of transports that carry channels.
+    open: OpenStreams,
+    longest: u64,
     /// Submitted messages, by endpoint and id.
     submitted: BTreeMap<(u8, MessageId), OwnMessage>,
     /// Messages that have started and are not submitted yet.
@@ -66,14 +80,26 @@ impl Host {
         point: &PointSpec,
     ) -> Self {
         let requests_of = (0..endpoints.len()).map(|endpoint| {
-            let here = |stream: &AppStream| usize::from(stream.instance) == endpoint;
+            let here = |stream: &AppStream| {
+                usize::from(stream.instance) == endpoint && stream.streaming.is_none()
+            };
             let answered = |stream: &AppStream| here(stream) && stream.exchange != Exchange::OneWay;
             let stream = streams.iter().position(answered);
             stream.or_else(|| streams.iter().position(here)).unwrap_or(0) as u16
         });
+        let longest = longest(point);
+        let unary_channels = (0..endpoints.len()).map(|endpoint| {
+            streams.iter().filter(|stream| usize::from(stream.instance) == endpoint).any(|stream| {
+                stream.streaming.is_some_and(|streaming| streaming.mode == StreamMode::Unary)
+            })
+        });
         Self {
             this,
             requests_of: requests_of.collect(),
+            exchanges: streams.iter().map(|stream| stream.exchange).collect(),
+            unary_channels: unary_channels.collect(),
+            open: OpenStreams::default(),
+            longest,
             endpoints,
             app: App::new(AppConfig {
                 host: this,
@@ -90,7 +116,7 @@ impl Host {
             clock,
             start,
             warmup: start + point.config.measure.warmup,
-            pattern: Pattern::new(point.config.seed, longest(point)),
+            pattern: Pattern::new(point.config.seed, longest),
             verify: point.config.measure.verify,
             verified: 0,
         }
@@ -164,15 +190,22 @@ impl Host {
                 };
                 self.log.ended(key, at, failed);
             }
-            // The application takes no time: it was logged as it arrived.
-            Record::Received { .. } => {}
+            // What is on no channel was logged as it arrived.
+            Record::Received { peer, key, at, .. } => {
+                if key != NO_KEY {
+                    self.log.arrived_on_channel(peer, key, at);
+                }
+            }
         }
     }
 
     fn act(&mut self, now: Time, action: Action) {
         match action {
             Action::Submit { key, instance, peer, bytes, kind, start, .. } => {
-                let payload = self.pattern.message(self.this, peer, bytes);
+                let mut payload = self.pattern.message(self.this, peer, bytes);
+                if let Some(Origin { stream, place: Some(place), .. }) = self.app.origin(key) {
+                    payload = RpcHeader { stream, key, place }.before(&payload);
+                }
                 match self.endpoints[usize::from(instance)].send(peer, kind, payload) {
                     Ok(id) => {
                         self.lag.record(now.since(start));
@@ -195,17 +228,56 @@ impl Host {
                     self.app.put_back(action);
                 }
             }
+            Action::Open { channel, instance, peer, .. } => {
+                match self.endpoints[usize::from(instance)].open(peer, Time::MAX) {
+                    Ok(id) => {
+                        let writes = Direction { instance, peer, id };
+                        self.open.open(writes, Direction { id: id.response(), ..writes });
+                        self.app.opened(channel, id);
+                    }
+                    Err(SendError::Full { .. }) => self.app.put_back(action),
+                    Err(_) => self.app.open_refused(now, channel),
+                }
+            }
+            Action::Append { stream, direction, key, bytes } => {
+                // What the server of a stream writes are responses: its client has recorded their start.
+                if !direction.id.is_response()
+                    && let Some(start) = self.starting.remove(&key)
+                {
+                    self.lag.record(now.since(start.at));
+                    self.log.started(key, None, &start);
+                }
+                let message = self.pattern.message(self.this, direction.peer, bytes);
+                let header = StreamHeader { stream, key, bytes: message.len() as u32 };
+                self.open.append(direction, header, message);
+            }
+            Action::Write { direction, bytes } => {
+                let endpoint = &mut self.endpoints[usize::from(direction.instance)];
+                match self.open.write(endpoint, direction, bytes) {
+                    Ok(()) => {}
+                    Err((SendError::Full { .. }, bytes)) => {
+                        self.app.put_back(Action::Write { direction, bytes });
+                    }
+                    Err((error, bytes)) => {
+                        let busy = error == SendError::Refused(Refused::Busy);
+                        if !busy {
+                            let Direction { instance, peer, id } = direction;
+                            self.open.close(instance, peer, id);
+                        }
+                        self.app.write_refused(now, direction, bytes, busy);
+                    }
+                }
+            }
+            Action::Consume { direction: Direction { instance, peer, id }, bytes } => {
+                self.endpoints[usize::from(instance)].consume(peer, id, bytes);
+            }
             Action::Cancel { instance, peer, id }
             | Action::CancelAtBothEnds { instance, peer, id } => {
+                self.open.close(instance, peer, id);
                 self.endpoints[usize::from(instance)].cancel(peer, id);
             }
-            // Workloads on streams are refused before a run; and what is lost here, the peer's transport finds out.
-            Action::Open { .. }
-            | Action::Append { .. }
-            | Action::Write { .. }
-            | Action::Consume { .. }
-            | Action::Abandon { .. }
-            | Action::AbandonStream { .. } => {}
+            // What is lost here, the peer's transport finds out.
+            Action::Abandon { .. } | Action::AbandonStream { .. } => {}
         }
     }
 
@@ -239,21 +311,38 @@ impl Host {
         let now = self.now();
         let (event, origin) = match event {
             Event::Message { peer, id, kind, bytes } => {
+                let (mut message, mut header) = (&bytes[..], None);
+                if self.unary_channels[usize::from(endpoint)] && kind != Kind::Response {
+                    // Greetings have none.
+                    let Some((found, rest)) = RpcHeader::split(&bytes) else { return Ok(()) };
+                    self.check_stream(peer, found.stream)?;
+                    (message, header) = (rest, Some(found));
+                }
                 if self.verify {
-                    match self.pattern.difference(peer, self.this, &bytes) {
+                    match self.pattern.difference(peer, self.this, message) {
                         Some(difference) => return Err(difference),
                         None => self.verified += u64::from(now.is_some()),
                     }
                 }
-                let length = bytes.len() as u64;
-                let origin = if kind == Kind::Response {
-                    self.origin(endpoint, peer, id)
-                } else {
-                    if let Some(now) = now {
-                        self.log.arrived(endpoint, peer, id, length, now);
+                let length = message.len() as u64;
+                let origin = match header {
+                    _ if kind == Kind::Response => self.origin(endpoint, peer, id),
+                    Some(RpcHeader { stream, key, place }) => {
+                        // A one-way message arrives when its predecessors have.
+                        if let Some(now) = now
+                            && kind == Kind::Request
+                        {
+                            self.log.arrived_on_channel(peer, key, now);
+                        }
+                        Some(Origin { stream, key, place: Some(place) })
                     }
-                    let stream = self.requests_of[usize::from(endpoint)];
-                    Some(Origin { stream, key: MessageKey(0), place: None })
+                    None => {
+                        if let Some(now) = now {
+                            self.log.arrived(endpoint, peer, id, length, now);
+                        }
+                        let stream = self.requests_of[usize::from(endpoint)];
+                        Some(Origin { stream, key: NO_KEY, place: None })
+                    }
                 };
                 (TransportEvent::Delivered { peer, id, bytes: length, kind }, origin)
             }
@@ -261,14 +350,40 @@ impl Host {
                 (TransportEvent::Sent { peer, id }, self.origin(endpoint, peer, id))
             }
             Event::Failed { peer, id, reason } => {
+                self.open.close(endpoint, peer, id);
                 let origin = self.origin(endpoint, peer, id).filter(|_| !id.is_response());
                 (TransportEvent::Failed { peer, id, reason }, origin)
             }
-            Event::PeerRestarted { .. }
-            | Event::Opened { .. }
-            | Event::Readable { .. }
-            | Event::Written { .. }
-            | Event::Closed { .. } => return Ok(()),
+            Event::Opened { peer, id } => {
+                let reads = Direction { instance: endpoint, peer, id };
+                self.open.open(Direction { id: id.response(), ..reads }, reads);
+                (TransportEvent::Stream(StreamEvent::Opened { peer, id }), None)
+            }
+            Event::Readable { peer, id, pieces, .. } => {
+                let direction = Direction { instance: endpoint, peer, id };
+                let mut bytes = 0;
+                for piece in pieces {
+                    bytes += self.on_readable(direction, piece)?;
+                }
+                let event = StreamEvent::Readable { peer, id, bytes, end: false };
+                (TransportEvent::Stream(event), None)
+            }
+            Event::Written { peer, id, bytes } => {
+                let direction = Direction { instance: endpoint, peer, id };
+                let bytes = self.open.acknowledged(direction, bytes);
+                (TransportEvent::Stream(StreamEvent::Acked { peer, id, bytes }), None)
+            }
+            Event::Closed { peer, id } => {
+                self.open.close(endpoint, peer, id);
+                return Ok(());
+            }
+            Event::PeerRestarted { peer } => {
+                if let Some(now) = now {
+                    self.app.server_crashed(now, peer);
+                    self.take_actions(now);
+                }
+                return Ok(());
+            }
         };
         // Greetings arrive before load begins.
         if let Some(now) = now {
@@ -276,6 +391,58 @@ impl Host {
             self.take_actions(now);
         }
         Ok(())
+    }
+
+    /// Takes bytes of a stream apart. Returns how many of them are of messages.
+    fn on_readable(&mut self, direction: Direction, mut bytes: Bytes) -> Result<u64, String> {
+        let Direction { instance, peer, id } = direction;
+        let (mut headers, mut of_messages) = (0, 0);
+        while let Some(piece) = self.open.read(direction, &mut bytes) {
+            match piece {
+                Piece::Front(bytes) => headers += bytes,
+                Piece::Begin(bytes, StreamHeader { stream, key, bytes: length }) => {
+                    headers += bytes;
+                    self.check_stream(peer, stream)?;
+                    if u64::from(length) > self.longest {
+                        return Err(format!("host {} announces {length} bytes", peer.0));
+                    }
+                    self.app.announce(stream, direction, key, length.into());
+                }
+                Piece::Body { of, offset, bytes } => {
+                    let end = offset + bytes.len() as u64;
+                    let ends = end == u64::from(of.bytes);
+                    of_messages += bytes.len() as u64;
+                    if self.verify {
+                        let sent = self.pattern.message(peer, self.this, of.bytes.into());
+                        if bytes != sent.slice(offset as usize..end as usize) {
+                            let (from, length) = (peer.0, of.bytes);
+                            return Err(format!(
+                                "bytes {offset} to {end} of a message of {length} bytes on a stream from host \
+                                 {from} are not what was sent"
+                            ));
+                        }
+                        self.verified += u64::from(ends);
+                    }
+                    // A one-way message is logged when the application has it.
+                    if ends
+                        && !id.is_response()
+                        && self.exchanges[usize::from(of.stream)] != Exchange::OneWay
+                        && let Some(now) = self.now()
+                    {
+                        self.log.arrived_on_channel(peer, of.key, now);
+                    }
+                }
+            }
+        }
+        self.endpoints[usize::from(instance)].consume(peer, id, headers as u64);
+        Ok(of_messages)
+    }
+
+    fn check_stream(&self, peer: HostId, stream: u16) -> Result<(), String> {
+        if usize::from(stream) < self.exchanges.len() {
+            return Ok(());
+        }
+        Err(format!("host {} sends a message of stream {stream}, which does not exist", peer.0))
     }
 
     /// The origin of a message of this host, or of the response to it.
@@ -288,7 +455,14 @@ impl Host {
     pub(super) fn log_arriving(&mut self) {
         let Some(now) = self.now() else { return };
         for (number, endpoint) in self.endpoints.iter().enumerate() {
-            self.log.arriving(number as u8, endpoint.arriving().into_iter(), now);
+            let number = number as u8;
+            let whole = endpoint.arriving().into_iter();
+            let whole = whole.map(|(peer, id, bytes)| ((peer, id, None), bytes));
+            let in_streams = self
+                .open
+                .arriving(number)
+                .map(|(from, key, bytes)| ((from.peer, from.id, Some(key)), bytes));
+            self.log.arriving(number, whole.chain(in_streams), now);
         }
     }
 
@@ -321,12 +495,17 @@ impl Host {
 /// The longest message or response of a point's workloads.
 pub(in crate::testbed) fn longest(point: &PointSpec) -> u64 {
     let of_stream = point.config.streams.iter().map(|stream| {
-        let request = match &stream.workload.pattern {
-            Messages::Trace(trace) => trace.entries().iter().map(|entry| entry.bytes).max(),
-            other => other.sizes().map(rackweave_workload::SizeDist::max),
-        };
-        let request = request.unwrap_or(0);
+        let request = longest_request(&stream.workload);
         request.max(stream.workload.exchange.response_bytes(request).unwrap_or(0))
     });
     of_stream.max().unwrap_or(0)
+}
+
+/// The longest message of a workload, responses aside.
+pub(in crate::testbed) fn longest_request(workload: &WorkloadConfig) -> u64 {
+    let longest = match &workload.pattern {
+        Messages::Trace(trace) => trace.entries().iter().map(|entry| entry.bytes).max(),
+        other => other.sizes().map(rackweave_workload::SizeDist::max),
+    };
+    longest.unwrap_or(0)
 }

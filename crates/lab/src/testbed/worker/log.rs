@@ -13,8 +13,12 @@ use crate::testbed::protocol::{Arrived, Ended, Lag, Records, Started};
 pub(super) struct MessageLog {
     records: Records,
     /// Bytes of messages that have arrived in part, as far as they are reported.
-    arriving: BTreeMap<(u8, HostId, MessageId), u64>,
+    arriving: BTreeMap<(u8, Name), u64>,
 }
+
+/// How a receiver names a message: its sender, and its id in the transport; of a message in a stream the id of the
+/// direction, and the key.
+pub(super) type Name = (HostId, MessageId, Option<MessageKey>);
 
 impl MessageLog {
     /// This host has started a message; `wire`: the endpoint that took it, and the id there.
@@ -44,26 +48,33 @@ impl MessageLog {
         bytes: u64,
         now: Time,
     ) {
-        self.arriving.remove(&(endpoint, peer, id));
-        let (id, peer, at) = (id.0, peer.0, now.0);
-        self.records.arrived.push(Arrived { id, endpoint, peer, bytes, whole: true, at });
+        self.arriving.remove(&(endpoint, (peer, id, None)));
+        let (id, peer, at, key) = (id.0, peer.0, now.0, None);
+        self.records.arrived.push(Arrived { id, key, endpoint, peer, bytes, whole: true, at });
+    }
+
+    /// The application has a one-way message or a request that came on a channel. `at` is the time of that.
+    pub(super) fn arrived_on_channel(&mut self, peer: HostId, key: MessageKey, at: Time) {
+        let (id, key, endpoint, peer, at) = (0, Some(key.0), 0, peer.0, at.0);
+        self.records.arrived.push(Arrived { id, key, endpoint, peer, bytes: 0, whole: true, at });
     }
 
     /// How much has arrived of the messages that arrive at an endpoint.
     pub(super) fn arriving(
         &mut self,
         endpoint: u8,
-        all: impl Iterator<Item = (HostId, MessageId, u64)>,
+        all: impl Iterator<Item = (Name, u64)>,
         now: Time,
     ) {
         let mut known = BTreeMap::new();
-        for (peer, id, bytes) in all {
-            let reported = self.arriving.get(&(endpoint, peer, id)).copied().unwrap_or(0);
-            known.insert((endpoint, peer, id), bytes.max(reported));
+        for (name, bytes) in all {
+            let reported = self.arriving.get(&(endpoint, name)).copied().unwrap_or(0);
+            known.insert((endpoint, name), bytes.max(reported));
             if bytes > reported {
                 let (bytes, whole) = (bytes - reported, false);
-                let (id, peer, at) = (id.0, peer.0, now.0);
-                self.records.arrived.push(Arrived { id, endpoint, peer, bytes, whole, at });
+                let (peer, id, key) = (name.0.0, name.1.0, name.2.map(|key| key.0));
+                let at = now.0;
+                self.records.arrived.push(Arrived { id, key, endpoint, peer, bytes, whole, at });
             }
         }
         self.arriving.retain(|(of, ..), _| *of != endpoint);
@@ -129,10 +140,11 @@ mod tests {
     fn bytes_of_messages_in_part_are_reported_once() {
         let mut log = MessageLog::default();
         let (peer, id) = (HostId(3), MessageId(8));
-        log.arriving(0, [(peer, id, 500)].into_iter(), Time(1));
-        log.arriving(0, [(peer, id, 500)].into_iter(), Time(2));
+        let name = (peer, id, None);
+        log.arriving(0, [(name, 500)].into_iter(), Time(1));
+        log.arriving(0, [(name, 500)].into_iter(), Time(2));
         log.arriving(1, std::iter::empty(), Time(2));
-        log.arriving(0, [(peer, id, 700)].into_iter(), Time(3));
+        log.arriving(0, [(name, 700)].into_iter(), Time(3));
         log.arrived(0, peer, id, 1000, Time(4));
         let records = log.take(Time(5), false);
         let arrived: Vec<_> = records.arrived.iter().map(|a| (a.at, a.bytes, a.whole)).collect();

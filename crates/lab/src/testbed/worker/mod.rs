@@ -2,6 +2,7 @@
 //! itself, and works out by itself what it will send: generators are seeded alike in all processes.
 
 mod cast;
+mod channel;
 mod host;
 mod log;
 mod payload;
@@ -21,8 +22,9 @@ use rackweave_transport::TransportConfig;
 use rackweave_workload::Generator;
 use rackweave_workload::app::AppStream;
 
-pub(super) use self::host::longest;
+pub(super) use self::channel::RpcHeader;
 use self::host::{Host, Incarnation};
+pub(super) use self::host::{longest, longest_request};
 use super::endpoints::EndpointSpecs;
 use super::protocol::{Bind, Command, Role, Setup, WorkerMessage};
 use crate::scenario::{PointSpec, ScenarioText, World};

@@ -12,6 +12,7 @@ use rackweave_sim::config::FabricConfig;
 use rackweave_sim::result::{Counters, QueueSample};
 
 use crate::cast::Scheme;
+use crate::results::capture_layout;
 use crate::scenario::PointSpec;
 use crate::systems::Systems;
 use crate::testbed::protocol::{Bind, Command, Setup, SwitchEnd, WorkerMessage};
@@ -61,6 +62,8 @@ pub(super) fn run(
     let mut switch = Switch::new(wanted).map_err(|error| error.to_string())?;
     let ports_from = config.measure.ports_from.unwrap_or(config.measure.warmup);
     switch.measure_from(Time::ZERO + start + ports_from);
+    let links = super::super::captured_links(point, switch.fabric());
+    switch.capture(&links, Time::ZERO + start, config.measure.capture_limit);
     super::send(&WorkerMessage::Bound(switch.udp_ports()));
     let control = Control::default();
     let ended = std::thread::scope(|threads| {
@@ -81,7 +84,11 @@ pub(super) fn run(
         Ok(Err(error)) => return Err(error.to_string()),
         Err(_) => return Err("it failed: this is an error in Rackweave".into()),
     }
-    super::send(&WorkerMessage::SwitchEnd(Box::new(summary(&switch.report(), start))));
+    let end = SwitchEnd {
+        capture: switch.take_capture(capture_layout(point)),
+        ..summary(&switch.report(), start)
+    };
+    super::send(&WorkerMessage::SwitchEnd(Box::new(end)));
     Ok(())
 }
 
@@ -112,6 +119,7 @@ fn summary(report: &Report, start: Span) -> SwitchEnd {
         },
         queues: samples.map(since_load).collect(),
         links: report.links.clone(),
+        capture: Vec::new(),
         lost: lost(report),
         late_p99: report.lateness.p99,
         late_max: report.lateness.max,

@@ -437,12 +437,12 @@ fn fault_draws_of_a_link_are_its_own() {
 /// updated.
 #[test]
 fn captures_are_cut_by_time() {
-    let captured = |limit| {
+    let captured = |from, limit| {
         let mut net = net(&single(6));
         for link in [7, 6, 0, 3] {
             net.tap(link);
         }
-        net.limit_captures(limit);
+        net.limit_captures(from, limit);
         for n in 0..2000_u64 {
             put(&mut net, Time(n * 3_000_000), 0, 1, ROUTE);
             put(&mut net, Time(n * 3_000_000 + 5), 3, if n % 3 == 0 { 0 } else { 1 }, ROUTE);
@@ -451,11 +451,18 @@ fn captures_are_cut_by_time() {
         let captured = net.take_captures();
         captured.into_iter().map(|packet| (packet.at, packet.interface)).collect::<Vec<_>>()
     };
-    let all = captured(usize::MAX);
+    let all = captured(Time::ZERO, usize::MAX);
     assert!(all.len() > 7000 && all.is_sorted(), "{}", all.len());
     for limit in [0, 1, 1000, 3001, all.len() - 1] {
-        assert_eq!(captured(limit), all[..limit]);
+        assert_eq!(captured(Time::ZERO, limit), all[..limit]);
     }
+    let from = all[500].0;
+    let first = all.partition_point(|(at, _)| *at < from);
+    assert_eq!(
+        captured(from, 1000),
+        all[first..first + 1000],
+        "what was sent before does not count"
+    );
 }
 
 /// Replication under faults on one switch, where copies cannot circulate.
