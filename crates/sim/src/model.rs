@@ -25,6 +25,9 @@ pub trait Model {
 
 /// A [`Node`] of a group system together with its application, which takes its events and places its payload.
 pub trait GroupNode: Node<Event = Infallible, Placement = ()> {
+    /// False for [`NoGroup`], so that the code for nodes folds away in runs without them.
+    const EXISTS: bool = true;
+
     /// Whether its application has finished: a run ends once all of them have.
     #[must_use]
     fn is_done(&self) -> bool {
@@ -249,7 +252,9 @@ impl<H: Header> Node for NoGroup<H> {
     }
 }
 
-impl<H: Header> GroupNode for NoGroup<H> {}
+impl<H: Header> GroupNode for NoGroup<H> {
+    const EXISTS: bool = false;
+}
 
 /// The transport of runs that have none: it has no values.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ impl<M: Model> World<'_, M> {
     pub(super) fn on_faults(&mut self) {
         for number in 0..self.hosts.all.len() as u32 {
             let host = HostId(number);
-            let fault = match self.hosts.all[number as usize].node {
+            let fault = match self.hosts.all[number as usize].node() {
                 None => self.net.host_fault(host),
                 // All ports of a node share its state; a crash takes precedence over a pause.
                 Some((node, _)) => {
@@ -76,7 +76,7 @@ impl<M: Model> World<'_, M> {
 
     fn crash_node(&mut self, host: HostId, down: bool) {
         let now = self.net.now();
-        if let Some((node, _)) = self.hosts.all[host.0 as usize].node {
+        if let Some((node, _)) = self.hosts.all[host.0 as usize].node() {
             self.hosts.nodes.crash(node, now, down);
         }
     }

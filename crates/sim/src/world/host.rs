@@ -7,7 +7,7 @@ use rackweave_switch::Edge;
 
 use super::World;
 use super::nodes::{Attached, Nodes};
-use crate::model::Model;
+use crate::model::{GroupNode, Model};
 
 /// Packets that a paused host's receive ring holds: the usual default of a NIC.
 const RECEIVE_RING: usize = 1024;
@@ -21,8 +21,7 @@ pub(super) struct Hosts<M: Model> {
 /// A host of the fabric: its transports and at most one node of a group system.
 pub(super) struct Host<M: Model> {
     pub(super) transports: Vec<M::Transport>,
-    /// The group system's node at this host, and the node's port.
-    pub(super) node: Option<(u32, u8)>,
+    node: Option<(u32, u8)>,
     /// The transport or node that is polled first for the next packet.
     turn: u8,
     pub(super) state: HostState<M::Header>,
@@ -42,6 +41,12 @@ impl<M: Model> Host<M> {
     #[inline]
     pub(super) const fn is_up(&self) -> bool {
         matches!(self.state, HostState::Up)
+    }
+
+    /// The group system's node at this host, and the node's port.
+    #[inline]
+    pub(super) const fn node(&self) -> Option<(u32, u8)> {
+        if M::Group::EXISTS { self.node } else { None }
     }
 }
 
@@ -70,11 +75,12 @@ impl<M: Model> Hosts<M> {
     fn next_by_turns(&mut self, host: HostId, at: Time) -> Option<Packet<M::Header>> {
         let state = &mut self.all[host.0 as usize];
         let transports = state.transports.len();
-        let n = transports + usize::from(state.node.is_some());
+        let n = transports + usize::from(state.node().is_some());
         for _ in 0..n {
             let turn = usize::from(state.turn);
             state.turn = ((turn + 1) % n) as u8;
-            let packet = match (state.transports.get_mut(turn), state.node) {
+            let node = state.node();
+            let packet = match (state.transports.get_mut(turn), node) {
                 (Some(transport), _) => transport.poll_transmit(at, 0),
                 (None, Some((node, port))) => self.nodes.poll_transmit(node, at, port),
                 (None, None) => None,
@@ -94,7 +100,8 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
         if !state.is_up() {
             return None;
         }
-        match (state.transports.as_mut_slice(), state.node) {
+        let node = state.node();
+        match (state.transports.as_mut_slice(), node) {
             ([only], None) => only.poll_transmit(at, 0),
             ([], Some((node, port))) => self.nodes.poll_transmit(node, at, port),
             _ => self.next_by_turns(host, at),
@@ -115,7 +122,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
                 timeouts.min().unwrap_or(Time::MAX)
             }
         };
-        match state.node {
+        match state.node() {
             // The timer of a node with several ports is that of its first one.
             Some((node, 0)) => first.min(self.nodes.poll_timeout(node)),
             _ => first,
@@ -129,7 +136,9 @@ impl<M: Model> World<'_, M> {
     pub(super) fn receive(&mut self, host: HostId, packet: PacketRef) {
         let state = &mut self.hosts.all[host.0 as usize];
         match &mut state.state {
-            HostState::Up if state.transports.is_empty() => self.node_receives(host, packet),
+            HostState::Up if M::Group::EXISTS && state.transports.is_empty() => {
+                self.node_receives(host, packet)
+            }
             HostState::Up => {
                 let packet = self.net.take(packet);
                 self.handle_packet(host, &packet);
@@ -165,7 +174,7 @@ impl<M: Model> World<'_, M> {
         if !state.is_up() {
             return;
         }
-        let node = state.node;
+        let node = state.node();
         self.flush(host);
         let now = self.net.now();
         for transport in &mut self.hosts.all[host.0 as usize].transports {

@@ -170,7 +170,7 @@ impl<M: Model> World<'_, M> {
         self.flush(host);
         let now = self.net.now();
         let arrived = self.net.packet(packet);
-        match self.hosts.all[host.0 as usize].node {
+        match self.hosts.all[host.0 as usize].node() {
             Some((node, port)) if arrived.instance() == 0 => {
                 self.hosts.nodes.handle_packet(node, now, port, arrived);
                 self.net.free(packet);
@@ -186,7 +186,7 @@ impl<M: Model> World<'_, M> {
     pub(super) fn node_handles(&mut self, host: HostId, packet: &Packet<M::Header>) -> bool {
         let now = self.net.now();
         let state = &self.hosts.all[host.0 as usize];
-        let Some((node, port)) = state.node else { return false };
+        let Some((node, port)) = state.node() else { return false };
         if usize::from(packet.instance()) != state.transports.len() {
             return false;
         }
