@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 
-use rackweave_core::{HostId, Node as _, Packet, Time};
+use rackweave_core::{HostId, Node as _, Packet, Slice, Time};
 use rackweave_wire::{Header, frame, overlay};
 
 use super::Endpoint;
@@ -106,7 +106,7 @@ impl Endpoint {
             return;
         }
         let payload = match packet.payload() {
-            None => Payload::new(),
+            None | Some(Slice { len: 0, .. }) => Payload::new(),
             Some(slice) => match self.outgoing.slice(packet.dst, slice) {
                 Some(payload) => payload,
                 None => {

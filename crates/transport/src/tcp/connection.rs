@@ -1,7 +1,9 @@
 //! One connection: its two halves, how it opens and ends, and its segments.
 
 use rackweave_core::rng::mix;
-use rackweave_core::{Ecn, FailReason, HostId, Kind, MessageId, Packet, Placement, Span, Time};
+use rackweave_core::{
+    Ecn, FailReason, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time,
+};
 use rackweave_wire::Id64;
 use rackweave_wire::tcp::{Body, Header, WINDOW_SHIFT, flags};
 
@@ -176,6 +178,18 @@ impl Connection {
         self.sender.push(id, len, kind);
     }
 
+    /// Ends a request's exchange without a response: the request fails at the client.
+    ///
+    /// TCP knows only the end of a connection, which would fail the other messages on it too. The choice is ours:
+    /// the notice takes the response's place in the stream, as `RST_STREAM` does in HTTP/2 (RFC 9113, 6.4).
+    pub(super) fn abandon(&mut self, now: Time, request: MessageId) {
+        if self.is_idle() {
+            self.last_received = now;
+        }
+        self.last_used = now;
+        self.sender.push_abandonment(request.response());
+    }
+
     /// When [`Connection::handle_timeout`] is to be called, if nothing happens before.
     pub(super) fn deadline(&self, config: &Config) -> Time {
         let halves = self.sender.deadline().min(self.receiver.deadline());
@@ -274,7 +288,8 @@ impl Connection {
             return Verdict::Continue(Placement::Discard);
         };
         self.note_alive(now);
-        if has(flags::FIN) && self.stream.is_none() {
+        let has_data = matches!(header.body, Body::Data { .. });
+        if has(flags::FIN) && self.stream.is_none() && !has_data {
             let last = header.seq == wire_sequence(self.receive_start, self.receiver.nxt());
             let ended = last && self.role == Role::Server;
             return if ended {
@@ -380,11 +395,18 @@ impl Connection {
         let (true, Some(position)) = (fits, at) else {
             return Verdict::Continue(Placement::Discard);
         };
+        // FIN takes a position, as in a stream, and ends the response before its first byte.
+        let abandoned = header.flags & flags::FIN != 0;
+        if abandoned && (kind != Kind::Response || slice.len != 0 || message_length != 0) {
+            return Verdict::Continue(Placement::Discard);
+        }
+        let nothing = u32::from(abandoned);
         let arrived = Arrived {
             position,
-            slice,
-            message_length,
+            slice: Slice { len: slice.len + nothing, ..slice },
+            message_length: message_length + nothing,
             kind,
+            abandoned,
             marked: packet.ecn() == Ecn::Marked,
             cwr: header.flags & flags::CWR != 0,
         };
@@ -515,16 +537,21 @@ impl Connection {
             return Some(header);
         }
         let offset = segment.position - message.start;
+        let has_bytes = !message.abandoned;
         let body = Body::Data {
             message: Id64::new(message.id.0),
-            message_length: message.len,
+            message_length: if has_bytes { message.len } else { 0 },
             offset: offset as u32,
-            len: segment.len as u16,
+            len: if has_bytes { segment.len as u16 } else { 0 },
             kind: message.kind,
         };
         self.last_used = now;
         let whole = offset + segment.len == u64::from(message.len);
-        Some(self.data_header(segment, whole, body, config))
+        let mut header = self.data_header(segment, whole, body, config);
+        if message.abandoned {
+            header.flags |= flags::FIN;
+        }
+        Some(header)
     }
 
     fn data_header(

@@ -34,6 +34,8 @@ struct Slot {
 ///
 /// Bytes that were sent once are part of the stream: a message that is cancelled
 /// after its first segment went out is sent to its end, and its bytes are still asked for.
+/// A request that its server cancels fails at the client with [`FailReason::PeerForgot`], once the server has all of
+/// it; the connection and the other messages on it go on.
 #[derive(Debug)]
 pub struct Host {
     id: HostId,
@@ -221,7 +223,7 @@ impl Host {
 
     /// Reports to the application what an arriving segment has completed.
     #[inline]
-    fn report(&mut self, slot: u32) {
+    fn report(&mut self, now: Time, slot: u32) {
         let Some(connection) = &mut self.slots[slot as usize].connection else { return };
         if connection.stream.is_some() {
             return self.report_stream(slot);
@@ -236,10 +238,13 @@ impl Host {
             }
         }
         while let Some(message) = connection.receiver.pop_complete() {
+            let request = MessageId(message.id.0 & !1);
             if message.cancelled {
+                if message.kind == Kind::Request {
+                    connection.abandon(now, request);
+                }
                 continue;
             }
-            let request = MessageId(message.id.0 & !1);
             match message.kind {
                 Kind::OneWay => {}
                 Kind::Request => {
@@ -251,6 +256,11 @@ impl Host {
                         continue;
                     }
                     self.submitted.remove(&(peer, request));
+                    if message.abandoned {
+                        let reason = FailReason::PeerForgot;
+                        self.events.push_back(Event::Failed { peer, id: request, reason });
+                        continue;
+                    }
                 }
             }
             let (id, kind) = (message.id, message.kind);
@@ -404,7 +414,7 @@ impl Node for Host {
         };
         match connection.handle_segment(now, packet, &self.config) {
             Verdict::Continue(placement) => {
-                self.report(slot);
+                self.report(now, slot);
                 self.reschedule(slot);
                 placement
             }
@@ -516,13 +526,15 @@ impl Transport for Host {
         Ok(())
     }
 
-    fn cancel(&mut self, _now: Time, peer: HostId, id: MessageId) {
+    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
         if self.cancel_stream(peer, id) {
             return;
         }
         if let Some(slot) = self.submitted.remove(&(peer, id)) {
             if let Some(connection) = &mut self.slots[slot as usize].connection {
-                connection.sender.cancel(id);
+                if connection.sender.cancel(id) && id.is_response() {
+                    connection.abandon(now, id);
+                }
                 remove(&mut connection.exchanges, id);
                 connection.receiver.cancel(id.response());
             }
@@ -530,6 +542,7 @@ impl Transport for Host {
         } else if let Some(slot) = self.requests.remove(&(peer, id)) {
             if let Some(connection) = &mut self.slots[slot as usize].connection {
                 remove(&mut connection.exchanges, id);
+                connection.abandon(now, id);
             }
             self.reschedule(slot);
         } else {

@@ -14,6 +14,10 @@
 //! Not implemented: timestamps, RACK, proportional rate reduction, `HyStart`, urgent data. Streams have a connection
 //! each (see `stream`); only these half-close, and only their receivers close the window.
 //!
+//! A server that cancels a request sends, in place of the response, a notice that there is none: a segment with FIN and
+//! the response's id, which occupies one sequence number. The request then fails at the client. An RPC system over
+//! TCP frames such an error in its stream; ending the connection would fail the other messages on it too.
+//!
 //! # Opening
 //! Without [`Config::handshake`] data are sent at once. Until the client has received a segment from its peer,
 //! its segments carry SYN and no ACK, and the acknowledgement field, which is unused then, holds the start of

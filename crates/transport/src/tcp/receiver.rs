@@ -21,6 +21,8 @@ pub(super) struct Incoming {
     pub(super) kind: Kind,
     /// The application has cancelled it.
     pub(super) cancelled: bool,
+    /// The server has abandoned the exchange: this is the end of it, in place of a response.
+    pub(super) abandoned: bool,
 }
 
 impl Incoming {
@@ -38,6 +40,8 @@ pub(super) struct Arrived {
     pub(super) slice: Slice,
     pub(super) message_length: u32,
     pub(super) kind: Kind,
+    /// It is no response, but the notice that there is none: one position without a byte.
+    pub(super) abandoned: bool,
     /// The network marked it.
     pub(super) marked: bool,
     /// The sender has reduced its window.
@@ -153,7 +157,7 @@ impl Receiver {
         let Some(index) = self.take(now, data, window_end, locate, config) else {
             return Placement::Discard;
         };
-        if self.messages.get(index).is_some_and(|message| message.cancelled) {
+        if self.messages.get(index).is_some_and(|it| it.cancelled || it.abandoned) {
             return Placement::Discard;
         }
         Placement::Store(data.slice)
@@ -225,6 +229,7 @@ impl Receiver {
                 && message.end == end
                 && message.id == data.slice.message
                 && message.kind == data.kind
+                && message.abandoned == data.abandoned
         };
         // Usually the message that is arriving, or one behind all others.
         if self.messages.front().is_some_and(same) {
@@ -244,9 +249,9 @@ impl Receiver {
         if start < self.nxt || !in_order && self.messages.len() >= MAX_MESSAGES {
             return None;
         }
-        let (id, kind) = (data.slice.message, data.kind);
+        let (id, kind, abandoned) = (data.slice.message, data.kind, data.abandoned);
         let cancelled = !wanted(id);
-        self.messages.insert(index, Incoming { start, end, id, kind, cancelled });
+        self.messages.insert(index, Incoming { start, end, id, kind, cancelled, abandoned });
         Some(index)
     }
 

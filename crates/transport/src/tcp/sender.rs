@@ -23,6 +23,8 @@ pub(super) struct Outgoing {
     pub(super) kind: Kind,
     /// The application has cancelled it, but its bytes are part of the stream.
     pub(super) cancelled: bool,
+    /// It is the end of an exchange without a response ([`Sender::push_abandonment`]).
+    pub(super) abandoned: bool,
 }
 
 impl Outgoing {
@@ -208,26 +210,38 @@ impl Sender {
 
     /// Appends a message to the stream.
     pub(super) fn push(&mut self, id: MessageId, len: u32, kind: Kind) {
-        let message = Outgoing { id, start: self.end, len, kind, cancelled: false };
+        let (cancelled, abandoned) = (false, false);
+        let message = Outgoing { id, start: self.end, len, kind, cancelled, abandoned };
         self.end = message.end();
         self.messages.push_back(message);
     }
 
-    /// Removes a message from the stream if none of its bytes were sent; otherwise marks it as cancelled.
-    pub(super) fn cancel(&mut self, id: MessageId) {
+    /// Appends, in place of a response, the notice that there is none. It occupies one position of the stream, so
+    /// that it is delivered reliably and in order, and has no bytes. No event follows from it here.
+    pub(super) fn push_abandonment(&mut self, response: MessageId) {
+        self.push(response, 1, Kind::Response);
+        if let Some(last) = self.messages.back_mut() {
+            (last.cancelled, last.abandoned) = (true, true);
+        }
+    }
+
+    /// Removes a message from the stream if none of its bytes were sent, and returns true; otherwise marks it as
+    /// cancelled.
+    pub(super) fn cancel(&mut self, id: MessageId) -> bool {
         let Some(index) = self.messages.iter().position(|m| m.id == id && !m.cancelled) else {
-            return;
+            return false;
         };
         let message = self.messages[index];
         if self.nxt > message.start {
             self.messages[index].cancelled = true;
-            return;
+            return false;
         }
         self.messages.remove(index);
         for later in self.messages.iter_mut().skip(index) {
             later.start -= u64::from(message.len);
         }
         self.end -= u64::from(message.len);
+        true
     }
 
     /// Whether a message that was cancelled is still in the stream.

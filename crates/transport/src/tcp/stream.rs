@@ -135,6 +135,7 @@ impl Connection {
             slice: Slice { len, ..slice },
             message_length: 0,
             kind: Kind::OneWay,
+            abandoned: false,
             marked: packet.ecn() == rackweave_core::Ecn::Marked,
             cwr: header.flags & flags::CWR != 0,
         };

@@ -28,8 +28,6 @@ pub(crate) struct Expect {
     pub(crate) requests: bool,
     /// It repairs losses; else a message with a lost packet is not delivered.
     pub(crate) repairs: bool,
-    /// A request that its server cancels fails at the client; else the client waits until it cancels the request too.
-    pub(crate) resets: bool,
     /// Counts of state ([`Subject::held`]) per message under way.
     pub(crate) held_per_message: usize,
     /// The longest message, if [`Limits`] cannot lower it.
@@ -47,7 +45,6 @@ impl Expect {
     pub(crate) const RELIABLE: Self = Self {
         requests: true,
         repairs: true,
-        resets: true,
         held_per_message: 1,
         longest: None,
         head_start: Span::ZERO,
@@ -399,8 +396,7 @@ pub(crate) fn cancelled_messages_leave_nothing_behind<S: Subject>() {
                 submit(&mut network, from, to, n, 1 + rng.below(60_000), kind);
                 network.run_until(network.now() + Span::from_us(rng.below(100)));
                 if rng.chance(0.4) {
-                    let by_sender = rng.chance(0.7) || kind == Kind::Request && !S::EXPECT.resets;
-                    let (at, peer) = if by_sender { (from, to) } else { (to, from) };
+                    let (at, peer) = if rng.chance(0.7) { (from, to) } else { (to, from) };
                     let known =
                         at == from || network.hosts[at as usize].is_arriving(HostId(peer), id(n));
                     network.cancel(at, peer, id(n));

@@ -157,7 +157,8 @@ fn only_a_probe_that_repaired_a_loss_costs_window() {
 fn arrived(position: u64, offset: u32) -> Arrived {
     let slice = Slice { message: MessageId::request(1), offset, len: 1000 };
     let (message_length, kind) = (5000, Kind::OneWay);
-    Arrived { position, slice, message_length, kind, marked: false, cwr: false }
+    let (abandoned, marked, cwr) = (false, false, false);
+    Arrived { position, slice, message_length, kind, abandoned, marked, cwr }
 }
 
 #[test]

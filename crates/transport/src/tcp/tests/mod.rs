@@ -32,7 +32,6 @@ impl Subject for Tcp {
 
     /// A host holds a connection and the pool that it is in; the last acknowledgement may go before the response.
     const EXPECT: Expect = Expect {
-        resets: false,
         held_per_message: 2,
         longest: Some(u32::MAX as u64),
         overtaking: control_span(),

@@ -7,7 +7,7 @@ use rackweave_core::{
 use rackweave_switch::config::Topology;
 use rackweave_wire::tcp::{Body, Header, flags};
 
-use super::{DELAY, fabric, faithful, lines, network, on, send, trace};
+use super::{DELAY, Network, fabric, faithful, lines, network, on, send, trace};
 use crate::tcp::{Config, Host};
 
 fn after(span: Span) -> Time {
@@ -339,6 +339,50 @@ fn a_cancelled_request_brings_no_response() {
     net.run_until(after(Span::from_ms(10)));
     assert_eq!(net.count(0, delivered), 1);
     assert_eq!(net.hosts[0].connections(), 1);
+}
+
+/// While the first request arrives, while it is served, and while its response waits behind another.
+#[test]
+fn a_request_that_its_server_cancels_fails_and_its_connection_goes_on() {
+    for us in [40, 200, 400] {
+        let config = Config { connections_per_peer: 1, ..Config::tcp() };
+        let mut lost = 0;
+        let mut net = network(2, &config, move |_, packet| {
+            // The first notice is lost: it is repeated like any data.
+            let notice = packet.header.flags & flags::FIN != 0;
+            lost += u32::from(notice);
+            if notice && lost == 1 { vec![] } else { vec![Span::ZERO] }
+        });
+        send(&mut net, 0, 1, 1, 100_000, Kind::Request);
+        send(&mut net, 0, 1, 2, 1_000, Kind::Request);
+        let respond = |net: &mut Network, number, bytes| {
+            let id = MessageId::request(number).response();
+            net.submit(1, 0, id, bytes, Kind::Response).expect("in service");
+        };
+        net.run_until(after(Span::from_us(us)));
+        let mut cancelled = MessageId::request(1);
+        if us == 400 {
+            respond(&mut net, 2, 1_000_000);
+            respond(&mut net, 1, 10_000);
+            cancelled = cancelled.response();
+        }
+        let now = net.now();
+        net.host_mut(1).cancel(now, HostId(0), cancelled);
+        net.run_until(after(Span::from_us(400)));
+        if us != 400 {
+            respond(&mut net, 2, 1_000_000);
+        }
+        net.run_until(after(Span::from_ms(50)));
+        let of_client: Vec<_> =
+            net.events_at(0).filter(|event| !matches!(event, Event::Sent { .. })).collect();
+        let (peer, reason) = (HostId(1), FailReason::PeerForgot);
+        let failed = Event::Failed { peer, id: MessageId::request(1), reason };
+        assert!(of_client.contains(&failed), "{us}: {of_client:?}");
+        assert_eq!((of_client.len(), net.count(0, delivered)), (2, 1), "{us}: {of_client:?}");
+        assert_eq!((net.hosts[0].connections(), net.hosts[0].backlog()[2]), (1, 0));
+        assert!(!net.hosts[1].is_leaving(HostId(0), MessageId::request(1).response()));
+        assert_eq!(net.hosts[1].backlog(), [0; 6]);
+    }
 }
 
 #[test]
