@@ -3,7 +3,6 @@
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{FabricConfig, StreamConfig, Topology};
-use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 use serde::Serialize;
 
@@ -246,7 +245,7 @@ impl Plan {
             range.as_ref().map_or(hosts, |range| u64::from(range.end.saturating_sub(range.start)))
         };
         let senders = number(&workload.senders).max(1);
-        let (full, per_data) = (u64::from(framing.max_payload), per_data_packet(&stream.transport));
+        let (full, per_data) = (u64::from(framing.max_payload), stream.transport.feedback());
         let one_way = |bytes: u64| {
             let data = bytes.div_ceil(full).max(1);
             let free = per_data.free_bytes / full;
@@ -290,34 +289,6 @@ impl Plan {
             }
         }
         Self { mean_bytes, packets_per_message, senders, per_second, messages }
-    }
-}
-
-/// Packets in the other direction for each data packet beyond the first bytes of a message.
-struct Reverse {
-    free_bytes: u64,
-    packets: f64,
-}
-
-fn per_data_packet(transport: &TransportConfig) -> Reverse {
-    match transport {
-        TransportConfig::Homa(config) => {
-            Reverse { free_bytes: u64::from(config.unscheduled_bytes), packets: 1.0 }
-        }
-        // Each packet has its ACK, and beyond the window a pull besides.
-        TransportConfig::Ndp(_) => Reverse { free_bytes: 0, packets: 2.0 },
-        TransportConfig::PHost(config) => {
-            let free_bytes = u64::from(config.free_tokens) * u64::from(config.max_payload);
-            Reverse { free_bytes, packets: 1.0 }
-        }
-        // Beyond the first window each packet is driven, and clock packets go both ways.
-        TransportConfig::Polo(config) => {
-            let free_bytes = u64::from(config.first_window) * u64::from(config.max_payload);
-            Reverse { free_bytes, packets: 1.3 }
-        }
-        // Every message is acknowledged, and of a long one every second segment.
-        TransportConfig::Tcp(_) => Reverse { free_bytes: 0, packets: 0.6 },
-        TransportConfig::Datagram(_) => Reverse { free_bytes: 0, packets: 0.0 },
     }
 }
 

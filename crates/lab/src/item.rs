@@ -21,3 +21,16 @@ impl Item {
         Self { name: name.into(), description: description.into(), facts }
     }
 }
+
+/// What a list shows of a transport or a scheme.
+#[derive(Debug)]
+pub(crate) struct About {
+    /// Its name in scenarios.
+    pub(crate) name: &'static str,
+    /// A line of text.
+    pub(crate) description: &'static str,
+    /// The values of its key `profile`, if it has any.
+    pub(crate) profiles: &'static [&'static str],
+    /// Where it is published or specified.
+    pub(crate) sources: &'static [&'static str],
+}

@@ -6,8 +6,9 @@ use rackweave_core::Bytes;
 use rackweave_workload::SizeDist;
 use serde_json::{Value, json};
 
+use crate::item::About;
 pub use crate::item::Item;
-use crate::scenario::Scenario;
+use crate::scenario::{Choice as _, Scenario, cast, transport};
 use crate::{builtin, paper};
 
 /// What can be listed.
@@ -42,61 +43,18 @@ fn claims() -> Vec<Item> {
     paper::items(&paper::papers().unwrap_or_default())
 }
 
+/// Transports, and then the schemes of `[workload.cast]`.
 fn transports() -> Vec<Item> {
-    vec![
-        Item::new(
-            "homa",
-            "receiver-driven: grants by SRPT, priorities in the network's queues",
-            &json!({
-                "profiles": ["sigcomm18", "linux", "leverage-homa"],
-                "sources": ["SIGCOMM 2018", "USENIX ATC 2021", "netdev 0x17 (2023)"],
-            }),
-        ),
-        Item::new(
-            "dctcp",
-            "TCP whose window follows the share of packets that switches marked",
-            &json!({ "profiles": [], "sources": ["SIGCOMM 2010", "RFC 8257"] }),
-        ),
-        Item::new(
-            "tcp",
-            "TCP with CUBIC (or NewReno) and SACK, over long-lived connections",
-            &json!({ "profiles": [], "sources": ["RFC 5681", "RFC 6675", "RFC 9438"] }),
-        ),
-        Item::new(
-            "ndp",
-            "receiver-driven: switches trim packets to their headers, receivers pull the next",
-            &json!({ "profiles": ["paper", "polo-slides"], "sources": ["SIGCOMM 2017"] }),
-        ),
-        Item::new(
-            "phost",
-            "receiver-driven: tokens, one for each packet, that senders spend or lose",
-            &json!({ "profiles": ["paper", "polo-slides"], "sources": ["CoNEXT 2015"] }),
-        ),
-        Item::new(
-            "polo",
-            "receiver-driven: driving packets by ECN marks, most of many concurrent flows paused",
-            &json!({ "profiles": ["fabric", "polo-slides", "hosts"], "sources": ["ICPP 2020"] }),
-        ),
-        Item::new(
-            "datagram",
-            "what UDP does: line rate, one way, lost is lost; for background load",
-            &json!({ "profiles": [], "sources": ["RFC 768"] }),
-        ),
-        cast(
-            "orca",
-            "one to many: switches copy by labels that servers keep, receivers' statuses are merged",
-            "NSDI 2022",
-        ),
-        cast("cast-unicast", "one to many: a copy to each over UDP, lost is lost", "RFC 768"),
-        cast("cast-tcp", "one to many: a TCP connection to each", "RFC 9293"),
-        cast("cast-chain", "one to many: over TCP from each to the next", "RFC 9293"),
-    ]
-}
-
-/// A scheme that carries files to many, and nothing else.
-fn cast(name: &str, description: &str, source: &str) -> Item {
-    let facts = json!({ "profiles": [], "sources": [source], "workload": "cast" });
-    Item::new(name, description, &facts)
+    let item = |about: &About| {
+        let facts = json!({ "profiles": about.profiles, "sources": about.sources });
+        Item::new(about.name, about.description, &facts)
+    };
+    let schemes = cast::Name::ALL.iter().map(|scheme| {
+        let mut item = item(scheme.about());
+        item.facts.insert("workload".into(), "cast".into());
+        item
+    });
+    transport::Name::ALL.iter().map(|name| item(name.about())).chain(schemes).collect()
 }
 
 fn fabrics() -> Vec<Item> {
@@ -285,12 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scheme_for_casts_is_listed() {
-        let listed: Vec<String> =
-            items(Topic::Transports).into_iter().map(|item| item.name).collect();
-        for scheme in crate::scenario::cast::Name::ALL {
-            assert!(listed.iter().any(|name| name == scheme.as_str()), "{}", scheme.as_str());
-        }
+    fn schemes_for_casts_are_listed_with_their_workload() {
         let text = to_text(Topic::Transports, &items(Topic::Transports));
         assert!(text.contains("NSDI 2022; for [workload.cast]"), "{text}");
     }

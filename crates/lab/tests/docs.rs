@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rackweave_lab::Scenario;
+use rackweave_lab::list::{Topic, items};
 
 const DOCS: &str = include_str!("../../../docs/scenario.md");
 
@@ -24,12 +25,6 @@ fn every_key_is_documented() {
         unknown.to_owned(),
         format!("{fabric}{unknown}{tcp}{rest}"),
         format!("{fabric}[fabric.switch]\n{unknown}{tcp}{rest}"),
-        format!("{fabric}{tcp}{unknown}{rest}"),
-        format!("{fabric}[transport]\nname='homa'\n{unknown}{rest}"),
-        format!("{fabric}[transport]\nname='ndp'\n{unknown}{rest}"),
-        format!("{fabric}[transport]\nname='phost'\n{unknown}{rest}"),
-        format!("{fabric}[transport]\nname='polo'\n{unknown}{rest}"),
-        format!("{fabric}[transport]\nname='datagram'\n{unknown}{rest}"),
         format!("{fabric}{tcp}{rest}{unknown}"),
         format!("{fabric}{tcp}{rest}[workload.application]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[measure]\n{unknown}"),
@@ -37,11 +32,12 @@ fn every_key_is_documented() {
         format!("{fabric}{tcp}{rest}[[faults]]\n{unknown}"),
         format!("{fabric}{tcp}[workload.cast]\n{unknown}"),
         format!("{fabric}{tcp}[workload.cast.cpu]\n{unknown}"),
-        format!("{fabric}[transport]\nname='orca'\n{unknown}[workload.cast]\n"),
-        format!("{fabric}[transport]\nname='cast-unicast'\n{unknown}[workload.cast]\n"),
-        format!("{fabric}[transport]\nname='cast-chain'\n{unknown}[workload.cast]\n"),
     ];
-    for table in tables {
+    let of_transports = items(Topic::Transports).into_iter().map(|item| {
+        let rest = if item.facts.contains_key("workload") { "[workload.cast]\n" } else { rest };
+        format!("{fabric}[transport]\nname='{}'\n{unknown}{rest}", item.name)
+    });
+    for table in tables.into_iter().chain(of_transports) {
         for key in known_keys(&table) {
             let documented = DOCS.contains(&format!("`{key}`"))
                 || DOCS.contains(&format!("[{key}]"))

@@ -48,4 +48,4 @@ pub mod testkit;
 mod tests;
 
 pub use machine::{Machine, TransportConfig};
-pub use profile::Profile;
+pub use profile::{Feedback, Profile};

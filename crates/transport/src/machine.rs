@@ -10,8 +10,7 @@ use rackweave_core::{
 use rackweave_wire::Header;
 use rackweave_wire::homa::Layout;
 
-use crate::profile::Profile;
-use crate::{datagram, homa, ndp, phost, polo, tcp};
+use crate::profile::{Feedback, Profile};
 
 /// Makes the enums of all transports, from [`rackweave_wire::transports!`]. Each has a module with a `Config`, which is a
 /// [`Profile`], and its `Host`.
@@ -20,11 +19,11 @@ macro_rules! define_transports {
         /// Which transport, and its parameters. Hosts share them.
         #[derive(Clone, Debug, PartialEq)]
         pub enum TransportConfig {
-            $($(#[$doc])* $variant(Arc<$module::Config>),)+
+            $($(#[$doc])* $variant(Arc<crate::$module::Config>),)+
         }
 
-        $(impl From<$module::Config> for TransportConfig {
-            fn from(config: $module::Config) -> Self {
+        $(impl From<crate::$module::Config> for TransportConfig {
+            fn from(config: crate::$module::Config) -> Self {
                 Self::$variant(Arc::new(config))
             }
         })+
@@ -32,7 +31,7 @@ macro_rules! define_transports {
         /// One host's instance of any transport.
         #[derive(Debug)]
         pub enum Machine {
-            $($(#[$doc])* $variant($module::Host),)+
+            $($(#[$doc])* $variant(crate::$module::Host),)+
         }
 
         /// Evaluates the same expression for whichever configuration it is.
@@ -56,7 +55,7 @@ macro_rules! define_transports {
         impl TransportConfig {
             /// The names of all transports: each is the [`TransportConfig::name`] of some parameters.
             pub fn names() -> impl Iterator<Item = &'static str> {
-                [$(<$module::Config as Profile>::NAMES),+].into_iter().flatten().copied()
+                [$(<crate::$module::Config as Profile>::NAMES),+].into_iter().flatten().copied()
             }
 
             /// This transport at a host.
@@ -64,7 +63,7 @@ macro_rules! define_transports {
             pub fn machine(&self, host: HostId) -> Machine {
                 match self {
                     $(Self::$variant(config) => {
-                        Machine::$variant($module::Host::new(host, Arc::clone(config)))
+                        Machine::$variant(crate::$module::Host::new(host, Arc::clone(config)))
                     })+
                 }
             }
@@ -105,6 +104,12 @@ impl TransportConfig {
     #[must_use]
     pub fn framing(&self) -> Framing {
         for_config!(self, config => Profile::framing(&**config))
+    }
+
+    /// What its receivers send back.
+    #[must_use]
+    pub fn feedback(&self) -> Feedback {
+        for_config!(self, config => config.feedback())
     }
 
     /// Whether it has streams.
@@ -223,6 +228,7 @@ mod tests {
     use rackweave_core::frame::{self, MTU};
 
     use super::*;
+    use crate::{datagram, homa, ndp, phost, polo, tcp};
 
     #[test]
     fn a_full_packet_is_a_full_frame_with_every_transport() {

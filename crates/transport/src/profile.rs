@@ -9,6 +9,15 @@ use rackweave_wire::overlay;
 /// Bytes in front of every header inside a UDP datagram ([`rackweave_wire::overlay`]), from the IP header on.
 pub(crate) const UDP_FRONT: u32 = IPV4 + overlay::OVERHEAD;
 
+/// What a receiver sends back for the packets of a message: an estimate, for the cost of a simulation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Feedback {
+    /// The bytes at the start of a message for which nothing is sent back.
+    pub free_bytes: u64,
+    /// The packets sent back for each data packet after those.
+    pub packets: f64,
+}
+
 /// The parameters of a transport.
 pub trait Profile: Clone {
     /// The transport at one host.
@@ -35,6 +44,10 @@ pub trait Profile: Clone {
     /// How it cuts messages into packets.
     #[must_use]
     fn framing(&self) -> Framing;
+
+    /// What receivers send back.
+    #[must_use]
+    fn feedback(&self) -> Feedback;
 
     /// Whether it has streams ([`Transport::open`]).
     #[must_use]

@@ -1,5 +1,7 @@
 //! Writes the seeds of the fuzz targets to `fuzz/corpus`. Run it after a change of a layout.
 
+#[path = "../tests/it/headers/mod.rs"]
+mod headers;
 #[path = "../tests/it/seeds/mod.rs"]
 mod seeds;
 

@@ -6,6 +6,7 @@ use rackweave_workload::{Pattern, SizeDist, StreamMode, WorkloadConfig};
 use super::de::{DeError, one_of};
 use super::problem::{Problem, SweptKeys};
 use super::tree::{Node, Origin, Table, Value};
+use crate::item::About;
 
 /// Declares the optional keys of a table: `key: Type`, or `key: Type => field` for a key that
 /// overrides that field of a configuration. The type is what reads and checks the value.
@@ -43,14 +44,19 @@ macro_rules! keys {
 pub(super) use keys;
 
 /// What a table can choose by its `name`.
-pub(super) trait Choice: Copy + PartialEq + Sized + 'static {
+pub(crate) trait Choice: Copy + PartialEq + Sized + 'static {
     /// The checked keys of a choice.
     type Keys;
     const ALL: &'static [Self];
     /// The keys that all choices have.
     const COMMON: &'static [&'static str];
 
-    fn as_str(self) -> &'static str;
+    /// Its name, and what `rackweave list` shows of it.
+    fn about(self) -> &'static About;
+
+    fn as_str(self) -> &'static str {
+        self.about().name
+    }
 
     /// The keys of this choice, apart from the common ones.
     fn keys(self) -> Vec<&'static str>;
@@ -226,7 +232,7 @@ mod tests {
     #[test]
     fn the_names_of_keys_are_those_that_serde_knows() {
         let table = parse_document("zzzzzzzzzzzzzzz = 1", 0).ok().unwrap();
-        for name in Name::ALL {
+        for name in Name::ALL.iter().copied() {
             let error = name.read_keys(&table, Origin::new(0, 0..0)).map(drop).unwrap_err();
             assert_eq!(error.help.unwrap(), format!("known here: {}", name.keys().join(", ")));
         }

@@ -6,28 +6,24 @@
 
 mod application;
 pub(crate) mod cast;
-mod datagram;
 mod de;
 mod fabric;
-mod homa;
 mod hosts;
 mod keys;
 mod measure;
-mod polo;
 mod problem;
-mod receiver_driven;
 mod source;
 mod sweep;
-mod tcp;
 mod testbed;
 mod text;
-mod transport;
+pub(crate) mod transport;
 mod tree;
 mod values;
 mod workload;
 
 pub(crate) use self::fabric::host_link;
 pub use self::hosts::Hosts;
+pub(crate) use self::keys::Choice;
 pub use self::measure::Unfinished;
 pub use self::testbed::{Nic, TcpBy, TestbedConfig, World};
 pub use self::text::ScenarioText;

@@ -1,98 +1,145 @@
 //! `[transport]`: which one, and its parameters.
 
-use std::sync::Arc;
+mod datagram;
+mod homa;
+mod polo;
+mod receiver_driven;
+mod tcp;
 
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
 use rackweave_transport::TransportConfig;
 use rackweave_workload::WorkloadConfig;
 
-use super::datagram::DatagramKeys;
+use self::datagram::DatagramKeys;
+use self::homa::HomaKeys;
+use self::polo::PoloKeys;
+use self::receiver_driven::{NdpKeys, PHostKeys};
+pub(super) use self::tcp::TcpKeys;
 use super::de::{self, DeError};
-use super::homa::HomaKeys;
 use super::keys::{self, Choice, Place, is_on_streams, read_label};
-use super::polo::PoloKeys;
 use super::problem::{Problem, SweptKeys};
-use super::receiver_driven::{NdpKeys, PHostKeys};
-use super::tcp::TcpKeys;
 use super::testbed::World;
 use super::tree::{Node, Origin, Table};
 use crate::error::nearest;
+use crate::item::About;
 
-/// The transports by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Name {
-    Homa,
-    Dctcp,
-    Tcp,
-    Ndp,
-    PHost,
-    Polo,
-    Datagram,
+/// Makes the names and keys of transports from one list: each has its keys, which resolve to its configuration, and the
+/// text of `rackweave list`.
+macro_rules! transports {
+    ($($Name:ident: $Keys:ident = $about:expr;)+) => {
+        /// The transports by name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Name {
+            $($Name,)+
+        }
+
+        /// The keys of one of them.
+        pub(crate) enum Keys {
+            $($Name(Box<$Keys>),)+
+        }
+
+        impl Choice for Name {
+            type Keys = Keys;
+            const ALL: &'static [Self] = &[$(Self::$Name,)+];
+            const COMMON: &'static [&'static str] = &["name", "label", "over", "patience"];
+
+            fn about(self) -> &'static About {
+                match self {
+                    $(Self::$Name => &$about,)+
+                }
+            }
+
+            fn keys(self) -> Vec<&'static str> {
+                match self {
+                    $(Self::$Name => $Keys::NAMES.to_vec(),)+
+                }
+            }
+
+            fn read_keys(self, table: &Table, origin: Origin) -> Result<Keys, DeError> {
+                Ok(match self {
+                    $(Self::$Name => Keys::$Name(de::from_table(table, origin)?),)+
+                })
+            }
+
+            fn unknown(text: &str) -> DeError {
+                unknown(text)
+            }
+        }
+
+        impl Keys {
+            /// Fills in what is not given.
+            fn resolve(
+                &self,
+                place: Place<'_>,
+                fabric: &Fabric,
+                workload: &WorkloadConfig,
+            ) -> Result<TransportConfig, Problem> {
+                Ok(match self {
+                    $(Self::$Name(keys) => keys.resolve(place, fabric, workload)?.into(),)+
+                })
+            }
+        }
+    };
 }
 
-impl Name {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Homa, Self::Dctcp, Self::Tcp, Self::Ndp, Self::PHost, Self::Polo, Self::Datagram];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Homa => "homa",
-            Self::Dctcp => "dctcp",
-            Self::Tcp => "tcp",
-            Self::Ndp => "ndp",
-            Self::PHost => "phost",
-            Self::Polo => "polo",
-            Self::Datagram => "datagram",
-        }
-    }
+transports! {
+    Homa: HomaKeys = About {
+        name: "homa",
+        description: "receiver-driven: grants by SRPT, priorities in the network's queues",
+        profiles: &["sigcomm18", "linux", "leverage-homa"],
+        sources: &["SIGCOMM 2018", "USENIX ATC 2021", "netdev 0x17 (2023)"],
+    };
+    Dctcp: TcpKeys = About {
+        name: "dctcp",
+        description: "TCP whose window follows the share of packets that switches marked",
+        profiles: &[],
+        sources: &["SIGCOMM 2010", "RFC 8257"],
+    };
+    Tcp: TcpKeys = About {
+        name: "tcp",
+        description: "TCP with CUBIC (or NewReno) and SACK, over long-lived connections",
+        profiles: &[],
+        sources: &["RFC 5681", "RFC 6675", "RFC 9438"],
+    };
+    Ndp: NdpKeys = About {
+        name: "ndp",
+        description: "receiver-driven: switches trim packets to their headers, receivers pull the next",
+        profiles: &["paper", "polo-slides"],
+        sources: &["SIGCOMM 2017"],
+    };
+    PHost: PHostKeys = About {
+        name: "phost",
+        description: "receiver-driven: tokens, one for each packet, that senders spend or lose",
+        profiles: &["paper", "polo-slides"],
+        sources: &["CoNEXT 2015"],
+    };
+    Polo: PoloKeys = About {
+        name: "polo",
+        description: "receiver-driven: driving packets by ECN marks, most of many concurrent flows paused",
+        profiles: &["fabric", "polo-slides", "hosts"],
+        sources: &["ICPP 2020"],
+    };
+    Datagram: DatagramKeys = About {
+        name: "datagram",
+        description: "what UDP does: line rate, one way, lost is lost; for background load",
+        profiles: &[],
+        sources: &["RFC 768"],
+    };
 }
 
-impl Choice for Name {
-    type Keys = Keys;
-    const ALL: &'static [Self] = &Self::ALL;
-    const COMMON: &'static [&'static str] = &["name", "label", "over", "patience"];
-
-    fn as_str(self) -> &'static str {
-        self.as_str()
+fn unknown(text: &str) -> DeError {
+    if super::cast::Name::named(text).is_some() {
+        return DeError::new(
+            format!("`{text}` carries files to many: it needs [workload.cast]"),
+            "not a transport of other workloads",
+        );
     }
-
-    fn keys(self) -> Vec<&'static str> {
-        match self {
-            Self::Homa => HomaKeys::NAMES,
-            Self::Dctcp | Self::Tcp => TcpKeys::NAMES,
-            Self::Ndp => NdpKeys::NAMES,
-            Self::PHost => PHostKeys::NAMES,
-            Self::Polo => PoloKeys::NAMES,
-            Self::Datagram => DatagramKeys::NAMES,
-        }
-        .to_vec()
-    }
-
-    fn read_keys(self, table: &Table, origin: Origin) -> Result<Keys, DeError> {
-        Ok(match self {
-            Self::Homa => Keys::Homa(Box::new(de::from_table(table, origin)?)),
-            Self::Dctcp | Self::Tcp => Keys::Tcp(Box::new(de::from_table(table, origin)?)),
-            Self::Ndp => Keys::Ndp(de::from_table(table, origin)?),
-            Self::PHost => Keys::PHost(de::from_table(table, origin)?),
-            Self::Polo => Keys::Polo(de::from_table(table, origin)?),
-            Self::Datagram => Keys::Datagram(de::from_table(table, origin)?),
-        })
-    }
-
-    fn unknown(text: &str) -> DeError {
-        if super::cast::Name::named(text).is_some() {
-            return DeError::new(
-                format!("`{text}` carries files to many: it needs [workload.cast]"),
-                "not a transport of other workloads",
-            );
-        }
-        let help = match nearest(text, Self::names()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are {}", Self::names().join(", ")),
-        };
-        DeError::new(format!("unknown transport `{text}`"), "no such transport").with_help(help)
-    }
+    let help = match nearest(text, Name::names()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are {}", Name::names().join(", ")),
+    };
+    DeError::new(format!("unknown transport `{text}`"), "no such transport").with_help(help)
 }
 
 /// No timer counts further.
@@ -121,15 +168,6 @@ pub(crate) struct Chosen {
     patience: Option<Span>,
     path: String,
     keys: Keys,
-}
-
-pub(crate) enum Keys {
-    Homa(Box<HomaKeys>),
-    Tcp(Box<TcpKeys>),
-    Ndp(NdpKeys),
-    PHost(PHostKeys),
-    Polo(PoloKeys),
-    Datagram(DatagramKeys),
 }
 
 /// Reads the transport table at `path`.
@@ -176,8 +214,7 @@ impl Chosen {
 
     /// The kernel's name of this transport's congestion control, if it is TCP.
     pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
-        let Keys::Tcp(keys) = &self.keys else { return None };
-        Some(keys.kernel_name(self.name == Name::Dctcp))
+        Some(self.tcp_keys()?.kernel_name(self.name == Name::Dctcp))
     }
 
     /// Fills in what is not given.
@@ -193,7 +230,7 @@ impl Chosen {
                 .bad("congestion", "only the kernel has BBR: the simulator has no such TCP")
                 .with_help("`rackweave testbed` runs it; here tcp has \"newreno\" and \"cubic\""));
         }
-        let mut config = self.resolve_keys(fabric, workload)?;
+        let mut config = self.keys.resolve(self.place(), fabric, workload)?;
         let of_processes = (world == World::Testbed).then_some(PATIENCE_OF_PROCESSES);
         if let Some(patience) = self.patience.or(of_processes) {
             config = config.patient(patience);
@@ -205,54 +242,22 @@ impl Chosen {
         })
     }
 
-    fn resolve_keys(
-        &self,
-        fabric: &Fabric,
-        workload: &WorkloadConfig,
-    ) -> Result<TransportConfig, Problem> {
-        let place = self.place();
-        let is_dctcp = self.name == Name::Dctcp;
-        let (max_message_bytes, config) = match &self.keys {
-            Keys::Homa(keys) => {
-                let config = keys.resolve(place, fabric, workload)?;
-                return Ok(TransportConfig::Homa(Arc::new(config)));
-            }
-            Keys::Tcp(keys) => {
-                let config = keys.resolve(place, is_dctcp)?;
-                return Ok(TransportConfig::Tcp(Arc::new(config)));
-            }
-            Keys::Ndp(keys) => {
-                let config = keys.resolve(place, fabric)?;
-                (config.max_message_bytes, TransportConfig::Ndp(Arc::new(config)))
-            }
-            Keys::PHost(keys) => {
-                let config = keys.resolve(place, fabric)?;
-                (config.max_message_bytes, TransportConfig::PHost(Arc::new(config)))
-            }
-            Keys::Polo(keys) => {
-                let config = keys.resolve(place, fabric)?;
-                (config.max_message_bytes, TransportConfig::Polo(Arc::new(config)))
-            }
-            Keys::Datagram(keys) => {
-                let config = keys.resolve(place, workload)?;
-                (config.max_message_bytes, TransportConfig::Datagram(Arc::new(config)))
-            }
-        };
-        place.refuse_longer_messages(workload, max_message_bytes)?;
-        Ok(config)
+    fn tcp_keys(&self) -> Option<&TcpKeys> {
+        match &self.keys {
+            Keys::Tcp(keys) | Keys::Dctcp(keys) => Some(keys),
+            _ => None,
+        }
     }
 
     /// The transport of a one-to-many scheme's connections.
     pub(super) fn tcp(&self) -> Result<TransportConfig, Problem> {
-        match &self.keys {
-            Keys::Tcp(keys) => {
-                let mut config = keys.resolve(self.place(), self.name == Name::Dctcp)?;
-                // A receiver opens connections too, and has nothing to send on them for long.
-                config.handshake = keys.handshake().unwrap_or(true);
-                Ok(TransportConfig::Tcp(Arc::new(config)))
-            }
-            _ => Err(self.place().bad("name", "only TCP carries files to many")),
-        }
+        let Some(keys) = self.tcp_keys() else {
+            return Err(self.place().bad("name", "only TCP carries files to many"));
+        };
+        let mut config = keys.config(self.place())?;
+        // A receiver opens connections too, and has nothing to send on them for long.
+        config.handshake = keys.handshake().unwrap_or(true);
+        Ok(config.into())
     }
 
     /// Messages on streams need a transport that has streams. `path` is that of the workload.
@@ -266,14 +271,13 @@ impl Chosen {
         if !is_on_streams(workload) || config.has_streams() {
             return Ok(());
         }
-        let with_defaults = |name: &Name| {
+        let has_streams = |name: &Name| {
             let keys = name.read_keys(&Table::default(), Origin::new(0, 0..0)).ok()?;
-            let (label, over, patience, path) = (None, Over::Ip, None, String::new());
-            let chosen = Self { name: *name, label, over, patience, path, keys };
-            chosen.resolve_keys(fabric, workload).ok()
+            let place = Place { path: "", name: name.as_str() };
+            keys.resolve(place, fabric, workload).ok().filter(TransportConfig::has_streams)
         };
-        let has = |name: &Name| with_defaults(name).is_some_and(|config| config.has_streams());
-        let having: Vec<_> = Name::ALL.into_iter().filter(has).map(Name::as_str).collect();
+        let having = Name::ALL.iter().filter(|name| has_streams(name).is_some());
+        let having: Vec<_> = having.map(|name| name.as_str()).collect();
         let message = format!("{} has no streams", self.name.as_str());
         Err(Problem::new(format!("{path}.exchange"), message).with_help(format!(
             "transports with streams: {}; with stream = \"unary\" they are made of RPCs, over any",

@@ -65,13 +65,16 @@ impl Shared {
 }
 
 /// Implements [`Parameters`] and [`crate::Profile`] for a configuration with fields of the names above, and what follows
-/// from them. `header_bytes` is the wire header of data, `control_bytes` that of the longest other packet. Expects an
+/// from them. `header_bytes` is the wire header of data, `control_bytes` that of the longest other packet; `free_packets` and
+/// `packets_back` are those of [`crate::profile::Feedback`]. Expects an
 /// `InvalidConfig` with the variants `Zero`, `TooLong`, `Priority` and `FinishedFor`.
 macro_rules! shared_parameters {
     (
         $config:ty,
         name: $name:literal,
         ask_interval: $ask_interval:ident,
+        free_packets: [$($free_packets:ident)?],
+        packets_back: $packets_back:literal,
         priorities: [$($priority:ident),+],
         header_bytes: $header_bytes:expr,
         control_bytes: $control_bytes:expr,
@@ -88,6 +91,12 @@ macro_rules! shared_parameters {
 
             fn framing(&self) -> rackweave_core::Framing {
                 self.framing()
+            }
+
+            fn feedback(&self) -> $crate::profile::Feedback {
+                let free_packets = u64::from(0_u16 $(+ self.$free_packets)?);
+                let free_bytes = free_packets * u64::from(self.max_payload);
+                $crate::profile::Feedback { free_bytes, packets: $packets_back }
             }
 
             fn over_udp(mut self) -> Self {

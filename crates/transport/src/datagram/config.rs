@@ -4,7 +4,7 @@ use rackweave_core::{Framing, Span, frame};
 use rackweave_wire::datagram::HEADER_BYTES;
 use thiserror::Error;
 
-use crate::profile::{Profile, UDP_FRONT};
+use crate::profile::{Feedback, Profile, UDP_FRONT};
 
 /// Parameters of datagrams: plain numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +123,10 @@ impl Profile for Config {
 
     fn framing(&self) -> Framing {
         self.framing()
+    }
+
+    fn feedback(&self) -> Feedback {
+        Feedback { free_bytes: 0, packets: 0.0 }
     }
 
     fn over_udp(mut self) -> Self {

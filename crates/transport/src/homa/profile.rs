@@ -5,7 +5,7 @@ use rackweave_core::{Framing, Span};
 use rackweave_wire::homa::{Layout, size};
 
 use super::{Config, HeaderBytes, Host, InvalidConfig};
-use crate::profile::{Profile, UDP_FRONT};
+use crate::profile::{Feedback, Profile, UDP_FRONT};
 
 /// Most finished messages that a raised patience makes a host remember.
 const MAX_FINISHED: u64 = 1 << 20;
@@ -30,6 +30,10 @@ impl Profile for Config {
 
     fn framing(&self) -> Framing {
         self.framing()
+    }
+
+    fn feedback(&self) -> Feedback {
+        Feedback { free_bytes: u64::from(self.unscheduled_bytes), packets: 1.0 }
     }
 
     fn has_streams(&self) -> bool {

@@ -176,6 +176,9 @@ shared_parameters!(
     Config,
     name: "ndp",
     ask_interval: max_rto,
+    // Each packet has its ACK, and beyond the window a pull as well.
+    free_packets: [],
+    packets_back: 2.0,
     priorities: [data_priority, control_priority],
     header_bytes: size::DATA,
     control_bytes: size::PULL,

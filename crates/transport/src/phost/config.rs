@@ -211,6 +211,8 @@ shared_parameters!(
     Config,
     name: "phost",
     ask_interval: max_rts_interval,
+    free_packets: [free_tokens],
+    packets_back: 1.0,
     priorities: [control_priority, short_priority, long_priority],
     header_bytes: size::DATA,
     control_bytes: size::RTS,

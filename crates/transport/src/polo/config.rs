@@ -254,6 +254,9 @@ shared_parameters!(
     Config,
     name: "polo",
     ask_interval: pause_probe,
+    // Beyond the first window each packet is driven, and clock packets go both ways.
+    free_packets: [first_window],
+    packets_back: 1.3,
     priorities: [data_priority, control_priority],
     header_bytes: size::DATA,
     control_bytes: size::ADJOINT,

@@ -7,7 +7,7 @@ use rackweave_core::{Framing, Span};
 use rackweave_wire::tcp as wire;
 
 use super::{Config, CongestionControl, Host};
-use crate::profile::{Profile, UDP_FRONT};
+use crate::profile::{Feedback, Profile, UDP_FRONT};
 
 impl Profile for Config {
     type Host = Host;
@@ -28,6 +28,11 @@ impl Profile for Config {
 
     fn framing(&self) -> Framing {
         self.framing()
+    }
+
+    fn feedback(&self) -> Feedback {
+        // Every message is acknowledged, and of a long one every second segment.
+        Feedback { free_bytes: 0, packets: 0.6 }
     }
 
     fn has_streams(&self) -> bool {

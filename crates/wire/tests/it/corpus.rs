@@ -32,18 +32,10 @@ macro_rules! define_replays {
 rackweave_wire::transports!(define_replays);
 
 #[test]
-fn frames() {
-    replay("decode_frame", checks::frame);
-}
-
-#[test]
-fn overlay() {
-    replay("decode_overlay", checks::overlay);
-}
-
-#[test]
-fn orca() {
-    replay("decode_orca", checks::orca);
+fn frames_and_what_is_no_transport() {
+    for (target, check) in checks::OTHERS {
+        replay(target, check);
+    }
 }
 
 /// Seeds of Orca's packets that are truncated, concatenated, corrupted and extended. The mutations are the same in each

@@ -3,8 +3,8 @@
 mod capture;
 mod checks;
 mod corpus;
+mod headers;
 mod homa_layout;
 mod properties;
 mod seeds;
-mod strategies;
 mod tcp_options;

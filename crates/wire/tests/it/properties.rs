@@ -1,7 +1,7 @@
 //! Properties of every header, and of decoders on any bytes.
 
 use crate::checks;
-use crate::strategies::{headers, homa_headers, layouts, packets, ports, stamped};
+use crate::headers::{headers, homa, layouts, packets, ports};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rackweave_core::{Header as _, Packet};
@@ -37,8 +37,8 @@ proptest! {
     }
 
     #[test]
-    fn time_stamps_come_back(header in homa_headers(), numbers: [u32; 4], ports in ports()) {
-        let header = Header::Homa(stamped(header, numbers));
+    fn time_stamps_come_back(header in homa::arbitrary(), numbers: [u32; 4], ports in ports()) {
+        let header = Header::Homa(homa::stamped(header, numbers));
         let (bytes, l4_bytes) = encoded(&header, Layout::Leverage, ports);
         let decoded = Header::decode(header.ip_protocol(Layout::Leverage), &bytes, l4_bytes);
         prop_assert_eq!(decoded, Ok((header, ports)));

@@ -10,12 +10,13 @@ use serde::Deserialize;
 use super::super::de::{self, DeError};
 use super::super::keys::{self, Choice, Place, keys, read_label};
 use super::super::problem::{Problem, SweptKeys};
-use super::super::tcp::TcpKeys;
 use super::super::transport;
+use super::super::transport::TcpKeys;
 use super::super::tree::{Entry, Node, Origin, Table, Value};
 use super::super::values::{AboveZero, AtMost, Unit};
 use crate::cast::{OrcaScheme, Scheme};
 use crate::error::nearest;
+use crate::item::About;
 
 /// The schemes by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,26 +27,38 @@ pub(crate) enum Name {
     Chain,
 }
 
-impl Name {
-    pub(crate) const ALL: [Self; 4] = [Self::Orca, Self::Unicast, Self::Tcp, Self::Chain];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Orca => "orca",
-            Self::Unicast => "cast-unicast",
-            Self::Tcp => "cast-tcp",
-            Self::Chain => "cast-chain",
-        }
-    }
-}
-
 impl Choice for Name {
     type Keys = Keys;
-    const ALL: &'static [Self] = &Self::ALL;
+    const ALL: &'static [Self] = &[Self::Orca, Self::Unicast, Self::Tcp, Self::Chain];
     const COMMON: &'static [&'static str] = &["name", "label"];
 
-    fn as_str(self) -> &'static str {
-        self.as_str()
+    fn about(self) -> &'static About {
+        match self {
+            Self::Orca => &About {
+                name: "orca",
+                description: "one to many: switches copy by labels that servers keep, receivers' statuses are merged",
+                profiles: &[],
+                sources: &["NSDI 2022"],
+            },
+            Self::Unicast => &About {
+                name: "cast-unicast",
+                description: "one to many: a copy to each over UDP, lost is lost",
+                profiles: &[],
+                sources: &["RFC 768"],
+            },
+            Self::Tcp => &About {
+                name: "cast-tcp",
+                description: "one to many: a TCP connection to each",
+                profiles: &[],
+                sources: &["RFC 9293"],
+            },
+            Self::Chain => &About {
+                name: "cast-chain",
+                description: "one to many: over TCP from each to the next",
+                profiles: &[],
+                sources: &["RFC 9293"],
+            },
+        }
     }
 
     fn keys(self) -> Vec<&'static str> {

@@ -10,6 +10,14 @@ fn claimed_lengths(captured: usize) -> [usize; 4] {
     [captured, captured / 2, captured + 1424, 65_515]
 }
 
+/// A check of a decoder on any bytes.
+type Check = fn(&[u8]);
+
+/// The targets besides those of the transports' headers, and their checks.
+#[allow(dead_code, reason = "each user needs some of these")]
+pub(crate) const OTHERS: [(&str, Check); 3] =
+    [("decode_frame", frame), ("decode_overlay", overlay), ("decode_orca", orca)];
+
 /// A decoded header is encoded in its full length, and decoded to the same header.
 #[allow(dead_code, reason = "each user needs some of these")]
 pub(crate) fn header<H: Codec + Into<Header>>(bytes: &[u8]) {

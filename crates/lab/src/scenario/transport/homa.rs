@@ -7,9 +7,9 @@ use rackweave_workload::{Pattern, WorkloadConfig};
 use serde::Deserialize;
 use serde::de::{Error, SeqAccess, Visitor, value::SeqAccessDeserializer};
 
-use super::keys::{Place, keys};
-use super::problem::Problem;
-use super::values::{AboveZero, AtLeast, Limit, Size32, Thousandths, Unit};
+use super::super::keys::{Place, keys};
+use super::super::problem::Problem;
+use super::super::values::{AboveZero, AtLeast, Limit, Size32, Thousandths, Unit};
 use crate::path::Path;
 
 /// Longest memory of finished messages that follows by itself from the timers, in ticks.

@@ -3,11 +3,12 @@
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
 use rackweave_transport::polo::{self, DriveOrder};
+use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
-use super::keys::{Place, keys};
-use super::problem::Problem;
-use super::values::Unit;
+use super::super::keys::{Place, keys};
+use super::super::problem::Problem;
+use super::super::values::Unit;
 use crate::path::Path;
 
 keys! {
@@ -62,6 +63,7 @@ impl PoloKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
+        workload: &WorkloadConfig,
     ) -> Result<polo::Config, Problem> {
         let slides = polo::Config::slides();
         let for_fabric =
@@ -84,6 +86,7 @@ impl PoloKeys {
             config.max_drives = config.max_drives.max(config.min_drives);
         }
         config.check().map_err(|error| self.invalid(place, error, &config))?;
+        place.refuse_longer_messages(workload, config.max_message_bytes)?;
         Ok(config)
     }
 

@@ -1,12 +1,13 @@
 //! The keys of datagrams.
 
 use rackweave_core::Span;
+use rackweave_sim::Fabric;
 use rackweave_transport::datagram;
 use rackweave_workload::{Exchange, WorkloadConfig};
 
-use super::keys::{Place, keys};
-use super::problem::Problem;
-use super::values::{Priority, Unit};
+use super::super::keys::{Place, keys};
+use super::super::problem::Problem;
+use super::super::values::{Priority, Unit};
 
 keys! {
     /// The keys of datagrams.
@@ -21,6 +22,7 @@ impl DatagramKeys {
     pub(super) fn resolve(
         &self,
         place: Place<'_>,
+        _fabric: &Fabric,
         workload: &WorkloadConfig,
     ) -> Result<datagram::Config, Problem> {
         if workload.exchange != Exchange::OneWay {
@@ -37,6 +39,7 @@ impl DatagramKeys {
             }
             other => place.bad("name", other.to_string()),
         })?;
+        place.refuse_longer_messages(workload, config.max_message_bytes)?;
         Ok(config)
     }
 }

@@ -1,12 +1,15 @@
 //! The keys of TCP and DCTCP.
 
 use rackweave_core::{Bytes, Span};
+use rackweave_sim::Fabric;
 use rackweave_transport::tcp;
+use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
-use super::keys::{Place, keys};
-use super::problem::Problem;
-use super::values::{AboveZero, AtLeast, AtMost, Priority, Unit};
+use super::super::keys::{Choice as _, Place, keys};
+use super::super::problem::Problem;
+use super::super::values::{AboveZero, AtLeast, AtMost, Priority, Unit};
+use super::Name;
 
 keys! {
     /// TCP's and DCTCP's keys.
@@ -46,8 +49,9 @@ enum Congestion {
 const MAX_RECEIVE_WINDOW: u64 = 16_776_960;
 
 impl TcpKeys {
-    /// `is_dctcp`: which of the two transports it is.
-    pub(super) fn resolve(&self, place: Place<'_>, is_dctcp: bool) -> Result<tcp::Config, Problem> {
+    /// `place` has the name of one of the two transports.
+    pub(super) fn config(&self, place: Place<'_>) -> Result<tcp::Config, Problem> {
+        let is_dctcp = place.name == Name::Dctcp.as_str();
         let mut config = if is_dctcp { tcp::Config::dctcp() } else { tcp::Config::tcp() };
         if let Some(congestion) = self.congestion {
             if is_dctcp != (congestion == Congestion::Dctcp) {
@@ -83,6 +87,15 @@ impl TcpKeys {
             config.receive_window = bytes as u32;
         }
         Ok(config)
+    }
+
+    pub(super) fn resolve(
+        &self,
+        place: Place<'_>,
+        _fabric: &Fabric,
+        _workload: &WorkloadConfig,
+    ) -> Result<tcp::Config, Problem> {
+        self.config(place)
     }
 
     /// Whether connections begin with a handshake, if that is said.

@@ -3,11 +3,12 @@
 use rackweave_core::{Span, frame};
 use rackweave_sim::Fabric;
 use rackweave_transport::{ndp, phost};
+use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
-use super::keys::{Place, keys};
-use super::problem::Problem;
-use super::values::{AtLeast, Unit};
+use super::super::keys::{Place, keys};
+use super::super::problem::Problem;
+use super::super::values::{AtLeast, Unit};
 use crate::path::Path;
 
 keys! {
@@ -48,6 +49,7 @@ impl NdpKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
+        workload: &WorkloadConfig,
     ) -> Result<ndp::Config, Problem> {
         if fabric.config().switch.trim.is_none() {
             let message = "NDP needs switches that trim: set fabric.switch.trim = true";
@@ -81,6 +83,7 @@ impl NdpKeys {
             config.paths = u16::try_from(paths).ok().filter(|n| *n <= ndp::MAX_PATHS).unwrap_or(0);
         }
         config.check().map_err(|error| self.invalid(place, error, &config))?;
+        place.refuse_longer_messages(workload, config.max_message_bytes)?;
         Ok(config)
     }
 
@@ -143,6 +146,7 @@ impl PHostKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
+        workload: &WorkloadConfig,
     ) -> Result<phost::Config, Problem> {
         let link = fabric.host_rate();
         let mut config = match self.profile.unwrap_or_default() {
@@ -164,6 +168,7 @@ impl PHostKeys {
             phost::InvalidConfig::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
             other => place.bad("name", other.to_string()),
         })?;
+        place.refuse_longer_messages(workload, config.max_message_bytes)?;
         Ok(config)
     }
 }
