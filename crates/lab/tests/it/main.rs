@@ -1,0 +1,9 @@
+//! Scenarios, their runs, and the documents about them.
+
+mod docs;
+mod homa_sigcomm;
+mod leverage_homa;
+mod receiver_driven_sigcomm;
+mod scenario_errors;
+mod scenarios;
+mod switch_and_simulator;
