@@ -7,21 +7,34 @@ use serde::de::{
     SeqAccess, Unexpected, VariantAccess, Visitor,
 };
 
+use super::START;
+use super::problem::Problem;
 use super::tree::{Entry, Node, Origin, Table, Value};
 use crate::error::nearest;
 
-/// What serde found wrong.
+/// What is wrong in a scenario, and where: serde knows the place that it reads, and what is found later, when values
+/// are checked against each other, has the paths of their keys.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DeError {
     pub(crate) message: String,
     pub(crate) label: String,
     pub(crate) help: Option<String>,
     pub(crate) origin: Option<Origin>,
+    /// Paths at which the value may be, best first, if the origin is not known.
+    keys: Vec<String>,
+}
+
+impl From<Problem> for DeError {
+    fn from(problem: Problem) -> Self {
+        let Problem { keys, message, help } = problem;
+        Self { message, label: "here".into(), help, origin: None, keys }
+    }
 }
 
 impl DeError {
     pub(crate) fn new(message: impl Into<String>, label: impl Into<String>) -> Self {
-        Self { message: message.into(), label: label.into(), help: None, origin: None }
+        let (message, label) = (message.into(), label.into());
+        Self { message, label, help: None, origin: None, keys: Vec::new() }
     }
 
     pub(crate) fn at(mut self, origin: Origin) -> Self {
@@ -32,6 +45,17 @@ impl DeError {
     pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
+    }
+
+    /// With the place of the value in this tree: its key, or as much of the key's path as there is.
+    pub(crate) fn located_in(self, whole: &Table) -> Self {
+        if self.keys.is_empty() {
+            return self;
+        }
+        let exact = self.keys.iter().find_map(|key| whole.find(key));
+        let nearest = || self.keys.iter().find_map(|key| whole.find_nearest(key));
+        let origin = exact.or_else(nearest).map_or(START, |node| node.origin);
+        self.at(origin)
     }
 
     /// An unknown key, with what was probably meant.

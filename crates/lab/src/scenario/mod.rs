@@ -240,7 +240,6 @@ struct PointContext<'a> {
     swept: &'a SweptKeys,
     fabric: &'a Arc<Fabric>,
     faults: &'a [Fault],
-    located: &'a dyn Fn(Problem) -> ScenarioError,
 }
 
 /// A scenario between its tree and its points.
@@ -261,7 +260,10 @@ impl Reader<'_> {
         let mut points = Vec::with_capacity(trees.len());
         let (mut first, mut fabric) = (None, None);
         for tree in trees {
-            let (file, point) = self.point(tree, &swept, fabric.as_ref())?;
+            let whole = tree.root.clone();
+            let (file, point) = self
+                .point(tree, &swept, fabric.as_ref())
+                .map_err(|error| self.sources.de_error(error.located_in(&whole)))?;
             first.get_or_insert(file);
             fabric = Some(Arc::clone(&point.fabric));
             points.push(point);
@@ -309,37 +311,33 @@ impl Reader<'_> {
         tree: PointTree,
         swept: &SweptKeys,
         before: Option<&Arc<Fabric>>,
-    ) -> Result<(File, PointSpec), ScenarioError> {
+    ) -> Result<(File, PointSpec), DeError> {
         let PointTree { mut root, set, arguments } = tree;
-        let whole = root.clone();
-        let located = |problem: Problem| self.located(&whole, problem);
         let (transport, background) = (root.remove("transport"), root.remove("background"));
         self.refuse_unknown_tables(&root)?;
-        let cast = whole.find("workload.cast").and_then(|_| root.remove("workload"));
-        let mut file: File =
-            de::from_table(&root, START).map_err(|error| self.sources.de_error(error))?;
+        let is_cast = root.find("workload.cast").is_some();
+        let cast = if is_cast { root.remove("workload") } else { None };
+        let mut file: File = de::from_table(&root, START)?;
         if let Some(entry) = cast {
             file.cast = Some(self.cast_workload(&entry)?);
         }
-        let config = file.fabric.resolve(swept).map_err(located)?;
+        let config = file.fabric.resolve(swept)?;
         let fabric = match before {
             Some(before) if *before.config() == config => Arc::clone(before),
             _ => Arc::new(
-                Fabric::new(&config)
-                    .map_err(|error| located(Problem::new("fabric", error.to_string())))?,
+                Fabric::new(&config).map_err(|error| Problem::new("fabric", error.to_string()))?,
             ),
         };
         let places =
             measure::Places { hosts: fabric.hosts(), core_links: fabric.core_links().len() as u32 };
         let Some(transport) = transport else {
-            return Err(located(
-                Problem::new("", "`[transport]` is missing")
-                    .with_help("at least: [transport] name = \"homa\""),
-            ));
+            return Err(Problem::new("", "`[transport]` is missing")
+                .with_help("at least: [transport] name = \"homa\"")
+                .into());
         };
         let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
-        let faults: Vec<_> = faults.collect::<Result<_, _>>().map_err(located)?;
-        let context = PointContext { swept, fabric: &fabric, faults: &faults, located: &located };
+        let faults: Vec<_> = faults.collect::<Result<_, _>>()?;
+        let context = PointContext { swept, fabric: &fabric, faults: &faults };
         let streams = match &file.cast {
             Some(_) => self.cast(&file, &transport, background.as_ref(), context)?,
             None => self.messages(&file, &transport, background.as_ref(), context)?,
@@ -350,7 +348,7 @@ impl Reader<'_> {
             fabric: config,
             streams: streams.configs,
             faults,
-            measure: file.measure.resolve(streams.endless, places).map_err(located)?,
+            measure: file.measure.resolve(streams.endless, places)?,
         };
         let point = PointSpec {
             world: self.world,
@@ -360,7 +358,7 @@ impl Reader<'_> {
             arguments,
             config,
             fabric,
-            size_buckets: file.measure.size_buckets().map_err(located)?,
+            size_buckets: file.measure.size_buckets()?,
             unfinished: file.measure.unfinished,
             messages_csv: file.measure.messages_csv,
             kernel_tcp: streams.kernel_tcp,
@@ -370,19 +368,6 @@ impl Reader<'_> {
         Ok((file, point))
     }
 
-    /// The problem with the place of the value: the key, or as much of its path as there is.
-    fn located(&self, whole: &Table, problem: Problem) -> ScenarioError {
-        let exact = problem.keys.iter().find_map(|key| whole.find(key));
-        let nearest = || problem.keys.iter().find_map(|key| whole.find_nearest(key));
-        let origin = exact.or_else(nearest).map_or(START, |node| node.origin);
-        self.sources.de_error(DeError {
-            message: problem.message,
-            label: "here".into(),
-            help: problem.help,
-            origin: Some(origin),
-        })
-    }
-
     /// Files from one host to many.
     fn cast(
         &self,
@@ -390,18 +375,17 @@ impl Reader<'_> {
         transport: &tree::Entry,
         background: Option<&tree::Entry>,
         context: PointContext<'_>,
-    ) -> Result<Streams, ScenarioError> {
+    ) -> Result<Streams, DeError> {
         let Some(workload) = &file.cast else { return Ok(Streams::default()) };
-        let PointContext { swept, fabric, faults, located } = context;
-        file.measure.check_for_casts().map_err(located)?;
-        let scheme =
-            cast::read(&transport.node, swept).map_err(|error| self.sources.de_error(error))?;
+        let PointContext { swept, fabric, faults } = context;
+        file.measure.check_for_casts()?;
+        let scheme = cast::read(&transport.node, swept)?;
         let config = workload.cast.resolve(&scheme, fabric.config(), faults, file.seed);
         let mut streams = Streams {
             transport: scheme.name.as_str().to_owned(),
             labels: vec![scheme.label()],
             kernel_tcp: scheme.kernel_tcp().into_iter().map(Some).collect(),
-            cast: Some(Arc::new(config.map_err(located)?)),
+            cast: Some(Arc::new(config?)),
             ..Streams::default()
         };
         self.background(background, context, &mut streams)?;
@@ -415,10 +399,10 @@ impl Reader<'_> {
         transport: &tree::Entry,
         background: Option<&tree::Entry>,
         context: PointContext<'_>,
-    ) -> Result<Streams, ScenarioError> {
+    ) -> Result<Streams, DeError> {
         let Some(messages) = &file.workload else {
             let missing = DeError::new("`workload` is missing", "`workload` is missing here");
-            return Err(self.sources.de_error(missing.at(START)));
+            return Err(missing.at(START));
         };
         let mut streams = Streams { endless: messages.is_endless(), ..Streams::default() };
         self.stream("workload", messages, ("transport", &transport.node), context, &mut streams)?;
@@ -432,11 +416,11 @@ impl Reader<'_> {
         background: Option<&tree::Entry>,
         context: PointContext<'_>,
         streams: &mut Streams,
-    ) -> Result<(), ScenarioError> {
+    ) -> Result<(), DeError> {
         let Some(background) = background else { return Ok(()) };
         let not_tables = |origin| {
-            self.sources
-                .error("`background` must be a list of tables", "here", origin)
+            DeError::new("`background` must be a list of tables", "here")
+                .at(origin)
                 .with_help("each stream beside the measured one begins with [[background]]")
         };
         let node = &background.node;
@@ -446,13 +430,11 @@ impl Reader<'_> {
             let mut table = table.clone();
             let path = format!("background.{index}");
             let Some(transport) = table.remove("transport") else {
-                return Err((context.located)(
-                    Problem::new(path, "this background stream has no `transport`")
-                        .with_help("such as: transport = { name = \"tcp\" }"),
-                ));
+                return Err(Problem::new(path, "this background stream has no `transport`")
+                    .with_help("such as: transport = { name = \"tcp\" }")
+                    .into());
             };
-            let messages: workload::Workload = de::from_table(&table, item.origin)
-                .map_err(|error| self.sources.de_error(error))?;
+            let messages: workload::Workload = de::from_table(&table, item.origin)?;
             let transport = (&*format!("{path}.transport"), &transport.node);
             self.stream(&path, &messages, transport, context, streams)?;
         }
@@ -467,16 +449,15 @@ impl Reader<'_> {
         transport: (&str, &tree::Node),
         context: PointContext<'_>,
         streams: &mut Streams,
-    ) -> Result<(), ScenarioError> {
-        let PointContext { swept, fabric, located, .. } = context;
-        let chosen = transport::read(transport.1, transport.0, swept)
-            .map_err(|error| self.sources.de_error(error))?;
+    ) -> Result<(), DeError> {
+        let PointContext { swept, fabric, .. } = context;
+        let chosen = transport::read(transport.1, transport.0, swept)?;
         let hosts = u64::from(fabric.hosts());
         let of_workload =
             workload::Context { folder: self.folder, hosts, host_link: fabric.host_rate() };
-        let workload = messages.resolve(path, &of_workload).map_err(located)?;
-        let transport = chosen.resolve(self.world, fabric, &workload).map_err(located)?;
-        chosen.check_streams(path, &transport, fabric, &workload).map_err(located)?;
+        let workload = messages.resolve(path, &of_workload)?;
+        let transport = chosen.resolve(self.world, fabric, &workload)?;
+        chosen.check_streams(path, &transport, fabric, &workload)?;
         if streams.transport.is_empty() {
             chosen.name.as_str().clone_into(&mut streams.transport);
         }
@@ -487,30 +468,27 @@ impl Reader<'_> {
     }
 
     /// Reads `[workload]` with `[workload.cast]` in it, which is the only key then.
-    fn cast_workload(&self, entry: &tree::Entry) -> Result<cast::CastWorkload, ScenarioError> {
+    fn cast_workload(&self, entry: &tree::Entry) -> Result<cast::CastWorkload, DeError> {
         let Value::Table(table) = &entry.node.value else {
-            return Err(self.sources.error(
-                "`workload` must be a table",
-                "not a table",
-                entry.node.origin,
-            ));
+            let error = DeError::new("`workload` must be a table", "not a table");
+            return Err(error.at(entry.node.origin));
         };
         if let Some(other) = table.0.iter().find(|other| other.key != "cast") {
             let message = format!("`{}` has no meaning beside [workload.cast]", other.key);
             let error = DeError::new(message, "of workloads of messages").at(other.key_origin);
-            return Err(self.sources.de_error(error));
+            return Err(error);
         }
-        de::from_table(table, entry.node.origin).map_err(|error| self.sources.de_error(error))
+        de::from_table(table, entry.node.origin)
     }
 
     /// Serde does not see all of them, and so can't suggest all of them.
-    fn refuse_unknown_tables(&self, root: &Table) -> Result<(), ScenarioError> {
+    fn refuse_unknown_tables(&self, root: &Table) -> Result<(), DeError> {
         match root.0.iter().find(|entry| !TOP_LEVEL.contains(&entry.key.as_str())) {
             None => Ok(()),
             Some(entry) => {
                 let message = format!("unknown key `{}`", entry.key);
                 let error = DeError::new(message, "unknown key").at(entry.key_origin);
-                Err(self.sources.de_error(error.with_help(de::suggest(&entry.key, &TOP_LEVEL))))
+                Err(error.with_help(de::suggest(&entry.key, &TOP_LEVEL)))
             }
         }
     }
