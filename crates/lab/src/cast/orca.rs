@@ -1,4 +1,4 @@
-//! Orca's hosts in a run: each is an agent, and some have a part of the application.
+//! Orca's hosts in a run: each is an agent, and some run a side of the application.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,11 +19,12 @@ use super::OrcaScheme;
 use super::nodes::{Either, Role};
 use super::run::{CastError, CastRun, Scene};
 
-/// The session of the files; those of the acknowledgements have numbers from this on.
+/// The session of the files. Sessions of acknowledgements have the numbers from this one on.
 const FILES: Session = Session(1);
-/// Sessions are set up before the first file begins, as in the evaluation: agents have pinged, labels are there.
+/// The time for setting up sessions before the first file, as in the evaluation: by then agents have pinged, and labels
+/// are installed.
 const SETUP: Span = Span::from_ms(20);
-/// What a receiver has room for beyond what its application has taken: it takes everything at once.
+/// The receive window in bytes. The application consumes all data at once, so it never fills.
 const ROOM: u64 = 1 << 40;
 const MAX_SESSIONS: u32 = 4096;
 
@@ -60,10 +61,10 @@ pub(super) fn run(
         .open(Time::ZERO, FILES, 1, &cast.receivers, spread, flow)
         .map_err(|error| CastError::Session(error.to_string()))?;
     if cast.senders.len() > 1 {
-        // The evaluation's racks are joined by nothing but the sender; here they are.
+        // In the evaluation, only the sender connects the racks. Here the fabric connects them too.
         sending = sending.with_places(cast.senders.clone());
     }
-    // One process with one socket, whatever the number of receivers.
+    // The sender has one process with one socket, whatever the number of receivers.
     let app = Sender::new(SenderConfig {
         begins_at: Time::ZERO.saturating_add(SETUP),
         awaits_receivers: true,
@@ -82,7 +83,7 @@ pub(super) fn run(
         }));
         Attached::at(me, member(host(me, 1), part))
     }));
-    // The other hosts are agents: any of them may be a rack's active one.
+    // All other hosts are agents, any of which may become its rack's active agent.
     let taken = |host: &HostId| {
         cast.senders.contains(host)
             || cast.receivers.contains(host)
@@ -105,7 +106,7 @@ pub(super) fn run(
     })
 }
 
-/// The streams' parameters.
+/// Returns the parameters of the sessions' streams.
 pub(crate) fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
     let default = FlowConfig::default();
     FlowConfig {
@@ -114,53 +115,53 @@ pub(crate) fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
         patience: scheme.patience.unwrap_or(default.patience),
         max_rate: scheme.max_rate,
         fec_block: scheme.fec_block.unwrap_or(default.fec_block),
-        // A file's last packet does not wait for the next file.
+        // The last packet of a file is sent without waiting for the next file.
         flush_delay: Span::ZERO,
         ..default
     }
 }
 
-/// A host with its part of the application.
+/// A host with its side of the application.
 #[derive(Debug)]
 struct Member {
     host: Host,
     part: Part,
-    /// When it was last called for a timeout.
+    /// The time of its last call for a timeout.
     timed_at: Option<Time>,
 }
 
-/// A host whose timer is due again at once (a stream that may send, but whose other port is behind) is called again so much
-/// later, unless something else happens before.
+/// The delay before a host whose timer is due at the present time is called again, unless something else happens
+/// before. That is the case of a stream that may send while its other port lags behind.
 const TICK: Span = Span::from_us(1);
 
 #[derive(Debug)]
 enum Part {
     Server(Box<Server>),
     Client(Box<Client>),
-    /// None.
+    /// The host is only an agent.
     Agent,
 }
 
-/// The application that sends.
+/// The sender's side of the application.
 #[derive(Debug)]
 struct Server {
     app: Sender,
     clients: Vec<HostId>,
-    /// Bytes that it writes ahead of what all have.
+    /// The number of bytes that it writes ahead of what all receivers have.
     ahead: u64,
 }
 
-/// The application that receives.
+/// A receiver's side of the application.
 #[derive(Debug)]
 struct Client {
     server: HostId,
-    /// Its session to the server.
+    /// Its session to the sender, for acknowledgements.
     acks: Session,
     flow: FlowConfig,
     app: Receiver,
 }
 
-/// The reason of a cast's failure for a receiver, from the one that the flow gives.
+/// Returns the reason recorded for a failed cast, from the one that the flow gives.
 pub(crate) const fn fail_reason(reason: Reason) -> FailReason {
     match reason {
         Reason::Silent => FailReason::PeerSilent,
@@ -170,7 +171,7 @@ pub(crate) const fn fail_reason(reason: Reason) -> FailReason {
 }
 
 impl Server {
-    /// The client that acknowledges over a session.
+    /// Returns the client that acknowledges over a session.
     fn client(&self, session: Session) -> Option<HostId> {
         let client = session.0.checked_sub(acks_of(0).0)?;
         self.clients.get(client as usize).copied()
@@ -222,7 +223,7 @@ impl Client {
         match event {
             Event::Invited { session: FILES, from, .. } if from == self.server => {
                 host.join(now, FILES, 0, ROOM);
-                // An error would be a session of that number: then nothing is ever acknowledged, which the run shows.
+                // The only error is a session with that number. Then nothing is ever acknowledged, which the run shows.
                 let _ = host.open(now, self.acks, 2, &[from], Spread::Unicast, self.flow);
             }
             Event::Invited { session, .. } => host.refuse(now, session, Reason::Refused),
@@ -246,7 +247,7 @@ impl Client {
         }
     }
 
-    /// A packet's bytes are stored where they belong.
+    /// Stores the bytes of a packet at their offset.
     fn store(&mut self, now: Time, packet: &Packet<Header>, placement: Option<Placement>) {
         let Some(Placement::Store { session: FILES, offset, skip, len }) = placement else {
             return;
@@ -298,7 +299,7 @@ impl Node for Member {
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
         let packet = self.host.poll_transmit(now, port);
         self.events(now);
-        // What has only now been offered leaves by a link that is free.
+        // Data that was offered just now can leave at once if the link is free.
         packet.or_else(|| self.host.poll_transmit(now, port))
     }
 
@@ -339,7 +340,7 @@ impl Role for Member {
     }
 }
 
-/// The controller, and what it has decided.
+/// The controller, and the events that it has reported.
 #[derive(Debug)]
 struct Control {
     controller: Controller,

@@ -1,4 +1,4 @@
-//! Rules on made-up points, and the shipped claims.
+//! Rules on synthetic points, and the claims that are compiled in.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,8 @@ fn rule(text: &str) -> Rule {
     toml::from_str(&format!("say = 'so'\n{text}")).unwrap()
 }
 
-/// Homa's goodput falls with the number of senders, NDP's does not; the last of Homa is unfinished.
+/// Returns points where Homa's goodput falls with the number of senders and NDP's does not. Homa's last point is
+/// unfinished.
 fn points() -> Points {
     let (keys, failures) = (Vec::new(), vec![None; 6]);
     let mut points = Points { keys, summaries: Vec::new(), failures };
@@ -78,7 +79,7 @@ fn each_value_of_a_key_is_a_case_and_the_worst_is_named() {
     let from_10 = above(">= 10", 0.0);
     assert_eq!((from_10.holds, from_10.checks.len()), (Some(true), 2));
     assert!(from_10.here.starts_with("2 of 2; worst case senders 10:"), "{}", from_10.here);
-    // At one sender they are equal: not above, but for a tolerance.
+    // At one sender they are equal: the left side is only above with a tolerance.
     let from_1 = above(">= 1", 0.0);
     assert_eq!(from_1.holds, Some(false));
     assert!(from_1.here.starts_with("2 of 3; worst case senders 1:"), "{}", from_1.here);
@@ -168,7 +169,7 @@ fn nothing_holds_by_the_messages_that_are_left() {
     assert!(ruling.here.ends_with(", but of what is compared homa: 3 messages failed"));
     let despite = rule::apply(&rule_of("despite_failures = true"), &points).unwrap();
     assert_eq!(despite.holds, Some(true));
-    // What does not hold, does not hold; and a rule about the failures themselves is decided.
+    // A rule that does not hold stays so despite failures, and a rule about failures themselves is decided.
     let fails = rule(
         "left = { metric = 'goodput_gbps', of = { transport = 'homa', workload.senders = 10 } }\n\
                       is = '>'\nright = { value = 1 }",
@@ -208,7 +209,7 @@ fn what_a_rule_names_and_is_not_there_is_an_error_that_names_it() {
     }
 }
 
-/// A file with one claim.
+/// Returns a file with one claim that has this rule.
 fn file(rule: &str) -> String {
     format!(
         "paper = 'x'\ntitle = 'X'\nsource = 'nowhere'\n[scenarios.incast]\nfile = 'incast'\n\
@@ -336,7 +337,7 @@ fn every_claim_is_there() {
     }
 }
 
-/// Rules and figures name points that their scenarios have, in full and in quick runs.
+/// Rules and figures name points that exist in the full and in the quick run of their scenarios.
 #[test]
 fn every_rule_and_figure_finds_its_points() {
     for quick in [false, true] {
@@ -383,10 +384,10 @@ fn figures_show_what_there_is() {
     assert_eq!(name, "f");
     let lines: Vec<(&str, usize)> =
         chart.series.iter().map(|series| (&*series.label, series.points.len())).collect();
-    // The last point of Homa has no number.
+    // Homa's last point has no number.
     assert_eq!(lines, [("homa", 2), ("ndp", 3), ("paper", 1), ("limit", 2)]);
     assert_eq!(chart.series[3].points, [(1.0, 150.0), (100.0, 150.0)]);
-    // Names along the bottom where values are no numbers.
+    // The x axis has categories where values are not numbers.
     let text = text.replace("workload.senders", "transport");
     let text = format!("{text}\nseries = 'workload.senders'");
     let charts = figure::draw(&toml::from_str(&text).unwrap(), &points, &results).unwrap();

@@ -1,4 +1,4 @@
-//! The keys of datagrams.
+//! The keys of the transport `datagram`.
 
 use rackweave_core::Span;
 use rackweave_transport::datagram;
@@ -9,7 +9,7 @@ use super::problem::Problem;
 use super::values::{Priority, Unit};
 
 keys! {
-    /// The keys of datagrams.
+    /// The keys of the transport `datagram`.
     struct DatagramKeys for datagram::Config {
         forget_after: Unit<Span> => forget_after,
         priority: Priority => priority,
