@@ -53,7 +53,7 @@ pub struct OutputDir {
 }
 
 /// The suffix of files that are not complete yet.
-const PART: &str = ".part";
+const PARTIAL_SUFFIX: &str = ".part";
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
 const OPTIONAL: [&str; 6] = [
     "streams.csv",
@@ -75,7 +75,7 @@ impl OutputDir {
             return Err(folder(std::io::ErrorKind::NotADirectory.into()));
         }
         std::fs::create_dir_all(path).map_err(folder)?;
-        let probe = path.join(format!(".probe{PART}"));
+        let probe = path.join(format!(".probe{PARTIAL_SUFFIX}"));
         std::fs::write(&probe, b"").map_err(folder)?;
         std::fs::remove_file(&probe).map_err(folder)?;
         Ok(Self { path: path.to_owned() })
@@ -136,7 +136,7 @@ impl OutputDir {
         for entry in entries.flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let whole = !name.ends_with(PART);
+            let whole = !name.ends_with(PARTIAL_SUFFIX);
             if whole && OPTIONAL.iter().any(|optional| name.starts_with(optional)) {
                 // A file that cannot be removed is overwritten or remains, which is no reason to lose the results.
                 let _ = std::fs::remove_file(entry.path());
@@ -153,7 +153,7 @@ struct Staged<'a> {
 
 impl Staged<'_> {
     fn part(&self, name: &str) -> PathBuf {
-        self.folder.join(format!(".{name}{PART}"))
+        self.folder.join(format!(".{name}{PARTIAL_SUFFIX}"))
     }
 
     fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_one_point_leaves_the_others_alone() {
+    fn a_panic_in_one_point_does_not_affect_the_others() {
         let simulate = |spec: &PointSpec, control: &Control| {
             assert!(spec.config.seed == 8 || !spec.config.measure.verify, "{} lost", 3);
             rackweave_sim::run(&spec.config, control)
@@ -293,7 +293,7 @@ mod tests {
             let batch = Batch::new(parse(&[]));
             let results = batch.run_with(Some(jobs), &simulate).unwrap();
             assert_eq!(results.points.len(), 6);
-            assert!(!results.summary.interrupted, "nobody stopped it");
+            assert!(!results.summary.interrupted, "no user stopped it");
             let failures = &results.summary.failures;
             assert_eq!(failures.len(), 2);
             assert_eq!(failures[1].message, "3 lost");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_of_a_point_give_that_point_alone() {
+    fn the_arguments_of_a_point_select_only_that_point() {
         let all = parse(&[]).points;
         for point in &all {
             let single = Scenario::parse(

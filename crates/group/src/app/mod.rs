@@ -12,7 +12,7 @@
 //! - It passes the carrier's events to the sender: [`Sender::joined`], [`Sender::acknowledged`], [`Sender::detached`],
 //!   [`Sender::failed`]. After each event, and when [`Sender::poll_timeout`] is due, it drains [`Sender::poll_write`]
 //!   and gives the returned buffers to the carrier.
-//! - It tells the receiver which bytes were stored and which are readable in order. [`Receiver::readable`] returns the
+//! - It notifies the receiver which bytes were stored and which are readable in order. [`Receiver::readable`] returns the
 //!   number of casts to acknowledge.
 //! - At the end of the run it takes a [`Report`] from each application and adds all of them to a [`Collector`], so that
 //!   completion, execution time, goodput, ideal time, slowdown and failure have one definition for both worlds.

@@ -17,7 +17,7 @@ use rackweave_wire::orca::{Header, Reason, Session};
 
 use super::OrcaScheme;
 use super::nodes::{Either, Role};
-use super::run::{CastError, CastRun, Scene};
+use super::run::{CastError, CastRun, RunContext};
 
 /// The session of the files. Sessions of acknowledgements have the numbers from this one on.
 const FILES: Session = Session(1);
@@ -33,11 +33,11 @@ const fn acks_of(client: usize) -> Session {
 }
 
 pub(super) fn run(
-    scene: &Scene<'_>,
+    context: &RunContext<'_>,
     scheme: &OrcaScheme,
     fabric: Fabric,
 ) -> Result<CastRun, CastError> {
-    let cast = scene.cast;
+    let cast = context.cast;
     let layout = Arc::new(Layout::new(&fabric)?);
     let flow = flow_config(scheme);
     let spread = scheme.spread;
@@ -97,7 +97,7 @@ pub(super) fn run(
         nodes.push(Attached::at(me, Either::Receiver(Control { controller, silent: 0 })));
     }
     let switches = Fabric::new(fabric.config())?;
-    scene.run(fabric, nodes, |switch| {
+    context.run(fabric, nodes, |switch| {
         let program = Program::new(Arc::clone(&layout), &switches, switch)?;
         Ok(Simulated::<_, Mixed<WireHeader, Header>>::new(match scheme.controller {
             Some(controller) => program.with_controller(controller),

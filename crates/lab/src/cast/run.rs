@@ -75,7 +75,7 @@ pub fn run(
     let fabric = Fabric::new(&config.fabric)?;
     // Progress is measured by simulated time only.
     control.wanted.store(u64::MAX, Ordering::Relaxed);
-    let scene = Scene { cast, config, layout, control };
+    let context = RunContext { cast, config, layout, control };
     let plane = cast.plane.as_ref().map(scale::report).transpose()?;
     let done = match &cast.scheme {
         Scheme::Unicast { socket_bytes } => {
@@ -93,7 +93,7 @@ pub fn run(
                 let receiver = unicast::Receiver::new(host, server, cast.receiver_app());
                 Attached::at(host, Either::Receiver(receiver))
             }));
-            scene.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
+            context.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
         }
         Scheme::Streams { transport, chunk, socket_bytes } => {
             let sending = streams::Config {
@@ -115,9 +115,9 @@ pub fn run(
                 let receiver = receiver.ok_or(CastError::NoStreams)?;
                 nodes.push(Attached::at(host, Either::Receiver(receiver)));
             }
-            scene.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
+            context.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
         }
-        Scheme::Orca(scheme) => orca::run(&scene, scheme, fabric),
+        Scheme::Orca(scheme) => orca::run(&context, scheme, fabric),
     };
     done.map(|run| CastRun { cast: CastResult { plane, ..run.cast }, ..run })
 }
@@ -177,14 +177,14 @@ impl CastResult {
 }
 
 /// The parts of a run that all schemes share.
-pub(super) struct Scene<'a> {
+pub(super) struct RunContext<'a> {
     pub(super) cast: &'a CastConfig,
     config: &'a RunConfig,
     layout: Layout,
     control: &'a Control,
 }
 
-impl Scene<'_> {
+impl RunContext<'_> {
     /// Runs nodes. The sender's is the first, those of the receivers follow in order, then all others.
     pub(super) fn run<H, N, P>(
         &self,

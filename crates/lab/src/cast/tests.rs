@@ -42,7 +42,7 @@ fn copies_in_the_application_cross_the_senders_links_once_for_each_receiver() {
 }
 
 #[test]
-fn without_cost_the_links_decide_and_with_cost_the_processes() {
+fn links_limit_casts_without_cost_and_processes_limit_casts_with_cost() {
     let results = run(&["workload.cast.files=20 MB"]);
     // Each of two links of 10 Gbps carries two copies, with headers.
     let bound = 2.0 * 20e6 * 8.0 / 10e9 * 1e6 / 0.9616;
@@ -60,7 +60,7 @@ fn without_cost_the_links_decide_and_with_cost_the_processes() {
 }
 
 #[test]
-fn a_lost_datagram_is_told_as_unfinished() {
+fn a_lost_datagram_counts_as_unfinished() {
     let results = run(&[
         "faults=[{ kind = 'loss', place = 'link of host 1', probability = 0.05 }]",
         "measure.time_limit=50 ms",
@@ -111,7 +111,7 @@ fn orca(sets: &[&str]) -> Results {
 }
 
 #[test]
-fn whoever_copies_everyone_gets_every_byte() {
+fn every_scheme_delivers_every_byte() {
     let results = orca(&[
         "workload.cast.sender=0",
         "sweep.transport.spread=['labels', 'relay', 'multicast', 'unicast']",
@@ -133,7 +133,7 @@ fn lost_packets_are_repaired_with_labels() {
 }
 
 #[test]
-fn a_crash_of_the_active_agent_is_seen_and_survived() {
+fn a_crash_of_the_active_agent_is_detected_and_repaired() {
     // In each rack the host that receives nothing is the first agent. That of the second rack crashes during the file.
     let results = orca(&[
         "workload.cast.sender=1",
@@ -153,7 +153,7 @@ fn a_crash_of_the_active_agent_is_seen_and_survived() {
 }
 
 #[test]
-fn wrong_tables_say_what_is_wrong() {
+fn errors_about_tables_name_the_mistake() {
     let error = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         Scenario::parse("small.toml", SMALL, Path::new("."), &sets, None).unwrap_err().to_string()

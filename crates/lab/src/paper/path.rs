@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn invalid_paths_are_refused() {
         for wrong in ["", ".", "a..b", "a[", "a[x]", "a[0]b", "[0]"] {
             assert!(Path::parse(wrong).is_err(), "{wrong}");
         }

@@ -21,7 +21,7 @@ pub struct Request {
     /// Whether sizes and repetitions are reduced.
     pub quick: bool,
     /// How the processes of a testbed are started; `None` if claims that need a testbed cannot be decided.
-    pub parts: Option<WorkerCommand>,
+    pub workers: Option<WorkerCommand>,
 }
 
 /// A scenario that is run once, for one claim or several.
@@ -31,21 +31,21 @@ pub(crate) struct Run {
     /// All its points: those in the simulator, then those on the testbed.
     pub(crate) scenario: Scenario,
     /// The testbed part, if the scenario is run there too.
-    pub(crate) real: Option<Real>,
+    pub(crate) real: Option<TestbedRun>,
     pub(crate) keys: Vec<PointKey>,
     /// The points of the full (not quick) run.
     pub(crate) whole: Vec<PointKey>,
 }
 
 /// The configuration of a testbed run.
-pub(crate) struct Real {
+pub(crate) struct TestbedRun {
     pub(crate) text: ScenarioText,
     pub(crate) sets: Vec<String>,
     pub(crate) scenario: Scenario,
 }
 
 /// A claim and the runs of its scenarios.
-pub(crate) struct Planned {
+pub(crate) struct PlannedClaim {
     pub(crate) system: String,
     /// The path of the claims file.
     pub(crate) file: String,
@@ -61,7 +61,7 @@ pub(crate) struct Planned {
 pub(crate) struct Plan {
     pub(crate) titles: Vec<(String, String)>,
     pub(crate) runs: Vec<Run>,
-    pub(crate) claims: Vec<Planned>,
+    pub(crate) claims: Vec<PlannedClaim>,
 }
 
 /// Returns the papers of a request.
@@ -114,7 +114,7 @@ impl Plan {
             if !request.claims.is_empty() && !request.claims.contains(&claim.id) {
                 continue;
             }
-            let mut planned = Planned {
+            let mut planned = PlannedClaim {
                 system: paper.name().to_owned(),
                 file: paper.file.clone(),
                 claim: claim.clone(),
@@ -143,7 +143,7 @@ impl Plan {
     }
 
     /// Checks that rules and figures name existing points before anything is run.
-    fn check(&self, planned: &Planned) -> Result<(), String> {
+    fn check(&self, planned: &PlannedClaim) -> Result<(), String> {
         for rule in &planned.claim.rules {
             let run = &self.runs[planned.run_of(rule.scenario.as_deref())];
             rule::check(rule, &run.keys, &run.whole)
@@ -158,7 +158,7 @@ impl Plan {
     }
 }
 
-impl Planned {
+impl PlannedClaim {
     /// Returns the index of the run of this scenario, or of the claim's own scenario.
     pub(crate) fn run_of(&self, scenario: Option<&str>) -> usize {
         self.runs[scenario.unwrap_or(&self.claim.scenario)]
@@ -195,7 +195,7 @@ fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
         whole.extend(keys);
         scenario.points.extend(testbed.points.iter().cloned());
         let sets = if quick { spec.quick.set.clone() } else { Vec::new() };
-        real = Some(Real { text, sets, scenario: testbed });
+        real = Some(TestbedRun { text, sets, scenario: testbed });
     }
     let keys = scenario.points.iter().map(PointKey::of).collect();
     Ok(Run { name: format!("{}-{name}", paper.name()), scenario, real, keys, whole })

@@ -57,7 +57,7 @@ pub struct Ruling {
 
 /// Why a rule cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum RuleError {
     /// The rule is invalid: it names something that does not exist.
     Wrong(String),
     /// A number is missing, because the point was not finished or had no message to measure.
@@ -65,7 +65,7 @@ pub(crate) enum Trouble {
 }
 
 /// The points that one side of a rule refers to.
-enum Picked {
+enum Selection {
     Constant(f64),
     Points(Vec<usize>),
 }
@@ -73,14 +73,14 @@ enum Picked {
 /// Both sides of a rule, for one combination of values of the keys in `for_each`.
 struct Case {
     name: String,
-    left: Picked,
-    right: Picked,
+    left: Selection,
+    right: Selection,
     /// The factor from `per` for this case, by which the right side is multiplied.
     factor: f64,
 }
 
 /// Applies a rule to points.
-pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, Trouble> {
+pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, RuleError> {
     let (checks, skipped) =
         if rule.cells.is_empty() { (comparisons(rule, points)?, 0) } else { cells(rule, points)? };
     let mut holds = Some(checks.iter().all(|check| check.holds));
@@ -88,7 +88,7 @@ pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, Trouble> {
     // Statistics over the remaining messages would look better than they are.
     if holds == Some(true)
         && !rule.despite_failures
-        && let Some(failure) = failure(rule, points).map_err(Trouble::Wrong)?
+        && let Some(failure) = failure(rule, points).map_err(RuleError::Wrong)?
     {
         holds = None;
         here += &format!(", but of what is compared {failure}");
@@ -143,12 +143,12 @@ pub(crate) fn check(rule: &Rule, keys: &[PointKey], whole: &[PointKey]) -> Resul
 /// Returns what went wrong at a point that the rule uses, unless the rule is about that.
 fn failure<'a>(rule: &Rule, points: &'a Points) -> Result<Option<&'a str>, String> {
     let mut used = Vec::new();
-    let mut note = |operand: Option<&Operand>, picked: Picked| {
+    let mut note = |operand: Option<&Operand>, picked: Selection| {
         let counts =
             |path: &Path| path.as_str().starts_with("messages.") || path.as_str() == "refused";
         let is_of_failures =
             operand.and_then(|operand| operand.metric.as_ref()).is_some_and(counts);
-        if let Picked::Points(indices) = picked
+        if let Selection::Points(indices) = picked
             && !is_of_failures
         {
             used.extend(indices);
@@ -162,7 +162,7 @@ fn failure<'a>(rule: &Rule, points: &'a Points) -> Result<Option<&'a str>, Strin
     }
     for cell in &rule.cells {
         let found = cell_point(rule, cell, &points.keys)?;
-        note(None, Picked::Points(found.into_iter().collect()));
+        note(None, Selection::Points(found.into_iter().collect()));
     }
     Ok(used.into_iter().find_map(|index| points.failures[index].as_deref()))
 }
@@ -241,9 +241,9 @@ fn pick(
     of: &Selector,
     tied: &[(&str, &Value)],
     keys: &[PointKey],
-) -> Result<Picked, String> {
+) -> Result<Selection, String> {
     if let Some(value) = operand.value {
-        return Ok(Picked::Constant(value * operand.times));
+        return Ok(Selection::Constant(value * operand.times));
     }
     refuse_unknown(of, keys)?;
     refuse_unknown(&operand.of, keys)?;
@@ -269,7 +269,7 @@ fn pick(
     }
     match (picked.len(), operand.over) {
         (0, _) => Err(format!("no point is like that; {}", known(keys))),
-        (1, _) | (_, Some(_)) => Ok(Picked::Points(picked)),
+        (1, _) | (_, Some(_)) => Ok(Selection::Points(picked)),
         (n, None) => {
             Err(format!("{n} points are like that: choose one, or say `over`; {}", known(keys)))
         }
@@ -277,32 +277,34 @@ fn pick(
 }
 
 /// Returns the numbers at a path in a point.
-fn read(points: &Points, index: usize, path: &Path) -> Result<Vec<f64>, Trouble> {
+fn read(points: &Points, index: usize, path: &Path) -> Result<Vec<f64>, RuleError> {
     let Some(summary) = &points.summaries[index] else {
-        return Err(Trouble::Missing("a point that it needs was not finished".into()));
+        return Err(RuleError::Missing("a point that it needs was not finished".into()));
     };
     path.numbers(summary).map_err(|missing| match missing {
-        Missing::Unknown(message) => Trouble::Wrong(message),
+        Missing::Unknown(message) => RuleError::Wrong(message),
         Missing::NoNumber => {
-            Trouble::Missing(format!("`{path}` has no number at one of its points"))
+            RuleError::Missing(format!("`{path}` has no number at one of its points"))
         }
     })
 }
 
-fn side(operand: &Operand, picked: &Picked, points: &Points) -> Result<f64, Trouble> {
-    if let (Picked::Points(indices), Some(key)) = (picked, &operand.key) {
+fn side(operand: &Operand, picked: &Selection, points: &Points) -> Result<f64, RuleError> {
+    if let (Selection::Points(indices), Some(key)) = (picked, &operand.key) {
         let value = |index: &usize| points.keys[*index].get(key).and_then(number);
         let values: Vec<f64> = indices.iter().filter_map(value).collect();
         if values.len() < indices.len() {
-            return Err(Trouble::Wrong(format!("`{key}` is no number at some point")));
+            return Err(RuleError::Wrong(format!("`{key}` is no number at some point")));
         }
         let number = operand.over.map_or_else(|| values[0], |fold| fold.of(&values));
         return Ok(number * operand.times);
     }
     let (indices, path) = match (picked, &operand.metric) {
-        (Picked::Constant(value), _) => return Ok(*value),
-        (Picked::Points(indices), Some(path)) => (indices, path),
-        (Picked::Points(_), None) => return Err(Trouble::Wrong("a side without metric".into())),
+        (Selection::Constant(value), _) => return Ok(*value),
+        (Selection::Points(indices), Some(path)) => (indices, path),
+        (Selection::Points(_), None) => {
+            return Err(RuleError::Wrong("a side without metric".into()));
+        }
     };
     let mut numbers = Vec::with_capacity(indices.len());
     for &index in indices {
@@ -316,13 +318,13 @@ fn side(operand: &Operand, picked: &Picked, points: &Points) -> Result<f64, Trou
     Ok(number * operand.times)
 }
 
-fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, Trouble> {
+fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, RuleError> {
     let (Some(left), Some(relation), Some(right)) = (&rule.left, rule.is, &rule.right) else {
-        return Err(Trouble::Wrong("it has no sides".into()));
+        return Err(RuleError::Wrong("it has no sides".into()));
     };
     let metric = left.metric.as_ref().or(right.metric.as_ref());
     let write = |x: f64| metric.map_or_else(|| short(x), |metric| metric.write(x));
-    let cases = cases(rule, &points.keys).map_err(Trouble::Wrong)?;
+    let cases = cases(rule, &points.keys).map_err(RuleError::Wrong)?;
     let mut checks = Vec::with_capacity(cases.len());
     for case in cases {
         let a = side(left, &case.left, points)?;
@@ -376,16 +378,16 @@ fn cell_point(rule: &Rule, cell: &Cell, keys: &[PointKey]) -> Result<Option<usiz
 }
 
 /// Returns comparisons of published and measured numbers, and the number of cells that were not run.
-fn cells(rule: &Rule, points: &Points) -> Result<(Vec<Check>, usize), Trouble> {
+fn cells(rule: &Rule, points: &Points) -> Result<(Vec<Check>, usize), RuleError> {
     let (mut checks, mut skipped) = (Vec::new(), 0);
     for cell in &rule.cells {
-        let found = cell_point(rule, cell, &points.keys).map_err(Trouble::Wrong)?;
+        let found = cell_point(rule, cell, &points.keys).map_err(RuleError::Wrong)?;
         let Some(index) = found else {
             skipped += cell.numbers.len();
             continue;
         };
         for (field, paper) in &cell.numbers {
-            let path = Path::parse(&format!("{}.{field}", cell.at)).map_err(Trouble::Wrong)?;
+            let path = Path::parse(&format!("{}.{field}", cell.at)).map_err(RuleError::Wrong)?;
             let here = read(points, index, &path)?[0];
             let tolerance = rule.within.get(field).copied().unwrap_or(0.0);
             checks.push(Check {

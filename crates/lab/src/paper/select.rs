@@ -49,11 +49,11 @@ pub(crate) fn known_keys(points: &[PointKey]) -> Vec<&str> {
 
 /// A condition on the keys of points, as a table such as `{ label = "static *", workload.senders = ">= 10" }`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Selector(BTreeMap<String, Wanted>);
+pub(crate) struct Selector(BTreeMap<String, Condition>);
 
 /// The condition on one key's value.
 #[derive(Clone, Debug)]
-enum Wanted {
+enum Condition {
     Any(Vec<Self>),
     Not(Box<Self>),
     Bound { relation: Relation, limit: f64 },
@@ -121,7 +121,7 @@ pub(crate) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-impl Wanted {
+impl Condition {
     fn read(value: &toml::Value) -> Result<Self, String> {
         Ok(match value {
             toml::Value::Array(values) => {
@@ -198,7 +198,7 @@ impl<'de> Deserialize<'de> for Selector {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let table = toml::Table::deserialize(from)?;
         let wanted = flatten(table).into_iter().map(|(key, value)| {
-            let wanted = Wanted::read(&value).map_err(D::Error::custom)?;
+            let wanted = Condition::read(&value).map_err(D::Error::custom)?;
             Ok((key, wanted))
         });
         wanted.collect::<Result<_, _>>().map(Self)

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::claim::Claim;
 use super::figure;
-use super::plan::{Plan, Planned, Real, Request, Run};
-use super::rule::{self, Points, Ruling, Trouble};
+use super::plan::{Plan, PlannedClaim, Request, Run, TestbedRun};
+use super::rule::{self, Points, RuleError, Ruling};
 use crate::error::{OutputError, ScenarioError};
 use crate::output::OutputDir;
 use crate::report::svg::Chart;
@@ -105,7 +105,7 @@ pub enum PaperError {
 }
 
 /// The state of a run whose points are being executed.
-struct Under {
+struct ActiveRun {
     ends: Vec<Option<PointEnd>>,
     left: usize,
     began: Option<Instant>,
@@ -124,8 +124,8 @@ impl Session {
             Batch::new(simulated)
         });
         let batches = batches.collect();
-        let testbed = |real: &Real| {
-            let parts = request.parts.clone()?;
+        let testbed = |real: &TestbedRun| {
+            let parts = request.workers.clone()?;
             Some(Testbed::of(&real.text, &real.sets, real.scenario.clone(), parts))
         };
         let testbeds = plan.runs.iter().map(|run| run.real.as_ref().and_then(testbed)).collect();
@@ -220,29 +220,29 @@ impl Session {
                 (0..self.batches[run].scenario().points.len()).map(move |p| (run, p))
             })
             .collect();
-        let under = self.batches.iter().map(|batch| {
+        let active = self.batches.iter().map(|batch| {
             let left = batch.scenario().points.len();
-            Mutex::new(Under { ends: (0..left).map(|_| None).collect(), left, began: None })
+            Mutex::new(ActiveRun { ends: (0..left).map(|_| None).collect(), left, began: None })
         });
-        let under: Vec<Mutex<Under>> = under.collect();
+        let active: Vec<Mutex<ActiveRun>> = active.collect();
         let finished: Vec<Mutex<Option<Results>>> =
             self.plan.runs.iter().map(|_| Mutex::new(None)).collect();
         let trouble: Mutex<Option<PaperError>> = Mutex::new(None);
         let next = AtomicUsize::new(0);
         let one = |(run, point): (usize, usize)| -> Result<(), PaperError> {
-            let mine = || under[run].lock().unwrap_or_else(PoisonError::into_inner);
+            let mine = || active[run].lock().unwrap_or_else(PoisonError::into_inner);
             let began = *mine().began.get_or_insert_with(Instant::now);
             let failed =
                 |source| PaperError::Run { name: self.plan.runs[run].name.clone(), source };
             let end = self.batches[run].simulate(point).map_err(failed)?;
             let ends = {
-                let mut under = mine();
-                under.ends[point] = Some(end);
-                under.left -= 1;
-                if under.left > 0 {
+                let mut active = mine();
+                active.ends[point] = Some(end);
+                active.left -= 1;
+                if active.left > 0 {
                     return Ok(());
                 }
-                std::mem::take(&mut under.ends)
+                std::mem::take(&mut active.ends)
             };
             let wall_s = began.elapsed().as_secs_f64();
             let results = self.batches[run].results(ends.into_iter().flatten().collect(), wall_s);
@@ -276,10 +276,10 @@ impl Session {
             results.unwrap_or_else(|| batch.results(Vec::new(), 0.0))
         });
         let mut results: Vec<Results> = results.collect();
-        // Testbeds run alone on the machine, one after the other.
+        // Each testbed has the machine to itself.
         for (run, testbed) in self.testbeds.iter().enumerate() {
             if let Some(testbed) = testbed.as_ref().filter(|_| needed(run)) {
-                self.run_really(run, testbed, &mut results[run]);
+                self.run_testbed(run, testbed, &mut results[run]);
                 self.write(run, &results[run], out, command)?;
             }
         }
@@ -287,7 +287,7 @@ impl Session {
     }
 
     /// Adds the testbed's results to the simulated ones.
-    fn run_really(&self, run: usize, testbed: &Testbed, results: &mut Results) {
+    fn run_testbed(&self, run: usize, testbed: &Testbed, results: &mut Results) {
         let first = self.batches[run].scenario().points.len();
         let failure = |message: String| PointFailure {
             set: [("world".to_owned(), "real".into())].into_iter().collect(),
@@ -330,7 +330,7 @@ impl Session {
         Ok(())
     }
 
-    fn decide(&self, planned: &Planned, runs: &[Results], points: &[Points]) -> ClaimResult {
+    fn decide(&self, planned: &PlannedClaim, runs: &[Results], points: &[Points]) -> ClaimResult {
         let claim = &planned.claim;
         let mut warnings: Vec<String> = Vec::new();
         let mut rules = Vec::with_capacity(claim.rules.len());
@@ -339,8 +339,8 @@ impl Session {
             let points = &points[planned.run_of(rule.scenario.as_deref())];
             rules.push(match rule::apply(rule, points) {
                 Ok(ruling) => ruling,
-                Err(Trouble::Missing(why)) => Ruling::undecided(rule, why),
-                Err(Trouble::Wrong(why)) => {
+                Err(RuleError::Missing(why)) => Ruling::undecided(rule, why),
+                Err(RuleError::Wrong(why)) => {
                     let why = format!("{}, claim `{}`: {why}", planned.file, claim.id);
                     Ruling::undecided(rule, why)
                 }

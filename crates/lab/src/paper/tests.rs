@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::claim::{Claim, Paper, Rule};
 use super::plan::{Plan, Request};
-use super::rule::{self, Points, Ruling, Trouble};
+use super::rule::{self, Points, RuleError, Ruling};
 use super::select::key;
 use super::{figure, items, papers};
 
@@ -43,7 +43,7 @@ fn apply(text: &str) -> Ruling {
     rule::apply(&rule, &points).unwrap()
 }
 
-fn trouble(text: &str) -> Trouble {
+fn trouble(text: &str) -> RuleError {
     rule::apply(&rule(text), &points()).unwrap_err()
 }
 
@@ -113,7 +113,7 @@ fn the_best_of_several_points_and_the_worst_of_a_list() {
 }
 
 #[test]
-fn published_numbers_are_held_against_ours() {
+fn published_numbers_are_compared_with_measured_ones() {
     let mut whole = points().keys;
     whole.push(key(&[("workload.senders", 1000.into())], "ndp"));
     let apply = |text: &str| {
@@ -140,20 +140,20 @@ fn published_numbers_are_held_against_ours() {
 }
 
 #[test]
-fn a_number_that_is_not_there_decides_nothing() {
+fn a_missing_number_decides_nothing() {
     let text = "left = { metric = 'latency_us.p99', of = { transport = 'homa', workload.senders = 100 } }\n\
                 is = '<'\nright = { value = 1 }";
-    assert!(matches!(trouble(text), Trouble::Missing(why) if why.contains("latency_us.p99")));
+    assert!(matches!(trouble(text), RuleError::Missing(why) if why.contains("latency_us.p99")));
     let mut points = points();
     points.summaries[0] = None;
     let text = "left = { metric = 'goodput_gbps', at = { workload.senders = 'min' }, of = { transport = 'homa' } }\n\
                 is = '<'\nright = { value = 1 }";
     let why = rule::apply(&rule(text), &points).unwrap_err();
-    assert!(matches!(why, Trouble::Missing(why) if why.contains("not finished")));
+    assert!(matches!(why, RuleError::Missing(why) if why.contains("not finished")));
 }
 
 #[test]
-fn nothing_holds_by_the_messages_that_are_left() {
+fn no_rule_holds_by_its_remaining_messages() {
     let rule_of = |more: &str| {
         rule(&format!(
             "left = {{ metric = 'goodput_gbps', of = {{ transport = 'homa', workload.senders = 10 }} }}\n\
@@ -184,7 +184,7 @@ fn nothing_holds_by_the_messages_that_are_left() {
 }
 
 #[test]
-fn what_a_rule_names_and_is_not_there_is_an_error_that_names_it() {
+fn a_rule_about_something_missing_is_an_error_that_names_it() {
     for (left, named) in [
         (
             "metric = 'goodput', of = { transport = 'homa' }, at = { workload.senders = 'max' }",
@@ -203,7 +203,7 @@ fn what_a_rule_names_and_is_not_there_is_an_error_that_names_it() {
     ] {
         let text = format!("left = {{ {left} }}\nis = '<'\nright = {{ value = 1 }}");
         match trouble(&text) {
-            Trouble::Wrong(why) => assert!(why.contains(named), "{why}"),
+            RuleError::Wrong(why) => assert!(why.contains(named), "{why}"),
             other => panic!("{left}: {other:?}"),
         }
     }
@@ -222,7 +222,7 @@ const RULE: &str = "left = { metric = 'goodput_gbps', of = { transport = 'ndp' }
                     right = { metric = 'goodput_gbps', of = { transport = 'tcp' } }";
 
 #[test]
-fn a_wrong_file_says_what_is_wrong_and_where() {
+fn errors_in_a_file_name_the_mistake_and_its_place() {
     let error = |text: &str| Paper::parse("x.toml", text, None).unwrap_err().to_string();
     assert!(Paper::parse("x.toml", &file(RULE), None).is_ok());
     for (text, named) in [
@@ -357,7 +357,7 @@ fn the_documented_example_is_a_file_of_claims() {
 }
 
 #[test]
-fn lines_of_a_figure_must_be_told_apart() {
+fn lines_of_a_figure_must_be_distinguishable() {
     let figure = |text: &str| toml::from_str(&format!("name = 'f'\ntitle = 'F'\n{text}")).unwrap();
     let keys = points().keys;
     let sweep = "x = { key = 'workload.senders' }\ny = { metric = 'goodput_gbps' }\n";

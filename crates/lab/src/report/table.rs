@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_steer_the_terminal() {
+    fn names_cannot_control_the_terminal() {
         let mut point = demo::transports().points.remove(0);
         point.label = "\u{1b}[2Jgone\r\n".to_owned();
         point.summary.messages.unfinished = 1;

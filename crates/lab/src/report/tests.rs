@@ -31,7 +31,7 @@ fn pages_are_whole() {
 }
 
 #[test]
-fn a_page_asks_for_nothing() {
+fn pages_are_self_contained() {
     let page = demo::sweep().page();
     let page =
         page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "");
@@ -62,7 +62,7 @@ fn points_with_other_buckets_have_tables_of_their_own() {
 }
 
 #[test]
-fn left_out_messages_are_told() {
+fn left_out_messages_are_reported() {
     let mut report = demo::transports();
     assert!(!report.page().contains("<dt>Left out</dt>"));
     let messages = &mut report.points[2].summary.messages;
@@ -74,7 +74,7 @@ fn left_out_messages_are_told() {
 }
 
 #[test]
-fn missing_messages_are_shouted() {
+fn missing_messages_are_reported_prominently() {
     let page = demo::transports().page();
     assert!(page.contains("tcp: of 10,000 messages 3 failed and 9 unfinished"));
     let mut report = demo::transports();
@@ -268,7 +268,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_numbers_are_survived(points in proptest::collection::vec(any_point(), 0..12)) {
+    fn arbitrary_numbers_are_handled(points in proptest::collection::vec(any_point(), 0..12)) {
         let style = table::Style { color: true, unicode: true };
         let text = table::render(&points, 100, style);
         prop_assert!(!text.contains("NaN"));

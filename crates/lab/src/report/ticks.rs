@@ -294,7 +294,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bits_are_survived(low in any::<f64>(), high in any::<f64>(), most in 0..9_usize) {
+        fn arbitrary_bits_are_handled(low in any::<f64>(), high in any::<f64>(), most in 0..9_usize) {
             for ticks in [linear(low, high, most), log(low, high, most)] {
                 prop_assert!(ticks.len() <= most.max(1) + 1, "{ticks:?}");
                 prop_assert!(ticks.iter().all(|t| t.is_finite()), "{ticks:?}");

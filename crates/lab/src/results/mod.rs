@@ -282,7 +282,7 @@ pub struct PointResult {
     pub capture_layout: Layout,
     /// The names of the capture's interfaces.
     pub capture_names: Vec<String>,
-    /// Captured packets.
+    /// The packets that the run captured.
     pub capture: Capture,
     /// The results of the cast for every file and receiver, if the workload is a cast.
     pub cast: Option<CastResult>,
@@ -297,7 +297,7 @@ pub struct Results {
     pub points: Vec<PointResult>,
 }
 
-/// Captured packets.
+/// The captured packets of a point, decoded or encoded.
 #[derive(Clone, Debug)]
 pub enum Capture {
     /// Packets of transports, which are encoded when they are written.

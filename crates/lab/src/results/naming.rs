@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_point_is_measured_is_compared_if_nothing_else_is() {
+    fn keys_of_measure_are_compared_if_nothing_else_varies() {
         let verify = |on: bool| ("measure.verify", Value::from(on));
         let mut points = [point("homa", &[verify(true)]), point("homa", &[verify(false)])];
         name(&mut points);

@@ -229,7 +229,7 @@ impl Scenario {
 struct Streams {
     /// The name of the measured transport.
     transport: String,
-    /// The configurations of the streams; empty for a cast alone.
+    /// The configurations of the streams; empty for a cast without other streams.
     configs: Vec<StreamConfig>,
     labels: Vec<String>,
     kernel_tcp: Vec<Option<&'static str>>,

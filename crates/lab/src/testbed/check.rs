@@ -1,4 +1,4 @@
-//! What a machine cannot do is refused before anything is made.
+//! Checks that refuse what a machine cannot do before anything is created.
 
 use rackweave_core::{HostId, Kind, MessageId, Refused, Submit, Time, Transport as _, frame};
 use rackweave_group::app::Cost;
@@ -15,14 +15,14 @@ use super::worker::{RpcHeader, longest, longest_request};
 use crate::cast::{CastConfig, Scheme};
 use crate::scenario::{PointSpec, Scenario, TcpBy};
 
-/// A message longer than this would have to be held whole in memory, at both ends.
+/// The longest message in bytes: both ends hold a message in memory as a whole.
 const LONGEST_MESSAGE: u64 = 128 << 20;
 
 fn refused(message: impl Into<String>, help: impl Into<String>) -> TestbedError {
     TestbedError::Refused { message: message.into(), help: help.into() }
 }
 
-/// Rights, and programs.
+/// Checks the privileges and programs that the testbed needs.
 pub(super) fn machine(overlay: bool) -> Result<(), TestbedError> {
     if overlay {
         return Ok(());
@@ -36,7 +36,7 @@ pub(super) fn machine(overlay: bool) -> Result<(), TestbedError> {
     })
 }
 
-/// One point of the sweep.
+/// Checks one point of the sweep.
 pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
@@ -74,7 +74,7 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     Ok(())
 }
 
-/// What only the simulator does, and what hosts cannot know.
+/// Refuses features that only the simulator has, and information that hosts cannot have.
 fn features(point: &PointSpec) -> Result<(), TestbedError> {
     for stream in &point.config.streams {
         let workload = &stream.workload;
@@ -90,7 +90,7 @@ fn features(point: &PointSpec) -> Result<(), TestbedError> {
     Ok(())
 }
 
-/// Whether a transport takes the workload's longest message with the header of an RPC on a channel.
+/// Returns whether a transport accepts the workload's longest message with the header of an RPC on a channel.
 fn rpcs_fit(transport: &TransportConfig, workload: &WorkloadConfig) -> Result<(), TestbedError> {
     let (id, peer) = (MessageId::request(1), HostId(1));
     let bytes = longest_request(workload) + RpcHeader::BYTES as u64;
@@ -109,7 +109,7 @@ fn rpcs_fit(transport: &TransportConfig, workload: &WorkloadConfig) -> Result<()
     ))
 }
 
-/// Files to many.
+/// Checks the parameters of a cast.
 fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), TestbedError> {
     let in_simulator = "`rackweave run` simulates it";
     if overlay {
@@ -147,7 +147,7 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
     }
     match &cast.scheme {
         Scheme::Unicast { .. } => {
-            let message = "the testbed has no cast-unicast: plain UDP copies that nobody repairs";
+            let message = "the testbed has no cast-unicast: its UDP copies are not repaired";
             Err(refused(message, "orca with spread = \"unicast\" sends copies and repairs them"))
         }
         Scheme::Orca(orca) if orca.spread == Spread::Labels => {
@@ -210,14 +210,14 @@ fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     Ok(())
 }
 
-/// An estimate from above: packets of data and what answers them, on all links but the hosts' own, which the
-/// switch has to carry.
+/// Returns an upper estimate of the rate of data packets and of the packets that answer them, on all links but the
+/// hosts' own, which the switch has to carry.
 fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, TestbedError> {
     let hosts = fabric.hosts();
     let links = fabric.path(HostId(0), HostId(hosts - 1)).len().saturating_sub(1) as f64;
     let full_per_second =
         fabric.host_rate().0 as f64 / 8.0 / f64::from(frame::wire_bytes(frame::MTU));
-    // A full link into each receiver, and answers to every other packet.
+    // Each receiver has a full link, and every other packet is answered.
     let mut sum = match &point.cast {
         Some(cast) => cast.receivers.len() as f64 * full_per_second * 1.5,
         None => 0.0,
@@ -238,14 +238,14 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
                 let packets = sizes.mean_of(|size| (size as f64 / payload).ceil());
                 senders as f64 * packets * both_ways * 1e12 / gap.0 as f64
             }
-            // As much as the links carry: of an incast, that of its receiver.
+            // The links limit the rate; for an incast, the receiver's link does.
             _ => {
                 let receivers =
                     if matches!(workload.pattern, Pattern::Incast { .. }) { 1 } else { receivers };
                 senders.min(receivers) as f64 * full_per_second * both_ways
             }
         };
-        // Each packet of data causes at most one of grants, pulls or acknowledgements, TCP's every other.
+        // Each data packet causes at most one grant, pull or acknowledgement; with TCP, every other one does.
         let answers = match stream.transport {
             TransportConfig::Tcp(_) => 0.5,
             TransportConfig::Datagram(_) => 0.0,
@@ -256,7 +256,7 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
     Ok(sum * links)
 }
 
-/// What holds for all of a scenario's results.
+/// Returns remarks that hold for all results of a scenario.
 pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let mut tcp = scenario.points.iter().flat_map(|point| point.kernel_tcp.iter().flatten());

@@ -214,8 +214,8 @@ fn impossible_requests_are_denied() {
     let served = Body::Served { rack: 1, agent: true, epoch: 1 };
     assert_eq!(ping, [(5, Body::Pong { number: 1 }), (5, set), (1, served)]);
     assert_eq!(ask(6, 0, Body::Ping { place, number: 1 }), [], "not its place");
-    let told = ask(1, 7, member(5, true, 1));
-    let [(5, Body::Sync { rack: 1, ports: 0b10, version })] = told[..] else { panic!("{told:?}") };
+    let sent = ask(1, 7, member(5, true, 1));
+    let [(5, Body::Sync { rack: 1, ports: 0b10, version })] = sent[..] else { panic!("{sent:?}") };
     assert_eq!(ask(1, 7, member(5, true, 1)), [], "not confirmed");
     assert_eq!(ask(6, 7, Body::SyncDone { place, version }), [], "not its place");
     assert_eq!(ask(5, 7, Body::SyncDone { place, version: version - 1 }), [], "another one");

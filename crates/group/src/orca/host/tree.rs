@@ -197,7 +197,7 @@ mod tests {
             tree.set(Time::ZERO, HostId(host), place(host), true);
         }
         let all: Vec<_> = [1, 2, 3, 66, 70, 200].map(HostId).into();
-        assert_eq!(tree.roots(), all, "nobody has confirmed");
+        assert_eq!(tree.roots(), all, "no relay has confirmed");
         assert_eq!(confirm_all(&mut tree, Time::ZERO), 3);
         assert_eq!(tree.roots(), [1, 66, 200].map(HostId));
         // A relay leaves: the receivers behind it get copies until the new relay has confirmed its label.

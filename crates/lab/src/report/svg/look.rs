@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_can_be_told_apart_by_everyone() {
+    fn colours_are_distinguishable_by_everyone() {
         for (palette, ground) in [(LIGHT, "#ffffff"), (DARK, "#16181d")] {
             for colour in palette {
                 assert!(contrast(colour, ground) >= 3.0, "{colour} on {ground}");

@@ -149,7 +149,7 @@ impl Map {
 }
 
 /// A laid-out axis: its map, the positions and names of its marks, and its title with the unit.
-struct Laid {
+struct AxisLayout {
     map: Map,
     marks: Vec<(f64, String)>,
     title: String,
@@ -217,10 +217,10 @@ impl Chart {
         // The axis gets as many marks as leave their names readable.
         let x = (3..=8)
             .rev()
-            .map(|most| lay(&self.x, x_range, (left, right), most, false))
+            .map(|most| lay_out(&self.x, x_range, (left, right), most, false))
             .find(|laid| !self.x.names.is_empty() || clear(laid.marks.iter(), laid.map, CHARACTER))
-            .unwrap_or_else(|| lay(&self.x, x_range, (left, right), 2, false));
-        let y = lay(&self.y, y_range, (bottom, top), 6, true);
+            .unwrap_or_else(|| lay_out(&self.x, x_range, (left, right), 2, false));
+        let y = lay_out(&self.y, y_range, (bottom, top), 6, true);
 
         // Draws the grid and the names of the marks.
         let mut grid = String::new();
@@ -391,7 +391,13 @@ impl Chart {
 }
 
 /// Determines the ends and the marks of an axis.
-fn lay(axis: &Axis, (low, high): (f64, f64), pixels: (f64, f64), most: usize, round: bool) -> Laid {
+fn lay_out(
+    axis: &Axis,
+    (low, high): (f64, f64),
+    pixels: (f64, f64),
+    most: usize,
+    round: bool,
+) -> AxisLayout {
     let (low, high) = if axis.ends.is_some() && low < high {
         (low, high)
     } else if round || low >= high {
@@ -408,7 +414,7 @@ fn lay(axis: &Axis, (low, high): (f64, f64), pixels: (f64, f64), most: usize, ro
             .filter(|(value, _)| axis.shows(*value) && (low..=high).contains(value))
             .cloned()
             .collect();
-        return Laid { map, marks, title: axis.title.clone() };
+        return AxisLayout { map, marks, title: axis.title.clone() };
     }
     let values = match axis.scale {
         Scale::Linear => ticks::linear(low, high, most),
@@ -417,7 +423,7 @@ fn lay(axis: &Axis, (low, high): (f64, f64), pixels: (f64, f64), most: usize, ro
     let (names, unit) = ticks::labels(&values, axis.scale, axis.quantity);
     let title =
         if unit.is_empty() { axis.title.clone() } else { format!("{} ({unit})", axis.title) };
-    Laid { map, marks: values.into_iter().zip(names).collect(), title }
+    AxisLayout { map, marks: values.into_iter().zip(names).collect(), title }
 }
 
 /// Returns whether names with letters of that width do not overlap.

@@ -266,9 +266,9 @@ fn key(name: &str) -> String {
 }
 
 /// The largest number of bytes of all files together, because offsets in a stream have 48 bits.
-const MOST_BYTES: u64 = 1 << 47;
+const MAX_BYTES: u64 = 1 << 47;
 /// The largest number of files in a cast.
-const MOST_FILES: usize = 100_000;
+const MAX_FILES: usize = 100_000;
 
 impl CastKeys {
     /// Checks the keys against each other and the fabric. `scheme` carries the files.
@@ -365,15 +365,15 @@ impl CastKeys {
                 "there is at least one file, and none is empty",
             ));
         }
-        if self.repeat == 0 || list.len().saturating_mul(self.repeat as usize) > MOST_FILES {
+        if self.repeat == 0 || list.len().saturating_mul(self.repeat as usize) > MAX_FILES {
             let message =
-                format!("the list is repeated at least once, for {MOST_FILES} files at most");
+                format!("the list is repeated at least once, for {MAX_FILES} files at most");
             return Err(Problem::new(key("repeat"), message));
         }
         let scaled: Vec<u64> = list.iter().map(|size| size.saturating_mul(self.scale)).collect();
         let total = scaled.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
-        if total.saturating_mul(u64::from(self.repeat)) > MOST_BYTES {
-            let message = format!("all files together are at most {}", Bytes(MOST_BYTES));
+        if total.saturating_mul(u64::from(self.repeat)) > MAX_BYTES {
+            let message = format!("all files together are at most {}", Bytes(MAX_BYTES));
             return Err(Problem::new(key("files"), message).or_at(key("scale")));
         }
         let count = scaled.len() * self.repeat as usize;

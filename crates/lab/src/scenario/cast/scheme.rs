@@ -104,7 +104,7 @@ enum SpreadName {
 }
 
 keys! {
-    /// Orca's keys.
+    /// Orca's keys. A missing key has the default of the flow or of the host.
     struct OrcaKeys for OrcaScheme {
         spread: SpreadName,
         payload: Unit<Bytes>,
@@ -163,7 +163,7 @@ const TCP_SOCKET: u64 = 4 << 20;
 /// The number of bytes that a receiver in a chain collects before it forwards them.
 const DEFAULT_CHUNK: u64 = 1 << 16;
 /// The largest payload in bytes that fits a frame with the longest label.
-const MOST_PAYLOAD: u64 = 1440;
+const MAX_PAYLOAD: u64 = 1440;
 
 impl Chosen {
     /// Returns the scheme's name in results.
@@ -240,9 +240,9 @@ impl Chosen {
             }
             (_, None) => None,
         };
-        let payload = keys.payload.map_or(MOST_PAYLOAD, |payload| payload.0.0);
-        if !(64..=MOST_PAYLOAD).contains(&payload) {
-            let message = format!("`payload` is from 64 B to {MOST_PAYLOAD} B: what fits a frame");
+        let payload = keys.payload.map_or(MAX_PAYLOAD, |payload| payload.0.0);
+        if !(64..=MAX_PAYLOAD).contains(&payload) {
+            let message = format!("`payload` is from 64 B to {MAX_PAYLOAD} B: what fits a frame");
             return Err(self.bad("payload", message));
         }
         let timeout = keys.timeout.map_or(Span::from_ms(5), |timeout| timeout.0);

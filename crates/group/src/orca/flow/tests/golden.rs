@@ -264,16 +264,16 @@ fn an_end_that_comes_after_the_last_byte() {
     assert_eq!(everything(&mut sender, us(5000)), [end]);
     sender.handle_control(us(5100), HostId(0), &status(0, 1000, 1000, &[]));
     // It is repeated at growing intervals until the receiver completes.
-    let (mut now, mut told) = (us(5100), Vec::new());
-    while told.len() < 8 {
+    let (mut now, mut sent_at) = (us(5100), Vec::new());
+    while sent_at.len() < 8 {
         now = sender.poll_timeout().expect("goes on").max(now);
         sender.handle_control(now, HostId(0), &status(0, 1000, 1000, &[]));
         sender.handle_timeout(now);
         let out = everything(&mut sender, now);
         assert!(out.iter().all(|out| *out == end), "{out:?}");
-        told.extend(out.iter().map(|_| now));
+        sent_at.extend(out.iter().map(|_| now));
     }
-    let waits: Vec<u64> = told.windows(2).map(|pair| pair[1].since(pair[0]).0).collect();
+    let waits: Vec<u64> = sent_at.windows(2).map(|pair| pair[1].since(pair[0]).0).collect();
     assert!(waits.windows(2).all(|pair| pair[1] >= pair[0] / 2), "{waits:?}");
     assert!(waits.last().is_some_and(|wait| *wait >= Span::from_ms(400).0), "{waits:?}");
 }
@@ -390,9 +390,9 @@ fn many_gaps_take_several_reports_but_not_any_number() {
     for number in 0..40 {
         let _ = receiver.handle_data(us(1000), &data(number * 2000 + 1000, 1000, false));
     }
-    let told = reports(&mut receiver, us(1000));
-    assert_eq!(told.len(), 8);
-    let gaps: Vec<_> = told.into_iter().flat_map(|(_, gaps)| gaps).collect();
+    let sent = reports(&mut receiver, us(1000));
+    assert_eq!(sent.len(), 8);
+    let gaps: Vec<_> = sent.into_iter().flat_map(|(_, gaps)| gaps).collect();
     assert_eq!(gaps, (0..24).map(|number| (number * 2000, 1000)).collect::<Vec<_>>());
 }
 
