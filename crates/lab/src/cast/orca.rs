@@ -19,7 +19,7 @@ use super::OrcaScheme;
 use super::nodes::{Either, Role};
 use super::run::{CastError, CastRun, RunContext};
 
-/// The session of the files. Sessions of acknowledgements have the numbers from this one on.
+/// The session of the files. The sessions of acknowledgements have the numbers after it.
 const FILES: Session = Session(1);
 /// The time for setting up sessions before the first file, as in the evaluation: by then agents have pinged, and labels
 /// are installed.
@@ -54,7 +54,7 @@ pub(super) fn run(
             status_interval: scheme.status_interval.unwrap_or(Span::from_us(100)),
         })
     };
-    let member = |host: Host, part: Part| Either::Server(Member { host, part, timed_at: None });
+    let member = |host: Host, side: Side| Either::Server(Member { host, side, timed_at: None });
     let server = cast.senders[0];
     let mut sending = host(server, cast.senders.len());
     sending
@@ -72,16 +72,16 @@ pub(super) fn run(
         ..cast.sender_app(1)
     });
     let clients = cast.receivers.clone();
-    let part = Part::Server(Box::new(Server { app, clients, ahead: 2 * flow.window }));
-    let mut nodes = vec![Attached { node: member(sending, part), hosts: cast.senders.clone() }];
+    let side = Side::Server(Box::new(Server { app, clients, ahead: 2 * flow.window }));
+    let mut nodes = vec![Attached { node: member(sending, side), hosts: cast.senders.clone() }];
     nodes.extend(cast.receivers.iter().enumerate().map(|(nth, &me)| {
-        let part = Part::Client(Box::new(Client {
+        let side = Side::Client(Box::new(Client {
             server,
             acks: acks_of(nth),
             flow,
             app: cast.receiver_app(),
         }));
-        Attached::at(me, member(host(me, 1), part))
+        Attached::at(me, member(host(me, 1), side))
     }));
     // All other hosts are agents, any of which may become its rack's active agent.
     let taken = |host: &HostId| {
@@ -90,7 +90,7 @@ pub(super) fn run(
             || scheme.controller == Some(*host)
     };
     let others = (0..fabric.hosts()).map(HostId).filter(|host| !taken(host));
-    nodes.extend(others.map(|me| Attached::at(me, member(host(me, 1), Part::Agent))));
+    nodes.extend(others.map(|me| Attached::at(me, member(host(me, 1), Side::Agent))));
     if let Some(me) = scheme.controller {
         let config = ControllerConfig::new(me, Arc::clone(&layout), scheme.timeout);
         let controller = Controller::new(config);
@@ -125,7 +125,7 @@ pub(crate) fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
 #[derive(Debug)]
 struct Member {
     host: Host,
-    part: Part,
+    side: Side,
     /// The time of its last call for a timeout.
     timed_at: Option<Time>,
 }
@@ -135,7 +135,7 @@ struct Member {
 const TICK: Span = Span::from_us(1);
 
 #[derive(Debug)]
-enum Part {
+enum Side {
     Server(Box<Server>),
     Client(Box<Client>),
     /// The host is only an agent.
@@ -265,13 +265,13 @@ impl Client {
 impl Member {
     fn events(&mut self, now: Time) {
         while let Some(event) = self.host.poll_event() {
-            match &mut self.part {
-                Part::Server(server) => server.handle(now, &mut self.host, event),
-                Part::Client(client) => client.handle(now, &mut self.host, event),
-                Part::Agent => {}
+            match &mut self.side {
+                Side::Server(server) => server.handle(now, &mut self.host, event),
+                Side::Client(client) => client.handle(now, &mut self.host, event),
+                Side::Agent => {}
             }
         }
-        if let Part::Server(server) = &mut self.part {
+        if let Side::Server(server) = &mut self.side {
             server.work(now, &mut self.host);
         }
     }
@@ -284,7 +284,7 @@ impl Node for Member {
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
         let handled = self.host.handle_packet(now, port, packet);
-        if let Part::Client(client) = &mut self.part {
+        if let Side::Client(client) = &mut self.side {
             client.store(now, packet, handled.store);
         }
         self.events(now);
@@ -304,8 +304,8 @@ impl Node for Member {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let own = match &self.part {
-            Part::Server(server) => server.app.poll_timeout(),
+        let own = match &self.side {
+            Side::Server(server) => server.app.poll_timeout(),
             _ => None,
         };
         let soonest = self.timed_at.map_or(Time::ZERO, |at| at.saturating_add(TICK));
@@ -320,19 +320,19 @@ impl Node for Member {
 
 impl Role for Member {
     fn report(&self) -> Report {
-        match &self.part {
-            Part::Server(server) => {
+        match &self.side {
+            Side::Server(server) => {
                 let sent = self.host.summary(FILES);
                 let repaired_bytes = sent.map_or(0, |sent| sent.repaired_bytes());
                 Report { repaired_bytes, ..server.app.report() }
             }
-            Part::Client(client) => client.app.report(),
-            Part::Agent => Report::default(),
+            Side::Client(client) => client.app.report(),
+            Side::Agent => Report::default(),
         }
     }
 
     fn is_done(&self) -> bool {
-        !matches!(&self.part, Part::Server(server) if !server.app.is_done())
+        !matches!(&self.side, Side::Server(server) if !server.app.is_done())
     }
 
     fn restart(&mut self) {

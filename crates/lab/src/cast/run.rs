@@ -44,7 +44,7 @@ pub enum CastError {
     #[error(transparent)]
     Capture(#[from] Unframeable),
     /// Orca's host refused to open the session.
-    #[error("the session can't be opened: {0}")]
+    #[error("the session cannot be opened: {0}")]
     Session(String),
 }
 

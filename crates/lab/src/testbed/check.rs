@@ -30,9 +30,9 @@ pub(super) fn machine(overlay: bool) -> Result<(), TestbedError> {
     netns::check().map_err(|error| match error {
         NetnsError::NoRights => refused(
             error.to_string(),
-            "`--overlay` runs the scenario over UDP on loopback without any right",
+            "`--overlay` runs the scenario over UDP on loopback and needs no privileges",
         ),
-        other => refused(other.to_string(), "`--overlay` needs no program but this one"),
+        other => refused(other.to_string(), "`--overlay` needs no other programs"),
     })
 }
 
@@ -49,7 +49,7 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     if let Some(most) = point.testbed.max_hosts.filter(|most| hosts > *most) {
         return Err(refused(
             format!("{hosts} hosts are {hosts} processes: the testbed takes {most} at most"),
-            "take a smaller fabric, or set testbed.max_hosts",
+            "use a smaller fabric, or set testbed.max_hosts",
         ));
     }
     let length = longest(point);
@@ -65,8 +65,8 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     if let Some(most) = point.testbed.max_packets_per_second.filter(|most| wanted > *most as f64) {
         return Err(refused(
             format!(
-                "this load makes up to {wanted:.0} packets a second on the fabric's links, and {most} is what this \
-                 machine is said to carry"
+                "this load makes up to {wanted:.0} packets a second on the fabric's links; the limit for this \
+                 machine is {most}"
             ),
             "lower `fabric.host_link` or `workload.load`, or set testbed.max_packets_per_second",
         ));
@@ -114,13 +114,13 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
     let in_simulator = "`rackweave run` simulates it";
     if overlay {
         return Err(refused(
-            "the overlay carries no files to many: `rackweave cast` has a UDP socket of its own",
+            "the overlay carries no files to many: `rackweave cast` has a separate UDP socket",
             "without --overlay (as root) hosts are network namespaces",
         ));
     }
     if !matches!(point.config.fabric.topology, Topology::SingleSwitch { .. }) {
-        let message = "the testbed sends files to many through a single switch only";
-        return Err(refused(message, "topology = \"single-switch\""));
+        let message = "the testbed sends files to many only through a single switch";
+        return Err(refused(message, "set topology = \"single-switch\""));
     }
     if !point.config.streams.is_empty() {
         let message = "the testbed carries no [[background]] streams beside files to many";
@@ -135,14 +135,14 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
         return Err(refused(message, "leave it out here"));
     }
     if !cast.crashed.is_empty() {
-        let message = "the testbed does not crash hosts that have to do with files to many";
+        let message = "the testbed does not crash senders and receivers of files";
         return Err(refused(message, in_simulator));
     }
     let total = cast.bytes();
     if total > LONGEST_MESSAGE {
         return Err(refused(
             format!("files of {total} bytes in all: the testbed takes {LONGEST_MESSAGE} at most"),
-            "each host holds them in memory, to compare",
+            "each host holds them in memory to verify received bytes",
         ));
     }
     match &cast.scheme {
@@ -151,15 +151,15 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
             Err(refused(message, "orca with spread = \"unicast\" sends copies and repairs them"))
         }
         Scheme::Orca(orca) if orca.spread == Spread::Labels => {
-            let message = "the testbed's hosts have no labels: its switch knows them, its hosts have no controller";
-            Err(refused(message, "spread is \"multicast\", \"relay\" or \"unicast\" there"))
+            let message = "the testbed's hosts have no labels, because they have no controller";
+            Err(refused(message, "set spread to \"multicast\", \"relay\" or \"unicast\""))
         }
         Scheme::Streams { .. } if cast.files.len() > 1 => {
-            let message = "over cast-tcp and cast-chain the testbed sends one file";
+            let message = "the testbed sends only one file over cast-tcp and cast-chain";
             Err(refused(message, in_simulator))
         }
         Scheme::Streams { .. } if point.testbed.tcp == TcpBy::Machine => {
-            let message = "files to many go over the kernel's TCP";
+            let message = "the testbed sends files to many only over the kernel's TCP";
             Err(refused(message, "leave out testbed.tcp"))
         }
         _ => Ok(()),
@@ -178,7 +178,7 @@ fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     for congestion in point.kernel_tcp.iter().flatten() {
         if overlay && *congestion == "bbr" {
             let message =
-                "BBR is the kernel's, and the overlay carries Rackweave's transports only";
+                "BBR is the kernel's, and the overlay carries only Rackweave's transports";
             return Err(refused(message, "without --overlay (as root) TCP is the kernel's"));
         }
     }
@@ -203,7 +203,7 @@ fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
         if let Some(congestion) = endpoint.kernel.filter(|name| !kernel_has(name)) {
             return Err(refused(
                 format!("this kernel has no congestion control `{congestion}`"),
-                "`testbed.tcp = \"machine\"` takes Rackweave's TCP, the same as in the simulator",
+                "`testbed.tcp = \"machine\"` selects Rackweave's TCP, the same as in the simulator",
             ));
         }
     }

@@ -57,14 +57,14 @@ pub enum TestbedError {
     #[error("{0}")]
     Worker(String),
     /// The machine was too slow to start the load on time.
-    #[error("{0} was not ready in time: this machine has too much else to do")]
+    #[error("{0} was not ready in time: this machine is too busy")]
     Late(String),
     /// The namespaces or interfaces could not be created.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Network(#[from] NetworkError),
     /// The journal of running testbeds could not be read or written.
-    #[error("cannot write down what this run makes, in `{}`: {source}", .path.display())]
+    #[error("cannot record what this run creates in `{}`: {source}", .path.display())]
     CleanupJournal {
         /// The path of the journal's file or directory.
         path: std::path::PathBuf,
@@ -75,7 +75,7 @@ pub enum TestbedError {
 
 /// Why the network of namespaces cannot be created.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
-#[error("cannot make the network of the testbed: {0}")]
+#[error("cannot create the network of the testbed: {0}")]
 #[diagnostic(help("`--overlay` needs no network of its own"))]
 pub struct NetworkError(#[from] rackweave_linux::netns::NetnsError);
 

@@ -199,7 +199,7 @@ pub(super) struct SwitchEnd {
     pub(super) capture: Vec<Frame>,
     /// The packets that were lost elsewhere than in its queues: the place, and their number.
     pub(super) lost: Vec<(String, u64)>,
-    /// The delay of the switch's decisions: the 99th percentile, and then the largest.
+    /// The lateness of frames that left the switch: the 99th percentile, and then the largest.
     pub(super) late_p99: Span,
     pub(super) late_max: Span,
 }
