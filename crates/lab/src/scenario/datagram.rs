@@ -9,7 +9,7 @@ use super::problem::Problem;
 use super::values::{Priority, Unit};
 
 keys! {
-    /// The keys of the transport `datagram`.
+    /// The keys of datagrams.
     struct DatagramKeys for datagram::Config {
         forget_after: Unit<Span> => forget_after,
         priority: Priority => priority,
