@@ -21,7 +21,7 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
         paper: args.paper.clone(),
         claims: args.claims.clone(),
         quick: args.quick,
-        parts: Some(worker_command()?),
+        workers: Some(worker_command()?),
     };
     let session = Arc::new(Session::prepare(&request)?);
     if args.list {

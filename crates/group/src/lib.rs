@@ -1,10 +1,10 @@
-//! Group communication systems: one-to-many and many-to-one transfers that agents and switches assist. The folder of a system has
-//! its host, its switch program and its controller side by side.
+//! Group communication systems: one-to-many and many-to-one transfers that agents and switches assist. Each system has
+//! a directory with its host, its switch program and its controller.
 //!
-//! - [`app`]: the application of one-to-many transfers, and what is measured of it, whatever carries them.
+//! - [`app`]: the application of one-to-many transfers and what is measured of it, over any carrier.
 //! - [`orca`]: multicast with labels in packets and agents in racks.
-//! - [`system`]: what switches must know of a system.
-//! - [`baseline`]: one-to-many transfers of applications without such assistance, for comparison.
+//! - [`system`]: the contract between a group system and the switches.
+//! - [`baseline`]: one-to-many transfers by applications without such assistance, for comparison.
 //!
 //! The pilot label of an Orca packet from host 0 to two of the racks of a leaf-spine fabric:
 //!

@@ -14,13 +14,13 @@ pub use rackweave_switch::system::{
     Either, Never, Outgoing, Parsed, Protocol, System, SystemError, SystemProgram,
 };
 
-/// A header in which a switch program finds its view `V`.
+/// A header in which a switch program can find its view `V`.
 pub trait Visible<V>: Header {
-    /// What the program sees. `None`: a packet of another system.
+    /// Returns the program's view of the packet; `None` if the packet belongs to another system.
     fn view(&self) -> Option<V>;
 }
 
-/// Packets of transports are of no system.
+/// Packets of transports belong to no group system.
 impl<V, T: Header, G: Visible<V>> Visible<V> for Mixed<T, G> {
     #[inline]
     fn view(&self) -> Option<V> {
@@ -33,7 +33,8 @@ impl<V, T: Header, G: Visible<V>> Visible<V> for Mixed<T, G> {
 
 /// A header in which a switch program's own packets travel; `M` is the header that the program makes.
 pub trait Makeable<M>: Header {
-    /// The header of such a packet, and the bytes of the packet from the IP header to its payload.
+    /// Returns the header of such a packet, and the packet's size in bytes from the IP header to the end of the
+    /// payload.
     fn make(header: M) -> (Self, u32);
 }
 
@@ -51,29 +52,29 @@ impl Makeable<Never> for rackweave_wire::orca::Header {
     }
 }
 
-/// A system's program in a simulated switch, whose packets have the header `H`.
+/// The program of a group system in a simulated switch whose packets have the header `H`.
 #[derive(Clone, Debug)]
 pub struct Simulated<P, H> {
     program: P,
-    /// Packets that the program has made and for whose payload there was no room.
+    /// The number of packets that the program made and that were dropped for lack of room for their payload.
     no_room: u64,
     header: PhantomData<H>,
 }
 
 impl<P, H> Simulated<P, H> {
-    /// Runs a program on packets with this header.
+    /// Wraps a program so that it runs on packets with the header `H`.
     #[must_use]
     pub const fn new(program: P) -> Self {
         Self { program, no_room: 0, header: PhantomData }
     }
 
-    /// The number of packets that the program has made and that were dropped, because there was no room for their payload.
+    /// Returns the number of packets that the program made and that were dropped for lack of room for their payload.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.no_room
     }
 
-    /// The program.
+    /// Returns the wrapped program, for reading its state and counters.
     #[must_use]
     pub const fn program(&self) -> &P {
         &self.program

@@ -1,17 +1,17 @@
-//! Scenarios that are part of the command.
+//! Scenarios and claims that are compiled into the command.
 
 /// A scenario that can be run by its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Builtin {
-    /// The name that `rackweave run` takes.
+    /// The name that `rackweave run` accepts.
     pub name: &'static str,
-    /// Its path in the source tree.
+    /// The path of its file in the source tree.
     pub file: &'static str,
-    /// The file's text.
+    /// The TOML text of its file.
     pub text: &'static str,
 }
 
-/// Built-ins by their name and file below `scenarios/`.
+/// Declares built-ins by their name and their file below `scenarios/`.
 macro_rules! builtins {
     ($($name:literal: $file:literal,)*) => {
         [$(Builtin {
@@ -22,7 +22,7 @@ macro_rules! builtins {
     };
 }
 
-/// All of them.
+/// The built-in scenarios, in the order in which they are listed.
 pub const SCENARIOS: [Builtin; 34] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
@@ -60,7 +60,7 @@ pub const SCENARIOS: [Builtin; 34] = builtins! {
     "two-worlds-split": "papers/two-worlds/two-worlds-split.toml",
 };
 
-/// Files of claims, as [`Builtin`]s.
+/// The built-in files of claims, by the name of the paper.
 pub const CLAIMS: [Builtin; 4] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
@@ -69,7 +69,7 @@ pub const CLAIMS: [Builtin; 4] = builtins! {
 };
 
 impl Builtin {
-    /// The paper that it reproduces, if it does.
+    /// Returns the paper that the scenario reproduces, if any.
     #[must_use]
     pub fn paper(&self) -> Option<&'static str> {
         let rest = self.file.strip_prefix("scenarios/papers/")?;
@@ -78,7 +78,7 @@ impl Builtin {
     }
 }
 
-/// The built-in scenario of this name; those of papers also as "papers/NAME".
+/// Returns the built-in scenario with this name. Those of papers are also found as "papers/NAME".
 #[must_use]
 pub fn scenario(name: &str) -> Option<Builtin> {
     let short = name.strip_prefix("papers/").unwrap_or(name);

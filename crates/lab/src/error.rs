@@ -1,13 +1,13 @@
-//! What can be wrong with a scenario, and where.
+//! Errors in scenarios, with the place that they are about.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
 
-/// A scenario that can't be run: what is wrong, where it says so, and what would be right.
+/// Why a scenario cannot be run: the problem, its place in the file, and advice.
 ///
-/// Printed through `miette` it names file, line and key, and underlines the place.
+/// Printed through `miette`, it names file, line and key, and underlines the place.
 #[derive(Debug)]
 pub struct ScenarioError(Box<Inner>);
 
@@ -19,27 +19,27 @@ struct Inner {
 }
 
 impl ScenarioError {
-    /// An error without a place in a text.
+    /// Returns an error without a place in a text.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
         Self(Box::new(Inner { message: message.into(), help: None, place: None }))
     }
 
-    /// The same error with advice.
+    /// Returns the same error with advice.
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.0.help = Some(help.into());
         self
     }
 
-    /// The same error with the place that it is about.
+    /// Returns the same error with the place that it is about.
     #[must_use]
     pub(crate) fn at(mut self, source: NamedSource<String>, span: LabeledSpan) -> Self {
         self.0.place = Some((source, span));
         self
     }
 
-    /// What is wrong, without the place.
+    /// Returns the message without the place.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -67,24 +67,24 @@ impl Diagnostic for ScenarioError {
     }
 }
 
-/// Results that can't be written.
+/// Why results cannot be written.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub enum OutputError {
-    /// The directory can't be made or written to.
+    /// The directory cannot be created or written to.
     #[error("cannot write results to `{}`", .path.display())]
     #[diagnostic(help("name another directory with --out DIR"))]
     Folder {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A file can't be written.
+    /// A file cannot be written.
     #[error("cannot write `{}`", .path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -95,7 +95,7 @@ impl OutputError {
     }
 }
 
-/// The known name nearest to `name`, if it is near enough to be what was meant, and the only one.
+/// Returns the known name nearest to `name`, if exactly one is so near that it was probably meant.
 #[must_use]
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let mut near: Vec<(usize, &str)> = known
@@ -111,7 +111,7 @@ pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     }
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
+/// Returns the number of insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
 fn edit_distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().map(|c| if c == '-' { '_' } else { c }).take(64).collect();
     let b: Vec<char> = b.chars().map(|c| if c == '-' { '_' } else { c }).take(64).collect();

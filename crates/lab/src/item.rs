@@ -1,16 +1,16 @@
-//! An entry of a list: a name, a description and further facts.
+//! Entries of the lists of `rackweave list`.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// One entry of a list.
+/// One entry of a list, with a name, a description and further facts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Item {
-    /// How a scenario or command names it.
+    /// The name by which scenarios or commands refer to it.
     pub name: String,
-    /// What it is.
+    /// A description in one sentence.
     pub description: String,
-    /// Further facts.
+    /// Further facts, which are flattened into the entry's JSON object.
     #[serde(flatten)]
     pub facts: serde_json::Map<String, Value>,
 }

@@ -5,10 +5,10 @@
 //! - [`list`]: the scenarios, transports, patterns and size distributions that exist.
 //! - [`run`]: runs in the simulator, on all cores.
 //! - [`testbed`]: runs on real hosts.
-//! - [`cast`]: files from one host to many.
+//! - [`cast`]: transfers of files from one host to many.
 //! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
-//! - [`report`]: results as a table and as a page.
+//! - [`report`]: results as a table and as an HTML page.
 //! - [`output`]: results as files.
 //! - [`paper`]: the claims of papers, checked against results.
 //!

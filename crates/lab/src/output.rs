@@ -1,5 +1,5 @@
-//! Results as a table, a page and files. Files are written under temporary names and renamed when all
-//! are complete, so that a file is never partial under its final name.
+//! Results as a table, a page and files. Files are written under temporary names and renamed when all are complete, so
+//! that a file under its final name is never partial.
 
 use std::borrow::Borrow;
 use std::io::Write;
@@ -16,13 +16,13 @@ use crate::scenario::{Scenario, World};
 use rackweave_group::app::CastTimes;
 
 impl Results {
-    /// The tables for a terminal.
+    /// Returns the tables for a terminal of this width in columns.
     #[must_use]
     pub fn to_table(&self, width: usize, style: Style) -> String {
         table::render(&self.points, width, style)
     }
 
-    /// The page; `command` is the one that reproduces the numbers.
+    /// Returns the HTML page; `command` is the command that reproduces the numbers.
     #[must_use]
     pub fn to_html(&self, scenario: &Scenario, command: &str) -> String {
         let head = Head {
@@ -37,7 +37,7 @@ impl Results {
         html::render(&head, &self.points)
     }
 
-    /// The 99th percentile of slowdown by message size as one chart, for a document or a slide.
+    /// Returns one chart of the 99th percentile of slowdown by message size, for a document or a slide.
     #[must_use]
     pub fn to_svg(&self) -> String {
         let title = "99th-percentile slowdown by message size";
@@ -46,15 +46,15 @@ impl Results {
     }
 }
 
-/// The directory of results, checked to be writable.
+/// The directory for results, which was checked to be writable.
 #[derive(Debug)]
 pub struct OutputDir {
     path: PathBuf,
 }
 
-/// Ends the name of a file that is not whole yet.
-const PART: &str = ".part";
-/// Files that only some runs write: those of an earlier run must not stay beside new ones.
+/// The suffix of files that are not complete yet.
+const PARTIAL_SUFFIX: &str = ".part";
+/// Files that only some runs write. Those of an earlier run must not remain beside new ones.
 const OPTIONAL: [&str; 6] = [
     "streams.csv",
     "messages.csv",
@@ -65,32 +65,32 @@ const OPTIONAL: [&str; 6] = [
 ];
 
 impl OutputDir {
-    /// Makes the folder and tries to write there, so that a long run does not fail at its end.
+    /// Creates the directory and tests that it is writable, so that a long run does not fail at its end.
     ///
     /// # Errors
-    /// If it can't be made or written to.
+    /// If the directory cannot be created or written to.
     pub fn prepare(path: &Path) -> Result<Self, OutputError> {
         let folder = |source| OutputError::Folder { path: path.to_owned(), source };
         if path.exists() && !path.is_dir() {
             return Err(folder(std::io::ErrorKind::NotADirectory.into()));
         }
         std::fs::create_dir_all(path).map_err(folder)?;
-        let probe = path.join(format!(".probe{PART}"));
+        let probe = path.join(format!(".probe{PARTIAL_SUFFIX}"));
         std::fs::write(&probe, b"").map_err(folder)?;
         std::fs::remove_file(&probe).map_err(folder)?;
         Ok(Self { path: path.to_owned() })
     }
 
-    /// Path of the directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes everything; `command` is what gives the same results again.
+    /// Writes all result files; `command` is the command that reproduces the results.
     ///
     /// # Errors
-    /// If a file can't be written; then none of them changes.
+    /// If a file cannot be written; in that case no file changes.
     pub fn write(
         &self,
         scenario: &Scenario,
@@ -119,10 +119,10 @@ impl OutputDir {
         staged.finish()
     }
 
-    /// Writes files of any kind, all or none of them.
+    /// Writes files of any kind, all of them or none.
     ///
     /// # Errors
-    /// If a file can't be written; then none of them changes.
+    /// If a file cannot be written; in that case no file changes.
     pub(crate) fn write_all(&self, files: &[(String, String)]) -> Result<(), OutputError> {
         let mut staged = Staged { folder: &self.path, names: Vec::new() };
         for (name, text) in files {
@@ -136,16 +136,16 @@ impl OutputDir {
         for entry in entries.flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let whole = !name.ends_with(PART);
+            let whole = !name.ends_with(PARTIAL_SUFFIX);
             if whole && OPTIONAL.iter().any(|optional| name.starts_with(optional)) {
-                // What can't be removed is overwritten or stays: no reason to lose the results.
+                // A file that cannot be removed is overwritten or remains, which is no reason to lose the results.
                 let _ = std::fs::remove_file(entry.path());
             }
         }
     }
 }
 
-/// Files that wait for their final names.
+/// Files under temporary names, until they are renamed.
 struct Staged<'a> {
     folder: &'a Path,
     names: Vec<String>,
@@ -153,7 +153,7 @@ struct Staged<'a> {
 
 impl Staged<'_> {
     fn part(&self, name: &str) -> PathBuf {
-        self.folder.join(format!(".{name}{PART}"))
+        self.folder.join(format!(".{name}{PARTIAL_SUFFIX}"))
     }
 
     fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {
@@ -172,7 +172,7 @@ impl Staged<'_> {
         Ok((path, std::io::BufWriter::new(file)))
     }
 
-    /// The CSV files.
+    /// Writes the CSV files.
     fn tables(&mut self, points: &[PointResult]) -> Result<(), OutputError> {
         self.csv("points.csv", points, columns::POINT, |p| std::iter::once(&p.summary))?;
         self.csv("slowdown_by_size.csv", points, columns::BY_SIZE, |p| &p.summary.by_size)?;
@@ -196,8 +196,7 @@ impl Staged<'_> {
         Ok(())
     }
 
-    /// A table with any number of rows for each point. The columns that say which point it is come
-    /// first.
+    /// Writes a table with any number of rows for each point. The columns that identify the point come first.
     fn csv<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
         &mut self,
         name: &str,
@@ -269,7 +268,7 @@ impl Staged<'_> {
 }
 
 impl Drop for Staged<'_> {
-    /// After an error: nothing of it stays.
+    /// After an error, the temporary files are removed.
     fn drop(&mut self) {
         for name in &self.names {
             let _ = std::fs::remove_file(self.part(name));
@@ -277,15 +276,15 @@ impl Drop for Staged<'_> {
     }
 }
 
-/// What every table begins with, before the swept keys.
+/// The first columns of every table, before the swept keys.
 const LEAD_COLUMNS: [&str; 3] = ["point", "transport", "label"];
 
-/// The files of a cast.
+/// Returns the rows of a point's cast, one for each file.
 fn files(point: &PointResult) -> impl Iterator<Item = CastTimes> {
     point.cast.iter().flat_map(|cast| &cast.app.casts).copied()
 }
 
-/// Every file at every receiver of a cast.
+/// Returns the rows of a point's cast, one for each file at each receiver.
 fn arrivals(point: &PointResult) -> impl Iterator<Item = Arrival> {
     point.cast.iter().flat_map(|cast| &cast.app.receivers).flat_map(|receiver| {
         let before = std::iter::once(None).chain(receiver.completed.iter().map(Some));

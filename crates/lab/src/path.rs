@@ -11,7 +11,7 @@ pub(crate) struct Path {
     links: u64,
 }
 
-/// A full packet, whatever the transport: only its length on the link counts here.
+/// The framing of a full packet, the same for all transports because only its length on the link counts here.
 const FULL: Framing =
     Framing { max_payload: frame::MTU, header_bytes: 0, spray_above_bytes: u32::MAX };
 
@@ -25,17 +25,17 @@ impl Path {
         }
     }
 
-    /// From the first bit of a full packet to the last bit of its answer, a packet of minimum size.
+    /// Returns the time from the first bit of a full packet to the last bit of the answer, a packet of minimum size.
     pub(crate) const fn base_rtt(self) -> Span {
         self.base_rtt
     }
 
-    /// What the host's link carries in that time: the bandwidth-delay product.
+    /// Returns the number of bytes that the host's link carries in that time: the bandwidth-delay product.
     pub(crate) fn base_rtt_bytes(self) -> u32 {
         u32::try_from(self.host_link.bytes_in(self.base_rtt)).unwrap_or(u32::MAX)
     }
 
-    /// Links on the path, in one direction.
+    /// Returns the number of links on the path in one direction.
     pub(crate) const fn hops(self) -> u64 {
         self.links
     }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn the_fabric_of_the_homa_paper_has_its_round_trip() {
-        // SIGCOMM'18, section 5.2: 7.8 us, so that RTTbytes is about 9.7 KB.
+        // SIGCOMM'18, section 5.2: the round trip is 7.8 us, so that RTTbytes is about 9.7 KB.
         let scenario =
             Scenario::load("homa-sigcomm18", &["workload.load=0.8".to_owned()], None).unwrap();
         let path = Path::longest(&scenario.points[0].fabric);

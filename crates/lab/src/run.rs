@@ -12,65 +12,65 @@ use crate::cast::{self, CastError, CastSummary};
 use crate::results::{Capture, PointFailure, PointResult, Results, capture_layout};
 use crate::scenario::{PointSpec, Scenario};
 
-/// A scenario being run, which other threads can watch and stop.
+/// A run of a scenario's points, which other threads can watch and stop.
 #[derive(Debug)]
 pub struct Batch {
     scenario: Scenario,
     controls: Vec<Control>,
-    /// By point: whether it has ended, in whatever way.
+    /// For each point, whether it has ended, successfully or not.
     done: Vec<AtomicBool>,
     cancelled: AtomicBool,
 }
 
-/// Progress of a batch.
+/// The progress of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Points of the sweep that are done.
+    /// The number of points that have ended.
     pub points_done: usize,
-    /// All points.
+    /// The number of all points of the sweep.
     pub points: usize,
-    /// Share of all the work, 0 to 1: by measured messages or, where their number is unknown, by
+    /// The share of all the work that is done, from 0 to 1, measured by messages or, where their number is unknown, by
     /// simulated time.
     pub fraction: f64,
-    /// Events of the engine so far.
+    /// The number of simulated events so far.
     pub events: u64,
-    /// Measured messages that have ended.
+    /// The number of measured messages that have ended.
     pub messages: u64,
-    /// Simulated time of the point that is farthest behind among those under way.
+    /// The lowest simulated time among the points that are running.
     pub simulated: Time,
 }
 
-/// Why a batch can't be run.
+/// Why a batch cannot be run.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum RunError {
-    /// A point that the world can't be built for.
+    /// The simulated network of a point cannot be built.
     #[error("point {index} of the scenario can't be run")]
     Build {
-        /// Its place in the sweep.
+        /// The index of the point in the sweep.
         index: usize,
-        /// Cause.
+        /// The reason why it cannot be built.
         source: BuildError,
     },
-    /// Files to many that can't be sent.
+    /// A cast cannot be run.
     #[error("point {index} of the scenario can't be run")]
     Cast {
-        /// Its place in the sweep.
+        /// The index of the point in the sweep.
         index: usize,
-        /// Cause.
+        /// The reason why it cannot be run.
         source: CastError,
     },
-    /// The threads can't be started.
+    /// The worker threads cannot be started.
     #[error("can't start {jobs} threads: {message}")]
     Threads {
-        /// How many were asked for.
+        /// The requested number of threads.
         jobs: usize,
-        /// What the system said.
+        /// The error message of the operating system.
         message: String,
     },
 }
 
 impl Batch {
-    /// A batch that has not started.
+    /// Returns a batch that has not started.
     #[must_use]
     pub fn new(scenario: Scenario) -> Self {
         let controls = scenario.points.iter().map(|_| Control::default()).collect();
@@ -78,13 +78,13 @@ impl Batch {
         Self { scenario, controls, done, cancelled: AtomicBool::new(false) }
     }
 
-    /// The scenario.
+    /// Returns the scenario of this batch.
     #[must_use]
     pub const fn scenario(&self) -> &Scenario {
         &self.scenario
     }
 
-    /// Stops at the next opportunity: finished points stay, others are dropped.
+    /// Stops the batch at the next opportunity. Finished points are kept, others are dropped.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
         for control in &self.controls {
@@ -92,13 +92,13 @@ impl Batch {
         }
     }
 
-    /// Whether [`Batch::cancel`] was called.
+    /// Returns whether [`Batch::cancel`] was called.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// How far it is.
+    /// Returns the present progress.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let points = self.controls.len();
@@ -117,7 +117,7 @@ impl Batch {
                 progress.points_done += 1;
                 shares += 1.0;
             } else if wanted > 0 {
-                // The time limit may come first, if messages don't end.
+                // The time limit may come first, if messages do not end.
                 let by_time = now as f64 / spec.config.measure.time_limit.0 as f64;
                 shares += (finished as f64 / wanted as f64).max(by_time).min(1.0);
                 slowest = slowest.min(now);
@@ -128,19 +128,17 @@ impl Batch {
         progress
     }
 
-    /// Runs all points on `jobs` threads (`None`: one for each core). The results don't depend on
-    /// the number of threads.
+    /// Runs all points on `jobs` threads (`None` for one per core). The results do not depend on the number of threads.
     ///
-    /// A point in which the simulator itself fails is among `summary.failures`; the others are
-    /// not touched by it.
+    /// A point in which the simulator itself fails is listed in `summary.failures` and does not affect the others.
     ///
     /// # Errors
-    /// If a point's world can't be built.
+    /// If the simulated network of a point cannot be built.
     pub fn run(&self, jobs: Option<usize>) -> Result<Results, RunError> {
         self.run_with(jobs, &|spec, control| rackweave_sim::run(&spec.config, control))
     }
 
-    /// [`Batch::run`] with any simulator.
+    /// Runs all points with the given function instead of the simulator.
     #[expect(clippy::disallowed_methods, reason = "the wall time of a run is one of its results")]
     fn run_with(&self, jobs: Option<usize>, simulate: &Simulate) -> Result<Results, RunError> {
         let began = std::time::Instant::now();
@@ -161,12 +159,12 @@ impl Batch {
         Ok(self.results(ends?, began.elapsed().as_secs_f64()))
     }
 
-    /// Collects the outcomes of the points.
+    /// Returns the results from the outcomes of the points.
     pub(crate) fn results(&self, ends: Vec<PointEnd>, wall_s: f64) -> Results {
         collect(&self.scenario, ends, self.is_cancelled(), wall_s, peak_rss_bytes())
     }
 
-    /// Runs one point, for callers with a pool of their own.
+    /// Runs one point, for callers that have their own thread pool.
     pub(crate) fn simulate(&self, index: usize) -> Result<PointEnd, RunError> {
         let end = self.run_point(index, &|spec, control| rackweave_sim::run(&spec.config, control));
         self.done[index].store(true, Ordering::Relaxed);
@@ -178,7 +176,7 @@ impl Batch {
             return Ok(PointEnd::Cancelled);
         }
         let spec = &self.scenario.points[index];
-        // Nothing that a panic leaves half done is looked at again: a world is dropped with its run.
+        // State that a panic leaves inconsistent is not used afterwards, because the world is dropped with its run.
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let before = thread_cpu_s();
             let control = &self.controls[index];
@@ -216,7 +214,7 @@ impl Batch {
     }
 }
 
-/// Collects the outcomes of the points.
+/// Returns the results from the outcomes of the points.
 pub(crate) fn collect(
     scenario: &Scenario,
     ends: Vec<PointEnd>,
@@ -239,10 +237,10 @@ pub(crate) fn collect(
     results
 }
 
-/// Runs one point.
+/// A function that runs one point.
 type Simulate = dyn Fn(&PointSpec, &Control) -> Result<RunResult, BuildError> + Sync;
 
-/// Outcome of a point.
+/// The outcome of a point.
 pub(crate) enum PointEnd {
     Finished(Box<PointResult>),
     Failed(PointFailure),
@@ -259,7 +257,7 @@ fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Most memory that this process ever held; 0 where the system does not say.
+/// Returns the peak resident memory of this process in bytes; 0 where the system does not report it.
 pub(crate) fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -286,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_one_point_leaves_the_others_alone() {
+    fn a_panic_in_one_point_does_not_affect_the_others() {
         let simulate = |spec: &PointSpec, control: &Control| {
             assert!(spec.config.seed == 8 || !spec.config.measure.verify, "{} lost", 3);
             rackweave_sim::run(&spec.config, control)
@@ -295,7 +293,7 @@ mod tests {
             let batch = Batch::new(parse(&[]));
             let results = batch.run_with(Some(jobs), &simulate).unwrap();
             assert_eq!(results.points.len(), 6);
-            assert!(!results.summary.interrupted, "nobody stopped it");
+            assert!(!results.summary.interrupted, "no user stopped it");
             let failures = &results.summary.failures;
             assert_eq!(failures.len(), 2);
             assert_eq!(failures[1].message, "3 lost");
@@ -307,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_of_a_point_give_that_point_alone() {
+    fn the_arguments_of_a_point_select_only_that_point() {
         let all = parse(&[]).points;
         for point in &all {
             let single = Scenario::parse(

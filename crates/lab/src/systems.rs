@@ -1,31 +1,31 @@
 //! The group systems whose programs the user-space switch can run: the only list of them.
 //!
-//! A new one implements [`System`](rackweave_group::system::System) in `group`, and gets a place in [`Systems`] and a
-//! [`ProgramName`] here. Systems in one tuple run on the same switches, each on its own packets:
-//! `type Systems = (Option<Orca>, Option<Next>)`.
+//! A new system implements [`System`](rackweave_group::system::System) in `group`, and is added to [`Systems`] and
+//! [`ProgramName`] here. Systems in one tuple run on the same switches, each on its own packets: `type Systems =
+//! (Option<Orca>, Option<Next>)`.
 
 use rackweave_core::HostId;
 use rackweave_group::orca::system::Orca;
 use rackweave_wire::orca::Key;
 
-/// What the switches of a fabric run; `None`: they only forward.
+/// The systems that the switches of a fabric run; `None` if they only forward.
 pub type Systems = Option<Orca>;
 
-/// Names a system's switch programs, on the command line.
+/// The name of a system's switch programs on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProgramName {
-    /// Forwarding only.
+    /// Forwarding without any program.
     #[default]
     Plain,
-    /// Orca's label switches.
+    /// The label switches of Orca.
     Orca,
 }
 
 impl ProgramName {
-    /// All of them.
+    /// All names, in the order in which the command lists them.
     pub const ALL: [Self; 2] = [Self::Plain, Self::Orca];
 
-    /// The name and a short help.
+    /// Returns the name and a short help text.
     #[must_use]
     pub const fn describe(self) -> (&'static str, &'static str) {
         match self {
@@ -34,7 +34,7 @@ impl ProgramName {
         }
     }
 
-    /// The systems that are configured by this name, a controller's host and a key of all members.
+    /// Returns the systems for this name, a controller's host and a key of all members.
     ///
     /// # Errors
     /// If the system has no controller or no key, but one is given.

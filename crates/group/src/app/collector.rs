@@ -2,23 +2,26 @@
 //!
 //! The definitions, for the simulator and the testbed alike:
 //!
-//! - *Measured* casts are those that start at the end of the warm-up or later, up to the last one.
-//! - A cast is *delivered* to a receiver when the receiver has all of its bytes, and all before, in order.
-//! - A cast *ends* when the sender has the acknowledgements of all its receivers but those that failed; at least one must not
-//!   fail. Its *send time* is the time from its first buffer until then, and the *execution time* is that from the first buffer
-//!   of the first measured cast to the end of the last cast.
+//! - *Measured* casts are those that start at or after the end of the warm-up. All later casts are measured, including
+//!   the last.
+//! - A cast is *delivered* to a receiver when the receiver has, in order, all bytes of the cast and of the casts before
+//!   it.
+//! - A cast *ends* when the sender has the acknowledgements of all receivers that have not failed; at least one
+//!   receiver must not have failed. Its *send time* runs from its first buffer to that moment. The *execution time*
+//!   runs from the first buffer of the first measured cast to the end of the last cast.
 //! - *Goodput* is the bytes of measured casts that were delivered, for each receiver, over the execution time.
-//! - A cast *fails* for a receiver, which it has not been delivered to, if the receiver's host crashed in the run, or the sender
-//!   reports its failure. What is neither delivered nor failed at the end of the run is unfinished.
-//! - The *ideal time* of a cast to a receiver is that of a message on the unloaded path, in full frames with UDP headers
-//!   ([`FRAMING`]). Its *slowdown* is the time from the start of the cast to its delivery, divided by that.
+//! - A cast *fails* for a receiver to which it has not been delivered if the receiver's host crashed during the run or
+//!   the sender reports the failure. A cast that is neither delivered nor failed at the end of the run is unfinished.
+//! - The *ideal time* of a cast to a receiver is that of a message on the unloaded path, in full frames with UDP
+//!   headers ([`FRAMING`]). Its *slowdown* is the time from the start of the cast to its delivery, divided by the ideal
+//!   time.
 
 use rackweave_core::{FailReason, Framing, HostId, Span, Time, frame};
 use rackweave_workload::app::{MessageRecord, Outcome};
 
 use super::{Record, Report};
 
-/// The packets of ideal times: full frames with no header but UDP's.
+/// The framing for ideal times: full frames with a UDP header and no other transport header.
 pub const FRAMING: Framing = Framing {
     max_payload: frame::MTU - frame::IPV4 - 8,
     header_bytes: frame::IPV4 + 8,
@@ -28,15 +31,15 @@ pub const FRAMING: Framing = Framing {
 /// The configuration of a [`Collector`].
 #[derive(Clone, Debug)]
 pub struct CollectorConfig {
-    /// The lengths of the casts in bytes, in their order.
+    /// The length of each cast in bytes, in the order in which they are sent.
     pub casts: Vec<u64>,
-    /// The receivers in the sender's order, and for each the sender's host that is nearest to it.
+    /// For each receiver, in the sender's order: the receiver's host, and the sender's host that is nearest to it.
     pub receivers: Vec<(HostId, HostId)>,
-    /// Hosts that crash in the run.
+    /// The hosts that crash during the run.
     pub crashed: Vec<HostId>,
-    /// Casts that start before this are not measured.
+    /// The end of the warm-up. Casts that start earlier are not measured.
     pub warmup: Time,
-    /// The end of the run. What a host reports of later times came too late.
+    /// The end of the run. Later events in the reports of hosts are ignored.
     pub until: Time,
 }
 
@@ -51,14 +54,14 @@ pub struct Collector {
 #[derive(Clone, Copy, Debug)]
 struct Cast {
     begun: Time,
-    /// The number of receivers for which it has not ended.
+    /// The number of receivers for which the cast has not ended.
     open: usize,
     last_end: Time,
     is_acknowledged: bool,
 }
 
 impl Collector {
-    /// A collector without reports.
+    /// Returns a collector that has no reports yet.
     #[must_use]
     pub fn new(config: CollectorConfig) -> Self {
         let receiver = |&(host, from): &(HostId, HostId)| ReceiverTimes {
@@ -83,7 +86,7 @@ impl Collector {
         Self { config, casts: Vec::new(), results }
     }
 
-    /// Takes the report of a host: a sender, a receiver, or one with no share in the application.
+    /// Adds the report of a host: a sender, a receiver, or a host that takes no part in the application.
     pub fn add(&mut self, host: HostId, report: &Report) {
         for record in &report.records {
             self.record(host, record);
@@ -137,7 +140,7 @@ impl Collector {
         cast.is_acknowledged |= is_acknowledged;
     }
 
-    /// The results of what was reported.
+    /// Computes the results from all reports added so far.
     #[must_use]
     pub fn results(mut self) -> Results {
         let times = |(cast, (bytes, of)): (u32, (&u64, &Cast))| CastTimes {
@@ -157,64 +160,65 @@ impl Collector {
 /// A cast as its sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CastTimes {
-    /// Its number, from 0.
+    /// The index of the cast, from 0.
     pub cast: u32,
-    /// Its length.
+    /// The length of the cast in bytes.
     pub bytes: u64,
-    /// When its first buffer was sent.
+    /// The time at which its first buffer was written.
     pub begun: Time,
-    /// When it ended: with the last acknowledgement that was expected.
+    /// The time of the last acknowledgement that was expected; `None` if the cast has not ended.
     pub ended: Option<Time>,
 }
 
 /// The casts as one of their receivers sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverTimes {
-    /// The receiver.
+    /// The receiver's host.
     pub host: HostId,
     /// The sender's host that is nearest to it.
     pub from: HostId,
-    /// When each cast was delivered, by its number.
+    /// The time at which each cast was delivered, by index of the cast. It is shorter than the list of casts if some
+    /// were not delivered.
     pub completed: Vec<Time>,
-    /// The longest time without a new byte, of those that ended before the fault that the run is about.
+    /// The longest interval without a new byte among those that ended before the run's first host crash.
     pub longest_gap_before: Span,
-    /// The longest of the others.
+    /// The longest interval without a new byte among those that ended after it.
     pub longest_gap: Span,
-    /// Whether its host crashed in the run.
+    /// Whether its host crashed during the run.
     pub crashed: bool,
-    /// Why the sender no longer waited for it, if that is so.
+    /// Why the sender stopped waiting for this receiver; `None` if it did not.
     pub failed: Option<FailReason>,
 }
 
 /// The results of a cast application.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// The lengths of all casts.
+    /// The length of each cast in bytes, measured or not.
     lengths: Vec<u64>,
-    /// The number of the first measured cast.
+    /// The index of the first measured cast.
     first: usize,
-    /// The measured casts that have started, in their order.
+    /// The measured casts that have started, in order.
     pub casts: Vec<CastTimes>,
     /// Every receiver, in the sender's order.
     pub receivers: Vec<ReceiverTimes>,
-    /// How often a receiver was detached.
+    /// The number of times that a receiver was detached.
     pub detached: u64,
-    /// Bytes that were not those that were sent, or not in their place.
+    /// The number of bytes that differ from the ones sent or were stored at a wrong offset.
     pub wrong_bytes: u64,
-    /// Payload that was sent again.
+    /// The number of payload bytes that were retransmitted.
     pub repaired_bytes: u64,
-    /// Agents that fell silent, as their controller sees it.
+    /// The number of times that the controller declared an agent silent.
     pub silent_agents: u64,
 }
 
 impl Results {
-    /// The lengths of the measured casts, started or not.
+    /// Returns the lengths of the measured casts, including those that have not started.
     #[must_use]
     pub fn measured(&self) -> &[u64] {
         &self.lengths[self.first.min(self.lengths.len())..]
     }
 
-    /// The execution time; `None` if the last cast has not ended.
+    /// Returns the execution time, or `None` if the last cast has not ended.
     #[must_use]
     pub fn execution(&self) -> Option<Span> {
         let (first, last) = (self.casts.first()?, self.casts.last()?);
@@ -222,19 +226,19 @@ impl Results {
         Some(last.ended.filter(|_| is_last)?.since(first.begun))
     }
 
-    /// The send time of each cast that has ended.
+    /// Returns the send time of each cast that has ended.
     pub fn send_times(&self) -> impl Iterator<Item = Span> + '_ {
         self.casts.iter().filter_map(|cast| Some(cast.ended?.since(cast.begun)))
     }
 
-    /// How long each receiver waited, from the delivery of one cast to that of the next.
+    /// Returns the time from the delivery of each cast to the delivery of the next one, for every receiver.
     pub fn wait_times(&self) -> impl Iterator<Item = Span> + '_ {
         let from = self.first.saturating_sub(1);
         let completed = self.receivers.iter().filter_map(move |of| of.completed.get(from..));
         completed.flat_map(|times| times.windows(2)).map(|pair| pair[1].since(pair[0]))
     }
 
-    /// The bytes of all casts that receivers lack whose hosts did not crash.
+    /// Returns the number of bytes, over all casts, that receivers on hosts that did not crash lack.
     #[must_use]
     pub fn missing_bytes(&self) -> u64 {
         let alive = self.receivers.iter().filter(|receiver| !receiver.crashed);
@@ -242,8 +246,9 @@ impl Results {
         alive.map(lacks).sum()
     }
 
-    /// The measured casts as every run has its messages: a message is a cast on its way to one receiver. `ideal` is the time
-    /// that some bytes take from one host to another on the unloaded path, in packets of [`FRAMING`].
+    /// Returns the measured casts in the form that all runs use for messages: one message for each cast and receiver.
+    /// `ideal` returns the time that a number of bytes takes from one host to another on the unloaded path, in packets
+    /// of [`FRAMING`].
     #[must_use]
     pub fn messages(&self, ideal: impl Fn(HostId, HostId, u64) -> Span) -> Vec<MessageRecord> {
         let each =

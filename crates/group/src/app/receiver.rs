@@ -6,16 +6,16 @@ use rackweave_core::{RangeSet, Span, Time};
 
 use super::{Record, Report};
 
-/// The application of a host that receives casts, which follow each other in one stream of bytes. See the [module](super).
+/// The application of a host that receives casts as one byte stream. See the [module](super).
 #[derive(Clone, Debug)]
 pub struct Receiver {
-    /// The end of each cast in the stream.
+    /// The end offset of each cast in the stream.
     ends: Vec<u64>,
     stored: RangeSet,
     delivered: usize,
     records: Vec<Record>,
     last: Option<Time>,
-    /// Gaps that end before this time count as normal.
+    /// Gaps that end before this time count as normal: the run's first host crash.
     fault: Time,
     longest_before: Span,
     longest: Span,
@@ -23,7 +23,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver of casts of these lengths. Times without a new byte that end after `fault` are counted separately.
+    /// Returns a receiver of casts of these lengths in bytes. Intervals without a new byte that end after `fault` are
+    /// recorded separately.
     #[must_use]
     pub fn new(casts: &[u64], fault: Time) -> Self {
         let ends = casts.iter().scan(0_u64, |end, bytes| {
@@ -43,7 +44,7 @@ impl Receiver {
         }
     }
 
-    /// These bytes of the stream have been stored.
+    /// Records that these bytes of the stream have been stored.
     pub fn stored(&mut self, now: Time, bytes: Range<u64>) {
         if self.stored.insert(bytes) == 0 {
             return;
@@ -53,8 +54,8 @@ impl Receiver {
         *longest = gap.max(*longest);
     }
 
-    /// The carrier has all bytes of the stream below `upto`; those that were not stored count as wrong. Returns how many casts
-    /// are to be acknowledged in all, if that has changed.
+    /// Records that the carrier has all bytes of the stream below `upto`; those of them that were not stored count as
+    /// wrong. Returns the total number of casts to acknowledge if it has changed.
     pub fn readable(&mut self, now: Time, upto: u64) -> Option<u32> {
         self.wrong += upto.saturating_sub(self.contiguous());
         let had = self.delivered;
@@ -65,47 +66,47 @@ impl Receiver {
         (self.delivered > had).then_some(self.delivered as u32)
     }
 
-    /// The stream has ended, with this length.
+    /// Records the end of the stream and its length in bytes.
     pub fn ended(&mut self, length: u64) {
         self.wrong += length.abs_diff(self.total());
     }
 
-    /// Bytes are not those that were sent, or not where they belong.
+    /// Counts bytes that differ from the ones sent or are at a wrong offset.
     pub const fn damaged(&mut self, bytes: u64) {
         self.wrong += bytes;
     }
 
-    /// The length of all casts in bytes.
+    /// Returns the length of all casts together in bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// All bytes below are stored.
+    /// Returns the offset below which all bytes are stored.
     #[must_use]
     pub fn contiguous(&self) -> u64 {
         self.stored.first_missing(0)
     }
 
-    /// The beginning of the first cast that is not complete.
+    /// Returns the start offset of the first incomplete cast.
     #[must_use]
     pub fn next_start(&self) -> u64 {
         self.delivered.checked_sub(1).map_or(0, |last| self.ends[last])
     }
 
-    /// The number of complete casts.
+    /// Returns the number of complete casts.
     #[must_use]
     pub const fn delivered(&self) -> usize {
         self.delivered
     }
 
-    /// Whether all casts are complete.
+    /// Returns whether all casts are complete.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.delivered == self.ends.len()
     }
 
-    /// What happened at this host, for the [`Collector`](super::Collector).
+    /// Returns this host's report for the [`Collector`](super::Collector).
     #[must_use]
     pub fn report(&self) -> Report {
         Report {

@@ -5,32 +5,32 @@ use rackweave_core::{FailReason, HostId, Time};
 use super::writers::{Cost, Write, Writers};
 use super::{ACK_BYTES, Record, Report};
 
-/// What a sender casts, to whom, and what the work costs it.
+/// What a sender casts, to which receivers, and what the work costs it.
 #[derive(Clone, Debug)]
 pub struct SenderConfig {
-    /// The lengths of the casts in bytes, in their order.
+    /// The length of each cast in bytes, in the order in which they are sent.
     pub casts: Vec<u64>,
-    /// The receivers of all casts.
+    /// The hosts that receive all casts.
     pub receivers: Vec<HostId>,
     /// Whether a cast waits until the one before has ended for all receivers, as in the evaluation (section III.A.1). Otherwise
     /// casts follow each other as fast as they are written.
     pub closed_loop: bool,
-    /// No cast starts earlier.
+    /// The time before which no cast starts.
     pub begins_at: Time,
-    /// Whether the first cast waits until every receiver has joined, or has failed.
+    /// Whether the first cast waits until every receiver has joined or failed.
     pub awaits_receivers: bool,
-    /// The number of sockets that it writes: one if the carrier makes the copies.
+    /// The number of sockets that it writes to; 1 if the carrier replicates the data.
     pub sockets: usize,
-    /// The length of the buffers that its processes write.
+    /// The length in bytes of the buffers that its processes write.
     pub buffer: u64,
-    /// The number of processes, which share the sockets.
+    /// The number of processes that share the sockets.
     pub processes: usize,
-    /// The cost of their work.
+    /// The CPU cost of writing a buffer.
     pub cost: Cost,
 }
 
 impl SenderConfig {
-    /// A closed loop over one socket that begins at once, in which a cast is written as a whole and without cost.
+    /// Returns a closed loop over one socket that starts at time zero and writes each cast as a whole at no cost.
     #[must_use]
     pub fn new(casts: Vec<u64>, receivers: Vec<HostId>) -> Self {
         Self {
@@ -51,9 +51,9 @@ impl SenderConfig {
 struct Member {
     host: HostId,
     joined: bool,
-    /// The number of casts that it has acknowledged.
+    /// The number of casts that the receiver has acknowledged.
     acknowledged: u32,
-    /// The number of casts that have ended for it.
+    /// The number of casts that have ended for the receiver.
     ended: u32,
     failed: Option<FailReason>,
 }
@@ -64,11 +64,11 @@ pub struct Sender {
     casts: Vec<u64>,
     closed_loop: bool,
     begins_at: Time,
-    /// The time to begin has come, and the driver has asked since.
+    /// Whether the start time has been reached at a call of `poll_write`.
     has_begun: bool,
     members: Vec<Member>,
     started: u32,
-    /// Casts and receivers for which these have not ended.
+    /// The number of pairs of cast and receiver that have not ended.
     open: usize,
     writers: Writers,
     written: u64,
@@ -77,7 +77,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// An application that has started nothing.
+    /// Returns an application that has not started a cast.
     #[must_use]
     pub fn new(config: SenderConfig) -> Self {
         let SenderConfig { casts, receivers, closed_loop, begins_at, awaits_receivers, .. } =
@@ -103,20 +103,21 @@ impl Sender {
         self.members.iter().position(|member| member.host == host)
     }
 
-    /// The carrier reaches a receiver.
+    /// Records that the carrier reaches a receiver.
     pub fn joined(&mut self, host: HostId) {
         if let Some(receiver) = self.member(host) {
             self.members[receiver].joined = true;
         }
     }
 
-    /// A receiver is served by unicast from now on, because it is too slow for the others. It still counts for every cast.
+    /// Records that a receiver is served by unicast because it is too slow for the group. Casts still wait for its
+    /// acknowledgements.
     pub fn detached(&mut self, host: HostId) {
         self.detached += 1;
         self.joined(host);
     }
 
-    /// A receiver has acknowledged this many casts in all. An acknowledgement implies those before it.
+    /// Records that a receiver has acknowledged this many casts in total. An acknowledgement covers all earlier casts.
     pub fn acknowledged(&mut self, now: Time, host: HostId, casts: u64) {
         let Some(receiver) = self.member(host) else { return };
         let member = &mut self.members[receiver];
@@ -125,19 +126,19 @@ impl Sender {
         self.end(now, receiver);
     }
 
-    /// The bytes of acknowledgements that have arrived from a receiver in all.
+    /// Records the total number of acknowledgement bytes that have arrived from a receiver.
     pub fn acknowledged_bytes(&mut self, now: Time, host: HostId, bytes: u64) {
         self.acknowledged(now, host, bytes / u64::from(ACK_BYTES));
     }
 
-    /// A receiver will acknowledge nothing more, and is no longer waited for.
+    /// Records that a receiver will acknowledge nothing more. The sender stops waiting for it.
     pub fn failed(&mut self, now: Time, host: HostId, reason: FailReason) {
         let Some(receiver) = self.member(host) else { return };
         self.members[receiver].failed.get_or_insert(reason);
         self.end(now, receiver);
     }
 
-    /// All receivers have failed.
+    /// Records that all receivers have failed.
     pub fn all_failed(&mut self, now: Time, reason: FailReason) {
         for receiver in 0..self.members.len() {
             self.members[receiver].failed.get_or_insert(reason);
@@ -145,7 +146,7 @@ impl Sender {
         }
     }
 
-    /// Ends the started casts that a receiver has acknowledged, or will not acknowledge.
+    /// Ends the started casts that a receiver has acknowledged or will not acknowledge.
     fn end(&mut self, at: Time, receiver: usize) {
         let member = &mut self.members[receiver];
         while member.ended < self.started {
@@ -161,8 +162,9 @@ impl Sender {
         }
     }
 
-    /// The next buffer that is written by `now`, for the driver to pass on. To be called until `None` after anything that may
-    /// have made room, or has been reported; `room` says whether a socket takes a buffer without blocking.
+    /// Returns the next buffer whose writing is complete at `now`, for the driver to pass to the carrier. The driver
+    /// calls it until it returns `None` after every event and whenever room may have become free; `room` returns
+    /// whether a socket takes a buffer without blocking.
     pub fn poll_write(&mut self, now: Time, room: impl FnMut(usize) -> bool) -> Option<Write> {
         self.has_begun |= now >= self.begins_at;
         while self.may_start() {
@@ -188,32 +190,32 @@ impl Sender {
             && !(is_first && self.members.iter().any(|m| !m.joined && m.failed.is_none()))
     }
 
-    /// When [`Sender::poll_write`] is to be called next.
+    /// Returns the time at which [`Sender::poll_write`] must be called next, if no event comes before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.has_begun { self.writers.poll_timeout() } else { Some(self.begins_at) }
     }
 
-    /// The number of bytes written, to all sockets together.
+    /// Returns the number of bytes written to all sockets together.
     #[must_use]
     pub const fn written(&self) -> u64 {
         self.written
     }
 
-    /// Whether every buffer of all casts is written.
+    /// Returns whether every buffer of all casts is written.
     #[must_use]
     pub fn is_written(&self) -> bool {
         self.started as usize == self.casts.len() && self.writers.is_idle()
     }
 
-    /// Whether every cast has ended for every receiver, or all receivers have failed.
+    /// Returns whether every cast has ended for every receiver, or all receivers have failed.
     #[must_use]
     pub fn is_done(&self) -> bool {
         (self.started as usize == self.casts.len() && self.open == 0)
             || self.members.iter().all(|member| member.failed.is_some())
     }
 
-    /// What happened at this host, for the [`Collector`](super::Collector).
+    /// Returns this host's report for the [`Collector`](super::Collector).
     #[must_use]
     pub fn report(&self) -> Report {
         Report { records: self.records.clone(), detached: self.detached, ..Report::default() }

@@ -14,7 +14,7 @@ fn sender(casts: &[u64], receivers: u32, closed_loop: bool) -> Sender {
     Sender::new(SenderConfig { closed_loop, ..SenderConfig::new(casts.into(), hosts(receivers)) })
 }
 
-/// The lengths of the casts that start now.
+/// Starts the casts that can start at `now` and returns their lengths.
 fn start(sender: &mut Sender, now: u64) -> Vec<u64> {
     std::iter::from_fn(|| sender.poll_write(Time(now), |_| true)).map(|write| write.bytes).collect()
 }
@@ -69,7 +69,7 @@ fn without_a_loop_casts_follow_when_they_are_written() {
     let mut app = sender(&[10, 20], 1, false);
     assert_eq!(app.poll_write(Time(1), |_| false), None);
     assert_eq!(start(&mut app, 2), [10, 20]);
-    // An acknowledgement implies those before, and has no effect on casts that are not there.
+    // An acknowledgement covers earlier casts, and a count beyond the last cast has no effect.
     app.acknowledged(Time(9), HostId(1), 7);
     assert!(app.is_done() && app.is_written() && app.written() == 30);
     assert!(start(&mut app, 9).is_empty());
@@ -145,14 +145,14 @@ fn gaps_before_and_after_a_fault() {
     for (byte, at) in (0..).zip([10, 12, 20, 47, 90, 100]) {
         app.stored(Time(at), byte..byte + 1);
     }
-    // Nothing new.
+    // Bytes that were stored before count as no progress.
     app.stored(Time(900), 0..3);
     let report = app.report();
     assert_eq!((report.longest_gap_before, report.longest_gap), (Span(27), Span(43)));
 }
 
 #[test]
-fn what_began_in_the_warm_up_or_came_after_the_end_is_not_measured() {
+fn casts_of_the_warm_up_and_late_events_are_not_measured() {
     let casts = [10, 20, 30];
     let mut app = sender(&casts, 1, true);
     let mut receiver = Receiver::new(&casts, Time::MAX);
@@ -182,14 +182,14 @@ fn what_began_in_the_warm_up_or_came_after_the_end_is_not_measured() {
     assert_eq!(outcomes, [completed(14), completed(24), Outcome::Unfinished]);
 }
 
-/// What happens next, to a receiver by its place.
+/// One step of a random schedule. Receivers are named by index.
 #[derive(Clone, Debug)]
 enum Step {
     /// The sender writes while its sockets have room for this many buffers.
     Write(usize),
     Join(usize),
     Detach(usize),
-    /// The receiver gets at most so many bytes more; the acknowledgement is lost, or arrives.
+    /// The receiver gets at most this many more bytes; the flag is whether its acknowledgement arrives.
     Receive(usize, u64, bool),
     Fail(usize),
 }
@@ -205,7 +205,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A sender and its receivers, with one carrier for all.
+/// A sender and its receivers over one shared carrier.
 struct Network {
     sender: Sender,
     receivers: Vec<Receiver>,
@@ -215,7 +215,7 @@ struct Network {
 }
 
 impl Network {
-    fn take(&mut self, step: &Step) {
+    fn apply(&mut self, step: &Step) {
         self.now += 1;
         let now = Time(self.now);
         let place = |receiver: usize| receiver % self.receivers.len();
@@ -252,8 +252,8 @@ impl Network {
 }
 
 proptest! {
-    /// In any order of events, with acknowledgements that are lost and receivers that fail, each cast ends once for each
-    /// receiver: it is acknowledged, or fails with a reason.
+    /// In any order of events, with lost acknowledgements and failing receivers, each cast ends exactly once for each
+    /// receiver: it is acknowledged, or it fails with a reason.
     #[test]
     fn each_cast_ends_once_for_each_receiver(
         casts in prop::collection::vec(1..500_u64, 1..6),
@@ -276,13 +276,13 @@ proptest! {
             now: 0,
         };
         for step in &steps {
-            net.take(step);
+            net.apply(step);
         }
-        // From now on nothing is lost.
-        (0..all).for_each(|receiver| net.take(&Step::Join(receiver)));
+        // No acknowledgement is lost from here on.
+        (0..all).for_each(|receiver| net.apply(&Step::Join(receiver)));
         for _ in 0..=casts.len() {
-            net.take(&Step::Write(usize::MAX));
-            (0..all).for_each(|receiver| net.take(&Step::Receive(receiver, u64::MAX, true)));
+            net.apply(&Step::Write(usize::MAX));
+            (0..all).for_each(|receiver| net.apply(&Step::Receive(receiver, u64::MAX, true)));
         }
         prop_assert!(net.sender.is_done());
         let records = net.sender.report().records;

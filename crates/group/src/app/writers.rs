@@ -1,18 +1,18 @@
-//! The processes of a sender, which write its casts to sockets buffer by buffer.
+//! The processes of a sender, which write its casts to sockets one buffer at a time.
 
 use rackweave_core::{Rate, Span, Time};
 
-/// The time that it takes a process to write a buffer to a socket: reading it, the system call, the copy.
+/// The time that a process needs to write a buffer to a socket: reading the data, the system call and the copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// The fixed time for each buffer.
     pub per_buffer: Span,
-    /// The rate at which bytes are copied; `None` if that takes no time.
+    /// The rate at which bytes are copied; `None` if the copy takes no time.
     pub copy_rate: Option<Rate>,
 }
 
 impl Cost {
-    /// The time for a buffer of this length.
+    /// Returns the time to write a buffer of this length in bytes.
     #[must_use]
     pub fn time(self, bytes: u64) -> Span {
         let copying = self.copy_rate.filter(|rate| rate.0 > 0).map_or(0, |rate| {
@@ -26,14 +26,14 @@ impl Cost {
 /// A buffer that a process has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// The socket.
+    /// The index of the socket, from 0.
     pub socket: usize,
-    /// The length of the buffer.
+    /// The length of the buffer in bytes.
     pub bytes: u64,
 }
 
-/// Processes that write a cast to sockets. Each process has sockets of its own, and writes every buffer to each of them
-/// before the next one (evaluation, section III.B). A full socket blocks its process.
+/// Processes that write a cast to sockets. Each process has its own sockets and writes a buffer to all of them before
+/// it starts the next buffer (evaluation, section III.B). A full socket blocks its process.
 #[derive(Clone, Debug)]
 pub struct Writers {
     cost: Cost,
@@ -44,16 +44,17 @@ pub struct Writers {
 #[derive(Clone, Debug)]
 struct Process {
     sockets: std::ops::Range<usize>,
-    /// The socket that gets the buffer next.
+    /// The index of the socket that gets the buffer next.
     at: usize,
-    /// The bytes of the cast from this buffer on.
+    /// The bytes of the cast from this buffer to the end.
     left: u64,
-    /// The buffer that is being written, and when that is done.
+    /// The buffer that is being written, and the time at which the write completes.
     busy: Option<(Time, Write)>,
 }
 
 impl Writers {
-    /// Processes that share the sockets evenly: at least one of each, and no more processes than sockets.
+    /// Divides the sockets evenly among the processes. There is at least one process, and no more processes than
+    /// sockets.
     #[must_use]
     pub fn new(cost: Cost, buffer: u64, sockets: usize, processes: usize) -> Self {
         let sockets = sockets.max(1);
@@ -65,21 +66,21 @@ impl Writers {
         Self { cost, buffer: buffer.max(1), processes: (0..processes).map(process).collect() }
     }
 
-    /// Starts to write a cast of this length. The one before must be written ([`Writers::is_idle`]).
+    /// Starts to write a cast of this length in bytes. The previous cast must have been written ([`Writers::is_idle`]).
     pub fn start(&mut self, bytes: u64) {
         for process in &mut self.processes {
             process.left = bytes;
         }
     }
 
-    /// Whether everything is written.
+    /// Returns whether all casts so far are written.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.processes.iter().all(|process| process.left == 0)
     }
 
-    /// The next buffer that is written by `now`. To be called until `None`, after anything that may have made room; `room` says
-    /// whether a socket takes a buffer without blocking.
+    /// Returns the next buffer whose writing is complete at `now`. To be called until it returns `None` whenever room
+    /// may have become free; `room` returns whether a socket takes a buffer without blocking.
     pub fn advance(&mut self, now: Time, mut room: impl FnMut(usize) -> bool) -> Option<Write> {
         for process in &mut self.processes {
             if process.busy.is_none() && process.left > 0 && room(process.at) {
@@ -102,7 +103,7 @@ impl Writers {
         None
     }
 
-    /// When a process is done with a buffer.
+    /// Returns the time at which the next process completes a buffer.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.processes.iter().filter_map(|process| process.busy.map(|(done, _)| done)).min()
@@ -120,7 +121,7 @@ mod tests {
     }
 
     fn run(sockets: usize, processes: usize) -> Vec<(u64, Write)> {
-        // 10 ps for a buffer, and 1 ps for each byte.
+        // A buffer takes 10 ps, and each byte 1 ps.
         let cost = Cost { per_buffer: Span(10), copy_rate: Some(Rate(8_000_000_000_000)) };
         let mut writers = Writers::new(cost, 100, sockets, processes);
         writers.start(150);

@@ -1,6 +1,6 @@
-//! One-to-many transfers of applications without a group system, as baselines for those.
+//! One-to-many transfers by applications without a group system, as baselines.
 //!
-//! The application is [`app`](crate::app)'s, as over every other carrier. There are two ways to carry it without assistance:
+//! The application is [`app`](crate::app), as over every carrier. Two carriers need no assistance from the network:
 //!
 //! - [`unicast`]: a UDP socket for each client;
 //! - [`streams`]: a connection to each client, or a chain of connections.

@@ -1,8 +1,8 @@
-//! One-to-many over streams, TCP's or those of another transport: a connection to each client, or a chain, in which the server
-//! sends to the first client and each client to the next.
+//! One-to-many over the streams of TCP or another transport: a connection to each client, or a chain in which the
+//! server sends to the first client and each client to the next.
 //!
-//! A client of the chain stores and forwards: it writes in chunks what it has received, and the rest of a file once the file is
-//! complete. Every client acknowledges files to the server over a stream of its own.
+//! A client in a chain stores and forwards: it forwards received bytes in chunks, and the rest of a file when the file
+//! is complete. Every client acknowledges files to the server over its own stream.
 
 use std::convert::Infallible;
 
@@ -20,26 +20,26 @@ use crate::app::{ACK_BYTES, Receiver as Receiving, Sender, Write};
 pub struct Config {
     /// The transport of the streams.
     pub transport: TransportConfig,
-    /// The server's hosts, one for each of its ports.
+    /// The server's hosts, one for each port.
     pub hosts: Vec<HostId>,
-    /// The bytes that a socket holds until they are acknowledged.
+    /// The capacity of a socket in bytes, including bytes not yet acknowledged.
     pub socket_bytes: u64,
-    /// Whether the server writes to the first client only, and each client to the next.
+    /// Whether the server writes to the first client only and each client to the next one.
     pub chain: bool,
 }
 
-/// A stream that this host writes.
+/// A stream that this host writes to.
 #[derive(Clone, Copy, Debug)]
 struct Outlet {
-    /// The index of the host's machine to which it belongs.
+    /// The index in `machines` of the machine that owns the stream.
     machine: usize,
     peer: HostId,
     id: MessageId,
-    /// Bytes written and not acknowledged.
+    /// The number of bytes written and not yet acknowledged.
     unacked: u64,
 }
 
-/// A host opens at most one stream for data and one for acknowledgements to another host, so that two ids suffice.
+/// A host opens at most one data stream and one acknowledgement stream to another host, so two ids suffice.
 const STREAM: MessageId = MessageId::request(2);
 const ACKS: MessageId = MessageId::request(1);
 
@@ -50,7 +50,7 @@ impl Outlet {
         opened.then_some(Self { machine, peer, id, unacked: 0 })
     }
 
-    /// Writes bytes. False if the stream refuses them, because its peer is gone.
+    /// Writes bytes. Returns false if the stream refuses them because its peer is gone.
     fn write(&mut self, now: Time, machines: &mut [Machine], bytes: u64) -> bool {
         let Some(machine) = machines.get_mut(self.machine) else { return false };
         let taken = machine.write(now, self.peer, self.id, bytes, false).is_ok();
@@ -63,7 +63,7 @@ fn earliest(machines: &[Machine]) -> Option<Time> {
     machines.iter().filter_map(Machine::poll_timeout).min()
 }
 
-/// The server of the files.
+/// The server that sends the files.
 #[derive(Debug)]
 pub struct Server {
     machines: Vec<Machine>,
@@ -71,13 +71,13 @@ pub struct Server {
     outlets: Vec<Outlet>,
     app: Sender,
     socket_bytes: u64,
-    /// For each client, the bytes of acknowledgements that have arrived.
+    /// The number of acknowledgement bytes received, by client.
     acks: Vec<u64>,
 }
 
 impl Server {
-    /// A server with this application, which has a socket for each client; in a chain one socket, and the clients are in the
-    /// order of the chain.
+    /// Returns a server that runs this application over one socket for each client. In a chain there is one socket, and
+    /// `clients` is in the order of the chain.
     #[must_use]
     pub fn new(config: &Config, clients: Vec<Client>, app: Sender) -> Self {
         let mut machines: Vec<Machine> =
@@ -91,7 +91,7 @@ impl Server {
         Self { machines, clients, outlets, app, socket_bytes: config.socket_bytes, acks }
     }
 
-    /// Its application.
+    /// Returns the application that this server runs.
     #[must_use]
     pub const fn app(&self) -> &Sender {
         &self.app
@@ -125,7 +125,8 @@ impl Server {
                     }
                     Event::Failed { peer, reason, .. } => {
                         self.app.failed(now, peer, reason);
-                        // Its socket takes all data from now on, so that it does not block the others.
+                        // From here on the failed client's socket accepts all data, so that it does not block the
+                        // others.
                         for outlet in self.outlets.iter_mut().filter(|o| o.peer == peer) {
                             outlet.unacked = 0;
                         }
@@ -161,7 +162,7 @@ impl Node for Server {
         let port = usize::from(port);
         let packet = self.machines.get_mut(port)?.poll_transmit(now, 0);
         self.events(now);
-        // Events may have made room for data that can leave now.
+        // The events may have made room for data that can leave at once.
         packet.or_else(|| self.machines[port].poll_transmit(now, 0))
     }
 
@@ -174,7 +175,7 @@ impl Node for Server {
     }
 }
 
-/// A client, which forwards to the next one in a chain.
+/// A client, which in a chain forwards to the next client.
 #[derive(Debug)]
 pub struct Receiver {
     machines: [Machine; 1],
@@ -183,14 +184,14 @@ pub struct Receiver {
     app: Receiving,
     chunk: u64,
     socket_bytes: u64,
-    /// Bytes received, and of these the bytes forwarded.
+    /// The number of bytes received, and how many of them were forwarded.
     have: u64,
     forwarded: u64,
 }
 
 impl Receiver {
-    /// A client that acknowledges to `server` and forwards everything to `next`, if there is one, in chunks of the given length.
-    /// `None` if its transport has no streams.
+    /// Returns a client that acknowledges to `server` and, if `next` is set, forwards everything to it in chunks of the
+    /// given length. Returns `None` if the transport has no streams.
     #[must_use]
     pub fn new(
         config: &Config,
@@ -210,7 +211,7 @@ impl Receiver {
         Some(Self { machines, server, next, app, chunk, socket_bytes, have: 0, forwarded: 0 })
     }
 
-    /// Its application.
+    /// Returns the application that this client runs.
     #[must_use]
     pub const fn app(&self) -> &Receiving {
         &self.app
@@ -243,7 +244,7 @@ impl Receiver {
 
     fn forward(&mut self, now: Time) {
         let Some(next) = &mut self.next else { return };
-        // Bytes of an incomplete file wait until a chunk is full.
+        // Bytes of an incomplete file wait for a full chunk.
         let complete = self.app.next_start();
         while next.unacked < self.socket_bytes {
             let waiting = self.have - self.forwarded;
@@ -315,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Runs all hosts on one wire with a delay of 1 us and without a rate limit.
+    /// Runs all hosts over a network with a delay of 1 us and no rate limit.
     fn run(files: &[u64], clients: u32, chain: bool) -> (Vec<Any>, Vec<u64>) {
         let config = Config {
             transport: TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),

@@ -1,8 +1,8 @@
-//! Application-layer multicast over UDP: a socket for each client, so that every byte is sent once per client (evaluation,
-//! section III.B).
+//! Application-layer multicast over UDP: one socket for each client, so that the server sends every byte once per
+//! client (evaluation, section III.B).
 //!
-//! Datagrams are as long as UDP allows, and IP fragments them. As in the evaluation, no loss is repaired: a file that lacks a
-//! byte is never acknowledged.
+//! Datagrams are as long as UDP allows, and IP fragments them. As in the evaluation, losses are not repaired: a client
+//! never acknowledges a file that lacks a byte.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -27,14 +27,14 @@ const FRAGMENT: u32 = (frame::MTU - frame::IPV4) / 8 * 8;
 pub enum Fragment {
     /// Bytes of the stream of files.
     Data {
-        /// The offset of the first byte.
+        /// The offset of the first byte in the stream.
         offset: u64,
-        /// The number of bytes.
+        /// The number of bytes in this fragment.
         len: u32,
     },
-    /// A client's acknowledgement.
+    /// An acknowledgement from a client.
     Ack {
-        /// The number of files that the client has received completely.
+        /// The number of files that the client has received completely, in total.
         files: u32,
     },
 }
@@ -67,9 +67,9 @@ impl Framed for Fragment {
 /// How a server sends.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The server's hosts, one for each of its ports.
+    /// The server's hosts, one for each port.
     pub hosts: Vec<HostId>,
-    /// The bytes that wait in a socket before it blocks.
+    /// The capacity of a socket in bytes, beyond which it blocks.
     pub socket_bytes: u64,
 }
 
@@ -78,25 +78,26 @@ struct Datagram {
     client: usize,
     offset: u64,
     len: u32,
-    /// The bytes of it that are sent.
+    /// The number of its bytes that have been sent.
     sent: u32,
 }
 
-/// The server of the files.
+/// The server that sends the files.
 #[derive(Debug)]
 pub struct Server {
     hosts: Vec<HostId>,
     clients: Vec<Client>,
     app: Sender,
     socket_bytes: u64,
-    /// For each client, the offset of its next datagram in the stream, and the bytes that wait in its socket.
+    /// For each client, the stream offset of its next datagram and the number of bytes waiting in its socket.
     sockets: Vec<(u64, u64)>,
-    /// For each port, the datagrams that wait for the link.
+    /// The datagrams that wait for the link, by port.
     queues: Vec<VecDeque<Datagram>>,
 }
 
 impl Server {
-    /// A server with this application, which has a socket for each client and buffers of [`MAX_DATAGRAM`] at most.
+    /// Returns a server that runs this application over one socket for each client. Its buffers have at most
+    /// [`MAX_DATAGRAM`] bytes.
     #[must_use]
     pub fn new(config: &Config, clients: Vec<Client>, app: Sender) -> Self {
         Self {
@@ -109,7 +110,7 @@ impl Server {
         }
     }
 
-    /// Its application.
+    /// Returns the application that this server runs.
     #[must_use]
     pub const fn app(&self) -> &Sender {
         &self.app
@@ -152,7 +153,7 @@ impl Node for Server {
         self.write(now);
         let queue = self.queues.get_mut(usize::from(port))?;
         let datagram = queue.front_mut()?;
-        // The UDP header is in the first fragment.
+        // Only the first fragment carries the UDP header.
         let udp = if datagram.sent == 0 { UDP_HEADER } else { 0 };
         let len = (datagram.len - datagram.sent).min(FRAGMENT - udp);
         let header = Fragment::Data { offset: datagram.offset + u64::from(datagram.sent), len };
@@ -186,13 +187,13 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A client that acknowledges to `server`.
+    /// Returns a client that acknowledges to `server`.
     #[must_use]
     pub const fn new(me: HostId, server: HostId, app: Receiving) -> Self {
         Self { me, server, app, acks: VecDeque::new() }
     }
 
-    /// Its application.
+    /// Returns the application that this client runs.
     #[must_use]
     pub const fn app(&self) -> &Receiving {
         &self.app
@@ -236,7 +237,7 @@ mod tests {
     use super::*;
     use crate::app::{Cost, Record, SenderConfig};
 
-    /// A server and its clients joined by nothing: packets arrive at once, in order.
+    /// Connects a server and its clients directly: packets arrive at once and in order.
     fn run(files: &[u64], clients: u32) -> (Server, Vec<Receiver>, u64) {
         let config = Config { hosts: vec![HostId(0)], socket_bytes: 200_000 };
         let hosts = (1..=clients).map(HostId);
@@ -277,7 +278,7 @@ mod tests {
         let ended = |record: &&Record| matches!(record, Record::Acknowledged { .. });
         assert_eq!(records.iter().filter(ended).count(), 9);
         assert!(wire > 3 * 165_508, "{wire}");
-        // Full datagrams are 45 frames; 44 of them full.
+        // A full datagram takes 45 frames, of which 44 are full.
         let full = 44 * 1538 + u64::from(frame::wire_bytes(20 + 65_515 - 44 * 1480));
         let rest = 23 * 1538 + u64::from(frame::wire_bytes(20 + 34_501 - 23 * 1480));
         assert_eq!(wire, 3 * (2 * full + rest + u64::from(frame::wire_bytes(29))));

@@ -13,10 +13,11 @@ use rackweave_wire::orca::{Body, Place, Session, Status};
 use super::flow::Summary;
 use super::table::{Entry, SessionTable, Updated};
 
-/// The rack of a `Sync` for a single agent, which ToRs do not replicate.
+/// The rack of a `Sync` that is meant for a single agent; ToRs do not replicate it.
 pub const ANY_RACK: u16 = u16::MAX;
 
-/// Sessions whose reports an agent aggregates at a time. Beyond it the one that was silent the longest is evicted.
+/// The number of sessions whose reports an agent aggregates at a time. Beyond it, the session that has been silent the
+/// longest is evicted.
 const MAX_SESSIONS: usize = 1024;
 
 /// After this many pings without an answer the agent pings only
@@ -24,28 +25,29 @@ const MAX_UNANSWERED: u8 = 3;
 /// at every 100th interval, as the authors' agent does when its ToR is silent (`docs/sources.md#orca-agent`).
 const SILENT_TICKS: u8 = 100;
 
-/// What an agent has to do with data for its rack.
+/// How an agent handles data for its rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relay {
-    /// The ports of the other receivers of the rack, which are the rack label to forward it with. 0: it is not forwarded.
+    /// The ports of the other receivers in the rack, which form the rack label of the forwarded packet; 0 if the packet
+    /// is not forwarded.
     pub ports: u64,
-    /// The agent knows no receiver of the session in this rack.
+    /// Whether the agent knows no receiver of the session in this rack.
     pub redundant: bool,
 }
 
 /// The counters of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentCounters {
-    /// Packets that arrived to be labelled.
+    /// The number of packets that arrived without a rack label.
     pub unlabelled: u64,
-    /// Of these, packets of sessions without a receiver in this rack. They come because a pilot label has one field for the racks
-    /// of all pods.
+    /// The number of those packets whose session has no receiver in this rack. They arrive because a pilot label has
+    /// one field for the racks of all pods.
     pub redundant: u64,
-    /// Reports received from receivers.
+    /// The number of reports received from receivers.
     pub reports: u64,
-    /// Summaries sent.
+    /// The number of summaries sent to senders.
     pub summaries: u64,
-    /// `Sync` packets that were older than the label in the table.
+    /// The number of `Sync` packets that were older than the label in the table.
     pub old_syncs: u64,
 }
 
@@ -54,7 +56,7 @@ struct RackSession {
     sender: HostId,
     summary: Summary,
     last_heard: Time,
-    /// When the summary is sent, if it is not empty.
+    /// The time at which the summary is sent, if it is not empty.
     due: Option<Time>,
 }
 
@@ -80,8 +82,9 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent at a place, for up to `max_sessions` sessions. Reports are forwarded once per `interval`. It pings the controller
-    /// at intervals of `heartbeat`, the first time at once.
+    /// Returns the agent of the host at `place`, for up to `max_sessions` sessions. It forwards reports once per
+    /// `interval`. It pings the controller at intervals of `heartbeat`, for the first time at once; `None` means that
+    /// it never pings.
     #[must_use]
     pub fn new(place: Place, max_sessions: u32, interval: Span, heartbeat: Option<Span>) -> Self {
         let heartbeat = heartbeat.map(|interval| Heartbeat {
@@ -102,26 +105,26 @@ impl Agent {
         }
     }
 
-    /// The table of rack labels.
+    /// Returns the table of rack labels.
     #[must_use]
     pub const fn table(&self) -> &SessionTable {
         &self.table
     }
 
-    /// The agent's counters.
+    /// Returns the agent's counters.
     #[must_use]
     pub const fn counters(&self) -> AgentCounters {
         self.counters
     }
 
-    /// The bit of its host in rack labels.
+    /// Returns the bit of the agent's host in rack labels.
     #[must_use]
     pub const fn bit(&self) -> u64 {
         1 << (self.place.port & 63)
     }
 
-    /// Data without a rack label has arrived from the switch (the "external flow" of the evaluation, section IV.B). The returned
-    /// label never includes the agent itself: its host keeps the packet if it is a receiver.
+    /// Handles data without a rack label from the switch (the "external flow" of the evaluation, section IV.B). The
+    /// returned label never includes the agent itself: its host keeps the packet if it is a receiver.
     pub fn handle_unlabelled(&mut self, now: Time, session: Session, sender: HostId) -> Relay {
         let ports = self.table.ports(session);
         let redundant = ports == 0;
@@ -133,7 +136,7 @@ impl Agent {
         Relay { ports: ports & !self.bit(), redundant }
     }
 
-    /// The sender of a session is known.
+    /// Records the sender of a session.
     pub fn learn_sender(&mut self, now: Time, session: Session, sender: HostId) {
         if let Some(entry) = self.sessions.get_mut(&session) {
             (entry.sender, entry.last_heard) = (sender, now);
@@ -149,7 +152,7 @@ impl Agent {
         self.sessions.insert(session, entry);
     }
 
-    /// Handles a `Sync` for this rack, and returns the answer if there is one.
+    /// Handles a `Sync` for this rack and returns the answer, if any.
     pub fn handle_sync(&mut self, session: Session, ports: u64, version: u32) -> Option<Body> {
         match self.table.set(session, Entry { ports, version }) {
             Updated::Full => return None,
@@ -159,11 +162,11 @@ impl Agent {
         if ports == 0 {
             self.sessions.remove(&session);
         }
-        // Old versions are answered too, so that they are not repeated for ever.
+        // Old versions are answered too, so that the controller stops repeating them.
         Some(Body::SyncDone { place: self.place, version })
     }
 
-    /// Handles a report of a receiver of this rack. False if the agent cannot forward it.
+    /// Handles a report from a receiver of this rack. Returns false if the agent cannot forward it.
     pub fn handle_status(&mut self, now: Time, session: Session, status: &Status) -> bool {
         let Some(entry) =
             self.sessions.get_mut(&session).filter(|_| status.rack == self.place.rack)
@@ -191,7 +194,7 @@ impl Agent {
         }
     }
 
-    /// A packet has come from the controller: an agent that had stopped pinging resumes at once.
+    /// Handles the arrival of any packet from the controller: an agent that had stopped pinging resumes at once.
     pub fn on_controller(&mut self, now: Time) {
         if let Some(heartbeat) =
             self.heartbeat.as_mut().filter(|heartbeat| heartbeat.unanswered >= MAX_UNANSWERED)
@@ -200,7 +203,7 @@ impl Agent {
         }
     }
 
-    /// When [`Agent::poll`] has something to send.
+    /// Returns the time at which [`Agent::poll`] has something to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         [self.due, self.heartbeat.map(|heartbeat| heartbeat.next)].into_iter().flatten().min()
@@ -209,7 +212,7 @@ impl Agent {
     /// Sends what is due: summaries to senders, and pings to the controller (host `None`).
     pub fn poll(&mut self, now: Time, mut send: impl FnMut(Option<HostId>, Session, Body)) {
         if let Some(heartbeat) = self.heartbeat.as_mut().filter(|heartbeat| now >= heartbeat.next) {
-            // Pings that a delayed timer missed are not made up for.
+            // Pings that a late timer missed are skipped.
             heartbeat.next = now.saturating_add(heartbeat.interval);
             heartbeat.ticks = (heartbeat.ticks + 1) % SILENT_TICKS;
             if heartbeat.unanswered < MAX_UNANSWERED || heartbeat.ticks == 0 {

@@ -20,7 +20,7 @@ use crate::system::Simulated;
 /// The receive window of every receiver, in bytes.
 const WINDOW: u64 = 1 << 20;
 
-/// What a receiver has of one session.
+/// The data that a receiver has of one session.
 #[derive(Clone, Debug, Default)]
 struct Received {
     /// For each byte, whether it was stored.
@@ -41,30 +41,30 @@ impl Received {
     }
 }
 
-/// A host with its application, which joins every session and consumes at once.
+/// A host with its application, which joins every session and consumes data at once.
 pub(crate) struct Station {
     pub(crate) host: Host,
-    /// The controller, which then uses the host's link in the host's place.
+    /// The controller; if set, it uses the host's link instead of the host.
     controller: Option<Controller>,
     pub(crate) controller_events: Vec<(Time, ControllerEvent)>,
     pub(crate) down: bool,
     pub(crate) events: Vec<(Time, Event)>,
     received: BTreeMap<Session, Received>,
-    /// Payloads that the agent has announced to forward.
+    /// The payloads that the agent has announced to forward.
     relays: VecDeque<(Session, u64, u16)>,
     sends: Vec<Session>,
-    /// When it was last called.
+    /// The time of its last call.
     called: Time,
 }
 
 impl Station {
-    /// Notes that the host is called as of this time, which never decreases.
+    /// Records a call at this time and asserts that time never decreases.
     fn call(&mut self, now: Time) {
         debug_assert!(self.called <= now, "called as of {now} after {}", self.called);
         self.called = now;
     }
 
-    /// Does what the application does after each event; says whether there was any.
+    /// Acts on each event as an application does. Returns whether there was an event.
     fn drain_events(&mut self, now: Time) -> bool {
         let before = self.events.len();
         if let Some(controller) = &mut self.controller {
@@ -149,7 +149,7 @@ impl Station {
                 Some(controller) => controller.poll_transmit(now, 0),
                 None => self.host.poll_transmit(now, 0),
             };
-            // What the application does then may be the reason for the next packet.
+            // The application's reaction may be the reason for the next packet.
             if !self.drain_events(now) || packet.is_some() {
                 return packet;
             }
@@ -190,7 +190,7 @@ pub(crate) struct Network {
     pub(crate) layout: Arc<Layout>,
 }
 
-/// The settings of a host with one port, without controller and label switches.
+/// Returns the settings of a host with one port, without controller and label switches.
 pub(crate) fn config(host: u32, layout: &Arc<Layout>) -> HostConfig {
     HostConfig {
         me: HostId(host),
@@ -216,8 +216,8 @@ impl Network {
         Self::build(topology, seed, faults, None, |_| {})
     }
 
-    /// With a controller in place of host 0, and switches that believe only the controller; of the other hosts these are
-    /// agents.
+    /// Returns a network with a controller at host 0, and switches that accept control packets only from it. Of the
+    /// other hosts, these are agents.
     pub(crate) fn with_agents(
         topology: Topology,
         seed: u64,
@@ -300,18 +300,18 @@ impl Network {
         self.stations.0[0].controller.as_ref().expect("host 0 is the controller")
     }
 
-    /// The register of a ToR.
+    /// Returns the register of a ToR.
     pub(crate) fn register(&self, switch: u32) -> Option<Register> {
         self.net.program(switch).program().register()
     }
 
-    /// The registers of all switches.
+    /// Returns the registers of all switches.
     pub(crate) fn registers(&self) -> Vec<Option<Register>> {
         (0..self.net.fabric().switches()).map(|switch| self.register(switch)).collect()
     }
 
-    /// Works at a host, and then does for it what a driver does.
-    pub(crate) fn at<T>(&mut self, host: u32, work: impl FnOnce(Time, &mut Host) -> T) -> T {
+    /// Calls a host, and then handles its output as a driver does.
+    pub(crate) fn with_host<T>(&mut self, host: u32, work: impl FnOnce(Time, &mut Host) -> T) -> T {
         let now = self.now();
         self.net.flush(&mut self.stations, HostId(host));
         let station = &mut self.stations.0[host as usize];
@@ -339,12 +339,12 @@ impl Network {
         flow: FlowConfig,
         length: u64,
     ) {
-        self.begin(host, session, receivers, spread, flow, length);
-        self.at(host, |now, host| host.finish(now, Session(session)));
+        self.open_unfinished(host, session, receivers, spread, flow, length);
+        self.with_host(host, |now, host| host.finish(now, Session(session)));
     }
 
-    /// As [`Network::open`], without the end of the stream.
-    pub(crate) fn begin(
+    /// The same as [`Network::open`] without the end of the stream.
+    pub(crate) fn open_unfinished(
         &mut self,
         host: u32,
         session: u32,
@@ -356,19 +356,19 @@ impl Network {
         let receivers: Vec<_> = receivers.iter().copied().map(HostId).collect();
         let session = Session(session);
         self.stations.0[host as usize].sends.push(session);
-        self.at(host, |now, host| {
+        self.with_host(host, |now, host| {
             host.open(now, session, 7, &receivers, spread, flow).expect("opens");
             host.offer(now, session, length);
         });
     }
 
-    /// A forged packet leaves by a host's link.
+    /// Sends a forged packet over a host's link.
     pub(crate) fn inject(&mut self, host: u32, packet: Packet<Header>) {
         self.net.flush(&mut self.stations, HostId(host));
         self.net.arrive(self.now(), HostId(host), packet);
     }
 
-    /// Stops a host, or starts it without memory.
+    /// Stops a host, or restarts it without state.
     pub(crate) fn crash(&mut self, host: u32, down: bool) {
         self.net.flush(&mut self.stations, HostId(host));
         let station = &mut self.stations.0[host as usize];
@@ -382,7 +382,7 @@ impl Network {
         }
     }
 
-    /// Runs until then, or until nothing is left to happen.
+    /// Runs until this time, or until no event is left.
     pub(crate) fn run_until(&mut self, until: Time) {
         let (mut since, mut steps) = (self.now(), 0);
         while let Some(event) = self.net.step(&mut self.stations, until) {
@@ -411,7 +411,7 @@ impl Network {
         self.net.advance(until);
     }
 
-    /// Runs until the condition holds; panics if it does not within this time.
+    /// Runs until the condition holds and returns the elapsed time; panics if it does not hold within `most`.
     pub(crate) fn run_for(&mut self, most: Span, until: impl Fn(&Self) -> bool) -> Span {
         let start = self.now();
         while !until(self) {
@@ -421,7 +421,7 @@ impl Network {
         self.now().since(start)
     }
 
-    /// The state of all nodes, for messages of failed assertions.
+    /// Returns the state of all nodes, for messages of failed assertions.
     pub(crate) fn state(&self) -> String {
         let hosts = self.stations.0.iter().enumerate().map(|(number, station)| {
             let received = station.received.iter();
@@ -447,7 +447,7 @@ impl Network {
         self.stations.0[host as usize].events.iter().any(|(_, event)| *event == finished)
     }
 
-    /// Bytes that a host's link has carried upwards.
+    /// Returns the number of bytes that a host's link has carried upwards.
     pub(crate) fn sent_by(&mut self, host: u32) -> u64 {
         self.net.link_stats(&mut self.stations)[host as usize].bytes
     }

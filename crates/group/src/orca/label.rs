@@ -1,7 +1,7 @@
-//! Labels: their fields in a fabric, the widths of these, and the places of hosts.
+//! Labels: their fields, the widths of the fields in a fabric, and the places of hosts.
 //!
-//! The fields are those of the evaluation's Fig. 4, most significant first. The figure prints "aggregate upstream" a second
-//! time before "aggregate downstream"; a tree needs only one such field (`docs/sources.md#orca-labels`).
+//! The fields are those of the evaluation's Fig. 4, most significant first. The figure prints "aggregate upstream" a
+//! second time before "aggregate downstream"; a tree needs only one such field (`docs/sources.md#orca-labels`).
 //!
 //! ```text
 //! pilot label:  ToR up (port) | aggregate up (port) | core down (pods) | aggregate down (racks of a pod)
@@ -9,11 +9,11 @@
 //! ```
 //!
 //! The sender sets the pilot label, which the active agent of a receiving rack replaces by the rack label (evaluation,
-//! section IV.B). The packet's kind tells which one it has. "Up" fields are port numbers, one of equal paths; "down" fields
-//! have a bit for each port. The paper's testbed has a bitmap of 8 bits for each hop; here widths follow from the topology,
-//! as in the PEEL authors' model of Orca. The field for aggregates applies to all pods, so that a rack without receivers may
-//! get a copy, which its agent drops. A leaf-spine fabric is one pod without core switches. Where no switch forwards by pilot
-//! labels, they still name racks.
+//! section IV.B). The packet's kind determines which label it carries. An "up" field is a port number that selects one
+//! of several equal paths; a "down" field has a bit for each port. The paper's testbed has a bitmap of 8 bits for each
+//! hop; here widths follow from the topology, as in the PEEL authors' model of Orca. The field for aggregates applies
+//! to all pods, so a rack without receivers may get a copy, which its agent drops. A leaf-spine fabric is one pod
+//! without core switches. Where no switch forwards by pilot labels, they still name racks.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Port};
@@ -21,13 +21,13 @@ use rackweave_switch::config::Topology;
 use rackweave_switch::fabric::Fabric;
 use rackweave_wire::orca::{Label, Place};
 
-/// Why a fabric has no labels.
+/// Why a fabric cannot have labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
     /// A field would have more bits than the ports to which a switch can replicate a packet.
     #[error("{what} would need {ports} bits of a label; at most 64 are possible")]
     TooManyPorts {
-        /// What the bits stand for.
+        /// What the bits represent, such as the hosts of a rack.
         what: &'static str,
         /// The number of bits.
         ports: u32,
@@ -49,16 +49,16 @@ pub enum LabelError {
 /// A bit field of a label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Field {
-    /// The position of its lowest bit.
+    /// The position of the field's lowest bit in the label.
     pub shift: u8,
-    /// Its width in bits; 0 where there is only one choice.
+    /// The width in bits; 0 where there is only one choice.
     pub width: u8,
 }
 
 /// How racks are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// Not at all: there is one switch, or the fabric is unknown.
+    /// The racks are not connected: there is one switch, or the fabric is unknown.
     Isolated,
     /// Two racks, connected by one link.
     Pair { left: u32 },
@@ -74,7 +74,7 @@ pub struct Layout {
     hosts_per_rack: u32,
     racks_per_pod: u32,
     pods: u32,
-    /// The number of uplinks of a ToR, and of an aggregate.
+    /// The number of uplinks of a ToR, then of an aggregate.
     tor_ups: u32,
     aggregate_ups: u32,
     up_leaf: Field,
@@ -83,13 +83,13 @@ pub struct Layout {
     agg_down: Field,
 }
 
-/// The number of bits of a port number below `ports`.
+/// Returns the number of bits of a port number below `ports`.
 const fn bits_of(ports: u32) -> u32 {
     if ports < 2 { 0 } else { 32 - (ports - 1).leading_zeros() }
 }
 
 impl Field {
-    /// The value of this field in a label.
+    /// Returns the value of this field in a label.
     #[must_use]
     pub const fn get(self, label: Label) -> u64 {
         if self.width == 0 { 0 } else { (label.0 >> self.shift) as u64 & self.mask() }
@@ -105,11 +105,11 @@ impl Field {
 }
 
 impl Layout {
-    /// The layout for a fabric.
+    /// Returns the layout for a fabric.
     ///
     /// # Errors
-    /// [`LabelError`] with more than 64 hosts in a rack, racks in a pod (leaves of a leaf-spine fabric) or pods, or if the
-    /// pilot label needs more than 128 bits.
+    /// [`LabelError`] with more than 64 hosts in a rack, 64 racks in a pod (leaves of a leaf-spine fabric) or 64 pods,
+    /// or if the pilot label needs more than 128 bits.
     pub fn new(fabric: &Fabric) -> Result<Self, LabelError> {
         match fabric.config().topology {
             Topology::SingleSwitch { hosts, .. } => {
@@ -134,8 +134,8 @@ impl Layout {
         }
     }
 
-    /// The layout for one rack without uplinks, or for an unknown fabric, where each 64 hosts count as a rack. With more than 64
-    /// hosts its labels serve relaying hosts; no switch can forward by them.
+    /// Returns the layout for one rack without uplinks, or for an unknown fabric, where each 64 hosts count as a rack.
+    /// With more than 64 hosts its labels only serve relaying hosts; no switch can forward by them.
     #[must_use]
     pub const fn flat(hosts: u32) -> Self {
         let none = Field { shift: 0, width: 0 };
@@ -156,11 +156,11 @@ impl Layout {
         }
     }
 
-    /// The layout for pods of racks of hosts, with `tor_ups` aggregates or spines in each pod, each of these with
-    /// `aggregate_ups` uplinks to cores. A single pod needs no cores.
+    /// Returns the layout for pods of racks of hosts, with `tor_ups` aggregates or spines in each pod, each of these
+    /// with `aggregate_ups` uplinks to cores. A single pod needs no cores.
     ///
     /// # Errors
-    /// The same as of [`Layout::new`].
+    /// The same as for [`Layout::new`].
     pub fn tree(
         pods: u32,
         racks_per_pod: u32,
@@ -221,7 +221,7 @@ impl Layout {
         })
     }
 
-    /// The place of a host.
+    /// Returns the rack and port of a host.
     #[must_use]
     pub const fn place(&self, host: HostId) -> Place {
         let HostId(host) = host;
@@ -240,7 +240,7 @@ impl Layout {
         }
     }
 
-    /// The host at a place, if there is one.
+    /// Returns the host at a place, if there is one.
     #[must_use]
     pub fn host(&self, place: Place) -> Option<HostId> {
         let (rack, port) = (u32::from(place.rack), u32::from(place.port));
@@ -256,20 +256,20 @@ impl Layout {
         (host < self.hosts).then_some(HostId(host))
     }
 
-    /// The number of hosts.
+    /// Returns the number of hosts.
     #[must_use]
     pub const fn hosts(&self) -> u32 {
         self.hosts
     }
 
-    /// The number of racks.
+    /// Returns the number of racks.
     #[must_use]
     pub const fn racks(&self) -> u16 {
         let racks = self.pods * self.racks_per_pod;
         if racks > u16::MAX as u32 { u16::MAX } else { racks as u16 }
     }
 
-    /// The number of hosts in a rack.
+    /// Returns the number of hosts in a rack.
     #[must_use]
     pub fn hosts_of(&self, rack: u16) -> u32 {
         match self.shape {
@@ -282,51 +282,52 @@ impl Layout {
         }
     }
 
-    /// The number of uplinks of a ToR.
+    /// Returns the number of uplinks of a ToR.
     #[must_use]
     pub const fn uplinks(&self) -> u16 {
         self.tor_ups as u16
     }
 
-    /// Whether a packet with a pilot label can come back to its sender's own rack. If not, the sender sends its rack a separate
-    /// copy.
+    /// Returns whether a packet with a pilot label can come back to its sender's own rack. If not, the sender sends its
+    /// rack a separate copy.
     #[must_use]
     pub const fn reaches_own_rack(&self) -> bool {
         matches!(self.shape, Shape::Tree)
     }
 
-    /// Whether pilot labels can lead to other racks.
+    /// Returns whether pilot labels can lead to other racks.
     #[must_use]
     pub const fn reaches_other_racks(&self) -> bool {
         !matches!(self.shape, Shape::Isolated)
     }
 
-    /// The pilot label's field for the ToR's uplink, numbered from 0.
+    /// Returns the pilot label's field for the ToR's uplink, numbered from 0.
     #[must_use]
     pub const fn up_leaf(&self) -> Field {
         self.up_leaf
     }
 
-    /// The pilot label's field for the aggregate's uplink, numbered from 0.
+    /// Returns the pilot label's field for the aggregate's uplink, numbered from 0.
     #[must_use]
     pub const fn up_spine(&self) -> Field {
         self.up_spine
     }
 
-    /// The pilot label's field with a bit for each pod. No bit stands for the sender's pod only.
+    /// Returns the pilot label's field with a bit for each pod. Without any bit the label applies to the sender's pod
+    /// only.
     #[must_use]
     pub const fn core_down(&self) -> Field {
         self.core_down
     }
 
-    /// The pilot label's field with a bit for each rack of a pod.
+    /// Returns the pilot label's field with a bit for each rack of a pod.
     #[must_use]
     pub const fn agg_down(&self) -> Field {
         self.agg_down
     }
 
-    /// The pilot label from a host to these racks. `salt` selects one of the equal paths up. Racks that the fabric does not have
-    /// are ignored.
+    /// Returns the pilot label from a host to these racks. `salt` selects one of the equal paths up. Racks that the
+    /// fabric does not have are ignored.
     #[must_use]
     pub fn pilot(&self, from: HostId, racks: impl Iterator<Item = u16>, salt: u32) -> Label {
         let (mut pods, mut leaves) = (0_u64, 0_u64);
@@ -352,7 +353,7 @@ impl Layout {
         )
     }
 
-    /// The racks to which a pilot label from this host leads, with those that have no receivers.
+    /// Returns the racks to which a pilot label from this host leads, including those that have no receivers.
     pub fn racks_of(&self, from: HostId, pilot: Label) -> impl Iterator<Item = u16> + use<> {
         let own = u32::from(self.place(from).rack) / self.racks_per_pod.max(1);
         let (pods, leaves) = (self.core_down.get(pilot), self.agg_down.get(pilot));
@@ -365,7 +366,7 @@ impl Layout {
         (0..u32::from(self.racks())).filter(led).map(|rack| rack as u16)
     }
 
-    /// The distance of a rack from a host: 0 for its own, 1 within its pod, 2 for others.
+    /// Returns the distance of a rack from a host: 0 for its own rack, 1 within its pod, 2 for others.
     #[must_use]
     pub fn distance(&self, from: HostId, rack: u16) -> u8 {
         let own = self.place(from).rack;
@@ -377,8 +378,8 @@ impl Layout {
         }
     }
 
-    /// Divides a pilot label of the first of these hosts, which are the ports of one sender: the label for each port names
-    /// only the racks to which no other port is nearer, and is `Label(0)` without any.
+    /// Divides a pilot label of the first of these hosts, which are the ports of one sender. The label for each port
+    /// names only the racks to which no other port is nearer, and is `Label(0)` without any.
     #[must_use]
     pub fn split(&self, ports: &[HostId], pilot: Label, salt: u32) -> Vec<Label> {
         let Some(first) = ports.first() else { return Vec::new() };
@@ -391,26 +392,26 @@ impl Layout {
         ports.iter().zip(racks).map(label).collect()
     }
 
-    /// The rack label for these ports.
+    /// Returns the rack label for these ports.
     #[must_use]
     pub fn rack_label(&self, ports: u64) -> Label {
         Label(u128::from(ports))
     }
 
-    /// The ports of a rack label.
+    /// Returns the ports of a rack label.
     #[must_use]
     pub const fn ports(&self, label: Label) -> u64 {
         label.0 as u64
     }
 
-    /// The port of the uplink that a pilot label names at a ToR with `hosts` hosts.
+    /// Returns the port of the uplink that a pilot label names at a ToR with `hosts` hosts.
     #[must_use]
     pub(crate) fn uplink(&self, label: Label, hosts: u16) -> Port {
         let ways = u64::from(self.tor_ups.max(1));
         Port(hosts + (self.up_leaf.get(label) % ways) as u16)
     }
 
-    /// The width of the longest rack label in bits.
+    /// Returns the width of the longest rack label in bits.
     #[must_use]
     pub fn rack_bits(&self) -> u32 {
         match self.shape {
@@ -419,22 +420,22 @@ impl Layout {
         }
     }
 
-    /// The width of a pilot label in bits.
+    /// Returns the width of a pilot label in bits.
     #[must_use]
     pub fn pilot_bits(&self) -> u32 {
         let fields = [self.up_leaf, self.up_spine, self.core_down, self.agg_down];
         fields.iter().map(|field| u32::from(field.width)).sum()
     }
 
-    /// The size of a label in a packet, in words of 32 bits: 1 to 4.
+    /// Returns the size of a label in a packet, in words of 32 bits: 1 to 4.
     #[must_use]
     pub fn words(&self) -> u8 {
         self.rack_bits().max(self.pilot_bits()).div_ceil(32).clamp(1, 4) as u8
     }
 
-    /// The bits of a label in a packet without rounding to words, in the PEEL authors' model of Orca:
-    /// `1 + max(rack, up + up + core + aggregates + filter)`, where one bit tells the labels apart and the filter has 16 bits by
-    /// default (`docs/sources.md#orca-labels`). Our labels have no filter.
+    /// Returns the bits of a label in a packet without rounding to words, in the PEEL authors' model of Orca: `1 +
+    /// max(rack, up + up + core + aggregates + filter)`, where one bit distinguishes the two labels and the filter has
+    /// 16 bits by default (`docs/sources.md#orca-labels`). Labels here have no filter.
     #[must_use]
     pub fn model_bits(&self, filter_bits: u32) -> u32 {
         1 + self.rack_bits().max(self.pilot_bits() + filter_bits)
@@ -508,7 +509,7 @@ pub(crate) mod tests {
                 let place = layout.place(host);
                 assert_eq!(layout.host(place), Some(host), "{topology:?}");
                 per_rack[usize::from(place.rack)] += 1;
-                // The port is that of the fabric's own ToR.
+                // The expected port is that of the fabric's own ToR.
                 let leaf = fabric.links()[host.0 as usize].to;
                 let rackweave_switch::fabric::Node::Switch(leaf) = leaf else { panic!("{leaf:?}") };
                 assert_eq!(leaf, u32::from(place.rack));
@@ -545,7 +546,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_no_label_can_name_is_refused() {
+    fn fabrics_without_labels_are_refused() {
         let refused = |topology| Layout::new(&fabric(topology)).unwrap_err().to_string();
         assert!(refused(single(65)).contains("65 bits"));
         assert!(refused(leaf_spine(65, 2, 2)).contains("the racks of a pod"));
@@ -567,7 +568,7 @@ pub(crate) mod tests {
             let label = layout.pilot(from, there.iter().copied(), salt);
             let led: Vec<_> = layout.racks_of(from, label).collect();
             prop_assert!(there.iter().all(|rack| led.contains(rack)));
-            // In one pod exactly these.
+            // In one pod, the label leads to exactly these racks.
             if pods == 1 || there.len() == 1 {
                 prop_assert_eq!(&led, &there);
             }

@@ -3,8 +3,8 @@
 //! - [`label`]: the layout of labels in a fabric; [`view`], [`switch`]: how switches forward by them.
 //! - [`system`]: how switches recognise and read Orca's packets.
 //! - [`agent`] with its [`table`]: labels for the packets of a rack; [`controller`] with its [`store`]: all sessions.
-//! - [`flow`]: the reliable stream, which is ours; [`parity`]: its erasure code; [`host`]: sender, receiver and agent in one
-//!   [`Node`](rackweave_core::Node).
+//! - [`flow`]: the reliable stream, which the paper does not have; [`parity`]: its erasure code; [`host`]: sender,
+//!   receiver and agent in one [`Node`](rackweave_core::Node).
 //! - [`scale`]: the size of all this state for a million sessions.
 
 pub mod agent;

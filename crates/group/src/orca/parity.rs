@@ -1,15 +1,15 @@
-//! The erasure code of parity: a systematic code over GF(2^8), by which any missing cells of a block are computed from as many
-//! parities.
+//! The erasure code for parity: a systematic code over GF(2^8), with which any missing cells of a block are computed
+//! from the same number of parities.
 //!
 //! Parity on request follows NORM (RFC 5740), with the field of its Reed-Solomon codes (RFC 5510, section 8.1). The
-//! matrix is ours: a Cauchy matrix whose columns are scaled so that the first parity is the plain sum, which suffices for most
-//! losses. Codes by fast Fourier transforms take some milliseconds for a block of this size.
+//! matrix is our choice: a Cauchy matrix whose columns are scaled so that the first parity is the plain sum, which
+//! suffices for most losses. Codes that use fast Fourier transforms take milliseconds for a block of this size.
 //!
 //! Cells that are shorter than the payload count as padded with zeros.
 
-/// The most cells of a block.
+/// The largest number of cells in a block.
 pub const MAX_CELLS: u8 = 64;
-/// The most parities of a block.
+/// The largest number of parities of a block.
 pub const MAX_PARITIES: u8 = 32;
 
 /// The polynomial of the field, x^8 + x^4 + x^3 + x^2 + 1, without its first term.
@@ -27,7 +27,7 @@ const TABLES: ([u8; 510], [u8; 256]) = {
     (powers, logs)
 };
 
-/// The product of two field elements.
+/// Returns the product of two field elements.
 fn times(a: u8, b: u8) -> u8 {
     let (powers, logs) = &TABLES;
     match (a, b) {
@@ -36,13 +36,13 @@ fn times(a: u8, b: u8) -> u8 {
     }
 }
 
-/// The inverse of `a`, which must not be 0.
+/// Returns the inverse of `a`, which must not be 0.
 fn inverse(a: u8) -> u8 {
     let (powers, logs) = &TABLES;
     powers[255 - usize::from(logs[usize::from(a)])]
 }
 
-/// The coefficient of a cell in a parity.
+/// Returns the coefficient of a cell in a parity.
 fn factor(index: u8, cell: u8) -> u8 {
     // Rows and columns have distinct numbers, so that no difference is 0.
     let column = MAX_PARITIES + cell;
@@ -57,7 +57,7 @@ fn add_product(to: &mut [u8], from: &[u8], factor: u8) {
         }
         return;
     }
-    // Without tables, so that the compiler can vectorize it.
+    // No tables are used, so that the compiler can vectorize the loop.
     let bits: [u8; 8] = core::array::from_fn(|bit| if factor >> bit & 1 == 1 { 0xff } else { 0 });
     for (to, from) in to.iter_mut().zip(from) {
         let (mut power, mut sum) = (*from, 0);
@@ -69,8 +69,8 @@ fn add_product(to: &mut [u8], from: &[u8], factor: u8) {
     }
 }
 
-/// Adds a cell of the block to a parity, which begins as zeros. Adding it again removes it. No effect for an index beyond
-/// [`MAX_PARITIES`] or a cell beyond [`MAX_CELLS`].
+/// Adds a cell of the block to a parity, which starts as zeros. Adding the same cell twice removes it. No effect for an
+/// index beyond [`MAX_PARITIES`] or a cell beyond [`MAX_CELLS`].
 pub fn add(parity: &mut [u8], index: u8, cell: u8, bytes: &[u8]) {
     if index < MAX_PARITIES && cell < MAX_CELLS {
         add_product(parity, bytes, factor(index, cell));
@@ -85,8 +85,8 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// Begins with the missing cells, a bit for each, and with parities of equal length by their index. As many parities are
-    /// used as cells are missing; `None` if there are fewer.
+    /// Starts a computation with the missing cells, as a bit set, and with parities of equal length and their indices.
+    /// It uses as many parities as cells are missing; returns `None` if there are fewer.
     pub fn new<'a>(
         missing: u64,
         parities: impl IntoIterator<Item = (u8, &'a [u8])>,
@@ -103,7 +103,7 @@ impl Repair {
         (taken.len() == missing.len()).then_some(Self { missing, parities: taken })
     }
 
-    /// Adds a cell of the block that is present. Each of them must be added once.
+    /// Adds a cell of the block that is present. Each present cell must be added exactly once.
     pub fn add(&mut self, cell: u8, bytes: &[u8]) {
         if cell < MAX_CELLS {
             for (index, parity) in &mut self.parities {
@@ -112,7 +112,7 @@ impl Repair {
         }
     }
 
-    /// The missing cells and their bytes, padded to the length of the parities.
+    /// Returns the missing cells and their bytes, padded to the length of the parities.
     #[must_use]
     pub fn finish(mut self) -> Vec<(u8, Vec<u8>)> {
         // Gauss-Jordan elimination. No pivot is 0, since all square submatrices of a Cauchy matrix are regular.
@@ -160,7 +160,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Any cells are recovered from any parities of the same number.
+        /// Any missing cells are recovered from any parities of the same number.
         #[test]
         fn missing_cells_are_recovered(
             seed: u64,

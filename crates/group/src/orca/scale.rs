@@ -1,5 +1,5 @@
-//! The size of Orca's state: by default a million sessions on 27,648 hosts, as in the paper's simulation (NSDI '22,
-//! abstract), in the real tables.
+//! The size of Orca's state, measured in the real tables: by default for a million sessions on 27,648 hosts, as in the
+//! paper's simulation (NSDI '22, abstract).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::switch::Register;
 /// How members are placed in the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Members {
-    /// Each at a random host.
+    /// Each member is at a random host.
     Uniform,
     /// This many per rack, in random racks, as with a placement that keeps tenants together.
     PerRack(u32),
@@ -32,9 +32,9 @@ pub struct ScaleConfig {
     pub hosts_per_rack: u32,
     /// The number of sessions.
     pub sessions: u32,
-    /// The least and the greatest number of members of a session, uniform between.
+    /// The smallest and the largest number of members of a session; the number is uniform between them.
     pub members: (u32, u32),
-    /// How members are placed.
+    /// How members are placed in the fabric.
     pub placement: Members,
     /// The number of changes, alternately joins and leaves, that are carried out and counted.
     pub changes: u32,
@@ -58,59 +58,60 @@ impl Default for ScaleConfig {
     }
 }
 
-/// The result. Sizes are those of the real tables, filled.
+/// The measured sizes, which are those of the real tables when filled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleReport {
     /// The number of hosts.
     pub hosts: u32,
     /// The number of sessions.
     pub sessions: u32,
-    /// The members of all sessions together.
+    /// The number of members of all sessions together.
     pub members: u64,
-    /// The bits of a label: the longer of pilot and rack label, and a bit that tells which one it is.
+    /// The number of bits in a label: the longer of pilot and rack label, plus one bit that distinguishes the two.
     pub label_bits: u32,
-    /// The same in the PEEL authors' model of Orca, with its filter of 16 bits.
+    /// The number of bits in a label in the PEEL authors' model of Orca, with its filter of 16 bits.
     pub model_bits: u32,
-    /// The bytes of a label in our packets, which is rounded to words.
+    /// The number of bytes of a label in packets here, where it is rounded up to words of 4 bytes.
     pub label_bytes: u32,
     /// The size of the state that packets can change in each `ToR`, in bytes.
     pub tor_state_bytes: u32,
-    /// The same in each other switch.
+    /// The size of the state that packets can change in each other switch, in bytes.
     pub other_state_bytes: u32,
-    /// The entries that all `ToR`s together would need with group tables: one for each session and rack with members.
+    /// The number of entries that all `ToR`s together would need with group tables: one for each session and rack with
+    /// members.
     pub group_entries: u64,
     /// The size of the controller's store in bytes.
     pub controller_bytes: u64,
-    /// The sessions in the table of an agent, on average and at most.
+    /// The number of sessions in the table of an agent: the mean, and the largest.
     pub agent_sessions: (f64, u32),
-    /// The size of the fullest agent's table in bytes.
+    /// The size of the largest agent table in bytes.
     pub agent_bytes: u64,
-    /// Racks without members that a packet reaches because its pilot label names them, per rack with members, over the first
-    /// [`SAMPLED`] sessions.
+    /// The number of racks without members that a packet reaches because its pilot label names them, per rack with
+    /// members, over the first [`SAMPLED`] sessions.
     pub redundant_copies: f64,
     /// The number of changes that were carried out.
     pub changes: u64,
-    /// `Sync` packets that the controller sent per change. The `ToR` replicates each to its agents.
+    /// The number of `Sync` packets that the controller sent per change. The `ToR` replicates each to its agents.
     pub syncs_per_change: f64,
-    /// Confirmations received per change.
+    /// The number of confirmations received per change.
     pub confirmations_per_change: f64,
 }
 
 impl ScaleReport {
-    /// The bytes of the controller's store per session.
+    /// Returns the bytes of the controller's store per session.
     #[must_use]
     pub fn controller_bytes_per_session(&self) -> f64 {
         self.controller_bytes as f64 / f64::from(self.sessions.max(1))
     }
 
-    /// The bytes of the fullest agent's table per session.
+    /// Returns the bytes of the largest agent table per session in it.
     #[must_use]
     pub fn agent_bytes_per_session(&self) -> f64 {
         self.agent_bytes as f64 / f64::from(self.agent_sessions.1.max(1))
     }
 }
 
-/// The number of sessions of which redundant copies are counted.
+/// The number of sessions whose redundant copies are counted.
 pub const SAMPLED: u32 = 10_000;
 
 /// Builds the state and measures it. The result depends on the settings only.
@@ -172,12 +173,12 @@ pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
     })
 }
 
-/// The number of the n-th session: scattered as random numbers are, but all distinct.
+/// Returns the number of the n-th session. The numbers are scattered like random ones, but distinct.
 const fn session(number: u32) -> Session {
     Session(number.wrapping_mul(0x9e37_79b1))
 }
 
-/// Draws a session's members: racks in order, with ports.
+/// Draws a session's members: racks in order, each with its ports.
 fn draw(config: &ScaleConfig, layout: &Layout, rng: &mut Rng) -> Vec<(u16, u64)> {
     let (fewest, most) = config.members;
     let size = fewest + rng.below(u64::from(most.saturating_sub(fewest)) + 1) as u32;
@@ -202,13 +203,13 @@ fn draw(config: &ScaleConfig, layout: &Layout, rng: &mut Rng) -> Vec<(u16, u64)>
     racks.into_iter().collect()
 }
 
-/// The size of the table of an agent in this rack that holds all labels of the rack.
+/// Returns the size of the table of an agent in this rack that holds all labels of the rack.
 fn table_bytes(layout: &Layout, controller: &Controller, rack: u16) -> u64 {
     let place = Place { rack, port: 0 };
     let mut agent = Agent::new(place, u32::MAX, Span::from_ms(1), None);
     let store = controller.store();
     for slot in 0..store.slots() {
-        let Some((session, _)) = store.at(slot) else { continue };
+        let Some((session, _)) = store.slot(slot) else { continue };
         let ports = store.ports(session, rack);
         if ports != 0 {
             let _ = agent.handle_sync(session, layout.ports(Label(u128::from(ports))), 1);
@@ -217,7 +218,7 @@ fn table_bytes(layout: &Layout, controller: &Controller, rack: u16) -> u64 {
     agent.table().bytes() as u64
 }
 
-/// Carries out joins and leaves, which all agents of their racks confirm, and returns the counts.
+/// Performs joins and leaves, which all agents of their racks confirm, and returns the counts.
 fn change(
     config: &ScaleConfig,
     layout: &Layout,
@@ -242,7 +243,7 @@ fn change(
         let rack = layout.place(host).rack;
         let agents = || (0..64).filter_map(move |port| layout.host(Place { rack, port }));
         if alive.insert(rack) {
-            // They count as holding all labels, so that no resync is counted.
+            // The agents count as holding all labels, so that no resync is counted.
             for agent in agents() {
                 controller.assume_live(now, agent);
             }

@@ -10,56 +10,56 @@ struct Stored {
     session: Session,
     sender: HostId,
     change: u32,
-    heard_ms: u32,
-    /// For each rack with members, in order: the rack (2 bytes), the number of members (1 byte), and their ports, a byte each or
-    /// from [`BITMAP_FROM`] members on a bitmap of 8 bytes.
+    mentioned_ms: u32,
+    /// For each rack with members, in order: the rack (2 bytes), the number of members (1 byte), and their ports, as
+    /// one byte each or, from [`BITMAP_FROM`] members on, as a bitmap of 8 bytes.
     members: Box<[u8]>,
 }
 
-/// From this number of members of a rack on their ports are stored as a bitmap.
+/// The number of members of a rack from which their ports are stored as a bitmap.
 const BITMAP_FROM: u32 = 8;
 
 /// A session in the store, without its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The sender of the session.
+    /// The host that sends the session.
     pub sender: HostId,
     /// The number of the last change of members.
     pub change: u32,
-    /// When the sender last mentioned the session, in milliseconds that wrap around.
-    pub heard_ms: u32,
+    /// The time at which the sender last mentioned the session, in milliseconds modulo 2^32.
+    pub mentioned_ms: u32,
 }
 
 impl Stored {
     const fn known(&self) -> Known {
-        Known { sender: self.sender, change: self.change, heard_ms: self.heard_ms }
+        Known { sender: self.sender, change: self.change, mentioned_ms: self.mentioned_ms }
     }
 }
 
-/// All sessions with their members.
+/// A table of all sessions with their members.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     slots: Vec<Option<Stored>>,
     free: Vec<u32>,
-    /// A hash index with open addressing: numbers of slots plus one, 0 where empty.
+    /// A hash index with open addressing, which holds slot numbers plus one, and 0 where it is empty.
     index: Vec<u32>,
     live: usize,
 }
 
 impl Store {
-    /// The number of sessions.
+    /// Returns the number of sessions.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.live
     }
 
-    /// Whether there are no sessions.
+    /// Returns whether there are no sessions.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// The memory of all sessions in bytes, as requested from the allocator.
+    /// Returns the memory of all sessions in bytes, as requested from the allocator.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let members: usize = self.slots.iter().flatten().map(|stored| stored.members.len()).sum();
@@ -69,14 +69,14 @@ impl Store {
             + members
     }
 
-    /// The session with this number.
+    /// Returns the session with this number.
     #[must_use]
     pub fn get(&self, session: Session) -> Option<Known> {
         let stored = self.stored(session)?;
         Some(stored.known())
     }
 
-    /// Adds a session without members. False if the number is taken.
+    /// Adds a session without members. Returns false if the number is taken.
     pub fn create(&mut self, session: Session, sender: HostId) -> bool {
         if self.find(session).is_ok() {
             return false;
@@ -84,7 +84,8 @@ impl Store {
         if (self.live + 1) * 8 > self.index.len() * 7 {
             self.grow();
         }
-        let stored = Stored { session, sender, change: 0, heard_ms: 0, members: Box::default() };
+        let stored =
+            Stored { session, sender, change: 0, mentioned_ms: 0, members: Box::default() };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = Some(stored);
@@ -109,10 +110,10 @@ impl Store {
         }
     }
 
-    /// Sets when the sender last mentioned the session.
-    pub fn set_heard(&mut self, session: Session, heard_ms: u32) {
+    /// Sets the time at which the sender last mentioned the session.
+    pub fn set_mentioned(&mut self, session: Session, mentioned_ms: u32) {
         if let Some(stored) = self.stored_mut(session) {
-            stored.heard_ms = heard_ms;
+            stored.mentioned_ms = mentioned_ms;
         }
     }
 
@@ -124,7 +125,7 @@ impl Store {
         self.slots[slot as usize] = None;
         self.free.push(slot);
         self.live -= 1;
-        // Entries behind the hole move up unless that takes them before their home (deletion by backward shift).
+        // Entries behind the hole move up unless that takes them before their home slot (deletion by backward shift).
         let slots = self.index.len();
         let (mut hole, mut next) = (at, (at + 1) % slots);
         while let Some(number) = self.index[next].checked_sub(1) {
@@ -141,13 +142,13 @@ impl Store {
         racks
     }
 
-    /// The racks with members of a session, and the ports of these members.
+    /// Returns the racks with members of a session, each with the ports of these members.
     pub fn members(&self, session: Session) -> impl Iterator<Item = (u16, u64)> + '_ {
         let packed = self.stored(session).map_or(&[][..], |stored| &stored.members);
         Members(packed)
     }
 
-    /// The ports of a session's members in a rack.
+    /// Returns the ports of a session's members in a rack.
     #[must_use]
     pub fn ports(&self, session: Session, rack: u16) -> u64 {
         self.members(session).find(|(r, _)| *r == rack).map_or(0, |(_, ports)| ports)
@@ -179,15 +180,16 @@ impl Store {
         stored.members = packed.into_boxed_slice();
     }
 
-    /// The number of slots, for [`Store::at`].
+    /// Returns the number of slots, for [`Store::slot`].
     #[must_use]
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// The session in a slot, if there is one. Slots are in the order of creation as long as no session is removed.
+    /// Returns the session in a slot, if there is one. Slots are in the order of creation as long as no session is
+    /// removed.
     #[must_use]
-    pub fn at(&self, slot: usize) -> Option<(Session, Known)> {
+    pub fn slot(&self, slot: usize) -> Option<(Session, Known)> {
         let stored = self.slots.get(slot)?.as_ref()?;
         Some((stored.session, stored.known()))
     }
@@ -207,7 +209,7 @@ impl Store {
         ((u128::from(hash) * self.index.len() as u128) >> 64) as usize
     }
 
-    /// The index position of a session, or the one where it would be inserted (0 in an empty index).
+    /// Returns the index position of a session, or the one where it would be inserted (0 in an empty index).
     fn find(&self, session: Session) -> Result<usize, usize> {
         let slots = self.index.len();
         if slots == 0 {
@@ -293,7 +295,7 @@ mod tests {
                 prop_assert_eq!(store.get(Session(session)).is_some(), map.contains_key(&session));
                 prop_assert_eq!(members, map.get(&session).cloned().unwrap_or_default());
             }
-            prop_assert_eq!((0..store.slots()).filter_map(|slot| store.at(slot)).count(), map.len());
+            prop_assert_eq!((0..store.slots()).filter_map(|slot| store.slot(slot)).count(), map.len());
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The switch program of Orca.
 //!
-//! A ToR replicates by rack labels, and forwards data with pilot labels up, or down to the active agent of its rack. All that it
-//! remembers is which of its hosts that is: one register, however many sessions there are. The paper divides "state and tasks
-//! of the data plane" in this way (NSDI '22, abstract); the register is the authors' `active_agent_id`
-//! (`docs/sources.md#orca-switch`). The switches above forward by the pilot label and have no state at all.
+//! A ToR replicates by rack labels, and forwards data with pilot labels up, or down to the active agent of its rack.
+//! Its whole state is one register with the port of that agent, whatever the number of sessions. The paper divides
+//! "state and tasks of the data plane" in this way (NSDI '22, abstract); the register is the authors' `active_agent_id`
+//! (`docs/sources.md#orca-switch`). The switches above forward by the pilot label and are stateless.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::label::{LabelError, Layout};
 use super::view::View;
 use crate::system::{Never, SystemProgram};
 
-/// The value for no agent in [`Register`] and in `SetActive`.
+/// The value for "no agent" in [`Register`] and in `SetActive`.
 pub const NO_AGENT: u8 = 255;
 
 /// The whole state of a ToR.
@@ -36,7 +36,7 @@ impl Default for Register {
     }
 }
 
-/// The role of a switch in the fabric. Down ports are numbered before up ports.
+/// The role of a switch in the fabric. Down ports have lower numbers than up ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Tor {
@@ -55,14 +55,14 @@ pub struct Program {
     role: Role,
     downs: u16,
     ups: u16,
-    /// The controller's host, if it is configured. Then control packets from other hosts are dropped.
+    /// The controller's host; if set, control packets from other hosts are dropped.
     controller: Option<HostId>,
-    /// Packets for the active agent of a rack that had none.
+    /// The number of packets for the active agent of a rack that had none.
     no_agent: u64,
 }
 
 impl Program {
-    /// The program of a switch of this fabric, from which the layout was made.
+    /// Returns the program of a switch of this fabric, from which the layout was made.
     ///
     /// # Errors
     /// [`LabelError`] if there is no such switch, or if it has more ports than a packet can be replicated to.
@@ -97,14 +97,14 @@ impl Program {
         Ok(Self { layout, role, downs, ups, controller: None, no_agent: 0 })
     }
 
-    /// Accepts control packets of the controller from this host only.
+    /// Accepts control packets of the controller only from this host.
     #[must_use]
     pub const fn with_controller(mut self, controller: HostId) -> Self {
         self.controller = Some(controller);
         self
     }
 
-    /// The state of a ToR; `None` for other switches, which have none.
+    /// Returns the state of a ToR; `None` for other switches, which have none.
     #[must_use]
     pub const fn register(&self) -> Option<Register> {
         match self.role {
@@ -113,7 +113,7 @@ impl Program {
         }
     }
 
-    /// The size of the state that packets can change and that decides about others, in bytes.
+    /// Returns the size in bytes of the state that packets can change and that influences other packets.
     #[must_use]
     pub const fn state_bytes(&self) -> usize {
         match self.role {
@@ -130,13 +130,13 @@ impl Program {
         port.0 < self.downs
     }
 
-    /// The verdict on a packet that arrived at `port` with these addresses and this view of its header.
+    /// Returns the verdict on a packet that arrived at `port` with these addresses and this view of its header.
     #[must_use]
     pub fn decide(&mut self, port: Port, src: HostId, dst: HostId, view: View) -> Verdict {
         match view {
             View::Data { labelled: Labelled::Host, .. } if dst == TO_GROUP => self.flood(port),
             View::Control | View::Data { labelled: Labelled::Host, .. } => Verdict::Route,
-            // Relays send labelled data to single hosts.
+            // Relays send labelled data to individual hosts.
             View::Data { .. } if dst != TO_GROUP => Verdict::Route,
             _ => match self.role {
                 Role::Tor { rack, active } => self.decide_at_tor(rack, active, port, src, view),
@@ -184,7 +184,7 @@ impl Program {
                     DROP
                 }
             }
-            // A ping must come from the port that it names.
+            // A ping must arrive at the port that it names.
             View::Ping { place }
                 if below && (place.rack, u16::from(place.port)) != (mine, port.0) =>
             {
@@ -205,7 +205,7 @@ impl Program {
         let (pods, racks) = (layout.core_down().get(label), layout.agg_down().get(label));
         match self.role {
             Role::Core => replicate(pods & self.all_down()),
-            // With other pods in the label the packet goes up, and the core sends it down into this pod too.
+            // With other pods in the label, the packet goes up, and the core sends a copy down into this pod too.
             _ if self.is_from_below(port) && pods != 0 && self.ups > 0 => {
                 let uplink = layout.up_spine().get(label) % u64::from(self.ups);
                 Verdict::Forward(Port(self.downs + uplink as u16))
@@ -222,14 +222,14 @@ impl Program {
         Verdict::Forward(Port(u16::from(active.agent)))
     }
 
-    /// IP multicast: a copy to all hosts, by way of the first uplink.
+    /// Handles IP multicast: sends a copy to all hosts, through the first uplink.
     fn flood(&self, port: Port) -> Verdict {
         let down = self.all_down() & !bit(port);
         let up = if self.ups > 0 && self.is_from_below(port) { bit(Port(self.downs)) } else { 0 };
         replicate(down | up)
     }
 
-    /// Whether a packet comes from the controller, as far as its source address and its port tell.
+    /// Returns whether a packet comes from the controller, as far as its source address and its port can show.
     fn is_from_controller(&self, port: Port, src: HostId) -> bool {
         let Some(controller) = self.controller else { return true };
         let Role::Tor { rack, .. } = self.role else { return false };
@@ -274,12 +274,12 @@ const fn replicate(ports: u64) -> Verdict {
     if ports == 0 { DROP } else { Verdict::Replicate(PortSet::from_bits(ports)) }
 }
 
-/// Whether serial number `a` is newer than `b`, where numbers wrap around (RFC 1982, section 3.2).
+/// Returns whether serial number `a` is newer than `b`, where numbers wrap around (RFC 1982, section 3.2).
 pub(crate) const fn is_newer(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }
 
-// The size that the documentation and `scale` state for a ToR's state.
+// The documentation and `scale` state this size for a ToR's state.
 const _: () = assert!(size_of::<Register>() == 8);
 
 #[cfg(test)]
@@ -353,7 +353,7 @@ mod tests {
             .take(2)
             .map(|program| program.with_controller(CONTROLLER))
             .collect();
-        // Its own rack: only from its port. Another one: only from above.
+        // The controller's packets are accepted in its own rack only from its port, and in others only from above.
         for (tor, right, wrong) in [(0, 0, [1, 4]), (1, 4, [0, 3])] {
             for port in wrong {
                 assert_eq!(set_active(&mut tors[tor], port, tor as u16, 1, 1), DROP);
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(tor.decide(Port(5), HostId(6), HostId(0), ping(0, 2)), Verdict::Route);
     }
 
-    /// Follows a packet through the fabric; returns the hosts that got it (agents are at port 0).
+    /// Follows a packet through the fabric and returns the hosts that get it. The agents are at port 0.
     fn spread(
         fabric: &Fabric,
         programs: &mut [Program],

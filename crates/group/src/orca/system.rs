@@ -1,4 +1,4 @@
-//! Orca as a [`System`]: what switches need in order to run its programs.
+//! Orca as a [`System`]: the interface through which switches run its programs.
 
 use std::sync::Arc;
 
@@ -14,25 +14,26 @@ use crate::system::{Never, Outgoing, Parsed, Protocol, System, SystemError};
 /// Orca in the switches of a fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orca {
-    /// The controller's host: ToRs take orders from no other. `None`: they believe any packet that claims to come from the
-    /// controller.
+    /// The controller's host. ToRs accept control packets only from it. If `None`, they accept any packet that claims
+    /// to come from the controller.
     pub controller: Option<HostId>,
-    /// The key that all members share, if they have one: without it ToRs obey no order of the controller.
+    /// The key that all members share, if there is one. With a key, ToRs ignore control packets that are not
+    /// authenticated by it.
     pub key: Option<Key>,
 }
 
-/// Why Orca is impossible on a fabric.
+/// Why Orca cannot run on a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrcaError {
-    /// No label fits the fabric.
+    /// The fabric cannot have labels.
     #[error(transparent)]
     Label(#[from] LabelError),
-    /// The controller is at no host of the fabric.
+    /// The configured controller is not a host of the fabric.
     #[error("the controller's host {number} does not exist: the fabric has {hosts} hosts")]
     NoController {
-        /// The controller's host, as configured.
+        /// The number of the controller's host, as configured.
         number: u32,
-        /// The number of hosts.
+        /// The number of hosts of the fabric.
         hosts: u32,
     },
 }
@@ -77,7 +78,7 @@ impl System for Orca {
     fn parse(&self, _kind: u8, bytes: &[u8]) -> Option<Parsed<View>> {
         let orca::Glance { header, verified, .. } = orca::glance(bytes, self.key.as_ref()).ok()?;
         let view = match View::of(&header) {
-            // Orders that are not verified are forwarded and not obeyed.
+            // Control packets that are not verified are forwarded and have no effect.
             View::SetActive { .. } | View::Sync { .. } | View::Ping { .. } if !verified => {
                 View::Control
             }

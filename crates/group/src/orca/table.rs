@@ -8,7 +8,7 @@ use rackweave_wire::orca::Session;
 
 use super::switch::is_newer;
 
-/// A session's rack label.
+/// The rack label of one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The ports of its receivers, 0 without any.
@@ -22,11 +22,11 @@ struct Slot {
     session: u32,
     version: u32,
     ports: u64,
-    /// Whether the slot is in use. It has a field of its own because every number may be a session's.
+    /// Whether the slot is in use. This is a separate field because every number is a valid session number.
     used: bool,
 }
 
-/// Slots as separate arrays, so that no memory is lost to alignment.
+/// The slots, as separate arrays so that no memory is lost to alignment.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     sessions: Vec<u32>,
@@ -38,11 +38,11 @@ struct Slots {
 /// The result of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Updated {
-    /// The table holds it.
+    /// The table holds the new label.
     Held,
-    /// The table holds a later version.
+    /// The table holds a later version, and is unchanged.
     Old,
-    /// The table is full, and holds no label of the session.
+    /// The table is full and holds no label of the session.
     Full,
 }
 
@@ -50,7 +50,7 @@ pub enum Updated {
 #[derive(Clone, Debug, Default)]
 pub struct SessionTable {
     slots: Slots,
-    /// Slots in use, with those of sessions that have no receivers any more.
+    /// The number of slots in use, including those of sessions that no longer have receivers.
     used: usize,
     live: usize,
     limit: usize,
@@ -60,25 +60,25 @@ pub struct SessionTable {
 const MAX_LOAD_64: usize = 54;
 
 impl SessionTable {
-    /// An empty table for up to `limit` sessions.
+    /// Returns an empty table for up to `limit` sessions.
     #[must_use]
     pub fn new(limit: u32) -> Self {
         Self { limit: limit as usize, ..Self::default() }
     }
 
-    /// The number of sessions with receivers.
+    /// Returns the number of sessions with receivers.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.live
     }
 
-    /// Whether there are no sessions with receivers.
+    /// Returns whether there are no sessions with receivers.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// The memory of the table in bytes.
+    /// Returns the memory of the table in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let Slots { sessions, versions, ports, used } = &self.slots;
@@ -87,20 +87,20 @@ impl SessionTable {
             + 8 * (ports.capacity() + used.capacity())
     }
 
-    /// The label of a session.
+    /// Returns the label of a session.
     #[must_use]
     pub fn get(&self, session: Session) -> Option<Entry> {
         let slot = self.slots.get(self.find(session).ok()?);
         Some(Entry { ports: slot.ports, version: slot.version })
     }
 
-    /// The ports of a session, 0 if it is unknown.
+    /// Returns the ports of a session, 0 if it is unknown.
     #[must_use]
     pub fn ports(&self, session: Session) -> u64 {
         self.get(session).map_or(0, |entry| entry.ports)
     }
 
-    /// Sets the label of a session, unless a later version is known.
+    /// Sets the label of a session, unless a later version is in the table.
     pub fn set(&mut self, session: Session, entry: Entry) -> Updated {
         let place = self.find(session);
         if let Ok(at) = place {
@@ -134,7 +134,7 @@ impl SessionTable {
         self.slots.set(at, Slot { session: session.0, version, ports, used: true });
     }
 
-    /// The slot of a session, or the one where it would be inserted (none in a table without slots).
+    /// Returns the slot of a session, or the one where it would be inserted (`None` in a table without slots).
     fn find(&self, session: Session) -> Result<usize, Option<usize>> {
         let slots = self.slots.len();
         if slots == 0 {
@@ -155,8 +155,8 @@ impl SessionTable {
         Err(None)
     }
 
-    /// Grows by a quarter, and removes sessions without receivers. Old `Sync` packets of these sessions, against which their
-    /// versions guarded, are no longer in flight by then.
+    /// Grows by a quarter, and removes sessions without receivers. Their versions guard against old `Sync` packets,
+    /// which are no longer in flight by then.
     fn grow(&mut self) {
         let slots = (self.live + self.live / 4 + 16) * 64 / MAX_LOAD_64;
         let old = std::mem::replace(&mut self.slots, Slots::with(slots));
@@ -221,13 +221,13 @@ mod tests {
             let mut map = BTreeMap::new();
             let mut version = u32::MAX - 200;
             for (session, ports, late) in changes {
-                // Most updates come in order, some are older.
+                // Most updates arrive in order, some are older.
                 version = version.wrapping_add(1);
                 let entry = Entry { ports, version: version.wrapping_sub(if late > 4 { 50 } else { 0 }) };
                 let old = map.get(&session).is_some_and(|known: &Entry| is_newer(known.version, entry.version));
                 let updated = table.set(Session(session), entry);
                 if old {
-                    // Unless it was forgotten for want of room.
+                    // The entry may be missing only if it was evicted for lack of room.
                     if table.get(Session(session)) != Some(entry) {
                         continue;
                     }

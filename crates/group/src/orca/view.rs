@@ -1,4 +1,4 @@
-//! The view of a packet that switch programs get.
+//! The view of a packet on which switch programs decide.
 
 use rackweave_wire::orca::{Body, Control, Data, Header, Label, Labelled, Place, TO_AGENT};
 
@@ -9,30 +9,30 @@ use crate::system::Visible;
 pub enum View {
     /// Data of a session.
     Data {
-        /// The kind of the label.
+        /// The kind of label in the packet.
         labelled: Labelled,
-        /// The label.
+        /// The label itself, as in the header.
         label: Label,
     },
     /// A control packet for the active agent of its sender's rack.
     ToAgent,
-    /// The controller sets the active agent of a rack.
+    /// A command of the controller that sets the active agent of a rack.
     SetActive {
-        /// The rack.
+        /// The number of the rack.
         rack: u16,
-        /// The agent's port, 255 for none.
+        /// The agent's port, or 255 for none.
         agent: u8,
-        /// Increases with each change.
+        /// The epoch, which increases with each change.
         epoch: u32,
     },
-    /// The controller sends a rack label to all agents of a rack.
+    /// A rack label from the controller for all agents of a rack.
     Sync {
-        /// The rack.
+        /// The number of the rack.
         rack: u16,
     },
-    /// The heartbeat of an agent.
+    /// A ping from an agent to the controller.
     Ping {
-        /// The agent's place.
+        /// The agent's rack and port.
         place: Place,
     },
     /// Any other control packet, for the host to which it is addressed.
@@ -47,7 +47,7 @@ impl Visible<View> for Header {
 }
 
 impl View {
-    /// The view of a packet with this header.
+    /// Returns the view of a packet with this header.
     #[must_use]
     #[inline]
     pub const fn of(header: &Header) -> Self {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_switches_act_upon_is_seen() {
+    fn views_have_the_fields_that_switches_use() {
         assert_eq!(control(TO_AGENT, Body::End { length: 1 }), View::ToAgent);
         assert_eq!(control(HostId(2), Body::End { length: 1 }), View::Control);
         let place = Place { rack: 3, port: 4 };

@@ -1,4 +1,4 @@
-//! Programs that make packets of their own, in the simulator's network: two systems on the same switches.
+//! Two group systems on the same switches of the simulator, one of which makes packets of its own.
 
 mod sum;
 
@@ -17,7 +17,7 @@ use rackweave_wire::orca;
 
 use self::sum::{COUNTERS, Content, Got, HEADER_BYTES, Sum};
 
-/// The header of all packets of the fabric.
+/// The header of every packet in the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Typed {
     Orca(orca::Header),
@@ -55,7 +55,7 @@ impl Visible<Either<View, sum::Header>> for Typed {
     }
 }
 
-/// IP's and UDP's headers, and the system's.
+/// The bytes of the IP, UDP and system headers.
 const FRONT_BYTES: u32 = 28 + HEADER_BYTES as u32;
 
 impl Makeable<Either<Never, sum::Header>> for Typed {
@@ -67,7 +67,7 @@ impl Makeable<Either<Never, sum::Header>> for Typed {
     }
 }
 
-/// The header where only this system runs.
+/// The header in a fabric that runs only this system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Single(sum::Header, Option<PayloadId>);
 
@@ -157,7 +157,7 @@ fn a_packet_without_room_for_its_payload_is_dropped_and_counted() {
     let system = Sum { workers: 1, ..sum::system() };
     let program = system.programs(&sum::fabric()).unwrap().swap_remove(0);
     let mut program = Simulated::<_, Single>::new(program);
-    // The vector takes the only place.
+    // The vector takes the only slot.
     let mut payloads = Slab::new(1);
     let id = payloads.insert(&[0; 8 * sum::WORDS]).unwrap();
     let header = sum::Header { kind: sum::Kind::Add, round: 0, worker: 0 };

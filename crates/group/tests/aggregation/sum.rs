@@ -1,5 +1,6 @@
-//! A group system with aggregation in the network: a leaf switch adds up vectors that workers send to it, and sends the
-//! sum to a master. It is the example of `docs/adding-a-group-system.md`, and the same in the simulator and in frames.
+//! A group system with in-network aggregation: a leaf switch adds the vectors that workers send to it and sends the sum
+//! to a master. It is the example of `docs/adding-a-group-system.md`, and runs unchanged in the simulator and on
+//! frames.
 
 use rackweave_core::{
     Destination, DropReason, Header as AnyHeader, HostId, Packet, PayloadStore, Port, Rate, Span,
@@ -17,15 +18,15 @@ const MAGIC: u8 = 0xad;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A worker's vector, for the switch.
+    /// A worker's vector, addressed to the switch.
     Add,
-    /// The switch has it.
+    /// The switch's acknowledgement of a vector.
     Ack,
-    /// The sum of all workers' vectors, for the master.
+    /// The sum of all workers' vectors, addressed to the master.
     Sum,
 }
 
-/// The header of each packet; a vector of big-endian numbers follows it in `Add` and `Sum`.
+/// The header of each packet. In `Add` and `Sum` a vector of big-endian numbers follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
@@ -48,9 +49,9 @@ impl Header {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sum {
-    /// At most 64.
+    /// The number of workers, at most 64.
     pub(crate) workers: u8,
-    /// Numbers in a vector.
+    /// The number of 32-bit words in a vector.
     pub(crate) words: usize,
     pub(crate) master: HostId,
 }
@@ -88,15 +89,15 @@ impl System for Sum {
     }
 }
 
-/// The program of each switch; it adds what is addressed to its own.
+/// The program of each switch, which handles the vectors addressed to its own switch.
 #[derive(Clone, Debug)]
 pub(crate) struct Adder {
     me: HostId,
     master: HostId,
-    /// One bit for each worker.
+    /// The bit set of all workers.
     all: u64,
     round: u16,
-    /// The workers whose vectors of this round are in the sum.
+    /// The bit set of workers whose vectors of this round are in the sum.
     seen: u64,
     sum: Vec<u8>,
     ack: Option<(HostId, Header)>,
@@ -112,7 +113,7 @@ impl Adder {
         Self { me, master, all, round: 0, seen: 0, sum, ack, is_sum_due: false, duplicates: 0 }
     }
 
-    /// Adds a vector, unless it was added before.
+    /// Adds a vector unless it was added before.
     fn add(&mut self, header: Header, vector: &[u8]) -> Verdict {
         let bit = 1_u64.checked_shl(header.worker.into()).unwrap_or(0);
         let ahead = header.round.wrapping_sub(self.round) as i16;
@@ -180,9 +181,9 @@ impl SystemProgram for Adder {
     }
 }
 
-// What both worlds run: four workers in two racks, and Orca beside.
+// What both worlds run: four workers in two racks, beside Orca.
 
-/// The switch that adds: the one of rack 0, which has the hosts 0 to 2.
+/// The switch that adds: the leaf of rack 0, to which hosts 0 to 2 are attached.
 pub(crate) const LEAF: HostId = Destination::Switch(0).address();
 pub(crate) const MASTER: HostId = HostId(5);
 pub(crate) const WORKERS: [HostId; 4] = [HostId(0), HostId(1), HostId(2), HostId(4)];
@@ -219,7 +220,7 @@ pub(crate) fn fabric() -> Fabric {
     .unwrap()
 }
 
-/// A packet that a host sends or gets.
+/// The content of a packet that a host sends or receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Orca(orca::Header),
@@ -246,7 +247,7 @@ fn control(to: HostId, body: Body) -> (HostId, HostId, Content) {
     (WORKERS[0], to, Content::Orca(orca::Header::Control(control)))
 }
 
-/// What hosts send, one after the other: source, destination, content.
+/// Returns the packets that hosts send, in order: source, destination and content.
 pub(crate) fn script() -> Vec<(HostId, HostId, Content)> {
     let add = |round, worker: usize| {
         let header = Header { kind: Kind::Add, round, worker: worker as u8 };
@@ -270,7 +271,8 @@ pub(crate) fn script() -> Vec<(HostId, HostId, Content)> {
     ]
 }
 
-/// What hosts get by [`script`], by host and time. `to_agent` is the last packet for the agent.
+/// Returns the packets that hosts receive from [`script`], by host and time. `to_agent` is the last packet for the
+/// agent.
 pub(crate) fn expected() -> Vec<Got> {
     let made = |host, kind, round, worker, payload| {
         let header = Header { kind, round, worker };
@@ -302,5 +304,5 @@ pub(crate) fn expected() -> Vec<Got> {
     ]
 }
 
-/// Of the two systems' programs in all switches.
+/// The counters of both systems' programs, summed over all switches.
 pub(crate) const COUNTERS: [(&str, u64); 2] = [("duplicates", 2), ("no_agent", 1)];

@@ -1,8 +1,8 @@
-//! One-to-many in the simulator: the same application over Orca, and over what applications do without it.
+//! One-to-many transfers in the simulator: one application over Orca, over UDP sockets and over connections.
 //!
-//! - [`CastConfig`]: what is run, resolved from a scenario's `[workload.cast]`.
+//! - [`CastConfig`]: the parameters of a run, resolved from a scenario's `[workload.cast]`.
 //! - [`run()`]: a run on a [`World`](rackweave_sim::World).
-//! - [`CastSummary`]: what came of it, beside what every run has.
+//! - [`CastSummary`]: the results that only casts have.
 
 mod nodes;
 mod orca;
@@ -24,103 +24,105 @@ pub(crate) use self::orca::{fail_reason, flow_config};
 pub use self::run::{CastError, CastRun, run};
 pub use self::summary::{CastResult, CastSummary, PlaneSummary, Quantiles, ReceiverSummary};
 
-/// The files of the Orca end-to-end evaluation in their order (`docker/broadcast_files_0.txt` of its repository): 34, of
-/// which the text counts 33 rounds. Its larger workloads have each size times 2, 4, 8 and 16.
+/// The lengths in bytes of the files of the Orca end-to-end evaluation, in order (`docker/broadcast_files_0.txt` of its
+/// repository). There are 34 files, of which the text counts 33 rounds. Its larger workloads have each size times 2, 4,
+/// 8 and 16.
 pub const PAPER_FILES: [u64; 34] = [
     61_768, 3_574, 5_086, 3_573, 9_187_341, 5_219, 3_573, 9_187_341, 5_352, 3_573, 9_187_341,
     5_485, 2_918, 3_573, 9_187_341, 5_618, 3_573, 9_187_341, 5_751, 3_573, 9_187_341, 5_884, 3_573,
     3_924, 9_187_341, 6_017, 3_573, 9_187_341, 4_307, 3_573, 9_187_341, 4_953, 3_573, 9_187_341,
 ];
 
-/// Files from one host to many.
+/// The parameters of a transfer of files from one host to many.
 #[derive(Clone, Debug)]
 pub struct CastConfig {
     /// The sender's hosts: one for each of its ports.
     pub senders: Vec<HostId>,
-    /// To whom.
+    /// The hosts that receive every file.
     pub receivers: Vec<HostId>,
-    /// Lengths of the files, in their order.
+    /// The length of each file in bytes, in the order in which they are sent.
     pub files: Vec<u64>,
-    /// Each file waits for the acknowledgements of the one before.
+    /// Whether each file waits for the acknowledgements of the previous one.
     pub wait: bool,
-    /// Bytes of the buffers that the sender's processes hand over.
+    /// The size in bytes of the buffers that the sender's processes write.
     pub buffer: u64,
-    /// How many processes share the receivers.
+    /// The number of the sender's processes, which share the receivers.
     pub processes: u32,
-    /// What their work costs.
+    /// The CPU cost of writing a buffer.
     pub cost: Cost,
-    /// What carries the files.
+    /// The scheme that carries the files.
     pub scheme: Scheme,
     /// The hosts of each rack.
     pub racks: Vec<Range<u32>>,
-    /// Hosts that crash.
+    /// The hosts that crash during the run.
     pub crashed: Vec<HostId>,
-    /// When the first of them does.
+    /// The time of the first crash; `None` if no host crashes.
     pub fault: Option<Time>,
-    /// The control plane's tables that are built and measured beside the run, on a fabric of their own.
+    /// The control-plane tables that are built and measured in addition to the run, on a separate fabric.
     pub plane: Option<ScaleConfig>,
 }
 
-/// What carries files to many.
+/// The scheme that carries files to many receivers.
 #[derive(Clone, Debug)]
 pub enum Scheme {
-    /// Orca: agents, and labels in the switches if there are any.
+    /// Orca: agents, and label switches if the spread uses labels.
     Orca(OrcaScheme),
     /// A UDP socket for each receiver.
     Unicast {
-        /// Bytes that wait in a socket before it blocks.
+        /// The number of bytes that can wait in a socket before it blocks.
         socket_bytes: u64,
     },
-    /// Connections.
+    /// Connections to the receivers, or a chain of them.
     Streams {
-        /// Over what.
+        /// The transport of the connections.
         transport: TransportConfig,
-        /// Store-and-forward from receiver to receiver in such chunks; `None`: a connection to each.
+        /// The size in bytes of the chunks in which receivers forward the data in a chain; `None` if the sender has a
+        /// connection to each receiver.
         chunk: Option<u64>,
-        /// Bytes that wait in a socket before it blocks.
+        /// The number of bytes that can wait in a socket before it blocks.
         socket_bytes: u64,
     },
 }
 
-/// Orca's parameters.
+/// The parameters of Orca.
 #[derive(Clone, Debug)]
 pub struct OrcaScheme {
-    /// Who copies.
+    /// How packets are replicated: by switches, by relaying hosts, by IP multicast or by the sender.
     pub spread: Spread,
-    /// The controller's host; with labels only.
+    /// The controller's host; `None` unless the spread is by labels.
     pub controller: Option<HostId>,
-    /// Bytes of a full packet.
+    /// The payload of a full packet in bytes.
     pub payload: u16,
-    /// Bytes under way; `None`: the flow's own.
+    /// The largest number of bytes in flight; `None` for the flow's default.
     pub window: Option<u64>,
-    /// Between two pings of an agent.
+    /// The interval between two pings of an agent.
     pub heartbeat: Span,
-    /// An agent that is silent for so long is replaced: the paper's T.
+    /// The time of silence after which an agent is replaced: the paper's T.
     pub timeout: Span,
-    /// A receiver that is silent for so long is lost; `None`: the flow's own.
+    /// The time of silence after which a receiver is lost; `None` for the flow's default.
     pub patience: Option<Span>,
-    /// The sender never sends faster.
+    /// The largest sending rate; `None` for no limit.
     pub max_rate: Option<Rate>,
-    /// Between two reports of an agent; `None`: the host's own.
+    /// The interval between two reports of an agent; `None` for the host's default.
     pub status_interval: Option<Span>,
-    /// Packets of a block of which there is parity; `None`: the flow's own.
+    /// The number of packets in a block for parity, 0 for no parity; `None` for the flow's default.
     pub fec_block: Option<u8>,
 }
 
 impl CastConfig {
-    /// Bytes of all files.
+    /// Returns the number of bytes of all files together.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.files.iter().sum()
     }
 
-    /// The rack that a host is in.
+    /// Returns the index of the rack that a host is in.
     #[must_use]
     pub fn rack_of(&self, host: HostId) -> Option<usize> {
         self.racks.iter().position(|rack| rack.contains(&host.0))
     }
 
-    /// The sender's port towards a receiver: the one in its rack, or else the first.
+    /// Returns the sender's port towards a receiver: the one in the receiver's rack, or else the first.
     #[must_use]
     pub fn port_to(&self, receiver: HostId) -> u8 {
         let rack = self.rack_of(receiver);
@@ -128,7 +130,7 @@ impl CastConfig {
         near.unwrap_or(0) as u8
     }
 
-    /// A name for `summary.json` and the tables of the scheme: who copies.
+    /// Returns the scheme's name in `summary.json` and tables, which says who copies the data.
     #[must_use]
     pub const fn copied_by(&self) -> &'static str {
         match &self.scheme {
@@ -144,7 +146,7 @@ impl CastConfig {
     }
 }
 
-/// The hosts below each switch that hosts are attached to.
+/// Returns the ranges of hosts below each switch that hosts are attached to.
 #[must_use]
 pub fn racks(topology: Topology) -> Vec<Range<u32>> {
     let even = |racks: u32, each: u32| (0..racks).map(|n| n * each..(n + 1) * each).collect();

@@ -1,4 +1,4 @@
-//! What a run asks its nodes.
+//! The interface between a cast run and its nodes.
 
 use std::convert::Infallible;
 
@@ -7,15 +7,15 @@ use rackweave_group::app::Report;
 use rackweave_group::baseline::{streams, unicast};
 use rackweave_sim::GroupNode;
 
-/// A node with a share in the application of casts.
+/// A node that may take part in the application of casts.
 pub(super) trait Role {
-    /// What its application, and what carries it, report at the end.
+    /// Returns the reports of its application and of the carrier at the end of the run.
     fn report(&self) -> Report;
-    /// Whether its application has finished.
+    /// Returns whether its application has finished.
     fn is_done(&self) -> bool {
         true
     }
-    /// Its host is back after a crash: the protocol's state is lost, what the application has recorded is not.
+    /// Handles the return of its host after a crash: the protocol's state is lost, the application's records are kept.
     fn restart(&mut self) {}
 }
 
@@ -39,7 +39,7 @@ macro_rules! roles {
 
 roles!(streams, unicast);
 
-/// Either of two kinds of nodes.
+/// One of two kinds of nodes.
 #[derive(Debug)]
 pub(super) enum Either<S, R> {
     Server(S),

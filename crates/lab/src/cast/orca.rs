@@ -1,4 +1,4 @@
-//! Orca's hosts in a run: each is an agent, and some have a part of the application.
+//! Orca's hosts in a run: each is an agent, and some run a side of the application.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,13 +17,14 @@ use rackweave_wire::orca::{Header, Reason, Session};
 
 use super::OrcaScheme;
 use super::nodes::{Either, Role};
-use super::run::{CastError, CastRun, Scene};
+use super::run::{CastError, CastRun, RunContext};
 
-/// The session of the files; those of the acknowledgements have numbers from this on.
+/// The session of the files. The sessions of acknowledgements have the numbers after it.
 const FILES: Session = Session(1);
-/// Sessions are set up before the first file begins, as in the evaluation: agents have pinged, labels are there.
+/// The time for setting up sessions before the first file, as in the evaluation: by then agents have pinged, and labels
+/// are installed.
 const SETUP: Span = Span::from_ms(20);
-/// What a receiver has room for beyond what its application has taken: it takes everything at once.
+/// The receive window in bytes. The application consumes all data at once, so it never fills.
 const ROOM: u64 = 1 << 40;
 const MAX_SESSIONS: u32 = 4096;
 
@@ -32,11 +33,11 @@ const fn acks_of(client: usize) -> Session {
 }
 
 pub(super) fn run(
-    scene: &Scene<'_>,
+    context: &RunContext<'_>,
     scheme: &OrcaScheme,
     fabric: Fabric,
 ) -> Result<CastRun, CastError> {
-    let cast = scene.cast;
+    let cast = context.cast;
     let layout = Arc::new(Layout::new(&fabric)?);
     let flow = flow_config(scheme);
     let spread = scheme.spread;
@@ -53,17 +54,17 @@ pub(super) fn run(
             status_interval: scheme.status_interval.unwrap_or(Span::from_us(100)),
         })
     };
-    let member = |host: Host, part: Part| Either::Server(Member { host, part, timed_at: None });
+    let member = |host: Host, side: Side| Either::Server(Member { host, side, timed_at: None });
     let server = cast.senders[0];
     let mut sending = host(server, cast.senders.len());
     sending
         .open(Time::ZERO, FILES, 1, &cast.receivers, spread, flow)
         .map_err(|error| CastError::Session(error.to_string()))?;
     if cast.senders.len() > 1 {
-        // The evaluation's racks are joined by nothing but the sender; here they are.
+        // In the evaluation, only the sender connects the racks. Here the fabric connects them too.
         sending = sending.with_places(cast.senders.clone());
     }
-    // One process with one socket, whatever the number of receivers.
+    // The sender has one process with one socket, whatever the number of receivers.
     let app = Sender::new(SenderConfig {
         begins_at: Time::ZERO.saturating_add(SETUP),
         awaits_receivers: true,
@@ -71,32 +72,32 @@ pub(super) fn run(
         ..cast.sender_app(1)
     });
     let clients = cast.receivers.clone();
-    let part = Part::Server(Box::new(Server { app, clients, ahead: 2 * flow.window }));
-    let mut nodes = vec![Attached { node: member(sending, part), hosts: cast.senders.clone() }];
+    let side = Side::Server(Box::new(Server { app, clients, ahead: 2 * flow.window }));
+    let mut nodes = vec![Attached { node: member(sending, side), hosts: cast.senders.clone() }];
     nodes.extend(cast.receivers.iter().enumerate().map(|(nth, &me)| {
-        let part = Part::Client(Box::new(Client {
+        let side = Side::Client(Box::new(Client {
             server,
             acks: acks_of(nth),
             flow,
             app: cast.receiver_app(),
         }));
-        Attached::at(me, member(host(me, 1), part))
+        Attached::at(me, member(host(me, 1), side))
     }));
-    // The other hosts are agents: any of them may be a rack's active one.
+    // All other hosts are agents, any of which may become its rack's active agent.
     let taken = |host: &HostId| {
         cast.senders.contains(host)
             || cast.receivers.contains(host)
             || scheme.controller == Some(*host)
     };
     let others = (0..fabric.hosts()).map(HostId).filter(|host| !taken(host));
-    nodes.extend(others.map(|me| Attached::at(me, member(host(me, 1), Part::Agent))));
+    nodes.extend(others.map(|me| Attached::at(me, member(host(me, 1), Side::Agent))));
     if let Some(me) = scheme.controller {
         let config = ControllerConfig::new(me, Arc::clone(&layout), scheme.timeout);
         let controller = Controller::new(config);
         nodes.push(Attached::at(me, Either::Receiver(Control { controller, silent: 0 })));
     }
     let switches = Fabric::new(fabric.config())?;
-    scene.run(fabric, nodes, |switch| {
+    context.run(fabric, nodes, |switch| {
         let program = Program::new(Arc::clone(&layout), &switches, switch)?;
         Ok(Simulated::<_, Mixed<WireHeader, Header>>::new(match scheme.controller {
             Some(controller) => program.with_controller(controller),
@@ -105,7 +106,7 @@ pub(super) fn run(
     })
 }
 
-/// The streams' parameters.
+/// Returns the parameters of the sessions' streams.
 pub(crate) fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
     let default = FlowConfig::default();
     FlowConfig {
@@ -114,53 +115,53 @@ pub(crate) fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
         patience: scheme.patience.unwrap_or(default.patience),
         max_rate: scheme.max_rate,
         fec_block: scheme.fec_block.unwrap_or(default.fec_block),
-        // A file's last packet does not wait for the next file.
+        // The last packet of a file is sent without waiting for the next file.
         flush_delay: Span::ZERO,
         ..default
     }
 }
 
-/// A host with its part of the application.
+/// A host with its side of the application.
 #[derive(Debug)]
 struct Member {
     host: Host,
-    part: Part,
-    /// When it was last called for a timeout.
+    side: Side,
+    /// The time of its last call for a timeout.
     timed_at: Option<Time>,
 }
 
-/// A host whose timer is due again at once (a stream that may send, but whose other port is behind) is called again so much
-/// later, unless something else happens before.
+/// The delay before a host whose timer is due at the present time is called again, unless something else happens
+/// before. That is the case of a stream that may send while its other port lags behind.
 const TICK: Span = Span::from_us(1);
 
 #[derive(Debug)]
-enum Part {
+enum Side {
     Server(Box<Server>),
     Client(Box<Client>),
-    /// None.
+    /// The host is only an agent.
     Agent,
 }
 
-/// The application that sends.
+/// The sender's side of the application.
 #[derive(Debug)]
 struct Server {
     app: Sender,
     clients: Vec<HostId>,
-    /// Bytes that it writes ahead of what all have.
+    /// The number of bytes that it writes ahead of what all receivers have.
     ahead: u64,
 }
 
-/// The application that receives.
+/// A receiver's side of the application.
 #[derive(Debug)]
 struct Client {
     server: HostId,
-    /// Its session to the server.
+    /// Its session to the sender, for acknowledgements.
     acks: Session,
     flow: FlowConfig,
     app: Receiver,
 }
 
-/// The reason of a cast's failure for a receiver, from the one that the flow gives.
+/// Returns the reason recorded for a failed cast, from the one that the flow gives.
 pub(crate) const fn fail_reason(reason: Reason) -> FailReason {
     match reason {
         Reason::Silent => FailReason::PeerSilent,
@@ -170,7 +171,7 @@ pub(crate) const fn fail_reason(reason: Reason) -> FailReason {
 }
 
 impl Server {
-    /// The client that acknowledges over a session.
+    /// Returns the client that acknowledges over a session.
     fn client(&self, session: Session) -> Option<HostId> {
         let client = session.0.checked_sub(acks_of(0).0)?;
         self.clients.get(client as usize).copied()
@@ -222,7 +223,7 @@ impl Client {
         match event {
             Event::Invited { session: FILES, from, .. } if from == self.server => {
                 host.join(now, FILES, 0, ROOM);
-                // An error would be a session of that number: then nothing is ever acknowledged, which the run shows.
+                // The only error is a session with that number. Then nothing is ever acknowledged, which the run shows.
                 let _ = host.open(now, self.acks, 2, &[from], Spread::Unicast, self.flow);
             }
             Event::Invited { session, .. } => host.refuse(now, session, Reason::Refused),
@@ -246,7 +247,7 @@ impl Client {
         }
     }
 
-    /// A packet's bytes are stored where they belong.
+    /// Stores the bytes of a packet at their offset.
     fn store(&mut self, now: Time, packet: &Packet<Header>, placement: Option<Placement>) {
         let Some(Placement::Store { session: FILES, offset, skip, len }) = placement else {
             return;
@@ -264,13 +265,13 @@ impl Client {
 impl Member {
     fn events(&mut self, now: Time) {
         while let Some(event) = self.host.poll_event() {
-            match &mut self.part {
-                Part::Server(server) => server.handle(now, &mut self.host, event),
-                Part::Client(client) => client.handle(now, &mut self.host, event),
-                Part::Agent => {}
+            match &mut self.side {
+                Side::Server(server) => server.handle(now, &mut self.host, event),
+                Side::Client(client) => client.handle(now, &mut self.host, event),
+                Side::Agent => {}
             }
         }
-        if let Part::Server(server) = &mut self.part {
+        if let Side::Server(server) = &mut self.side {
             server.work(now, &mut self.host);
         }
     }
@@ -283,7 +284,7 @@ impl Node for Member {
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
         let handled = self.host.handle_packet(now, port, packet);
-        if let Part::Client(client) = &mut self.part {
+        if let Side::Client(client) = &mut self.side {
             client.store(now, packet, handled.store);
         }
         self.events(now);
@@ -298,13 +299,13 @@ impl Node for Member {
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
         let packet = self.host.poll_transmit(now, port);
         self.events(now);
-        // What has only now been offered leaves by a link that is free.
+        // Data that was offered just now can leave at once if the link is free.
         packet.or_else(|| self.host.poll_transmit(now, port))
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let own = match &self.part {
-            Part::Server(server) => server.app.poll_timeout(),
+        let own = match &self.side {
+            Side::Server(server) => server.app.poll_timeout(),
             _ => None,
         };
         let soonest = self.timed_at.map_or(Time::ZERO, |at| at.saturating_add(TICK));
@@ -319,19 +320,19 @@ impl Node for Member {
 
 impl Role for Member {
     fn report(&self) -> Report {
-        match &self.part {
-            Part::Server(server) => {
+        match &self.side {
+            Side::Server(server) => {
                 let sent = self.host.summary(FILES);
                 let repaired_bytes = sent.map_or(0, |sent| sent.repaired_bytes());
                 Report { repaired_bytes, ..server.app.report() }
             }
-            Part::Client(client) => client.app.report(),
-            Part::Agent => Report::default(),
+            Side::Client(client) => client.app.report(),
+            Side::Agent => Report::default(),
         }
     }
 
     fn is_done(&self) -> bool {
-        !matches!(&self.part, Part::Server(server) if !server.app.is_done())
+        !matches!(&self.side, Side::Server(server) if !server.app.is_done())
     }
 
     fn restart(&mut self) {
@@ -339,7 +340,7 @@ impl Role for Member {
     }
 }
 
-/// The controller, and what it has decided.
+/// The controller, and the events that it has reported.
 #[derive(Debug)]
 struct Control {
     controller: Controller,

@@ -1,4 +1,4 @@
-//! A run.
+//! Running a cast in the simulator.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -25,44 +25,46 @@ use super::nodes::{Either, Role};
 use super::summary::CastResult;
 use super::{CastConfig, Scheme, orca};
 
-/// Why files can't be sent.
+/// Why a cast cannot be run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CastError {
-    /// The fabric is impossible.
+    /// The configured fabric is invalid.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// Faults or places of hosts are.
+    /// The faults or the places of hosts are invalid.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The fabric's labels can't name its ports.
+    /// The fabric is too large for labels.
     #[error(transparent)]
     Label(#[from] LabelError),
     /// The transport has no streams.
     #[error("this transport has no streams")]
     NoStreams,
-    /// A captured packet can't be written.
+    /// A captured packet could not be encoded.
     #[error(transparent)]
     Capture(#[from] Unframeable),
-    /// Orca's host has not taken the session.
-    #[error("the session can't be opened: {0}")]
+    /// Orca's host refused to open the session.
+    #[error("the session cannot be opened: {0}")]
     Session(String),
 }
 
-/// The outcome of a run.
+/// The outcome of a run with a cast.
 #[derive(Debug)]
 pub struct CastRun {
-    /// What every run has. Stream 0 is the files; the streams of the configuration follow.
+    /// The results that every run has. Stream 0 is the cast; the streams of the configuration follow.
     pub result: RunResult,
-    /// The files in detail.
+    /// The results of the cast itself.
     pub cast: CastResult,
-    /// The captured packets: [`RunResult::capture`] is empty, since packets of a group system have headers of their own.
+    /// The captured packets. [`RunResult::capture`] is empty, because packets of a group system have headers of their
+    /// own.
     pub capture: Vec<Frame>,
 }
 
-/// Runs to the end. The files are in `cast`; the streams of `config` run beside them. Captures have Homa's headers in
-/// this layout.
+/// Runs a configuration to its end, with the files of `cast` and beside them the streams of `config`. Captures have
+/// Homa's headers in this layout.
 ///
 /// # Errors
+/// See [`CastError`].
 /// See [`CastError`].
 pub fn run(
     cast: &CastConfig,
@@ -71,9 +73,9 @@ pub fn run(
     control: &Control,
 ) -> Result<CastRun, CastError> {
     let fabric = Fabric::new(&config.fabric)?;
-    // How far a run is, is told by its time.
+    // Progress is measured by simulated time only.
     control.wanted.store(u64::MAX, Ordering::Relaxed);
-    let scene = Scene { cast, config, layout, control };
+    let context = RunContext { cast, config, layout, control };
     let plane = cast.plane.as_ref().map(scale::report).transpose()?;
     let done = match &cast.scheme {
         Scheme::Unicast { socket_bytes } => {
@@ -91,7 +93,7 @@ pub fn run(
                 let receiver = unicast::Receiver::new(host, server, cast.receiver_app());
                 Attached::at(host, Either::Receiver(receiver))
             }));
-            scene.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
+            context.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
         }
         Scheme::Streams { transport, chunk, socket_bytes } => {
             let sending = streams::Config {
@@ -113,15 +115,15 @@ pub fn run(
                 let receiver = receiver.ok_or(CastError::NoStreams)?;
                 nodes.push(Attached::at(host, Either::Receiver(receiver)));
             }
-            scene.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
+            context.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
         }
-        Scheme::Orca(scheme) => orca::run(&scene, scheme, fabric),
+        Scheme::Orca(scheme) => orca::run(&context, scheme, fabric),
     };
     done.map(|run| CastRun { cast: CastResult { plane, ..run.cast }, ..run })
 }
 
 impl CastConfig {
-    /// The sender's host towards a receiver: where its acknowledgements go.
+    /// Returns the sender's host that is nearest to a receiver, which gets its acknowledgements.
     fn sender_of(&self, receiver: HostId) -> HostId {
         self.senders[usize::from(self.port_to(receiver))]
     }
@@ -131,7 +133,7 @@ impl CastConfig {
         self.receivers.iter().map(client).collect()
     }
 
-    /// The application that sends, over this many sockets.
+    /// Returns the configuration of the sender's application, over this many sockets.
     pub(crate) fn sender_app(&self, sockets: usize) -> SenderConfig {
         SenderConfig {
             closed_loop: self.wait,
@@ -143,12 +145,12 @@ impl CastConfig {
         }
     }
 
-    /// The application of each receiver.
+    /// Returns the application of a receiver.
     pub(crate) fn receiver_app(&self) -> Receiver {
         Receiver::new(&self.files, self.fault.unwrap_or(Time::MAX))
     }
 
-    /// Takes the reports of all hosts of a run of this configuration, which ended at this time.
+    /// Returns a collector for a run of this configuration that ended at this time.
     pub(crate) fn collector(&self, config: &RunConfig, until: Time) -> Collector {
         let receivers = self.receivers.iter().map(|host| (*host, self.sender_of(*host)));
         Collector::new(CollectorConfig {
@@ -162,7 +164,7 @@ impl CastConfig {
 }
 
 impl CastResult {
-    /// Puts the casts before the other messages of a run, as its first stream.
+    /// Inserts the casts before the other messages of a run, as its first stream.
     pub(crate) fn put_into(&self, fabric: &Fabric, run: &mut RunResult) {
         let ideal = |src, dst, bytes| fabric.ideal(src, dst, bytes, FRAMING);
         let casts = self.app.messages(ideal);
@@ -174,16 +176,16 @@ impl CastResult {
     }
 }
 
-/// What all schemes share.
-pub(super) struct Scene<'a> {
+/// The parts of a run that all schemes share.
+pub(super) struct RunContext<'a> {
     pub(super) cast: &'a CastConfig,
     config: &'a RunConfig,
     layout: Layout,
     control: &'a Control,
 }
 
-impl Scene<'_> {
-    /// Runs nodes: the sender's is the first, those of the receivers follow in their order, then others.
+impl RunContext<'_> {
+    /// Runs nodes. The sender's is the first, those of the receivers follow in order, then all others.
     pub(super) fn run<H, N, P>(
         &self,
         fabric: Fabric,
@@ -201,7 +203,7 @@ impl Scene<'_> {
             .into_iter()
             .map(Some)
             .collect::<Vec<_>>();
-        // Each switch is made once.
+        // The program of each switch is made once.
         let program = move |switch: u32| {
             programs
                 .get_mut(switch as usize)
@@ -224,7 +226,7 @@ impl Scene<'_> {
     {
         let report = world.report(end);
         let mut collector = self.cast.collector(self.config, report.ended_at);
-        // The receivers' nodes follow the sender's; the others have no share in the application.
+        // The receivers' nodes follow the sender's. The others take no part in the application.
         let senders = self.cast.senders.iter().take(1);
         let hosts = senders.chain(&self.cast.receivers).copied();
         let hosts = hosts.chain(std::iter::repeat(HostId(u32::MAX)));

@@ -1,4 +1,4 @@
-//! What came of it.
+//! The results of a cast in `summary.json`.
 
 use rackweave_core::Span;
 use rackweave_group::app::{ReceiverTimes, Results};
@@ -8,19 +8,19 @@ use serde::Serialize;
 use super::CastConfig;
 use crate::results::stats::percentile;
 
-/// The results of files to many, in either world.
+/// The results of a cast, in either world.
 #[derive(Clone, Debug)]
 pub struct CastResult {
-    /// The application's results.
+    /// The results of the application.
     pub app: Results,
-    /// Bytes that the sender's links have carried, as on Ethernet.
+    /// The number of bytes that the sender's links have carried, including Ethernet's preamble and gap.
     pub sender_link_bytes: u64,
-    /// The control plane's tables.
+    /// The control-plane tables, if they were built.
     pub plane: Option<ScaleReport>,
 }
 
 impl CastResult {
-    /// The send times of the casts, or the wait times of the receivers, in microseconds.
+    /// Returns the send times of the casts if `sending`, or else the wait times of the receivers, in microseconds.
     pub(crate) fn times_us(&self, sending: bool) -> Vec<f64> {
         let us = Span::as_us_f64;
         if sending {
@@ -31,20 +31,20 @@ impl CastResult {
     }
 }
 
-/// A distribution; of no values, `null`.
+/// Statistics of a distribution. Without values they are NaN (`null` in JSON).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// A tenth is at most this.
+    /// The 10th percentile (nearest rank).
     pub p10: f64,
-    /// Median.
+    /// The median (nearest rank).
     pub p50: f64,
-    /// Nine tenths.
+    /// The 90th percentile (nearest rank).
     pub p90: f64,
-    /// 99 of a hundred.
+    /// The 99th percentile (nearest rank).
     pub p99: f64,
-    /// Mean.
+    /// The arithmetic mean.
     pub mean: f64,
-    /// Largest.
+    /// The largest value.
     pub max: f64,
 }
 
@@ -63,84 +63,85 @@ impl Quantiles {
     }
 }
 
-/// `cast` of a point in `summary.json`.
+/// The object `cast` of a point in `summary.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct CastSummary {
-    /// Who makes the copies.
+    /// Who copies the data, as [`CastConfig::copied_by`] names it.
     pub copied_by: &'static str,
-    /// From the first chunk of the first file to the last acknowledgement of the last.
+    /// The execution time: from the first buffer of the first file to the last acknowledgement of the last file.
     pub execution_us: f64,
-    /// Files.
+    /// The number of files.
     pub files: u64,
-    /// Their bytes.
+    /// The number of bytes of all files together.
     pub total_bytes: u64,
-    /// What each receiver gets over the whole execution time.
+    /// The rate at which each receiver receives, averaged over the execution time.
     pub receiver_gbps: f64,
-    /// Execution time for each byte.
+    /// The execution time per byte of the files.
     pub ns_per_byte: f64,
-    /// From the first chunk of a file to the last acknowledgement.
+    /// The send times of files: from the first buffer of a file to its last acknowledgement.
     pub send_us: Quantiles,
-    /// From a receiver's acknowledgement of a file to the moment when the next one is there.
+    /// The wait times of receivers: from the delivery of a file to the delivery of the next one.
     pub wait_us: Quantiles,
-    /// Bytes on the sender's links, as on Ethernet, for each byte of the files: about the number of copies that it sends.
+    /// The bytes on the sender's links, including Ethernet's preamble and gap, per byte of the files. It is close to
+    /// the number of copies that the sender sends.
     pub copies: f64,
-    /// Bytes of the files that were sent again.
+    /// The number of bytes of the files that were retransmitted.
     pub repaired_bytes: u64,
-    /// How often a receiver was served alone because it was too slow for the others.
+    /// The number of times that a receiver was served by unicast because it was too slow for the group.
     pub detached: u64,
-    /// Receivers that the sender gave up.
+    /// The number of receivers that the sender gave up.
     pub lost: u64,
-    /// Bytes that receivers whose hosts did not crash lack at the end.
+    /// The number of bytes that receivers on hosts that did not crash lack at the end.
     pub missing_bytes: u64,
-    /// Bytes that came to a wrong place.
+    /// The number of bytes that differ from the ones sent or arrived at a wrong offset.
     pub wrong_bytes: u64,
-    /// Agents that fell silent, as their controller sees it.
+    /// The number of times that the controller declared an agent silent.
     pub silent_agents: u64,
-    /// Of a run in which a host crashed: the longest time in which the other receivers of its rack got nothing, less the
-    /// longest before that.
+    /// The longest time for which the other receivers in the rack of a crashed host got nothing, minus the longest such
+    /// time before the crash; `None` if no host crashed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failover_us: Option<f64>,
-    /// The control plane's tables, if they were built.
+    /// The sizes of the control-plane tables, if they were built.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plane: Option<PlaneSummary>,
-    /// Every receiver.
+    /// The results of each receiver, in the order of the configuration.
     pub receivers: Vec<ReceiverSummary>,
 }
 
-/// The control plane's tables on a fabric of their own, filled: sizes are of what is in memory.
+/// The sizes of filled control-plane tables on a separate fabric, as measured in memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlaneSummary {
-    /// Hosts, all of them agents.
+    /// The number of hosts, all of which are agents.
     pub hosts: u32,
-    /// Sessions.
+    /// The number of sessions.
     pub sessions: u32,
-    /// Members of all sessions.
+    /// The number of members of all sessions together.
     pub members: u64,
-    /// Bits of a label.
+    /// The number of bits in a label.
     pub label_bits: u32,
-    /// Bytes of a label in packets.
+    /// The number of bytes of a label in packets.
     pub label_bytes: u32,
-    /// Bytes that a `ToR` switch remembers.
+    /// The state of a `ToR` switch in bytes.
     pub tor_state_bytes: u32,
-    /// Bytes that another switch remembers.
+    /// The state of any other switch in bytes.
     pub other_state_bytes: u32,
-    /// Entries of all `ToR` switches together if each had a table of its sessions instead.
+    /// The number of entries of all `ToR` switches together if each had a table of its sessions instead.
     pub group_entries: u64,
-    /// Bytes of the controller's store.
+    /// The size of the controller's store in bytes.
     pub controller_bytes: u64,
-    /// The same for each session.
+    /// The size of the controller's store in bytes per session.
     pub controller_bytes_per_session: f64,
-    /// Sessions in the fullest agent's table.
+    /// The number of sessions in the largest agent table.
     pub agent_sessions: u32,
-    /// Bytes of that table.
+    /// The size of that table in bytes.
     pub agent_bytes: u64,
-    /// The same for each of its sessions.
+    /// The size of that table in bytes per session in it.
     pub agent_bytes_per_session: f64,
-    /// `Sync` packets of the controller for a change of members.
+    /// The number of the controller's `Sync` packets per change of members.
     pub syncs_per_change: f64,
-    /// Confirmations for a change.
+    /// The number of confirmations per change of members.
     pub confirmations_per_change: f64,
-    /// Racks without members to which pilot labels lead, for each rack with some.
+    /// The number of racks without members to which pilot labels lead, per rack with members.
     pub redundant_copies: f64,
 }
 
@@ -167,25 +168,25 @@ impl From<&ScaleReport> for PlaneSummary {
     }
 }
 
-/// A receiver in numbers.
+/// The results of one receiver in `summary.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReceiverSummary {
-    /// Its host.
+    /// The number of its host.
     pub host: u32,
-    /// Its rack.
+    /// The index of its rack.
     pub rack: Option<usize>,
-    /// When its last file was whole; `null`: never.
+    /// The time at which it had all files; NaN (`null` in JSON) if it never had.
     pub completed_us: f64,
-    /// Files that it has.
+    /// The number of files that it has received completely.
     pub files: u64,
-    /// The longest time without a new byte.
+    /// The longest interval without a new byte.
     pub longest_gap_us: f64,
-    /// The sender gave it up.
+    /// Whether the sender gave it up.
     pub lost: bool,
 }
 
 impl CastSummary {
-    /// Works out the numbers.
+    /// Computes the summary of a run with this configuration.
     #[must_use]
     pub fn new(config: &CastConfig, result: &CastResult) -> Self {
         let app = &result.app;
@@ -231,7 +232,7 @@ fn receiver_summary(config: &CastConfig, receiver: &ReceiverTimes) -> ReceiverSu
     }
 }
 
-/// How long the racks of crashed hosts got nothing, beyond what is normal.
+/// Returns how long the racks of crashed hosts got nothing, beyond the longest such time before the crash.
 fn failover(config: &CastConfig, result: &Results) -> Option<f64> {
     let racks: Vec<_> = config.crashed.iter().map(|host| config.rack_of(*host)).collect();
     let others = result

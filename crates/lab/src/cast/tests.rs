@@ -1,4 +1,4 @@
-//! The schemes against each other, small.
+//! Comparisons of the schemes in small runs.
 
 use std::path::Path;
 
@@ -42,9 +42,9 @@ fn copies_in_the_application_cross_the_senders_links_once_for_each_receiver() {
 }
 
 #[test]
-fn without_cost_the_links_decide_and_with_cost_the_processes() {
+fn links_limit_casts_without_cost_and_processes_limit_casts_with_cost() {
     let results = run(&["workload.cast.files=20 MB"]);
-    // Two copies over each of two links of 10 Gbps, with headers.
+    // Each of two links of 10 Gbps carries two copies, with headers.
     let bound = 2.0 * 20e6 * 8.0 / 10e9 * 1e6 / 0.9616;
     let took = cast(&results, 0).execution_us;
     assert!((bound..bound * 1.01).contains(&took), "{took} {bound}");
@@ -53,14 +53,14 @@ fn without_cost_the_links_decide_and_with_cost_the_processes() {
         "workload.cast.cpu.copy_rate=8 Gbps",
         "sweep.workload.cast.processes=[1, 2, 4]",
     ]);
-    // 20 ms of copying for each receiver.
+    // Copying takes 20 ms for each receiver.
     let took: Vec<f64> = (0..3).map(|point| cast(&results, point).execution_us).collect();
     assert!((80e3..81e3).contains(&took[0]) && (40e3..41e3).contains(&took[1]), "{took:?}");
     assert!((bound..bound * 1.01).contains(&took[2]), "{took:?}");
 }
 
 #[test]
-fn a_lost_datagram_is_told_as_unfinished() {
+fn a_lost_datagram_counts_as_unfinished() {
     let results = run(&[
         "faults=[{ kind = 'loss', place = 'link of host 1', probability = 0.05 }]",
         "measure.time_limit=50 ms",
@@ -68,7 +68,7 @@ fn a_lost_datagram_is_told_as_unfinished() {
     let summary = &results.points[0].summary;
     assert!(summary.messages.unfinished > 0 && summary.warning().is_some());
     assert!(cast(&results, 0).execution_us.is_nan() && cast(&results, 0).missing_bytes > 0);
-    // Those over TCP are repaired.
+    // The connections over TCP repair losses.
     let results = run(&[
         "faults=[{ kind = 'loss', place = 'link of host 1', probability = 0.05 }]",
         "transport.name=cast-chain",
@@ -80,10 +80,10 @@ fn a_lost_datagram_is_told_as_unfinished() {
 fn wait_and_send_times_are_those_of_the_files() {
     let results = run(&["workload.cast.cpu.copy_rate=8 Gbps"]);
     let cast = cast(&results, 0);
-    // Four copies of each file, one after the other; the last receiver has it last.
+    // The four copies of a file leave one after the other, so the last receiver has it last.
     assert!((2000.0..2100.0).contains(&cast.send_us.max), "{:?}", cast.send_us);
     assert!((12.0..60.0).contains(&cast.send_us.p10), "{:?}", cast.send_us);
-    // From the first file to the second and from there to the third, for four receivers.
+    // The waits from the first file to the second and from there to the third, for four receivers.
     assert!((800.0..900.0).contains(&cast.wait_us.max), "{:?}", cast.wait_us);
     let total: f64 = cast.send_us.mean * 3.0;
     assert!((cast.execution_us - total).abs() < 1.0, "{} {total}", cast.execution_us);
@@ -111,7 +111,7 @@ fn orca(sets: &[&str]) -> Results {
 }
 
 #[test]
-fn whoever_copies_everyone_gets_every_byte() {
+fn every_scheme_delivers_every_byte() {
     let results = orca(&[
         "workload.cast.sender=0",
         "sweep.transport.spread=['labels', 'relay', 'multicast', 'unicast']",
@@ -133,8 +133,8 @@ fn lost_packets_are_repaired_with_labels() {
 }
 
 #[test]
-fn a_crash_of_the_active_agent_is_seen_and_survived() {
-    // In each rack the host that receives nothing is the first agent; that of the second rack crashes in the file.
+fn a_crash_of_the_active_agent_is_detected_and_repaired() {
+    // In each rack the host that receives nothing is the first agent. That of the second rack crashes during the file.
     let results = orca(&[
         "workload.cast.sender=1",
         "workload.cast.receivers=[5, 6]",
@@ -153,7 +153,7 @@ fn a_crash_of_the_active_agent_is_seen_and_survived() {
 }
 
 #[test]
-fn wrong_tables_say_what_is_wrong() {
+fn errors_about_tables_name_the_mistake() {
     let error = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         Scenario::parse("small.toml", SMALL, Path::new("."), &sets, None).unwrap_err().to_string()
@@ -189,7 +189,7 @@ fn wrong_tables_say_what_is_wrong() {
     assert!(error.to_string().contains("it needs [workload.cast]"), "{error}");
 }
 
-/// A cast and two message transports on one fabric, with everything that is measured of a run.
+/// A cast and two message transports run on one fabric, with all measurements of a run.
 #[test]
 fn a_cast_runs_beside_transports_with_captures_and_queue_series() {
     let text = format!(
@@ -239,7 +239,7 @@ fn a_cast_runs_beside_transports_with_captures_and_queue_series() {
         };
         assert!(frames.len() > 100, "{}", frames.len());
     }
-    // What the others do changes with the scheme, and nothing with the number of threads or the repetition.
+    // The results of the other streams depend on the scheme, but not on the number of threads or the repetition.
     let again = run();
     for (point, other) in points.iter().zip(&again.points) {
         assert_eq!(format!("{:?}", point.capture), format!("{:?}", other.capture));

@@ -1,4 +1,4 @@
-//! `claims.toml`: what a paper says, and the rules by which a claim holds.
+//! The contents of `claims.toml`: what a paper claims, and the rules by which a claim holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path as FilePath, PathBuf};
@@ -14,23 +14,23 @@ use crate::scenario::ScenarioText;
 /// The claims of one paper.
 #[derive(Clone, Debug)]
 pub struct Paper {
-    /// Where they stand.
+    /// The path of the file with the claims, for messages.
     pub(crate) file: String,
-    /// Scenarios are looked for here first, and then among the built-in ones.
+    /// The directory in which scenarios are looked up first, before the built-in ones; `None` for built-in claims.
     folder: Option<PathBuf>,
     pub(crate) content: File,
 }
 
-/// A `claims.toml`.
+/// The contents of a `claims.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
     /// The name of the paper, or of the system.
     pub(crate) paper: String,
     pub(crate) title: String,
-    /// Where the paper can be found.
+    /// Where the paper can be found, such as its venue or URL.
     pub(crate) source: String,
-    /// What is run, by the name that claims use.
+    /// The scenarios to run, by the name that claims use.
     pub(crate) scenarios: BTreeMap<String, ScenarioSpec>,
     pub(crate) claims: Vec<Claim>,
 }
@@ -50,41 +50,42 @@ pub(crate) struct ScenarioSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Worlds {
-    /// In the simulator.
+    /// The scenario runs in the simulator only.
     #[default]
     Simulated,
-    /// Each point twice: there, and on the testbed. The key `world` tells them apart: "simulated", "real".
+    /// Each point runs twice: in the simulator and on the testbed. The key `world` distinguishes them: "simulated",
+    /// "real".
     Both,
 }
 
-/// What `--quick` does to a scenario: only less of the same.
+/// What `--quick` changes in a scenario: it reduces sizes and repetitions and nothing else.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Quick {
-    /// Arguments of `--set`; sizes and repetitions only.
+    /// Arguments of `--set`, which may only set sizes and repetitions.
     pub(crate) set: Vec<String>,
-    /// Points that are run.
+    /// The points that are run.
     pub(crate) only: Selector,
 }
 
-/// One claim.
+/// One claim of a paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Claim {
     pub(crate) id: String,
-    /// In a sentence.
+    /// The claim in a sentence.
     pub(crate) claim: String,
-    /// Slide, section or figure.
+    /// The slide, section or figure of the paper.
     pub(crate) source: String,
-    /// What the paper says, with its numbers.
+    /// What the paper reports, with its numbers.
     pub(crate) paper: String,
     /// The rules in words.
     pub(crate) holds_when: String,
     pub(crate) scenario: String,
-    /// Where the experiment is not the paper's.
+    /// Where the experiment differs from the paper's.
     #[serde(default)]
     pub(crate) deviations: Vec<String>,
-    /// Why it does not hold, as far as that is known; printed only if it does not.
+    /// Why it does not hold, as far as that is known. It is printed only if it does not.
     #[serde(default)]
     pub(crate) cause: String,
     pub(crate) rules: Vec<Rule>,
@@ -92,65 +93,65 @@ pub(crate) struct Claim {
     pub(crate) figures: Vec<Figure>,
 }
 
-/// A comparison of two numbers, for one case or for many; or a table of published numbers.
+/// A comparison of two numbers for one case or for several, or a table of published numbers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// What it says.
+    /// The rule in words.
     pub(crate) say: String,
-    /// Another scenario than the claim's.
+    /// The scenario, if it is not the claim's.
     pub(crate) scenario: Option<String>,
-    /// Points that both sides are chosen from.
+    /// Selects the points from which both sides are taken.
     #[serde(default)]
     pub(crate) of: Selector,
-    /// Swept keys: the rule must hold for each of their values.
+    /// The swept keys for each of whose values the rule must hold.
     #[serde(default, deserialize_with = "one_or_many")]
     pub(crate) for_each: Vec<String>,
     pub(crate) left: Option<Operand>,
     pub(crate) is: Option<Relation>,
     pub(crate) right: Option<Operand>,
-    /// Allowed, as a share of the right side.
+    /// The allowed deviation, as a share of the right side.
     #[serde(default)]
     pub(crate) tolerance: f64,
-    /// Allowed besides, in the unit of the metric.
+    /// A further allowed deviation, in the unit of the metric.
     #[serde(default)]
     pub(crate) slack: f64,
-    /// The paper's ratio of left to right, shown beside the measured one.
+    /// The paper's ratio of left to right, shown beside the measured ratio.
     pub(crate) paper_ratio: Option<String>,
-    /// The outcome is reported, but the claim does not depend on it.
+    /// Whether the outcome is only reported, so that the claim does not depend on it.
     #[serde(default)]
     pub(crate) report: bool,
-    /// It may hold although messages of its points failed or were not finished.
+    /// Whether the rule may hold although messages of its points failed or were not finished.
     #[serde(default)]
     pub(crate) despite_failures: bool,
-    /// Published numbers.
+    /// The published numbers of a table.
     #[serde(default)]
     pub(crate) cells: Vec<Cell>,
-    /// By field of a cell: how far from the published number, as a share of it.
+    /// For each field of a cell, the allowed deviation as a share of the published number.
     #[serde(default)]
     pub(crate) within: BTreeMap<String, f64>,
 }
 
-/// One side of a rule: a number, or a metric of one point or of several together.
+/// One side of a rule: a number, or a metric of one or several points.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Operand {
     pub(crate) value: Option<f64>,
     pub(crate) metric: Option<Path>,
-    /// Instead: the value of a swept key (times in microseconds, rates in Gbit/s).
+    /// The swept key whose value is used instead of a metric (times in microseconds, rates in Gbit/s).
     pub(crate) key: Option<String>,
     #[serde(default)]
     pub(crate) of: Selector,
-    /// Of the points left, those with the least or the largest value of a key.
+    /// Keys of which, among the remaining points, the lowest or highest value is chosen.
     #[serde(default, deserialize_with = "ends")]
     pub(crate) at: BTreeMap<String, End>,
-    /// What is made of a list within a point.
+    /// How a list within a point is reduced to a number.
     pub(crate) each: Option<Fold>,
-    /// What is made of several points.
+    /// How several points are reduced to a number.
     pub(crate) over: Option<Fold>,
     #[serde(default = "one")]
     pub(crate) times: f64,
-    /// Multiplied by the paper's number for the value that a case has of the key of `for_each`.
+    /// Factors by value of the key in `for_each`: the side is multiplied by the factor of the case's value.
     #[serde(default)]
     pub(crate) per: BTreeMap<String, f64>,
 }
@@ -166,7 +167,7 @@ pub(crate) enum End {
     Max,
 }
 
-/// Many numbers to one.
+/// A function that reduces a list of numbers to one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Fold {
@@ -187,7 +188,7 @@ impl Fold {
     }
 }
 
-/// Published numbers of one place: `{ name = "W1, 28 B", of = { ... }, at = "by_size[...]", p50 = 1.27 }`.
+/// The published numbers of one place: `{ name = "W1, 28 B", of = { ... }, at = "by_size[...]", p50 = 1.27 }`.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Cell {
     pub(crate) name: String,
@@ -195,16 +196,16 @@ pub(crate) struct Cell {
     pub(crate) of: Selector,
     /// The place whose fields are compared.
     pub(crate) at: Path,
-    /// The paper's number of each field.
+    /// The paper's number for each field.
     #[serde(flatten)]
     pub(crate) numbers: BTreeMap<String, f64>,
 }
 
-/// A figure of the paper, redrawn.
+/// A figure of the paper that is redrawn from measured numbers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Figure {
-    /// Ends the file's name.
+    /// The suffix of the file's name.
     pub(crate) name: String,
     pub(crate) title: String,
     #[serde(default)]
@@ -212,21 +213,21 @@ pub(crate) struct Figure {
     pub(crate) scenario: Option<String>,
     #[serde(default)]
     pub(crate) of: Selector,
-    /// A picture for each of its values.
+    /// The swept key for each of whose values a picture is drawn.
     pub(crate) for_each: Option<String>,
-    /// What tells the lines apart.
+    /// The keys that distinguish the lines.
     #[serde(default = "by_label", deserialize_with = "one_or_many")]
     pub(crate) series: Vec<String>,
-    /// What is made of points that fall together; without, they must not.
+    /// How points at the same place are reduced to one. Without it, points must not coincide.
     pub(crate) over: Option<Fold>,
     #[serde(default)]
     pub(crate) x: FigureAxis,
     #[serde(default)]
     pub(crate) y: FigureAxis,
-    /// Lines across, such as what is available.
+    /// Horizontal reference lines, such as the available bandwidth.
     #[serde(default)]
     pub(crate) lines: Vec<Reference>,
-    /// What the paper has.
+    /// Lines with the paper's published numbers.
     #[serde(default)]
     pub(crate) published: Vec<Published>,
 }
@@ -241,15 +242,15 @@ pub(crate) enum FigureKind {
     /// A metric over a swept key.
     #[default]
     Sweep,
-    /// Distribution of latency.
+    /// The distribution of latency.
     Cdf,
     /// Slowdown over message size: `y.metric` is "p50" or "p99".
     BySize,
     /// The longest queue over time.
     Queue,
-    /// Distribution of the times from a file's first chunk to its last acknowledgement, of files to many.
+    /// The distribution of the send times of a cast: from a file's first buffer to its last acknowledgement.
     SendTimes,
-    /// Distribution of the times from a receiver's acknowledgement of a file to the next file.
+    /// The distribution of the wait times of a cast's receivers: from the delivery of a file to that of the next one.
     WaitTimes,
 }
 
@@ -259,13 +260,13 @@ pub(crate) enum FigureKind {
 pub(crate) struct FigureAxis {
     pub(crate) title: String,
     pub(crate) log: bool,
-    /// It reaches this value at least.
+    /// A value that the axis includes even if the data do not reach it.
     pub(crate) from: Option<f64>,
-    /// The swept key along it.
+    /// The swept key along the axis.
     pub(crate) key: String,
-    /// What is shown.
+    /// The metric along the axis.
     pub(crate) metric: Option<Path>,
-    /// Of a list within a point.
+    /// How a list within a point is reduced to a number.
     pub(crate) each: Option<Fold>,
 }
 
@@ -280,7 +281,7 @@ pub(crate) struct Reference {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Published {
     pub(crate) name: String,
-    /// In a figure for each value of a key: the value whose figure it belongs to.
+    /// The value whose picture the line belongs to, in a figure with a picture for each value of a key.
     pub(crate) value: Option<String>,
     pub(crate) points: Vec<(f64, f64)>,
 }
@@ -308,7 +309,7 @@ impl Paper {
     /// Reads claims from a file.
     ///
     /// # Errors
-    /// If it can't be read, or is no such file.
+    /// If the file cannot be read or is not a valid file of claims.
     pub fn load(path: &FilePath) -> Result<Self, ScenarioError> {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -317,10 +318,10 @@ impl Paper {
         Self::parse(&shown, &text, Some(folder))
     }
 
-    /// Reads claims from a text. Scenarios are looked for in `folder`, then among the built-in ones.
+    /// Reads claims from a text. Scenarios are looked up in `folder`, then among the built-in ones.
     ///
     /// # Errors
-    /// Says what is wrong and where.
+    /// The error says what is invalid and where.
     pub fn parse(file: &str, text: &str, folder: Option<PathBuf>) -> Result<Self, ScenarioError> {
         let content: File = toml::from_str(text).map_err(|error| {
             let message = format!("`{file}` is no file of claims: {}", error.message().trim_end());
@@ -343,18 +344,18 @@ impl Paper {
         Ok(paper)
     }
 
-    /// Its name.
+    /// Returns the name of the paper or system.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.content.paper
     }
 
-    /// The names of its claims.
+    /// Returns the names of its claims.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.content.claims.iter().map(|claim| claim.id.as_str())
     }
 
-    /// An error that names file and claim.
+    /// Returns an error that names file and claim.
     pub(crate) fn error(&self, claim: &Claim, message: &str) -> ScenarioError {
         ScenarioError::new(format!("{}, claim `{}`: {message}", self.file, claim.id))
     }
@@ -368,7 +369,7 @@ impl Paper {
         })
     }
 
-    /// The text of a scenario.
+    /// Returns the text of a scenario.
     pub(crate) fn scenario_text(&self, spec: &ScenarioSpec) -> Result<ScenarioText, ScenarioError> {
         let beside = self.folder.as_ref().map(|folder| folder.join(&spec.file));
         match beside.filter(|path| path.exists()) {
@@ -379,7 +380,7 @@ impl Paper {
 }
 
 impl Claim {
-    /// The scenarios that it needs, its own first.
+    /// Returns the scenarios that the claim needs, its own first.
     pub(crate) fn scenarios(&self) -> Vec<&str> {
         let rules = self.rules.iter().filter_map(|rule| rule.scenario.as_deref());
         let figures = self.figures.iter().filter_map(|figure| figure.scenario.as_deref());
@@ -392,9 +393,9 @@ impl Claim {
         names
     }
 
-    /// What serde does not see.
+    /// Checks what serde does not check.
     fn check(&self) -> Result<(), String> {
-        // The name is part of files' names.
+        // The name is used in file names.
         let safe = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.id.is_empty() || self.id.starts_with('.') || !self.id.chars().all(safe) {
             return Err("a name has letters, digits, `-`, `_` and `.`".into());

@@ -1,4 +1,4 @@
-//! The papers' figures drawn from our numbers.
+//! The papers' figures, drawn from measured numbers.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use crate::report::ticks::{Quantity, Scale};
 use crate::results::stats::cdf;
 use crate::results::{PointResult, plain};
 
-/// Width and height of a picture.
+/// Width and height of a picture in pixels.
 const SIZE: (f64, f64) = (560.0, 320.0);
 
-/// Whether the points that the figure shows are there, without running anything.
+/// Checks that the points that the figure shows exist, without running anything.
 pub(crate) fn check(figure: &Figure, keys: &[PointKey]) -> Result<(), String> {
     refuse_unknown(&figure.of, keys)?;
     let shown: Vec<&PointKey> = keys.iter().filter(|key| figure.of.matches(key)).collect();
@@ -52,14 +52,14 @@ pub(crate) fn check(figure: &Figure, keys: &[PointKey]) -> Result<(), String> {
     Ok(())
 }
 
-/// The name of the line that a point belongs to. Keys that only some points have distinguish those.
+/// Returns the name of the line that a point belongs to. Keys that only some points have distinguish those.
 fn line_of(figure: &Figure, point: &PointKey) -> String {
     let names: Vec<String> =
         figure.series.iter().filter_map(|key| point.get(key)).map(plain).collect();
     names.join(", ")
 }
 
-/// The pictures and how their files are called.
+/// Returns the pictures and the names of their files.
 pub(crate) fn draw(
     figure: &Figure,
     points: &Points,
@@ -84,7 +84,7 @@ pub(crate) fn draw(
     Ok(charts)
 }
 
-/// Every value of a key once, in the order of the sweep.
+/// Returns each value of a key once, in the order of the sweep.
 fn distinct(shown: &[usize], key: &str, points: &Points) -> Vec<Value> {
     let mut values: Vec<Value> = Vec::new();
     for value in shown.iter().filter_map(|&i| points.keys[i].get(key)) {
@@ -177,7 +177,7 @@ fn series_of(
     Series { label, look, points, stroke: 2.0, step, marked, notes: Vec::new() }
 }
 
-/// Names along the bottom, if the swept values are not all numbers.
+/// Returns the categories along the x axis if the swept values are not all numbers.
 fn categories(figure: &Figure, shown: &[usize], points: &Points) -> Vec<Value> {
     if figure.kind != FigureKind::Sweep {
         return Vec::new();
@@ -186,7 +186,7 @@ fn categories(figure: &Figure, shown: &[usize], points: &Points) -> Vec<Value> {
     if values.iter().all(|value| number(value).is_some()) { Vec::new() } else { values }
 }
 
-/// A point of a sweep; none if the run has no number there.
+/// Returns a point of a sweep; `None` if the run has no number there.
 fn swept(
     figure: &Figure,
     categories: &[Value],
@@ -207,7 +207,7 @@ fn swept(
     }
 }
 
-/// Whether the 99th percentile is wanted, or the median.
+/// Returns whether the figure shows the 99th percentile, and not the median.
 fn percentile(figure: &Figure) -> Result<bool, String> {
     match figure.y.metric.as_ref().map(Path::as_str) {
         Some("p99") => Ok(true),

@@ -1,14 +1,13 @@
-//! What papers claim, and whether it holds here.
+//! Claims of papers, and whether they hold in Rackweave.
 //!
-//! Claims are data: `scenarios/papers/NAME/claims.toml` says what the paper says, which scenario is
-//! run, by which rules the claim holds, and which figures are redrawn. No claim is
-//! hard-coded here; see `docs/papers.md`.
+//! Claims are data: `scenarios/papers/NAME/claims.toml` states what the paper claims, which scenario is run, by which
+//! rules the claim holds, and which figures are redrawn. No claim is hard-coded here; see `docs/papers.md`.
 //!
-//! - `claim`: the file.
-//! - `select`, `path`: which points, and which of their numbers.
+//! - `claim`: the file format.
+//! - `select`, `path`: the selection of points and of their numbers.
 //! - `rule`: comparisons of numbers.
 //! - `figure`: charts.
-//! - `plan`, `session`: running each scenario once, and deciding.
+//! - `plan`, `session`: running each scenario once, and deciding the claims.
 //! - `page`: `index.html`, `claims.json` and the table for a terminal.
 
 mod claim;
@@ -33,16 +32,16 @@ use crate::builtin;
 use crate::error::ScenarioError;
 use crate::item::Item;
 
-/// The papers that are part of the command.
+/// Returns the papers whose claims are compiled into the command.
 ///
 /// # Errors
-/// If a file of claims is wrong.
+/// If a file of claims is invalid.
 pub fn papers() -> Result<Vec<Paper>, ScenarioError> {
     let files = builtin::CLAIMS.into_iter();
     files.map(|file| Paper::parse(file.file, file.text, None)).collect()
 }
 
-/// The claims of papers, as a list.
+/// Returns the claims of papers as entries of a list.
 #[must_use]
 pub fn items(papers: &[Paper]) -> Vec<Item> {
     let of = |paper: &Paper| -> Vec<Item> {
@@ -53,7 +52,7 @@ pub fn items(papers: &[Paper]) -> Vec<Item> {
     papers.iter().flat_map(of).collect()
 }
 
-/// A claim of a list.
+/// Returns a claim as an entry of a list.
 fn item(system: &str, claim: &Claim, scenario: &str) -> Item {
     let facts = json!({
         "id": claim.id,
@@ -68,7 +67,7 @@ fn item(system: &str, claim: &Claim, scenario: &str) -> Item {
 }
 
 impl Session {
-    /// The claims, as a list.
+    /// Returns the planned claims as entries of a list.
     #[must_use]
     pub fn items(&self) -> Vec<Item> {
         let claims = self.claims();

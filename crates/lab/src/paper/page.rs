@@ -19,7 +19,7 @@ const STYLE: &str = "
 ";
 
 impl ClaimResult {
-    /// In a word or two.
+    /// Returns the verdict in one or two words.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self.holds {
@@ -31,7 +31,7 @@ impl ClaimResult {
 }
 
 impl ClaimResults {
-    /// `claims.json`.
+    /// Returns the contents of `claims.json`.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
@@ -39,13 +39,13 @@ impl ClaimResults {
         text
     }
 
-    /// Whether every claim could be decided.
+    /// Returns whether every claim could be decided.
     #[must_use]
     pub fn all_decided(&self) -> bool {
         self.claims.iter().all(|claim| claim.holds.is_some())
     }
 
-    /// For a terminal of this width.
+    /// Returns the verdicts as text for a terminal of this width in columns.
     #[must_use]
     pub fn to_text(&self, width: usize) -> String {
         let mut text = String::new();
@@ -81,7 +81,7 @@ impl ClaimResults {
         text
     }
 
-    /// All files of the directory except the results of the runs.
+    /// Returns all files of the directory except the results of the runs.
     pub(crate) fn files(&self, command: &str) -> Vec<(String, String)> {
         let mut files = vec![
             ("claims.json".to_owned(), self.to_json()),
@@ -197,7 +197,7 @@ fn section(page: &mut String, claim: &ClaimResult) {
     page.push_str("</section>\n");
 }
 
-/// Every comparison.
+/// Writes the table of all comparisons of a claim.
 fn numbers(page: &mut String, claim: &ClaimResult) {
     page.push_str(
         "<details><summary>Numbers</summary><div class=\"scroll\"><table class=\"numbers\"><thead>\
@@ -223,7 +223,7 @@ fn numbers(page: &mut String, claim: &ClaimResult) {
     page.push_str("</tbody></table></div></details>\n");
 }
 
-/// Lines indented to the first word.
+/// Returns `text` wrapped, with continuation lines indented to the first word after `head`.
 fn wrapped(head: &str, text: &str, width: usize) -> String {
     let room = width.saturating_sub(head.len()).max(20);
     let (mut out, mut line) = (String::new(), String::new());

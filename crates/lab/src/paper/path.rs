@@ -17,7 +17,7 @@ pub(crate) struct Path {
 enum Step {
     Field(String),
     Item(usize),
-    /// The item of a list one of whose fields has this value.
+    /// The item of a list that has this value in this field.
     Where(String, String),
     All,
 }
@@ -25,9 +25,9 @@ enum Step {
 /// Why there is no number at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// The summary has no such place: the path is wrong.
+    /// The summary has no such place, so the path is wrong.
     Unknown(String),
-    /// `null`: no message to speak of.
+    /// The value is `null`, because there was no message to measure.
     NoNumber,
 }
 
@@ -63,12 +63,12 @@ impl Path {
         &self.text
     }
 
-    /// Whether it names one number for each item of a list.
+    /// Returns whether the path names one number for each item of a list.
     pub(crate) fn is_list(&self) -> bool {
         self.steps.contains(&Step::All)
     }
 
-    /// The numbers at it in this summary of a point.
+    /// Returns the numbers at this path in a point's summary.
     pub(crate) fn numbers(&self, summary: &Value) -> Result<Vec<f64>, Missing> {
         let mut found = Vec::new();
         self.walk(&self.steps, summary, &mut found)?;
@@ -119,7 +119,7 @@ impl Path {
         self.walk(rest, next, found)
     }
 
-    /// A number of this kind, with its unit as far as the name tells it.
+    /// Formats a number at this path, with its unit as far as the field's name shows it.
     pub(crate) fn write(&self, value: f64) -> String {
         use crate::report::number::{bytes, micros, short};
         let named = |unit: &str| {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn invalid_paths_are_refused() {
         for wrong in ["", ".", "a..b", "a[", "a[x]", "a[0]b", "[0]"] {
             assert!(Path::parse(wrong).is_err(), "{wrong}");
         }

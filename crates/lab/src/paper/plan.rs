@@ -1,4 +1,4 @@
-//! What is run for which claims.
+//! Which scenarios are run for which claims.
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
@@ -11,60 +11,60 @@ use crate::error::{ScenarioError, nearest};
 use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
 use crate::testbed::WorkerCommand;
 
-/// What the user asks for.
+/// The user's request.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// A paper's name, or a file of claims; `None`: all papers.
+    /// A paper's name, or the path of a file of claims; `None` for all papers.
     pub paper: Option<String>,
-    /// Claims by their names; none: all.
+    /// The names of claims; empty for all.
     pub claims: Vec<String>,
-    /// Smaller sizes and fewer repetitions.
+    /// Whether sizes and repetitions are reduced.
     pub quick: bool,
-    /// How the processes of a testbed are begun; `None`: what needs one can't be decided.
-    pub parts: Option<WorkerCommand>,
+    /// How the processes of a testbed are started; `None` if claims that need a testbed cannot be decided.
+    pub workers: Option<WorkerCommand>,
 }
 
 /// A scenario that is run once, for one claim or several.
 pub(crate) struct Run {
-    /// Folder of its results, and what claims call it.
+    /// The directory of its results, which is also the name that claims use.
     pub(crate) name: String,
-    /// All its points: the simulated ones, then those of the testbed.
+    /// All its points: those in the simulator, then those on the testbed.
     pub(crate) scenario: Scenario,
-    /// The testbed, if it is run there too.
-    pub(crate) real: Option<Real>,
+    /// The testbed part, if the scenario is run there too.
+    pub(crate) real: Option<TestbedRun>,
     pub(crate) keys: Vec<PointKey>,
-    /// Those of the run that is not quick.
+    /// The points of the full (not quick) run.
     pub(crate) whole: Vec<PointKey>,
 }
 
-/// What a testbed is made of.
-pub(crate) struct Real {
+/// The configuration of a testbed run.
+pub(crate) struct TestbedRun {
     pub(crate) text: ScenarioText,
     pub(crate) sets: Vec<String>,
     pub(crate) scenario: Scenario,
 }
 
-/// A claim, and the runs that its scenarios are.
-pub(crate) struct Planned {
+/// A claim and the runs of its scenarios.
+pub(crate) struct PlannedClaim {
     pub(crate) system: String,
-    /// Path of the claims file.
+    /// The path of the claims file.
     pub(crate) file: String,
     pub(crate) claim: Claim,
-    /// The scenario's file, as it can be given to `rackweave run`.
+    /// The scenario's file or name, as `rackweave run` accepts it.
     pub(crate) scenario: String,
     pub(crate) runs: BTreeMap<String, usize>,
-    /// Why it can't be run: its scenario can't be read, or has not the points that the rules name.
+    /// Why the claim cannot be decided: its scenario cannot be read, or lacks points that the rules name.
     pub(crate) trouble: Option<String>,
 }
 
-/// Everything that is to be done.
+/// Everything that a request runs.
 pub(crate) struct Plan {
     pub(crate) titles: Vec<(String, String)>,
     pub(crate) runs: Vec<Run>,
-    pub(crate) claims: Vec<Planned>,
+    pub(crate) claims: Vec<PlannedClaim>,
 }
 
-/// The papers of a request.
+/// Returns the papers of a request.
 fn chosen(request: &Request) -> Result<Vec<Paper>, ScenarioError> {
     let Some(name) = &request.paper else { return papers() };
     let all = papers()?;
@@ -108,13 +108,13 @@ impl Plan {
 
     fn add(&mut self, paper: &Paper, request: &Request) -> Result<(), ScenarioError> {
         self.titles.push((paper.content.title.clone(), paper.content.source.clone()));
-        // Scenarios of one paper with the same name are one.
+        // Scenarios with the same name in one paper are one scenario.
         let mut known: BTreeMap<String, usize> = BTreeMap::new();
         for claim in &paper.content.claims {
             if !request.claims.is_empty() && !request.claims.contains(&claim.id) {
                 continue;
             }
-            let mut planned = Planned {
+            let mut planned = PlannedClaim {
                 system: paper.name().to_owned(),
                 file: paper.file.clone(),
                 claim: claim.clone(),
@@ -122,7 +122,7 @@ impl Plan {
                 runs: BTreeMap::new(),
                 trouble: None,
             };
-            // What is wrong with one claim must not keep the others from being run.
+            // An error in one claim must not prevent the others from being run.
             let loaded = claim.scenarios().into_iter().try_for_each(|name| {
                 let index = match known.get(name) {
                     Some(index) => *index,
@@ -142,8 +142,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether rules and figures name points that there are: better now than after an hour.
-    fn check(&self, planned: &Planned) -> Result<(), String> {
+    /// Checks that rules and figures name existing points before anything is run.
+    fn check(&self, planned: &PlannedClaim) -> Result<(), String> {
         for rule in &planned.claim.rules {
             let run = &self.runs[planned.run_of(rule.scenario.as_deref())];
             rule::check(rule, &run.keys, &run.whole)
@@ -158,8 +158,8 @@ impl Plan {
     }
 }
 
-impl Planned {
-    /// The run of this scenario, or of the claim's own.
+impl PlannedClaim {
+    /// Returns the index of the run of this scenario, or of the claim's own scenario.
     pub(crate) fn run_of(&self, scenario: Option<&str>) -> usize {
         self.runs[scenario.unwrap_or(&self.claim.scenario)]
     }
@@ -168,7 +168,7 @@ impl Planned {
 fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
     let spec = paper.scenario(name)?;
     let text = paper.scenario_text(spec)?;
-    // The scenario in one world: all its points, and those that are run.
+    // Returns the scenario in one world, as all its points and as those that are run.
     let in_world = |world| {
         let whole = text.read(world, &[], None)?;
         let mut keys: Vec<PointKey> = whole.points.iter().map(PointKey::of).collect();
@@ -195,16 +195,16 @@ fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
         whole.extend(keys);
         scenario.points.extend(testbed.points.iter().cloned());
         let sets = if quick { spec.quick.set.clone() } else { Vec::new() };
-        real = Some(Real { text, sets, scenario: testbed });
+        real = Some(TestbedRun { text, sets, scenario: testbed });
     }
     let keys = scenario.points.iter().map(PointKey::of).collect();
     Ok(Run { name: format!("{}-{name}", paper.name()), scenario, real, keys, whole })
 }
 
-/// What tells the points of the two worlds apart.
+/// The key that distinguishes the points of the two worlds.
 const WORLD: &str = "world";
 
-/// Keys that `quick` may set: how much is run, never what is compared.
+/// The keys that `quick` may set: they determine how much is run, and not what is compared.
 const SHRINKABLE: [&str; 18] = [
     "measure.messages",
     "measure.warmup",
@@ -226,7 +226,7 @@ const SHRINKABLE: [&str; 18] = [
     "workload.cast.repeat",
 ];
 
-/// The smaller scenario, if it is nothing but smaller.
+/// Returns the reduced scenario, after checking that it differs only in size.
 fn shrink(quick: &Quick, whole: Scenario, mut small: Scenario) -> Result<Scenario, String> {
     for set in &quick.set {
         let key = set.split('=').next().unwrap_or(set).trim();

@@ -1,4 +1,4 @@
-//! Rules applied to the points of a scenario.
+//! The evaluation of rules on the points of a scenario.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,86 +9,86 @@ use super::select::{PointKey, Relation, Selector, known_keys, number};
 use crate::report::number::short;
 use crate::results::plain;
 
-/// The points of a scenario: what tells them apart, and their numbers as far as there are any.
+/// The points of a scenario: the keys that identify them, and their summaries where they have finished.
 #[derive(Debug)]
 pub(crate) struct Points {
     pub(crate) keys: Vec<PointKey>,
     pub(crate) summaries: Vec<Option<Value>>,
-    /// What went wrong at those that were finished: messages that failed, or were not finished.
+    /// For each point that finished, a description of messages that failed or were not finished.
     pub(crate) failures: Vec<Option<String>>,
 }
 
 /// A comparison of two numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Check {
-    /// For which value of the keys; empty if there is one only.
+    /// The values of the keys that identify this case; empty if there is only one case.
     pub case: String,
-    /// The left side, or what was measured.
+    /// The left side of the comparison, which is measured.
     pub left: f64,
     /// The relation to the right side that must hold.
     pub relation: String,
-    /// The right side, or what the paper has.
+    /// The right side of the comparison, or the published number.
     pub right: f64,
-    /// Whether it does.
+    /// Whether the relation holds.
     pub holds: bool,
-    /// How far it is from not holding, as a share of the right side; negative if it does not.
+    /// The distance from the limit as a share of the right side; negative if the relation does not hold.
     pub margin: f64,
     #[serde(skip)]
     text: String,
 }
 
-/// What became of a rule.
+/// The result of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ruling {
-    /// What it says.
+    /// The rule in words.
     pub rule: String,
     /// Whether it holds; `null` if a number is missing.
     pub holds: Option<bool>,
     /// Whether the claim depends on it.
     pub decides: bool,
-    /// In words: the numbers that decided.
+    /// The measured numbers that decided, in words.
     pub here: String,
-    /// The paper's ratio of left to right, if it has one.
+    /// The paper's ratio of left to right, if the rule has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_ratio: Option<String>,
-    /// Every comparison.
+    /// Every comparison of the rule.
     pub checks: Vec<Check>,
 }
 
-/// Why a rule can't be applied.
+/// Why a rule cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// The rule is wrong: it names what is not there.
+pub(crate) enum RuleError {
+    /// The rule is invalid: it names something that does not exist.
     Wrong(String),
-    /// A number is missing: the point was not finished, or had no message to speak of.
+    /// A number is missing, because the point was not finished or had no message to measure.
     Missing(String),
 }
 
-/// The points that one side of a rule speaks of.
-enum Picked {
+/// The points that one side of a rule refers to.
+enum Selection {
     Constant(f64),
     Points(Vec<usize>),
 }
 
-/// Both sides, for one value of each key of `for_each`.
+/// Both sides of a rule, for one combination of values of the keys in `for_each`.
 struct Case {
     name: String,
-    left: Picked,
-    right: Picked,
-    /// Of `per`: what the right side is multiplied by here.
+    left: Selection,
+    right: Selection,
+    /// The factor from `per` for this case, by which the right side is multiplied.
     factor: f64,
 }
 
-/// Applies a rule.
-pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, Trouble> {
+/// Applies a rule to points.
+pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, RuleError> {
     let (checks, skipped) =
         if rule.cells.is_empty() { (comparisons(rule, points)?, 0) } else { cells(rule, points)? };
     let mut holds = Some(checks.iter().all(|check| check.holds));
     let mut here = sentence(&checks);
-    // Statistics of the messages that are left look better than they are.
+    // Statistics over the remaining messages would look better than they are.
     if holds == Some(true)
         && !rule.despite_failures
-        && let Some(failure) = failure(rule, points).map_err(Trouble::Wrong)?
+        && let Some(failure) = failure(rule, points).map_err(RuleError::Wrong)?
     {
         holds = None;
         here += &format!(", but of what is compared {failure}");
@@ -110,7 +110,7 @@ pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, Trouble> {
 }
 
 impl Ruling {
-    /// Of a rule that can't be applied for want of a number.
+    /// Returns the result of a rule that cannot be applied because a number is missing.
     pub(crate) fn undecided(rule: &Rule, why: String) -> Self {
         Self {
             rule: rule.say.clone(),
@@ -123,9 +123,9 @@ impl Ruling {
     }
 }
 
-/// Whether every point that the rule names is there, without running anything.
+/// Checks that every point that the rule names exists, without running anything.
 ///
-/// `whole`: the points of the run that is not quick, which leaves out no cell.
+/// `whole` has the points of the full run, which contains every cell.
 pub(crate) fn check(rule: &Rule, keys: &[PointKey], whole: &[PointKey]) -> Result<(), String> {
     if rule.cells.is_empty() {
         return cases(rule, keys).map(drop);
@@ -140,15 +140,15 @@ pub(crate) fn check(rule: &Rule, keys: &[PointKey], whole: &[PointKey]) -> Resul
     if any { Ok(()) } else { Err("no point has any of its cells".into()) }
 }
 
-/// What went wrong at a point that the rule names, unless it names that.
+/// Returns what went wrong at a point that the rule uses, unless the rule is about that.
 fn failure<'a>(rule: &Rule, points: &'a Points) -> Result<Option<&'a str>, String> {
     let mut used = Vec::new();
-    let mut note = |operand: Option<&Operand>, picked: Picked| {
+    let mut note = |operand: Option<&Operand>, picked: Selection| {
         let counts =
             |path: &Path| path.as_str().starts_with("messages.") || path.as_str() == "refused";
         let is_of_failures =
             operand.and_then(|operand| operand.metric.as_ref()).is_some_and(counts);
-        if let Picked::Points(indices) = picked
+        if let Selection::Points(indices) = picked
             && !is_of_failures
         {
             used.extend(indices);
@@ -162,7 +162,7 @@ fn failure<'a>(rule: &Rule, points: &'a Points) -> Result<Option<&'a str>, Strin
     }
     for cell in &rule.cells {
         let found = cell_point(rule, cell, &points.keys)?;
-        note(None, Picked::Points(found.into_iter().collect()));
+        note(None, Selection::Points(found.into_iter().collect()));
     }
     Ok(used.into_iter().find_map(|index| points.failures[index].as_deref()))
 }
@@ -194,7 +194,7 @@ fn cases(rule: &Rule, keys: &[PointKey]) -> Result<Vec<Case>, String> {
         });
         let name = name.collect::<Vec<_>>().join(", ");
         let side = |operand: &Operand, side: &str| {
-            // The left side is what the cases are made of; the right one may be the same for all.
+            // The left side determines the cases. The right side may be the same for all of them.
             let free = |key: &str| {
                 let own = operand.of.keys().any(|own| own == key);
                 side == "right" && (own || operand.at.contains_key(key))
@@ -227,7 +227,7 @@ fn unknown_key(what: &str, keys: &[PointKey]) -> String {
     format!("{what}: some point has no such key; {}", known(keys))
 }
 
-/// A key that no point of the scenario has is a slip of the pen.
+/// Returns an error for a key that no point of the scenario has, which is a mistake in the rule.
 pub(crate) fn refuse_unknown(selector: &Selector, keys: &[PointKey]) -> Result<(), String> {
     match selector.keys().find(|key| keys.iter().all(|point| point.get(key).is_none())) {
         None => Ok(()),
@@ -235,15 +235,15 @@ pub(crate) fn refuse_unknown(selector: &Selector, keys: &[PointKey]) -> Result<(
     }
 }
 
-/// The points of one side, in a case in which keys are tied to values.
+/// Returns the points of one side in a case, which binds keys to values.
 fn pick(
     operand: &Operand,
     of: &Selector,
     tied: &[(&str, &Value)],
     keys: &[PointKey],
-) -> Result<Picked, String> {
+) -> Result<Selection, String> {
     if let Some(value) = operand.value {
-        return Ok(Picked::Constant(value * operand.times));
+        return Ok(Selection::Constant(value * operand.times));
     }
     refuse_unknown(of, keys)?;
     refuse_unknown(&operand.of, keys)?;
@@ -269,40 +269,42 @@ fn pick(
     }
     match (picked.len(), operand.over) {
         (0, _) => Err(format!("no point is like that; {}", known(keys))),
-        (1, _) | (_, Some(_)) => Ok(Picked::Points(picked)),
+        (1, _) | (_, Some(_)) => Ok(Selection::Points(picked)),
         (n, None) => {
             Err(format!("{n} points are like that: choose one, or say `over`; {}", known(keys)))
         }
     }
 }
 
-/// The number at a path in a point.
-fn read(points: &Points, index: usize, path: &Path) -> Result<Vec<f64>, Trouble> {
+/// Returns the numbers at a path in a point.
+fn read(points: &Points, index: usize, path: &Path) -> Result<Vec<f64>, RuleError> {
     let Some(summary) = &points.summaries[index] else {
-        return Err(Trouble::Missing("a point that it needs was not finished".into()));
+        return Err(RuleError::Missing("a point that it needs was not finished".into()));
     };
     path.numbers(summary).map_err(|missing| match missing {
-        Missing::Unknown(message) => Trouble::Wrong(message),
+        Missing::Unknown(message) => RuleError::Wrong(message),
         Missing::NoNumber => {
-            Trouble::Missing(format!("`{path}` has no number at one of its points"))
+            RuleError::Missing(format!("`{path}` has no number at one of its points"))
         }
     })
 }
 
-fn side(operand: &Operand, picked: &Picked, points: &Points) -> Result<f64, Trouble> {
-    if let (Picked::Points(indices), Some(key)) = (picked, &operand.key) {
+fn side(operand: &Operand, picked: &Selection, points: &Points) -> Result<f64, RuleError> {
+    if let (Selection::Points(indices), Some(key)) = (picked, &operand.key) {
         let value = |index: &usize| points.keys[*index].get(key).and_then(number);
         let values: Vec<f64> = indices.iter().filter_map(value).collect();
         if values.len() < indices.len() {
-            return Err(Trouble::Wrong(format!("`{key}` is no number at some point")));
+            return Err(RuleError::Wrong(format!("`{key}` is no number at some point")));
         }
         let number = operand.over.map_or_else(|| values[0], |fold| fold.of(&values));
         return Ok(number * operand.times);
     }
     let (indices, path) = match (picked, &operand.metric) {
-        (Picked::Constant(value), _) => return Ok(*value),
-        (Picked::Points(indices), Some(path)) => (indices, path),
-        (Picked::Points(_), None) => return Err(Trouble::Wrong("a side without metric".into())),
+        (Selection::Constant(value), _) => return Ok(*value),
+        (Selection::Points(indices), Some(path)) => (indices, path),
+        (Selection::Points(_), None) => {
+            return Err(RuleError::Wrong("a side without metric".into()));
+        }
     };
     let mut numbers = Vec::with_capacity(indices.len());
     for &index in indices {
@@ -316,18 +318,18 @@ fn side(operand: &Operand, picked: &Picked, points: &Points) -> Result<f64, Trou
     Ok(number * operand.times)
 }
 
-fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, Trouble> {
+fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, RuleError> {
     let (Some(left), Some(relation), Some(right)) = (&rule.left, rule.is, &rule.right) else {
-        return Err(Trouble::Wrong("it has no sides".into()));
+        return Err(RuleError::Wrong("it has no sides".into()));
     };
     let metric = left.metric.as_ref().or(right.metric.as_ref());
     let write = |x: f64| metric.map_or_else(|| short(x), |metric| metric.write(x));
-    let cases = cases(rule, &points.keys).map_err(Trouble::Wrong)?;
+    let cases = cases(rule, &points.keys).map_err(RuleError::Wrong)?;
     let mut checks = Vec::with_capacity(cases.len());
     for case in cases {
         let a = side(left, &case.left, points)?;
         let b = side(right, &case.right, points)? * case.factor;
-        // What is allowed in the metric's unit, as a share.
+        // The slack in the unit of the metric, as a share.
         let slack = if b == 0.0 { 0.0 } else { rule.slack / b.abs() };
         let tolerance = rule.tolerance + slack;
         let ratio = if b == 0.0 || right.value.is_some() && right.times == 1.0 {
@@ -350,7 +352,7 @@ fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, Trouble> {
     Ok(checks)
 }
 
-/// How far from the limit, as a share of the right side.
+/// Returns the distance from the limit as a share of the right side.
 fn margin(relation: Relation, left: f64, right: f64, tolerance: f64) -> f64 {
     let scale = if right == 0.0 { 1.0 } else { right.abs() };
     let over = (left - right) / scale;
@@ -362,7 +364,7 @@ fn margin(relation: Relation, left: f64, right: f64, tolerance: f64) -> f64 {
     }
 }
 
-/// The point of a cell; `None` if this run leaves it out.
+/// Returns the point of a cell; `None` if this run leaves it out.
 fn cell_point(rule: &Rule, cell: &Cell, keys: &[PointKey]) -> Result<Option<usize>, String> {
     refuse_unknown(&rule.of, keys)?;
     refuse_unknown(&cell.of, keys)?;
@@ -375,17 +377,17 @@ fn cell_point(rule: &Rule, cell: &Cell, keys: &[PointKey]) -> Result<Option<usiz
     }
 }
 
-/// Published numbers beside the measured ones, and how many were not run.
-fn cells(rule: &Rule, points: &Points) -> Result<(Vec<Check>, usize), Trouble> {
+/// Returns comparisons of published and measured numbers, and the number of cells that were not run.
+fn cells(rule: &Rule, points: &Points) -> Result<(Vec<Check>, usize), RuleError> {
     let (mut checks, mut skipped) = (Vec::new(), 0);
     for cell in &rule.cells {
-        let found = cell_point(rule, cell, &points.keys).map_err(Trouble::Wrong)?;
+        let found = cell_point(rule, cell, &points.keys).map_err(RuleError::Wrong)?;
         let Some(index) = found else {
             skipped += cell.numbers.len();
             continue;
         };
         for (field, paper) in &cell.numbers {
-            let path = Path::parse(&format!("{}.{field}", cell.at)).map_err(Trouble::Wrong)?;
+            let path = Path::parse(&format!("{}.{field}", cell.at)).map_err(RuleError::Wrong)?;
             let here = read(points, index, &path)?[0];
             let tolerance = rule.within.get(field).copied().unwrap_or(0.0);
             checks.push(Check {
@@ -407,7 +409,7 @@ fn cells(rule: &Rule, points: &Points) -> Result<(Vec<Check>, usize), Trouble> {
     Ok((checks, skipped))
 }
 
-/// What decided: the case nearest to the limit, or farthest beyond it.
+/// Describes the case that decided: the one nearest to the limit, or farthest beyond it.
 fn sentence(checks: &[Check]) -> String {
     let worst = checks.iter().min_by(|a, b| a.margin.total_cmp(&b.margin));
     let Some(worst) = worst else { return "nothing to compare".into() };

@@ -1,4 +1,4 @@
-//! Which points of a scenario a rule or figure speaks of.
+//! Selection of the points of a scenario that a rule or figure refers to.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,15 +10,15 @@ use serde_json::Value;
 use crate::results::plain;
 use crate::scenario::PointSpec;
 
-/// What tells a point from the others of its scenario.
+/// The keys and values that identify a point of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct PointKey {
     set: BTreeMap<String, Value>,
 }
 
-/// Keys that every point has, beside those that the sweep sets.
+/// The keys that every point has in addition to the swept ones.
 const TRANSPORT: &str = "transport";
-/// What results call the transport: `transport.label`, or else its name.
+/// The name of the transport in results: `transport.label`, or else its name.
 const LABEL: &str = "label";
 
 impl PointKey {
@@ -39,7 +39,7 @@ impl PointKey {
     }
 }
 
-/// The keys that points of a scenario can be chosen by, for messages.
+/// Returns the keys by which points of a scenario can be selected, for messages.
 pub(crate) fn known_keys(points: &[PointKey]) -> Vec<&str> {
     let mut keys: Vec<&str> = points.iter().flat_map(|p| p.set.keys()).map(|k| &**k).collect();
     keys.sort_unstable();
@@ -47,14 +47,13 @@ pub(crate) fn known_keys(points: &[PointKey]) -> Vec<&str> {
     keys
 }
 
-/// Points whose keys have certain values: a table such as
-/// `{ label = "static *", workload.senders = ">= 10" }`.
+/// A condition on the keys of points, as a table such as `{ label = "static *", workload.senders = ">= 10" }`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Selector(BTreeMap<String, Wanted>);
+pub(crate) struct Selector(BTreeMap<String, Condition>);
 
-/// What a key's value must be.
+/// The condition on one key's value.
 #[derive(Clone, Debug)]
-enum Wanted {
+enum Condition {
     Any(Vec<Self>),
     Not(Box<Self>),
     Bound { relation: Relation, limit: f64 },
@@ -81,7 +80,7 @@ pub(crate) enum Relation {
 }
 
 impl Relation {
-    /// Whether it holds if `tolerance`, a share of the right side, is allowed for.
+    /// Returns whether the relation holds if `tolerance`, a share of the right side, is allowed.
     pub(crate) fn holds(self, left: f64, right: f64, tolerance: f64) -> bool {
         let slack = tolerance * right.abs();
         match self {
@@ -108,7 +107,7 @@ impl fmt::Display for Relation {
     }
 }
 
-/// A swept value as a number, if it is one: also sizes, times and rates with their units.
+/// Returns a swept value as a number, if it is one. Sizes, times and rates with units are numbers too.
 pub(crate) fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Number(n) => n.as_f64(),
@@ -122,7 +121,7 @@ pub(crate) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-impl Wanted {
+impl Condition {
     fn read(value: &toml::Value) -> Result<Self, String> {
         Ok(match value {
             toml::Value::Array(values) => {
@@ -138,7 +137,7 @@ impl Wanted {
 
     fn text(text: &str) -> Result<Self, String> {
         use Relation::{Above, AtLeast, AtMost, Below};
-        // Longer signs first: ">=" begins with ">".
+        // Longer signs come first, because ">=" begins with ">".
         for (sign, relation) in [(">=", AtLeast), ("<=", AtMost), (">", Above), ("<", Below)] {
             if let Some(limit) = text.strip_prefix(sign) {
                 let limit = number(&Value::String(limit.trim().into()))
@@ -180,7 +179,7 @@ impl Selector {
     }
 }
 
-/// Nested tables are paths: `{ workload.senders = 4 }` is `{ "workload.senders" = 4 }`.
+/// Flattens nested tables to paths: `{ workload.senders = 4 }` is `{ "workload.senders" = 4 }`.
 pub(crate) fn flatten(table: toml::Table) -> Vec<(String, toml::Value)> {
     let mut flat = Vec::new();
     for (key, value) in table {
@@ -199,7 +198,7 @@ impl<'de> Deserialize<'de> for Selector {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let table = toml::Table::deserialize(from)?;
         let wanted = flatten(table).into_iter().map(|(key, value)| {
-            let wanted = Wanted::read(&value).map_err(D::Error::custom)?;
+            let wanted = Condition::read(&value).map_err(D::Error::custom)?;
             Ok((key, wanted))
         });
         wanted.collect::<Result<_, _>>().map(Self)

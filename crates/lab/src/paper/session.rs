@@ -1,4 +1,4 @@
-//! Running the scenarios of claims, and what became of the claims.
+//! Running the scenarios of claims, and deciding the claims.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::claim::Claim;
 use super::figure;
-use super::plan::{Plan, Planned, Real, Request, Run};
-use super::rule::{self, Points, Ruling, Trouble};
+use super::plan::{Plan, PlannedClaim, Request, Run, TestbedRun};
+use super::rule::{self, Points, RuleError, Ruling};
 use crate::error::{OutputError, ScenarioError};
 use crate::output::OutputDir;
 use crate::report::svg::Chart;
@@ -18,104 +18,104 @@ use crate::run::{Batch, PointEnd, Progress, RunError};
 use crate::scenario::World;
 use crate::testbed::Testbed;
 
-/// Folder of the runs' own results, below that of the claims.
+/// The directory of the runs' own results, below that of the claims.
 pub(crate) const RUNS: &str = "runs";
 
-/// Claims on their way: can be watched and stopped from other threads.
+/// A run of claims, which other threads can watch and stop.
 pub struct Session {
     plan: Plan,
     batches: Vec<Batch>,
-    /// By run, where it is run on real hosts too.
+    /// For each run its testbed, if it also runs on real hosts.
     testbeds: Vec<Option<Testbed>>,
     cancelled: AtomicBool,
     quick: bool,
 }
 
-/// What became of a claim; the fields of `claims.json` are a contract.
+/// The verdict on a claim. The fields are part of the format of `claims.json`, which is stable.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClaimResult {
-    /// Name of the claim, as `--claim` takes it.
+    /// The name of the claim, as `--claim` accepts it.
     pub id: String,
-    /// The system that the claim is about.
+    /// The paper or system that the claim is about.
     pub system: String,
     /// The claim in a sentence.
     pub claim: String,
-    /// Source in the paper.
+    /// The slide, section or figure of the paper.
     pub source: String,
-    /// What the paper says.
+    /// What the paper reports.
     pub paper: String,
-    /// What was measured.
+    /// The measured numbers that decided, in words.
     pub here: String,
-    /// Whether it holds, by its rules; `null` if that could not be found out.
+    /// Whether it holds by its rules; `null` if that could not be decided.
     pub holds: Option<bool>,
-    /// Why, or why not.
+    /// Why it holds or does not hold.
     pub why: String,
-    /// When it holds, in words.
+    /// The condition under which it holds, in words.
     pub rule: String,
     /// Each rule with its numbers.
     pub rules: Vec<Ruling>,
-    /// The scenario.
+    /// The scenario's file or name.
     pub scenario: String,
-    /// CPU time of the scenarios that it needs; claims may share them.
+    /// The CPU time in seconds of the scenarios that it needs; claims may share scenarios.
     pub seconds: f64,
-    /// Where the experiment is not the paper's.
+    /// Where the experiment differs from the paper's.
     pub deviations: Vec<String>,
-    /// What is to be known about the numbers.
+    /// Warnings about the numbers, such as unfinished messages.
     pub warnings: Vec<String>,
-    /// The pictures' files.
+    /// The files of the redrawn figures.
     pub figures: Vec<String>,
-    /// Folders of the runs' own results.
+    /// The directories of the runs' own results.
     pub results: Vec<String>,
     #[serde(skip)]
     pub(crate) charts: Vec<Chart>,
 }
 
-/// What became of all claims: `claims.json`.
+/// The verdicts on all claims, which are written to `claims.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClaimResults {
-    /// The claims.
+    /// The verdicts, in the order of the request.
     pub claims: Vec<ClaimResult>,
-    /// Whether sizes were those of `--quick`.
+    /// Whether sizes were reduced by `--quick`.
     pub quick: bool,
     /// Whether the user stopped it.
     pub interrupted: bool,
-    /// Real time of all runs.
+    /// The elapsed real time of all runs, in seconds.
     pub wall_s: f64,
-    /// Version of Rackweave.
+    /// The version of Rackweave that ran the claims.
     pub version: &'static str,
     #[serde(skip)]
     pub(crate) titles: Vec<(String, String)>,
 }
 
-/// Why claims can't be run to their end.
+/// Why a run of claims was aborted.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum PaperError {
-    /// A scenario that can't be run.
+    /// A scenario could not be run.
     #[error("the scenario of the claims can't be run: {name}")]
     Run {
-        /// Which.
+        /// The name of the run.
         name: String,
-        /// Cause.
+        /// The error of the run.
         source: RunError,
     },
-    /// Results that can't be written.
+    /// The results could not be written.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Output(#[from] OutputError),
 }
 
-/// A run between its points and its results.
-struct Under {
+/// The state of a run whose points are being executed.
+struct ActiveRun {
     ends: Vec<Option<PointEnd>>,
     left: usize,
     began: Option<Instant>,
 }
 
 impl Session {
-    /// Reads claims and scenarios, and checks that they fit.
+    /// Reads claims and scenarios, and checks that they are consistent.
     ///
     /// # Errors
-    /// If there is no such claim, or a file is wrong.
+    /// If there is no such claim, or a file is invalid.
     pub fn prepare(request: &Request) -> Result<Self, ScenarioError> {
         let plan = Plan::new(request)?;
         let batches = plan.runs.iter().map(|run| {
@@ -124,8 +124,8 @@ impl Session {
             Batch::new(simulated)
         });
         let batches = batches.collect();
-        let testbed = |real: &Real| {
-            let parts = request.parts.clone()?;
+        let testbed = |real: &TestbedRun| {
+            let parts = request.workers.clone()?;
             Some(Testbed::of(&real.text, &real.sets, real.scenario.clone(), parts))
         };
         let testbeds = plan.runs.iter().map(|run| run.real.as_ref().and_then(testbed)).collect();
@@ -133,25 +133,25 @@ impl Session {
         Ok(Self { plan, batches, testbeds, cancelled, quick: request.quick })
     }
 
-    /// System, claim and scenario.
+    /// Returns the paper, the claim and the scenario of each planned claim.
     pub(crate) fn claims(&self) -> impl Iterator<Item = (&str, &Claim, &str)> {
         self.plan.claims.iter().map(|p| (p.system.as_str(), &p.claim, p.scenario.as_str()))
     }
 
-    /// Stops at the next opportunity; claims whose points are finished are decided.
+    /// Stops the run at the next opportunity. Claims whose points are finished are decided.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
         self.batches.iter().for_each(Batch::cancel);
         self.testbeds.iter().flatten().for_each(Testbed::cancel);
     }
 
-    /// Whether [`Session::cancel`] was called.
+    /// Returns whether [`Session::cancel`] was called.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// How far it is.
+    /// Returns the progress over all runs.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let mut all = Progress::default();
@@ -171,10 +171,11 @@ impl Session {
         all
     }
 
-    /// Runs every scenario once, on `jobs` threads (`None`: one for each core), decides the claims,
-    /// and writes everything to `out`.
+    /// Runs every scenario once, on `jobs` threads (`None` for one per core), decides the claims, and writes everything
+    /// to `out`.
     ///
     /// # Errors
+    /// If a scenario cannot be run or a file cannot be written.
     /// If a scenario can't be run, or a file not be written.
     #[expect(clippy::disallowed_methods, reason = "the wall time is one of the results")]
     pub fn run(
@@ -200,8 +201,8 @@ impl Session {
         Ok(results)
     }
 
-    /// Runs the points of all scenarios, in their order: a scenario's last points don't leave other
-    /// cores idle, and the results of each are written as soon as they are there.
+    /// Runs the points of all scenarios in order. Cores that have finished a scenario's last points continue with the
+    /// next scenario, and the results of each are written as soon as it is complete.
     #[expect(clippy::disallowed_methods, reason = "the wall time is one of the results")]
     fn simulate(
         &self,
@@ -219,29 +220,29 @@ impl Session {
                 (0..self.batches[run].scenario().points.len()).map(move |p| (run, p))
             })
             .collect();
-        let under = self.batches.iter().map(|batch| {
+        let active = self.batches.iter().map(|batch| {
             let left = batch.scenario().points.len();
-            Mutex::new(Under { ends: (0..left).map(|_| None).collect(), left, began: None })
+            Mutex::new(ActiveRun { ends: (0..left).map(|_| None).collect(), left, began: None })
         });
-        let under: Vec<Mutex<Under>> = under.collect();
+        let active: Vec<Mutex<ActiveRun>> = active.collect();
         let finished: Vec<Mutex<Option<Results>>> =
             self.plan.runs.iter().map(|_| Mutex::new(None)).collect();
         let trouble: Mutex<Option<PaperError>> = Mutex::new(None);
         let next = AtomicUsize::new(0);
         let one = |(run, point): (usize, usize)| -> Result<(), PaperError> {
-            let mine = || under[run].lock().unwrap_or_else(PoisonError::into_inner);
+            let mine = || active[run].lock().unwrap_or_else(PoisonError::into_inner);
             let began = *mine().began.get_or_insert_with(Instant::now);
             let failed =
                 |source| PaperError::Run { name: self.plan.runs[run].name.clone(), source };
             let end = self.batches[run].simulate(point).map_err(failed)?;
             let ends = {
-                let mut under = mine();
-                under.ends[point] = Some(end);
-                under.left -= 1;
-                if under.left > 0 {
+                let mut active = mine();
+                active.ends[point] = Some(end);
+                active.left -= 1;
+                if active.left > 0 {
                     return Ok(());
                 }
-                std::mem::take(&mut under.ends)
+                std::mem::take(&mut active.ends)
             };
             let wall_s = began.elapsed().as_secs_f64();
             let results = self.batches[run].results(ends.into_iter().flatten().collect(), wall_s);
@@ -260,7 +261,7 @@ impl Session {
                         if let Err(error) = one(item) {
                             let mut first = trouble.lock().unwrap_or_else(PoisonError::into_inner);
                             first.get_or_insert(error);
-                            // The others would be of no use.
+                            // The remaining points would not be used.
                             next.store(work.len(), Ordering::Relaxed);
                         }
                     }
@@ -275,18 +276,18 @@ impl Session {
             results.unwrap_or_else(|| batch.results(Vec::new(), 0.0))
         });
         let mut results: Vec<Results> = results.collect();
-        // Real hosts have the machine to themselves.
+        // Each testbed has the machine to itself.
         for (run, testbed) in self.testbeds.iter().enumerate() {
             if let Some(testbed) = testbed.as_ref().filter(|_| needed(run)) {
-                self.run_really(run, testbed, &mut results[run]);
+                self.run_testbed(run, testbed, &mut results[run]);
                 self.write(run, &results[run], out, command)?;
             }
         }
         Ok(results)
     }
 
-    /// Adds what the testbed finds out to what was simulated.
-    fn run_really(&self, run: usize, testbed: &Testbed, results: &mut Results) {
+    /// Adds the testbed's results to the simulated ones.
+    fn run_testbed(&self, run: usize, testbed: &Testbed, results: &mut Results) {
         let first = self.batches[run].scenario().points.len();
         let failure = |message: String| PointFailure {
             set: [("world".to_owned(), "real".into())].into_iter().collect(),
@@ -314,7 +315,7 @@ impl Session {
         results.summary.interrupted = self.is_cancelled();
     }
 
-    /// Writes a run's own results.
+    /// Writes the results of one run.
     fn write(
         &self,
         run: usize,
@@ -329,7 +330,7 @@ impl Session {
         Ok(())
     }
 
-    fn decide(&self, planned: &Planned, runs: &[Results], points: &[Points]) -> ClaimResult {
+    fn decide(&self, planned: &PlannedClaim, runs: &[Results], points: &[Points]) -> ClaimResult {
         let claim = &planned.claim;
         let mut warnings: Vec<String> = Vec::new();
         let mut rules = Vec::with_capacity(claim.rules.len());
@@ -338,8 +339,8 @@ impl Session {
             let points = &points[planned.run_of(rule.scenario.as_deref())];
             rules.push(match rule::apply(rule, points) {
                 Ok(ruling) => ruling,
-                Err(Trouble::Missing(why)) => Ruling::undecided(rule, why),
-                Err(Trouble::Wrong(why)) => {
+                Err(RuleError::Missing(why)) => Ruling::undecided(rule, why),
+                Err(RuleError::Wrong(why)) => {
                     let why = format!("{}, claim `{}`: {why}", planned.file, claim.id);
                     Ruling::undecided(rule, why)
                 }
@@ -399,7 +400,7 @@ impl Session {
         }
     }
 
-    /// The results of a run by the index of the point.
+    /// Returns the results of a run by the index of the point.
     fn points_of<'a>(&self, run: usize, results: &'a Results) -> Vec<Option<&'a PointResult>> {
         let mut all = vec![None; self.plan.runs[run].keys.len()];
         for point in &results.points {
@@ -420,7 +421,7 @@ fn points(run: &Run, results: &Results) -> Points {
     Points { keys: run.keys.clone(), summaries, failures }
 }
 
-/// Whether the claim holds, what was measured, and why.
+/// Returns whether the claim holds, what was measured, and why.
 fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
     let say = |rule: &Ruling| {
         let turned_out = match (rule.decides, rule.holds) {
@@ -436,7 +437,7 @@ fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
     let deciding = || rules.iter().filter(|rule| rule.decides);
     let failed: Vec<&str> =
         deciding().filter(|r| r.holds == Some(false)).map(|rule| &*rule.rule).collect();
-    // A claim whose rules only report is that something can be found out.
+    // A claim whose rules only report is a claim that something can be measured.
     let only_reports = deciding().next().is_none();
     let unknown: Vec<String> = rules
         .iter()
@@ -481,7 +482,7 @@ mod tests {
         assert_eq!(of(&[(true, yes), (false, None)]).0, yes, "a report without a number");
         assert_eq!(of(&[(true, None), (false, yes)]).0, None);
         assert_eq!(of(&[(true, no), (true, yes)]), (no, "1 of 2 rules fail: so".into()));
-        // Nothing but reports: it holds once they are there, however they turned out.
+        // If all rules only report, the claim holds once their numbers exist, whatever they are.
         assert_eq!(of(&[(false, no)]), (yes, "reports 1 rules, none of which decides".into()));
         assert_eq!(of(&[(false, None), (false, yes)]).0, None);
     }

@@ -1,10 +1,10 @@
-//! Rules on made-up points, and the shipped claims.
+//! Rules on synthetic points, and the claims that are compiled in.
 
 use serde_json::{Value, json};
 
 use super::claim::{Claim, Paper, Rule};
 use super::plan::{Plan, Request};
-use super::rule::{self, Points, Ruling, Trouble};
+use super::rule::{self, Points, RuleError, Ruling};
 use super::select::key;
 use super::{figure, items, papers};
 
@@ -12,7 +12,8 @@ fn rule(text: &str) -> Rule {
     toml::from_str(&format!("say = 'so'\n{text}")).unwrap()
 }
 
-/// Homa's goodput falls with the number of senders, NDP's does not; the last of Homa is unfinished.
+/// Returns points where Homa's goodput falls with the number of senders and NDP's does not. Homa's last point is
+/// unfinished.
 fn points() -> Points {
     let (keys, failures) = (Vec::new(), vec![None; 6]);
     let mut points = Points { keys, summaries: Vec::new(), failures };
@@ -42,7 +43,7 @@ fn apply(text: &str) -> Ruling {
     rule::apply(&rule, &points).unwrap()
 }
 
-fn trouble(text: &str) -> Trouble {
+fn trouble(text: &str) -> RuleError {
     rule::apply(&rule(text), &points()).unwrap_err()
 }
 
@@ -78,7 +79,7 @@ fn each_value_of_a_key_is_a_case_and_the_worst_is_named() {
     let from_10 = above(">= 10", 0.0);
     assert_eq!((from_10.holds, from_10.checks.len()), (Some(true), 2));
     assert!(from_10.here.starts_with("2 of 2; worst case senders 10:"), "{}", from_10.here);
-    // At one sender they are equal: not above, but for a tolerance.
+    // At one sender they are equal: the left side is only above with a tolerance.
     let from_1 = above(">= 1", 0.0);
     assert_eq!(from_1.holds, Some(false));
     assert!(from_1.here.starts_with("2 of 3; worst case senders 1:"), "{}", from_1.here);
@@ -112,7 +113,7 @@ fn the_best_of_several_points_and_the_worst_of_a_list() {
 }
 
 #[test]
-fn published_numbers_are_held_against_ours() {
+fn published_numbers_are_compared_with_measured_ones() {
     let mut whole = points().keys;
     whole.push(key(&[("workload.senders", 1000.into())], "ndp"));
     let apply = |text: &str| {
@@ -139,20 +140,20 @@ fn published_numbers_are_held_against_ours() {
 }
 
 #[test]
-fn a_number_that_is_not_there_decides_nothing() {
+fn a_missing_number_decides_nothing() {
     let text = "left = { metric = 'latency_us.p99', of = { transport = 'homa', workload.senders = 100 } }\n\
                 is = '<'\nright = { value = 1 }";
-    assert!(matches!(trouble(text), Trouble::Missing(why) if why.contains("latency_us.p99")));
+    assert!(matches!(trouble(text), RuleError::Missing(why) if why.contains("latency_us.p99")));
     let mut points = points();
     points.summaries[0] = None;
     let text = "left = { metric = 'goodput_gbps', at = { workload.senders = 'min' }, of = { transport = 'homa' } }\n\
                 is = '<'\nright = { value = 1 }";
     let why = rule::apply(&rule(text), &points).unwrap_err();
-    assert!(matches!(why, Trouble::Missing(why) if why.contains("not finished")));
+    assert!(matches!(why, RuleError::Missing(why) if why.contains("not finished")));
 }
 
 #[test]
-fn nothing_holds_by_the_messages_that_are_left() {
+fn no_rule_holds_by_its_remaining_messages() {
     let rule_of = |more: &str| {
         rule(&format!(
             "left = {{ metric = 'goodput_gbps', of = {{ transport = 'homa', workload.senders = 10 }} }}\n\
@@ -168,7 +169,7 @@ fn nothing_holds_by_the_messages_that_are_left() {
     assert!(ruling.here.ends_with(", but of what is compared homa: 3 messages failed"));
     let despite = rule::apply(&rule_of("despite_failures = true"), &points).unwrap();
     assert_eq!(despite.holds, Some(true));
-    // What does not hold, does not hold; and a rule about the failures themselves is decided.
+    // A rule that does not hold stays so despite failures, and a rule about failures themselves is decided.
     let fails = rule(
         "left = { metric = 'goodput_gbps', of = { transport = 'homa', workload.senders = 10 } }\n\
                       is = '>'\nright = { value = 1 }",
@@ -183,7 +184,7 @@ fn nothing_holds_by_the_messages_that_are_left() {
 }
 
 #[test]
-fn what_a_rule_names_and_is_not_there_is_an_error_that_names_it() {
+fn a_rule_about_something_missing_is_an_error_that_names_it() {
     for (left, named) in [
         (
             "metric = 'goodput', of = { transport = 'homa' }, at = { workload.senders = 'max' }",
@@ -202,13 +203,13 @@ fn what_a_rule_names_and_is_not_there_is_an_error_that_names_it() {
     ] {
         let text = format!("left = {{ {left} }}\nis = '<'\nright = {{ value = 1 }}");
         match trouble(&text) {
-            Trouble::Wrong(why) => assert!(why.contains(named), "{why}"),
+            RuleError::Wrong(why) => assert!(why.contains(named), "{why}"),
             other => panic!("{left}: {other:?}"),
         }
     }
 }
 
-/// A file with one claim.
+/// Returns a file with one claim that has this rule.
 fn file(rule: &str) -> String {
     format!(
         "paper = 'x'\ntitle = 'X'\nsource = 'nowhere'\n[scenarios.incast]\nfile = 'incast'\n\
@@ -221,7 +222,7 @@ const RULE: &str = "left = { metric = 'goodput_gbps', of = { transport = 'ndp' }
                     right = { metric = 'goodput_gbps', of = { transport = 'tcp' } }";
 
 #[test]
-fn a_wrong_file_says_what_is_wrong_and_where() {
+fn errors_in_a_file_name_the_mistake_and_its_place() {
     let error = |text: &str| Paper::parse("x.toml", text, None).unwrap_err().to_string();
     assert!(Paper::parse("x.toml", &file(RULE), None).is_ok());
     for (text, named) in [
@@ -336,7 +337,7 @@ fn every_claim_is_there() {
     }
 }
 
-/// Rules and figures name points that their scenarios have, in full and in quick runs.
+/// Rules and figures name points that exist in the full and in the quick run of their scenarios.
 #[test]
 fn every_rule_and_figure_finds_its_points() {
     for quick in [false, true] {
@@ -356,7 +357,7 @@ fn the_documented_example_is_a_file_of_claims() {
 }
 
 #[test]
-fn lines_of_a_figure_must_be_told_apart() {
+fn lines_of_a_figure_must_be_distinguishable() {
     let figure = |text: &str| toml::from_str(&format!("name = 'f'\ntitle = 'F'\n{text}")).unwrap();
     let keys = points().keys;
     let sweep = "x = { key = 'workload.senders' }\ny = { metric = 'goodput_gbps' }\n";
@@ -383,10 +384,10 @@ fn figures_show_what_there_is() {
     assert_eq!(name, "f");
     let lines: Vec<(&str, usize)> =
         chart.series.iter().map(|series| (&*series.label, series.points.len())).collect();
-    // The last point of Homa has no number.
+    // Homa's last point has no number.
     assert_eq!(lines, [("homa", 2), ("ndp", 3), ("paper", 1), ("limit", 2)]);
     assert_eq!(chart.series[3].points, [(1.0, 150.0), (100.0, 150.0)]);
-    // Names along the bottom where values are no numbers.
+    // The x axis has categories where values are not numbers.
     let text = text.replace("workload.senders", "transport");
     let text = format!("{text}\nseries = 'workload.senders'");
     let charts = figure::draw(&toml::from_str(&text).unwrap(), &points, &results).unwrap();

@@ -1,9 +1,8 @@
-//! Which charts a comparison gets.
+//! The selection of charts for a comparison.
 //!
-//! A few points share a chart. Many points, from a sweep of several transports, get a small chart
-//! for each value of the sweep, so that each shows the transports side by side on the same axes.
-//! Many points of one kind cannot be distinguished in a chart; some are shown, evenly chosen, and a
-//! note says so.
+//! A few points share a chart. Many points, from a sweep of several transports, get a small chart for each value of the
+//! sweep, so that each chart shows the transports side by side on the same axes. Many points of one kind cannot be
+//! distinguished in a chart. Of those a subset is shown, evenly chosen, and a note explains this.
 
 use std::collections::BTreeMap;
 
@@ -19,55 +18,55 @@ use crate::results::{PointResult, short_key};
 /// The heading of the section on latency.
 pub(super) const LATENCY_TITLE: &str = "Latency";
 
-/// Lines that a reader can distinguish in one chart.
+/// The number of lines that a reader can distinguish in one chart.
 const MAX_LINES: usize = 8;
-/// Above this many, lines that come in groups are spread over small charts.
+/// The number of lines above which lines that come in groups are divided among small charts.
 const MAX_LINES_OF_GROUPS: usize = 6;
-/// Small charts of one kind.
+/// The largest number of small charts of one kind.
 const MAX_FACETS: usize = 12;
-/// Above this many points, a line's points are not marked.
+/// The number of points above which the points of a line are not marked.
 const MAX_MARKS: usize = 40;
-/// Columns that a series over time is reduced to.
+/// The number of columns to which a series over time is reduced.
 const COLUMNS: usize = 240;
-/// Width and height of a chart on the page: two fit beside each other...
+/// Width and height in pixels of a chart on the page; two charts fit side by side.
 const SIZE: (f64, f64) = (520.0, 300.0);
-/// ...and three of these, with text as large.
+/// Width and height in pixels of a small chart with text of the same size; three fit side by side.
 const SMALL: (f64, f64) = (380.0, 250.0);
 
 /// Charts that belong together, under one heading and one legend.
 #[derive(Clone, Debug)]
 pub struct Section {
-    /// The heading.
+    /// The heading of the section.
     pub title: String,
-    /// What is to be seen, and how to read it.
+    /// A text that explains what the charts show and how to read them.
     pub text: String,
-    /// The lines' names and looks, and whether their points are marked.
+    /// The name and look of each line, and whether its points are marked.
     pub legend: Vec<(String, Look, bool)>,
-    /// The charts.
+    /// The rows of charts, one for each measure.
     pub rows: Vec<Row>,
-    /// What is left out; empty if nothing is.
+    /// A note on what is left out; empty if nothing is.
     pub note: String,
 }
 
-/// Charts of one measure.
+/// The charts of one measure.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What folds the row away, if it is of less interest.
+    /// The title under which the row is collapsed; `None` if the row is shown.
     pub folded_as: Option<String>,
-    /// The charts.
+    /// The charts of the row, one for each facet.
     pub charts: Vec<Chart>,
 }
 
-/// Which percentile of the slowdown.
+/// A percentile of the slowdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Percentile {
-    /// The median.
+    /// The median (50th percentile).
     P50,
-    /// The 99th.
+    /// The 99th percentile.
     P99,
 }
 
-/// All sections of a comparison.
+/// Returns all sections of a comparison.
 #[must_use]
 pub fn sections(points: &[PointResult]) -> Vec<Section> {
     let layout = Layout::of(points);
@@ -135,19 +134,19 @@ pub fn sections(points: &[PointResult]) -> Vec<Section> {
     sections
 }
 
-/// The chart of slowdown by message size, larger and with a `title` of its own, for a file.
-/// Of a sweep that would be spread over several charts it shows the first value.
+/// Returns the chart of slowdown by message size, larger and with a `title`, for a file. For a sweep that would be
+/// divided among several charts, it shows the first value.
 #[must_use]
 pub fn slowdown_chart(points: &[PointResult], percentile: Percentile, title: &str) -> Chart {
     let layout = Layout::of(points);
-    // A layout has one facet at least, with no lines if there are no points.
+    // A layout has at least one facet, which has no lines if there are no points.
     let mut chart = slowdown(points, &layout.facets[0], &size_axis(points), percentile);
     title.clone_into(&mut chart.title);
     chart.size = (720.0, 360.0);
     chart
 }
 
-/// The look of each point's line; `None` for points that are not drawn.
+/// Returns the look of each point's line; `None` for points that are not drawn.
 pub(super) fn looks(points: &[PointResult]) -> Vec<Option<Look>> {
     let mut looks = vec![None; points.len()];
     for line in Layout::of(points).facets.iter().flat_map(|f| &f.lines) {
@@ -156,15 +155,15 @@ pub(super) fn looks(points: &[PointResult]) -> Vec<Option<Look>> {
     looks
 }
 
-/// Which points are drawn where, and how they look.
+/// In which chart each point is drawn, and its look.
 struct Layout {
     facets: Vec<Facet>,
     note: String,
 }
 
-/// One chart's share of the points.
+/// The points of one chart.
 struct Facet {
-    /// What the points have in common; empty if there is one facet only.
+    /// The values that the points have in common; empty if there is only one facet.
     title: String,
     lines: Vec<Line>,
 }
@@ -248,7 +247,7 @@ impl Layout {
         Self { facets: vec![Facet { title: String::new(), lines }], note }
     }
 
-    /// Each name once, in the order of the facets.
+    /// Returns each name once, in the order of the facets.
     fn legend(&self, marked: bool) -> Vec<(String, Look, bool)> {
         let mut legend: Vec<(String, Look, bool)> = Vec::new();
         for line in self.facets.iter().flat_map(|f| &f.lines) {
@@ -290,7 +289,7 @@ impl Facet {
     }
 }
 
-/// Every value once, in the order of first appearance.
+/// Returns each value once, in the order of first appearance.
 fn distinct(values: impl Iterator<Item = String>) -> Vec<String> {
     let mut seen: Vec<String> = Vec::new();
     for value in values {
@@ -301,7 +300,7 @@ fn distinct(values: impl Iterator<Item = String>) -> Vec<String> {
     seen
 }
 
-/// At most `most` of `0..count`, evenly chosen, both ends among them.
+/// Returns at most `most` of `0..count`, evenly chosen, including both ends.
 fn spread(count: usize, most: usize) -> Vec<usize> {
     if count <= most {
         return (0..count).collect();
@@ -309,7 +308,7 @@ fn spread(count: usize, most: usize) -> Vec<usize> {
     (0..most).map(|i| (i * (count - 1) + (most - 1) / 2) / (most - 1)).collect()
 }
 
-/// Gives charts of one kind the same axes, so that they can be compared by eye.
+/// Gives charts of one kind the same axes, so that they can be compared.
 fn share_axes(charts: &mut [Chart]) {
     if charts.len() < 2 {
         return;
@@ -324,12 +323,12 @@ fn share_axes(charts: &mut [Chart]) {
     }
 }
 
-/// How message sizes lie along the bottom of a chart.
+/// The x axis of a chart by message size.
 enum SizeAxis {
-    /// By number of messages, as in the figures of the Homa paper (SIGCOMM'18, figure 12), with
-    /// the sizes at every tenth.
+    /// Messages by rank of their size, as in the figures of the Homa paper (SIGCOMM'18, figure 12), with the sizes at
+    /// every tenth of the messages.
     ByCount(Vec<(f64, String)>),
-    /// By the logarithm of the size: for points whose workloads differ.
+    /// The logarithm of the size, for points whose workloads differ.
     BySize,
 }
 
@@ -345,7 +344,7 @@ fn size_axis(points: &[PointResult]) -> SizeAxis {
     let mut curves = points.iter().filter(|p| !p.slowdown_curve.is_empty());
     let Some(first) = curves.next() else { return SizeAxis::BySize };
     let tenths = || (0..=10).map(|tenth| f64::from(tenth) / 10.0);
-    // The ends of a sampled distribution differ between runs of the same workload.
+    // The ends of a sampled distribution differ between runs of one workload.
     let alike = curves.all(|other| {
         tenths().skip(1).take(9).all(|f| match (at(first, f), at(other, f)) {
             (Some(a), Some(b)) => a <= b * 1.3 && b <= a * 1.3,
@@ -430,7 +429,7 @@ fn latency(points: &[PointResult], facet: &Facet, tail: bool) -> Chart {
     chart
 }
 
-/// Send and wait times of files to many; `None` if there are none.
+/// Returns the section on send and wait times of casts; `None` if no point has a cast.
 pub(super) fn cast_section(points: &[PointResult]) -> Option<Section> {
     points.iter().find(|point| point.cast.is_some())?;
     let layout = Layout::of(points);
@@ -482,7 +481,7 @@ fn queue(points: &[PointResult], facet: &Facet, longest: bool) -> Chart {
     chart
 }
 
-/// At most [`COLUMNS`] points: the largest of each stretch of the series, where it was.
+/// Returns at most [`COLUMNS`] points: the largest value of each interval of the series, at its time.
 fn envelope(series: &[QueueSample], of: impl Fn(&QueueSample) -> u64) -> Vec<(f64, f64)> {
     series
         .chunks(series.len().div_ceil(COLUMNS).max(1))
@@ -491,7 +490,7 @@ fn envelope(series: &[QueueSample], of: impl Fn(&QueueSample) -> u64) -> Vec<(f6
         .collect()
 }
 
-/// A section for each swept key that takes at least three values: the outcome against the value.
+/// Returns a section for each swept key with at least three values, with results over the value.
 fn sweeps(points: &[PointResult]) -> Vec<Section> {
     let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (key, value) in points.iter().flat_map(PointResult::variant) {
@@ -501,13 +500,13 @@ fn sweeps(points: &[PointResult]) -> Vec<Section> {
         }
     }
     keys.into_iter()
-        // Another seed is the same experiment again, not another one.
+        // Another seed repeats the same experiment.
         .filter(|(key, values)| values.len() >= 3 && short_key(key) != "seed")
         .map(|(key, values)| sweep(points, key, &values))
         .collect()
 }
 
-/// A line of a sweep's charts: its name, and its points with their place along the bottom.
+/// A line of a sweep's charts: its name, and its points with their position on the x axis.
 type SweepLine<'a> = (String, Vec<(f64, &'a PointResult)>);
 
 fn sweep(points: &[PointResult], key: &str, values: &[&str]) -> Section {
@@ -586,8 +585,8 @@ fn note_on(point: &PointResult, value: f64) -> String {
     format!("{}: {}{missing}", point.label, number::short(value))
 }
 
-/// The axis of a swept key, and the place of each of its values: by size if they all are numbers
-/// or quantities of one kind, else one beside the other.
+/// Returns the axis of a swept key and the position of each of its values: to scale if all are numbers or quantities of
+/// one kind, else at equal distances.
 fn sweep_axis(key: &str, values: &[&str]) -> (Axis, Vec<f64>) {
     #[expect(clippy::cast_precision_loss, reason = "places along an axis")]
     let quantity = |text: &&str| -> Option<(f64, u8)> {

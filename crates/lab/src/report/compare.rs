@@ -1,4 +1,4 @@
-//! Which point of a comparison is best, and what is wrong with a point: for the terminal and the page.
+//! The best point of a comparison, and warnings about points, for the terminal and the page.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,15 +7,15 @@ use super::number;
 use crate::results::columns::{Better, Column, POINT, Shown, Unit, Value};
 use crate::results::{PointResult, PointSummary, SizeBucket, short_key};
 
-/// A column that the report shows, with how it is shown.
+/// A column that the report shows, with its presentation.
 pub(super) type ShownColumn<T> = (&'static Column<T>, Shown);
 
-/// The columns of `all` that the report shows.
+/// Returns the columns of `all` that the report shows.
 pub(super) fn shown<T>(all: &'static [Column<T>]) -> impl Iterator<Item = ShownColumn<T>> {
     all.iter().filter_map(|column| Some((column, column.shown?)))
 }
 
-/// The shown measures of points, without those that say nothing about these.
+/// Returns the shown measures of points, without those that are zero or missing for all of them.
 pub(super) fn measures(points: &[PointResult]) -> Vec<ShownColumn<PointSummary>> {
     let says = |column: &Column<PointSummary>| {
         points.iter().any(|point| (column.get)(&point.summary).number() > 0.0)
@@ -23,7 +23,7 @@ pub(super) fn measures(points: &[PointResult]) -> Vec<ShownColumn<PointSummary>>
     shown(POINT).filter(|(column, shown)| !shown.optional || says(column)).collect()
 }
 
-/// A value as people read it.
+/// Formats a value for people.
 pub(super) fn text(value: &Value<'_>, unit: Unit) -> String {
     match (value, unit) {
         (Value::Text(text), _) => text.clone().into_owned(),
@@ -34,7 +34,7 @@ pub(super) fn text(value: &Value<'_>, unit: Unit) -> String {
     }
 }
 
-/// Which points are the best in a column.
+/// Returns which points are the best in a column.
 pub(super) fn best_in(
     points: &[PointResult],
     (column, shown): ShownColumn<PointSummary>,
@@ -48,9 +48,9 @@ pub(super) fn best_in(
     })
 }
 
-/// Which points have the best `value`, among those that can be compared: where groups were run at
-/// several values of a sweep, those at the same value. None unless two differ, and none that is not
-/// finite.
+/// Returns which points have the best `value` among those that can be compared: where groups were run at several values
+/// of a sweep, those at the same value. Returns none unless two values differ. A value that is not finite is never
+/// best.
 pub(super) fn best(
     points: &[PointResult],
     lower: bool,
@@ -67,14 +67,14 @@ pub(super) fn best(
             let low = rivals().fold(f64::INFINITY, |low, (v, _)| low.min(*v));
             let high = rivals().fold(f64::NEG_INFINITY, |high, (v, _)| high.max(*v));
             let winner = if lower { low } else { high };
-            // What is written with three digits does not win by the fourth.
+            // Values that look equal when written with three digits count as equal.
             let close = |a: f64, b: f64| (a - b).abs() <= 0.0005 * b.abs();
             values[i].is_finite() && !close(low, high) && close(values[i], winner)
         })
         .collect()
 }
 
-/// What is wrong with a point, in words; `None` if nothing is.
+/// Describes what is wrong with a point; `None` if nothing is.
 pub(super) fn warning(point: &PointResult) -> Option<String> {
     let summary = &point.summary;
     if summary.is_complete() {
@@ -102,7 +102,7 @@ pub(super) fn warning(point: &PointResult) -> Option<String> {
     Some(format!("{}: {missing}the run ended with \"{}\"{left_out}", point.label, summary.end))
 }
 
-/// Which point or group is best, in a sentence; `None` if there is nothing to compare.
+/// Names the best point or group in a sentence; `None` if there is nothing to compare.
 pub(super) fn verdict(points: &[PointResult]) -> Option<String> {
     let p99 = |p: &PointResult| p.summary.slowdown.p99;
     let mut ranked: Vec<&PointResult> =
@@ -166,7 +166,7 @@ pub(super) fn verdict(points: &[PointResult]) -> Option<String> {
     ))
 }
 
-/// What a sweep goes over, beside the groups: "values of load" if it is one key.
+/// Names the values of the sweep other than the groups: "values of load" if it has one key.
 fn values(points: &[PointResult]) -> String {
     let keys: BTreeSet<&str> =
         points.iter().flat_map(PointResult::variant).map(|(key, _)| short_key(key)).collect();
@@ -176,7 +176,7 @@ fn values(points: &[PointResult]) -> String {
     }
 }
 
-/// Neighbouring points that have the same buckets, as ranges of indices: each range is a table.
+/// Divides points into ranges of adjacent points with the same buckets; each range is a table.
 pub(super) fn with_equal_buckets(points: &[PointResult]) -> Vec<Range<usize>> {
     let edges =
         |p: &PointResult| -> Vec<u64> { p.summary.by_size.iter().map(SizeBucket::edge).collect() };
@@ -191,19 +191,19 @@ pub(super) fn with_equal_buckets(points: &[PointResult]) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// The bucket edges of all points together, ascending, without buckets that are empty in all of them.
+/// Returns the bucket edges of all points together, ascending, without buckets that are empty in all of them.
 pub(super) fn bucket_edges(points: &[PointResult]) -> Vec<u64> {
     let buckets = points.iter().flat_map(|p| &p.summary.by_size);
     let edges: BTreeSet<u64> = buckets.filter(|b| b.count > 0).map(SizeBucket::edge).collect();
     edges.into_iter().collect()
 }
 
-/// The bucket of a point with this edge, if it has messages.
+/// Returns the bucket of a point with this edge, if it has messages.
 pub(super) fn bucket(point: &PointResult, edge: u64) -> Option<&SizeBucket> {
     point.summary.by_size.iter().find(|bucket| bucket.edge() == edge && bucket.count > 0)
 }
 
-/// Which points have the lowest `value` in the bucket with this edge.
+/// Returns which points have the lowest `value` in the bucket with this edge.
 pub(super) fn best_in_bucket(
     points: &[PointResult],
     edge: u64,

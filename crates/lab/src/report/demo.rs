@@ -1,4 +1,4 @@
-//! Synthetic comparisons for the tests: smooth made-up functions, not results.
+//! Synthetic comparisons for the tests. Their values are smooth functions and not results.
 
 use rackweave_core::{Span, Time};
 use rackweave_sim::result::QueueSample;
@@ -8,7 +8,7 @@ use crate::results::{
     CurvePoint, MessageCounts, PointResult, PointSummary, QueueBytes, SizeBucket, Stats,
 };
 
-/// A comparison.
+/// A synthetic comparison.
 pub(super) struct Demo {
     pub(super) head: Head,
     pub(super) points: Vec<PointResult>,
@@ -20,19 +20,19 @@ impl Demo {
     }
 }
 
-/// A point about which nothing is known.
+/// Returns a point whose measures are all missing.
 pub(super) fn unknown() -> PointResult {
     let summary = PointSummary { end: "all done", ..PointSummary::default() };
     PointResult { summary, ..PointResult::default() }
 }
 
-/// Quantiles of a heavy-tailed distribution of message sizes, at every 5 %.
+/// The quantiles of a heavy-tailed distribution of message sizes, at every 5 %.
 const SIZES: [u64; 20] = [
     280, 320, 380, 440, 500, 560, 640, 720, 860, 1_020, 1_300, 1_800, 2_700, 5_200, 12_000, 38_000,
     98_000, 240_000, 900_000, 9_800_000,
 ];
 
-/// One made-up run: `badness` grows from 0 on.
+/// Returns one synthetic run. `badness` grows from 0.
 fn point(group: &str, load: f64, badness: f64) -> PointResult {
     let pressure = load / (1.05 - load) * badness;
     let p50 = |step: f64| 1.05 + 0.3 * pressure * (1.0 + (step * 0.9).sin() * 0.3);
@@ -144,7 +144,7 @@ fn demo(title: &str, points: Vec<PointResult>) -> Demo {
 
 const GROUPS: [(&str, f64); 3] = [("homa", 0.0), ("dctcp", 0.8), ("tcp", 4.0)];
 
-/// Three transports at one load; the last one leaves messages unfinished.
+/// Returns three transports at one load, of which the last one leaves messages unfinished.
 pub(super) fn transports() -> Demo {
     let mut points: Vec<PointResult> =
         GROUPS.iter().map(|(name, badness)| point(name, 0.8, 0.05 + badness)).collect();
@@ -154,7 +154,7 @@ pub(super) fn transports() -> Demo {
     demo("W4 at 80 % load: Homa, DCTCP and TCP", points)
 }
 
-/// Three transports at ten loads.
+/// Returns three transports at ten loads.
 pub(super) fn sweep() -> Demo {
     let mut points = Vec::new();
     for (name, badness) in GROUPS {
@@ -169,7 +169,7 @@ pub(super) fn sweep() -> Demo {
     demo("W4 from 5 to 95 % load", points)
 }
 
-/// One transport with one setting at thirty values.
+/// Returns one transport with one setting at thirty values.
 pub(super) fn tuning() -> Demo {
     let points = (1..=30_u8)
         .map(|n| {

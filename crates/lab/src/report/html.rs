@@ -1,6 +1,6 @@
-//! The comparison as one HTML page that needs nothing else: no script, no font, no network.
+//! The comparison as one self-contained HTML page without scripts, fonts or network access.
 //!
-//! It is written so that an XML parser reads it too, which the tests do.
+//! The page is also well-formed XML, which the tests check.
 
 use std::fmt::Write;
 
@@ -14,13 +14,13 @@ use super::{Head, number};
 use crate::results::columns::{CAST, RECEIVER, STREAM};
 use crate::results::{PointResult, SizeBucket, end_name};
 
-/// The page's style, apart from the lines' colours.
+/// The style sheet of the page, without the lines' colours.
 pub(crate) const STYLE: &str = include_str!("report.css");
 
-/// Below this many messages, a 99th percentile is one message's luck.
+/// The number of messages below which a 99th percentile depends on a single message.
 const FEW: u64 = 100;
 
-/// The page.
+/// Returns the page of a comparison.
 #[must_use]
 pub fn render(head: &Head, points: &[PointResult]) -> String {
     let title = if head.title.is_empty() { "Comparison" } else { &head.title };
@@ -64,7 +64,7 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
     page
 }
 
-/// The lines' colours as classes, for the light and the dark page.
+/// Returns the lines' colours as classes, for the light and the dark theme.
 pub(crate) fn colours() -> String {
     let rules = |palette: &[&str]| {
         palette.iter().enumerate().fold(String::new(), |mut rules, (index, colour)| {
@@ -116,12 +116,12 @@ fn warnings(page: &mut String, points: &[PointResult]) {
     page.push_str("</ul></div>\n");
 }
 
-/// The page writes micro with its own letter.
+/// Replaces the "u" of micro units by "µ".
 fn units(text: &str) -> String {
     text.strip_suffix(" us").map_or_else(|| text.to_owned(), |digits| format!("{digits} \u{b5}s"))
 }
 
-/// The first cell of a point's row.
+/// Writes the first cell of a point's row.
 fn row_head(page: &mut String, point: &PointResult, look: Option<Look>) {
     let swatch = look.map_or_else(String::new, |look| svg::swatch(look, true));
     let missing = if point.summary.is_complete() {
@@ -196,7 +196,7 @@ fn summary(page: &mut String, points: &[PointResult]) {
     page.push_str("</p></section>\n");
 }
 
-/// Files from one to many.
+/// Writes the tables of casts.
 fn cast(page: &mut String, points: &[PointResult]) {
     if points.iter().all(|point| point.summary.cast.is_none()) {
         return;
@@ -224,7 +224,7 @@ fn cast(page: &mut String, points: &[PointResult]) {
     page.push_str("</section>\n");
 }
 
-/// The streams of messages beside the measured workload.
+/// Writes the table of the streams beside the measured workload.
 fn streams(page: &mut String, points: &[PointResult]) {
     if points.iter().all(|point| point.summary.background.is_empty()) {
         return;
@@ -237,7 +237,7 @@ fn streams(page: &mut String, points: &[PointResult]) {
     page.push_str("</section>\n");
 }
 
-/// A table without groups of columns and without emphasis.
+/// Writes a table without column groups and without emphasis.
 fn plain_table<'a, T: 'static>(
     page: &mut String,
     columns: &[ShownColumn<T>],
@@ -279,7 +279,7 @@ fn by_size(page: &mut String, points: &[PointResult]) {
     page.push_str("</section>\n");
 }
 
-/// Of points that have the same buckets. Whether any bucket has few messages.
+/// Writes the table for points that have the same buckets. Returns whether any bucket has few messages.
 fn by_size_table(page: &mut String, points: &[PointResult], looks: &[Option<Look>]) -> bool {
     let edges = compare::bucket_edges(points);
     if edges.is_empty() {
@@ -417,7 +417,7 @@ fn reproduce(page: &mut String, head: &Head) {
     page.push_str("</section>\n");
 }
 
-/// What the page's words mean.
+/// The terms of the page and their explanations.
 const TERMS: [(&str, &str); 8] = [
     (
         "Slowdown",
@@ -453,7 +453,7 @@ const TERMS: [(&str, &str); 8] = [
     ),
 ];
 
-/// One more word, where it is used.
+/// A further term, which is explained only where it is used.
 const LEFT_OUT: (&str, &str) = (
     "Left out",
     "In this scenario, messages under way when the run ended are counted as missing and enter no \

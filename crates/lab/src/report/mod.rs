@@ -1,16 +1,15 @@
-//! What a comparison looks like: a table for the terminal, and a page that needs no other file.
+//! Reports on a comparison: a table for the terminal, and a self-contained page.
 //!
-//! Everything reads [`PointResult`](crate::results::PointResult)s. Each step is a module of plain
-//! functions:
+//! All input is [`PointResult`](crate::results::PointResult)s. Each step is a module of plain functions:
 //!
-//! - [`number`]: how numbers and units are written;
-//! - [`ticks`]: where an axis has its marks;
-//! - [`svg`]: charts, as text;
-//! - [`charts`]: which charts a comparison gets, and what is left out when there are many points;
+//! - [`number`]: the format of numbers and units;
+//! - [`ticks`]: the marks of an axis;
+//! - [`svg`]: charts as text;
+//! - [`charts`]: the selection of charts, and what is left out when there are many points;
 //! - [`html`]: the page;
 //! - [`table`]: the terminal's table.
 //!
-//! Nothing here does I/O or asks a terminal or a clock, so that equal input gives equal bytes.
+//! The modules do no I/O and read neither terminal nor clock, so that equal input gives equal bytes.
 
 pub mod charts;
 mod compare;
@@ -25,21 +24,21 @@ mod demo;
 #[cfg(test)]
 mod tests;
 
-/// What a page says about a comparison, beside its points.
+/// The text at the head of a page, beside the results.
 #[derive(Clone, Debug, Default)]
 pub struct Head {
-    /// Headline.
+    /// The headline of the page.
     pub title: String,
-    /// What the scenario is about, in a sentence or two; may be empty.
+    /// A description of the scenario in a sentence or two; may be empty.
     pub description: String,
-    /// The scenario as it was run, with all defaults.
+    /// The scenario as it was run, with all defaults, as TOML.
     pub scenario_toml: String,
     /// The command that reproduces the numbers.
     pub command: String,
-    /// Version of Rackweave.
+    /// The version of Rackweave.
     pub version: String,
-    /// Seed of everything random.
+    /// The seed of all random streams.
     pub seed: u64,
-    /// Further lines for the head of the page, as (name, value): hosts, links, workload...
+    /// Further facts for the head of the page, as (name, value): hosts, links, workload...
     pub facts: Vec<(String, String)>,
 }

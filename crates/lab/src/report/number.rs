@@ -1,10 +1,10 @@
-//! How numbers are written: three significant digits, and a unit where there is one.
+//! The format of numbers: three significant digits, and a unit where there is one.
 
-/// Shown in place of a missing number.
+/// The text in place of a missing number.
 pub const MISSING: &str = "-";
 
-/// `value` as mantissa in [1, 1000) with three significant digits, and the power of 1000 that it
-/// is to be multiplied with. Rounding comes first, so that 999.6 is 1.00 thousand.
+/// Returns `value` as a mantissa in [1, 1000) with three significant digits, and the exponent of the power of 1000 by
+/// which it must be multiplied. Rounding comes first, so that 999.6 is 1.00 thousand.
 fn engineering(value: f64) -> (String, i32) {
     let rounded = format!("{:.2e}", value.abs());
     let (digits, exponent) = rounded.split_once('e').unwrap_or((&rounded, "0"));
@@ -18,7 +18,7 @@ fn engineering(value: f64) -> (String, i32) {
     (text, exponent.div_euclid(3))
 }
 
-/// With three significant digits and a suffix from a thousand on: "0.0123", "1.20", "12.3k".
+/// Formats a number with three significant digits, and with a suffix from a thousand on: "0.0123", "1.20", "12.3k".
 #[must_use]
 pub fn short(value: f64) -> String {
     if !value.is_finite() {
@@ -47,14 +47,14 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// A count: with all its digits below a million, else as [`short`].
+/// Formats a count: with all its digits below a million, else like [`short`].
 #[must_use]
 pub fn count(value: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     if value < 1_000_000 { grouped(value) } else { short(value as f64) }
 }
 
-/// A count with all its digits, in groups: "1,234,567".
+/// Formats a count with all its digits in groups: "1,234,567".
 #[must_use]
 pub fn grouped(value: u64) -> String {
     let digits = value.to_string();
@@ -68,8 +68,8 @@ pub fn grouped(value: u64) -> String {
     text
 }
 
-/// In the largest of ascending `units` (each 1000 times the one before) that leaves at least one;
-/// values below the first unit keep it.
+/// Formats a value in the largest of ascending `units` (each 1000 times the previous one) that leaves at least one.
+/// Values below the first unit keep that unit.
 fn with_unit(value: f64, units: &[&str]) -> String {
     if !value.is_finite() {
         return MISSING.to_owned();
@@ -87,7 +87,7 @@ fn with_unit(value: f64, units: &[&str]) -> String {
     }
 }
 
-/// Bytes: "512 B", "86.0 KB"; a KB is 1000 bytes.
+/// Formats a number of bytes: "512 B", "86.0 KB"; a KB is 1000 bytes.
 #[must_use]
 pub fn bytes(value: f64) -> String {
     if value.is_finite() && value.abs() < 999.5 {
@@ -96,19 +96,19 @@ pub fn bytes(value: f64) -> String {
     with_unit(value, &["B", "KB", "MB", "GB", "TB", "PB"])
 }
 
-/// Bits per second: "941 Mbps", "2.50 Gbps".
+/// Formats a rate in bits per second: "941 Mbps", "2.50 Gbps".
 #[must_use]
 pub fn rate(bits_per_second: f64) -> String {
     with_unit(bits_per_second, &["bps", "kbps", "Mbps", "Gbps", "Tbps"])
 }
 
-/// A duration given in microseconds: "850 ns", "12.5 us", "1.20 ms".
+/// Formats a duration in microseconds: "850 ns", "12.5 us", "1.20 ms".
 #[must_use]
 pub fn micros(value: f64) -> String {
     with_unit(value * 1000.0, &["ns", "us", "ms", "s"])
 }
 
-/// A size bucket by its largest size: "<= 1 KB"; "larger" without limit.
+/// Names a size bucket by its largest size: "<= 1 KB"; "larger" without a limit.
 #[must_use]
 pub fn bucket(up_to_bytes: u64) -> String {
     if up_to_bytes == u64::MAX {
@@ -117,7 +117,7 @@ pub fn bucket(up_to_bytes: u64) -> String {
     format!("<= {}", rackweave_core::Bytes(up_to_bytes))
 }
 
-/// `text` without trailing zeros of its decimals: "10.0" is "10".
+/// Returns `text` without trailing zeros of its decimals: "10.0" becomes "10".
 #[must_use]
 pub(crate) fn trim_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }

@@ -1,8 +1,7 @@
-//! The comparison as text for a terminal.
+//! The comparison as text for the terminal.
 //!
-//! Drawn here rather than by a table crate: those wrap the text of cells where there is little
-//! room, and numbers must not be wrapped. Columns of less interest are left out instead, and size
-//! buckets go on in a further table.
+//! It does not use a table crate, because those wrap the text of cells where space is scarce, and numbers must not be
+//! wrapped. Here columns of low rank are left out instead, and size buckets continue in a further table.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -13,30 +12,30 @@ use super::number;
 use crate::results::columns::STREAM;
 use crate::results::{PointResult, SizeBucket, StreamSummary};
 
-/// What the terminal can show.
+/// The capabilities of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// Bold for the best values, by ANSI escapes.
+    /// Whether the best values are bold, by ANSI escapes.
     pub color: bool,
-    /// Lines of box-drawing characters instead of ASCII.
+    /// Whether lines are box-drawing characters instead of ASCII.
     pub unicode: bool,
 }
 
-/// The least width that is worked with.
+/// The smallest width in columns for which tables are laid out.
 const MIN_WIDTH: usize = 64;
-/// The longest label of a point, before it is cut.
+/// The length beyond which the label of a point is shortened.
 const MAX_LABEL: usize = 32;
-/// The width of the columns that are always there, with their lines.
+/// The width of the columns that are always shown, including their lines.
 const CORE_WIDTH: usize = 52;
 
-/// A cell: its text, and whether it is the best.
+/// The text of a cell, and whether it is the best value.
 #[derive(Clone)]
 struct Cell {
     text: String,
     best: bool,
 }
 
-/// A column laid out. Neighbours with the same heading share it.
+/// A column with its cells. Adjacent strips with the same heading share it.
 struct Strip {
     heading: String,
     name: String,
@@ -44,8 +43,8 @@ struct Strip {
     left: bool,
 }
 
-/// The tables of a comparison: all in all, then by message size, then what is wrong with the
-/// points. No line is wider than `width`, or 64 if that is more.
+/// Returns the tables of a comparison: overall, then by message size, then warnings about points. No line is wider than
+/// `width`, or 64 if that is larger.
 #[must_use]
 pub fn render(points: &[PointResult], width: usize, style: Style) -> String {
     if points.is_empty() {
@@ -77,7 +76,7 @@ pub fn render(points: &[PointResult], width: usize, style: Style) -> String {
     text
 }
 
-/// The points' names as the first column.
+/// Returns the first column, with the names of the points.
 fn labels(points: &[PointResult], width: usize) -> Strip {
     let most = MAX_LABEL.min(width - CORE_WIDTH);
     let cells = points
@@ -109,7 +108,7 @@ fn summary(points: &[PointResult], labels: &Strip, width: usize, style: Style) -
     }
 }
 
-/// The streams of messages beside the measured workload, by point.
+/// Returns the table of the streams beside the measured workload, by point.
 fn streams(points: &[PointResult], width: usize, style: Style) -> String {
     let rows =
         || points.iter().flat_map(|p| p.summary.background.iter().map(move |stream| (p, stream)));
@@ -143,7 +142,7 @@ fn streams(points: &[PointResult], width: usize, style: Style) -> String {
     format!("\nBeside the measured workload\n{}", draw(&all, style))
 }
 
-/// A number of a bucket.
+/// A function that returns a number of a bucket.
 type Measure = fn(&SizeBucket) -> f64;
 
 fn by_size(points: &[PointResult], labels: &Strip, width: usize, style: Style) -> String {
@@ -159,7 +158,7 @@ fn by_size(points: &[PointResult], labels: &Strip, width: usize, style: Style) -
     text
 }
 
-/// The tables of points that have the same buckets.
+/// Returns the tables of points that have the same buckets.
 fn by_size_of(points: &[PointResult], labels: &Strip, width: usize, style: Style) -> String {
     let mut strips: Vec<Strip> = Vec::new();
     for edge in bucket_edges(points) {
@@ -179,7 +178,7 @@ fn by_size_of(points: &[PointResult], labels: &Strip, width: usize, style: Style
     let mut text = String::new();
     let mut rest: &[Strip] = &strips;
     while !rest.is_empty() {
-        // A bucket's two columns stay together.
+        // The two columns of a bucket stay together.
         let mut take = 2;
         let fits = |n: usize| {
             let all: Vec<&Strip> = std::iter::once(labels).chain(&rest[..n]).collect();
@@ -197,7 +196,7 @@ fn by_size_of(points: &[PointResult], labels: &Strip, width: usize, style: Style
     text
 }
 
-/// Neighbouring strips with the same heading, with the width of each.
+/// Groups adjacent strips with the same heading, with the width of each.
 fn groups<'a>(strips: &'a [&'a Strip]) -> Vec<(&'a [&'a Strip], Vec<usize>)> {
     strips
         .chunk_by(|a, b| a.heading == b.heading && !a.heading.is_empty())
@@ -209,7 +208,7 @@ fn groups<'a>(strips: &'a [&'a Strip]) -> Vec<(&'a [&'a Strip], Vec<usize>)> {
                     cells.chain([strip.name.width()]).max().unwrap_or(0)
                 })
                 .collect();
-            // A heading wider than its columns widens the last of them.
+            // A heading wider than its columns widens the last one.
             let inner = inner_width(&widths);
             if let Some(last) = widths.last_mut() {
                 *last += group[0].heading.width().saturating_sub(inner);
@@ -219,12 +218,12 @@ fn groups<'a>(strips: &'a [&'a Strip]) -> Vec<(&'a [&'a Strip], Vec<usize>)> {
         .collect()
 }
 
-/// Columns of one group are two spaces apart.
+/// Returns the width of a group, whose columns are two spaces apart.
 fn inner_width(widths: &[usize]) -> usize {
     widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)
 }
 
-/// Groups are separated by a line with a space on both sides.
+/// Returns the width of all groups, which are separated by a line with a space on each side.
 fn total_width(strips: &[&Strip]) -> usize {
     let groups = groups(strips);
     groups.iter().map(|(_, widths)| inner_width(widths)).sum::<usize>() + 3 * (groups.len() - 1)
@@ -274,12 +273,12 @@ fn pad(text: &str, width: usize, left: bool) -> String {
     if left { format!("{text}{spaces}") } else { format!("{spaces}{text}") }
 }
 
-/// `text` without control characters: a name from a file must not steer the terminal.
+/// Returns `text` without control characters, so that a name from a file cannot control the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// At most `width` columns of `text`; a cut is shown by two dots.
+/// Shortens `text` to at most `width` columns. Two dots mark the cut.
 fn shorten(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -294,7 +293,7 @@ fn shorten(text: &str, width: usize) -> String {
     short + ".."
 }
 
-/// Lines of at most `width` columns, broken at spaces where there are any.
+/// Wraps `text` to lines of at most `width` columns, at spaces where possible.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -310,7 +309,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
                 break;
             }
             if gap == 0 {
-                // One word wider than a line.
+                // The word is wider than a line.
                 let mut used = 0;
                 let at = word
                     .char_indices()
@@ -359,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_steer_the_terminal() {
+    fn names_cannot_control_the_terminal() {
         let mut point = demo::transports().points.remove(0);
         point.label = "\u{1b}[2Jgone\r\n".to_owned();
         point.summary.messages.unfinished = 1;

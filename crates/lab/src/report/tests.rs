@@ -1,4 +1,4 @@
-//! What must hold of every report, whatever the numbers.
+//! Properties of every report, independent of its numbers.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ use super::ticks::{Quantity, Scale};
 use super::{Head, demo, html, table};
 use crate::results::{CurvePoint, PointResult, SizeBucket};
 
-/// Parses the page as XML, and gives the number of charts in it.
+/// Parses the page as XML and returns the number of its charts.
 fn parse(page: &str) -> Result<usize, roxmltree::Error> {
     let body = page.strip_prefix("<!DOCTYPE html>\n").expect("starts with the doctype");
     let document = roxmltree::Document::parse(body)?;
@@ -21,17 +21,17 @@ fn parse(page: &str) -> Result<usize, roxmltree::Error> {
 
 #[test]
 fn pages_are_whole() {
-    // Two percentiles, two views of latency, two of the queues.
+    // Two percentiles, two charts of latency, two of the queues.
     let page = demo::transports().page();
     assert_eq!(parse(&page), Ok(6));
-    // The same for each of ten loads, and three charts against the load.
+    // The same charts for each of ten loads, and three charts over the load.
     assert_eq!(parse(&demo::sweep().page()), Ok(63));
-    // Thirty values of one thing share the charts.
+    // Thirty values of one key share the charts.
     assert_eq!(parse(&demo::tuning().page()), Ok(9));
 }
 
 #[test]
-fn a_page_asks_for_nothing() {
+fn pages_are_self_contained() {
     let page = demo::sweep().page();
     let page =
         page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "");
@@ -62,7 +62,7 @@ fn points_with_other_buckets_have_tables_of_their_own() {
 }
 
 #[test]
-fn left_out_messages_are_told() {
+fn left_out_messages_are_reported() {
     let mut report = demo::transports();
     assert!(!report.page().contains("<dt>Left out</dt>"));
     let messages = &mut report.points[2].summary.messages;
@@ -74,7 +74,7 @@ fn left_out_messages_are_told() {
 }
 
 #[test]
-fn missing_messages_are_shouted() {
+fn missing_messages_are_reported_prominently() {
     let page = demo::transports().page();
     assert!(page.contains("tcp: of 10,000 messages 3 failed and 9 unfinished"));
     let mut report = demo::transports();
@@ -134,7 +134,7 @@ fn one_point_is_drawn() {
     point.queue_series.truncate(1);
     let page = html::render(&Head::default(), &[point]);
     assert_eq!(parse(&page), Ok(6));
-    // All but the tail of the distribution, which one message does not have.
+    // Every chart has data except the tail of the distribution: one message has no tail.
     assert_eq!(page.matches(">no data<").count(), 1);
     assert!(!page.contains("NaN"));
 }
@@ -190,8 +190,7 @@ fn a_gap_where_a_value_is_missing() {
     assert_eq!(line.matches('M').count(), 2, "{line}");
 }
 
-/// The demonstration pages have what they promise; with `RACKWEAVE_REPORT_DEMO` set to a folder they
-/// are also written there, to be looked at.
+/// The demonstration pages are complete. With `RACKWEAVE_REPORT_DEMO` set to a directory they are also written there.
 #[test]
 fn the_demonstration_is_whole() {
     let mut pages = Vec::new();
@@ -269,7 +268,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_numbers_are_survived(points in proptest::collection::vec(any_point(), 0..12)) {
+    fn arbitrary_numbers_are_handled(points in proptest::collection::vec(any_point(), 0..12)) {
         let style = table::Style { color: true, unicode: true };
         let text = table::render(&points, 100, style);
         prop_assert!(!text.contains("NaN"));

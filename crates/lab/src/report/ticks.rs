@@ -1,37 +1,37 @@
-//! Where an axis has its marks, and their labels.
+//! The marks of an axis and their labels.
 
 use super::number;
 
-/// How values lie along an axis.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly.
+    /// Values are placed linearly.
     Linear,
-    /// By their logarithm; values of zero and less cannot be shown.
+    /// Values are placed by their logarithm; values of zero and less cannot be shown.
     Log,
 }
 
-/// What an axis measures.
+/// The quantity along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
-    /// A bare number.
+    /// A number without a unit.
     Number,
-    /// Bytes.
+    /// A number of bytes.
     Bytes,
-    /// Microseconds.
+    /// A duration in microseconds.
     Micros,
     /// A fraction of one, shown in percent.
     Fraction,
 }
 
-/// Leading digits of a decade, from coarse to fine.
+/// The leading digits of the marks in a decade, from coarse to fine.
 const DECADE_STEPS: [&[f64]; 4] =
     [&[1.0], &[1.0, 3.0], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0]];
 
-/// Rounding of sums and quotients of ticks, relative to the range.
+/// The tolerance for rounding errors in sums and quotients of ticks, relative to the range.
 const SLACK: f64 = 1e-9;
 
-/// The step of 1, 2 or 5 times a power of ten that cuts `span` into at most `most` parts.
+/// Returns the step of 1, 2 or 5 times a power of ten that divides `span` into at most `most` steps.
 fn nice_step(span: f64, most: usize) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a handful")]
     let raw = span / most.max(1) as f64;
@@ -44,14 +44,14 @@ fn nice_step(span: f64, most: usize) -> f64 {
     10.0 * magnitude
 }
 
-/// Round numbers within `[low, high]`, at most `most + 1` of them, evenly spaced.
+/// Returns evenly spaced round numbers within `[low, high]`, at most `most + 1` of them.
 #[must_use]
 pub fn linear(low: f64, high: f64, most: usize) -> Vec<f64> {
     if !(low.is_finite() && high.is_finite() && low < high && (high - low).is_finite()) {
         return Vec::new();
     }
     let step = nice_step(high - low, most);
-    // A range so narrow that its ends differ by a few bits has no round numbers inside.
+    // A range whose ends differ only by a few bits contains no round numbers.
     if step <= low.abs().max(high.abs()) * 1e-12 || !step.is_normal() {
         return Vec::new();
     }
@@ -60,15 +60,15 @@ pub fn linear(low: f64, high: f64, most: usize) -> Vec<f64> {
     let mut ticks = Vec::new();
     let mut index = first;
     while index <= last {
-        // Not by repeated addition, which would turn 0.3 into 0.30000000000000004.
+        // Repeated addition would turn 0.3 into 0.30000000000000004.
         ticks.push(if step < 1.0 { index / libm::round(1.0 / step) } else { index * step });
         index += 1.0;
     }
     ticks
 }
 
-/// Round numbers within `[low, high]`, at most `most + 1`, for a logarithmic axis: powers of ten,
-/// with steps between them where there is room.
+/// Returns at most `most + 1` round numbers within `[low, high]` for a logarithmic axis: powers of ten, with steps
+/// between them where there is room.
 #[must_use]
 pub fn log(low: f64, high: f64, most: usize) -> Vec<f64> {
     if !(low.is_finite() && high.is_finite() && low > 0.0 && low < high) {
@@ -88,13 +88,13 @@ pub fn log(low: f64, high: f64, most: usize) -> Vec<f64> {
     decades(low, high, stride, &[1.0])
 }
 
-/// `digits` times every `stride`th power of ten within the range.
+/// Returns `digits` times every `stride`th power of ten within the range.
 fn decades(low: f64, high: f64, stride: usize, digits: &[f64]) -> Vec<f64> {
     #[expect(clippy::cast_possible_truncation, reason = "log10 of an f64 is below 309")]
     let (first, last) =
         (libm::floor(libm::log10(low)) as i32 - 1, libm::ceil(libm::log10(high)) as i32);
     let inside = |tick: &f64| *tick >= low * (1.0 - SLACK) && *tick <= high * (1.0 + SLACK);
-    // A stride begins at the first power of ten inside.
+    // A stride begins at the first power of ten in the range.
     let first = if stride == 1 {
         first
     } else {
@@ -107,7 +107,7 @@ fn decades(low: f64, high: f64, stride: usize, digits: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// The range of an axis that shows `[low, high]`: widened to round numbers, and never empty.
+/// Returns the range of an axis that shows `[low, high]`: widened to round numbers, and never empty.
 #[must_use]
 pub fn widen(low: f64, high: f64, scale: Scale, most: usize) -> (f64, f64) {
     match scale {
@@ -128,7 +128,7 @@ pub fn widen(low: f64, high: f64, scale: Scale, most: usize) -> (f64, f64) {
     }
 }
 
-/// The labels of the marks of one axis, and the unit for its title if they share one.
+/// Returns the labels of an axis, and the unit for its title if all labels have the same unit.
 #[must_use]
 pub fn labels(ticks: &[f64], scale: Scale, quantity: Quantity) -> (Vec<String>, &'static str) {
     match (scale, quantity) {
@@ -156,7 +156,7 @@ fn in_one_unit(ticks: &[f64], units: &[(f64, &'static str)]) -> (Vec<String>, &'
     (ticks.iter().map(|t| plain(t / scale)).collect(), unit)
 }
 
-/// A round number: "0.02", "1.5", "200", "5k", "1e-7".
+/// Formats a round number: "0.02", "1.5", "200", "5k", "1e-7".
 fn plain(value: f64) -> String {
     let size = value.abs();
     let tidy = |value: f64| number::trim_zeros(&format!("{value:.6}")).to_owned();
@@ -175,12 +175,12 @@ fn plain(value: f64) -> String {
     }
 }
 
-/// Small fractions keep the digits that they have: "0.01 %".
+/// Formats a fraction in percent, with all digits of small ones: "0.01 %".
 fn percent(fraction: f64) -> String {
     plain(fraction * 100.0) + " %"
 }
 
-/// A size in few characters: "390", "1.4K", "86K", "10M".
+/// Formats a size in few characters: "390", "1.4K", "86K", "10M".
 #[must_use]
 pub fn size(value: f64) -> String {
     let text = number::bytes(value);
@@ -191,7 +191,7 @@ pub fn size(value: f64) -> String {
     number::trim_zeros(&digits).to_owned() + unit.trim_end_matches('B')
 }
 
-/// A round duration: "10 µs".
+/// Formats a round duration: "10 µs".
 fn duration(micros: f64) -> String {
     let text = number::micros(micros);
     let (digits, unit) = text.split_once(' ').unwrap_or((&text, ""));
@@ -269,7 +269,7 @@ mod tests {
             let high = low + libm::exp10(exponent);
             let ticks = linear(low, high, most);
             check(&ticks, low, high, most)?;
-            // Steps of 1, 2, 5 leave at least a third of what is asked for.
+            // With steps of 1, 2 and 5 there are at least a third of the requested marks.
             prop_assert!(ticks.len() + 1 >= most.div_ceil(3), "{ticks:?}");
         }
 
@@ -294,7 +294,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bits_are_survived(low in any::<f64>(), high in any::<f64>(), most in 0..9_usize) {
+        fn arbitrary_bits_are_handled(low in any::<f64>(), high in any::<f64>(), most in 0..9_usize) {
             for ticks in [linear(low, high, most), log(low, high, most)] {
                 prop_assert!(ticks.len() <= most.max(1) + 1, "{ticks:?}");
                 prop_assert!(ticks.iter().all(|t| t.is_finite()), "{ticks:?}");

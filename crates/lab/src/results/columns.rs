@@ -1,4 +1,4 @@
-//! Columns of tables. The same table gives `points.csv`, the terminal and the page.
+//! Columns of tables. `points.csv`, the terminal and the page share these definitions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,12 +10,12 @@ use super::{CurvePoint, PointSummary, SizeBucket, Spread, StreamSummary};
 use crate::cast::{CastSummary, ReceiverSummary};
 use rackweave_group::app::CastTimes;
 
-/// One column: its heading, with the unit, and its value in a row.
+/// One column: its heading with the unit, and its value in a row.
 pub(crate) struct Column<T: 'static> {
-    /// Heading in CSV files; empty if only the report has the column.
+    /// The heading in CSV files; empty if only the report has the column.
     pub(crate) name: &'static str,
     pub(crate) get: fn(&T) -> Value<'_>,
-    /// How the report shows it; `None` if only CSV files have the column.
+    /// How the report shows the column; `None` if only CSV files have it.
     pub(crate) shown: Option<Shown>,
 }
 
@@ -30,20 +30,20 @@ pub(crate) enum Value<'a> {
 /// How the report shows a column.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown {
-    /// Heading above neighbouring columns; may be empty.
+    /// The heading above adjacent columns; may be empty.
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
     pub(crate) unit: Unit,
     pub(crate) better: Better,
     /// Whether the value is only valid if no message is missing.
     pub(crate) of_messages: bool,
-    /// Columns with the highest rank are the first to be left out where there is little room.
+    /// The rank: the columns with the highest rank are the first to be left out where space is scarce.
     pub(crate) rank: u8,
     /// Whether the column is left out if all its values are zero or missing.
     pub(crate) optional: bool,
 }
 
-/// What a number counts, which decides how the report writes it.
+/// The unit of a number, which determines how the report formats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     None,
@@ -57,12 +57,12 @@ pub(crate) enum Unit {
 pub(crate) enum Better {
     Lower,
     Higher,
-    /// The column only describes.
+    /// Neither value is better: the column only describes the run.
     Neither,
 }
 
 impl Value<'_> {
-    /// As a number; NaN for text.
+    /// Returns the value as a number; NaN for text.
     pub(crate) fn number(&self) -> f64 {
         match self {
             Self::Count(n) => *n as f64,
@@ -72,7 +72,7 @@ impl Value<'_> {
     }
 }
 
-/// As in CSV files: with all digits, and empty where there is no number.
+/// Formats the value as in CSV files: with all digits, and empty if it is missing.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -151,12 +151,12 @@ const PACKETS: Shown = Shown { group: "packets", unit: Unit::Count, ..PLAIN };
 const QUEUE: Shown = Shown { group: "queue", unit: Unit::Bytes, better: Better::Lower, ..PLAIN };
 const GOODPUT: Shown = Shown { group: "goodput", name: "Gbit/s", better: Better::Higher, ..PLAIN };
 
-/// Of the worst, the mean or the best sender.
+/// Returns the value of the worst, the mean or the best sender.
 fn by_sender(point: &PointSummary, of: fn(&Spread) -> f64) -> Value<'_> {
     point.goodput_by_sender_gbps.as_ref().map(of).into()
 }
 
-/// The measures of a point.
+/// The measures of a point, for CSV files and the report.
 pub(crate) const POINT: &[Column<PointSummary>] = &[
     column("started", |p| p.messages.started.into()),
     shown("completed", Shown { name: "done", ..MESSAGES }, |p| p.messages.completed.into()),
@@ -271,7 +271,7 @@ pub(crate) const ROUND_TRIP: &[Column<MeasuredRoundTrip>] = &[
     column("samples", |trip| trip.samples.into()),
 ];
 
-/// A file of a cast.
+/// The columns for a file of a cast.
 pub(crate) const CAST_FILE: &[Column<CastTimes>] = &[
     column("file", |file| u64::from(file.cast).into()),
     column("bytes", |file| file.bytes.into()),
@@ -280,12 +280,12 @@ pub(crate) const CAST_FILE: &[Column<CastTimes>] = &[
     column("send_us", |file| file.ended.map(|at| at.since(file.begun)).into()),
 ];
 
-/// A file at a receiver.
+/// The delivery of a file to one receiver of a cast.
 pub(crate) struct Arrival {
     pub(crate) host: HostId,
     pub(crate) file: u64,
     pub(crate) completed: Time,
-    /// Since the file before; `None` for the first.
+    /// The time since the delivery of the previous file; `None` for the first file.
     pub(crate) wait: Option<Span>,
 }
 
@@ -298,7 +298,7 @@ pub(crate) const CAST_RECEIVER: &[Column<Arrival>] = &[
 
 const MICROS: Shown = Shown { unit: Unit::Micros, ..PLAIN };
 
-/// A cast, for the report.
+/// The columns for a cast in the report.
 pub(crate) const CAST: &[Column<CastSummary>] = &[
     shown("", Shown { name: "copied by", ..PLAIN }, |cast| cast.copied_by.into()),
     shown("", Shown { name: "execution", ..MICROS }, |cast| cast.execution_us.into()),
@@ -315,7 +315,7 @@ pub(crate) const CAST: &[Column<CastSummary>] = &[
     shown("", Shown { name: "lost", unit: Unit::Count, ..PLAIN }, |cast| cast.lost.into()),
 ];
 
-/// A stream of messages beside the measured workload: `streams.csv`, and the report.
+/// The columns for a stream beside the measured workload, for `streams.csv` and the report.
 pub(crate) const STREAM: &[Column<StreamSummary>] = &[
     shown("stream", Shown { name: "stream", ..PLAIN }, |s| (&*s.label).into()),
     column("started", |s| s.messages.started.into()),
@@ -333,7 +333,7 @@ pub(crate) const STREAM: &[Column<StreamSummary>] = &[
     shown("goodput_gbps", Shown { name: "Gbit/s", ..PLAIN }, |s| s.goodput_gbps.into()),
 ];
 
-/// A receiver of a cast, for the report.
+/// The columns for a receiver of a cast in the report.
 pub(crate) const RECEIVER: &[Column<ReceiverSummary>] = &[
     shown("", Shown { name: "host", ..PLAIN }, |r| Value::Text(r.host.to_string().into())),
     shown("", Shown { name: "completed", ..MICROS }, |r| r.completed_us.into()),

@@ -24,164 +24,165 @@ pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::cast::{CastResult, CastSummary};
 use crate::scenario::{PointSpec, Scenario, Unfinished};
 
-/// The fields of `summary.json` that depend on the machine and its load. All others follow from
-/// scenario and seed, byte for byte.
+/// The fields of `summary.json` that depend on the machine and its load. All others are determined by scenario and
+/// seed, byte for byte.
 pub const WALL_CLOCK_FIELDS: [&str; 3] = ["wall_s", "peak_rss_bytes", "cpu_s"];
 
-/// The fields of `summary.json` about the whole run; they and those of [`PointSummary`] are a contract.
+/// The fields of `summary.json` about the whole run. Their names and meanings, and those of [`PointSummary`], are
+/// stable.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// The scenario's name.
+    /// The name of the scenario.
     pub scenario: String,
-    /// The seed.
+    /// The seed of all random streams.
     pub seed: u64,
-    /// Real time of the whole run.
+    /// The elapsed real time of the whole run, in seconds.
     pub wall_s: f64,
-    /// Most memory that the process ever held.
+    /// The peak resident memory of the process, in bytes.
     pub peak_rss_bytes: u64,
-    /// Whether the user stopped the run: then points are missing.
+    /// Whether the user stopped the run, so that points are missing.
     pub interrupted: bool,
-    /// Points in which the simulator itself failed: they are missing too.
+    /// The points in which the simulator itself failed; they are missing in `points`.
     pub failures: Vec<PointFailure>,
-    /// Version of Rackweave.
+    /// The version of Rackweave that made the results.
     pub version: &'static str,
 }
 
-/// One point of the sweep. `slowdown`, `latency_us`, `goodput_gbps` and `by_size` are those of the
-/// measured stream; `drops` to `events` count the whole run, warm-up included.
+/// One point of the sweep. `slowdown`, `latency_us`, `goodput_gbps` and `by_size` are those of the measured stream;
+/// `drops` to `events` count the whole run, including the warm-up.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PointSummary {
     /// The swept keys and their values.
     pub set: Map<String, Value>,
-    /// Name of the measured transport.
+    /// The name of the measured transport.
     pub transport: String,
-    /// What tables and charts call it: `transport.label`, or else the name.
+    /// The transport's name in tables and charts: `transport.label`, or else the name.
     pub label: String,
-    /// Outcomes of the measured messages.
+    /// The outcomes of the measured messages.
     pub messages: MessageCounts,
-    /// Latency over the ideal time on the unloaded path.
+    /// The slowdown: latency divided by the ideal time on the unloaded path.
     pub slowdown: Stats,
-    /// Latency.
+    /// The latency of measured messages in microseconds.
     pub latency_us: Stats,
-    /// Payload that arrived in the measured time, all hosts together.
+    /// The rate at which payload arrived in the measured time, at all hosts together.
     pub goodput_gbps: f64,
-    /// Packets dropped.
+    /// The number of packets dropped in the fabric.
     pub drops: u64,
-    /// Packets trimmed.
+    /// The number of packets trimmed to their headers.
     pub trims: u64,
-    /// Packets marked.
+    /// The number of packets marked by ECN.
     pub ecn_marks: u64,
-    /// Queues of the switches' ports.
+    /// The queue lengths at the switches' ports.
     pub queue_bytes: QueueBytes,
-    /// What the measured transport measured of the round trips to its peers, if it measures any.
+    /// The errors of the round trips that the measured transport estimated to its peers; `None` if it estimates none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trips: Option<RoundTripErrors>,
-    /// Packets times links.
+    /// The sum over all packets of the links that they crossed.
     pub packet_hops: u64,
-    /// Events of the engine.
+    /// The number of simulated events.
     pub events: u64,
-    /// CPU time of this point.
+    /// The CPU time of this point, in seconds.
     pub cpu_s: f64,
     /// Why the run ended.
     pub end: &'static str,
-    /// Slowdown by message size.
+    /// The slowdown by message size.
     pub by_size: Vec<SizeBucket>,
-    /// Simulated time at the end.
+    /// The simulated time at the end of the run.
     pub simulated_us: f64,
-    /// From the end of the warm-up to the last outcome.
+    /// The time from the end of the warm-up to the last outcome of a measured message.
     pub measured_us: f64,
-    /// Trimmed packets that went back to their senders.
+    /// The number of trimmed packets that were returned to their senders.
     pub returned_to_sender: u64,
-    /// The same of each host that started measured messages: what it sent (of an RPC, what its requests and
-    /// their answers were) over the measured time.
+    /// The goodput of each host that started measured messages, summarized: what it sent over the measured time,
+    /// including, for RPCs, the responses to its requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_by_sender_gbps: Option<Spread>,
-    /// The switch port with the longest queue.
+    /// The switch port with the longest queue on average; `None` if there is no switch port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busiest_port: Option<BusiestPort>,
-    /// Drops by reason; reasons without drops are left out.
+    /// The number of drops by reason; reasons without drops are left out.
     pub drops_by_reason: Map<String, Value>,
-    /// Messages that the transport did not take.
+    /// The number of messages that the transport refused.
     pub refused: u64,
-    /// Most packets under way at one time.
+    /// The largest number of packets in flight at one time.
     pub peak_packets: u64,
-    /// Messages whose bytes were checked.
+    /// The number of messages whose bytes were verified.
     pub verified_messages: u64,
-    /// The streams beside the measured one.
+    /// The results of the streams beside the measured one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<StreamSummary>,
-    /// Of files from one to many.
+    /// The results of the cast, if the workload is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cast: Option<CastSummary>,
-    /// Of a run on real hosts: why these numbers are not to be trusted, if there are reasons.
+    /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
 }
 
-/// A point in which the simulator broke its own rules: an assertion failed.
+/// A point in which an assertion of the simulator failed.
 #[derive(Clone, Debug, Serialize)]
 pub struct PointFailure {
     /// The swept keys and their values.
     pub set: Map<String, Value>,
-    /// Name of the measured transport.
+    /// The name of the measured transport.
     pub transport: String,
-    /// Message of the panic.
+    /// The message of the panic.
     pub message: String,
-    /// The seed.
+    /// The seed of all random streams.
     pub seed: u64,
-    /// `KEY=VALUE` arguments of `--set` that, with the seed, run only this point.
+    /// The `KEY=VALUE` arguments of `--set` that, with the seed, run only this point.
     pub arguments: Vec<String>,
 }
 
-/// A stream beside the measured one.
+/// The results of a stream beside the measured one.
 #[derive(Clone, Debug, Serialize)]
 pub struct StreamSummary {
-    /// Its transport.
+    /// The name of its transport.
     pub transport: String,
-    /// What it is called: its transport's `label`, or else the name.
+    /// The transport's name in tables: its `label`, or else the name.
     pub label: String,
-    /// Outcomes of its messages.
+    /// The outcomes of the stream's messages.
     pub messages: MessageCounts,
-    /// Latency over the ideal time on the unloaded path.
+    /// The slowdown: latency divided by the ideal time on the unloaded path.
     pub slowdown: Stats,
-    /// Latency.
+    /// The latency of the stream's messages in microseconds.
     pub latency_us: Stats,
-    /// Payload that arrived in the measured time, all hosts together.
+    /// The rate at which payload arrived in the measured time, at all hosts together.
     pub goodput_gbps: f64,
 }
 
-/// Outcomes of messages: `started` is the sum of completed, failed and unfinished.
+/// The outcomes of messages. `started` is the sum of `completed`, `failed` and `unfinished`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MessageCounts {
-    /// Submitted in the measured time.
+    /// The number of messages submitted in the measured time.
     pub started: u64,
-    /// Arrived whole.
+    /// The number of messages that arrived completely.
     pub completed: u64,
-    /// Failed: the transport gave up.
+    /// The number of messages that the transport gave up.
     pub failed: u64,
-    /// Under way when the run ended.
+    /// The number of messages in flight when the run ended.
     pub unfinished: u64,
-    /// Those of them that percentiles leave out, because the scenario says so.
+    /// The number of unfinished messages that percentiles leave out, as the scenario requires.
     pub left_out: u64,
 }
 
-/// Queues of the switches' ports.
+/// The queue lengths at the switches' ports in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct QueueBytes {
-    /// Averaged over time and ports.
+    /// The mean over time and ports.
     pub mean: f64,
-    /// Most in one port.
+    /// The longest queue at any port.
     pub max: u64,
 }
 
 /// The smallest, mean and largest of several values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The smallest.
+    /// The smallest of the values.
     pub min: f64,
-    /// Over all.
+    /// The mean of the values.
     pub mean: f64,
-    /// The largest.
+    /// The largest of the values.
     pub max: f64,
 }
 
@@ -196,23 +197,23 @@ impl Spread {
     }
 }
 
-/// The switch port with the longest time-averaged queue.
+/// The switch port with the longest queue, averaged over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BusiestPort {
-    /// From where to where: "leaf0->h3".
+    /// The two ends of its link, as in "leaf0->h3".
     pub name: String,
-    /// Bytes waiting, averaged over time: exact, not sampled. The packet being sent is not among them.
+    /// The number of waiting bytes, averaged exactly over time. It excludes the packet that is being sent.
     pub mean_queue_bytes: f64,
-    /// Most bytes that waited.
+    /// The largest number of bytes that waited at one time.
     pub max_queue_bytes: u64,
-    /// Packets dropped before it.
+    /// The number of packets dropped at the port.
     pub drops: u64,
-    /// Share of the time in which it carried bits.
+    /// The share of the time in which the link carried bits, from 0 to 1.
     pub utilisation: f64,
 }
 
 impl BusiestPort {
-    /// Of equals the first.
+    /// Returns the port with the longest queue; the first one if there are several.
     fn of(ports: &[LinkStats]) -> Option<Self> {
         let busiest = ports.iter().rev().max_by(|a, b| {
             let mean = |port: &LinkStats| port.mean_queue_bytes;
@@ -228,14 +229,14 @@ impl BusiestPort {
     }
 }
 
-/// How far the smallest round trips that a transport measured are from those of the idle fabric.
+/// The errors of the smallest round trips that a transport measured, relative to those of the idle fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RoundTripErrors {
-    /// Pairs of hosts, each direction by itself, between which any was measured.
+    /// The number of pairs of hosts, counted per direction, with a measured round trip.
     pub pairs: u64,
-    /// Relative error of the smallest one, whether above or below the idle fabric's: the median pair.
+    /// The relative error of the smallest round trip, without its sign, of the median pair.
     pub median_error: f64,
-    /// The worst pair.
+    /// The relative error of the worst pair.
     pub worst_error: f64,
 }
 
@@ -254,52 +255,52 @@ impl RoundTripErrors {
     }
 }
 
-/// One point with everything that files and plots need.
+/// One point with all data for files and plots.
 #[derive(Clone, Debug, Default)]
 pub struct PointResult {
-    /// Its index in the sweep.
+    /// The index of the point in the sweep.
     pub index: usize,
-    /// Name that distinguishes it from the other points: "homa", or "homa, load 0.8".
+    /// The name that distinguishes it from the other points: "homa", or "homa, load 0.8".
     pub label: String,
     /// The swept keys and values that distinguish it from points with the same `summary.label`.
     pub variant: Vec<(String, String)>,
-    /// Its numbers.
+    /// The numbers of the point in `summary.json`.
     pub summary: PointSummary,
-    /// Slowdown over message size.
+    /// The slowdown over message size.
     pub slowdown_curve: Vec<CurvePoint>,
-    /// Distribution of latency: (microseconds, share).
+    /// The distribution of latency, as pairs of microseconds and share.
     pub latency_cdf: Vec<(f64, f64)>,
-    /// Queues over time.
+    /// The samples of queue lengths over time.
     pub queue_series: Vec<QueueSample>,
-    /// Every link.
+    /// The statistics of every link.
     pub links: Vec<LinkStats>,
-    /// What the transports measured of the fabric.
+    /// The round trips that the transports measured.
     pub round_trips: Vec<MeasuredRoundTrip>,
-    /// Every measured message, if asked for.
+    /// Every measured message; `None` unless the scenario requests them.
     pub messages: Option<Vec<MessageRecord>>,
-    /// How the capture writes Homa's headers.
+    /// The layout of Homa's headers in the capture.
     pub capture_layout: Layout,
-    /// Names of the capture's interfaces.
+    /// The names of the capture's interfaces.
     pub capture_names: Vec<String>,
-    /// Captured packets.
+    /// The packets that the run captured.
     pub capture: Capture,
-    /// Of files from one to many: every file and receiver.
+    /// The results of the cast for every file and receiver, if the workload is a cast.
     pub cast: Option<CastResult>,
 }
 
 /// All finished points of a scenario.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// `summary.json`.
+    /// The contents of `summary.json`.
     pub summary: Summary,
-    /// Finished points, in the order of the sweep.
+    /// The finished points, in the order of the sweep.
     pub points: Vec<PointResult>,
 }
 
-/// Captured packets.
+/// The captured packets of a point, decoded or encoded.
 #[derive(Clone, Debug)]
 pub enum Capture {
-    /// Packets of transports, to be encoded when they are written.
+    /// Packets of transports, which are encoded when they are written.
     Packets(Vec<Captured<Header>>),
     /// Encoded packets of transports and group systems.
     Frames(Vec<Frame>),
@@ -311,14 +312,14 @@ impl Default for Capture {
     }
 }
 
-/// Steps of a slowdown curve.
+/// The number of steps of a slowdown curve.
 const CURVE_STEPS: usize = 100;
 
 impl PointResult {
-    /// Works out the numbers of a run.
+    /// Computes the results of a run.
     #[must_use]
     pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
-        // Files from one to many are no stream of the configuration, but are measured like one.
+        // A cast is not a stream of the configuration, but is measured like one.
         let first = usize::from(spec.cast.is_some());
         let streams = spec.config.streams.len() + first;
         let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
@@ -327,7 +328,7 @@ impl PointResult {
                 stream.push(message);
             }
         }
-        // The files of a cast have a time of their own; the streams beside it are measured over the whole run.
+        // The files of a cast have their own measured time; the streams beside it are measured over the whole run.
         let whole_run = result.ended_at.since(Time(spec.config.measure.warmup.0));
         let goodput = |stream: usize| {
             let bytes = result.delivered_bytes.get(stream).copied().unwrap_or(0);
@@ -336,7 +337,7 @@ impl PointResult {
         };
         let mut senders: BTreeSet<HostId> =
             by_stream[0].iter().map(|message| message.src).collect();
-        // In a closed loop one that starts no message is starved by those that it waits for.
+        // In a closed loop, a host that starts no message is starved by the hosts that it waits for.
         if let Some(workload) = spec.config.streams.first().map(|stream| &stream.workload)
             && spec.cast.is_none()
             && let (Pattern::ClosedLoop { .. }, Some(range)) =
@@ -418,15 +419,15 @@ impl PointResult {
 }
 
 impl PointSummary {
-    /// Whether no measured message is missing from its numbers.
+    /// Returns whether no measured message is missing from the numbers.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let MessageCounts { failed, unfinished, .. } = self.messages;
         failed == 0 && unfinished == 0 && self.end == end_name(End::AllDone)
     }
 
-    /// What went wrong, if something did. Messages that the scenario leaves out are no failure if
-    /// the time limit ended the run: see [`PointSummary::note`].
+    /// Describes what went wrong; `None` if nothing did. Messages that the scenario leaves out are not a failure if the
+    /// time limit ended the run: see [`PointSummary::note`].
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let MessageCounts { started, completed, failed, unfinished, left_out } = self.messages;
@@ -451,7 +452,7 @@ impl PointSummary {
         if parts.is_empty() { None } else { Some(format!("{} ({})", parts.join(", "), self.end)) }
     }
 
-    /// What is to be known about the numbers though nothing went wrong.
+    /// Returns a remark about the numbers of a successful run, if there is one.
     #[must_use]
     pub fn note(&self) -> Option<String> {
         let MessageCounts { started, left_out, .. } = self.messages;
@@ -484,7 +485,8 @@ impl MessageCounts {
     }
 }
 
-/// Headers as hosts of this configuration would write them (the simulations of 2018 had no bytes).
+/// Returns the layout of headers that hosts with this configuration would write. The simulations of 2018 had no
+/// encoding.
 pub(crate) fn capture_layout(spec: &PointSpec) -> Layout {
     let mut homa = spec.config.streams.iter().map(|stream| &stream.transport);
     let homa = homa.find(|transport| matches!(transport, TransportConfig::Homa(_)));
@@ -498,7 +500,7 @@ fn samples(messages: &[&MessageRecord], result: &RunResult, unfinished: Unfinish
     messages.iter().filter(counts).map(|message| Sample::of(message, result.ended_at)).collect()
 }
 
-/// Slowdown and latency.
+/// Returns the statistics of slowdown and latency.
 fn distributions(samples: &[Sample]) -> (Stats, Stats) {
     let mut slowdowns: Vec<f64> = samples.iter().map(|sample| sample.slowdown).collect();
     let mut latencies: Vec<f64> = samples.iter().map(|sample| sample.latency_us).collect();
@@ -515,7 +517,7 @@ pub(crate) const fn end_name(end: End) -> &'static str {
 }
 
 impl Results {
-    /// Collects finished points.
+    /// Combines finished points into results.
     #[must_use]
     pub(crate) fn new(
         scenario: &Scenario,
@@ -536,7 +538,7 @@ impl Results {
         Self { summary, points }
     }
 
-    /// `summary.json`.
+    /// Returns the contents of `summary.json`.
     #[must_use]
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
@@ -568,7 +570,7 @@ impl Results {
         text
     }
 
-    /// What a user should know about the numbers though nothing went wrong: likewise.
+    /// Returns the remarks about points that ran successfully, one line for each point concerned.
     pub fn notes(&self) -> impl Iterator<Item = String> + '_ {
         self.points.iter().filter_map(|point| {
             let note = point.summary.note()?;
@@ -576,7 +578,7 @@ impl Results {
         })
     }
 
-    /// What a user must know before trusting the numbers: one line for each point concerned.
+    /// Returns the warnings about points, one line for each point concerned.
     pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
         self.points.iter().filter_map(|point| {
             let warning = point.summary.warning()?;

@@ -1,4 +1,4 @@
-//! Names of points: what distinguishes them in tables, legends and charts.
+//! The names of points in tables, legends and charts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::{PointResult, PointSummary};
 
-/// Prefix of the keys that a transport's `label` summarizes.
+/// The prefix of the keys that a transport's `label` summarizes.
 const OF_TRANSPORT: &str = "transport.";
 
-/// Gives points their labels and variants.
+/// Sets the labels and variants of points.
 pub(super) fn name(points: &mut [PointResult]) {
     let named: Vec<_> = labels(points).into_iter().zip(variants(points)).collect();
     for (point, (label, variant)) in points.iter_mut().zip(named) {
@@ -19,12 +19,12 @@ pub(super) fn name(points: &mut [PointResult]) {
 }
 
 impl PointResult {
-    /// The swept keys and values that the label of its transport does not already say.
+    /// Returns the swept keys and values that the label of its transport does not already include.
     pub fn variant(&self) -> impl Iterator<Item = (&str, &str)> {
         self.variant.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// [`PointResult::variant`] in words: "load 0.8, buffer 500 KB"; empty if there is none.
+    /// Returns [`PointResult::variant`] in words: "load 0.8, buffer 500 KB"; empty if there is none.
     #[must_use]
     pub fn variant_label(&self) -> String {
         let parts = self.variant().map(|(key, value)| format!("{} {value}", short_key(key)));
@@ -32,12 +32,12 @@ impl PointResult {
     }
 }
 
-/// The last part of a dotted key: what "workload.load" is called in a label.
+/// Returns the last segment of a dotted key, which names "workload.load" in labels.
 pub(crate) fn short_key(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }
 
-/// A value without JSON's quotes.
+/// Returns a value without the quotes of JSON.
 pub(crate) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -45,9 +45,9 @@ pub(crate) fn plain(value: &Value) -> String {
     }
 }
 
-/// What is compared, as keys and values. How a point is measured, what a transport's label
-/// summarizes, and keys that follow from the label (as `fabric.switch.trim` does where only NDP has it) count
-/// only if nothing else distinguishes the points.
+/// Returns the keys and values that are compared, for each point. Keys of `[measure]`, keys that a transport's label
+/// summarizes, and keys that follow from the label (such as `fabric.switch.trim` where only NDP has it) count only if
+/// nothing else distinguishes the points.
 fn variants(points: &[PointResult]) -> Vec<Vec<(String, String)>> {
     let labelled = are_labelled(points);
     let is_of_labels =
@@ -83,7 +83,8 @@ fn variants(points: &[PointResult]) -> Vec<Vec<(String, String)>> {
         .unwrap_or_else(|| variants(&|_| true))
 }
 
-/// "homa", or "homa, load 0.8", with as many of the swept keys as it takes to distinguish the points.
+/// Returns labels such as "homa" or "homa, load 0.8", with as many of the swept keys as it takes to distinguish the
+/// points.
 fn labels(points: &[PointResult]) -> Vec<String> {
     let most = points.iter().map(|point| point.summary.set.len()).max().unwrap_or(0);
     let with = |keys: usize, all: bool| -> Vec<String> {
@@ -99,12 +100,12 @@ fn labels(points: &[PointResult]) -> Vec<String> {
         .unwrap_or_else(|| with(most, true))
 }
 
-/// Whether the scenario has names of its own for the transports that it compares.
+/// Returns whether the scenario sets labels for the transports that it compares.
 fn are_labelled(points: &[PointResult]) -> bool {
     points.iter().any(|point| point.summary.label != point.summary.transport)
 }
 
-/// With this many of the swept keys; with those of the transport only if `all`.
+/// Returns the label with this many of the swept keys, including those of the transport only if `all`.
 pub(super) fn label(point: &PointSummary, keys: usize, all: bool) -> String {
     let mut parts = vec![point.label.clone()];
     let wanted = |key: &str| all || !key.starts_with(OF_TRANSPORT);
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_point_is_measured_is_compared_if_nothing_else_is() {
+    fn keys_of_measure_are_compared_if_nothing_else_varies() {
         let verify = |on: bool| ("measure.verify", Value::from(on));
         let mut points = [point("homa", &[verify(true)]), point("homa", &[verify(false)])];
         name(&mut points);

@@ -4,11 +4,11 @@ use rackweave_core::Time;
 use rackweave_sim::result::{MessageRecord, Outcome};
 use serde::Serialize;
 
-/// A message as percentiles see it.
+/// A message as percentiles count it.
 ///
-/// A message that did not complete counts with the time from its start to the end of the run (at
-/// least its ideal time): less than it would have taken, so that leaving messages behind never makes
-/// a transport look good by more than the run's length allows.
+/// A message that did not complete counts with the time from its start to the end of the run (at least its ideal time).
+/// That is less than it would have taken, so leaving messages unfinished never makes a transport look good by more than
+/// the run's length allows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) bytes: u64,
@@ -32,30 +32,30 @@ impl Sample {
     }
 }
 
-/// A distribution in a few numbers; of no values, they are not numbers (`null` in JSON).
+/// Statistics of a distribution. Without values they are NaN (`null` in JSON).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Stats {
-    /// Median.
+    /// The median (nearest rank).
     pub p50: f64,
-    /// 99th percentile.
+    /// The 99th percentile (nearest rank).
     pub p99: f64,
-    /// Mean.
+    /// The arithmetic mean.
     pub mean: f64,
-    /// 99.9th percentile.
+    /// The 99.9th percentile (nearest rank).
     pub p999: f64,
-    /// Largest.
+    /// The largest value.
     pub max: f64,
 }
 
 impl Default for Stats {
-    /// Of no values.
+    /// Returns the statistics of an empty set of values.
     fn default() -> Self {
         Self { p50: f64::NAN, p99: f64::NAN, mean: f64::NAN, p999: f64::NAN, max: f64::NAN }
     }
 }
 
 impl Stats {
-    /// Of values in any order, which are sorted.
+    /// Returns the statistics of values in any order, which are sorted.
     pub(crate) fn of(values: &mut [f64]) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         Self {
@@ -68,7 +68,7 @@ impl Stats {
     }
 }
 
-/// The smallest value that is not exceeded by a share `p` of all (nearest rank).
+/// Returns the smallest value that at least a share `p` of all values do not exceed (nearest rank).
 pub(crate) fn percentile(sorted: &[f64], p: f64) -> f64 {
     if sorted.is_empty() {
         return f64::NAN;
@@ -76,41 +76,41 @@ pub(crate) fn percentile(sorted: &[f64], p: f64) -> f64 {
     sorted[rank(sorted.len(), p)]
 }
 
-/// Index of the nearest rank; `count` is above 0.
+/// Returns the index of the nearest rank; `count` must be above 0.
 fn rank(count: usize, p: f64) -> usize {
-    // In 1/1000,000 so that 0.99 of 100 is 99 and not, by rounding, 99.00000000000001.
+    // Integer millionths give 99 for 0.99 of 100, where rounding could give 99.00000000000001.
     let millionths = (p * 1e6).round() as u128;
     let rank = (count as u128 * millionths).div_ceil(1_000_000) as usize;
     rank.clamp(1, count) - 1
 }
 
-/// Slowdown of the messages of one size bucket.
+/// The slowdown of the messages in one size bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SizeBucket {
-    /// Largest size in it; `None`: no limit.
+    /// The largest size in the bucket; `None` if there is no limit.
     pub up_to_bytes: Option<u64>,
-    /// Messages.
+    /// The number of messages in the bucket.
     pub count: u64,
-    /// Mean slowdown.
+    /// The mean slowdown of these messages.
     pub mean: f64,
-    /// Median slowdown.
+    /// The median slowdown of these messages.
     pub p50: f64,
-    /// 99th percentile of the slowdown.
+    /// The 99th percentile of the slowdown.
     pub p99: f64,
-    /// Median latency.
+    /// The median latency in microseconds.
     pub latency_p50_us: f64,
-    /// 99th percentile of the latency.
+    /// The 99th percentile of the latency in microseconds.
     pub latency_p99_us: f64,
 }
 
 impl SizeBucket {
-    /// Largest size in it; without limit, the largest number.
+    /// Returns the largest size in the bucket, or `u64::MAX` without a limit.
     pub(crate) fn edge(&self) -> u64 {
         self.up_to_bytes.unwrap_or(u64::MAX)
     }
 }
 
-/// Messages by size; `edges` grow, and above the last there is one more bucket.
+/// Divides messages into buckets by size. The `edges` are ascending, and a further bucket is above the last edge.
 pub(crate) fn by_size(samples: &[Sample], edges: &[u64]) -> Vec<SizeBucket> {
     let mut buckets: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); edges.len() + 1];
     for sample in samples {
@@ -137,21 +137,21 @@ pub(crate) fn by_size(samples: &[Sample], edges: &[u64]) -> Vec<SizeBucket> {
         .collect()
 }
 
-/// One step of a slowdown curve: about equally many messages in each.
+/// One step of a slowdown curve; all steps have about equally many messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurvePoint {
-    /// Share of all messages that are at most as large as this step's.
+    /// The share of all messages that are at most as large as the largest of this step.
     pub count_fraction: f64,
-    /// Size of its largest message.
+    /// The size in bytes of the step's largest message.
     pub size_bytes: u64,
-    /// Median slowdown.
+    /// The median slowdown of the step's messages.
     pub p50: f64,
-    /// 99th percentile of the slowdown.
+    /// The 99th percentile of the slowdown.
     pub p99: f64,
 }
 
-/// Slowdown over the count percentile of the size, as the Homa papers plot it. Messages of one size
-/// are never parted.
+/// Returns the slowdown over the percentile of the message size, as the Homa papers plot it. Messages of one size are
+/// never divided between steps.
 pub(crate) fn slowdown_curve(samples: &[Sample], steps: usize) -> Vec<CurvePoint> {
     let mut sorted: Vec<Sample> = samples.to_vec();
     sorted.sort_by_key(|sample| sample.bytes);
@@ -177,8 +177,8 @@ pub(crate) fn slowdown_curve(samples: &[Sample], steps: usize) -> Vec<CurvePoint
     curve
 }
 
-/// Points of a distribution function: (value, share of values that are at most that); evenly spaced
-/// but for the tail, where more is of interest.
+/// Returns points of a distribution function: (value, share of values that are at most that). They are evenly spaced
+/// except in the tail, which has more.
 pub(crate) fn cdf(values: &mut [f64]) -> Vec<(f64, f64)> {
     const EVEN: u32 = 190;
     const TAIL: [f64; 5] = [0.997, 0.999, 0.9995, 0.9999, 1.0];
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// By the definition, counting.
+    /// Computes a percentile by its definition, by counting.
     fn naive(values: &[f64], millionths: u64) -> f64 {
         let enough = |v: f64| {
             let below = values.iter().filter(|x| **x <= v).count() as u64;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::problem::Problem;
 use super::values::Unit;
 
-/// What it costs to take in what arrives.
+/// The keys of `[workload.application]`: the CPU costs of receiving data.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ApplicationKeys {
@@ -29,7 +29,7 @@ impl ApplicationKeys {
         *self == Self::default()
     }
 
-    /// `path` is that of the workload.
+    /// Returns the configuration; `path` is that of the workload's table.
     pub(crate) fn resolve(&self, path: &str) -> Result<Application, Problem> {
         if self.copy_rate == Some(Unit(Rate(0))) {
             let key = format!("{path}.application.copy_rate");
@@ -44,7 +44,7 @@ impl ApplicationKeys {
     }
 }
 
-/// What a stream is to the transport.
+/// How the transport carries a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum StreamName {
@@ -61,7 +61,7 @@ impl From<StreamName> for StreamMode {
     }
 }
 
-/// The size of the answers; streams may do without.
+/// The size of the responses, which streams may omit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Response {
     None,

@@ -1,4 +1,4 @@
-//! `[fabric]`: switches, links and hosts.
+//! The keys of `[fabric]`: switches, links and hosts.
 
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_sim::config::{
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::problem::{Problem, SweptKeys};
 use super::values::{AtLeast, FULL_PACKET, Limit, Unit};
 
-/// Most hosts of a fabric: ids and tables are sized for it.
+/// The largest number of hosts in a fabric, for which ids and tables are sized.
 pub(crate) const MAX_HOSTS: u64 = 1_000_000;
-/// Most ports of a switch ([`rackweave_core::Port`] counts to it).
+/// The largest number of ports of a switch (the range of [`rackweave_core::Port`]).
 const MAX_PORTS: u64 = 65_536;
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -72,7 +72,7 @@ struct Switch {
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_alpha: Option<f64>,
     ecn_threshold: Limit,
-    // A sweep over a key of its table could not replace a `false`.
+    // A resolved scenario omits `trim = false`, because a sweep over a key of the table could not replace it.
     #[serde(skip_serializing_if = "Trim::is_off")]
     trim: Trim,
     #[serde(skip_serializing_if = "is_true")]
@@ -92,7 +92,7 @@ impl Default for Switch {
             buffer: None,
             shared_buffer: None,
             shared_alpha: None,
-            // DCTCP's rule for 10 Gbps links (SIGCOMM'10, section 3.5).
+            // DCTCP's threshold for 10 Gbps links (SIGCOMM'10, section 3.5).
             ecn_threshold: Limit(Some(65 * FULL_PACKET)),
             trim: Trim::Off,
             priorities: true,
@@ -109,7 +109,7 @@ enum RoutingName {
     Spray,
 }
 
-/// `false`, `true` or a table.
+/// The value of `trim`: `false`, `true` or a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trim {
     Off,
@@ -131,10 +131,10 @@ struct TrimQueues {
 }
 
 impl Default for TrimQueues {
-    /// NDP's queues: eight full packets, as in NDP (SIGCOMM'17), and twice their bytes
-    /// for headers, as in the authors' simulator. Headers beyond that are returned to their senders,
-    /// which the authors' simulator does only if asked to: without it 32 or 64 windows that meet lose headers, and one lost last packet costs a timeout
-    /// of 5 ms (measured: 1.9 times the ideal time of 64 x 100 KB, with it 1.03).
+    /// NDP's queues: eight full packets, as in NDP (SIGCOMM'17), and the same number of bytes twice for headers, as in
+    /// the authors' simulator. Headers beyond that are returned to their senders, which is an option of the authors'
+    /// simulator. Without it, 32 or 64 windows that meet lose headers, and one lost last packet costs a timeout of 5 ms
+    /// (measured: 1.9 times the ideal time of 64 x 100 KB, with it 1.03).
     fn default() -> Self {
         let (data_queue, header_queue) =
             (Limit(Some(8 * FULL_PACKET)), Limit(Some(16 * FULL_PACKET)));
@@ -171,7 +171,7 @@ impl Serialize for Trim {
     }
 }
 
-/// Rate of the hosts' links.
+/// Returns the rate of the hosts' links.
 pub(crate) const fn host_link(topology: Topology) -> Rate {
     match topology {
         Topology::SingleSwitch { host_link, .. }
@@ -184,7 +184,7 @@ pub(crate) const fn host_link(topology: Topology) -> Rate {
 const fn default_host_link() -> Unit<Rate> {
     Unit(Rate::from_gbps(10))
 }
-/// Ten metres of fibre.
+/// The propagation delay of ten metres of fibre.
 const fn default_link_delay() -> Unit<Span> {
     Unit(Span::from_ns(50))
 }
@@ -193,7 +193,7 @@ const fn default_host_delay() -> Unit<Span> {
 }
 
 impl Fabric {
-    /// Checks the keys against each other and fills in what follows from them.
+    /// Checks the keys against each other and derives the configuration.
     pub(crate) fn resolve(&self, swept: &SweptKeys) -> Result<FabricConfig, Problem> {
         if !swept.contains("fabric.topology") {
             self.refuse_foreign_keys()?;

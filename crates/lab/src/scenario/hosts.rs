@@ -1,4 +1,4 @@
-//! Real hosts, and the fabric that joins them: `hosts = [...]` and a scenario's `[fabric]`.
+//! Files of real hosts and the fabric that connects them: `hosts = [...]` and a scenario's `[fabric]`.
 
 use rackweave_sim::config::FabricConfig;
 use serde::Deserialize;
@@ -11,12 +11,12 @@ use super::tree::{Origin, parse_document};
 
 use crate::error::ScenarioError;
 
-/// Real hosts.
+/// Real hosts and their fabric.
 #[derive(Clone, Debug)]
 pub struct Hosts {
-    /// Their addresses, by host number.
+    /// The address of each host, by host number.
     pub addresses: Vec<String>,
-    /// How they are joined, if the file says it.
+    /// The fabric that connects them; `None` if the file does not describe it.
     pub fabric: Option<FabricConfig>,
 }
 
@@ -28,10 +28,10 @@ struct File {
 }
 
 impl Hosts {
-    /// Reads them from a TOML text. `file`: what errors call it.
+    /// Reads hosts from a TOML text. Errors name it as `file`.
     ///
     /// # Errors
-    /// Says what is wrong and where; also if the fabric has room for another number of hosts.
+    /// The error says what is invalid and where. It is also an error if the fabric has a different number of hosts.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
         let sources = Sources::new(file, text);
         let root = parse_document(text, 0).map_err(|error| sources.not_toml(0, error))?;

@@ -1,4 +1,4 @@
-//! Tables such as `[transport]`, whose `name` chooses what their other keys are.
+//! Tables such as `[transport]`, whose key `name` determines their other keys.
 
 use rackweave_core::Bytes;
 use rackweave_workload::{Pattern, SizeDist, StreamMode, WorkloadConfig};
@@ -8,8 +8,8 @@ use super::problem::{Problem, SweptKeys};
 use super::tree::{Node, Origin, Table, Value};
 use crate::item::About;
 
-/// Declares the optional keys of a table: `key: Type`, or `key: Type => field` for a key that
-/// overrides that field of a configuration. The type is what reads and checks the value.
+/// Declares the optional keys of a table: `key: Type`, or `key: Type => field` for a key that overrides that field of a
+/// configuration. The type reads and checks the value.
 macro_rules! keys {
     ($(#[$meta:meta])* struct $Keys:ident for $Config:ty {
         $($key:ident: $Type:ty $(=> $($field:ident).+)?,)*
@@ -17,7 +17,7 @@ macro_rules! keys {
         keys! { $(#[$meta])* struct $Keys { $($key: $Type,)* } }
 
         impl $Keys {
-            /// Overrides the fields of the keys that are given.
+            /// Overrides the fields whose keys are given.
             fn apply(&self, config: &mut $Config) {
                 $($(
                     if let Some(value) = self.$key {
@@ -36,34 +36,34 @@ macro_rules! keys {
         }
 
         impl $Keys {
-            /// The names of the keys.
+            /// The names of the keys, in the order of their declaration.
             pub(crate) const NAMES: &'static [&'static str] = &[$(stringify!($key)),*];
         }
     };
 }
 pub(super) use keys;
 
-/// What a table can choose by its `name`.
+/// The set of names from which a table chooses by its key `name`.
 pub(crate) trait Choice: Copy + PartialEq + Sized + 'static {
     /// The checked keys of a choice.
     type Keys;
     const ALL: &'static [Self];
-    /// The keys that all choices have.
+    /// The keys that are valid for all choices.
     const COMMON: &'static [&'static str];
 
-    /// Its name, and what `rackweave list` shows of it.
+    /// The name, and the text that `rackweave list` prints about it.
     fn about(self) -> &'static About;
 
     fn as_str(self) -> &'static str {
         self.about().name
     }
 
-    /// The keys of this choice, apart from the common ones.
+    /// Returns the keys of this choice, without the common ones.
     fn keys(self) -> Vec<&'static str>;
 
     fn read_keys(self, table: &Table, origin: Origin) -> Result<Self::Keys, DeError>;
 
-    /// The error for a name that is not among [`Choice::ALL`].
+    /// Returns the error for a name that is not in [`Choice::ALL`].
     fn unknown(text: &str) -> DeError;
 
     fn named(name: &str) -> Option<Self> {
@@ -75,8 +75,8 @@ pub(crate) trait Choice: Copy + PartialEq + Sized + 'static {
     }
 }
 
-/// Reads a table at `path`: its own keys belong to the chosen name; tables in it that are called
-/// after a choice hold what applies only if that one is chosen, so that a sweep can go over the name.
+/// Reads the table at `path`. Its keys belong to the chosen name. Subtables named after a choice hold keys that apply
+/// only if that name is chosen, so that a sweep can vary the name.
 pub(super) fn read<'a, C: Choice>(
     node: &'a Node,
     path: &str,
@@ -98,7 +98,7 @@ pub(super) fn read<'a, C: Choice>(
                 let message = format!("`{key}` must be a table, not {}", entry.node.describe());
                 return Err(DeError::new(message, "not a table").at(entry.node.origin));
             };
-            // A mistake is one even where the table is not used.
+            // A mistake is an error even where the subtable is not used.
             other.read_keys(inner, entry.node.origin)?;
             if other == name {
                 own = Some(inner);
@@ -123,7 +123,7 @@ pub(super) fn read<'a, C: Choice>(
     Ok((name, name.read_keys(&merged, node.origin)?, table))
 }
 
-/// What is wrong with a key that only other choices have, and the first of them.
+/// Returns the error text for a key that only other choices have, and the first of these choices.
 fn foreign<C: Choice>(name: C, key: &str) -> Option<(String, &'static str)> {
     let others = C::ALL.iter().filter(|other| other.keys().contains(&key));
     let others: Vec<&str> = others.map(|other| other.as_str()).collect();
@@ -148,10 +148,10 @@ fn read_name<C: Choice>(node: &Node, table: &Table) -> Result<C, DeError> {
     C::named(text).ok_or_else(|| C::unknown(text).at(entry.node.origin))
 }
 
-/// A label is shown in legends and columns.
+/// The largest length of a label, which must fit legends and columns.
 const MAX_LABEL_CHARS: usize = 64;
 
-/// The key `label`: what results call the choice.
+/// Reads the key `label`, which names the choice in results.
 pub(super) fn read_label(table: &Table) -> Result<Option<String>, DeError> {
     let Some(entry) = table.get("label") else { return Ok(None) };
     let wrong = |message: String| DeError::new(message, "no label").at(entry.node.origin);
@@ -165,7 +165,7 @@ pub(super) fn read_label(table: &Table) -> Result<Option<String>, DeError> {
     Ok(Some(text.trim().to_owned()))
 }
 
-/// Where a table is and what it chooses, for messages about its keys.
+/// The position and the choice of a table, for messages about its keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) path: &'a str,
@@ -173,13 +173,13 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// An invalid value, in whichever of the tables it is: the choice's own comes first.
+    /// Returns an error about an invalid value, which is in the subtable of the choice or else in the table itself.
     pub(super) fn bad(self, key: &str, message: impl Into<String>) -> Problem {
         Problem::new(format!("{}.{}.{key}", self.path, self.name), message)
             .or_at(format!("{}.{key}", self.path))
     }
 
-    /// An error for each message of the workload that the transport does not take.
+    /// Returns an error if the workload has messages that are too long for the transport.
     pub(super) fn refuse_longer_messages(
         self,
         workload: &WorkloadConfig,
@@ -189,7 +189,7 @@ impl Place<'_> {
             return Ok(());
         }
         let max = u64::from(max);
-        // A background stream has its transport inside, the measured workload has a table of its own.
+        // A background stream contains its transport's table, whereas the measured workload has a separate table.
         let table = self.path.strip_suffix(".transport").unwrap_or("workload");
         let (key, longest) = match &workload.pattern {
             Pattern::Trace(trace) => ("file", trace.entries().iter().map(|e| e.bytes).max()),
@@ -218,7 +218,7 @@ impl Place<'_> {
     }
 }
 
-/// Whether messages are spans of streams, which have no limit of length.
+/// Returns whether messages are spans of streams, whose length is not limited.
 pub(super) fn is_on_streams(workload: &WorkloadConfig) -> bool {
     workload.streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId)
 }

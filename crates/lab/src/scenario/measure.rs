@@ -1,4 +1,4 @@
-//! `[measure]`, `[[faults]]` and `[plot]`.
+//! The keys of `[measure]`, `[[faults]]` and `[plot]`.
 
 use rackweave_core::{Bytes, HostId, Span, Time};
 use rackweave_sim::config::{CapturePort, Fault, FaultKind, FaultPlace, MeasureConfig};
@@ -14,7 +14,7 @@ pub(crate) struct Measure {
     warmup: Option<Unit<Span>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
-    /// When statistics of ports begin, if not with the messages.
+    /// The time at which statistics of ports begin, if it differs from the end of the warm-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     queues_from: Option<Unit<Span>>,
     time_limit: Unit<Span>,
@@ -45,22 +45,22 @@ impl Default for Measure {
     }
 }
 
-/// What becomes of messages that were under way when the run ended.
+/// How messages that were in flight at the end of the run are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Unfinished {
-    /// They count in percentiles, by a lower bound of what they would have taken.
+    /// They count in percentiles, with a lower bound of the time that they would have taken.
     #[default]
     #[serde(rename = "count")]
     Count,
-    /// They are reported, and left out of percentiles: as in simulations that record messages when they
-    /// complete, and stop after a fixed time. It flatters the longest messages.
+    /// They are reported, but left out of percentiles, as in simulations that record messages when they complete and
+    /// stop after a fixed time. This favours the longest messages.
     #[serde(rename = "leave out")]
     LeaveOut,
 }
 
 impl Measure {
-    /// `endless`: the workload goes on until it is stopped, so that a start-up phase is cut off
-    /// and a number of messages must end it.
+    /// Resolves the configuration. With `endless`, the workload goes on until it is stopped, so a start-up phase is cut
+    /// off and a number of messages must end the run.
     pub(crate) fn resolve(&self, endless: bool, places: Places) -> Result<MeasureConfig, Problem> {
         let warmup =
             self.warmup.map_or(if endless { Span::from_ms(1) } else { Span::ZERO }, |s| s.0);
@@ -100,7 +100,7 @@ impl Measure {
         })
     }
 
-    /// Of a run with [workload.cast], whose files are all measured: a number of messages would have no meaning.
+    /// Refuses keys that have no meaning for a cast, all of whose files are measured.
     pub(crate) fn check_for_casts(&self) -> Result<(), Problem> {
         if self.messages.is_none() {
             return Ok(());
@@ -111,7 +111,7 @@ impl Measure {
             .with_help("workload.cast.files and workload.cast.repeat name the files; `warmup` leaves out the first of them"))
     }
 
-    /// Upper edges of the buckets of the tables by size; above the last there is one more.
+    /// Returns the upper edges of the size buckets; a further bucket is above the last edge.
     pub(crate) fn size_buckets(&self) -> Result<Vec<u64>, Problem> {
         let edges: Vec<u64> = self.size_buckets.iter().map(|edge| edge.0.0).collect();
         if edges.is_empty() || edges.windows(2).any(|pair| pair[0] >= pair[1]) {
@@ -138,7 +138,7 @@ fn number(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
-/// What there is to name.
+/// The hosts and switches that faults and captures can name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     pub(crate) hosts: u32,
@@ -270,7 +270,7 @@ fn fault_place(text: &str, places: Places) -> Result<FaultPlace, String> {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Plot {
-    /// Headline of the report.
+    /// The headline of the report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) title: Option<String>,
 }

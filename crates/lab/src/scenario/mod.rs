@@ -1,8 +1,8 @@
-//! Scenario files: TOML in, [`RunConfig`]s out.
+//! Scenario files: reads TOML and returns [`RunConfig`]s.
 //!
-//! A file is read into a tree in which every key and value knows its place; `--set` and
-//! `[sweep]` work on that tree; then the tree of each point is checked and turned into plain numbers.
-//! So an error in a swept value points at that value, wherever it was written.
+//! A file is read into a tree whose keys and values know their positions in the text. `--set` and `[sweep]` operate on
+//! that tree. Then the tree of each point is checked and converted to a configuration, so an error in a swept value
+//! points at that value wherever it was written.
 
 mod application;
 pub(crate) mod cast;
@@ -43,54 +43,54 @@ use self::tree::{Origin, Table, Value, parse_document};
 use crate::cast::CastConfig;
 use crate::error::ScenarioError;
 
-/// A scenario, checked: every point of its sweep can be run.
+/// A checked scenario, every point of which can be run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Where it was read for.
+    /// The world for which it was read, which determines some defaults.
     pub world: World,
-    /// Its name: `name` in the file, or the file's.
+    /// The name: `name` in the file, or else the name of the file.
     pub name: String,
-    /// What it is about.
+    /// The description of the scenario; may be empty.
     pub description: String,
-    /// Headline of the report.
+    /// The headline of the report.
     pub title: String,
-    /// Everything random follows from it.
+    /// The seed of all random streams.
     pub seed: u64,
-    /// The runs, in the order of the sweep: its first key varies slowest.
+    /// The runs, in the order of the sweep, whose first key varies slowest.
     pub points: Vec<PointSpec>,
-    /// The scenario with all defaults filled in, as TOML: running it gives the same results.
+    /// The scenario as TOML with all defaults filled in. Running it gives the same results.
     pub resolved: String,
 }
 
 /// One run of a scenario.
 #[derive(Clone, Debug)]
 pub struct PointSpec {
-    /// Where it is to run.
+    /// The world in which it runs.
     pub world: World,
-    /// The swept keys and their values here.
+    /// The swept keys and their values at this point.
     pub set: Vec<(String, serde_json::Value)>,
-    /// Name of the measured transport.
+    /// The name of the measured transport.
     pub transport: String,
-    /// What results call each stream's transport: its `label`, or else its name.
+    /// The transport's name in results for each stream: its `label`, or else its name.
     pub labels: Vec<String>,
-    /// `KEY=VALUE` arguments of `--set` that choose this point of the sweep; the seed apart.
+    /// The `KEY=VALUE` arguments of `--set` that select this point of the sweep, except for the seed.
     pub arguments: Vec<String>,
-    /// What to run.
+    /// The configuration of the run.
     pub config: RunConfig,
-    /// `config.fabric`, laid out; points with the same fabric share it.
+    /// The layout of `config.fabric`, which points with the same fabric share.
     pub fabric: Arc<Fabric>,
-    /// Upper edges of the size buckets.
+    /// The upper edges of the size buckets.
     pub size_buckets: Vec<u64>,
-    /// What becomes of messages that were under way at the end.
+    /// How messages that were in flight at the end are treated.
     pub unfinished: Unfinished,
-    /// Whether every message is written to a file.
+    /// Whether every measured message is written to a file.
     pub messages_csv: bool,
-    /// For each stream whether its transport is TCP, and then the kernel's name of its congestion control. A cast has
-    /// one entry if it goes over TCP.
+    /// For each stream over TCP, the kernel's name of its congestion control; `None` for other transports. A cast over
+    /// TCP has one entry.
     pub kernel_tcp: Vec<Option<&'static str>>,
-    /// How it runs on real hosts.
+    /// The parameters of a run on real hosts.
     pub testbed: TestbedConfig,
-    /// Files from one to many; then `config` has no streams.
+    /// The parameters of the cast, if the workload is one; `config` then has only the other streams.
     pub cast: Option<Arc<CastConfig>>,
 }
 
@@ -102,13 +102,13 @@ struct File {
     name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// Which version of Rackweave wrote a resolved scenario; ignored when reading.
+    /// The version of Rackweave that wrote a resolved scenario; ignored when reading.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
     #[serde(default = "first_seed")]
     seed: u64,
     fabric: fabric::Fabric,
-    /// Read apart if it is `[workload.cast]`.
+    /// The measured workload; `[workload.cast]` is read separately.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<workload::Workload>,
     #[serde(skip)]
@@ -127,10 +127,10 @@ const fn first_seed() -> u64 {
     1
 }
 
-/// The place of what is missing altogether.
+/// The position for errors about missing keys.
 const START: Origin = Origin { source: 0, start: 0, end: 0 };
 
-/// The keys of a file.
+/// The top-level keys and tables of a file.
 const TOP_LEVEL: [&str; 13] = [
     "name",
     "description",
@@ -148,10 +148,10 @@ const TOP_LEVEL: [&str; 13] = [
 ];
 
 impl ScenarioText {
-    /// What it says in a world, with arguments of `--set`.
+    /// Reads the scenario for a world, with arguments of `--set`.
     ///
     /// # Errors
-    /// Says what is wrong and where.
+    /// The error says what is invalid and where.
     pub fn read(
         &self,
         world: World,
@@ -166,15 +166,15 @@ impl Scenario {
     /// Reads a scenario from a file, or a built-in one by its name.
     ///
     /// # Errors
-    /// Says what is wrong and where.
+    /// The error says what is invalid and where.
     pub fn load(name: &str, sets: &[String], seed: Option<u64>) -> Result<Self, ScenarioError> {
         ScenarioText::load(name)?.read(World::Simulator, sets, seed)
     }
 
-    /// Reads a scenario from a text. Files that it names are looked for in `folder`.
+    /// Reads a scenario from a text. Files that it names are looked up in `folder`.
     ///
     /// # Errors
-    /// Says what is wrong and where.
+    /// The error says what is invalid and where.
     pub fn parse(
         file: &str,
         text: &str,
@@ -211,7 +211,7 @@ impl Scenario {
         Reader { world, file, folder, sources, root, axes }.read()
     }
 
-    /// Its points' results go here unless the caller says otherwise.
+    /// Returns the default directory for the results of its points.
     #[must_use]
     pub fn default_out(&self) -> PathBuf {
         let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
@@ -220,12 +220,12 @@ impl Scenario {
     }
 }
 
-/// What a point runs on its fabric.
+/// The streams that a point runs on its fabric.
 #[derive(Default)]
 struct Streams {
-    /// Name of the measured transport.
+    /// The name of the measured transport.
     transport: String,
-    /// None for a cast.
+    /// The configurations of the streams; empty for a cast without other streams.
     configs: Vec<StreamConfig>,
     labels: Vec<String>,
     kernel_tcp: Vec<Option<&'static str>>,
@@ -234,7 +234,7 @@ struct Streams {
     cast: Option<Arc<CastConfig>>,
 }
 
-/// What the tables of streams and casts are checked against.
+/// The context in which the tables of streams and casts are checked.
 #[derive(Clone, Copy)]
 struct PointContext<'a> {
     swept: &'a SweptKeys,
@@ -242,7 +242,7 @@ struct PointContext<'a> {
     faults: &'a [Fault],
 }
 
-/// A scenario between its tree and its points.
+/// A scenario whose tree is read and whose points are not yet checked.
 struct Reader<'a> {
     world: World,
     file: &'a str,
@@ -285,8 +285,8 @@ impl Reader<'_> {
         })
     }
 
-    /// The file without its sweep, if that is complete; else the file at the first point. (A case that
-    /// sets a key must not leave it behind for cases that do not.)
+    /// Returns the file without its sweep, if that is complete, or else the file at the first point. (A case that sets
+    /// a key must not affect cases that do not set it.)
     fn without_sweep(&self, first: File) -> File {
         let mut root = self.root.clone();
         root.remove("transport");
@@ -305,7 +305,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `before`: the fabric of the point before, which this one may share.
+    /// Returns a point; `before` is the fabric of the previous point, which this one may share.
     fn point(
         &self,
         tree: PointTree,
@@ -368,7 +368,7 @@ impl Reader<'_> {
         Ok((file, point))
     }
 
-    /// Files from one host to many.
+    /// Resolves a cast and the streams beside it.
     fn cast(
         &self,
         file: &File,
@@ -392,7 +392,7 @@ impl Reader<'_> {
         Ok(streams)
     }
 
-    /// The measured messages, and what runs beside them.
+    /// Resolves the measured messages and the streams beside them.
     fn messages(
         &self,
         file: &File,
@@ -410,7 +410,7 @@ impl Reader<'_> {
         Ok(streams)
     }
 
-    /// The streams of messages beside what is measured.
+    /// Resolves the streams of messages beside the measured workload.
     fn background(
         &self,
         background: Option<&tree::Entry>,
@@ -441,7 +441,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Adds a stream: its workload, at `path`, over the transport of the table at the other path.
+    /// Adds a stream: its workload at `path` over the transport of the table at the other path.
     fn stream(
         &self,
         path: &str,
@@ -467,7 +467,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads `[workload]` with `[workload.cast]` in it, which is the only key then.
+    /// Reads `[workload]` with `[workload.cast]`, which must be its only key.
     fn cast_workload(&self, entry: &tree::Entry) -> Result<cast::CastWorkload, DeError> {
         let Value::Table(table) = &entry.node.value else {
             let error = DeError::new("`workload` must be a table", "not a table");
@@ -481,7 +481,7 @@ impl Reader<'_> {
         de::from_table(table, entry.node.origin)
     }
 
-    /// Serde does not see all of them, and so can't suggest all of them.
+    /// Reports unknown tables. Serde does not see all known tables, and so cannot suggest all of them.
     fn refuse_unknown_tables(&self, root: &Table) -> Result<(), DeError> {
         match root.0.iter().find(|entry| !TOP_LEVEL.contains(&entry.key.as_str())) {
             None => Ok(()),
@@ -493,7 +493,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The scenario as TOML: `file` has the defaults, the tree what serde did not read.
+    /// Returns the scenario as TOML. `file` has the defaults; the tree has what serde did not read.
     fn resolved(&self, mut file: File) -> Result<String, ScenarioError> {
         file.version = Some(env!("CARGO_PKG_VERSION").to_owned());
         if let Some(workload) = &mut file.workload {
@@ -518,7 +518,8 @@ impl Reader<'_> {
         }
         let mut text = toml::to_string(&ordered).map_err(failed)?;
         if !self.axes.is_empty() {
-            // By hand: a table would put lists of tables last, and the order of keys has a meaning.
+            // The sweep is written by hand: a TOML table would put lists of tables last, and the order of keys has a
+            // meaning.
             text.push_str("\n[sweep]\n");
             for axis in &self.axes {
                 let key = toml::Value::String(axis.key.clone());

@@ -1,15 +1,15 @@
-//! What is wrong with a value that was read, found when values are checked against each other.
+//! Errors about values that were read and are checked against each other.
 
 use std::collections::BTreeSet;
 
-/// The keys of the sweep: keys of a topology or transport that is not chosen are no error if the
-/// sweep chooses it elsewhere.
+/// The keys of the sweep. A key of a topology or transport that is not chosen is no error if the sweep chooses that one
+/// at another point.
 pub(crate) type SweptKeys = BTreeSet<String>;
 
-/// What is wrong with the value at a key.
+/// An error about the value at a key.
 #[derive(Debug)]
 pub(crate) struct Problem {
-    /// Paths at which the value may be, best first.
+    /// The paths at which the value may be, most likely first.
     pub(super) keys: Vec<String>,
     pub(super) message: String,
     pub(super) help: Option<String>,
@@ -20,7 +20,7 @@ impl Problem {
         Self { keys: vec![key.into()], message: message.into(), help: None }
     }
 
-    /// The value may also be here.
+    /// Adds a further path at which the value may be.
     pub(crate) fn or_at(mut self, key: String) -> Self {
         self.keys.push(key);
         self

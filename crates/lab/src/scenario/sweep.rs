@@ -1,10 +1,10 @@
-//! `[sweep]` and `--set`: from one tree to the trees of all points.
+//! Handling of `[sweep]` and `--set`: from one tree to the trees of all points.
 
 use super::source::Sources;
 use super::tree::{Entry, Node, Origin, Table, Value, parse_value};
 use crate::error::ScenarioError;
 
-/// Most points of a sweep: beyond it is a slip of the hand.
+/// The largest number of points in a sweep. More are taken for a mistake.
 const MAX_POINTS: usize = 10_000;
 
 /// One dimension of a sweep.
@@ -13,11 +13,11 @@ pub(crate) struct Axis {
     /// The swept key, or [`CASES`].
     pub(crate) key: String,
     pub(crate) key_origin: Origin,
-    /// What is set at each step along it.
+    /// The assignments at each step along the dimension.
     pub(crate) steps: Vec<Vec<Assignment>>,
 }
 
-/// A key and the value that it gets.
+/// A key and the value that it is set to.
 #[derive(Clone, Debug)]
 pub(crate) struct Assignment {
     pub(crate) key: String,
@@ -26,7 +26,7 @@ pub(crate) struct Assignment {
 }
 
 impl Axis {
-    /// As a resolved scenario writes it.
+    /// Returns the value as a resolved scenario writes it.
     pub(crate) fn to_toml(&self) -> toml::Value {
         let step = |step: &Vec<Assignment>| {
             if self.key == CASES {
@@ -40,11 +40,10 @@ impl Axis {
     }
 }
 
-/// The key of `[sweep]` that is none of the scenario: a list of tables, each of which sets several
-/// keys at once.
+/// The key of `[sweep]` that is not a key of the scenario: a list of tables, each of which sets several keys at once.
 pub(crate) const CASES: &str = "cases";
 
-/// Takes `[sweep]` out of the tree. Keys may be quoted ("transport.name") or nested.
+/// Removes `[sweep]` from the tree and returns its axes. Keys may be quoted ("transport.name") or nested.
 pub(crate) fn take_axes(root: &mut Table, sources: &Sources) -> Result<Vec<Axis>, ScenarioError> {
     let Some(sweep) = root.remove("sweep") else { return Ok(Vec::new()) };
     let Value::Table(table) = sweep.node.value else {
@@ -98,7 +97,7 @@ fn read_axes(
     }
 }
 
-/// An assignment of a key that another axis sets too.
+/// Returns an assignment of a key that another axis sets too.
 fn repeated(axes: &[Axis]) -> Option<&Assignment> {
     let keys = |axis: &Axis| -> Vec<String> {
         axis.steps.iter().flatten().map(|set| set.key.clone()).collect()
@@ -109,7 +108,7 @@ fn repeated(axes: &[Axis]) -> Option<&Assignment> {
     })
 }
 
-/// What one of the [`CASES`] sets: nested tables are paths.
+/// Returns the assignments of one of the [`CASES`]. Nested tables are paths.
 fn case(node: Node, sources: &Sources) -> Result<Vec<Assignment>, ScenarioError> {
     fn walk(table: Table, prefix: &str, into: &mut Vec<Assignment>) {
         for Entry { key, key_origin, node } in table.0 {
@@ -131,7 +130,7 @@ fn case(node: Node, sources: &Sources) -> Result<Vec<Assignment>, ScenarioError>
     Ok(assignments)
 }
 
-/// Applies `--set key=value`: it replaces what the file says, also a sweep over this key.
+/// Applies `--set key=value`, which replaces the value in the file and a sweep over this key.
 pub(crate) fn apply_set(
     argument: &str,
     root: &mut Table,
@@ -176,8 +175,8 @@ pub(crate) fn apply_set(
     })
 }
 
-/// A TOML value, or else the text itself: `--set fabric.host_link="25 Gbps"` comes without quotes
-/// from the shell.
+/// Reads a TOML value, or else takes the text itself: `--set fabric.host_link="25 Gbps"` arrives from the shell without
+/// quotes.
 fn read_value(
     text: &str,
     shift: usize,
@@ -199,11 +198,11 @@ fn read_value(
     }
 }
 
-/// The argument of `--set` that leaves this step of an axis. The seed has an option of its own.
+/// Returns the argument of `--set` that leaves only this step of an axis. The seed has a separate option.
 fn argument(axis: &Axis, step: &[Assignment]) -> Option<String> {
     let one = |set: &Assignment| format!("{}={}", set.key, set.node.to_toml());
     if axis.key == CASES {
-        // Not key by key: the other cases may have other keys, and would stay.
+        // The whole case must be set at once: other cases may have other keys, which would remain.
         let sets: Vec<String> = step.iter().map(one).collect();
         Some(format!("sweep.{CASES}=[{{{}}}]", sets.join(", ")))
     } else {
@@ -211,15 +210,15 @@ fn argument(axis: &Axis, step: &[Assignment]) -> Option<String> {
     }
 }
 
-/// The tree of one point, and what is particular to it.
+/// The tree of one point and its assignments.
 pub(crate) struct PointTree {
     pub(crate) root: Table,
     pub(crate) set: Vec<(String, Node)>,
-    /// Arguments of `--set` that choose this point.
+    /// The arguments of `--set` that select this point.
     pub(crate) arguments: Vec<String>,
 }
 
-/// All combinations; the first axis varies slowest.
+/// Returns the points for all combinations of steps; the first axis varies slowest.
 pub(crate) fn expand(
     root: &Table,
     axes: &[Axis],

@@ -1,36 +1,36 @@
-//! `[testbed]`: parameters of real hosts. The simulator checks the table and ignores it.
+//! The keys of `[testbed]`: parameters of runs on real hosts. The simulator checks the table and ignores it.
 
 use rackweave_core::Span;
 use serde::{Deserialize, Serialize};
 
 use super::values::{Count, Unit};
 
-/// Where a scenario is to run.
+/// The world in which a scenario runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum World {
-    /// In the simulator.
+    /// The deterministic simulator, in virtual time.
     #[default]
     Simulator,
-    /// On real hosts: there every transport is inside UDP, and TCP may be the kernel's.
+    /// Real hosts, where every transport runs over UDP and TCP may be the kernel's.
     Testbed,
 }
 
-/// How a scenario is run on real hosts.
+/// The parameters of a run on real hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestbedConfig {
-    /// Which implementation `tcp` is in network namespaces. (In the overlay it is always Rackweave's.)
+    /// The implementation of `tcp` in network namespaces. (In the overlay it is always Rackweave's.)
     pub tcp: TcpBy,
-    /// In which order frames leave a host in network namespaces.
+    /// The order in which frames leave a host in network namespaces.
     pub nic: Nic,
-    /// Packets times links in a second that the machine's switch can carry; `None`: whatever comes.
+    /// The largest estimated load on the machine's switch, in packets times links per second; `None` for no limit.
     pub max_packets_per_second: Option<u64>,
-    /// Most hosts: each is a process.
+    /// The largest number of hosts, each of which is a process; `None` for no limit.
     pub max_hosts: Option<u64>,
-    /// How far ahead of the link a host hands packets to the kernel.
+    /// How far ahead of the link a host passes packets to the kernel.
     pub run_ahead: Span,
-    /// What comes to the switch within this time is handled together.
+    /// The window of arrival times within which the switch handles packets together.
     pub switch_window: Span,
-    /// How long a host or the switch looks again and again before it sleeps.
+    /// How long a host or the switch polls before it sleeps.
     pub busy_poll: Span,
 }
 
@@ -38,21 +38,21 @@ pub struct TestbedConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TcpBy {
-    /// The kernel's TCP.
+    /// The TCP of the Linux kernel.
     #[default]
     Kernel,
-    /// Rackweave's, the same as in the simulator.
+    /// Rackweave's TCP, the same as in the simulator.
     Machine,
 }
 
-/// In which order frames leave a host that sends more than its link carries.
+/// The order in which frames leave a host that sends more than its link carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Nic {
-    /// As they came, as from a plain NIC.
+    /// Frames leave in the order of their arrival, as from a plain NIC.
     #[default]
     Fifo,
-    /// By turns of UDP (Rackweave's transports) and all else (the kernel's), as in the simulator.
+    /// UDP (Rackweave's transports) and all other frames (the kernel's) alternate, as in the simulator.
     Fair,
 }
 

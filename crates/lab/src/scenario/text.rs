@@ -1,29 +1,29 @@
-//! The text of a scenario.
+//! Reading the text of a scenario.
 
 use std::path::{Path, PathBuf};
 
 use crate::builtin;
 use crate::error::ScenarioError;
 
-/// Largest scenario file: far above any that a person writes.
+/// The size limit of a scenario file, which is far above that of any file that a person writes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// The text of a scenario, and where files that it names are looked for.
+/// The text of a scenario, and the directory of the files that it names.
 #[derive(Clone, Debug)]
 pub struct ScenarioText {
-    /// What errors call it.
+    /// The name of the scenario in errors.
     pub file: String,
-    /// The text.
+    /// The TOML text.
     pub text: String,
-    /// The directory of files that it names.
+    /// The directory of the files that it names.
     pub folder: PathBuf,
 }
 
 impl ScenarioText {
-    /// Reads a file, or takes a built-in scenario by its name.
+    /// Reads a file, or returns the built-in scenario with this name.
     ///
     /// # Errors
-    /// If there is neither.
+    /// If neither exists.
     pub fn load(name: &str) -> Result<Self, ScenarioError> {
         let path = Path::new(name);
         if !path.exists()

@@ -1,4 +1,4 @@
-//! `[transport]`: which one, and its parameters.
+//! The keys of `[transport]`: the name of a transport, and its parameters.
 
 mod datagram;
 mod homa;
@@ -34,7 +34,7 @@ macro_rules! transports {
             $($Name,)+
         }
 
-        /// The keys of one of them.
+        /// The keys of a transport.
         pub(crate) enum Keys {
             $($Name(Box<$Keys>),)+
         }
@@ -68,7 +68,7 @@ macro_rules! transports {
         }
 
         impl Keys {
-            /// Fills in what is not given.
+            /// Returns the configuration, with defaults for the keys that are not given.
             fn resolve(
                 &self,
                 place: Place<'_>,
@@ -142,29 +142,29 @@ fn unknown(text: &str) -> DeError {
     DeError::new(format!("unknown transport `{text}`"), "no such transport").with_help(help)
 }
 
-/// No timer counts further.
+/// The largest value of `patience`, which all timers can represent.
 const MAX_PATIENCE: Span = Span::from_secs(3600);
 
-/// What carries a transport's packets.
+/// The encapsulation of a transport's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Over {
-    /// IP, with headers as long as the transport's profile says.
+    /// Packets are directly in IP, with headers as long as the transport's profile says.
     #[default]
     Ip,
-    /// UDP datagrams, as on Linux.
+    /// Packets are in UDP datagrams, as on Linux.
     Udp,
 }
 
-/// How long a peer may be silent in the testbed, at least: processes wait for a processor.
+/// The lower bound on the testbed of how long a peer may be silent, because processes wait for a processor.
 const PATIENCE_OF_PROCESSES: Span = Span::from_secs(2);
 
-/// The transport of a stream, as the scenario says it.
+/// The transport of a stream, as the scenario chooses it.
 pub(crate) struct Chosen {
     pub(crate) name: Name,
-    /// What results call it, if not by its name.
+    /// The name in results, if it is not that of the transport.
     label: Option<String>,
     over: Over,
-    /// How long a peer may be silent, at least.
+    /// The lower bound of how long a peer may be silent.
     patience: Option<Span>,
     path: String,
     keys: Keys,
@@ -203,7 +203,7 @@ fn read_patience(table: &Table) -> Result<Option<Span>, DeError> {
 }
 
 impl Chosen {
-    /// What results call it.
+    /// Returns the transport's name in results.
     pub(crate) fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
     }
@@ -212,12 +212,12 @@ impl Chosen {
         Place { path: &self.path, name: self.name.as_str() }
     }
 
-    /// The kernel's name of this transport's congestion control, if it is TCP.
+    /// Returns the kernel's name of this transport's congestion control, if it is TCP.
     pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
         Some(self.tcp_keys()?.kernel_name(self.name == Name::Dctcp))
     }
 
-    /// Fills in what is not given.
+    /// Resolves the configuration, with defaults for missing keys.
     pub(crate) fn resolve(
         &self,
         world: World,
@@ -249,18 +249,18 @@ impl Chosen {
         }
     }
 
-    /// The transport of a one-to-many scheme's connections.
+    /// Returns the transport of a one-to-many scheme's connections.
     pub(super) fn tcp(&self) -> Result<TransportConfig, Problem> {
         let Some(keys) = self.tcp_keys() else {
             return Err(self.place().bad("name", "only TCP carries files to many"));
         };
         let mut config = keys.config(self.place())?;
-        // A receiver opens connections too, and has nothing to send on them for long.
+        // A receiver opens connections too, and sends nothing on them for long.
         config.handshake = keys.handshake().unwrap_or(true);
         Ok(config.into())
     }
 
-    /// Messages on streams need a transport that has streams. `path` is that of the workload.
+    /// Checks that the transport has streams if messages are spans of streams. `path` is that of the workload.
     pub(super) fn check_streams(
         &self,
         path: &str,

@@ -1,4 +1,4 @@
-//! The types of values in a scenario: each reads what people write and refuses invalid values.
+//! The types of values in a scenario. Each reads what people write and refuses invalid values.
 
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
@@ -9,19 +9,19 @@ use rackweave_core::{Bytes, ParseUnitError, Rate, Span};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Bytes on the link of a full packet: what "65 packets" counts.
+/// The bytes on the link of a full packet, the unit of values such as "65 packets".
 pub(crate) const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
 
 /// A quantity with a unit, written as a string: "10 Gbps", "86 KB", "250 ns".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Unit<T>(pub(crate) T);
 
-/// What a quantity needs to be read and written back without loss.
+/// The operations to read a quantity, and to write it without loss.
 pub(crate) trait Quantity:
     Copy + PartialEq + Display + FromStr<Err = ParseUnitError>
 {
     const EXPECTED: &'static str;
-    /// In the smallest unit, where [`Display`] would round.
+    /// Returns the quantity in its smallest unit, for values that [`Display`] would round.
     fn exact(self) -> String;
 }
 
@@ -44,7 +44,7 @@ impl Quantity for Span {
     }
 }
 
-/// As people write it, if that loses nothing.
+/// Returns the quantity as people write it, if that loses nothing.
 pub(crate) fn write_exactly<T: Quantity>(value: T) -> String {
     let text = value.to_string();
     if text.parse() == Ok(value) { text } else { value.exact() }
@@ -178,7 +178,7 @@ impl<const MIN: u32, const MAX: u32, T> From<Whole<MIN, MAX, T>> for Option<T> {
     }
 }
 
-/// A priority in a packet, 0 the lowest.
+/// A priority in a packet, from 0 (lowest) to 7.
 pub(crate) type Priority = AtMost<7, u8>;
 
 /// A number from 0 to `MAX`, in thousandths.
@@ -233,7 +233,7 @@ impl<T: Quantity> Serialize for Unit<T> {
     }
 }
 
-/// A number of bytes, or of full packets, or a word for "no limit".
+/// A number of bytes or of full packets, or a word for "no limit".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit(pub(crate) Option<u64>);
 
@@ -281,7 +281,7 @@ impl Serialize for Limit {
     }
 }
 
-/// A share of something: above 0 and at most 1.
+/// A share, above 0 and at most 1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(crate) struct Share(pub(crate) f64);
 
@@ -317,7 +317,7 @@ impl Serialize for Share {
     }
 }
 
-/// A count, or a word for "as many as there are".
+/// A whole number of at least 1, or "unlimited".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count(pub(crate) Option<u64>);
 

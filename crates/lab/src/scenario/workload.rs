@@ -1,4 +1,4 @@
-//! `[workload]` and the workload keys of `[[background]]`.
+//! The keys of `[workload]`, and the workload keys of `[[background]]`.
 
 use std::num::NonZeroU16;
 use std::ops::Range;
@@ -157,7 +157,7 @@ impl Serialize for Sizes {
     }
 }
 
-/// How many hosts, or which: "0-15".
+/// A number of hosts, or a range of hosts: "0-15".
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hosts {
     Number(u32),
@@ -200,7 +200,7 @@ impl Serialize for Hosts {
     }
 }
 
-/// What a workload's meaning depends on.
+/// The context that determines the meaning of a workload.
 pub(crate) struct Context<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) hosts: u64,
@@ -208,7 +208,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Workload {
-    /// Whether it goes on until something stops it.
+    /// Returns whether the workload goes on until it is stopped.
     pub(crate) const fn is_endless(&self) -> bool {
         matches!(self.arrivals, Arrivals::Poisson | Arrivals::ClosedLoop | Arrivals::Periodic)
     }
@@ -240,7 +240,7 @@ impl Workload {
             },
         };
         let hosts = u32::try_from(context.hosts).unwrap_or(u32::MAX);
-        // Any gap will do: what is asked is whether the rest makes sense.
+        // Any gap serves, because only the other parameters are checked.
         Generator::new(&config, hosts, Some(Span::from_us(1)), 0, 0, 0).map_err(|error| match (
             &error, &self.file,
         ) {
@@ -441,7 +441,7 @@ impl Workload {
         })
     }
 
-    /// A resolved scenario is in another directory than the files that it names.
+    /// Makes paths absolute, because a resolved scenario is in another directory than the files that it names.
     pub(crate) fn make_paths_absolute(&mut self, folder: &Path) {
         let absolute = |path: &Path| {
             let joined = folder.join(path);
@@ -476,7 +476,7 @@ impl Place<'_> {
         Problem::new(self.0, format!("`{key}` is missing: {example}"))
     }
 
-    /// The key that an error of the generator is about.
+    /// Returns the key that an error of the generator is about.
     fn of(self, error: &WorkloadError) -> String {
         use WorkloadError as E;
         match error {

@@ -1,4 +1,4 @@
-//! What a machine cannot do is refused before anything is made.
+//! Checks that refuse what a machine cannot do before anything is created.
 
 use rackweave_core::{HostId, Kind, MessageId, Refused, Submit, Time, Transport as _, frame};
 use rackweave_group::app::Cost;
@@ -15,14 +15,14 @@ use super::worker::{RpcHeader, longest, longest_request};
 use crate::cast::{CastConfig, Scheme};
 use crate::scenario::{PointSpec, Scenario, TcpBy};
 
-/// A message longer than this would have to be held whole in memory, at both ends.
+/// The longest message in bytes: both ends hold a message in memory as a whole.
 const LONGEST_MESSAGE: u64 = 128 << 20;
 
 fn refused(message: impl Into<String>, help: impl Into<String>) -> TestbedError {
     TestbedError::Refused { message: message.into(), help: help.into() }
 }
 
-/// Rights, and programs.
+/// Checks the privileges and programs that the testbed needs.
 pub(super) fn machine(overlay: bool) -> Result<(), TestbedError> {
     if overlay {
         return Ok(());
@@ -30,13 +30,13 @@ pub(super) fn machine(overlay: bool) -> Result<(), TestbedError> {
     netns::check().map_err(|error| match error {
         NetnsError::NoRights => refused(
             error.to_string(),
-            "`--overlay` runs the scenario over UDP on loopback without any right",
+            "`--overlay` runs the scenario over UDP on loopback and needs no privileges",
         ),
-        other => refused(other.to_string(), "`--overlay` needs no program but this one"),
+        other => refused(other.to_string(), "`--overlay` needs no other programs"),
     })
 }
 
-/// One point of the sweep.
+/// Checks one point of the sweep.
 pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
@@ -49,7 +49,7 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     if let Some(most) = point.testbed.max_hosts.filter(|most| hosts > *most) {
         return Err(refused(
             format!("{hosts} hosts are {hosts} processes: the testbed takes {most} at most"),
-            "take a smaller fabric, or set testbed.max_hosts",
+            "use a smaller fabric, or set testbed.max_hosts",
         ));
     }
     let length = longest(point);
@@ -65,8 +65,8 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     if let Some(most) = point.testbed.max_packets_per_second.filter(|most| wanted > *most as f64) {
         return Err(refused(
             format!(
-                "this load makes up to {wanted:.0} packets a second on the fabric's links, and {most} is what this \
-                 machine is said to carry"
+                "this load makes up to {wanted:.0} packets a second on the fabric's links; the limit for this \
+                 machine is {most}"
             ),
             "lower `fabric.host_link` or `workload.load`, or set testbed.max_packets_per_second",
         ));
@@ -74,7 +74,7 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     Ok(())
 }
 
-/// What only the simulator does, and what hosts cannot know.
+/// Refuses features that only the simulator has, and information that hosts cannot have.
 fn features(point: &PointSpec) -> Result<(), TestbedError> {
     for stream in &point.config.streams {
         let workload = &stream.workload;
@@ -90,7 +90,7 @@ fn features(point: &PointSpec) -> Result<(), TestbedError> {
     Ok(())
 }
 
-/// Whether a transport takes the workload's longest message with the header of an RPC on a channel.
+/// Returns whether a transport accepts the workload's longest message with the header of an RPC on a channel.
 fn rpcs_fit(transport: &TransportConfig, workload: &WorkloadConfig) -> Result<(), TestbedError> {
     let (id, peer) = (MessageId::request(1), HostId(1));
     let bytes = longest_request(workload) + RpcHeader::BYTES as u64;
@@ -109,18 +109,18 @@ fn rpcs_fit(transport: &TransportConfig, workload: &WorkloadConfig) -> Result<()
     ))
 }
 
-/// Files to many.
+/// Checks the parameters of a cast.
 fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), TestbedError> {
     let in_simulator = "`rackweave run` simulates it";
     if overlay {
         return Err(refused(
-            "the overlay carries no files to many: `rackweave cast` has a UDP socket of its own",
+            "the overlay carries no files to many: `rackweave cast` has a separate UDP socket",
             "without --overlay (as root) hosts are network namespaces",
         ));
     }
     if !matches!(point.config.fabric.topology, Topology::SingleSwitch { .. }) {
-        let message = "the testbed sends files to many through a single switch only";
-        return Err(refused(message, "topology = \"single-switch\""));
+        let message = "the testbed sends files to many only through a single switch";
+        return Err(refused(message, "set topology = \"single-switch\""));
     }
     if !point.config.streams.is_empty() {
         let message = "the testbed carries no [[background]] streams beside files to many";
@@ -135,31 +135,31 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
         return Err(refused(message, "leave it out here"));
     }
     if !cast.crashed.is_empty() {
-        let message = "the testbed does not crash hosts that have to do with files to many";
+        let message = "the testbed does not crash senders and receivers of files";
         return Err(refused(message, in_simulator));
     }
     let total = cast.bytes();
     if total > LONGEST_MESSAGE {
         return Err(refused(
             format!("files of {total} bytes in all: the testbed takes {LONGEST_MESSAGE} at most"),
-            "each host holds them in memory, to compare",
+            "each host holds them in memory to verify received bytes",
         ));
     }
     match &cast.scheme {
         Scheme::Unicast { .. } => {
-            let message = "the testbed has no cast-unicast: plain UDP copies that nobody repairs";
+            let message = "the testbed has no cast-unicast: its UDP copies are not repaired";
             Err(refused(message, "orca with spread = \"unicast\" sends copies and repairs them"))
         }
         Scheme::Orca(orca) if orca.spread == Spread::Labels => {
-            let message = "the testbed's hosts have no labels: its switch knows them, its hosts have no controller";
-            Err(refused(message, "spread is \"multicast\", \"relay\" or \"unicast\" there"))
+            let message = "the testbed's hosts have no labels, because they have no controller";
+            Err(refused(message, "set spread to \"multicast\", \"relay\" or \"unicast\""))
         }
         Scheme::Streams { .. } if cast.files.len() > 1 => {
-            let message = "over cast-tcp and cast-chain the testbed sends one file";
+            let message = "the testbed sends only one file over cast-tcp and cast-chain";
             Err(refused(message, in_simulator))
         }
         Scheme::Streams { .. } if point.testbed.tcp == TcpBy::Machine => {
-            let message = "files to many go over the kernel's TCP";
+            let message = "the testbed sends files to many only over the kernel's TCP";
             Err(refused(message, "leave out testbed.tcp"))
         }
         _ => Ok(()),
@@ -178,7 +178,7 @@ fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     for congestion in point.kernel_tcp.iter().flatten() {
         if overlay && *congestion == "bbr" {
             let message =
-                "BBR is the kernel's, and the overlay carries Rackweave's transports only";
+                "BBR is the kernel's, and the overlay carries only Rackweave's transports";
             return Err(refused(message, "without --overlay (as root) TCP is the kernel's"));
         }
     }
@@ -203,21 +203,21 @@ fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
         if let Some(congestion) = endpoint.kernel.filter(|name| !kernel_has(name)) {
             return Err(refused(
                 format!("this kernel has no congestion control `{congestion}`"),
-                "`testbed.tcp = \"machine\"` takes Rackweave's TCP, the same as in the simulator",
+                "`testbed.tcp = \"machine\"` selects Rackweave's TCP, the same as in the simulator",
             ));
         }
     }
     Ok(())
 }
 
-/// An estimate from above: packets of data and what answers them, on all links but the hosts' own, which the
-/// switch has to carry.
+/// Returns an upper estimate of the rate of data packets and of the packets that answer them, on all links but the
+/// hosts' own, which the switch has to carry.
 fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, TestbedError> {
     let hosts = fabric.hosts();
     let links = fabric.path(HostId(0), HostId(hosts - 1)).len().saturating_sub(1) as f64;
     let full_per_second =
         fabric.host_rate().0 as f64 / 8.0 / f64::from(frame::wire_bytes(frame::MTU));
-    // A full link into each receiver, and answers to every other packet.
+    // Each receiver has a full link, and every other packet is answered.
     let mut sum = match &point.cast {
         Some(cast) => cast.receivers.len() as f64 * full_per_second * 1.5,
         None => 0.0,
@@ -238,14 +238,14 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
                 let packets = sizes.mean_of(|size| (size as f64 / payload).ceil());
                 senders as f64 * packets * both_ways * 1e12 / gap.0 as f64
             }
-            // As much as the links carry: of an incast, that of its receiver.
+            // The links limit the rate; for an incast, the receiver's link does.
             _ => {
                 let receivers =
                     if matches!(workload.pattern, Pattern::Incast { .. }) { 1 } else { receivers };
                 senders.min(receivers) as f64 * full_per_second * both_ways
             }
         };
-        // Each packet of data causes at most one of grants, pulls or acknowledgements, TCP's every other.
+        // Each data packet causes at most one grant, pull or acknowledgement; with TCP, every other one does.
         let answers = match stream.transport {
             TransportConfig::Tcp(_) => 0.5,
             TransportConfig::Datagram(_) => 0.0,
@@ -256,7 +256,7 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
     Ok(sum * links)
 }
 
-/// What holds for all of a scenario's results.
+/// Returns remarks that hold for all results of a scenario.
 pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let mut tcp = scenario.points.iter().flat_map(|point| point.kernel_tcp.iter().flatten());

@@ -1,7 +1,8 @@
-//! What runs make is written down before it is made, so that the next run can remove what a killed one has left.
+//! A journal of what runs create, written beforehand, so that the next run can remove what a killed run has left.
 //!
-//! Each run has a file in the runtime folder, named after its id: who runs it, and the processes that it has started. A run whose
-//! process is gone is over: its processes are killed, the namespaces with its id in their names are removed, and then the file.
+//! Each run has a file in the runtime directory, named after its id, which lists the coordinator and the processes that
+//! it has started. If the coordinator is gone, the run is over: its processes are killed, the namespaces with its id in
+//! their names are removed, and finally the file is removed.
 
 use std::path::{Path, PathBuf};
 
@@ -12,24 +13,24 @@ use serde::{Deserialize, Serialize};
 use super::TestbedError;
 use super::space::PREFIX;
 
-/// The folder of running testbeds.
+/// The directory of the journal files of running testbeds.
 #[derive(Debug)]
 pub(super) struct CleanupJournal {
     folder: PathBuf,
 }
 
-/// A process: numbers are given again, but not with the same start.
+/// A process. Numbers are reused, but not with the same start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Process {
     pid: u32,
-    /// In ticks since the machine began.
+    /// The start time in clock ticks since boot.
     start: u64,
 }
 
 impl Process {
     fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold anything: the fields after it begin with the third.
+        // The name, in parentheses, may contain anything. The fields after it begin with the third.
         let (_, fields) = stat.rsplit_once(')')?;
         let start = fields.split_whitespace().nth(19)?.parse().ok()?;
         Some(Self { pid, start })
@@ -48,7 +49,7 @@ impl Process {
     }
 }
 
-/// What is written down of a run.
+/// The contents of a run's journal file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Entry {
     id: String,
@@ -57,7 +58,7 @@ struct Entry {
     workers: Vec<Process>,
 }
 
-/// A run that is under way: its file goes when it is dropped.
+/// The journal entry of a running run, whose file is removed on drop.
 #[derive(Debug)]
 pub(super) struct RunEntry {
     entry: Entry,
@@ -65,7 +66,7 @@ pub(super) struct RunEntry {
 }
 
 impl CleanupJournal {
-    /// Opens the folder, and removes what dead runs have left.
+    /// Opens the directory and removes what dead runs have left.
     pub(super) fn open() -> Result<Self, TestbedError> {
         Self::at(runtime_folder())
     }
@@ -93,14 +94,15 @@ impl CleanupJournal {
             for worker in &entry.workers {
                 worker.kill();
             }
-            // Without rights nothing was made that needs them; if something stays, so does the file.
+            // Without privileges nothing was created that needs them. If something cannot be removed, the file remains
+            // too.
             if netns::remove(&format!("{PREFIX}{}-", entry.id)).is_ok() {
                 let _ = std::fs::remove_file(&path);
             }
         }
     }
 
-    /// Writes down that a run begins.
+    /// Creates the entry of a new run.
     pub(super) fn begin(&self) -> Result<RunEntry, TestbedError> {
         let pid = std::process::id();
         let id = format!("{pid:x}{:08x}", rackweave_linux::random() as u32);
@@ -113,18 +115,18 @@ impl CleanupJournal {
 }
 
 impl RunEntry {
-    /// Names of all that the run makes begin with it.
+    /// Returns the prefix of the names of everything that the run creates.
     pub(super) fn prefix(&self) -> String {
         format!("{PREFIX}{}", self.entry.id)
     }
 
-    /// Writes down that a process was started.
+    /// Adds a started process to the entry.
     pub(super) fn add_process(&mut self, pid: u32) -> Result<(), TestbedError> {
         self.entry.workers.extend(Process::of(pid));
         self.write()
     }
 
-    /// Written aside and renamed: the file is never partial.
+    /// Writes a temporary file and renames it, so that the file is never partial.
     fn write(&self) -> Result<(), TestbedError> {
         let text = serde_json::to_string(&self.entry).unwrap_or_default();
         let aside = self.path.with_extension("part");
@@ -136,19 +138,19 @@ impl RunEntry {
 
 impl Drop for RunEntry {
     fn drop(&mut self) {
-        // As long as namespaces are there, it is known whose they are.
+        // The file remains as long as the run's namespaces, to identify their owner.
         if netns::named(&format!("{}-", self.prefix())).is_empty() {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Ids become part of names that are removed: nothing else may come from a file.
+/// Ids become part of names that are removed, so a file may contain nothing else.
 fn is_id(id: &str) -> bool {
     id.len() >= 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Of root, where all of the machine's runs are; else the user's own.
+/// Returns the runtime directory: that of the whole machine for root, or else the user's own.
 fn runtime_folder() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return PathBuf::from("/run/rackweave");
@@ -182,7 +184,7 @@ mod tests {
         let entry = Entry { id: "deadbeef99".into(), coordinator: gone, workers };
         let path = folder.path().join("deadbeef99.json");
         std::fs::write(&path, serde_json::to_string(&entry).unwrap()).unwrap();
-        // Not ours: it stays, and its names are not used.
+        // A foreign file remains, and the names in it are not used.
         let foreign = folder.path().join("x.json");
         let text = serde_json::to_string(&Entry { id: "../x".into(), ..entry }).unwrap();
         std::fs::write(&foreign, text).unwrap();

@@ -1,5 +1,5 @@
-//! Puts together what hosts report of messages, for the collector that the simulator uses too
-//! ([`Collector`]): reports come in batches, host by host.
+//! Combines the hosts' reports on messages for [`Collector`], which the simulator uses too. Reports come in batches,
+//! host by host.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use rackweave_workload::app::{Collector, CollectorConfig, MessageEnd, MessageSta
 use super::protocol::{Arrived, Ended, Records, Started};
 use crate::scenario::PointSpec;
 
-/// A message, as the host that started it names it.
+/// The key of a message: the host that started it, and that host's number for it.
 type Key = (u32, u64);
 
-/// A message, as transports know it: the host that started the exchange, the endpoint, and the request's id.
+/// The name of a message in a transport: the host that started the exchange, the endpoint, and the request's id.
 type WireId = (u32, u8, u64);
 
 /// How a receiver names a message of a host: by its id in an endpoint, or, on a channel, by its key.
@@ -25,7 +25,7 @@ enum Name {
     Key(Key),
 }
 
-/// A message that has not ended.
+/// A message that is not finished.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     record: RecordId,
@@ -33,15 +33,15 @@ struct Message {
     stream: u16,
     dst: u32,
     bytes: u64,
-    /// Bytes that have arrived in part, and are counted: of the request, of the response.
+    /// The bytes of partial arrivals that have been counted: of the request, and of the response.
     counted: [u64; 2],
-    /// Its sender knows that it is complete.
+    /// The time at which its sender learned that it is complete.
     sent: Option<Time>,
-    /// It has ended. It is kept until its receiver has reported its bytes.
+    /// Whether it has ended. It is kept until its receiver has reported its bytes.
     has_ended: bool,
 }
 
-/// Bytes that arrived.
+/// The arrival of bytes.
 #[derive(Clone, Copy, Debug)]
 struct Delivery {
     at: Time,
@@ -50,17 +50,17 @@ struct Delivery {
     bytes: u64,
 }
 
-/// All messages of a run.
+/// The reports on all messages of a run.
 #[derive(Debug)]
 pub(super) struct ReportCollector<'a> {
     point: &'a PointSpec,
     collector: Collector,
     messages: BTreeMap<Key, Message>,
     by_wire: BTreeMap<WireId, u64>,
-    /// What arrived of messages whose start is not reported yet.
+    /// Arrivals of messages whose start is not reported yet.
     early: BTreeMap<Name, Vec<(u32, Arrived)>>,
     deliveries: Vec<Delivery>,
-    /// Numbers the messages of each host.
+    /// The order number of the next message, by host.
     next_order: Vec<u64>,
 }
 
@@ -83,17 +83,17 @@ impl<'a> ReportCollector<'a> {
             by_wire: BTreeMap::new(),
             early: BTreeMap::new(),
             deliveries: Vec::new(),
-            // Hosts first: of messages that start at one time, those of the first host come first.
+            // Numbers compare by host first: of messages that start at one time, those of the first host come first.
             next_order: (0..u64::from(hosts)).map(|host| host << 40).collect(),
         }
     }
 
-    /// Messages that are wanted (`u64::MAX`: unknown), and how many of them have ended.
+    /// Returns the number of messages to measure (`u64::MAX` if unknown), and how many of them have ended.
     pub(super) fn progress(&self) -> (u64, u64) {
         self.collector.progress()
     }
 
-    /// Takes a host's report.
+    /// Adds a host's report.
     pub(super) fn add(&mut self, host: u32, records: &Records) {
         for started in &records.started {
             self.started(host, started);
@@ -144,7 +144,7 @@ impl<'a> ReportCollector<'a> {
         };
         let message = key.and_then(|key| Some((key, self.messages.get_mut(&(starter, key))?)));
         let Some((key, message)) = message else {
-            // Greetings arrive before load begins.
+            // Greetings arrive before the load starts.
             if arrived.at > 0 && !id.is_response() {
                 self.early.entry(name).or_default().push((host, *arrived));
             }
@@ -152,7 +152,7 @@ impl<'a> ReportCollector<'a> {
         };
         let (at, stream) = (Time(arrived.at), message.stream);
         let counted = &mut message.counted[usize::from(id.is_response())];
-        // Of a response only parts are reported: its end is that of the exchange.
+        // Responses are only reported while they are partial: their end is that of the exchange.
         let bytes =
             if arrived.whole { message.bytes.saturating_sub(*counted) } else { arrived.bytes };
         *counted += bytes;
@@ -177,7 +177,7 @@ impl<'a> ReportCollector<'a> {
             return;
         }
         match self.exchange(message.stream).response_bytes(message.bytes) {
-            // It ends where it arrives.
+            // A one-way message ends where it arrives.
             None => {
                 self.collector.sent(message.record, at);
                 if let Some(message) = self.messages.get_mut(&key) {
@@ -209,20 +209,20 @@ impl<'a> ReportCollector<'a> {
         }
     }
 
-    /// All that was to be measured has ended.
+    /// Returns whether all messages to measure have ended.
     pub(super) const fn is_done(&self) -> bool {
         self.collector.is_done()
     }
 
-    /// Up to when a host has reported everything.
+    /// Returns the time up to which a host has reported everything.
     pub(super) fn reported_until(&self, host: u32) -> u64 {
         self.collector.reported_until(HostId(host)).0
     }
 
-    /// A host has lost all it knew.
+    /// Records that a host crashed and lost its state.
     pub(super) fn crashed(&mut self, host: u32, at: u64) {
         self.collector.host_crashed(HostId(host), Time(at));
-        // What arrived there and was not reported, its senders know.
+        // Messages whose arrival the crashed host did not report are known from their senders.
         let lost = self.messages.iter().filter(|((src, _), message)| {
             *src == host || message.dst == host && message.sent.is_some()
         });
@@ -237,12 +237,12 @@ impl<'a> ReportCollector<'a> {
         }
     }
 
-    /// A host that was down reports again.
+    /// Records that a crashed host reports again.
     pub(super) fn revived(&mut self, host: u32, at: u64) {
         self.collector.reported(HostId(host), Time(at), false);
     }
 
-    /// The measured messages, in the order of their start.
+    /// Returns the measured messages, in the order of their start.
     pub(super) fn messages(&self, fabric: &Fabric) -> Vec<MessageRecord> {
         let streams = self.point.config.streams.iter();
         let framing: Vec<_> = streams.map(|stream| stream.transport.framing()).collect();
@@ -251,13 +251,13 @@ impl<'a> ReportCollector<'a> {
         })
     }
 
-    /// When the last measured message ended, if any did.
+    /// Returns the time at which the last measured message ended, if any did.
     pub(super) fn last_end(&self) -> Option<u64> {
         self.collector.last_end().map(|at| at.0)
     }
 
-    /// Payload bytes that receivers stored in the measured time, which ends at `until`: by stream, and those of the
-    /// first stream by the host that started the message.
+    /// Returns the payload bytes that receivers stored in the measured time, which ends at `until`: by stream, and for
+    /// the first stream by the host that started the message.
     pub(super) fn delivered(&mut self, until: u64) -> (Vec<u64>, Vec<u64>) {
         for delivery in std::mem::take(&mut self.deliveries) {
             let Delivery { at, stream, src, bytes } = delivery;
@@ -316,7 +316,7 @@ mod tests {
         all.add(0, &records);
         let started = vec![start(2, 120), start(4, 300)];
         all.add(1, &Records { until: 250, started, ..Records::default() });
-        // Host 2 has reported nothing: it may have started something at 110.
+        // Host 2 has not reported yet, and may have started a message at 110.
         assert!(!all.is_done());
         let requests = vec![arrived(0, 4, 160), arrived(0, 6, 360), arrived(1, 4, 500)];
         all.add(2, &Records { until: 500, arrived: requests, ..Records::default() });
@@ -390,7 +390,7 @@ mod tests {
             key: Some(key),
             bytes,
             whole,
-            // All of them have the stream's id.
+            // All of them have the id of the stream.
             ..arrived(0, 8, at)
         };
         let early = vec![on_stream(1002, 120, 600, false), on_stream(1002, 170, 0, true)];

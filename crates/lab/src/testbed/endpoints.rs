@@ -1,23 +1,23 @@
-//! The transports of a host: which of them a scenario's streams use.
+//! The transports of a host, and which of them a scenario's streams use.
 
 use rackweave_transport::TransportConfig;
 use rackweave_workload::{Exchange, StreamMode};
 
 use crate::scenario::{PointSpec, TcpBy};
 
-/// One transport of each host, with sockets of its own.
+/// One transport of each host, with its own sockets.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EndpointSpec {
     pub(super) transport: TransportConfig,
-    /// It is the kernel's TCP with this congestion control.
+    /// The congestion control of the kernel's TCP, if the endpoint uses it; `None` for Rackweave's transports.
     pub(super) kernel: Option<&'static str>,
-    /// How requests that come in here, and are on no channel, are answered.
+    /// How requests that arrive here outside a channel are answered.
     pub(super) exchange: Exchange,
-    /// Its messages are unary RPCs on channels, which begin with a header.
+    /// Whether its messages are unary RPCs on channels, which begin with a header.
     pub(super) unary_channels: bool,
 }
 
-/// The transports of each host, and by stream which one it uses.
+/// The transports of each host, and the index of the transport that each stream uses.
 #[derive(Clone, Debug)]
 pub(super) struct EndpointSpecs {
     pub(super) endpoints: Vec<EndpointSpec>,
@@ -25,17 +25,17 @@ pub(super) struct EndpointSpecs {
 }
 
 impl EndpointSpecs {
-    /// As in the simulator, streams with equal transports share one. But a message that is on no channel does not
-    /// indicate which stream it is of: streams whose requests are answered differently need transports of their own.
+    /// As in the simulator, streams with equal transports share one. But a message outside a channel does not indicate
+    /// its stream, so streams whose requests are answered differently need separate transports.
     pub(super) fn of(point: &PointSpec, overlay: bool) -> Self {
         let mut endpoints: Vec<EndpointSpec> = Vec::new();
         let streams = point.config.streams.iter().zip(&point.kernel_tcp);
         let of_stream = streams.map(|(stream, tcp)| {
-            let kernel = tcp.filter(|congestion| is_kernels(point, overlay, congestion));
+            let kernel = tcp.filter(|congestion| uses_kernel_tcp(point, overlay, congestion));
             let streaming = stream.workload.streaming;
             let unary_channels =
                 streaming.is_some_and(|streaming| streaming.mode == StreamMode::Unary);
-            // On a channel each message names its stream: how it is answered depends on nothing else.
+            // On a channel each message names its stream, which determines how it is answered.
             let exchange =
                 if streaming.is_some() { Exchange::OneWay } else { stream.workload.exchange };
             let fits = |endpoint: &EndpointSpec| {
@@ -65,15 +65,15 @@ impl EndpointSpecs {
     }
 }
 
-/// Whether a TCP of a scenario is the kernel's here.
-pub(super) fn is_kernels(point: &PointSpec, overlay: bool, congestion: &str) -> bool {
+/// Returns whether a TCP of a scenario is run by the kernel.
+pub(super) fn uses_kernel_tcp(point: &PointSpec, overlay: bool, congestion: &str) -> bool {
     if overlay || point.testbed.tcp == TcpBy::Machine {
         return false;
     }
     congestion != "dctcp" || kernel_has(congestion)
 }
 
-/// Whether this kernel has such a congestion control.
+/// Returns whether this kernel has the congestion control.
 pub(super) fn kernel_has(congestion: &str) -> bool {
     let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let known = std::fs::read_to_string(path).unwrap_or_default();

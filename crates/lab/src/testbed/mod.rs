@@ -1,13 +1,12 @@
-//! The same scenario, really: hosts are processes with a real network between them, and the switch is the
-//! simulator's, at real rates.
+//! Runs of scenarios on real hosts: one process per host, connected by the simulator's switch at real rates.
 //!
-//! - [`Testbed`] runs the points of a sweep one after the other. For each it starts the switch and a process a host
-//!   (this program with other arguments, see [`worker_main`]), watches them, and makes of their reports what
-//!   the simulator makes of its hosts: a [`RunResult`](rackweave_sim::RunResult).
-//! - In the *overlay* each host is a UDP socket of this machine, joined to the switch by datagrams: no right is
-//!   needed. Otherwise each is a network namespace, joined by a pair of virtual interfaces.
-//! - No host is sent its messages: each reads the scenario, and generators are seeded alike.
-//! - What a run makes is named after it and written down before it is made, so that the next run can remove what
+//! - [`Testbed`] runs the points of a sweep one after the other. For each it starts the switch and a process per host
+//!   (this program with other arguments, see [`worker_main`]), monitors them, and combines their reports into the
+//!   result that the simulator has: a [`RunResult`](rackweave_sim::RunResult).
+//! - In the *overlay* each host is a UDP socket of this machine, connected to the switch by datagrams, which needs no
+//!   privileges. Otherwise each host is a network namespace, connected by a pair of virtual interfaces.
+//! - No host receives a list of its messages: each reads the scenario, and generators have the same seeds.
+//! - Everything that a run creates is named after the run and recorded beforehand, so that the next run can remove what
 //!   a killed one has left (`cleanup`).
 
 mod check;
@@ -34,58 +33,58 @@ use crate::results::{Capture, PointFailure, PointResult, Results};
 use crate::run::{PointEnd, Progress, collect, peak_rss_bytes};
 use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
 
-/// Why nothing can be run.
+/// Why the testbed cannot run a scenario.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum TestbedError {
-    /// This machine, or the testbed, cannot do what the scenario says.
+    /// This machine or the testbed does not support what the scenario requires.
     #[error("{message}")]
     Refused {
-        /// What it cannot do.
+        /// What is not supported.
         message: String,
-        /// What can be done instead.
+        /// A suggestion what to do instead.
         #[help]
         help: String,
     },
     /// A process could not be started.
     #[error("cannot start the process of {what}: {source}")]
     Start {
-        /// Whose.
+        /// The role of the process.
         what: String,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A process ended, or could not do its work.
+    /// A process ended early or reported an error.
     #[error("{0}")]
     Worker(String),
-    /// The machine was too slow even to begin.
-    #[error("{0} was not ready in time: this machine has too much else to do")]
+    /// The machine was too slow to start the load on time.
+    #[error("{0} was not ready in time: this machine is too busy")]
     Late(String),
-    /// Namespaces and interfaces.
+    /// The namespaces or interfaces could not be created.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Network(#[from] NetworkError),
-    /// The folder in which running testbeds are written down.
-    #[error("cannot write down what this run makes, in `{}`: {source}", .path.display())]
+    /// The journal of running testbeds could not be read or written.
+    #[error("cannot record what this run creates in `{}`: {source}", .path.display())]
     CleanupJournal {
-        /// The file.
+        /// The path of the journal's file or directory.
         path: std::path::PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// Why the network cannot be made.
+/// Why the network of namespaces cannot be created.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
-#[error("cannot make the network of the testbed: {0}")]
+#[error("cannot create the network of the testbed: {0}")]
 #[diagnostic(help("`--overlay` needs no network of its own"))]
 pub struct NetworkError(#[from] rackweave_linux::netns::NetnsError);
 
-/// The links whose packets a point captures.
+/// Returns the links whose packets a point captures.
 fn captured_links(point: &PointSpec, fabric: &Fabric) -> Vec<u32> {
     point.config.measure.capture.iter().flat_map(|port| port.links(fabric)).collect()
 }
 
-/// A scenario on its way on real hosts: can be watched and stopped from other threads.
+/// A run of a scenario on real hosts, which other threads can watch and stop.
 #[derive(Debug)]
 pub struct Testbed {
     text: ScenarioText,
@@ -97,7 +96,7 @@ pub struct Testbed {
     watch: Watch,
 }
 
-/// How far it is.
+/// The progress of a run.
 #[derive(Debug, Default)]
 struct Watch {
     points_done: AtomicU64,
@@ -112,7 +111,7 @@ impl Testbed {
     /// Reads a scenario, and checks that this machine can run it.
     ///
     /// # Errors
-    /// Says what is wrong with the scenario.
+    /// The error says what is invalid in the scenario.
     pub fn load(
         name: &str,
         sets: &[String],
@@ -133,8 +132,8 @@ impl Testbed {
         })
     }
 
-    /// The points of a scenario that was read already: in namespaces if this machine lets it, else in the
-    /// overlay.
+    /// Returns a testbed for the points of a scenario that was read already: in namespaces if this machine allows it,
+    /// or else in the overlay.
     pub(crate) fn of(
         text: &ScenarioText,
         sets: &[String],
@@ -152,45 +151,45 @@ impl Testbed {
         }
     }
 
-    /// The scenario.
+    /// Returns the scenario with all its points.
     #[must_use]
     pub const fn scenario(&self) -> &Scenario {
         &self.scenario
     }
 
-    /// Whether hosts are sockets of this machine, and not namespaces.
+    /// Returns whether hosts are sockets of this machine instead of namespaces.
     #[must_use]
     pub const fn is_overlay(&self) -> bool {
         self.overlay
     }
 
-    /// Refuses what cannot be done, before anything is made.
+    /// Refuses what cannot be done, before anything is created.
     ///
     /// # Errors
-    /// Says what cannot be done, and what can.
+    /// The error says what cannot be done, and what can be done instead.
     pub fn check(&self) -> Result<(), TestbedError> {
         check::machine(self.overlay)?;
         self.scenario.points.iter().try_for_each(|point| check::point(point, self.overlay))
     }
 
-    /// What is to be known about all results beforehand.
+    /// Returns remarks that hold for all results.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         check::notes(&self.scenario, self.overlay)
     }
 
-    /// Stops at the next opportunity: finished points stay.
+    /// Stops the run at the next opportunity. Finished points are kept.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`Testbed::cancel`] was called.
+    /// Returns whether [`Testbed::cancel`] was called.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// How far it is.
+    /// Returns the present progress.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let get = |of: &AtomicU64| of.load(Ordering::Relaxed);
@@ -210,10 +209,11 @@ impl Testbed {
         }
     }
 
-    /// Runs all points, one after the other. A point in which a process ends too early is among
-    /// `summary.failures`; the others are not touched by it.
+    /// Runs all points, one after the other. A point in which a process ends too early is listed in `summary.failures`
+    /// and does not affect the others.
     ///
     /// # Errors
+    /// If nothing can be run at all; see [`Testbed::check`].
     /// If nothing can be run at all; see [`Testbed::check`].
     #[expect(clippy::disallowed_methods, reason = "the wall time of a run is one of its results")]
     pub fn run(&self) -> Result<Results, TestbedError> {

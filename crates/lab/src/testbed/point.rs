@@ -1,4 +1,4 @@
-//! One point of the sweep, from the first process to the last.
+//! One point of the sweep, from the start of its processes to their end.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,37 +24,37 @@ use super::{Testbed, TestbedError, captured_links, space, worker};
 use crate::cast::{CastConfig, CastResult};
 use crate::scenario::PointSpec;
 
-/// From the moment when all workers have read the scenario to the start of load: they take their addresses, and
-/// get to know each other.
+/// The time from when all workers have read the scenario to the start of the load. In it they bind their addresses and
+/// greet their peers.
 const HEAD_START: Span = Span::from_ms(1500);
-/// And this much more for each host.
+/// The additional time for each host.
 const HEAD_START_PER_HOST: Span = Span::from_ms(20);
-/// How often the coordinator looks.
+/// The interval at which the coordinator checks for faults and cancellation.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// How long a host that crashes may take to report what had become of its messages.
-const LAST_WORDS: Span = Span::from_secs(2);
-/// The smallest packet on a link: what answers data in a base round trip.
+/// How long a crashing host may take to report what had become of its messages.
+const CRASH_REPORT_TIMEOUT: Span = Span::from_secs(2);
+/// The size of the smallest packet on a link, which answers data in a base round trip.
 const SMALLEST: u32 = frame::wire_bytes(0);
-/// Full frames, with nothing but UDP's header.
+/// Full frames with a UDP header and no other transport header.
 const PLAIN: Framing = Framing {
     max_payload: frame::MTU - frame::IPV4 - 8,
     header_bytes: frame::IPV4 + 8,
     spray_above_bytes: u32::MAX,
 };
 
-/// What a point has given.
-pub(super) struct Ran {
+/// The outcome of a point.
+pub(super) struct PointOutcome {
     pub(super) result: RunResult,
-    /// Of files to many.
+    /// The results of the cast, if the workload is one.
     pub(super) cast: Option<CastResult>,
-    /// What crossed the interfaces [`RunResult::capture_names`].
+    /// The frames that crossed the interfaces [`RunResult::capture_names`].
     pub(super) capture: Vec<Frame>,
     pub(super) cpu_s: f64,
-    /// Why its numbers are not to be trusted, if there are reasons.
+    /// Reasons why its numbers may not be trustworthy.
     pub(super) doubts: Vec<String>,
 }
 
-/// What the coordinator does to a host's process.
+/// A fault that the coordinator applies to a host's process.
 #[derive(Clone, Copy, Debug)]
 enum HostFault {
     Pause,
@@ -66,7 +66,7 @@ enum HostFault {
 struct PointRun<'a> {
     bed: &'a Testbed,
     point: &'a PointSpec,
-    // Dropped in this command: processes, namespaces, and what is written down of them.
+    // Dropped in the order of declaration: processes, namespaces, and the journal entry.
     workers: Workers,
     space: Option<space::Space>,
     entry: RunEntry,
@@ -78,21 +78,21 @@ struct PointRun<'a> {
     collector: ReportCollector<'a>,
     clock: Clock,
     start: Span,
-    /// By host: its port of the switch, and its own addresses.
+    /// For each host, its port of the switch, and its own addresses.
     ports: Vec<Option<SocketAddr>>,
     addresses: BTreeMap<u32, Vec<SocketAddr>>,
-    /// What is still to be done to hosts, last first.
+    /// The faults still to be applied, last first.
     host_faults: Vec<(Time, u32, HostFault)>,
     crashed_at: BTreeMap<u32, u64>,
     host_ends: BTreeMap<u32, HostEnd>,
 }
 
-/// Runs a point. `None`: it was stopped.
+/// Runs a point. Returns `None` if it was stopped.
 pub(super) fn run(
     bed: &Testbed,
     point: &PointSpec,
     journal: &CleanupJournal,
-) -> Result<Option<Ran>, TestbedError> {
+) -> Result<Option<PointOutcome>, TestbedError> {
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| TestbedError::Worker(error.to_string()))?;
     let config = &point.config;
@@ -104,7 +104,8 @@ pub(super) fn run(
             })
             .map_err(|error| TestbedError::Worker(error.to_string()))?
             .total(),
-        // A cast is no message: hosts report when they are idle, and at their end what became of the files.
+        // Casts are not counted as messages: hosts report when they are idle, and at their end the outcome of the
+        // files.
         None => None,
     };
     let entry = journal.begin()?;
@@ -133,7 +134,7 @@ pub(super) fn run(
     run.run()
 }
 
-/// Pauses and crashes, last first.
+/// Returns the pauses and crashes, last first.
 fn host_faults(point: &PointSpec) -> Vec<(Time, u32, HostFault)> {
     let mut host_faults = Vec::new();
     for fault in &point.config.faults {
@@ -151,15 +152,15 @@ fn host_faults(point: &PointSpec) -> Vec<(Time, u32, HostFault)> {
 }
 
 impl PointRun<'_> {
-    fn run(mut self) -> Result<Option<Ran>, TestbedError> {
-        if !self.begin()? {
+    fn run(mut self) -> Result<Option<PointOutcome>, TestbedError> {
+        if !self.start_workers()? {
             return Ok(None);
         }
         let watch = &self.bed.watch;
         let limit = self.point.config.measure.time_limit;
         watch.limit_ps.store(limit.0, Ordering::Relaxed);
         let (end, ended_at) = loop {
-            self.listen(POLL_EVERY)?;
+            self.handle_updates(POLL_EVERY)?;
             let now = self.now();
             self.apply_faults(now)?;
             let (wanted, finished) = self.collector.progress();
@@ -178,10 +179,10 @@ impl PointRun<'_> {
         };
         let mut switch = self.finish()?;
         let capture = std::mem::take(&mut switch.capture);
-        Ok(Some(Ran { capture, ..self.result(end, ended_at, &switch) }))
+        Ok(Some(PointOutcome { capture, ..self.result(end, ended_at, &switch) }))
     }
 
-    /// The time since load began; zero before.
+    /// Returns the time since the load started; zero before.
     fn now(&self) -> Time {
         Time(self.clock.now().0.saturating_sub(self.start.0))
     }
@@ -213,8 +214,8 @@ impl PointRun<'_> {
         Ok(())
     }
 
-    /// Starts all workers. `false`: it was stopped meanwhile.
-    fn begin(&mut self) -> Result<bool, TestbedError> {
+    /// Starts all workers. Returns `false` if the run was stopped meanwhile.
+    fn start_workers(&mut self) -> Result<bool, TestbedError> {
         let hosts: Vec<Role> = self.hosts().map(Role::Host).collect();
         let all: Vec<Role> = std::iter::once(Role::Switch).chain(hosts.iter().copied()).collect();
         for role in &all {
@@ -287,7 +288,7 @@ impl PointRun<'_> {
         }
     }
 
-    /// Waits until some workers have all sent a message of a kind. `None`: the run was stopped meanwhile.
+    /// Waits until some workers have all sent a message of one kind. Returns `None` if the run was stopped meanwhile.
     fn wait_for<T>(
         &mut self,
         roles: &[Role],
@@ -311,7 +312,7 @@ impl PointRun<'_> {
         Ok(Some(answers))
     }
 
-    /// The next message of a worker. That it has ended, or cannot go on, is an error.
+    /// Returns the next message of a worker. It is an error if the worker has ended or cannot continue.
     fn next_update(
         &mut self,
         patience: Duration,
@@ -323,7 +324,7 @@ impl PointRun<'_> {
         let Some(worker) =
             self.workers.get_mut(&role).filter(|worker| worker.incarnation() == incarnation)
         else {
-            // Of a incarnation that has ended, and was meant to.
+            // It is from an incarnation that was meant to end.
             return Ok(None);
         };
         match message {
@@ -338,8 +339,8 @@ impl PointRun<'_> {
         }
     }
 
-    /// Takes the hosts' reports.
-    fn listen(&mut self, patience: Duration) -> Result<(), TestbedError> {
+    /// Handles the hosts' reports.
+    fn handle_updates(&mut self, patience: Duration) -> Result<(), TestbedError> {
         let mut patience = patience;
         while let Some(update) = self.next_update(patience)? {
             patience = Duration::ZERO;
@@ -348,7 +349,7 @@ impl PointRun<'_> {
                     self.collector.add(host, &records)
                 }
                 (Role::Host(host), WorkerMessage::HostEnd(end)) => {
-                    // It ends after this: that is no update.
+                    // The worker ends after this message, which is not an update.
                     self.host_ends.insert(host, *end);
                     self.workers.remove(&Role::Host(host));
                 }
@@ -356,7 +357,7 @@ impl PointRun<'_> {
                     self.command(role, &Command::Greet)
                 }
                 (role @ Role::Host(host), WorkerMessage::Up) => {
-                    // A host in its next incarnation.
+                    // The host is in its next incarnation.
                     let crashed = self.crashed_at.get(&host).copied();
                     let bind = self.bind(role, crashed);
                     self.command(role, &Command::Bind(bind));
@@ -369,7 +370,7 @@ impl PointRun<'_> {
         Ok(())
     }
 
-    /// Pauses and kills hosts whose time has come.
+    /// Pauses and stops hosts at the times of their faults.
     fn apply_faults(&mut self, now: Time) -> Result<(), TestbedError> {
         while let Some((_, host, fault)) = self.host_faults.pop_if(|(at, ..)| *at <= now) {
             let role = Role::Host(host);
@@ -388,16 +389,18 @@ impl PointRun<'_> {
         Ok(())
     }
 
-    /// A host loses all it knows. It is stopped, not killed: what had become of its messages until then would
-    /// be lost with it. To its peers that is the same: it ends without a word to them.
+    /// Crashes a host. Its process is stopped and not killed, so that it can report what had become of its messages.
+    /// For its peers there is no difference: it ends without notice.
     fn crash(&mut self, host: u32, now: Time) -> Result<(), TestbedError> {
         let role = Role::Host(host);
         let Some(worker) = self.workers.get_mut(&role) else { return Ok(()) };
         worker.signal(Signal::CONT);
         worker.command(&Command::Stop);
         let began = Clock::start();
-        while began.now() < Time::ZERO + LAST_WORDS && self.host_ends.remove(&host).is_none() {
-            self.listen(POLL_EVERY)?;
+        while began.now() < Time::ZERO + CRASH_REPORT_TIMEOUT
+            && self.host_ends.remove(&host).is_none()
+        {
+            self.handle_updates(POLL_EVERY)?;
         }
         self.workers.remove(&role);
         let at = self.collector.reported_until(host).max(now.0);
@@ -406,7 +409,7 @@ impl PointRun<'_> {
         Ok(())
     }
 
-    /// Ends all workers, and takes their last reports.
+    /// Ends all workers, and handles their last reports.
     fn finish(&mut self) -> Result<SwitchEnd, TestbedError> {
         let roles: Vec<Role> = self.workers.keys().copied().collect();
         let hosts: Vec<Role> = roles.into_iter().filter(|role| *role != Role::Switch).collect();
@@ -447,7 +450,7 @@ impl PointRun<'_> {
         Ok(ends.remove(&Role::Switch).unwrap_or_default())
     }
 
-    fn result(&mut self, end: End, ended_at: Time, switch: &SwitchEnd) -> Ran {
+    fn result(&mut self, end: End, ended_at: Time, switch: &SwitchEnd) -> PointOutcome {
         let since = self.point.config.measure.warmup.0.min(ended_at.0);
         let until = match (end, self.collector.last_end()) {
             (End::AllDone, Some(last)) => last.max(since),
@@ -456,7 +459,7 @@ impl PointRun<'_> {
         };
         let mut messages = self.collector.messages(&self.fabric);
         for message in &mut messages {
-            // What ended while the workers were being stopped came too late.
+            // Messages that ended while the workers were being stopped were too late.
             if matches!(message.outcome, Outcome::Completed(at) if end == End::TimeLimit && at > ended_at)
             {
                 message.outcome = Outcome::Unfinished;
@@ -497,10 +500,10 @@ impl PointRun<'_> {
             cast.put_into(&self.fabric, &mut result);
             cast
         });
-        Ran { result, cast, capture: Vec::new(), cpu_s, doubts: self.doubts(switch) }
+        PointOutcome { result, cast, capture: Vec::new(), cpu_s, doubts: self.doubts(switch) }
     }
 
-    /// What hosts have reported of a cast.
+    /// Returns the results of a cast from the hosts' reports.
     fn cast_result(&self, config: &CastConfig, ended_at: Time) -> CastResult {
         let mut collector = config.collector(&self.point.config, ended_at);
         let mut sender_link_bytes = 0;
@@ -541,7 +544,8 @@ impl PointRun<'_> {
         measured
     }
 
-    /// Whether the machine kept up: if it did not, the numbers are those of the machine, not of the transports.
+    /// Returns reasons to doubt the results: if the machine did not keep up, they measure the machine instead of the
+    /// transports.
     fn doubts(&self, switch: &SwitchEnd) -> Vec<String> {
         let framing =
             self.endpoints.endpoints.first().map_or(PLAIN, |endpoint| endpoint.transport.framing());

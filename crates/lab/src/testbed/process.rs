@@ -1,4 +1,4 @@
-//! The processes of a run, seen from the coordinator.
+//! The processes of a run, as the coordinator sees them.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,29 +12,29 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::TestbedError;
 use super::protocol::{Command, Role, Setup, WorkerMessage};
 
-/// How workers are started: this program, with arguments that make a worker of it.
+/// The command that starts a worker: this program, with arguments that make it a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerCommand {
-    /// The program.
+    /// The path of the program.
     pub program: std::path::PathBuf,
-    /// Its arguments, up to the role.
+    /// The arguments up to the role.
     pub arguments: Vec<String>,
 }
 
-/// A message from a worker, or that it has ended.
+/// A message from a worker, or the end of its output.
 #[derive(Debug)]
 pub(super) struct Update {
     pub(super) role: Role,
-    /// Of a host with several incarnations: which.
+    /// The number of the host's incarnation, from 0.
     pub(super) incarnation: u32,
-    /// `None`: its output has ended.
+    /// The message; `None` if the worker's output has ended.
     pub(super) message: Option<WorkerMessage>,
 }
 
-/// Bytes of a worker's standard error that are kept: the last ones.
+/// The number of bytes kept of a worker's standard error, counted from its end.
 const MAX_STDERR: usize = 4096;
 
-/// A process of a run. It is killed when this is dropped.
+/// A process of a run, which is killed on drop.
 #[derive(Debug)]
 pub(super) struct Worker {
     role: Role,
@@ -45,7 +45,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker; its messages go to `updates`.
+    /// Starts a worker that sends its messages to `updates`.
     pub(super) fn start(
         command: &WorkerCommand,
         setup: &Setup,
@@ -103,7 +103,8 @@ impl Worker {
         self.incarnation
     }
 
-    /// Sends it a command. One that has ended gets none; its end is an update by itself.
+    /// Sends a command to the worker. If the worker has ended, the command is dropped; the end is reported by an
+    /// update.
     pub(super) fn command(&mut self, command: &Command) {
         self.write(command);
     }
@@ -119,18 +120,18 @@ impl Worker {
 
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // It has not been waited for: the number is still its own.
+            // The process has not been waited for, so the number is still its own.
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Ends it, however it is.
+    /// Kills the process and waits for its end.
     pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Why it has ended, for an error message.
+    /// Describes why the process ended, for an error message.
     pub(super) fn exit_report(&mut self) -> String {
         let status = self.child.wait();
         let stderr =
@@ -158,8 +159,8 @@ impl Drop for Worker {
     }
 }
 
-/// All processes of a run, by role.
+/// The processes of a run by their roles.
 pub(super) type Workers = BTreeMap<Role, Worker>;
 
-/// How long a worker may take for what should take no time.
+/// How long a worker may take for steps that should take no time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);

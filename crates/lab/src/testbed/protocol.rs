@@ -1,5 +1,5 @@
-//! The messages between the coordinator and its workers: a JSON document a line. The coordinator writes to a worker's
-//! standard input, the worker to its standard output.
+//! The messages between the coordinator and its workers, as one JSON document per line. The coordinator writes to a
+//! worker's standard input, the worker to its standard output.
 
 use std::net::SocketAddr;
 
@@ -9,12 +9,12 @@ use rackweave_sim::result::{Counters, LinkStats, QueueSample};
 use rackweave_wire::pcapng::Frame;
 use serde::{Deserialize, Serialize};
 
-/// What a process of a run is.
+/// The role of a process in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Role {
-    /// The fabric's switches.
+    /// All switches of the fabric.
     Switch,
-    /// A host.
+    /// The host with this number.
     Host(u32),
 }
 
@@ -27,69 +27,69 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// The first thing that a worker reads. From it and the scenario it works out what it will send.
+/// The first message to a worker. From it and the scenario, the worker derives what it will send.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Setup {
     pub(super) role: Role,
-    /// Who has started it: without this process it ends.
+    /// The process id of the coordinator. The worker ends when that process ends.
     pub(super) parent: u32,
-    /// Both are the same program, or nothing works.
+    /// The version of the coordinator, which must be that of the worker.
     pub(super) version: String,
     pub(super) file: String,
     pub(super) text: String,
     pub(super) folder: String,
-    /// Arguments of `--set` that leave one point.
+    /// The arguments of `--set` that select one point.
     pub(super) sets: Vec<String>,
     pub(super) seed: u64,
     pub(super) overlay: bool,
-    /// The network namespace to work in.
+    /// The network namespace of the worker; `None` in the overlay.
     pub(super) namespace: Option<String>,
 }
 
 /// A command to a worker.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) enum Command {
-    /// Take your addresses; load begins at `start_ps` of the clock.
+    /// The worker binds its addresses. The load starts at `start_ps` of the clock.
     Bind(Bind),
-    /// All are there: get to know your peers.
+    /// All workers are ready: the host greets its peers.
     Greet,
-    /// Send the last report, and end.
+    /// The worker sends its last report and ends.
     Stop,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Bind {
-    /// The clock's origin.
+    /// The origin of the clock, in nanoseconds of the system's monotonic clock.
     pub(super) origin_ns: u64,
     pub(super) start_ps: u64,
-    /// Of a host: where its sockets are to be; port 0: anywhere.
+    /// For a host, the addresses of its sockets; port 0 means any port.
     pub(super) at: Vec<SocketAddr>,
-    /// Of a host in the overlay: its port of the switch.
+    /// For a host in the overlay, its port of the switch.
     pub(super) switch: Option<SocketAddr>,
-    /// Of a host that begins a new incarnation: when it lost the one before, since `start_ps`.
+    /// For a host that begins a new incarnation, the time since `start_ps` at which the previous one crashed.
     pub(super) crashed_ps: Option<u64>,
 }
 
 /// A message from a worker.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) enum WorkerMessage {
-    /// It has read the scenario.
+    /// The worker has read the scenario.
     Up,
-    /// It has its addresses: a host's sockets, or the switch's ports by host.
+    /// The worker has bound its addresses: a host's sockets, or the switch's ports by host.
     Bound(Vec<Option<SocketAddr>>),
     Records(Records),
     HostEnd(Box<HostEnd>),
     SwitchEnd(Box<SwitchEnd>),
-    /// It can't go on.
+    /// The worker cannot continue, for this reason.
     Failed(String),
 }
 
-/// What became of messages since the last report. All times are since the start of load, in picoseconds.
+/// What happened to messages since the last report. All times are in picoseconds since the start of the load.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Records {
-    /// All that happened up to here has been reported.
+    /// The time up to which everything has been reported.
     pub(super) until: u64,
-    /// The first stream of messages has ended here: nothing will start, and nothing is under way.
+    /// Whether the first stream of messages has ended at this host: nothing will start, and nothing is in flight.
     pub(super) idle: bool,
     pub(super) started: Vec<Started>,
     pub(super) ended: Vec<Ended>,
@@ -101,7 +101,7 @@ pub(super) struct Records {
 pub(super) struct Started {
     #[serde(rename = "i")]
     pub(super) key: u64,
-    /// The endpoint that took it, and its id there.
+    /// The endpoint that accepted it, and its id there; `None` if none did.
     #[serde(rename = "w", skip_serializing_if = "Option::is_none", default)]
     pub(super) wire: Option<(u8, u64)>,
     #[serde(rename = "s")]
@@ -114,7 +114,7 @@ pub(super) struct Started {
     pub(super) at: u64,
 }
 
-/// A message that this host had started, and that is complete, as far as this host knows, or has failed.
+/// A message of this host that, as far as this host knows, is complete or has failed.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Ended {
     #[serde(rename = "i")]
@@ -125,21 +125,21 @@ pub(super) struct Ended {
     pub(super) failed: Option<FailReason>,
 }
 
-/// A message that has arrived at this host, or bytes of it.
+/// The arrival of a message, or of bytes of it, at this host.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Arrived {
-    /// Its id in the transport. Of a message on a channel, which has a key, only the low bit counts: it is set in
-    /// responses.
+    /// Its id in the transport. For a message on a channel, which has a key, only the lowest bit counts, which is set
+    /// in responses.
     #[serde(rename = "i")]
     pub(super) id: u64,
-    /// The key of a message on a channel, as the host that started the exchange names it.
+    /// The key of a message on a channel, as assigned by the host that started the exchange.
     #[serde(rename = "k", skip_serializing_if = "Option::is_none", default)]
     pub(super) key: Option<u64>,
     #[serde(rename = "o")]
     pub(super) endpoint: u8,
     #[serde(rename = "p")]
     pub(super) peer: u32,
-    /// The bytes that are new, if the message is not whole.
+    /// The number of new bytes, if the message is not complete.
     #[serde(rename = "b")]
     pub(super) bytes: u64,
     #[serde(rename = "e")]
@@ -152,36 +152,37 @@ pub(super) struct Arrived {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct HostEnd {
     pub(super) cpu_s: f64,
-    /// Datagrams sent and received.
+    /// The number of datagrams sent and received.
     pub(super) packets: u64,
-    /// Messages that were refused.
+    /// The number of messages that transports refused.
     pub(super) refused: u64,
     pub(super) verified: u64,
     pub(super) lag: Lag,
     pub(super) round_trips: Vec<MeasuredRoundTrips>,
-    /// Of a run with files to many.
+    /// The report on the cast, if the workload is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) cast: Option<CastEnd>,
 }
 
-/// What a host of a cast reports at its end.
+/// A host's report on a cast at its end.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct CastEnd {
     pub(super) report: Report,
-    /// Bytes that have left by the host's interface since load began, as on Ethernet.
+    /// The number of bytes sent over the host's interface since the load started, including Ethernet's preamble and
+    /// gap.
     pub(super) link_bytes: u64,
 }
 
-/// How late a host started its messages.
+/// The delays with which a host started its messages.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Lag {
-    /// The number of messages.
+    /// The number of messages that were started.
     pub(super) starts: u64,
     pub(super) p99: Span,
     pub(super) max: Span,
 }
 
-/// What the transport of an endpoint has measured.
+/// The round trips that the transport of an endpoint has measured.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct MeasuredRoundTrips {
     pub(super) endpoint: u8,
@@ -196,9 +197,9 @@ pub(super) struct SwitchEnd {
     pub(super) queues: Vec<QueueSample>,
     pub(super) links: Vec<LinkStats>,
     pub(super) capture: Vec<Frame>,
-    /// Packets that were lost elsewhere than in its queues: where, and how many.
+    /// The packets that were lost elsewhere than in its queues: the place, and their number.
     pub(super) lost: Vec<(String, u64)>,
-    /// How late it was: the 99th percentile and the worst.
+    /// The lateness of frames that left the switch: the 99th percentile, and then the largest.
     pub(super) late_p99: Span,
     pub(super) late_max: Span,
 }

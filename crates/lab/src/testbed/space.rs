@@ -1,4 +1,4 @@
-//! The namespaces of a run.
+//! The network namespaces of a run.
 
 use rackweave_core::HostId;
 use rackweave_linux::netns::{self, Network, TcpSettings};
@@ -10,15 +10,15 @@ use super::{NetworkError, TestbedError};
 use crate::cast::Scheme;
 use crate::scenario::{Nic, PointSpec};
 
-/// All names begin with it; the run's id follows.
+/// The prefix of all names, which the run's id follows.
 pub(super) const PREFIX: &str = "rw-";
 
-/// Namespaces and interfaces, as long as this incarnations.
+/// The namespaces and interfaces of a run, which are removed on drop.
 #[derive(Debug)]
 pub(super) struct Space(Network);
 
 impl Space {
-    /// Makes those that a point needs; the run's journal entry names them already.
+    /// Creates the namespaces that a point needs. The run's journal entry already names them.
     pub(super) fn make(entry: &RunEntry, point: &PointSpec) -> Result<Self, TestbedError> {
         let fabric = &point.config.fabric;
         let network = Network {
@@ -31,7 +31,7 @@ impl Space {
             },
             tcp: tcp_settings(point),
         };
-        // Dropped, and removed with it, if it comes to nothing.
+        // On an error, this is dropped and removes what was created.
         let space = Self(network);
         space.0.make().map_err(NetworkError)?;
         Ok(space)
@@ -47,18 +47,18 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // What stays is written down, and the next run tries again.
+        // What cannot be removed stays in the journal, and the next run tries again.
         let _ = netns::remove(&self.0.prefix);
     }
 }
 
-/// The name of the switch's end of a host's pair.
+/// Returns the name of the switch's end of a host's pair of interfaces.
 pub(super) fn switch_end(host: u32) -> String {
     netns::switch_end(HostId(host))
 }
 
-/// By the first stream over TCP. Congestion control is set for each connection too; but what the machine's default
-/// is must never count.
+/// Returns the settings of the first stream over TCP. Congestion control is also set for each connection, so that the
+/// machine's default never has an effect.
 fn tcp_settings(point: &PointSpec) -> TcpSettings {
     let of_cast = point.cast.as_ref().and_then(|cast| match &cast.scheme {
         Scheme::Streams { transport, .. } => Some(transport),

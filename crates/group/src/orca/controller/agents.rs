@@ -3,11 +3,11 @@
 use super::*;
 use crate::orca::agent::ANY_RACK;
 
-/// How often `SetActive` is sent in a row, since `ToR`s do not answer.
+/// How often `SetActive` is sent in a row, since `ToR`s do not acknowledge it.
 const SET_ACTIVE_BURST: u8 = 4;
-/// Unconfirmed labels in flight to an agent that comes back.
+/// The number of unconfirmed labels in flight to a returning agent.
 const WINDOW: usize = 64;
-/// Slots of the store that are visited in one step, so that a large store does not delay other work.
+/// The number of store slots visited in one step, so that a large store does not delay other work.
 const SCAN_SLOTS: usize = 8192;
 
 impl Controller {
@@ -34,7 +34,7 @@ impl Controller {
         self.continue_resync(now, now, host);
     }
 
-    /// From now on the agent must ping within the timeout.
+    /// Starts to require a ping from the agent within the timeout.
     pub(super) fn start_watching(&mut self, now: Time, host: HostId, place: Place) {
         self.agents[host.0 as usize].liveness = Liveness::Syncing;
         let timeout = self.config.timeout;
@@ -47,12 +47,12 @@ impl Controller {
         }
     }
 
-    /// Sends an agent more of its rack's labels. Once it has confirmed all of them, it is live.
+    /// Sends a returning agent more of its rack's labels. Once it has confirmed all of them, it is live.
     pub(super) fn continue_resync(&mut self, now: Time, at: Time, host: HostId) {
         let Some(mut resync) = self.resyncs.remove(&host) else { return };
         if at != resync.at && now < resync.at {
             self.resyncs.insert(host, resync);
-            return; // The timer has been moved.
+            return; // The timer was rescheduled.
         }
         let place = self.config.layout.place(host);
         let expired: Vec<_> = resync
@@ -73,7 +73,7 @@ impl Controller {
             && scanned < SCAN_SLOTS
             && resync.cursor < self.store.slots()
         {
-            if let Some((session, _)) = self.store.at(resync.cursor)
+            if let Some((session, _)) = self.store.slot(resync.cursor)
                 && self.store.ports(session, place.rack) != 0
             {
                 self.sync_label(now, host, place, session, &mut resync);
@@ -112,7 +112,7 @@ impl Controller {
         self.send_control(host, session, Body::Sync { rack: ANY_RACK, ports, version });
     }
 
-    /// An agent that comes back has confirmed a label.
+    /// Handles a returning agent's confirmation of a label.
     pub(super) fn confirmed_resync(
         &mut self,
         now: Time,
@@ -130,7 +130,7 @@ impl Controller {
         }
     }
 
-    /// An agent has all labels. Returns whether its rack had no active agent.
+    /// Marks an agent live once it has all labels. Returns whether its rack had no active agent.
     pub(super) fn mark_live(&mut self, now: Time, host: HostId, place: Place) -> bool {
         self.agents[host.0 as usize].liveness = Liveness::Live;
         let rack = &mut self.racks[usize::from(place.rack)];
@@ -140,14 +140,14 @@ impl Controller {
         self.push_event(ControllerEvent::Live { host });
         let active = self.active(place.rack);
         let busy = active.is_some_and(|active| self.agents[active.0 as usize].sends > 0);
-        // An active agent that sends sessions is relieved, because its link carries those already.
+        // An active agent whose host sends sessions is replaced, because its link already carries those.
         if none || busy && self.agents[host.0 as usize].sends == 0 {
             self.promote(now, place.rack);
         }
         none
     }
 
-    /// An agent is dead, or has lost its labels.
+    /// Marks an agent dead, or as having lost its labels.
     pub(super) fn mark_dead(&mut self, now: Time, host: HostId, place: Place) {
         self.agents[host.0 as usize].liveness = Liveness::Dead;
         self.resyncs.remove(&host);
@@ -165,7 +165,7 @@ impl Controller {
         self.stop_waiting_for(place);
     }
 
-    /// Makes a live agent active: the one whose host sends the fewest sessions, because its link carries those already.
+    /// Makes a live agent active: the one whose host sends the fewest sessions, because its link already carries those.
     pub(super) fn promote(&mut self, now: Time, number: u16) {
         let epoch = self.next_version(now);
         let live = self.live(number);
@@ -177,7 +177,7 @@ impl Controller {
         self.set_active(now, number);
     }
 
-    /// Sends a `ToR` its active agent.
+    /// Notifies a `ToR` of its active agent.
     pub(super) fn set_active(&mut self, now: Time, number: u16) {
         let Some(host) = self.rack_address(number) else { return };
         let rack = &mut self.racks[usize::from(number)];
@@ -189,7 +189,7 @@ impl Controller {
         self.send_control(host, Session(0), Body::SetActive { rack: number, agent, epoch });
     }
 
-    /// Finds agents of a rack that have been silent for the timeout T.
+    /// Marks agents of a rack dead that have been silent for the timeout T.
     pub(super) fn check_agents(&mut self, now: Time, at: Time, number: u16) {
         if self.racks[usize::from(number)].check_at != at {
             return;

@@ -1,7 +1,8 @@
 //! The controller: it knows all sessions, and the live and active agents of each rack.
 //!
-//! The evaluation names its tasks (section IV.B: it inserts labels into agents; the authors' code: pings, active agents,
-//! `SYNC_STATE`; `docs/sources.md#orca-control-plane`). The requests of senders, their repetition and numbering are ours.
+//! The evaluation names its tasks (section IV.B: it inserts labels into agents; the authors' code: pings, active
+//! agents, `SYNC_STATE`; `docs/sources.md#orca-control-plane`). The paper does not say how senders ask for labels. The
+//! requests below, their repetition and their numbers are our choice.
 //!
 //! Requests of senders, each repeated until it is answered:
 //! - [`Body::Create`]: create a session. Answer: [`Body::Labels`] with the number of the last change that the controller knows,
@@ -10,7 +11,7 @@
 //!   the last change, once **all live agents** of the racks have confirmed their rack labels ([`Body::SyncDone`]). From then on
 //!   the labels reach the hosts that they name. Dead agents do not delay the answer. Or `Denied`: [`Reason::NoLabel`] (no such
 //!   host), [`Reason::Silent`] (no live agent in its rack), [`Reason::Unknown`] (no such session, also after a restart of the
-//!   controller: then the sender creates it again with all members, which rebuilds the state). A denied change does not count,
+//!   controller: then the sender recreates it with all members, which rebuilds the state). A denied change does not count,
 //!   and its number is used again.
 //! - [`Body::Destroy`]: delete a session. Answer: `Denied` ([`Reason::Left`]).
 //! - [`Body::Renew`]: the session still exists. Answer: `Labels`, or `Denied` ([`Reason::Unknown`]), by which a sender learns
@@ -45,7 +46,7 @@ use super::label::Layout;
 use super::store::Store;
 use super::switch::{NO_AGENT, is_newer};
 
-/// Events that wait to be polled. Beyond it the oldest are dropped.
+/// The number of events that wait to be polled. Beyond it, the oldest are dropped.
 const MAX_EVENTS: usize = 4096;
 
 /// Settings of a controller.
@@ -55,18 +56,19 @@ pub struct ControllerConfig {
     pub me: HostId,
     /// The places of all hosts, which must be the same everywhere.
     pub layout: Arc<Layout>,
-    /// The heartbeat timeout T: an agent that has not pinged for this long is dead.
+    /// The heartbeat timeout T. An agent that has not pinged for this long is dead.
     pub timeout: Span,
-    /// The first repetition of a packet that is not answered; the interval doubles.
+    /// The interval before the first repetition of an unanswered packet. It doubles with each repetition.
     pub retry: Span,
-    /// The interval at which `SetActive` is repeated at all times.
+    /// The interval at which `SetActive` is repeated while nothing changes.
     pub refresh: Span,
-    /// Sessions that their senders have not mentioned for this long are deleted.
+    /// The time after which a session is deleted if its sender has not mentioned it.
     pub forget: Span,
-    /// Upper bound of the number of sessions.
+    /// The largest number of sessions.
     pub max_sessions: u32,
-    /// Versions and epochs begin here and grow by one per millisecond at least. With a clock that starts at zero this must be the
-    /// milliseconds of the calendar, since agents and switches ignore old versions after a restart.
+    /// The lowest version and epoch; both grow by at least one per millisecond. With a clock that starts at zero this
+    /// must be the calendar time in milliseconds, because agents and switches ignore versions older than those from
+    /// before a restart.
     pub first: u32,
 }
 
@@ -90,11 +92,11 @@ impl ControllerConfig {
 /// An event of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerEvent {
-    /// A rack has another active agent, or none if no agent of the rack is alive.
+    /// A rack's active agent has changed; it has none if no agent of the rack is alive.
     Promoted {
-        /// The rack.
+        /// The index of the rack.
         rack: u16,
-        /// The active agent.
+        /// The host of the new active agent.
         agent: Option<HostId>,
     },
     /// An agent has not pinged for the timeout, or has restarted.
@@ -109,18 +111,18 @@ pub enum ControllerEvent {
     },
     /// A session was deleted because its sender has not mentioned it for too long.
     Expired {
-        /// The session.
+        /// The number of the session.
         session: Session,
-        /// Its sender.
+        /// The host that sends the session.
         sender: HostId,
     },
-    /// A member was denied.
+    /// The controller denied that a host joins a session.
     Denied {
-        /// The session.
+        /// The number of the session.
         session: Session,
-        /// The host that was to join it.
+        /// The host that was to join.
         host: HostId,
-        /// The reason given to the sender.
+        /// The reason sent to the sender.
         reason: Reason,
     },
 }
@@ -128,21 +130,21 @@ pub enum ControllerEvent {
 /// The counters of a controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControllerCounters {
-    /// Changes of members that were accepted.
+    /// The number of accepted changes of members.
     pub changes: u64,
-    /// `Sync` packets sent, with repetitions.
+    /// The number of `Sync` packets sent, including repetitions.
     pub syncs: u64,
-    /// Of these, to single agents.
+    /// The number of those `Sync` packets that were sent to single agents.
     pub resyncs: u64,
-    /// `SyncDone` packets received.
+    /// The number of `SyncDone` packets received.
     pub confirmed: u64,
-    /// `SetActive` packets sent.
+    /// The number of `SetActive` packets sent.
     pub set_active: u64,
-    /// Pings received.
+    /// The number of pings received from agents.
     pub pings: u64,
-    /// `Served` packets sent, with repetitions.
+    /// The number of `Served` packets sent, including repetitions.
     pub served: u64,
-    /// Sessions that were deleted because their senders did not mention them.
+    /// The number of sessions deleted because their senders did not mention them.
     pub expired: u64,
 }
 
@@ -150,7 +152,7 @@ pub struct ControllerCounters {
 enum Liveness {
     #[default]
     Dead,
-    /// It pings and is getting its rack's labels.
+    /// It pings, and its rack's labels are being transferred to it.
     Syncing,
     Live,
 }
@@ -166,16 +168,16 @@ struct AgentState {
 
 #[derive(Clone, Copy, Debug)]
 struct Rack {
-    /// Ports of live agents, and of agents that are getting labels.
+    /// The ports of live agents, and of agents to which labels are being transferred.
     live: u64,
     syncing: u64,
     active: u8,
     epoch: u32,
-    /// How often `SetActive` is still sent in a row.
+    /// How many more times `SetActive` is sent in a row.
     set_active_left: u8,
     /// The number of sessions with members in this rack.
     sessions: u32,
-    /// When its agents are checked next.
+    /// The time of the next check of its agents.
     check_at: Time,
 }
 
@@ -189,7 +191,7 @@ struct Pending {
     at: Time,
 }
 
-/// A notification of a sender about a rack's agents that it has not confirmed.
+/// A notification to a sender about a rack's agents that the sender has not confirmed.
 #[derive(Clone, Copy, Debug)]
 struct Notice {
     agent: bool,
@@ -198,12 +200,12 @@ struct Notice {
     at: Time,
 }
 
-/// The transfer of all labels of a rack to an agent.
+/// The transfer of all labels of a rack to one agent.
 #[derive(Clone, Debug, Default)]
 struct Resync {
     /// The next slot of the store to visit.
     cursor: usize,
-    /// Labels that the agent has not confirmed: their versions, and when they are sent again.
+    /// Labels that the agent has not confirmed, with their versions and the times at which they are retransmitted.
     unconfirmed: BTreeMap<Session, (u32, Time)>,
     at: Time,
 }
@@ -242,7 +244,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller without sessions.
+    /// Returns a controller without sessions.
     #[must_use]
     pub fn new(config: ControllerConfig) -> Self {
         let rack = Rack {
@@ -273,21 +275,21 @@ impl Controller {
         }
     }
 
-    /// All sessions, each with its sender and its number of members.
+    /// Iterates over all sessions, each with its sender and its number of members.
     pub fn sessions(&self) -> impl Iterator<Item = (Session, HostId, u32)> + '_ {
-        (0..self.store.slots()).filter_map(|slot| self.store.at(slot)).map(|(session, known)| {
+        (0..self.store.slots()).filter_map(|slot| self.store.slot(slot)).map(|(session, known)| {
             let members = self.store.members(session).map(|(_, ports)| ports.count_ones()).sum();
             (session, known.sender, members)
         })
     }
 
-    /// The store of all sessions.
+    /// Returns the store of all sessions.
     #[must_use]
     pub const fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The active agent of a rack.
+    /// Returns the host of a rack's active agent, if there is one.
     #[must_use]
     pub fn active(&self, rack: u16) -> Option<HostId> {
         let active = self.racks.get(usize::from(rack))?.active;
@@ -297,7 +299,7 @@ impl Controller {
         self.config.layout.host(Place { rack, port: active })
     }
 
-    /// The live agents of a rack.
+    /// Iterates over the hosts of a rack's live agents.
     pub fn live(&self, rack: u16) -> impl Iterator<Item = HostId> + '_ {
         let live = self.racks.get(usize::from(rack)).map_or(0, |rack| rack.live);
         (0..64)
@@ -305,20 +307,21 @@ impl Controller {
             .filter_map(move |port| self.config.layout.host(Place { rack, port }))
     }
 
-    /// The controller's counters.
+    /// Returns the controller's counters.
     #[must_use]
     pub const fn counters(&self) -> ControllerCounters {
         self.counters
     }
 
-    /// This controller after a restart: the same settings, and nothing known.
+    /// Returns this controller as it is after a restart: the same settings and no other state.
     #[must_use]
     pub fn restarted(&self) -> Self {
         Self::new(self.config.clone())
     }
 
-    /// Puts a session with all its members (distinct racks in order, each with its ports) into the store, as if they had joined
-    /// earlier. It serves measurements of large states, and controllers that keep their state elsewhere. False without room.
+    /// Inserts a session with all its members (distinct racks in order, each with its ports) into the store, as if they
+    /// had joined earlier. It serves measurements of large states, and controllers that store their state elsewhere.
+    /// Returns false if the store is full.
     pub fn restore(&mut self, session: Session, sender: HostId, members: &[(u16, u64)]) -> bool {
         let room = self.store.len() < self.config.max_sessions as usize;
         if !room || !self.store.create(session, sender) {
@@ -336,7 +339,8 @@ impl Controller {
         true
     }
 
-    /// Takes an agent for one that is alive and holds all labels of its rack, as [`Controller::restore`] does for sessions.
+    /// Assumes that an agent is alive and holds all labels of its rack; the counterpart of [`Controller::restore`] for
+    /// agents.
     pub fn assume_live(&mut self, now: Time, host: HostId) {
         if host.0 >= self.config.layout.hosts() {
             return;
@@ -366,7 +370,7 @@ impl Controller {
         self.outbox.push_back((to, session, body));
     }
 
-    /// The next version or epoch, newer than all before.
+    /// Returns the next version or epoch, which is newer than all earlier ones.
     fn next_version(&mut self, now: Time) -> u32 {
         let clock = self.config.first.wrapping_add((now.0 / Span::from_ms(1).0) as u32);
         let next = self.version.wrapping_add(1);
@@ -374,8 +378,8 @@ impl Controller {
         self.version
     }
 
-    /// The address of packets for a rack's switch, or for all its agents: a host of the rack, on the way to which the switch sees
-    /// them. The active agent if there is one.
+    /// Returns the address of packets for a rack's switch, or for all its agents: a host of the rack, so that the
+    /// packet passes the switch. It is the active agent if there is one.
     fn rack_address(&self, rack: u16) -> Option<HostId> {
         let state = self.racks.get(usize::from(rack))?;
         let port = match state.active {

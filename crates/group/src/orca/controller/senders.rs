@@ -1,12 +1,12 @@
-//! Senders: the expiry of their sessions, and notifications about racks without agents. Both are ours, for senders and
-//! racks that fail.
+//! Senders: the expiry of their sessions, and notifications about racks without agents. The paper does not cover
+//! failures of senders and of whole racks; both mechanisms are our choice.
 
 use super::sessions::RETRY_MAX;
 use super::*;
 
-/// Sweeps of the store within [`ControllerConfig::forget`].
+/// The number of sweeps of the store within [`ControllerConfig::forget`].
 const SWEEPS: u64 = 4;
-/// Slots of the store that are visited in one step, so that a large store does not delay other work.
+/// The number of store slots visited in one step, so that a large store does not delay other work.
 const SCAN_SLOTS: usize = 8192;
 
 const fn ms(now: Time) -> u32 {
@@ -22,12 +22,12 @@ impl Controller {
         self.send_control(from, session, Body::Denied { reason: Reason::Unknown, change: 0 });
     }
 
-    /// The sender has mentioned a session.
+    /// Records that the sender has mentioned a session.
     pub(super) fn refresh_session(&mut self, now: Time, session: Session) {
-        self.store.set_heard(session, ms(now));
+        self.store.set_mentioned(session, ms(now));
     }
 
-    /// Schedules the next sweep, unless one is scheduled.
+    /// Schedules the next sweep, unless one is scheduled already.
     pub(super) fn schedule_sweep(&mut self, now: Time) {
         if self.sweep.is_none() {
             self.sweep = Some(0);
@@ -46,8 +46,8 @@ impl Controller {
         let most = self.config.forget.0 / Span::from_ms(1).0;
         let silent = |heard: u32| u64::from(ms(now).wrapping_sub(heard)) >= most;
         let ended: Vec<_> = (from..upto)
-            .filter_map(|slot| self.store.at(slot))
-            .filter(|(_, known)| silent(known.heard_ms))
+            .filter_map(|slot| self.store.slot(slot))
+            .filter(|(_, known)| silent(known.mentioned_ms))
             .map(|(session, known)| (session, known.sender))
             .collect();
         for (session, sender) in ended {
@@ -64,7 +64,7 @@ impl Controller {
         }
     }
 
-    /// Notifies all senders that a rack has lost its last agent, or has one again.
+    /// Notifies all senders that a rack has lost its last agent or has an agent once more.
     pub(super) fn notify_senders(&mut self, now: Time, rack: u16, agent: bool) {
         let epoch = self.racks[usize::from(rack)].epoch;
         let hosts: Vec<_> = (0..self.agents.len() as u32)
@@ -86,7 +86,7 @@ impl Controller {
         self.send_control(host, Session(0), Body::Served { rack, agent, epoch });
     }
 
-    /// Repeats a notification. It ends when it is confirmed, or with the last session of its host.
+    /// Repeats a notification. It ends when it is confirmed, or when the host's last session ends.
     pub(super) fn retry_notice(&mut self, now: Time, at: Time, host: HostId, rack: u16) {
         if let Some(notice) =
             self.notices.get(&(host, rack)).copied().filter(|notice| notice.at == at)
@@ -95,7 +95,7 @@ impl Controller {
         }
     }
 
-    /// A sender has confirmed a notification.
+    /// Handles a sender's confirmation of a notification.
     pub(super) fn confirm_notice(&mut self, host: HostId, epoch: u32) {
         let range = (host, 0)..=(host, u16::MAX);
         let known = self.notices.range(range).find(|(_, notice)| notice.epoch == epoch);

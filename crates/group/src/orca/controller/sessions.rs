@@ -3,7 +3,7 @@
 use super::*;
 use crate::orca::agent::ANY_RACK;
 
-/// An agent that has not confirmed a label after this many repetitions is taken for one that cannot hold it.
+/// An agent that has not confirmed a label after this many repetitions is assumed unable to hold it.
 const MAX_TRIES: u8 = 12;
 /// The longest interval between repetitions.
 pub(super) const RETRY_MAX: Span = Span::from_ms(100);
@@ -24,7 +24,7 @@ impl Controller {
             self.store.create(session, from);
             self.schedule_sweep(now);
             self.agents[from.0 as usize].sends += 1;
-            // A sender is relieved of being the active agent, because its link carries the session already.
+            // A sender does not stay its rack's active agent, because its link already carries the session.
             let place = self.config.layout.place(from);
             let rack = &self.racks[usize::from(place.rack)];
             if rack.active == place.port && rack.live.count_ones() > 1 {
@@ -57,7 +57,7 @@ impl Controller {
         self.refresh_session(now, session);
         match change.wrapping_sub(known.change) {
             1 => {}
-            2..0x8000_0000 => return, // Earlier changes are missing, and will be repeated.
+            2..0x8000_0000 => return, // Earlier changes are missing; the sender repeats them.
             _ => return self.send_labels(session),
         }
         let place = self.config.layout.place(host);
@@ -110,7 +110,7 @@ impl Controller {
         }
     }
 
-    /// Sends the sender its labels, if all live agents know them.
+    /// Sends the sender its labels once all live agents have confirmed theirs.
     pub(super) fn send_labels(&mut self, session: Session) {
         if self.unconfirmed.contains_key(&session) {
             return;
@@ -119,7 +119,7 @@ impl Controller {
         let layout = &self.config.layout;
         let own = layout.place(known.sender).rack;
         let ports = self.store.ports(session, own);
-        // Without members outside the sender's rack no pilot label is needed.
+        // The pilot label is only needed for members outside the sender's rack.
         let abroad = self.store.members(session).any(|(rack, _)| rack != own);
         let racks = self.store.members(session).map(|(rack, _)| rack);
         let racks = racks.filter(|rack| abroad && (*rack != own || layout.reaches_own_rack()));
@@ -150,7 +150,7 @@ impl Controller {
 
     fn send_pending(&mut self, rack: u16, session: Session, pending: Pending) {
         let Pending { ports, version, waiting, tries, .. } = pending;
-        // Repetitions for one or two agents are sent to these only.
+        // Repetitions for one or two agents are addressed to these only.
         if tries > 0 && waiting.count_ones() <= 2 {
             for port in (0..64).filter(|port| waiting >> port & 1 == 1) {
                 if let Some(host) = self.config.layout.host(Place { rack, port }) {
@@ -171,7 +171,8 @@ impl Controller {
         pending.at = now.saturating_add(wait);
         let pending = *pending;
         if pending.tries >= MAX_TRIES {
-            // They ping but do not take the label: they are dead until a resync gives them all labels.
+            // These agents ping but do not accept the label. They count as dead until a resync has transferred all
+            // labels.
             for port in (0..64).filter(|port| pending.waiting >> port & 1 == 1) {
                 let place = Place { rack, port };
                 if let Some(host) = self.config.layout.host(place) {
@@ -184,7 +185,7 @@ impl Controller {
         self.send_pending(rack, session, pending);
     }
 
-    /// An agent has confirmed a label.
+    /// Handles an agent's confirmation of a label.
     pub(super) fn handle_sync_done(
         &mut self,
         now: Time,
@@ -222,7 +223,7 @@ impl Controller {
         }
     }
 
-    /// A dead agent's confirmations are no longer waited for.
+    /// Stops waiting for the confirmations of a dead agent.
     pub(super) fn stop_waiting_for(&mut self, place: Place) {
         let range = (place.rack, Session(0))..=(place.rack, Session(u32::MAX));
         let mut done = Vec::new();

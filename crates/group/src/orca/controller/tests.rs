@@ -14,14 +14,14 @@ use crate::orca::switch::Register;
 const T: Span = Span::from_ms(1);
 const LENGTH: u64 = 3_000_000;
 
-/// Faults of the controller's link, which carries nothing but control packets.
+/// Faults of the controller's link, which carries only control packets.
 fn controller_faults() -> Vec<Fault> {
     let late = FaultKind::Reordering { probability: 1.0, delay: Span::from_us(200) };
     let kinds = [FaultKind::Loss(0.03), FaultKind::Duplication(0.05), late];
     kinds.map(|kind| always(FaultPlace::HostLink(HostId(0)), kind)).to_vec()
 }
 
-/// The same, and faults of all links.
+/// Faults of all links, including those of the controller's link.
 fn faults() -> Vec<Fault> {
     let late = FaultKind::Reordering { probability: 0.05, delay: Span::from_us(200) };
     let kinds = [FaultKind::Loss(0.005), FaultKind::Duplication(0.05), late];
@@ -33,7 +33,7 @@ fn started(topology: Topology, seed: u64, faults: &[Fault]) -> Network {
     started_with_agents(topology, seed, faults, |_| true)
 }
 
-/// A network in which each rack has an active agent, which is one of these hosts.
+/// Returns a network in which each rack has an active agent, which is one of these hosts.
 fn started_with_agents(
     topology: Topology,
     seed: u64,
@@ -53,7 +53,7 @@ fn labels_carry_one_copy_to_all() {
     let cases = [
         (single(8), 1, vec![2, 3, 4, 7]),
         (leaf_spine(3, 4, 2), 1, vec![4, 5, 6, 8, 9, 11]),
-        // Also to the sender's own rack.
+        // The sender's own rack has receivers too.
         (leaf_spine(3, 4, 2), 1, vec![2, 3, 5, 8, 9, 10]),
         (fat_tree(4), 1, vec![2, 3, 5, 9, 15]),
         (dumbbell(4, 4), 1, vec![4, 5, 7]),
@@ -84,10 +84,10 @@ fn with_losses_every_staying_receiver_gets_every_byte() {
         let mut rng = Rng::stream(seed, 0, 0, "test");
         let receivers = [2, 3, 5, 6, 7, 8, 9, 10, 11, 12];
         net.open(1, 9, &receivers, Spread::Labels, FlowConfig::default(), 2 * LENGTH);
-        // Some leave, some join, in the middle of it; agents crash and come back.
+        // Hosts leave and join during the transfer, and agents crash and return.
         net.run_until(net.now() + Span::from_us(500 + rng.below(2000)));
-        net.at(6, |now, host| host.leave(now, Session(9), Reason::Left));
-        net.at(1, |now, host| host.add(now, Session(9), HostId(13)));
+        net.with_host(6, |now, host| host.leave(now, Session(9), Reason::Left));
+        net.with_host(1, |now, host| host.add(now, Session(9), HostId(13)));
         net.run_until(net.now() + Span::from_us(rng.below(1000)));
         let active = net.controller().active(2).expect("an agent").0;
         let crashed: Vec<u32> = [active].into_iter().filter(|host| *host != 1).collect();
@@ -107,7 +107,8 @@ fn with_losses_every_staying_receiver_gets_every_byte() {
     }
 }
 
-/// From an agent's death to another's being active: T after its last ping, so T and a heartbeat at most (and the way).
+/// Another agent becomes active at most T and a heartbeat after an agent's death (T after its last ping), plus
+/// propagation.
 #[test]
 fn another_agent_takes_over_within_t_and_a_heartbeat() {
     for ms in [1, 5, 10] {
@@ -137,7 +138,7 @@ fn a_restarted_agent_gets_all_labels_before_it_is_active() {
     let tables =
         |net: &Network| [3, 4, 5].map(|h| net.stations()[h].host.agent().table().ports(Session(9)));
     assert_eq!(tables(&net), [0b111; 3]);
-    // It is away for less than T, so that only its pings, which count from 1 again, show the restart.
+    // The outage is shorter than T, so only the pings, which count from 1 again, reveal the restart.
     net.crash(4, true);
     net.run_until(net.now() + Span::from_us(200));
     net.crash(4, false);
@@ -147,7 +148,7 @@ fn a_restarted_agent_gets_all_labels_before_it_is_active() {
     });
     let events = &net.stations()[0].controller_events;
     assert!(events.iter().any(|(_, e)| *e == ControllerEvent::Silent { host: HostId(4) }));
-    // The others die: it takes over, and knows what to do.
+    // The other agents die: it takes over and knows all labels.
     net.crash(3, true);
     net.crash(5, true);
     net.run_for(T * 3, |net| net.controller().active(1) == Some(HostId(4)));
@@ -168,8 +169,8 @@ fn a_restarted_controller_gets_its_state_from_senders() {
     net.run_for(Span::from_ms(200), |net| net.controller().active(1).is_some());
     net.run_until(net.now() + Span::from_us(100));
     assert!(net.register(1).map(|r| r.epoch) > epoch, "newer than in its former life");
-    // The sender learns it with its next change.
-    net.at(1, |now, host| host.remove(now, Session(9), HostId(6)));
+    // The sender learns of it with its next change.
+    net.with_host(1, |now, host| host.remove(now, Session(9), HostId(6)));
     net.run_for(Span::from_secs(5), |net| net.controller().store().ports(Session(9), 1) == 0b11);
     net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
     for host in 4..6 {
@@ -178,7 +179,7 @@ fn a_restarted_controller_gets_its_state_from_senders() {
 }
 
 #[test]
-fn what_can_not_be_is_denied() {
+fn impossible_requests_are_denied() {
     let layout = Arc::new(Layout::tree(1, 2, 4, 2, 0).expect("labels"));
     let mut config = ControllerConfig::new(HostId(0), Arc::clone(&layout), T);
     config.max_sessions = 1;
@@ -213,8 +214,8 @@ fn what_can_not_be_is_denied() {
     let served = Body::Served { rack: 1, agent: true, epoch: 1 };
     assert_eq!(ping, [(5, Body::Pong { number: 1 }), (5, set), (1, served)]);
     assert_eq!(ask(6, 0, Body::Ping { place, number: 1 }), [], "not its place");
-    let told = ask(1, 7, member(5, true, 1));
-    let [(5, Body::Sync { rack: 1, ports: 0b10, version })] = told[..] else { panic!("{told:?}") };
+    let sent = ask(1, 7, member(5, true, 1));
+    let [(5, Body::Sync { rack: 1, ports: 0b10, version })] = sent[..] else { panic!("{sent:?}") };
     assert_eq!(ask(1, 7, member(5, true, 1)), [], "not confirmed");
     assert_eq!(ask(6, 7, Body::SyncDone { place, version }), [], "not its place");
     assert_eq!(ask(5, 7, Body::SyncDone { place, version: version - 1 }), [], "another one");
@@ -228,7 +229,7 @@ fn what_can_not_be_is_denied() {
 
 /// Forged and stale control packets change nothing.
 #[test]
-fn who_is_not_the_controller_is_ignored() {
+fn forged_control_packets_are_ignored() {
     let mut net = started(leaf_spine(2, 4, 2), 5, &[]);
     net.open(1, 9, &[4, 5, 6], Spread::Labels, FlowConfig::default(), 20 * LENGTH);
     net.run_until(net.now() + Span::from_ms(3));
@@ -253,7 +254,7 @@ fn who_is_not_the_controller_is_ignored() {
     net.run_until(net.now() + Span::from_ms(1));
     assert_eq!(net.registers(), before);
     assert_eq!(ports(&net), known);
-    // Stale, but the controller's own: hosts know a later version.
+    // The packet is stale but comes from the controller itself: hosts know a later version.
     let body = Body::Sync { rack: 1, ports: 0b1, version: known.expect("a label").version - 1 };
     let control = Control { from: HostId(0), to: HostId(4), session: Session(9), body };
     net.inject(0, packet(HostId(0), HostId(4), 1, Header::Control(control)));

@@ -1,4 +1,4 @@
-//! Settings of a stream.
+//! Settings of a session's stream.
 
 use rackweave_core::{Rate, Span};
 
@@ -7,11 +7,12 @@ use crate::orca::parity::MAX_CELLS;
 /// Settings of one session, used by both ends. The default is meant for local networks of 100 Mbps to 100 Gbps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowConfig {
-    /// Payload bytes of a full data packet. 1400 fits into frames of 1500 bytes with all headers and labels.
+    /// The payload of a full data packet in bytes. 1400 bytes fit into a frame of 1500 bytes with all headers and
+    /// labels.
     pub payload: u16,
-    /// Bytes that each data packet has on the wire besides its payload, which count for `max_rate`.
+    /// The bytes of each data packet on the wire beside its payload, which count towards `max_rate`.
     pub overhead: u16,
-    /// Upper bound of the bytes between the lowest one that an attached receiver lacks and the last one sent.
+    /// The largest distance in bytes from the lowest byte that an attached receiver lacks to the last byte sent.
     pub window: u64,
     /// The initial congestion window in bytes.
     pub initial_window: u64,
@@ -22,64 +23,65 @@ pub struct FlowConfig {
     pub min_queue: u64,
     /// Upper bound of the queueing target in bytes.
     pub max_queue: u64,
-    /// The longest round trip of an empty path. What is measured beyond it counts as queueing, even if the receiver never had
-    /// a shorter one, so that a flow that starts late does not take the queue of earlier flows for the length of its path.
-    /// On longer paths it must be set to their round trip at least.
+    /// The longest round trip of an empty path. A longer measured round trip counts as queueing even if the receiver
+    /// never had a shorter one, so that a flow that starts late does not take the queue of earlier flows for
+    /// propagation delay. On longer paths it must be at least their round trip.
     pub path: Span,
     /// The share of bytes lost by one receiver in a round above which loss counts as congestion, in percent.
     pub loss_percent: u8,
-    /// Packets that are sent in a burst when pacing.
+    /// The number of packets in a paced burst.
     pub quantum: u16,
-    /// Upper bound of the rate of all of a session's data, if there is one.
+    /// The largest rate of all data of a session; `None` for no limit.
     pub max_rate: Option<Rate>,
-    /// A peer from which no packet came for this long is given up.
+    /// The time without a packet after which a peer is given up.
     pub patience: Span,
-    /// How long the start waits for invited receivers that have not answered while others have joined.
+    /// How long the start waits for invited receivers that have not answered when others have joined.
     pub gather: Span,
     /// How long a short packet waits for more bytes of the application, unless nothing is in flight (as Nagle's algorithm,
     /// RFC 9293 section 3.7.4).
     pub flush_delay: Span,
-    /// What becomes of receivers that hold the others up.
+    /// How receivers that delay the group are treated.
     pub slow: SlowPolicy,
     /// Whether hosts that were not invited may join.
     pub open: bool,
-    /// Upper bound of the number of receivers.
+    /// The largest number of receivers.
     pub max_receivers: u32,
     /// A receiver reports after this many bytes, or after an eighth of the window if that is less.
     pub status_bytes: u32,
-    /// A receiver reports this long after bytes that it has not reported.
+    /// The longest time after which a receiver reports bytes that it has not reported.
     pub status_interval: Span,
-    /// A gap is reported once this many packets arrived after it (TCP's duplicate ack threshold, RFC 5681 section 3.2).
+    /// A gap is reported once this many packets have arrived after it (TCP's duplicate ACK threshold, RFC 5681 section
+    /// 3.2).
     pub reorder: u8,
-    /// A gap is reported after this time in any case.
+    /// The time after which a gap is reported in any case.
     pub reorder_time: Span,
-    /// Upper bound of the gaps that a receiver keeps track of. Data that would make more is not accepted, or evicts the
-    /// highest range. The default exceeds the packets of a window.
+    /// The largest number of gaps that a receiver tracks. Data that would create more is not accepted or evicts the
+    /// highest range. The default exceeds the number of packets in a window.
     pub max_gaps: u16,
-    /// Cells of a block, at most 64; 0 disables parity. Only the sender uses it.
+    /// The number of cells in a block, at most 64; 0 disables parity. Only the sender uses it.
     pub fec_block: u8,
 }
 
-/// What becomes of a receiver that holds the others up.
+/// How a receiver that delays the group is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowPolicy {
     /// All receivers wait for it.
     Wait,
     /// It is detached and catches up by unicast.
     Detach {
-        /// How long it must have held the others up.
+        /// How long it must have delayed the group.
         after: Span,
-        /// It is detached if it receives less than this share of what the median receiver can.
+        /// It is detached if it receives less than this percentage of what the median receiver can receive.
         below_percent: u8,
-        /// While the group has data to send, all detached receivers together get one byte for each so many bytes of the
-        /// group.
+        /// The share of detached receivers while the group has data to send: all of them together get one byte for
+        /// every `share` bytes of the group.
         share: u16,
     },
     /// It is removed from the session.
     Drop {
-        /// How long it must have held the others up.
+        /// How long it must have delayed the group.
         after: Span,
-        /// It is removed if it receives less than this share of what the median receiver can.
+        /// It is removed if it receives less than this percentage of what the median receiver can receive.
         below_percent: u8,
     },
 }
@@ -115,18 +117,18 @@ impl Default for FlowConfig {
 }
 
 impl FlowConfig {
-    /// Full packets of a window, and one more at either end for packets that are cut by its edges.
+    /// The number of full packets in a window, plus one at either end for packets that are cut by its edges.
     pub(super) const fn window_packets(&self) -> usize {
         (self.window / self.payload as u64 + 2) as usize
     }
 
-    /// How long a report may wait before it is sent: at the receiver for an interval and what precedes it, and with
-    /// `via_agent` for another interval at the agent.
+    /// Returns how long a report may wait before it is sent: one interval and what precedes it at the receiver, and
+    /// with `via_agent` another interval at the agent.
     pub(super) fn report_delay(&self, via_agent: bool) -> Span {
         self.status_interval * if via_agent { 3 } else { 2 }
     }
 
-    /// The same settings with every value clamped to a range in which a session makes progress.
+    /// Returns the same settings with every value clamped to a range in which a session makes progress.
     #[must_use]
     pub fn sane(mut self) -> Self {
         self.payload = self.payload.max(1);
@@ -145,7 +147,7 @@ impl FlowConfig {
             self.status_interval.clamp(Span::from_us(10), Span(self.patience.0 / 8));
         self.reorder_time = self.reorder_time.min(self.status_interval * 4);
         self.max_gaps = self.max_gaps.max(4);
-        // A window holds several blocks: with fewer, the decision about one would stop the stream.
+        // A window holds several blocks. Otherwise the decision about one block would stop the stream.
         let most = (self.window / packet / 4).min(u64::from(MAX_CELLS)) as u8;
         self.fec_block = self.fec_block.min(most);
         self.max_receivers = self.max_receivers.max(1);

@@ -1,21 +1,21 @@
 //! Delay-based congestion control of a channel.
 //!
-//! It is ours (the Orca paper has none), after TCP Vegas (Brakmo and Peterson, SIGCOMM '94), Copa (Arun and Balakrishnan,
-//! NSDI '18) and Swift (Kumar et al., SIGCOMM '20). The standing queue of a path is the least round trip of a period less the
-//! least ever: scheduling of hosts lengthens some samples, a queue lengthens all. Every flow aims at the same number of
-//! queued bytes, so that flows with a common bottleneck converge to equal rates. Loss counts only above a share that random
-//! loss does not reach.
+//! The paper has no congestion control. This one is our choice, after TCP Vegas (Brakmo and Peterson, SIGCOMM '94),
+//! Copa (Arun and Balakrishnan, NSDI '18) and Swift (Kumar et al., SIGCOMM '20). The standing queue of a path is the
+//! lowest round trip of a period minus the lowest ever: host scheduling lengthens some samples, a queue lengthens all.
+//! Every flow aims at the same number of queued bytes, so flows with a common bottleneck converge to equal rates. Loss
+//! counts only above a share that random loss does not reach.
 
 use rackweave_core::{RttEstimator, Span, Time};
 
 use super::FlowConfig;
 
-/// The least duration of a period, except at the start. It covers several reports of each receiver, so that their least
-/// round trip is meaningful.
+/// The shortest duration of a period, except at the start. It covers several reports of each receiver, so that the
+/// lowest round trip among them is meaningful.
 const PERIOD: Span = Span::from_ms(5);
-/// Upper bound of what is added to the queueing target for varying round trips.
+/// The largest allowance for varying round trips that is added to the queueing target.
 const MAX_JITTER: Span = Span::from_ms(5);
-/// Fewer lost packets than this in a period are not taken for congestion, whatever their share.
+/// Fewer lost packets than this in a period do not count as congestion, whatever their share.
 const LOSS_PACKETS: u64 = 10;
 
 /// The congestion window of one flow.
@@ -25,17 +25,17 @@ pub(super) struct Congestion {
     max_window: u64,
     min_window: u64,
     payload: u64,
-    /// In slow start: the path's capacity is not known yet.
+    /// Whether the flow is in slow start, where the path's capacity is not known yet.
     starting: bool,
     queue_delay: Span,
     min_queue: u64,
     max_queue: u64,
     loss_percent: u64,
 
-    /// When the period began, and the progress at that time.
+    /// The time at which the period began, and the progress at that time.
     began: Time,
     began_at: u64,
-    /// The period ends once the bytes below have arrived, which are those sent before it began.
+    /// The period ends when all bytes below have arrived, which are those sent before it began.
     ends_at: u64,
     max_in_flight: u64,
 
@@ -43,16 +43,16 @@ pub(super) struct Congestion {
     last_rtt: Option<Span>,
     min_rtt: Span,
     jitter: Span,
-    /// Bytes per second that arrived lately.
+    /// The recent rate of arriving bytes, in bytes per second.
     rate: u64,
 }
 
-/// The worst that any receiver saw in a period.
+/// The worst values that any receiver saw in a period.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Worst {
     /// The longest standing queue, as time; `None` without samples.
     pub(super) queue: Option<Span>,
-    /// The most bytes that one receiver lost.
+    /// The largest number of bytes lost by one receiver.
     pub(super) lost: u64,
 }
 
@@ -80,7 +80,7 @@ impl Congestion {
         }
     }
 
-    /// Whether the window still grows exponentially.
+    /// Returns whether the flow is in slow start, where the window grows exponentially.
     pub(super) const fn is_starting(&self) -> bool {
         self.starting
     }
@@ -89,28 +89,28 @@ impl Congestion {
         self.window
     }
 
-    /// The smoothed round trip, zero without samples.
+    /// Returns the smoothed round trip; zero without samples.
     pub(super) fn srtt(&self) -> Span {
         self.rtt.smoothed().unwrap_or_default()
     }
 
-    /// The shortest round trip sampled so far, `Span::MAX` without samples.
+    /// Returns the shortest round trip sampled so far; `Span::MAX` without samples.
     pub(super) const fn min_rtt(&self) -> Span {
         self.min_rtt
     }
 
-    /// The rate at which data arrived lately, in bytes per second.
+    /// Returns the recent rate of arriving data in bytes per second.
     pub(super) const fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// The retransmission timeout without backoff (RFC 6298, rule 2.3), without its lower bound of 1 s, which is meant for wide
-    /// area networks.
+    /// Returns the retransmission timeout without backoff (RFC 6298, rule 2.3) and without the RFC's lower bound of 1
+    /// s, which is meant for wide area networks.
     pub(super) fn rto(&self) -> Span {
         self.rtt.rto().unwrap_or_default().min(Span::from_ms(200))
     }
 
-    /// Starts again with the initial window, after a receiver was detached whose path had determined the window.
+    /// Restarts with the initial window, after the receiver whose path had determined the window was detached.
     pub(super) fn restart(&mut self, config: &FlowConfig) {
         self.window = self.window.max(config.initial_window);
         self.starting = true;
@@ -125,7 +125,7 @@ impl Congestion {
     pub(super) fn on_rtt_sample(&mut self, rtt: Span) {
         self.min_rtt = self.min_rtt.min(rtt);
         self.rtt.sample(rtt);
-        // The jitter of RFC 3550, section 6.4.1.
+        // Jitter as in RFC 3550, section 6.4.1.
         if let Some(last) = self.last_rtt.replace(rtt) {
             self.jitter = Span((15 * self.jitter.0 + last.0.abs_diff(rtt.0)) / 16);
         }
@@ -135,12 +135,12 @@ impl Congestion {
         self.max_in_flight = self.max_in_flight.max(flight);
     }
 
-    /// Whether the period is over, where all bytes below `progress` have arrived.
+    /// Returns whether the period is over, given that all bytes below `progress` have arrived.
     pub(super) fn period_over(&self, now: Time, progress: u64) -> bool {
         progress > self.ends_at && (self.starting || now.since(self.began) >= PERIOD)
     }
 
-    /// Ends a period and adapts the window. `head` is the next byte to be sent, `worst` what the receivers saw.
+    /// Ends a period and adapts the window. `head` is the next byte to be sent; `worst` is what the receivers saw.
     pub(super) fn end_period(&mut self, now: Time, progress: u64, head: u64, worst: Worst) {
         let bytes = progress.saturating_sub(self.began_at);
         let span = now.since(self.began);
@@ -166,7 +166,7 @@ impl Congestion {
                 self.window *= 2;
             }
         } else if queued > target {
-            // Not below the smallest queueing target, which would leave no room for late samples.
+            // The target never falls below the smallest queueing target, which would leave no room for late samples.
             let cut = ((queued - target) / 2).min(self.window / 4);
             self.window = (self.window - cut).max(self.min_queue.min(self.window));
         } else if limited {
@@ -175,7 +175,7 @@ impl Congestion {
         self.window = self.window.clamp(self.min_window, self.max_window);
     }
 
-    /// The queueing target in bytes.
+    /// Returns the queueing target in bytes.
     fn target(&self) -> u64 {
         let steady = self.bytes_in(self.queue_delay).clamp(self.min_queue, self.max_queue);
         steady + self.bytes_in(Span(2 * self.jitter.0).min(MAX_JITTER)).min(4 * self.max_queue)

@@ -1,4 +1,4 @@
-//! The reliable one-to-many stream. It is ours: the Orca paper has no loss recovery.
+//! The reliable one-to-many stream. The Orca paper has no loss recovery, so the design of this module is our choice.
 //!
 //! A [`Sender`] and its [`Receiver`]s are state machines without payload, clock or randomness. They name bytes by their offset
 //! in the stream; the driver holds the bytes.
@@ -8,20 +8,21 @@
 //! one timer for `poll_timeout`. Times passed in never decrease. A spurious `handle_timeout` has no effect.
 //!
 //! # Recovery
-//! Receivers report what they have and what they lack ([`Status`](rackweave_wire::orca::Status)), each by itself or in an
-//! agent's [`Summary`]. The sender retransmits to the group or to single receivers, whichever costs less on its link. A
-//! receiver that holds the others up is *detached*: it catches up by unicast, and then rejoins the group.
+//! Receivers report what they have and what they lack ([`Status`](rackweave_wire::orca::Status)), each by itself or in
+//! an agent's [`Summary`]. The sender retransmits to the group or to single receivers, whichever costs less on its
+//! link. A receiver that delays the group is *detached*: it catches up by unicast, and then rejoins the group.
 //!
 //! # Parity
-//! The stream is cut into blocks of [`FlowConfig::fec_block`] full packets, called cells. What receivers lack of a block is
-//! collected until the block has been sent and all have reported on it. Then, where that costs less than retransmitting the
-//! cells, parities over the block go to everyone, since one parity fills different gaps at different receivers. That is
-//! NORM's repair (RFC 5740, section 5.4). How many are sent is ours: one more as long as more receivers need it than a packet
-//! to everyone costs, and the rest to the receivers that need still more. Nothing is sent before it is missed.
+//! The stream is cut into blocks of [`FlowConfig::fec_block`] full packets, called cells. The sender collects what
+//! receivers lack of a block until the block has been sent and all have reported on it. Then, where that costs less
+//! than retransmitting the cells, it sends parities over the block to everyone, since one parity fills different gaps
+//! at different receivers. That is NORM's repair (RFC 5740, section 5.4). The number of parities is our choice: the
+//! sender adds parities for everyone as long as more receivers need another one than a packet to everyone costs, and
+//! sends further ones only to the receivers that need them. No parity is sent before a loss is reported.
 //!
-//! A receiver keeps parities of blocks that it lacks a part of. Once they suffice, it has the driver compute the missing cells
-//! ([`ReceiverEvent::Recover`], [`crate::orca::parity`]). The driver therefore holds the bytes of a block for longer than the
-//! application needs them.
+//! A receiver stores parities of incomplete blocks. Once they suffice, it asks the driver to compute the missing cells
+//! ([`ReceiverEvent::Recover`], [`crate::orca::parity`]). The driver therefore holds the bytes of a block for longer
+//! than the application needs them.
 
 mod config;
 mod congestion;
@@ -46,9 +47,9 @@ use rackweave_wire::orca::{Body, Parity, Place, Reason, Session};
 pub struct Piece {
     /// The offset of its first byte in the stream.
     pub offset: u64,
-    /// Its length, from 1 to the session's payload size.
+    /// The length in bytes, from 1 to the session's payload size.
     pub len: u16,
-    /// Whether it repairs a loss, so that its bytes were sent before.
+    /// Whether it is a retransmission, so that its bytes were sent before.
     pub repair: bool,
     /// Whether the stream ends with its last byte.
     pub end: bool,
@@ -72,34 +73,34 @@ pub enum Outgoing {
 pub enum SenderEvent {
     /// A receiver has joined. [`SenderEvent::Attached`] follows, at once or once it has caught up.
     Joined {
-        /// The receiver.
+        /// The host of the receiver.
         host: HostId,
         /// The first byte that it needs.
         at: u64,
     },
-    /// A receiver is to be reached by what is sent to the group from now on. What it misses until it is, is repaired.
+    /// What is sent to the group must reach this receiver from now on. What it misses until then is repaired.
     Attached {
-        /// The receiver.
+        /// The host of the receiver.
         host: HostId,
     },
     /// A receiver is too slow for the group and is served by unicast. What is sent to the group need not reach it.
     Detached {
-        /// The receiver.
+        /// The host of the receiver.
         host: HostId,
     },
     /// A receiver has left the session without completing.
     Lost {
-        /// The receiver.
+        /// The host of the receiver.
         host: HostId,
-        /// The reason that it gave, or for which the sender removed it.
+        /// The reason that the receiver gave, or for which the sender removed it.
         reason: Reason,
     },
     /// A receiver has the whole stream, and its application has verified it.
     Completed {
-        /// The receiver.
+        /// The host of the receiver.
         host: HostId,
     },
-    /// The stream has ended and no receiver is left to serve. At least one has completed.
+    /// The stream has ended and every receiver has completed or was lost. At least one has completed.
     Finished,
     /// No receiver is left and none has completed, or the session was aborted.
     Failed {
@@ -124,10 +125,10 @@ pub enum ReceiverEvent {
     },
     /// The sender serves this receiver by unicast from now on: the driver may leave the multicast group.
     Detached,
-    /// The receiver gets what the sender multicasts again, after [`ReceiverEvent::Detached`].
+    /// The receiver gets the group's multicast packets once more, after [`ReceiverEvent::Detached`].
     Rejoined,
-    /// The parities kept of a block suffice to compute what is missing of it. The driver does so, stores the bytes, and answers
-    /// with [`Receiver::recovered`]. Until then these bytes are not reported missing.
+    /// The stored parities of a block suffice to compute its missing cells. The driver does so, stores the bytes, and
+    /// answers with [`Receiver::recovered`]. Until then these bytes are not reported missing.
     Recover(Recovery),
     /// The session is over for this receiver, without success.
     Failed {
@@ -145,15 +146,15 @@ pub struct Recovery {
     pub block: u64,
     /// The offset at which it ends.
     pub end: u64,
-    /// The length of its cells, of which only the last may be shorter.
+    /// The length of its cells in bytes; only the last cell may be shorter.
     pub payload: u16,
-    /// The cells that are missing, a bit for each.
+    /// The missing cells, as a bit set.
     pub missing: u64,
-    /// The parities that are kept, a bit for each.
+    /// The stored parities, as a bit set.
     pub parities: u32,
 }
 
-/// What the driver has to do with the payload of a data packet.
+/// How the driver must handle the payload of a data packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// The payload is stored as bytes of the stream.
@@ -162,9 +163,9 @@ pub enum Placement {
         session: Session,
         /// The offset of the first stored byte in the stream.
         offset: u64,
-        /// Bytes of the payload to skip before it.
+        /// The number of bytes of the payload to skip before it.
         skip: u16,
-        /// Bytes of the payload to store.
+        /// The number of bytes of the payload to store.
         len: u16,
     },
     /// The payload is a parity, which is kept until the bytes below `end` are readable.
@@ -187,7 +188,7 @@ pub enum ReceiverStatus {
     Invited,
     /// It receives the packets that are sent to the whole group.
     Attached,
-    /// It is served by unicast, because it was too slow, joined late, or resumed.
+    /// It is served by unicast, because it was too slow, joined late, or resumed an earlier transfer.
     Detached,
     /// It has the whole stream, and has confirmed it.
     Completed,
@@ -195,50 +196,50 @@ pub enum ReceiverStatus {
     Lost(Reason),
 }
 
-/// Why a receiver was detached the last time.
+/// Why a receiver was last detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowReason {
     /// No packet came from it.
     Silent,
-    /// Its receive window was full, because its application did not consume.
+    /// Its receive window was full because its application did not consume data.
     Window,
-    /// Its link or host took less than those of the others.
+    /// Its link or host accepted a lower rate than those of the others.
     Rate,
 }
 
-/// What a sender knows of one of its receivers.
+/// The sender's view of one of its receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiverView {
     /// The receiver's host.
     pub host: HostId,
-    /// Its place in the fabric.
+    /// The receiver's place in the fabric.
     pub place: Place,
-    /// The receiver has all bytes below.
+    /// The offset below which the receiver has all bytes.
     pub have: u64,
     /// Its state in the session.
     pub status: ReceiverStatus,
-    /// The rate at which it received lately.
+    /// The rate at which it recently received.
     pub rate: Rate,
-    /// Bytes of repairs that were sent to it by unicast.
+    /// The number of bytes retransmitted to it by unicast.
     pub repairs: u64,
-    /// Why it was detached the last time; `None` if it never was.
+    /// Why it was last detached; `None` if it never was.
     pub slow_reason: Option<SlowReason>,
 }
 
-/// The counters of a sender, and its present state.
+/// The counters and the present state of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderSummary {
-    /// Bytes sent to the group for the first time.
+    /// The number of bytes sent to the group for the first time.
     pub sent: u64,
-    /// Bytes retransmitted to the group.
+    /// The number of bytes retransmitted to the group.
     pub repaired_all: u64,
-    /// Bytes retransmitted by unicast to attached receivers.
+    /// The number of bytes retransmitted by unicast to attached receivers.
     pub repaired_one: u64,
-    /// Bytes of parity, to the group and by unicast to attached receivers.
+    /// The number of bytes of parity sent to the group, and by unicast to attached receivers.
     pub parity: u64,
-    /// Bytes sent by unicast to detached receivers.
+    /// The number of bytes sent by unicast to detached receivers.
     pub catch_up: u64,
-    /// Status reports received.
+    /// The number of status reports received.
     pub statuses: u64,
     /// The rate at which the slowest attached receiver receives the stream.
     pub rate: Rate,
@@ -246,14 +247,15 @@ pub struct SenderSummary {
     pub srtt: Span,
     /// The congestion window, in bytes.
     pub congestion_window: u64,
-    /// Receivers that are attached at present.
+    /// The number of receivers that are attached at present.
     pub attached: u32,
-    /// Receivers that are detached at present.
+    /// The number of receivers that are detached at present.
     pub detached: u32,
 }
 
 impl SenderSummary {
-    /// Bytes that left beyond those of the first transmission: retransmissions, parity, and what detached receivers caught up with.
+    /// Returns the number of bytes sent beyond the first transmission: retransmissions, parity, and what detached
+    /// receivers caught up with.
     #[must_use]
     pub const fn repaired_bytes(&self) -> u64 {
         self.repaired_all + self.repaired_one + self.parity + self.catch_up

@@ -1,8 +1,8 @@
 //! Aggregation of status reports: what an agent forwards for its rack.
 //!
-//! It is ours. NORM suppresses feedback by timers instead (RFC 5740, section 5.3), which needs no agents. A summary never
-//! claims that a receiver has a byte which that receiver did not report: `have` and `limit` are minima, gaps are united. It
-//! may claim less than is known; later reports add the rest.
+//! NORM suppresses feedback by timers instead (RFC 5740, section 5.3), which needs no agents; merging reports at agents
+//! is our choice. A summary never claims that a receiver has a byte that the receiver did not report: `have` and
+//! `limit` are minima, and gaps are united. It may claim less than is known; later reports add the rest.
 
 use rackweave_wire::orca::{GAPS, Gap, Status};
 
@@ -11,7 +11,8 @@ const MAX_GAPS: usize = 8 * GAPS;
 
 /// Merges two reports of one rack. If the racks differ, the first is returned.
 ///
-/// Commutative, and idempotent as long as no gap has to be left out. The result has the lowest [`GAPS`] gaps at most.
+/// The operation is commutative, and idempotent as long as no gap has to be left out. The result has at most the lowest
+/// [`GAPS`] gaps.
 #[must_use]
 pub fn merge(a: &Status, b: &Status) -> Status {
     let mut summary = Summary::default();
@@ -29,7 +30,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Adds a report. False if it is of another rack than the first one, and ignored.
+    /// Adds a report. Returns false, and ignores the report, if it is from another rack than the first one.
     pub fn add(&mut self, other: &Status) -> bool {
         if other.who == 0 {
             return false;
@@ -38,7 +39,7 @@ impl Summary {
             None => self.status = Some(Status { gaps: [Gap::default(); GAPS], ..*other }),
             Some(status) if status.rack != other.rack => return false,
             Some(status) => {
-                // Ties go to the lower port and to the shorter time, so that the order does not matter.
+                // Ties go to the lower port and to the shorter time, so that the order of reports does not matter.
                 if (other.have, other.slowest) < (status.have, status.slowest) {
                     (status.have, status.slowest) = (other.have, other.slowest);
                 }
@@ -57,7 +58,7 @@ impl Summary {
         true
     }
 
-    /// Whether nothing has been added since the last [`Summary::clear`].
+    /// Returns whether nothing has been added since the last [`Summary::clear`].
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.status.is_none()
@@ -69,7 +70,7 @@ impl Summary {
         self.gaps.clear();
     }
 
-    /// The packets that carry the summary: one for each [`GAPS`] gaps, at least one and at most eight.
+    /// Returns the packets that carry the summary: one for every [`GAPS`] gaps, at least one and at most eight.
     pub fn statuses(&self) -> impl Iterator<Item = Status> + '_ {
         let packets = self.gaps.len().div_ceil(GAPS).max(1);
         self.status.into_iter().flat_map(move |status| {
@@ -83,13 +84,13 @@ impl Summary {
         })
     }
 
-    /// The first packet of [`Summary::statuses`]: the lowest gaps.
+    /// Returns the first packet of [`Summary::statuses`], which has the lowest gaps.
     #[must_use]
     pub fn first(&self) -> Option<Status> {
         self.statuses().next()
     }
 
-    /// Adds a gap. Gaps are split where they overlap, so that each piece names exactly the receivers that lack it.
+    /// Adds a gap. Gaps are split where they overlap, so that each piece lists exactly the receivers that lack it.
     fn add_gap(&mut self, gap: Gap) {
         if gap.len == 0 || gap.who == 0 {
             return;
@@ -135,7 +136,7 @@ impl Summary {
         self.gaps.insert(at, Gap { offset: from, len: (to - from) as u32, who });
     }
 
-    /// Joins neighbouring gaps of the same receivers, and drops the highest ones beyond the bound.
+    /// Joins adjacent gaps of the same receivers, and drops the highest ones beyond the bound.
     fn join(&mut self) {
         self.gaps.dedup_by(|next, held| {
             let joins = held.who == next.who
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A receiver that has `have` and some later bytes of a stream of 200.
+    /// A receiver that has `have` and some later bytes of a stream of 200 bytes.
     fn status() -> impl Strategy<Value = (Status, Vec<bool>)> {
         let cells = prop::collection::vec(prop::bool::weighted(0.7), 200);
         (0_u8..64, cells, 0_u32..9, 0_u64..50).prop_map(|(port, here, held_us, room)| {
@@ -213,12 +214,12 @@ mod tests {
             if whole.gaps.len() <= GAPS {
                 prop_assert_eq!(twice, once);
             }
-            // Where gaps had to be left out, the others may grow; nothing else changes.
+            // Where gaps had to be left out, the others may grow. Nothing else changes.
             prop_assert_eq!(Status { gaps: once.gaps, ..twice }, once);
             prop_assert_eq!(twice.gaps[0].offset, once.gaps[0].offset);
         }
 
-        /// No receiver is claimed to have bytes or room that it has not, or to lack bytes that it has.
+        /// A summary never claims that a receiver has bytes or room that it lacks, or lacks bytes that it has.
         #[test]
         fn claims_nothing_that_was_not_reported(reports in prop::collection::vec(status(), 1..12)) {
             let mut summary = Summary::default();
@@ -232,7 +233,7 @@ mod tests {
                     let port = u64::from(report.slowest);
                     prop_assert!(summed.who >> port & 1 == 1);
                     prop_assert!(summed.have <= report.have && summed.limit <= report.limit);
-                    // Two reports of one port may differ; only what all of them have must not be called missing.
+                    // Two reports of one port may differ. Only bytes that all of them have must not be called missing.
                     let all_have = |at: usize| {
                         reports.iter().filter(|(r, _)| r.slowest == report.slowest).all(|(_, h)| h[at])
                     };
@@ -244,7 +245,7 @@ mod tests {
             }
             let all: Vec<Gap> = packets.iter().flat_map(|p| p.gaps).filter(|gap| gap.len > 0).collect();
             prop_assert!(all.windows(2).all(|pair| end(&pair[0]) <= pair[1].offset));
-            // The lowest gap of all is included, since the window waits for it.
+            // The lowest gap of all is always included, since the window waits for it.
             let lowest = reports.iter().flat_map(|(r, _)| r.gaps).filter(|g| g.len > 0).map(|g| g.offset).min();
             prop_assert_eq!(all.first().map(|gap| gap.offset), lowest);
         }

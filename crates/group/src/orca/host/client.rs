@@ -1,8 +1,9 @@
 //! The sender's side of the control plane: its session and its members at the controller.
 //!
-//! The packets are ours: the evaluation inserts labels into agents by an API (section IV.B) and says nothing of how senders ask
-//! for them. Changes of members are numbered and sent in order, several at a time. The controller answers with the number of
-//! the last change that all live agents know of. Members that the labels do not include yet get copies of their own.
+//! The evaluation inserts labels into agents by an API (section IV.B) and does not specify how senders ask for them, so
+//! these packets are our choice. Changes of members are numbered and sent in order, several at a time. The controller
+//! answers with the number of the last change that all live agents have confirmed. Members that the labels do not
+//! include yet get unicast copies.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,16 +12,16 @@ use rackweave_wire::orca::{Body, Label, Reason};
 
 use crate::orca::label::Layout;
 
-/// Changes in flight at a time.
+/// The number of changes in flight at a time.
 const WINDOW: u32 = 32;
-/// The first repetition; the interval doubles up to the maximum.
+/// The interval before the first repetition; it doubles up to the maximum.
 const RETRY: Span = Span::from_ms(5);
 const RETRY_MAX: Span = Span::from_ms(200);
-/// The first wait before a denied member is asked for again, which doubles each time.
+/// The interval before a denied member is requested again; it doubles each time.
 const DENIED_RETRY: Span = Span::from_ms(20);
-/// The interval of renewals: many fit into the time after which the controller forgets a session.
+/// The interval between renewals. Many fit into the time after which the controller forgets a session.
 const RENEW_INTERVAL: Span = Span::from_secs(2);
-/// How often `Destroy` is sent at most.
+/// The largest number of `Destroy` packets.
 const MAX_DESTROYS: u8 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +39,11 @@ struct Change {
     joins: bool,
 }
 
-/// The state of a session at the controller, as its sender knows it.
+/// The state of a session at the controller, as far as its sender knows it.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     stage: Stage,
-    /// Numbers of the last change that was made, of the last one sent, and of the last one that is in effect.
+    /// The numbers of the last change that was made, of the last one sent, and of the last one that is in effect.
     last_made: u32,
     last_sent: u32,
     last_acked: u32,
@@ -52,7 +53,7 @@ pub(super) struct Client {
     wanted: BTreeSet<HostId>,
     covered: BTreeSet<HostId>,
     denied: BTreeMap<HostId, (Time, u8)>,
-    /// Racks without a live agent.
+    /// The racks without a live agent.
     unserved: BTreeSet<u16>,
     renew_at: Time,
     pilot: Label,
@@ -79,7 +80,7 @@ impl Client {
         }
     }
 
-    /// Data for the group is to reach this host from now on, or need not any more.
+    /// Requests that data for the group reaches this host from now on, or that it need not any more.
     pub(super) fn set_member(&mut self, now: Time, host: HostId, wants: bool) {
         let changed = if wants { self.wanted.insert(host) } else { self.wanted.remove(&host) };
         if changed {
@@ -96,7 +97,7 @@ impl Client {
         self.queue.push_back(Change { number: self.last_made, host, joins });
     }
 
-    /// A rack has lost its last agent, or has one again; whether that is new.
+    /// Records that a rack has lost its last agent, or has one again. Returns whether that is new.
     pub(super) fn set_rack_served(
         &mut self,
         now: Time,
@@ -107,7 +108,7 @@ impl Client {
         if !agent {
             return self.unserved.insert(rack);
         }
-        // Members that were denied because the rack had no agent are asked for again at once.
+        // Members that were denied because the rack had no agent are requested again at once.
         for (host, (at, times)) in &mut self.denied {
             if layout.place(*host).rack == rack && *at < Time::MAX {
                 (*at, *times) = (now, 0);
@@ -116,22 +117,22 @@ impl Client {
         self.unserved.remove(&rack)
     }
 
-    /// Whether a rack has no agent that could label data for it.
+    /// Returns whether a rack has no agent that could label data for it.
     pub(super) fn is_unserved(&self, rack: u16) -> bool {
         self.unserved.contains(&rack)
     }
 
-    /// Hosts that the labels include. They are reached if their racks have agents.
+    /// Returns the hosts that the labels include. They are reached if their racks have agents.
     pub(super) const fn covered(&self) -> &BTreeSet<HostId> {
         &self.covered
     }
 
-    /// The pilot label, 0 without other racks, and the ports of members in the sender's own rack.
+    /// Returns the pilot label, which is 0 without other racks, and the ports of members in the sender's own rack.
     pub(super) const fn labels(&self) -> (Label, u64) {
         (self.pilot, self.ports)
     }
 
-    /// The session is over.
+    /// Ends the session.
     pub(super) fn close(&mut self, now: Time) {
         if !matches!(self.stage, Stage::Closing | Stage::Closed) {
             (self.stage, self.retry_at, self.attempts) = (Stage::Closing, now, 0);
@@ -142,7 +143,7 @@ impl Client {
         self.stage == Stage::Closed
     }
 
-    /// Handles a packet of the controller. Returns whether the labels or the covered hosts may have changed.
+    /// Handles a packet from the controller. Returns whether the labels or the covered hosts may have changed.
     pub(super) fn handle(&mut self, now: Time, body: &Body) -> bool {
         match *body {
             Body::Labels { pilot, ports, change } => self.labelled(now, pilot, ports, change),
@@ -162,13 +163,13 @@ impl Client {
                 if change.wrapping_sub(self.last_acked)
                     > self.last_made.wrapping_sub(self.last_acked) =>
             {
-                return false; // Late, or of changes that we have not made.
+                return false; // It is late, or about changes that were not made.
             }
             Stage::Ready => {}
             Stage::Closing | Stage::Closed => return false,
         }
         if change != self.last_acked {
-            // What is still under way is not repeated at once.
+            // Changes that are still in flight are not repeated at once.
             (self.retry_at, self.attempts) = (now.saturating_add(RETRY), 0);
         }
         while self.queue.front().is_some_and(|first| change.wrapping_sub(first.number) < 1 << 31) {
@@ -196,7 +197,7 @@ impl Client {
             }
             (Stage::Closed, _) => false,
             (_, Reason::Unknown) if self.stage == Stage::Ready => {
-                // The controller has restarted: the session is created again, with all members.
+                // The controller has restarted: the session is created again with all members.
                 (self.stage, self.retry_at, self.attempts) = (Stage::Creating, now, 0);
                 self.covered.clear();
                 self.unserved.clear();
@@ -217,7 +218,7 @@ impl Client {
                 let Some(at) = self.queue.iter().position(|c| c.number == change && c.joins) else {
                     return false;
                 };
-                // The number is used up by a change that is never denied: removing a host that is not a member.
+                // The number must be used up by a change that is never denied: removing a host that is not a member.
                 self.queue[at].joins = false;
                 let host = self.queue[at].host;
                 self.last_sent = self.last_acked;
@@ -230,7 +231,7 @@ impl Client {
         }
     }
 
-    /// Renumbers the changes that the controller does not know, from the number after this one on.
+    /// Renumbers the changes that the controller does not know, starting after this number.
     fn number_from(&mut self, number: u32) {
         (self.last_made, self.last_sent, self.last_acked) = (number, number, number);
         for change in &mut self.queue {
@@ -251,7 +252,7 @@ impl Client {
         }
     }
 
-    /// The next control packet for the controller.
+    /// Returns the next control packet for the controller.
     pub(super) fn poll(&mut self, now: Time) -> Option<Body> {
         match self.stage {
             Stage::Closed => None,
@@ -276,7 +277,7 @@ impl Client {
 
     fn poll_changes(&mut self, now: Time) -> Option<Body> {
         while let Some((&host, _)) = self.denied.iter().find(|(_, (at, _))| *at <= now) {
-            // The entry stays for the length of the next wait, and is not due until the member is denied again.
+            // The entry stays for the length of the next interval, and is not due until the member is denied again.
             if let Some((at, _)) = self.denied.get_mut(&host) {
                 *at = Time::MAX;
             }

@@ -6,16 +6,17 @@
 //!   Handled, Event <── Receiving: flow::Receiver <── data ── data with pilot labels ──> Agent ──> outbox ──> ports
 //! ```
 //!
-//! A host with two ports sends data for the group by both and takes answers from either (evaluation, section IV.C: the Replicate
-//! and Merger modules of the sender). Where the racks behind the ports are joined ([`Host::with_places`]), each port's pilot
-//! label names only the racks next to it. That is ours: in the evaluation's testbed the racks are not joined.
+//! A host with two ports sends data for the group through both and takes answers from either (evaluation, section IV.C:
+//! the Replicate and Merger modules of the sender). Where the racks behind the ports are connected
+//! ([`Host::with_places`]), each port's pilot label names only the racks next to it. This is our extension: in the
+//! evaluation's testbed the racks are not connected.
 //!
 //! # What the driver does
-//! It drives a [`Node`] and holds the bytes. [`Handled::store`] says which bytes of a packet to keep, and
-//! [`ReceiverEvent::Recover`] which are to be computed from parities. The packets that an agent forwards ([`Handled::relays`])
-//! are polled in the order in which they were announced, as [`Data`] of a session that the host does not send. The driver keeps
-//! their payload, with its check, until then. The outbox is bounded: a driver that stops reading while [`Host::relay_room`] is 0
-//! loses nothing.
+//! It drives a [`Node`] and holds the bytes. [`Handled::store`] says which bytes of a packet to store, and
+//! [`ReceiverEvent::Recover`] which bytes to compute from parities. The packets that an agent forwards
+//! ([`Handled::relays`]) are polled in the order in which they were announced, as [`Data`] of a session that the host
+//! does not send. The driver keeps their payload, with its checksum, until then. The outbox is bounded: a driver that
+//! stops reading while [`Host::relay_room`] is 0 loses nothing.
 
 mod client;
 mod sending;
@@ -41,23 +42,25 @@ use super::label::Layout;
 use sending::Sending;
 pub(super) use work::packet;
 
-/// Packets that an agent holds to forward them.
+/// The number of packets that an agent can hold to forward them.
 pub const OUTBOX: usize = 1024;
-/// Control packets that wait for a link. Further ones are dropped, which is safe since all are repeated.
+/// The number of control packets that can wait for a link. Further ones are dropped, which is safe because all are
+/// repeated.
 const MAX_CONTROLS: usize = 8192;
-/// Invitations that wait for the application's answer.
+/// The number of invitations that can wait for the application's answer.
 const MAX_INVITATIONS: usize = 1024;
-/// Sessions whose end is remembered, so that late invitations are not taken for new ones.
+/// The number of ended sessions that are remembered, so that late invitations are not taken for new ones.
 const MAX_ENDED: usize = 256;
-/// Pieces sent to one host in a row when each needs several copies, so that UDP GSO can combine them.
+/// The number of pieces sent to one host in a row when each needs several copies, so that UDP GSO can combine them.
 const BURST: usize = 16;
-/// The sender stops while a port has this many data packets waiting.
+/// The sender pauses while a port has this many data packets waiting.
 const MAX_PORT_LAG: usize = 64;
-/// Without labelled data for this long, reports go to the sender itself, since the agent may not know the sender.
+/// The time without labelled data after which reports go to the sender directly, since the agent may not know the
+/// sender.
 const AGENT_TIMEOUT: Span = Span::from_ms(10);
 /// The priority of control packets, which overtake data where switches have priorities.
 const CONTROL_PRIORITY: u8 = 7;
-/// Up to this number of receivers reports go to the sender directly, since agents save too little.
+/// Up to this number of receivers, reports go to the sender directly, because agents would save too little.
 const DIRECT_RECEIVERS: usize = 16;
 
 /// Whether the rack's switch forwards by labels.
@@ -73,21 +76,21 @@ pub enum Tor {
 /// How data for the group reaches all receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// By labels, agents and label switches.
+    /// Labels, agents and label switches replicate the data.
     Labels,
-    /// From host to host in a tree of relays, without label switches.
+    /// Hosts relay the data in a tree, without label switches.
     Relay,
-    /// By IP multicast.
+    /// IP multicast replicates the data.
     Multicast,
-    /// By a copy to each receiver.
+    /// The sender sends a copy to each receiver.
     Unicast,
 }
 
 impl Spread {
-    /// All of them.
+    /// All variants, in the order of their declaration.
     pub const ALL: [Self; 4] = [Self::Labels, Self::Relay, Self::Multicast, Self::Unicast];
 
-    /// Its name in scenarios, options, requests and results.
+    /// Returns the name used in scenarios, options, requests and results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -98,7 +101,7 @@ impl Spread {
         }
     }
 
-    /// The one with this name.
+    /// Returns the variant with this name, or `None` if there is none.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|spread| spread.name() == name)
@@ -108,47 +111,48 @@ impl Spread {
 /// Settings of a host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// The host's number.
+    /// The number of this host.
     pub me: HostId,
     /// The places of all hosts, which must be the same everywhere.
     pub layout: Arc<Layout>,
     /// The number of its ports: 1, or 2 that lead to different switches.
     pub ports: u8,
-    /// The controller's host, if there is one. Labels need it.
+    /// The controller's host; `None` without a controller. Labels need one.
     pub controller: Option<HostId>,
     /// Whether the rack's switch forwards by labels.
     pub tor: Tor,
-    /// The interval of the host's pings, if it is an agent.
+    /// The interval of the host's pings if it is an agent; `None` if it is not.
     pub heartbeat: Option<Span>,
     /// The settings of sessions that it receives.
     pub flow: FlowConfig,
-    /// Upper bound of the sessions that it receives, of those that it sends, and of those that its agent has labels of.
+    /// The largest number of sessions that it receives, of those that it sends, and of those whose labels its agent
+    /// holds.
     pub max_sessions: u32,
     /// The interval at which an agent forwards its rack's reports.
     pub status_interval: Span,
 }
 
-/// What the driver has to do with a received packet's payload.
+/// How the driver must handle a received packet's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handled {
-    /// Where to store it, if it is to be stored.
+    /// Where to store the payload; `None` if it is not stored.
     pub store: Option<Placement>,
-    /// How many packets with this payload the agent will forward.
+    /// The number of packets with this payload that the agent will forward.
     pub relays: u16,
 }
 
-/// What a host tells its application.
+/// An event for a host's application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Another host asks this one to join a session: answer with [`Host::join`] or [`Host::refuse`].
+    /// Another host invites this one to a session. The application answers with [`Host::join`] or [`Host::refuse`].
     Invited {
-        /// The session.
+        /// The number of the session.
         session: Session,
-        /// Its sender.
+        /// The host that sends the session.
         from: HostId,
-        /// The identity of its content, which is the same again after a restart of the sender.
+        /// The identity of its content, which is unchanged after a restart of the sender.
         stream: u128,
-        /// Payload bytes of its full data packets.
+        /// The payload of its full data packets, in bytes.
         payload: u16,
     },
     /// An event of a session that this host sends.
@@ -158,7 +162,7 @@ pub enum Event {
     Receiver(Session, ReceiverEvent),
 }
 
-/// Why a session can't be opened.
+/// Why a session cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The host sends or receives a session with this number already.
@@ -167,7 +171,7 @@ pub enum OpenError {
     /// The host sends as many sessions as its settings allow.
     #[error("this host sends {0} sessions already, as many as it may")]
     TooMany(u32),
-    /// The session is to use labels, which need a controller and label switches.
+    /// The session would use labels, which need a controller and label switches.
     #[error(
         "sending by labels needs a controller and label switches; without them, send by relays"
     )]
@@ -180,13 +184,13 @@ pub enum OpenError {
 /// The counters of a host, beside those of its sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostCounters {
-    /// Packets that the agent has forwarded.
+    /// The number of packets that the agent has forwarded.
     pub relayed: u64,
-    /// Packets that the agent dropped because the outbox was full.
+    /// The number of packets that the agent dropped because the outbox was full.
     pub relays_dropped: u64,
-    /// Control packets that were dropped because too many waited.
+    /// The number of control packets that were dropped because too many waited.
     pub controls_dropped: u64,
-    /// Data of sessions that this host does not receive, and unexpected control packets.
+    /// The number of data packets of sessions that this host does not receive, and of unexpected control packets.
     pub ignored: u64,
 }
 
@@ -194,7 +198,7 @@ pub struct HostCounters {
 #[derive(Debug)]
 struct Receiving {
     flow: flow::Receiver,
-    /// When labelled data last arrived. Agents know the sender of such a session.
+    /// The time at which labelled data last arrived; the rack's agent knows the sender of such a session.
     data_at: Time,
 }
 
@@ -207,7 +211,7 @@ struct Invitation {
     via_agent: bool,
 }
 
-/// A session in the queue of those that may have something to send.
+/// The key of a session in the queue of those that may have something to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Send(Session),
@@ -231,7 +235,7 @@ pub struct Host {
     sending: BTreeMap<Session, Sending>,
     receiving: BTreeMap<Session, Receiving>,
     invitations: BTreeMap<Session, Invitation>,
-    /// Sessions that were received to their end.
+    /// Sessions that were received to their end, so that late invitations are not taken for new ones.
     ended: VecDeque<Session>,
     /// Sessions that may have something to send, served round robin.
     ready: VecDeque<Key>,
@@ -240,20 +244,20 @@ pub struct Host {
     armed: BTreeMap<Key, Time>,
     links: Vec<Link>,
     outbox: VecDeque<(u8, Packet<Header>)>,
-    /// The host that each port is in the layout, if racks are to be divided among the ports.
+    /// For each port, the host of the layout at whose place it is, if racks are divided among the ports.
     places: Vec<HostId>,
-    /// The pilot label that was divided last, and the label for each port.
+    /// The last pilot label that was divided, and the resulting label for each port.
     split: Option<(Session, Label, Vec<Label>)>,
-    /// The port at which each host's last control packet arrived, if there are several ports.
+    /// For hosts with several ports, the port at which each peer's last control packet arrived.
     last_port: BTreeMap<HostId, u8>,
     events: VecDeque<Event>,
-    /// The epoch of the last [`Body::Served`] for each rack.
+    /// The epoch of the last [`Body::Served`] of each rack.
     served: BTreeMap<u16, u32>,
     counters: HostCounters,
 }
 
 impl Host {
-    /// A host without sessions.
+    /// Returns a host without sessions.
     #[must_use]
     pub fn new(config: HostConfig) -> Self {
         let place = config.layout.place(config.me);
@@ -285,9 +289,9 @@ impl Host {
         }
     }
 
-    /// For several ports that lead to joined racks: `places` names each port as a host of the layout. At each port pilot labels
-    /// then name only the racks to which no other port is nearer, so that none gets two copies. Without it, data for the group
-    /// leaves by all ports alike.
+    /// For several ports that lead to connected racks: `places` gives for each port a host of the layout with the same
+    /// place. Pilot labels then name at each port only the racks to which no other port is nearer, so that no rack gets
+    /// two copies. Without it, data for the group leaves through all ports unchanged.
     #[must_use]
     pub fn with_places(mut self, places: Vec<HostId>) -> Self {
         if places.len() == self.links.len() {
@@ -296,25 +300,26 @@ impl Host {
         self
     }
 
-    /// The host's settings.
+    /// Returns the host's settings.
     #[must_use]
     pub const fn config(&self) -> &HostConfig {
         &self.config
     }
 
-    /// The agent of this host.
+    /// Returns the agent of this host.
     #[must_use]
     pub const fn agent(&self) -> &Agent {
         &self.agent
     }
 
-    /// The host's counters.
+    /// Returns the host's counters.
     #[must_use]
     pub const fn counters(&self) -> HostCounters {
         self.counters
     }
 
-    /// How many more packets the agent can hold to forward them. At 0 it drops those that a driver goes on to read.
+    /// Returns how many more packets the agent can hold to forward them. At 0 it drops the packets that the driver goes
+    /// on to read.
     #[must_use]
     pub fn relay_room(&self) -> usize {
         OUTBOX.saturating_sub(self.outbox.len())
@@ -322,7 +327,7 @@ impl Host {
 
     // --- as a sender
 
-    /// Opens a session and invites its receivers. `stream` identifies the content, and is the same again after a restart.
+    /// Opens a session and invites its receivers. `stream` identifies the content, and is unchanged after a restart.
     ///
     /// # Errors
     /// [`OpenError`] if the session cannot be opened.
@@ -348,8 +353,8 @@ impl Host {
         if flow.payload == 0 || flow.payload > 65_000 {
             return Err(OpenError::Payload(flow.payload));
         }
-        // An agent learns the sender of a session from labelled data. Data that does not pass an agent, as in the sender's own
-        // rack where pilot labels do not lead back to it, teaches it nothing.
+        // An agent learns the sender of a session from labelled data. It learns nothing from data that does not pass
+        // it, as in the sender's own rack where pilot labels do not lead back to it.
         let layout = &self.config.layout;
         let elsewhere = |host: &HostId| layout.place(*host).rack != self.place.rack;
         let via_agent = spread == Spread::Labels
@@ -366,12 +371,12 @@ impl Host {
         Ok(())
     }
 
-    /// The application has written all bytes below `upto`.
+    /// Records that the application has written all bytes below `upto`.
     pub fn offer(&mut self, now: Time, session: Session, upto: u64) {
         self.with_sending(now, session, |sending, _| sending.offer(now, upto));
     }
 
-    /// The stream ends with the bytes that have been offered.
+    /// Ends the stream after the bytes that have been offered.
     pub fn finish(&mut self, now: Time, session: Session) {
         self.with_sending(now, session, |sending, _| sending.flow.finish(now));
     }
@@ -395,24 +400,24 @@ impl Host {
         });
     }
 
-    /// No receiver needs the session's bytes below this offset. `u64::MAX` for an unknown session.
+    /// Returns the offset below which no receiver needs the session's bytes; `u64::MAX` for an unknown session.
     #[must_use]
     pub fn released(&self, session: Session) -> u64 {
         self.sending.get(&session).map_or(u64::MAX, |sending| sending.flow.released())
     }
 
-    /// The receivers of a session that this host sends.
+    /// Iterates over the receivers of a session that this host sends.
     pub fn receivers(&self, session: Session) -> impl Iterator<Item = ReceiverView> + '_ {
         self.sending.get(&session).into_iter().flat_map(|sending| sending.flow.receivers())
     }
 
-    /// The counters of a session that this host sends.
+    /// Returns the counters of a session that this host sends.
     #[must_use]
     pub fn summary(&self, session: Session) -> Option<SenderSummary> {
         self.sending.get(&session).map(|sending| sending.flow.summary())
     }
 
-    /// How many copies of each packet the sender's link carries at present.
+    /// Returns how many copies of each packet the sender's link carries at present.
     #[must_use]
     pub fn copies(&mut self, now: Time, session: Session) -> usize {
         let Self { sending, config, .. } = self;
@@ -444,7 +449,7 @@ impl Host {
         self.receive(now, session, stream, from, at, room, me, config);
     }
 
-    /// Joins a session without an invitation: late, or again.
+    /// Joins a session without an invitation: after its start, or after leaving it.
     pub fn join_late(
         &mut self,
         now: Time,
@@ -494,22 +499,22 @@ impl Host {
         }
     }
 
-    /// The application has consumed all bytes below `upto`.
+    /// Records that the application has consumed all bytes below `upto`.
     pub fn consume(&mut self, now: Time, session: Session, upto: u64) {
         self.with_receiving(now, session, |flow| flow.consume(now, upto));
     }
 
-    /// [`ReceiverEvent::Recover`] has been handled: the missing bytes are `stored`, or could not be computed.
+    /// Answers [`ReceiverEvent::Recover`]: the missing bytes are `stored`, or could not be computed.
     pub fn recovered(&mut self, now: Time, session: Session, block: u64, stored: bool) {
         self.with_receiving(now, session, |flow| flow.recovered(now, block, stored));
     }
 
-    /// The application has the whole stream and has verified it.
+    /// Records that the application has verified the whole stream.
     pub fn complete(&mut self, now: Time, session: Session) {
         self.with_receiving(now, session, |flow| flow.complete(now));
     }
 
-    /// The application leaves the session.
+    /// Leaves a session for this reason.
     pub fn leave(&mut self, now: Time, session: Session, reason: Reason) {
         self.with_receiving(now, session, |flow| flow.leave(now, reason));
     }
@@ -526,20 +531,20 @@ impl Host {
         }
     }
 
-    /// The number of sessions that this host sends or receives.
+    /// Returns the number of sessions that this host sends or receives.
     #[must_use]
     pub fn open_sessions(&self) -> usize {
         let sending = self.sending.values().filter(|sending| sending.over_at.is_none());
         sending.count() + self.receiving.len()
     }
 
-    /// Whether no session is open and nothing waits to be relayed.
+    /// Returns whether no session is open and no packet waits to be relayed.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.open_sessions() == 0 && self.outbox.is_empty()
     }
 
-    /// This host after a restart: the same settings, and no session.
+    /// Returns this host as it is after a restart: the same settings and no session.
     #[must_use]
     pub fn restarted(&self) -> Self {
         Self::new(self.config.clone()).with_places(self.places.clone())

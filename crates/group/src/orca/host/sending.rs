@@ -11,16 +11,17 @@ use super::tree::Tree;
 use crate::orca::flow;
 use crate::orca::label::Layout;
 
-/// How long the start of a stream waits for labels.
+/// The longest time for which the start of a stream waits for labels.
 const LABEL_WAIT: Span = Span::from_ms(10);
 
-/// A sender that was its rack's active agent no longer counts as such after this many packets of which none came back.
+/// A sender that was its rack's active agent no longer counts as such after this many packets without one that came
+/// back.
 const ACTIVE_TIMEOUT_PACKETS: u32 = 1 << 14;
 
 /// The destination of one copy of data for the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Copy {
-    /// A host, or `None` for the group.
+    /// The host to send to, or `None` for the group.
     pub(super) to: Option<HostId>,
     pub(super) labelled: Labelled,
     pub(super) label: Label,
@@ -37,17 +38,18 @@ pub(super) struct Sending {
     /// The copies of each piece, recomputed when `dirty`.
     copies: Vec<Copy>,
     dirty: bool,
-    /// This host is the active agent of its rack, so that data for the rack comes back to the host that sent it.
+    /// Whether this host is the active agent of its rack, so that data for the rack comes back to it.
     is_active: bool,
-    /// Packets sent with a pilot label since one came back.
+    /// The number of packets with a pilot label that were sent since one came back.
     pilots_sent: u32,
-    /// Since when data has been in flight without interruption.
+    /// The time since which data has been in flight without interruption.
     busy_since: Option<Time>,
     offered: u64,
-    /// The start of the stream waits for labels until then at most, so that it does not begin with a copy for each receiver.
+    /// The time until which the start of the stream waits for labels, so that it does not begin with a copy for each
+    /// receiver.
     paused_until: Option<Time>,
     is_paused: bool,
-    /// The session is over, and kept to answer late packets until then.
+    /// The session is over; it is kept until this time to answer late packets.
     pub(super) over_at: Option<Time>,
 }
 
@@ -82,7 +84,7 @@ impl Sending {
         self.flow.offer(now, upto);
     }
 
-    /// Data for the group is to reach this host from now on, or need not any more.
+    /// Adds a host that data for the group must reach, or removes it.
     pub(super) fn attach(&mut self, now: Time, host: HostId, layout: &Layout, attached: bool) {
         let changed =
             if attached { self.attached.insert(host) } else { self.attached.remove(&host) };
@@ -115,15 +117,15 @@ impl Sending {
         }
     }
 
-    /// The sender's own data has come back to it as the active agent of its rack. From now on it labels the copy for its rack
-    /// by its own table, so that the driver need not forward what it sends. That is ours: an agent of the paper would send the
-    /// packet to its switch once more.
+    /// Handles that the sender's own data has come back to it as its rack's active agent. From then on it labels the
+    /// copy for its rack by its own table, so that the driver need not forward what it sends. This is our optimization:
+    /// an agent of the paper would send the packet to its switch once more.
     pub(super) fn on_own_data(&mut self) {
         self.dirty |= !self.is_active;
         (self.is_active, self.pilots_sent) = (true, 0);
     }
 
-    /// Packets are sent with a pilot label.
+    /// Counts packets sent with a pilot label.
     pub(super) fn on_pilot_sent(&mut self, packets: u32) {
         self.pilots_sent = self.pilots_sent.saturating_add(packets);
         if self.is_active && self.pilots_sent >= ACTIVE_TIMEOUT_PACKETS {
@@ -131,7 +133,7 @@ impl Sending {
         }
     }
 
-    /// A rack has lost its last agent, or has one again.
+    /// Records that a rack has lost its last agent, or has one again.
     pub(super) fn set_rack_served(&mut self, now: Time, rack: u16, agent: bool, layout: &Layout) {
         if let Some(client) = &mut self.client {
             self.dirty |= client.set_rack_served(now, rack, agent, layout);
@@ -145,20 +147,20 @@ impl Sending {
         }
     }
 
-    /// The session is over: leaves the control plane.
+    /// Ends the session and leaves the control plane.
     pub(super) fn close(&mut self, now: Time) {
         if let Some(client) = &mut self.client {
             client.close(now);
         }
         for host in std::mem::take(&mut self.attached) {
-            // Relays need no new labels, since no more data comes that they could forward.
+            // Relays need no new labels, because no further data arrives for them to forward.
             self.tree.set(now, host, Default::default(), false);
         }
         self.tree = Tree::default();
         self.dirty = true;
     }
 
-    /// Whether the controller has not yet confirmed that the session is over.
+    /// Returns whether the controller has not yet confirmed the end of the session.
     pub(super) fn is_closing(&self) -> bool {
         self.client.as_ref().is_some_and(|client| !client.is_closed())
     }
@@ -171,7 +173,7 @@ impl Sending {
             self.tree.poll_timeout(),
             check,
             self.paused_until.filter(|_| self.is_paused),
-            // The session is kept until the controller knows that it is over.
+            // The session is kept until the controller has confirmed its end.
             self.over_at.filter(|_| !self.is_closing()),
         ]
         .into_iter()
@@ -179,7 +181,7 @@ impl Sending {
         .min()
     }
 
-    /// The next control packet for the controller (`None`) or for a relay.
+    /// Returns the next control packet, for the controller (`None`) or for a relay.
     pub(super) fn poll_control_plane(&mut self, now: Time) -> Option<(Option<HostId>, Body)> {
         if let Some(body) = self.client.as_mut().and_then(|client| client.poll(now)) {
             return Some((None, body));
@@ -187,7 +189,7 @@ impl Sending {
         self.tree.poll(now).map(|(host, body)| (Some(host), body))
     }
 
-    /// Updates whether data is in flight, since only then relays are expected to send reports.
+    /// Updates whether data is in flight; relays are expected to send reports only then.
     pub(super) fn update_progress(&mut self, now: Time) {
         if self.spread == Spread::Relay {
             let under_way = self.flow.released() < self.offered;
@@ -195,7 +197,7 @@ impl Sending {
         }
     }
 
-    /// The copies of data for the group, from a host with this number of ports.
+    /// Returns the copies of data for the group, from a host with this number of ports.
     pub(super) fn copies(&mut self, now: Time, me: HostId, layout: &Layout, ports: u8) -> &[Copy] {
         if self.dirty || self.is_paused {
             self.update_pause(now, layout);
@@ -209,7 +211,7 @@ impl Sending {
         &self.copies
     }
 
-    /// At its start the stream waits, up to [`LABEL_WAIT`], until at most one receiver needs a copy of its own.
+    /// Lets the start of the stream wait, up to [`LABEL_WAIT`], until at most one receiver needs a separate copy.
     fn update_pause(&mut self, now: Time, layout: &Layout) {
         let (Some(client), Some(until)) = (&self.client, self.paused_until) else { return };
         let is_reached = |host: &HostId| {
@@ -242,9 +244,9 @@ impl Sending {
                 let (covered, own_rack) = (client.covered(), layout.place(me).rack);
                 let in_own_rack =
                     |host: &HostId| ports == 1 && layout.place(*host).rack == own_rack;
-                // Where the pilot label cannot lead back to the sender's rack, leads nowhere, or leads back to this host, the
-                // rack gets a copy labelled by the sender's own table, which needs no agent (the "application flow" of the
-                // evaluation, section IV.B).
+                // Where the pilot label cannot lead back to the sender's rack, is empty, or leads back to this host,
+                // the rack gets a copy labelled by the sender's own table, which needs no agent (the "application flow"
+                // of the evaluation, section IV.B).
                 let any_in_own_rack =
                     self.attached.iter().any(|it| covered.contains(it) && in_own_rack(it));
                 let label_own_rack = any_in_own_rack

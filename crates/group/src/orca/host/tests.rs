@@ -7,7 +7,7 @@ use crate::orca::label::tests::{leaf_spine, single};
 
 const LENGTH: u64 = 3_000_000;
 
-/// One sender, all others receive; how long it took, and what the sender's link carried.
+/// Sends from one host to all others. Returns the time that it takes and the bytes that the sender's link carries.
 fn transfer(spread: Spread, faults: &[Fault]) -> (Span, u64) {
     let mut net = Network::new(single(6), 1, faults);
     net.open(0, 9, &[1, 2, 3, 4, 5], spread, FlowConfig::default(), LENGTH);
@@ -66,7 +66,7 @@ fn a_relay_dies_and_the_others_go_on() {
     }
 }
 
-/// Replicate and Merge: what is for everyone leaves by both ports, once each; answers come by either.
+/// Replicate and Merge: data for everyone leaves once by each port; answers arrive at either.
 #[test]
 fn two_ports_carry_the_same() {
     let layout = Arc::new(Layout::flat(4));
@@ -105,11 +105,11 @@ fn two_ports_carry_the_same() {
     assert!(!to(&left, 2) && !to(&right, 1), "each is answered by the port at which it arrived");
 }
 
-/// Two ports in racks that are joined: each port's label names the racks next to it, and together they name all.
+/// Two ports in connected racks: each port's label names the racks next to it, and together they name all.
 #[test]
 fn two_ports_split_the_racks() {
     let layout = Arc::new(Layout::tree(3, 4, 4, 2, 2).expect("labels"));
-    // In rack 0 of the first pod, and in rack 5, of the second.
+    // The ports are in rack 0 of the first pod and in rack 5 of the second.
     let places = [HostId(0), HostId(20)];
     let config = HostConfig { ports: 2, ..config(0, &layout) };
     let mut host = Host::new(config).with_places(places.to_vec());
@@ -144,7 +144,7 @@ fn two_ports_split_the_racks() {
     assert_eq!(both, all, "each rack once");
     assert!(reached[0].iter().all(|rack| *rack < 4 || *rack >= 8), "{reached:?}");
     assert!(reached[1].iter().all(|rack| (4..8).contains(rack)), "{reached:?}");
-    // To racks of one pod only: nothing leaves by the other port.
+    // For racks of one pod only, nothing leaves by the other port.
     let label = layout.pilot(places[0], [5, 6].into_iter(), 9);
     host.send_data(None, Data { label, ..data });
     assert_eq!([0, 1].map(|port| poll_all(&mut host, now, port).len()), [0, 1]);
@@ -154,7 +154,7 @@ fn poll_all(host: &mut Host, now: Time, port: u8) -> Vec<Packet<Header>> {
     std::iter::from_fn(|| host.poll_transmit(now, port)).take(1000).collect()
 }
 
-/// A full outbox drops packets and counts them; the driver sees before how much room is left.
+/// A full outbox drops packets and counts them; the driver sees beforehand how much room is left.
 #[test]
 fn the_outbox_is_bounded() {
     let layout = Arc::new(Layout::flat(4));
@@ -165,7 +165,7 @@ fn the_outbox_is_bounded() {
         let control = Control { from: HostId(0), to: HostId(1), session, body };
         packet(HostId(0), HostId(1), 1, Header::Control(control))
     };
-    // The label names lower ports too, to which nothing is forwarded.
+    // The label also names lower ports, to which nothing is forwarded.
     let sync = Body::Sync { rack: ANY_RACK, ports: 0b1111, version: 1 };
     let _ = host.handle_packet(now, 0, &said(sync));
     let mut announced = 0;

@@ -1,10 +1,10 @@
 //! The tree of relays, for networks without label switches. The sender sends one copy to each rack, whose receivers forward it.
 //!
-//! It is ours, since Orca needs label switches. A rack's receivers in the order of their ports form a tree with [`FANOUT`]
-//! children each. A relay's label is the ports of its children, and it gets it by `Sync`, as agents get labels from the
-//! controller. Children have higher ports than their relay and no relay sends to lower ones, so that outdated labels may
-//! duplicate packets but never make them circulate. Receivers that no relay with a confirmed label reaches get a copy from
-//! the sender.
+//! Orca needs label switches; this tree for networks without them is our extension. A rack's receivers in the order of
+//! their ports form a tree with [`FANOUT`] children each. A relay's label is the set of its children's ports, and it
+//! gets the label by `Sync`, as agents get labels from the controller. Children have higher ports than their relay and
+//! no relay sends to lower ones, so outdated labels may duplicate packets but never make them circulate. Receivers that
+//! no relay with a confirmed label reaches get a copy from the sender.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use rackweave_wire::orca::{Body, Place};
 
 use crate::orca::agent::ANY_RACK;
 
-/// Copies that a relay sends. One makes a chain, in which each link carries the stream once.
+/// The number of copies that a relay sends. With one, the tree is a chain in which each link carries the stream once.
 const FANOUT: usize = 1;
-/// The first repetition of a `Sync`; the interval doubles up to the maximum.
+/// The interval before the first repetition of a `Sync`; it doubles up to the maximum.
 const RETRY: Span = Span::from_ms(5);
 const RETRY_MAX: Span = Span::from_ms(500);
-/// A relay that is silent for this long while data is in flight is passed over until a packet comes from it.
+/// The time of silence, while data is in flight, after which a relay is bypassed until a packet arrives from it.
 const SUSPECT_AFTER: Span = Span::from_ms(250);
 
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ struct Node {
     acked: bool,
     retry_at: Time,
     attempts: u8,
-    /// It has left the tree, and is forgotten once it has confirmed an empty label.
+    /// Whether it has left the tree. It is removed once it has confirmed an empty label.
     leaving: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A host has joined the group, or left it.
+    /// Adds a host to the tree, or removes it.
     pub(super) fn set(&mut self, now: Time, host: HostId, place: Place, takes_part: bool) {
         if takes_part {
             let node = self.nodes.entry(host).or_insert(Node {
@@ -53,7 +53,7 @@ impl Tree {
                 suspect: false,
                 ports: 0,
                 version: 0,
-                // A host without a label relays nothing, as it should.
+                // A host without a label already relays nothing.
                 acked: true,
                 retry_at: now,
                 attempts: 0,
@@ -66,7 +66,7 @@ impl Tree {
         self.assign_labels(now);
     }
 
-    /// A packet has come from this host; whether that changes the tree.
+    /// Records a packet from this host. Returns whether that changes the tree.
     pub(super) fn mark_alive(&mut self, now: Time, host: HostId) -> bool {
         let Some(node) = self.nodes.get_mut(&host) else { return false };
         node.last_heard = now;
@@ -78,7 +78,7 @@ impl Tree {
         true
     }
 
-    /// Passes over relays that have been silent while data was in flight, since `busy`. Returns whether the tree changed.
+    /// Bypasses relays that have been silent while data was in flight, since `busy`. Returns whether the tree changed.
     pub(super) fn suspect_silent(&mut self, now: Time, busy: Time) -> bool {
         let mut changed = false;
         for node in self.nodes.values_mut().filter(|node| !node.suspect && node.ports != 0) {
@@ -91,13 +91,13 @@ impl Tree {
         changed
     }
 
-    /// When [`Tree::suspect_silent`] may find something.
+    /// Returns the time at which [`Tree::suspect_silent`] may next find a silent relay.
     pub(super) fn next_suspicion(&self, busy: Time) -> Option<Time> {
         let relays = self.nodes.values().filter(|node| !node.suspect && node.ports != 0);
         relays.map(|node| node.last_heard.max(busy).saturating_add(SUSPECT_AFTER)).min()
     }
 
-    /// A relay has confirmed its label; whether it is the current one.
+    /// Handles a relay's confirmation of its label. Returns whether it is the current label.
     pub(super) fn confirm(&mut self, host: HostId, version: u32) -> bool {
         let Some(node) = self.nodes.get_mut(&host).filter(|node| node.version == version) else {
             return false;
@@ -109,7 +109,7 @@ impl Tree {
         true
     }
 
-    /// Assigns all labels.
+    /// Assigns labels to all relays.
     fn assign_labels(&mut self, now: Time) {
         let mut racks: BTreeMap<u16, Vec<(u8, HostId)>> = BTreeMap::new();
         for (host, node) in self.nodes.iter().filter(|(_, node)| !node.leaving) {
@@ -118,7 +118,7 @@ impl Tree {
         let mut labels: BTreeMap<HostId, u64> = BTreeMap::new();
         for members in racks.values_mut() {
             members.sort_unstable();
-            // Suspects do not relay and get a copy of their own.
+            // Suspects do not relay, and get a separate copy.
             members.retain(|(_, host)| !self.nodes[host].suspect);
             for (n, (_, host)) in members.iter().enumerate() {
                 let children = members.iter().skip(FANOUT * n + 1).take(FANOUT);
@@ -137,7 +137,7 @@ impl Tree {
         self.nodes.retain(|_, node| !node.leaving || !node.acked && node.attempts < 6);
     }
 
-    /// The hosts that need a copy from the sender.
+    /// Returns the hosts that need a copy from the sender.
     pub(super) fn roots(&self) -> Vec<HostId> {
         let mut reached: BTreeMap<u16, u64> = BTreeMap::new();
         let mut roots = Vec::new();
@@ -156,7 +156,7 @@ impl Tree {
         roots
     }
 
-    /// The next `Sync` to send.
+    /// Returns the next `Sync` to send.
     pub(super) fn poll(&mut self, now: Time) -> Option<(HostId, Body)> {
         self.nodes.retain(|_, node| !(node.leaving && node.attempts >= 6));
         let due = |node: &Node| !node.acked && node.retry_at <= now;
@@ -197,10 +197,10 @@ mod tests {
             tree.set(Time::ZERO, HostId(host), place(host), true);
         }
         let all: Vec<_> = [1, 2, 3, 66, 70, 200].map(HostId).into();
-        assert_eq!(tree.roots(), all, "nobody has confirmed");
+        assert_eq!(tree.roots(), all, "no relay has confirmed");
         assert_eq!(confirm_all(&mut tree, Time::ZERO), 3);
         assert_eq!(tree.roots(), [1, 66, 200].map(HostId));
-        // A relay leaves: who was behind it gets copies until the new relay has confirmed.
+        // A relay leaves: the receivers behind it get copies until the new relay has confirmed its label.
         tree.set(Time::ZERO, HostId(2), place(2), false);
         assert_eq!(tree.roots(), [1, 3, 66, 200].map(HostId));
         assert_eq!(confirm_all(&mut tree, Time::ZERO), 2);

@@ -1,4 +1,5 @@
-//! A host's packets: received ones are dispatched to sessions and agent, and sessions are polled for those to send.
+//! Processing of a host's packets: received ones are dispatched to sessions and agent, and sessions are polled for
+//! packets to send.
 
 use super::sending::Copy;
 use super::*;
@@ -34,7 +35,7 @@ impl Host {
         Handled { store, relays }
     }
 
-    /// Puts copies into the outbox: one for the ToR to replicate, or one for each of these ports. Returns how many.
+    /// Puts copies into the outbox: one for the ToR to replicate, or one for each of these ports. Returns their number.
     fn relay(&mut self, port: u8, data: &Data, ports: u64) -> u16 {
         let layout = &self.config.layout;
         let copy = |labelled, label, dst| {
@@ -44,7 +45,7 @@ impl Host {
         match self.config.tor {
             Tor::Switch => copies.push(copy(Labelled::Rack, layout.rack_label(ports), TO_GROUP)),
             Tor::None => {
-                // Only to higher ports, so that no label can make a packet circulate.
+                // Packets go only to higher ports, so that no label can make a packet circulate.
                 let above = self.agent.bit().wrapping_sub(1) | self.agent.bit();
                 let ports = ports & !above;
                 for other in (0..64).filter(|other| ports >> other & 1 == 1) {
@@ -123,7 +124,7 @@ impl Host {
         }
     }
 
-    /// Handles a packet from a receiver of a session that this host sends, or has sent.
+    /// Handles a packet from a receiver of a session that this host sends or has sent.
     fn handle_receiver_packet(&mut self, now: Time, from: HostId, session: Session, body: &Body) {
         if self.sending.contains_key(&session) {
             self.with_sending(now, session, |sending, _| sending.handle_control(now, from, body));
@@ -155,7 +156,7 @@ impl Host {
         }
     }
 
-    /// The controller reports that a rack has lost its last agent, or has one again.
+    /// Handles the controller's report that a rack has lost its last agent, or has one again.
     fn handle_rack_status(&mut self, now: Time, rack: u16, agent: bool, epoch: u32) {
         if rack >= self.config.layout.racks() {
             self.counters.ignored += 1;
@@ -172,7 +173,7 @@ impl Host {
                 self.mark_ready(now, Key::Send(session));
             }
         }
-        // Old messages are answered too, so that they are not repeated for ever.
+        // Old messages are answered too, so that the controller stops repeating them.
         self.send_control(None, Session(0), Body::SyncDone { place: self.place, version: epoch });
     }
 
@@ -202,7 +203,8 @@ impl Host {
         self.events.push_back(Event::Invited { session, from, stream, payload });
     }
 
-    /// Passes a control packet to the session's receiver if it comes from the session's sender; whether it did.
+    /// Passes a control packet to the session's receiver if it comes from the session's sender. Returns whether it
+    /// does.
     fn deliver_to_receiver(
         &mut self,
         now: Time,
@@ -220,7 +222,7 @@ impl Host {
         }
     }
 
-    /// To be called after any change of a session: takes its events, and queues it to be polled for packets.
+    /// Polls a session's events and queues it to be polled for packets. To be called after any change of the session.
     pub(super) fn mark_ready(&mut self, now: Time, key: Key) {
         match key {
             Key::Send(session) => self.take_sender_events(now, session),
@@ -274,7 +276,8 @@ impl Host {
         }
     }
 
-    /// The next packet for a port: control packets first, then what the agent forwards, then the host's own data.
+    /// Returns the next packet for a port: control packets first, then what the agent forwards, then the host's own
+    /// data.
     pub(super) fn poll_port(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
         self.poll_agent(now);
         let at = usize::from(port);
@@ -290,7 +293,7 @@ impl Host {
                 return Some(packet);
             }
             if self.links.iter().any(|link| link.data.len() >= MAX_PORT_LAG) {
-                return None; // Another port lags too far behind.
+                return None; // Another port lags too far behind this one.
             }
             let key = *self.ready.front()?;
             if !self.poll_session(now, key) {
@@ -298,14 +301,14 @@ impl Host {
                 self.is_ready.remove(&key);
                 self.park(now, key);
             } else if self.ready.len() > 1 {
-                // Round robin.
+                // The next session is served first the next time (round robin).
                 self.ready.rotate_left(1);
             }
         }
     }
 
-    /// Sends what the agent has to send. It is called while no link has room too, since `poll_timeout` must not return a time
-    /// that has passed.
+    /// Sends the agent's packets. It is called even while no link has room, because `poll_timeout` must not return a
+    /// time in the past.
     pub(super) fn poll_agent(&mut self, now: Time) {
         if self.agent.poll_timeout().is_none_or(|at| at > now) {
             return;
@@ -317,7 +320,7 @@ impl Host {
         }
     }
 
-    /// Lets a session put packets into the queues of the links; false if it has none now.
+    /// Lets a session put packets into the queues of the links. Returns false if it has none now.
     fn poll_session(&mut self, now: Time, key: Key) -> bool {
         match key {
             Key::Send(session) => self.poll_sending(now, session),
@@ -338,7 +341,7 @@ impl Host {
             self.send_control(to, session, body);
             return true;
         }
-        // Copies are computed before the flow is polled, since it decides by their number.
+        // Copies are computed before the flow is polled, because the flow's decisions depend on their number.
         let me = self.config.me;
         let copies = sending.copies(now, me, &self.config.layout, self.config.ports).len();
         let mut run = smallvec::SmallVec::<[flow::Piece; BURST]>::new();
@@ -381,7 +384,7 @@ impl Host {
         true
     }
 
-    /// A session has nothing to send now: arms its timer, or removes it if it is over.
+    /// Arms the timer of a session that has nothing to send now, or removes the session if it is over.
     fn park(&mut self, now: Time, key: Key) {
         let next = match key {
             Key::Send(session) => match self.sending.get_mut(&session) {
@@ -415,7 +418,7 @@ impl Host {
         }
     }
 
-    /// Queues a control packet to a host, or to the controller if `to` is `None`.
+    /// Queues a control packet for a host, or for the controller if `to` is `None`.
     pub(super) fn send_control(&mut self, to: Option<HostId>, session: Session, body: Body) {
         let Some(to) = to.or(self.config.controller) else { return };
         let control = Control { from: self.config.me, to, session, body };
@@ -434,7 +437,7 @@ impl Host {
         self.counters.controls_dropped += dropped;
     }
 
-    /// Queues data to a host, or to the group by all ports.
+    /// Queues data for a host, or for the group at all ports.
     pub(super) fn send_data(&mut self, to: Option<HostId>, data: Data) {
         if to.is_none() && data.labelled == Labelled::Pilot && self.places.len() > 1 {
             self.send_per_port(data);
@@ -474,7 +477,7 @@ impl Host {
     }
 }
 
-/// A packet with its size on the wire, including IPv4 and UDP headers.
+/// Returns a packet with its size on the wire, including IPv4 and UDP headers.
 pub(in crate::orca) fn packet(
     me: HostId,
     dst: HostId,
@@ -489,7 +492,7 @@ pub(in crate::orca) fn packet(
     Packet::new(me, dst, l3_bytes, header).with_ports(session.0 as u16, PORT)
 }
 
-/// The data packet of a piece for a single host.
+/// Returns the data packet of a piece for a single host.
 const fn data_of(session: Session, piece: flow::Piece) -> Data {
     let flow::Piece { offset, len, repair, end, parity } = piece;
     let label = Label(0);

@@ -1,36 +1,35 @@
-//! What distinguishes lines: a colour, and a dash and a marker for those who cannot see
-//! the colour.
+//! The look of lines: a colour, and a dash and a marker for readers who cannot distinguish the colours.
 
 use std::fmt::Write;
 
 use super::px;
 
-/// Colours on white. Picked by search: contrast of at least 3 to 1, and far from each other also
-/// for protanopes, deuteranopes and tritanopes; a test computes both.
+/// The colours on white. They were found by search: they have a contrast of at least 3 to 1, and are far from each
+/// other also for protanopes, deuteranopes and tritanopes. A test computes both properties.
 pub const LIGHT: [&str; 6] = ["#154a9f", "#b4520b", "#12a08c", "#7c69c2", "#b88c01", "#6e1541"];
-/// The same on the dark page.
+/// The same colours for the dark page.
 pub const DARK: [&str; 6] = ["#2f86f6", "#c26a26", "#62f5bb", "#c6b9ff", "#e0b420", "#fd5d9c"];
 
-/// Dashes, as in `stroke-dasharray`; the first is a whole line.
+/// The dashes, as in `stroke-dasharray`; the first is a solid line.
 pub const DASHES: [&str; 6] = ["", "7 3", "2 3", "9 3 2 3", "14 3", "5 2 1 2 1 2"];
 
-/// Number of marker shapes.
+/// The number of marker shapes.
 pub const MARKERS: usize = 6;
 
-/// How a line looks: indices that wrap around.
+/// The look of a line, as indices that wrap around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Of the palette.
+    /// The index in the palette.
     pub colour: usize,
-    /// Of the dashes and of the markers.
+    /// The index of dash and marker.
     pub dash: usize,
 }
 
 impl Look {
-    /// The look of the n-th line where lines have nothing in common.
+    /// Returns the look of the n-th line where lines have nothing in common.
     #[must_use]
     pub const fn nth(index: usize) -> Self {
-        // Where colours come again, dashes must not.
+        // Where colours repeat, dashes must not.
         Self { colour: index % LIGHT.len(), dash: index + index / LIGHT.len() }
     }
 
@@ -45,7 +44,7 @@ impl Look {
         }
     }
 
-    /// Draws a marker, and what it says when the pointer rests on it.
+    /// Draws a marker with an optional tooltip.
     pub(super) fn mark(self, svg: &mut String, (x, y): (f64, f64), note: Option<&str>) {
         let outline = match self.dash % MARKERS {
             0 => "m-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0 -7.2 0z",
@@ -69,7 +68,7 @@ impl Look {
         }
     }
 
-    /// A piece of the line, 28 by 10 pixels from the origin on.
+    /// Draws a sample of the line, 28 by 10 pixels from the origin.
     pub(super) fn draw_swatch(self, svg: &mut String, marked: bool) {
         let _ = write!(
             svg,
@@ -84,7 +83,7 @@ impl Look {
     }
 }
 
-/// A piece of a line for a legend outside the chart.
+/// Returns a sample of a line for a legend outside the chart.
 #[must_use]
 pub fn swatch(look: Look, marked: bool) -> String {
     let mut svg = String::from(
@@ -96,7 +95,7 @@ pub fn swatch(look: Look, marked: bool) -> String {
     svg
 }
 
-/// The classes' colours for a chart in a file of its own, on white.
+/// Returns the colours of the classes for a chart in a separate file, on white.
 pub(super) fn standalone_style() -> String {
     let mut style = String::from(
         "<style>.ink{color:#1b1f24}.soft{color:#57606a}.axis{color:#8c959f}.grid{color:#e4e7eb}\
@@ -115,8 +114,8 @@ mod tests {
 
     type Linear = [f64; 3];
 
-    /// Severe colour blindness as linear maps of linear RGB (Machado et al. 2009, table for
-    /// severity 1.0), and normal sight.
+    /// Severe colour blindness as linear maps of linear RGB (Machado et al. 2009, table for severity 1.0), and normal
+    /// vision.
     const SIGHTS: [(&str, [Linear; 3]); 4] = [
         ("all", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
         (
@@ -156,7 +155,7 @@ mod tests {
         matrix.map(|row| row.iter().zip(v).map(|(a, b)| a * b).sum::<f64>().max(0.0))
     }
 
-    /// Oklab, in which distances are near to what the eye sees.
+    /// Converts to Oklab, in which distances approximate perceived differences.
     fn oklab(rgb: Linear) -> Linear {
         let lms = times(
             &[
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_can_be_told_apart_by_everyone() {
+    fn colours_are_distinguishable_by_everyone() {
         for (palette, ground) in [(LIGHT, "#ffffff"), (DARK, "#16181d")] {
             for colour in palette {
                 assert!(contrast(colour, ground) >= 3.0, "{colour} on {ground}");

@@ -1,12 +1,12 @@
 //! Line charts as SVG text.
 //!
-//! Written here rather than with a plotting crate: `plotters`, the best maintained one, rounds
-//! coordinates to whole pixels, writes colours and fonts into every element, so that a page's
-//! light and dark styles cannot reach them, draws a dashed line as one element per dash, and has
-//! neither gaps in a line nor ticks by unit. Only one kind of chart is needed here.
+//! It does not use a plotting crate. `plotters`, the best maintained one, rounds coordinates to whole pixels, writes
+//! colours and fonts into every element, so that a page's light and dark styles cannot affect them, draws a dashed line
+//! as one element per dash, and supports neither gaps in a line nor ticks by unit. Only one kind of chart is needed
+//! here.
 //!
-//! A chart has one of two themes: inside a page the style sheet colours the classes; as a file it
-//! has a style of its own that looks right on white (an image in a README).
+//! A chart has one of two themes. Inside a page, the style sheet colours the classes; a separate file has its own
+//! style, for a white background (an image in a README).
 
 mod look;
 
@@ -19,59 +19,59 @@ use super::ticks::{self, Quantity, Scale};
 /// Where a chart is embedded, which decides where its colours come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
-    /// Inside a page that has a legend and a style for the classes.
+    /// The chart is part of a page that has a legend and a style for the classes.
     Page,
-    /// As a file of its own, with title and legend inside and its own colours.
+    /// The chart is a separate file, with title, legend and colours of its own.
     Standalone,
 }
 
-/// One axis.
+/// One axis of a chart.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What it shows. The unit is added where all marks share one.
+    /// The title, to which the unit is added if all marks have the same unit.
     pub title: String,
-    /// How values lie.
+    /// The scale along which values are placed.
     pub scale: Scale,
-    /// What they are.
+    /// The kind of its values, which determines their unit.
     pub quantity: Quantity,
-    /// A value that the axis must reach: 0 for a queue, 1 for a slowdown.
+    /// A value that the axis must include: 0 for a queue, 1 for a slowdown.
     pub include: Option<f64>,
-    /// Both ends, if they do not follow from the data.
+    /// Both ends of the axis; `None` if they follow from the data.
     pub ends: Option<(f64, f64)>,
-    /// Marks and their names, if they are not to be round numbers.
+    /// The marks and their names; if empty, the marks are round numbers.
     pub names: Vec<(f64, String)>,
 }
 
 impl Axis {
-    /// An axis that follows its data.
+    /// Returns an axis whose ends follow from its data.
     #[must_use]
     pub fn new(title: impl Into<String>, scale: Scale, quantity: Quantity) -> Self {
         let title = title.into();
         Self { title, scale, quantity, include: None, ends: None, names: Vec::new() }
     }
 
-    /// The same, reaching `value` at least.
+    /// Returns the same axis, extended to include `value`.
     #[must_use]
     pub fn including(mut self, value: f64) -> Self {
         self.include = Some(value);
         self
     }
 
-    /// The same, between fixed ends.
+    /// Returns the same axis with fixed ends.
     #[must_use]
     pub fn between(mut self, low: f64, high: f64) -> Self {
         self.ends = Some((low, high));
         self
     }
 
-    /// The same, with marks of one's own.
+    /// Returns the same axis with these marks.
     #[must_use]
     pub fn named(mut self, names: Vec<(f64, String)>) -> Self {
         self.names = names;
         self
     }
 
-    /// Whether a value has a place on the axis. Beyond what any measurement gives, arithmetic on
+    /// Returns whether a value can be placed on the axis. With values beyond what any measurement gives, arithmetic on
     /// the ends of the axis would overflow or lose all its digits.
     fn shows(&self, value: f64) -> bool {
         match self.scale {
@@ -84,51 +84,50 @@ impl Axis {
 /// One line of a chart.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name in the legend.
+    /// The name of the line in the legend.
     pub label: String,
-    /// Its colour, dash and marker.
+    /// The colour, dash and marker of the line.
     pub look: Look,
-    /// In the order of x; the line has a gap where a value is not finite.
+    /// The points in the order of x. The line has a gap where a value is not finite.
     pub points: Vec<(f64, f64)>,
-    /// Its width in pixels.
+    /// The width of the line in pixels.
     pub stroke: f64,
-    /// Whether the value holds until the next point, as in a distribution.
+    /// Whether the value holds until the next point, as in a distribution function.
     pub step: bool,
-    /// Whether points are marked. Each mark has the note of the same index, shown when the
-    /// pointer rests on it.
+    /// Whether points are marked. Each mark has the note with the same index as its tooltip.
     pub marked: bool,
-    /// Notes on the points, or none.
+    /// Notes on the points; may be empty.
     pub notes: Vec<String>,
 }
 
 /// A line chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// The title of the chart, which names the measure.
     pub title: String,
-    /// Left to right.
+    /// The horizontal axis, left to right.
     pub x: Axis,
-    /// Bottom to top.
+    /// The vertical axis, bottom to top.
     pub y: Axis,
-    /// The lines, in the order of the legend; the first is drawn last, above the others.
+    /// The lines in the order of the legend. The first is drawn last, on top of the others.
     pub series: Vec<Series>,
-    /// Width and height in pixels, at the size at which text is readable.
+    /// Width and height in pixels at which text is readable.
     pub size: (f64, f64),
 }
 
-/// Room left of, above, right of and below the plot.
+/// The margins left of, above, right of and below the plot, in pixels.
 const LEFT: f64 = 50.0;
 const TOP: f64 = 28.0;
 const RIGHT: f64 = 18.0;
 const BOTTOM: f64 = 46.0;
-/// Width of a character of a label, rather too much.
+/// The width of a character of a label in pixels, rather too large than too small.
 const CHARACTER: f64 = 6.8;
-/// The same on a narrow screen, where the page's style makes letters larger.
+/// The same on a narrow screen, where the page's style enlarges letters.
 const PHONE_CHARACTER: f64 = 8.5;
-/// Height of a row of the legend.
+/// The height of a row of the legend in pixels.
 const LEGEND_ROW: f64 = 20.0;
 
-/// A linear map from an axis' values to pixels.
+/// A linear map from the values of an axis to pixels.
 #[derive(Clone, Copy)]
 struct Map {
     scale: Scale,
@@ -149,15 +148,15 @@ impl Map {
     }
 }
 
-/// An axis laid out: its map, the places and names of its marks, and its title with the unit.
-struct Laid {
+/// A laid-out axis: its map, the positions and names of its marks, and its title with the unit.
+struct AxisLayout {
     map: Map,
     marks: Vec<(f64, String)>,
     title: String,
 }
 
 impl Chart {
-    /// The chart as one `<svg>` element.
+    /// Returns the chart as one `<svg>` element.
     #[must_use]
     pub fn render(&self, theme: Theme) -> String {
         let (width, height) = self.size;
@@ -197,7 +196,7 @@ impl Chart {
         svg
     }
 
-    /// Frame, marks and lines, between `head` and `height`.
+    /// Draws frame, marks and lines, between the vertical positions `head` and `height`.
     fn plot(&self, svg: &mut String, head: f64, height: f64) {
         let (left, right) = (LEFT, self.size.0 - RIGHT);
         let (top, bottom) = (head + TOP, height - BOTTOM);
@@ -215,15 +214,15 @@ impl Chart {
             );
             return;
         };
-        // As many marks as leave their names readable.
+        // The axis gets as many marks as leave their names readable.
         let x = (3..=8)
             .rev()
-            .map(|most| lay(&self.x, x_range, (left, right), most, false))
+            .map(|most| lay_out(&self.x, x_range, (left, right), most, false))
             .find(|laid| !self.x.names.is_empty() || clear(laid.marks.iter(), laid.map, CHARACTER))
-            .unwrap_or_else(|| lay(&self.x, x_range, (left, right), 2, false));
-        let y = lay(&self.y, y_range, (bottom, top), 6, true);
+            .unwrap_or_else(|| lay_out(&self.x, x_range, (left, right), 2, false));
+        let y = lay_out(&self.y, y_range, (bottom, top), 6, true);
 
-        // The grid and the marks' names.
+        // Draws the grid and the names of the marks.
         let mut grid = String::new();
         let mut names = String::new();
         for (value, name) in &y.marks {
@@ -242,7 +241,7 @@ impl Chart {
         for (index, (value, name)) in shown.into_iter().enumerate() {
             let at = x.map.at(*value);
             let _ = write!(grid, "M{} {}V{}", px(at), px(top), px(bottom));
-            // A narrow screen shows larger text and hides every other name.
+            // A narrow screen has larger text and hides every other name.
             let every_other = if crowded && index % 2 == 1 { " class=\"alt\"" } else { "" };
             let _ = write!(
                 names,
@@ -273,17 +272,17 @@ impl Chart {
         }
     }
 
-    /// The range of the x axis that the data ask for; `None` if no point can be shown.
+    /// Returns the range of the x axis that the data require; `None` if no point can be shown.
     pub(super) fn x_range(&self) -> Option<(f64, f64)> {
         self.range(&self.x, |p| p.0)
     }
 
-    /// The same of the y axis.
+    /// Returns the same range for the y axis.
     pub(super) fn y_range(&self) -> Option<(f64, f64)> {
         self.range(&self.y, |p| p.1)
     }
 
-    /// The ends of an axis, from the data; `None` if no point can be shown.
+    /// Returns the ends of an axis from the data; `None` if no point can be shown.
     fn range(&self, axis: &Axis, of: impl Fn(&(f64, f64)) -> f64) -> Option<(f64, f64)> {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for point in self.series.iter().flat_map(|s| &s.points) {
@@ -306,7 +305,7 @@ impl Chart {
         (high - low).is_finite().then_some((low, high))
     }
 
-    /// One line with its marks.
+    /// Draws one line with its marks.
     fn line(&self, svg: &mut String, series: &Series, x: Map, y: Map) {
         let mut path = String::new();
         let mut marks = String::new();
@@ -320,7 +319,7 @@ impl Chart {
             }
             let at = (x.at(point.0), y.at(point.1));
             match last {
-                // Steps that no eye can see cost bytes only, and a distribution has thousands.
+                // Invisible steps only cost bytes, and a distribution has thousands.
                 Some(last)
                     if index + 1 < count
                         && !series.marked
@@ -340,7 +339,7 @@ impl Chart {
                 }
             }
             last = Some(at);
-            // A single point would draw no line.
+            // A single point would not draw a line.
             if series.marked || count == 1 {
                 series.look.mark(&mut marks, at, series.notes.get(index).map(String::as_str));
             }
@@ -355,7 +354,7 @@ impl Chart {
         );
     }
 
-    /// Where each entry of the legend begins, as (column, row).
+    /// Returns the position of each entry of the legend, as (column, row).
     fn legend_places(&self) -> Vec<(f64, f64)> {
         let (mut x, mut row) = (8.0, 0.0);
         let mut places = Vec::with_capacity(self.series.len());
@@ -391,12 +390,18 @@ impl Chart {
     }
 }
 
-/// Decides on the ends and the marks of an axis.
-fn lay(axis: &Axis, (low, high): (f64, f64), pixels: (f64, f64), most: usize, round: bool) -> Laid {
+/// Determines the ends and the marks of an axis.
+fn lay_out(
+    axis: &Axis,
+    (low, high): (f64, f64),
+    pixels: (f64, f64),
+    most: usize,
+    round: bool,
+) -> AxisLayout {
     let (low, high) = if axis.ends.is_some() && low < high {
         (low, high)
     } else if round || low >= high {
-        // The y axis ends at round numbers; the x axis ends where the data do.
+        // The y axis ends at round numbers; the x axis ends where the data end.
         ticks::widen(low, high, axis.scale, most - 1)
     } else {
         (low, high)
@@ -409,7 +414,7 @@ fn lay(axis: &Axis, (low, high): (f64, f64), pixels: (f64, f64), most: usize, ro
             .filter(|(value, _)| axis.shows(*value) && (low..=high).contains(value))
             .cloned()
             .collect();
-        return Laid { map, marks, title: axis.title.clone() };
+        return AxisLayout { map, marks, title: axis.title.clone() };
     }
     let values = match axis.scale {
         Scale::Linear => ticks::linear(low, high, most),
@@ -418,10 +423,10 @@ fn lay(axis: &Axis, (low, high): (f64, f64), pixels: (f64, f64), most: usize, ro
     let (names, unit) = ticks::labels(&values, axis.scale, axis.quantity);
     let title =
         if unit.is_empty() { axis.title.clone() } else { format!("{} ({unit})", axis.title) };
-    Laid { map, marks: values.into_iter().zip(names).collect(), title }
+    AxisLayout { map, marks: values.into_iter().zip(names).collect(), title }
 }
 
-/// Whether names in letters of that width do not overlap.
+/// Returns whether names with letters of that width do not overlap.
 fn clear<'a>(marks: impl Iterator<Item = &'a (f64, String)>, map: Map, character: f64) -> bool {
     let mut free_from = f64::NEG_INFINITY;
     for (value, name) in marks {
@@ -436,7 +441,7 @@ fn clear<'a>(marks: impl Iterator<Item = &'a (f64, String)>, map: Map, character
     true
 }
 
-/// The marks whose names can be read: all, or every second, or whichever have room.
+/// Returns the marks whose names can be read: all, every second one, or those that have room.
 fn readable(marks: &[(f64, String)], map: Map) -> Vec<&(f64, String)> {
     for stride in [1, 2] {
         if clear(marks.iter().step_by(stride), map, CHARACTER) {
@@ -453,14 +458,14 @@ fn readable(marks: &[(f64, String)], map: Map) -> Vec<&(f64, String)> {
     shown
 }
 
-/// A coordinate with one decimal at most.
+/// Formats a coordinate with at most one decimal.
 fn px(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
 }
 
-/// `text` for XML and HTML, in content and in quoted attributes. Characters that XML forbids even
-/// when escaped become U+FFFD.
+/// Escapes `text` for XML and HTML, in content and in quoted attributes. Characters that XML forbids even when escaped
+/// become U+FFFD.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

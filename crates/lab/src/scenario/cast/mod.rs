@@ -1,4 +1,4 @@
-//! `[workload.cast]`: files from one host to many, and the schemes that carry them.
+//! The keys of `[workload.cast]`: files from one host to many, and the schemes that carry them.
 
 mod scheme;
 
@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::values::Unit;
 use crate::cast::{CastConfig, PAPER_FILES, racks};
 
-/// The table around `[workload.cast]`: it has no other keys.
+/// The table around `[workload.cast]`, which has no other keys.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CastWorkload {
@@ -38,7 +38,7 @@ pub(crate) struct CastKeys {
     plane: Option<PlaneKeys>,
 }
 
-/// The control plane's tables, built for a number of sessions and measured.
+/// The keys of the control-plane tables that are built for a number of sessions and measured.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct PlaneKeys {
@@ -103,7 +103,7 @@ impl PlaneKeys {
     }
 }
 
-/// What it costs a process of the sender to hand over a buffer.
+/// The CPU cost for a process of the sender to write a buffer.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct CpuKeys {
@@ -135,32 +135,32 @@ impl Default for CastKeys {
     }
 }
 
-/// A host, or several.
+/// One host or a list of hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hosts(Vec<u32>);
 
-/// How many, or which.
+/// A number of receivers, or a list of hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Receivers {
     Number(u32),
     Hosts(Vec<u32>),
 }
 
-/// The paper's list, one size, or sizes.
+/// The paper's list, one size for all files, or a list of sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Files {
     Paper,
     Sizes(Vec<Unit<Bytes>>),
 }
 
-/// The name of the list of the Orca end-to-end evaluation.
+/// The value that selects the list of the Orca end-to-end evaluation.
 const PAPER_LIST: &str = "orca";
 
 struct HostList {
     expecting: &'static str,
 }
 
-/// A number by itself, or a list of them.
+/// One number or a list of numbers.
 enum Numbers {
     One(u32),
     Many(Vec<u32>),
@@ -265,13 +265,13 @@ fn key(name: &str) -> String {
     format!("workload.cast.{name}")
 }
 
-/// Most bytes of all files together: offsets in a stream have 48 bits.
-const MOST_BYTES: u64 = 1 << 47;
-/// Most files.
-const MOST_FILES: usize = 100_000;
+/// The largest number of bytes of all files together, because offsets in a stream have 48 bits.
+const MAX_BYTES: u64 = 1 << 47;
+/// The largest number of files in a cast.
+const MAX_FILES: usize = 100_000;
 
 impl CastKeys {
-    /// Checks the keys against each other and the fabric. `scheme` is what carries the files.
+    /// Checks the keys against each other and the fabric. `scheme` carries the files.
     pub(crate) fn resolve(
         &self,
         scheme: &scheme::Chosen,
@@ -365,15 +365,15 @@ impl CastKeys {
                 "there is at least one file, and none is empty",
             ));
         }
-        if self.repeat == 0 || list.len().saturating_mul(self.repeat as usize) > MOST_FILES {
+        if self.repeat == 0 || list.len().saturating_mul(self.repeat as usize) > MAX_FILES {
             let message =
-                format!("the list is repeated at least once, for {MOST_FILES} files at most");
+                format!("the list is repeated at least once, for {MAX_FILES} files at most");
             return Err(Problem::new(key("repeat"), message));
         }
         let scaled: Vec<u64> = list.iter().map(|size| size.saturating_mul(self.scale)).collect();
         let total = scaled.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
-        if total.saturating_mul(u64::from(self.repeat)) > MOST_BYTES {
-            let message = format!("all files together are at most {}", Bytes(MOST_BYTES));
+        if total.saturating_mul(u64::from(self.repeat)) > MAX_BYTES {
+            let message = format!("all files together are at most {}", Bytes(MAX_BYTES));
             return Err(Problem::new(key("files"), message).or_at(key("scale")));
         }
         let count = scaled.len() * self.repeat as usize;
@@ -381,7 +381,7 @@ impl CastKeys {
     }
 }
 
-/// A number of hosts that are not taken, from each rack in turn.
+/// Returns this number of hosts that are not in `taken`, from each rack in turn.
 fn spread(number: u32, fabric: &FabricConfig, taken: &[HostId]) -> Result<Vec<HostId>, Problem> {
     let racks = racks(fabric.topology);
     let free = |rack: &std::ops::Range<u32>| -> Vec<HostId> {

@@ -1,4 +1,4 @@
-//! The schemes: `[transport]` of a scenario with `[workload.cast]`.
+//! The schemes of a cast: `[transport]` of a scenario with `[workload.cast]`.
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
@@ -18,7 +18,7 @@ use crate::cast::{OrcaScheme, Scheme};
 use crate::error::nearest;
 use crate::item::About;
 
-/// The schemes by name.
+/// The names of the schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Orca,
@@ -117,7 +117,7 @@ enum SpreadName {
 }
 
 keys! {
-    /// Orca's keys.
+    /// Orca's keys. A missing key has the default of the flow or of the host.
     struct OrcaKeys for OrcaScheme {
         spread: SpreadName,
         payload: Unit<Bytes>,
@@ -128,20 +128,20 @@ keys! {
         patience: Unit<Span> => patience,
         max_rate: AboveZero<Rate> => max_rate,
         status_interval: AboveZero<Span> => status_interval,
-        // 0: no parity.
+        // The value 0 disables parity.
         fec_block: AtMost<{ MAX_CELLS as u32 }, u8> => fec_block,
     }
 }
 
 keys! {
-    /// The keys of a socket for each receiver.
+    /// The keys of the scheme with a UDP socket for each receiver.
     struct UnicastKeys {
         socket: AboveZero<Bytes>,
     }
 }
 
 keys! {
-    /// The keys of connections, beside TCP's.
+    /// The keys of the schemes over connections, in addition to TCP's.
     struct StreamKeys {
         socket: AboveZero<Bytes>,
         chunk: AboveZero<Bytes>,
@@ -154,7 +154,7 @@ pub(crate) enum Keys {
     Streams(StreamKeys, transport::Chosen),
 }
 
-/// A scheme as a scenario says it.
+/// The scheme that a scenario chooses, with its keys.
 pub(crate) struct Chosen {
     pub(crate) name: Name,
     label: Option<String>,
@@ -169,22 +169,22 @@ pub(crate) fn read(node: &Node, swept: &SweptKeys) -> Result<Chosen, DeError> {
     Ok(Chosen { name, label: read_label(table)?, keys })
 }
 
-/// What Linux gives a UDP socket (`net.core.wmem_default`).
+/// The default buffer size of a UDP socket on Linux (`net.core.wmem_default`).
 const UDP_SOCKET: u64 = 212_992;
-/// What Linux lets a TCP socket grow to (`net.ipv4.tcp_wmem`).
+/// The largest buffer size of a TCP socket on Linux (`net.ipv4.tcp_wmem`).
 const TCP_SOCKET: u64 = 4 << 20;
-/// Bytes that a receiver of a chain has before it forwards them.
+/// The number of bytes that a receiver in a chain collects before it forwards them.
 const DEFAULT_CHUNK: u64 = 1 << 16;
-/// Payload that fits a frame behind the longest label.
-const MOST_PAYLOAD: u64 = 1440;
+/// The largest payload in bytes that fits a frame with the longest label.
+const MAX_PAYLOAD: u64 = 1440;
 
 impl Chosen {
-    /// What results call it.
+    /// Returns the scheme's name in results.
     pub(crate) fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
     }
 
-    /// The kernel's name of its congestion control, if it is TCP.
+    /// Returns the kernel's name of the congestion control, if the scheme uses TCP.
     pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
         match &self.keys {
             Keys::Streams(_, tcp) => tcp.kernel_tcp(),
@@ -196,7 +196,7 @@ impl Chosen {
         Place { path: PATH, name: self.name.as_str() }.bad(key, message)
     }
 
-    /// Fills in what is not given.
+    /// Resolves the configuration, with defaults for missing keys.
     pub(super) fn resolve(
         &self,
         fabric: &FabricConfig,
@@ -253,13 +253,13 @@ impl Chosen {
             }
             (_, None) => None,
         };
-        let payload = keys.payload.map_or(MOST_PAYLOAD, |payload| payload.0.0);
-        if !(64..=MOST_PAYLOAD).contains(&payload) {
-            let message = format!("`payload` is from 64 B to {MOST_PAYLOAD} B: what fits a frame");
+        let payload = keys.payload.map_or(MAX_PAYLOAD, |payload| payload.0.0);
+        if !(64..=MAX_PAYLOAD).contains(&payload) {
+            let message = format!("`payload` is from 64 B to {MAX_PAYLOAD} B: what fits a frame");
             return Err(self.bad("payload", message));
         }
         let timeout = keys.timeout.map_or(Span::from_ms(5), |timeout| timeout.0);
-        // Several pings must be missing.
+        // The timeout covers several pings, so that a single loss does not count as silence.
         let heartbeat = keys.heartbeat.map_or(Span(timeout.0 / 5), |beat| beat.0);
         if heartbeat == Span::ZERO || timeout.0 < heartbeat.0.saturating_mul(2) {
             let message = "`heartbeat` must be above 0, and at most half of `timeout`";
@@ -283,7 +283,7 @@ impl Chosen {
 }
 
 impl Scheme {
-    /// The host of the controller, if there is one.
+    /// Returns the controller's host, if there is one.
     pub(super) fn controller(&self) -> Option<HostId> {
         match self {
             Self::Orca(orca) => orca.controller,
@@ -291,7 +291,7 @@ impl Scheme {
         }
     }
 
-    /// Datagrams are as long as the buffers that they are sent from.
+    /// Checks the size of the sender's buffers, which is also that of the datagrams.
     pub(super) fn check_buffer(&self, buffer: u64) -> Result<(), Problem> {
         match self {
             Self::Unicast { .. } if buffer > u64::from(MAX_DATAGRAM) => {

@@ -1,4 +1,4 @@
-//! The keys of datagrams.
+//! The keys of the transport `datagram`.
 
 use rackweave_core::Span;
 use rackweave_sim::Fabric;

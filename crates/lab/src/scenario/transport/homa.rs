@@ -1,4 +1,4 @@
-//! Homa's keys.
+//! The keys of Homa.
 
 use rackweave_core::{Rate, Span};
 use rackweave_sim::Fabric;
@@ -12,18 +12,18 @@ use super::super::problem::Problem;
 use super::super::values::{AboveZero, AtLeast, Limit, Size32, Thousandths, Unit};
 use crate::path::Path;
 
-/// Longest memory of finished messages that follows by itself from the timers, in ticks.
+/// The longest memory of finished messages that is derived from the timers, in ticks.
 const MAX_FINISHED_TICKS: u32 = 1000;
 
 keys! {
-    /// Homa's keys; what is not given is the profile's.
+    /// Homa's keys. A missing key has the value of the profile.
     struct HomaKeys for homa::Config {
         profile: Profile,
         rtt_bytes: Size32,
         unscheduled: Size32 => unscheduled_bytes,
         window: Size32 => window,
         max_incoming: Limit => max_incoming,
-        // Applied last: the number of scheduled levels overrides it.
+        // Applied after `priorities`, which sets the same field to the number of scheduled levels.
         overcommit: AtLeast<1>,
         max_rpcs_per_peer: AtLeast<1> => max_rpcs_per_peer,
         fifo_grant_increment: Size32 => fifo_grant_increment,
@@ -62,7 +62,7 @@ keys! {
     }
 }
 
-/// [`homa::Detection`], or none.
+/// The value of `congestion`: a [`homa::Detection`], or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum CongestionBy {
@@ -90,14 +90,14 @@ enum Profile {
     LeverageHoma,
 }
 
-/// Which message lengths use which unscheduled level.
+/// The message lengths for each unscheduled level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Cutoffs {
-    /// Such that each level carries as many bytes of the workload.
+    /// Each level carries the same number of bytes of the workload.
     Workload,
-    /// Those of the Linux kernel module.
+    /// The cutoffs of the Linux kernel module.
     Linux,
-    /// The longest message of each unscheduled level but the last, highest level first.
+    /// The longest message of each unscheduled level except the last, highest level first.
     Given(Vec<Size32>),
 }
 
@@ -148,7 +148,7 @@ impl HomaKeys {
         };
         let mut config = base.clone();
         self.apply(&mut config);
-        // Time stamps need room in packets: the config adapts its headers to the change.
+        // Time stamps need room in packets, so the config adapts its headers to the change.
         let leverage = std::mem::replace(&mut config.leverage, base.leverage);
         config = config.with_leverage(leverage);
         place.refuse_longer_messages(workload, config.max_message_bytes)?;
@@ -157,7 +157,7 @@ impl HomaKeys {
         if config.streams.window_bytes == 0 {
             return Err(place.bad("stream_window", "`stream_window` must be at least 1 B"));
         }
-        // Receivers remember as long as senders try, within reason: ids take memory.
+        // Receivers remember messages for as long as senders retry, within a bound, because ids take memory.
         let needed = config.remembered_for().saturating_add(1);
         if needed <= MAX_FINISHED_TICKS {
             config.finished_ticks = config.finished_ticks.max(needed);
@@ -168,7 +168,7 @@ impl HomaKeys {
         }
     }
 
-    /// What the transport itself says about the numbers, at the key that is to blame.
+    /// Returns an error for what the transport reports about its configuration, at the key that causes it.
     fn invalid(
         &self,
         place: Place<'_>,
@@ -259,7 +259,7 @@ impl HomaKeys {
                 let sizes = sizes(workload);
                 homa::cutoffs::allocate_for(config, &sizes, self.unscheduled_levels)
             }
-            // The profile has them already.
+            // The profile already has these cutoffs.
             Cutoffs::Linux if self.priorities.is_none() && own == Cutoffs::Linux => return Ok(()),
             Cutoffs::Linux => {
                 let linux = [200, 2_800, 15_000, u32::MAX];
@@ -284,7 +284,7 @@ fn given_cutoffs(place: Place<'_>, edges: &[Size32], levels: u8) -> Result<homa:
     })
 }
 
-/// The sizes of all messages that the transport sends, with their weights.
+/// Returns the sizes of all messages that the transport sends, with their weights.
 fn sizes(workload: &WorkloadConfig) -> Vec<(u32, f64)> {
     let as_u32 = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     let mut sizes: Vec<(u32, f64)> = match &workload.pattern {

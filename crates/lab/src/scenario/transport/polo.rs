@@ -12,7 +12,7 @@ use super::super::values::Unit;
 use crate::path::Path;
 
 keys! {
-    /// Polo's keys; what is not given is the profile's.
+    /// Polo's keys. A missing key has the value of the profile.
     struct PoloKeys for polo::Config {
         profile: Profile,
         first_window: u16 => first_window,
@@ -34,11 +34,11 @@ keys! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Profile {
-    /// The slides' numbers, or more where the fabric's round trip is longer than theirs.
+    /// The slides' values, or larger ones where the fabric's round trip is longer than theirs.
     #[default]
     Fabric,
     PoloSlides,
-    /// As `fabric`, for processes on hosts.
+    /// Like `fabric`, with timeouts for processes on hosts.
     Hosts,
 }
 
@@ -78,8 +78,8 @@ impl PoloKeys {
             config.max_rto = config.max_rto.max(config.rto);
         }
         if self.reorder_margin.is_none() && config.spray {
-            // Sprayed packets overtake each other a little, which is no loss. The slides do not say
-            // how far; three packets is TCP's threshold (RFC 5681, section 3.2).
+            // Sprayed packets overtake each other slightly, which is not a loss. The slides do not give the distance;
+            // three packets is TCP's threshold (RFC 5681, section 3.2).
             config.reorder_margin = 3;
         }
         if self.max_drives.is_none() {
@@ -90,7 +90,7 @@ impl PoloKeys {
         Ok(config)
     }
 
-    /// What the transport itself says about the numbers, at the key that is to blame.
+    /// Returns an error for what the transport reports about its configuration, at the key that causes it.
     fn invalid(
         &self,
         place: Place<'_>,

@@ -12,7 +12,7 @@ use super::super::values::{AtLeast, Unit};
 use crate::path::Path;
 
 keys! {
-    /// NDP's keys; what is not given is the profile's.
+    /// NDP's keys. A missing key has the value of the profile.
     struct NdpKeys for ndp::Config {
         profile: Profile,
         initial_window: u16 => initial_window,
@@ -24,21 +24,21 @@ keys! {
     }
 }
 
-/// What picks the paths of sprayed packets.
+/// Who chooses the paths of sprayed packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Paths {
-    /// Their sender, as in the paper.
+    /// The sender chooses them, as in the paper.
     #[default]
     Sender,
-    /// The switches, at random.
+    /// The switches choose them at random.
     Switches,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Profile {
-    /// The authors' numbers, or more where the fabric's round trip is longer than theirs.
+    /// The authors' values, or larger ones where the fabric's round trip is longer than theirs.
     #[default]
     Paper,
     PoloSlides,
@@ -65,8 +65,8 @@ impl NdpKeys {
                 let full = frame::wire_bytes(frame::MTU) as u32;
                 let round_trip = Path::longest(fabric).base_rtt_bytes().div_ceil(full);
                 let round_trip = u16::try_from(round_trip).unwrap_or(u16::MAX);
-                // The window has to cover the queues on the way too: with one idle round trip a
-                // permutation on a fat-tree uses 78 % of the links, with two 92, with three 93.
+                // The window has to cover the queues on the path too: with one idle round trip a permutation on a
+                // fat-tree uses 78 % of the links, with two 92 %, with three 93 %.
                 let window = round_trip.saturating_mul(3);
                 config.initial_window = config.initial_window.max(window);
                 config
@@ -79,7 +79,7 @@ impl NdpKeys {
         }
         if self.paths.unwrap_or_default() == Paths::Sender {
             let paths = fabric.config().topology.paths();
-            // More than a sender can keep in mind are as good as random ones.
+            // With more paths than a sender can keep track of, random ones serve as well: the switches choose (0).
             config.paths = u16::try_from(paths).ok().filter(|n| *n <= ndp::MAX_PATHS).unwrap_or(0);
         }
         config.check().map_err(|error| self.invalid(place, error, &config))?;
@@ -87,7 +87,7 @@ impl NdpKeys {
         Ok(config)
     }
 
-    /// What the transport itself says about the numbers, at the key that is to blame.
+    /// Returns an error for what the transport reports about its configuration, at the key that causes it.
     fn invalid(
         &self,
         place: Place<'_>,
@@ -113,7 +113,7 @@ impl NdpKeys {
 }
 
 keys! {
-    /// pHost's keys; what is not given is the profile's.
+    /// pHost's keys. A missing key has the value of the profile.
     struct PHostKeys for phost::Config {
         profile: Profile,
         free_tokens: AtLeast<1, u16>,

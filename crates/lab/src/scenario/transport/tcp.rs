@@ -12,7 +12,7 @@ use super::super::values::{AboveZero, AtLeast, AtMost, Priority, Unit};
 use super::Name;
 
 keys! {
-    /// TCP's and DCTCP's keys.
+    /// The keys of TCP and DCTCP.
     struct TcpKeys for tcp::Config {
         congestion: Congestion,
         initial_window: AtLeast<1> => initial_window_segments,
@@ -41,15 +41,15 @@ enum Congestion {
     Newreno,
     Cubic,
     Dctcp,
-    /// Only the kernel's TCP has it.
+    /// BBR, which only the kernel's TCP has.
     Bbr,
 }
 
-/// Largest receive window: what 16 bits say with a scale of 8 (RFC 7323, section 2.2).
+/// The largest receive window: 16 bits with a scale of 8 (RFC 7323, section 2.2).
 const MAX_RECEIVE_WINDOW: u64 = 16_776_960;
 
 impl TcpKeys {
-    /// `place` has the name of one of the two transports.
+    /// Resolves the configuration of DCTCP or TCP, as `place` names it.
     pub(super) fn config(&self, place: Place<'_>) -> Result<tcp::Config, Problem> {
         let is_dctcp = place.name == Name::Dctcp.as_str();
         let mut config = if is_dctcp { tcp::Config::dctcp() } else { tcp::Config::tcp() };
@@ -62,14 +62,14 @@ impl TcpKeys {
             }
             config.congestion_control = match congestion {
                 Congestion::Newreno => tcp::CongestionControl::NewReno,
-                // BBR runs in the kernel, whose TCP takes the place of this stream's.
+                // BBR runs in the kernel, whose TCP replaces the one of this stream.
                 Congestion::Cubic | Congestion::Bbr => tcp::CongestionControl::Cubic,
                 Congestion::Dctcp => tcp::CongestionControl::Dctcp,
             };
         }
         self.apply(&mut config);
         if self.initial_rto.is_none() {
-            // Connections are long open: their timeout begins at the minimum.
+            // Connections have been open for long, so their timeout starts at the minimum.
             config.initial_rto = config.initial_rto.max(config.min_rto);
         }
         if self.max_rto.is_none() {
@@ -98,12 +98,12 @@ impl TcpKeys {
         self.config(place)
     }
 
-    /// Whether connections begin with a handshake, if that is said.
+    /// Returns whether connections begin with a handshake; `None` if the scenario does not set it.
     pub(super) fn handshake(&self) -> Option<bool> {
         self.handshake
     }
 
-    /// The kernel's name of the congestion control.
+    /// Returns the kernel's name of the congestion control.
     pub(super) fn kernel_name(&self, is_dctcp: bool) -> &'static str {
         match self.congestion {
             _ if is_dctcp => "dctcp",

@@ -1,6 +1,6 @@
-//! Messages on channels between real hosts. The simulator knows which message the bytes of a stream belong to, and
-//! where in its channel a unary RPC stands; here a header in front of each message says so. It does not count as
-//! part of the message. Its format is ours: all numbers are big-endian.
+//! Messages on channels between real hosts. The simulator knows which message the bytes of a stream belong to, and the
+//! position of a unary RPC in its channel. Here a header in front of each message carries this information; it does not
+//! count as part of the message. The format is our choice: all numbers are big-endian.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,10 +9,10 @@ use rackweave_core::{HostId, MessageId};
 use rackweave_linux::{AnyEndpoint, SendError};
 use rackweave_workload::app::{ChannelId, Direction, MessageKey, Place};
 
-/// Bytes of a [`StreamHeader`].
+/// The length of a [`StreamHeader`] in bytes.
 const STREAM_HEADER: usize = 14;
 
-/// What precedes a message in a stream: the stream of messages that it belongs to, its key, and its length.
+/// The header of a message in a stream: the stream of messages that it belongs to, its key, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamHeader {
     pub(super) stream: u16,
@@ -36,8 +36,8 @@ impl StreamHeader {
     }
 }
 
-/// What precedes the request of a unary RPC on a channel: the stream of messages that it belongs to, its key, and its
-/// place in the channel. Its response needs none, because the client knows the request.
+/// The header of the request of a unary RPC on a channel: the stream of messages that it belongs to, its key, and its
+/// position in the channel. Responses have none, because the client knows the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::testbed) struct RpcHeader {
     pub(super) stream: u16,
@@ -46,10 +46,10 @@ pub(in crate::testbed) struct RpcHeader {
 }
 
 impl RpcHeader {
-    /// Bytes of the header.
+    /// The length of the header in bytes.
     pub(in crate::testbed) const BYTES: usize = 28;
 
-    /// The header, then the message.
+    /// Returns the header followed by the message.
     pub(super) fn before(self, message: &[u8]) -> Bytes {
         let Place { channel, index, sequence } = self.place;
         let mut out = Vec::with_capacity(Self::BYTES + message.len());
@@ -62,7 +62,7 @@ impl RpcHeader {
         out.into()
     }
 
-    /// Takes the header off a message. `None`: it has none.
+    /// Splits the header from a message. Returns `None` if the message has none.
     pub(super) fn split(mut bytes: &[u8]) -> Option<(Self, &[u8])> {
         let stream = u16::from_be_bytes(take(&mut bytes)?);
         let key = MessageKey(u64::from_be_bytes(take(&mut bytes)?));
@@ -80,31 +80,31 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
-/// What this host writes in one direction of a stream.
+/// The data that this host writes in one direction of a stream.
 #[derive(Debug, Default)]
 struct Outgoing {
-    /// Headers and messages, in turn, that are not written.
+    /// The headers and messages, alternately, that are not yet written; `true` marks a header.
     waiting: VecDeque<(Bytes, bool)>,
-    /// The lengths of what is written and not acknowledged; `true`: of a header.
+    /// The lengths of what is written and not acknowledged; `true` marks a header.
     unacknowledged: VecDeque<(u64, bool)>,
 }
 
-/// What this host reads in one direction of a stream.
+/// The data that this host reads in one direction of a stream.
 #[derive(Debug, Default)]
 struct Incoming {
     header: Vec<u8>,
-    /// The message that is being read, and how many of its bytes have been.
+    /// The message that is being read, and the number of its bytes read so far.
     message: Option<(StreamHeader, u64)>,
 }
 
-/// The next bytes of a direction.
+/// A piece of the bytes that arrive in a direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// Bytes of a header that is not complete.
+    /// Bytes of a header that is still incomplete.
     Front(usize),
     /// The last bytes of a header: a message begins.
     Begin(usize, StreamHeader),
-    /// Bytes of the message, which begin at an offset of it.
+    /// Bytes of a message, from this offset on.
     Body { of: StreamHeader, offset: u64, bytes: Bytes },
 }
 
@@ -140,13 +140,13 @@ pub(super) struct OpenStreams {
 }
 
 impl OpenStreams {
-    /// This host, the client of a stream or its server, writes in the first direction and reads in the second.
+    /// Opens a stream. This host, its client or server, writes in the first direction and reads in the second.
     pub(super) fn open(&mut self, writes: Direction, reads: Direction) {
         self.outgoing.insert(writes, Outgoing::default());
         self.incoming.insert(reads, Incoming::default());
     }
 
-    /// Forgets a stream in both directions.
+    /// Removes a stream in both directions.
     pub(super) fn close(&mut self, instance: u8, peer: HostId, id: MessageId) {
         let request = MessageId(id.0 & !1);
         for id in [request, request.response()] {
@@ -156,7 +156,7 @@ impl OpenStreams {
         }
     }
 
-    /// Queues a message.
+    /// Queues a message behind its header.
     pub(super) fn append(&mut self, direction: Direction, header: StreamHeader, message: Bytes) {
         if let Some(outgoing) = self.outgoing.get_mut(&direction) {
             outgoing.waiting.extend([(header.encode(), true), (message, false)]);
@@ -196,7 +196,8 @@ impl OpenStreams {
         Ok(())
     }
 
-    /// The peer has acknowledged the next bytes of a direction. Returns how many of them are of messages.
+    /// Handles the peer's acknowledgement of the next bytes of a direction. Returns how many of them belong to
+    /// messages.
     pub(super) fn acknowledged(&mut self, direction: Direction, mut bytes: u64) -> u64 {
         let mut of_messages = 0;
         let Some(outgoing) = self.outgoing.get_mut(&direction) else { return 0 };
@@ -214,12 +215,13 @@ impl OpenStreams {
         of_messages
     }
 
-    /// Takes the next piece of what has arrived in a direction. `None`: there is no more, or no such stream.
+    /// Returns the next piece of the bytes that arrived in a direction. Returns `None` if there is no more, or no such
+    /// stream.
     pub(super) fn read(&mut self, direction: Direction, bytes: &mut Bytes) -> Option<Piece> {
         self.incoming.get_mut(&direction)?.next(bytes)
     }
 
-    /// The messages of an endpoint of which a first part has been read, with the length of that.
+    /// Returns the messages of an endpoint that have been read in part, with the number of bytes read.
     pub(super) fn arriving(
         &self,
         endpoint: u8,

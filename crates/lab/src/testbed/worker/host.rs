@@ -20,16 +20,16 @@ use super::payload::Pattern;
 use crate::scenario::PointSpec;
 use crate::testbed::protocol::{HostEnd, MeasuredRoundTrips};
 
-/// Messages started in one go, before the sockets get their turn.
-const STARTS: usize = 64;
+/// The number of messages started in a row before the sockets are processed.
+const MAX_STARTS: usize = 64;
 
-/// The key of a message that came without one: it is on no channel.
+/// The key of a message that arrived without one, outside a channel.
 const NO_KEY: MessageKey = MessageKey(u64::MAX);
 
 /// The process of a host that replaces one that crashed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Incarnation {
-    /// When the one before ended, and when this one began.
+    /// The time at which the previous incarnation ended, and the time at which this one began.
     pub(super) crashed: Time,
     pub(super) began: Time,
 }
@@ -46,25 +46,25 @@ pub(super) struct Host {
     pub(super) this: HostId,
     pub(super) endpoints: Vec<AnyEndpoint>,
     app: App,
-    /// By endpoint: the stream of messages whose requests come in there on no channel.
+    /// For each endpoint, the stream of messages whose requests arrive there outside a channel.
     requests_of: Vec<u16>,
-    /// Whether requests are answered, by stream of messages.
+    /// For each stream of messages, whether requests are answered.
     exchanges: Vec<Exchange>,
-    /// By endpoint: whether its messages are unary RPCs on channels, which begin with a header.
+    /// For each endpoint, whether its messages are unary RPCs on channels, which begin with a header.
     unary_channels: Vec<bool>,
-    /// The streams of transports that carry channels.
+    /// The transports' streams that carry channels.
     open: OpenStreams,
     longest: u64,
-    /// Submitted messages, by endpoint and id.
+    /// The submitted messages, by endpoint and id.
     submitted: BTreeMap<(u8, MessageId), OwnMessage>,
-    /// Messages that have started and are not submitted yet.
+    /// The messages that have started and are not submitted yet.
     starting: BTreeMap<MessageKey, MessageStart>,
     pub(super) log: MessageLog,
     lag: LagHistogram,
     clock: Clock,
-    /// When load begins, by the clock.
+    /// The start of the load, by the clock.
     start: Span,
-    /// When the warm-up ends, by the clock.
+    /// The end of the warm-up, by the clock.
     warmup: Span,
     pattern: Pattern,
     verify: bool,
@@ -105,7 +105,7 @@ impl Host {
                 host: this,
                 streams,
                 one_way_end: OneWayEnd::WhenSent,
-                // The bytes themselves are compared.
+                // The application does not verify, because the bytes themselves are compared.
                 verify: false,
                 restarted: incarnation.map(|life| (life.crashed, life.began)),
             }),
@@ -122,35 +122,35 @@ impl Host {
         }
     }
 
-    /// The time since load began; `None` before.
+    /// Returns the time since the load started; `None` before.
     pub(super) fn now(&self) -> Option<Time> {
         let now = self.clock.now();
         (now.0 >= self.start.0).then(|| Time(now.0 - self.start.0))
     }
 
-    /// When the warm-up ends, by the clock.
+    /// Returns the end of the warm-up, by the clock.
     pub(super) const fn warmup(&self) -> Span {
         self.warmup
     }
 
-    /// A byte for every peer, so that addresses and incarnations are known, and connections open, when load
-    /// begins: in the simulator they are from the start.
+    /// Sends a byte to every peer, so that addresses and incarnations are known and connections are open when the load
+    /// starts. In the simulator they are from the start.
     pub(super) fn greet(&mut self, hosts: u32) {
         for peer in (0..hosts).map(HostId).filter(|peer| *peer != self.this) {
             for endpoint in &mut self.endpoints {
-                // A peer that cannot be greeted learns of this host with the first message.
+                // A peer that cannot be greeted learns of this host from the first message.
                 let _ = endpoint.send(peer, Kind::OneWay, self.pattern.message(self.this, peer, 1));
             }
         }
     }
 
-    /// Starts what is due.
+    /// Starts the messages that are due.
     pub(super) fn start_due(&mut self) {
         let Some(now) = self.now() else { return };
         if self.app.unblock() {
             self.take_actions(now);
         }
-        for _ in 0..STARTS {
+        for _ in 0..MAX_STARTS {
             if self.app.poll_timeout().is_none_or(|at| at > now) {
                 return;
             }
@@ -159,7 +159,7 @@ impl Host {
         }
     }
 
-    /// Takes the application's records and does what it asks for.
+    /// Takes the application's records and performs its actions.
     fn take_actions(&mut self, now: Time) {
         loop {
             if let Some(record) = self.app.poll_record() {
@@ -190,7 +190,7 @@ impl Host {
                 };
                 self.log.ended(key, at, failed);
             }
-            // What is on no channel was logged as it arrived.
+            // A message outside a channel was logged when it arrived.
             Record::Received { peer, key, at, .. } => {
                 if key != NO_KEY {
                     self.log.arrived_on_channel(peer, key, at);
@@ -223,7 +223,7 @@ impl Host {
                 let payload = self.pattern.message(self.this, peer, bytes);
                 let request = MessageId(id.0 & !1);
                 let endpoint = &mut self.endpoints[usize::from(instance)];
-                // Any other error is a request that its client has cancelled meanwhile.
+                // Any other error means that the client has cancelled the request meanwhile.
                 if let Err(SendError::Full { .. }) = endpoint.respond(peer, request, payload) {
                     self.app.put_back(action);
                 }
@@ -240,7 +240,7 @@ impl Host {
                 }
             }
             Action::Append { stream, direction, key, bytes } => {
-                // What the server of a stream writes are responses: its client has recorded their start.
+                // The server of a stream writes responses, whose start its client has recorded.
                 if !direction.id.is_response()
                     && let Some(start) = self.starting.remove(&key)
                 {
@@ -276,12 +276,12 @@ impl Host {
                 self.open.close(instance, peer, id);
                 self.endpoints[usize::from(instance)].cancel(peer, id);
             }
-            // What is lost here, the peer's transport finds out.
+            // The peer's transport detects what is lost here.
             Action::Abandon { .. } | Action::AbandonStream { .. } => {}
         }
     }
 
-    /// Gives every socket its turn. Returns when the next one is due, by the clock.
+    /// Processes every socket. Returns the time by the clock at which the next one is due.
     pub(super) fn turn(&mut self) -> io::Result<Result<Option<Time>, String>> {
         let mut next = None;
         for number in 0..self.endpoints.len() as u8 {
@@ -295,14 +295,14 @@ impl Host {
                 }
             }
             if any {
-                // What it led to is not sent yet.
+                // Packets that this caused are not sent yet.
                 next = Some(Time::ZERO);
             }
         }
         Ok(Ok(next))
     }
 
-    /// When something is to be started next, whatever arrives: by the clock.
+    /// Returns the time by the clock at which the next message starts, if nothing arrives before.
     pub(super) fn next_start(&self) -> Option<Time> {
         self.app.poll_timeout().map(|at| at.saturating_add(self.start))
     }
@@ -313,7 +313,7 @@ impl Host {
             Event::Message { peer, id, kind, bytes } => {
                 let (mut message, mut header) = (&bytes[..], None);
                 if self.unary_channels[usize::from(endpoint)] && kind != Kind::Response {
-                    // Greetings have none.
+                    // Greetings have no header.
                     let Some((found, rest)) = RpcHeader::split(&bytes) else { return Ok(()) };
                     self.check_stream(peer, found.stream)?;
                     (message, header) = (rest, Some(found));
@@ -328,7 +328,7 @@ impl Host {
                 let origin = match header {
                     _ if kind == Kind::Response => self.origin(endpoint, peer, id),
                     Some(RpcHeader { stream, key, place }) => {
-                        // A one-way message arrives when its predecessors have.
+                        // A one-way message arrives when its predecessors have arrived.
                         if let Some(now) = now
                             && kind == Kind::Request
                         {
@@ -385,7 +385,7 @@ impl Host {
                 return Ok(());
             }
         };
-        // Greetings arrive before load begins.
+        // Greetings arrive before the load starts.
         if let Some(now) = now {
             self.app.handle_event(now, endpoint, event, origin);
             self.take_actions(now);
@@ -393,7 +393,7 @@ impl Host {
         Ok(())
     }
 
-    /// Takes bytes of a stream apart. Returns how many of them are of messages.
+    /// Parses bytes of a stream. Returns how many of them belong to messages.
     fn on_readable(&mut self, direction: Direction, mut bytes: Bytes) -> Result<u64, String> {
         let Direction { instance, peer, id } = direction;
         let (mut headers, mut of_messages) = (0, 0);
@@ -423,7 +423,7 @@ impl Host {
                         }
                         self.verified += u64::from(ends);
                     }
-                    // A one-way message is logged when the application has it.
+                    // A one-way message is logged when the application receives it.
                     if ends
                         && !id.is_response()
                         && self.exchanges[usize::from(of.stream)] != Exchange::OneWay
@@ -445,13 +445,13 @@ impl Host {
         Err(format!("host {} sends a message of stream {stream}, which does not exist", peer.0))
     }
 
-    /// The origin of a message of this host, or of the response to it.
+    /// Returns the origin of a message of this host, or of the response to it.
     fn origin(&self, endpoint: u8, peer: HostId, id: MessageId) -> Option<Origin> {
         let own = self.submitted.get(&(endpoint, MessageId(id.0 & !1)))?;
         if own.peer == peer { self.app.origin(own.key) } else { None }
     }
 
-    /// Logs the bytes of messages that have arrived in part: they count in goodput.
+    /// Logs the bytes of partially received messages, which count in goodput.
     pub(super) fn log_arriving(&mut self) {
         let Some(now) = self.now() else { return };
         for (number, endpoint) in self.endpoints.iter().enumerate() {
@@ -466,12 +466,12 @@ impl Host {
         }
     }
 
-    /// The first stream of messages starts nothing more, and nothing of it is under way.
+    /// Returns whether the first stream of messages starts nothing more and has nothing in flight.
     pub(super) fn has_ended(&self) -> bool {
         self.now().is_some() && self.app.has_ended(0)
     }
 
-    /// What it reports at its end.
+    /// Returns the host's report at its end.
     pub(super) fn end(&self) -> HostEnd {
         let mut end = HostEnd {
             cpu_s: super::process_cpu_s(),
@@ -492,7 +492,7 @@ impl Host {
     }
 }
 
-/// The longest message or response of a point's workloads.
+/// Returns the length of the longest message or response of a point's workloads.
 pub(in crate::testbed) fn longest(point: &PointSpec) -> u64 {
     let of_stream = point.config.streams.iter().map(|stream| {
         let request = longest_request(&stream.workload);
@@ -501,7 +501,7 @@ pub(in crate::testbed) fn longest(point: &PointSpec) -> u64 {
     of_stream.max().unwrap_or(0)
 }
 
-/// The longest message of a workload, responses aside.
+/// Returns the length of the longest message of a workload, not counting responses.
 pub(in crate::testbed) fn longest_request(workload: &WorkloadConfig) -> u64 {
     let longest = match &workload.pattern {
         Messages::Trace(trace) => trace.entries().iter().map(|entry| entry.bytes).max(),

@@ -1,4 +1,4 @@
-//! What a host records of messages until it reports to the coordinator.
+//! The records of a host until it reports them to the coordinator.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use crate::testbed::protocol::{Arrived, Ended, Lag, Records, Started};
 #[derive(Debug, Default)]
 pub(super) struct MessageLog {
     records: Records,
-    /// Bytes of messages that have arrived in part, as far as they are reported.
+    /// The number of bytes of partially received messages that have been reported.
     arriving: BTreeMap<(u8, Name), u64>,
 }
 
-/// How a receiver names a message: its sender, and its id in the transport; of a message in a stream the id of the
-/// direction, and the key.
+/// How a receiver names a message: by its sender and its id in the transport; for a message in a stream, by the id of
+/// the direction and the key.
 pub(super) type Name = (HostId, MessageId, Option<MessageKey>);
 
 impl MessageLog {
-    /// This host has started a message; `wire`: the endpoint that took it, and the id there.
+    /// Logs the start of a message; `wire` is the endpoint that accepted it, and the id there.
     pub(super) fn started(
         &mut self,
         key: MessageKey,
@@ -34,12 +34,12 @@ impl MessageLog {
         self.records.started.push(started);
     }
 
-    /// A message of this host has ended.
+    /// Logs the end of a message of this host.
     pub(super) fn ended(&mut self, key: MessageKey, now: Time, failed: Option<FailReason>) {
         self.records.ended.push(Ended { key: key.0, at: now.0, failed });
     }
 
-    /// A one-way message or a request has arrived whole.
+    /// Logs the complete arrival of a one-way message or a request.
     pub(super) fn arrived(
         &mut self,
         endpoint: u8,
@@ -53,13 +53,13 @@ impl MessageLog {
         self.records.arrived.push(Arrived { id, key, endpoint, peer, bytes, whole: true, at });
     }
 
-    /// The application has a one-way message or a request that came on a channel. `at` is the time of that.
+    /// Logs that the application received a one-way message or a request from a channel, at the time `at`.
     pub(super) fn arrived_on_channel(&mut self, peer: HostId, key: MessageKey, at: Time) {
         let (id, key, endpoint, peer, at) = (0, Some(key.0), 0, peer.0, at.0);
         self.records.arrived.push(Arrived { id, key, endpoint, peer, bytes: 0, whole: true, at });
     }
 
-    /// How much has arrived of the messages that arrive at an endpoint.
+    /// Logs how much has arrived of the incomplete messages at an endpoint.
     pub(super) fn arriving(
         &mut self,
         endpoint: u8,
@@ -81,12 +81,12 @@ impl MessageLog {
         self.arriving.extend(known);
     }
 
-    /// The number of records.
+    /// Returns the number of records in the log.
     pub(super) const fn len(&self) -> usize {
         self.records.started.len() + self.records.ended.len() + self.records.arrived.len()
     }
 
-    /// Takes what is to be reported, up to now.
+    /// Takes the records to be reported, up to now.
     pub(super) fn take(&mut self, until: Time, idle: bool) -> Records {
         let records = std::mem::take(&mut self.records);
         Records { until: until.0, idle, ..records }
@@ -95,13 +95,14 @@ impl MessageLog {
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// How late messages were started, in nanoseconds.
+/// The delays with which messages were started, in nanoseconds.
 #[derive(Debug)]
 pub(super) struct LagHistogram(Histogram<u64>);
 
 impl LagHistogram {
     pub(super) fn new() -> Self {
-        // One digit is exact to 10 %: enough to say whether a machine keeps up. A lag above an hour counts as one.
+        // One digit is exact to 10 %, which suffices to judge whether a machine keeps up. A lag above an hour counts as
+        // one hour.
         Self(Histogram::new_with_max(HOUR_NS, 1).expect("the precision is valid"))
     }
 

@@ -1,5 +1,5 @@
-//! A process of a run: a host, or the switch. It learns its role from its standard input, reads the scenario
-//! itself, and works out by itself what it will send: generators are seeded alike in all processes.
+//! A process of a run: a host, or the switch. It receives its role on its standard input, reads the scenario, and
+//! derives what it will send: generators have the same seeds in all processes.
 
 mod cast;
 mod channel;
@@ -29,21 +29,21 @@ use super::endpoints::EndpointSpecs;
 use super::protocol::{Bind, Command, Role, Setup, WorkerMessage};
 use crate::scenario::{PointSpec, ScenarioText, World};
 
-/// How often a host reports what became of its messages.
+/// The interval at which a host reports the outcomes of its messages.
 const REPORT_EVERY: Span = Span::from_ms(100);
-/// How often the bytes of messages that have arrived in part are counted. What arrives of such messages in the last
-/// interval before the end of the measured time does not count in goodput.
+/// The interval at which the bytes of partially received messages are counted. What arrives of such messages in the
+/// last interval before the end of the measured time does not count in goodput.
 const COUNT_EVERY: Span = Span::from_ms(10);
-/// Records that are reported before that.
-const MANY_RECORDS: usize = 4096;
-/// How long a worker waits at most before it looks for commands.
+/// The number of records that are reported without waiting for that interval.
+const MAX_RECORDS: usize = 4096;
+/// The longest time that a worker waits before it checks for commands.
 const POLL_EVERY: Span = Span::from_ms(20);
-/// The UDP port of a host's first transport in a namespace; the next one's is one higher.
+/// The UDP port of a host's first transport in a namespace. Each further transport has the next port.
 pub(super) const FIRST_PORT: u16 = 4700;
 
-/// Runs a worker until its coordinator has enough of it. Returns the process' exit code.
+/// Runs a worker until its coordinator stops it. Returns the exit code of the process.
 ///
-/// For the hidden subcommand of the program only: it reads standard input, and ends with it.
+/// It is only meant for the hidden subcommand of the program: it reads standard input, and ends with it.
 #[must_use]
 pub fn main() -> u8 {
     let mut stdin = std::io::stdin().lock();
@@ -64,7 +64,7 @@ pub fn main() -> u8 {
     }
 }
 
-/// Writes a line. Without a reader there is no use for this process.
+/// Writes a line. If nothing reads it, the process ends.
 fn send(message: &WorkerMessage) {
     let mut stdout = std::io::stdout().lock();
     let written = serde_json::to_writer(&mut stdout, message)
@@ -76,11 +76,11 @@ fn send(message: &WorkerMessage) {
     }
 }
 
-/// Among the real-time priorities, of which most are unused.
+/// A real-time priority (1 to 99), most of which are unused.
 const SWITCH_PRIORITY: i32 = 20;
 
 fn run(setup: &Setup) -> Result<(), String> {
-    die_with(setup.parent)?;
+    end_with_parent(setup.parent)?;
     if setup.version != env!("CARGO_PKG_VERSION") {
         return Err("the program was replaced while it ran".into());
     }
@@ -88,13 +88,13 @@ fn run(setup: &Setup) -> Result<(), String> {
         rackweave_linux::netns::enter(name).map_err(|error| error.to_string())?;
     }
     rackweave_linux::sys::tighten_timers();
-    // What else the machine does should disturb as little as it may; without rights all stays as it is. All hosts
-    // wait for the switch: it comes first.
+    // Other activity of the machine should disturb the run as little as possible; without privileges the priorities
+    // stay as they are. All hosts wait for the switch, so it has priority.
     let is_switch = setup.role == Role::Switch;
-    // Hosts take turns as the kernel thinks fair: at a real-time priority one could make others wait for long.
+    // Hosts are scheduled fairly: at a real-time priority one host could make others wait for long.
     if !is_switch || rackweave_linux::sys::set_realtime_priority(SWITCH_PRIORITY).is_err() {
         let _ = rustix::process::setpriority_process(None, if is_switch { -15 } else { -10 });
-        // Where the kernel shares processors out by session (autogroups), niceness counts inside one only.
+        // Where the kernel divides processor time by session (autogroups), niceness counts only within a session.
         let _ = rustix::process::setsid();
         let _ = std::fs::write("/proc/self/autogroup", if is_switch { "-15" } else { "-10" });
     }
@@ -125,16 +125,16 @@ fn run(setup: &Setup) -> Result<(), String> {
     }
 }
 
-/// This process ends when the one that has started it does.
-fn die_with(parent: u32) -> Result<(), String> {
+/// Makes this process end when its parent does.
+fn end_with_parent(parent: u32) -> Result<(), String> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|error| error.to_string())?;
     let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
-    // It may have gone before.
+    // The parent may have ended before the call.
     if now == i32::try_from(parent).ok() { Ok(()) } else { Err("the coordinator has gone".into()) }
 }
 
-/// Reads commands as they come. The process ends with the coordinator that gives them.
+/// Reads commands as they arrive. The process ends when the coordinator closes its standard input.
 fn listen() -> Receiver<Command> {
     let (sender, commands): (Sender<Command>, _) = channel();
     std::thread::spawn(move || {
@@ -153,7 +153,7 @@ fn listen() -> Receiver<Command> {
     commands
 }
 
-/// The next command, if there is one.
+/// Returns the next command, if there is one.
 fn next_command(commands: &Receiver<Command>) -> Option<Command> {
     match commands.try_recv() {
         Ok(command) => Some(command),
@@ -162,7 +162,7 @@ fn next_command(commands: &Receiver<Command>) -> Option<Command> {
     }
 }
 
-/// CPU time of this process, its kernel part included.
+/// Returns the CPU time of this process in seconds, including time in the kernel.
 fn process_cpu_s() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -216,7 +216,7 @@ fn serve(
             count_at = next_count(host, now);
             host.log_arriving();
         }
-        if now >= report_at || host.log.len() >= MANY_RECORDS {
+        if now >= report_at || host.log.len() >= MAX_RECORDS {
             report_at = now + REPORT_EVERY;
             if let Some(at) = host.now() {
                 let idle = host.has_ended();
@@ -236,15 +236,15 @@ fn serve(
     written.join().map_err(|_| "it could not write".to_owned())
 }
 
-/// When the bytes of messages that have arrived in part are counted next, by the clock: at the end of the warm-up, because
-/// goodput counts from then on, and every [`COUNT_EVERY`].
+/// Returns the time by the clock at which the bytes of partially received messages are counted next: at the end of the
+/// warm-up, because goodput counts from then on, and every [`COUNT_EVERY`].
 fn next_count(host: &Host, now: Time) -> Time {
     let warmup = Time::ZERO + host.warmup();
     let next = now + COUNT_EVERY;
     if now < warmup { next.min(warmup) } else { next }
 }
 
-/// Writes lines on a thread of its own: a coordinator that is slow to read must not hold up a host.
+/// Writes lines on a separate thread, so that a slow coordinator does not delay a host.
 fn writer() -> (Sender<WorkerMessage>, std::thread::JoinHandle<()>) {
     let (lines, to_write) = channel();
     let written = std::thread::spawn(move || {
@@ -295,14 +295,14 @@ fn endpoints(
     Ok(endpoints)
 }
 
-/// Where a host's transport is, in its namespace.
+/// Returns the address of a host's transport, in its namespace.
 pub(super) fn address(host: HostId, endpoint: u8) -> Option<SocketAddr> {
     let ip = rackweave_wire::frame::ip_address(host)?;
     let port = FIRST_PORT + u16::from(endpoint);
     Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(ip), port)))
 }
 
-/// This host's share of each stream of messages.
+/// Returns this host's share of each stream of messages.
 fn streams(
     this: HostId,
     point: &PointSpec,

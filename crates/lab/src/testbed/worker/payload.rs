@@ -1,21 +1,21 @@
-//! What messages are filled with, so that each byte of them can be checked.
+//! The content of messages, which allows every byte to be verified.
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Rng};
 
-/// The number of offsets in the pattern at which messages begin.
+/// The number of offsets in the pattern at which messages can begin.
 const PLACES: u64 = 1 << 16;
-/// The pattern is made of blocks of this many bytes: random ones, mixed with the block's number.
+/// The length of the blocks of the pattern in bytes. A block is random bytes mixed with the block's number.
 const BLOCK: usize = 1 << 12;
 
-/// Random bytes that all hosts of a run know. A message is a part of them; which one follows from who sends it to
-/// whom and how long it is. So bytes that are damaged, at a wrong offset, or of another pair of hosts are found; two
-/// messages of the same length between the same hosts look alike.
+/// Random bytes that all hosts of a run know. A message is a range of them that is determined by its sender, its
+/// receiver and its length. So bytes that are damaged, at a wrong offset or of another pair of hosts are detected; two
+/// messages of the same length between the same hosts are identical.
 #[derive(Debug)]
 pub(super) struct Pattern(Bytes);
 
 impl Pattern {
-    /// For messages of up to `longest` bytes.
+    /// Returns the pattern for messages of up to `longest` bytes.
     pub(super) fn new(seed: u64, longest: u64) -> Self {
         let mut rng = Rng::stream(seed, 0, 0, "testbed payload");
         let block: Vec<u8> = (0..BLOCK).map(|_| rng.below(256) as u8).collect();
@@ -32,7 +32,8 @@ impl Pattern {
         Self(Bytes::from(pattern))
     }
 
-    /// A message's bytes, not copied. It must not be longer than the pattern was made for.
+    /// Returns a message's bytes without copying them. The message must not be longer than `longest` of
+    /// [`Pattern::new`].
     pub(super) fn message(&self, src: HostId, dst: HostId, bytes: u64) -> Bytes {
         let mixed = (u64::from(src.0) << 32 | u64::from(dst.0)) ^ bytes.rotate_left(48);
         let place = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) % PLACES;
@@ -41,7 +42,7 @@ impl Pattern {
         self.0.slice(start.min(end)..end)
     }
 
-    /// What is wrong with a message that has arrived, if anything is.
+    /// Describes how an arrived message differs from the expected one; `None` if it does not.
     pub(super) fn difference(&self, src: HostId, dst: HostId, bytes: &[u8]) -> Option<String> {
         let expected = self.message(src, dst, bytes.len() as u64);
         if bytes == expected {

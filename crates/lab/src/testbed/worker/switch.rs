@@ -1,4 +1,4 @@
-//! The fabric's switches, in one process.
+//! The switches of the fabric in one process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -17,8 +17,8 @@ use crate::scenario::PointSpec;
 use crate::systems::Systems;
 use crate::testbed::protocol::{Bind, Command, Setup, SwitchEnd, WorkerMessage};
 
-/// Looks at queues that the switch is asked for at most: each is kept.
-const MOST_SAMPLES: u64 = 100_000;
+/// The largest number of queue samples that the switch is asked for, because all are kept.
+const MAX_SAMPLES: u64 = 100_000;
 
 pub(super) fn run(
     setup: &Setup,
@@ -36,7 +36,7 @@ pub(super) fn run(
             Edge::Interface { name: super::super::space::switch_end(host) }
         }
     };
-    // What a host takes before and after its link, it takes really.
+    // The delays of hosts before and after their links are real ones here.
     let fabric = FabricConfig {
         host_send_delay: Span::ZERO,
         host_receive_delay: Span::ZERO,
@@ -69,7 +69,7 @@ pub(super) fn run(
     let ended = std::thread::scope(|threads| {
         let control = &control;
         let running = threads.spawn(|| switch.run(control));
-        // Whatever ends it, the process ends too: this thread then waits in vain, and is killed.
+        // Whatever ends the run ends this process, so this thread may wait until it is killed.
         while !running.is_finished() {
             let command = commands.recv_timeout(std::time::Duration::from_millis(50));
             if matches!(command, Ok(Command::Stop)) {
@@ -92,16 +92,16 @@ pub(super) fn run(
     Ok(())
 }
 
-/// The scenario's interval, or a longer one if there would be more samples than a run can keep.
+/// Returns the scenario's interval, or a longer one if there would be more samples than a run can keep.
 fn sample_every(point: &PointSpec) -> Span {
     let measure = &point.config.measure;
     match measure.sample_every {
         Span::ZERO => Span::ZERO,
-        wanted => wanted.max(Span(measure.time_limit.0 / MOST_SAMPLES)),
+        wanted => wanted.max(Span(measure.time_limit.0 / MAX_SAMPLES)),
     }
 }
 
-/// Times are since load began.
+/// Returns the switch's report. Times are since the start of the load.
 fn summary(report: &Report, start: Span) -> SwitchEnd {
     let counters = &report.counters;
     let samples = report.queue_series.iter().filter(|sample| sample.at.0 >= start.0);
@@ -126,7 +126,7 @@ fn summary(report: &Report, start: Span) -> SwitchEnd {
     }
 }
 
-/// What the machine has lost, and not the fabric.
+/// Returns the losses that the machine caused, and not the fabric.
 fn lost(report: &Report) -> Vec<(String, u64)> {
     let counters = &report.counters;
     [

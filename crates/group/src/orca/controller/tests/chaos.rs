@@ -1,4 +1,5 @@
-//! Agents that are receivers crash, hosts join and leave, at any time of a transfer: who stays has every byte.
+//! Agents that are receivers crash, and hosts join and leave, at any time of a transfer. Every receiver that stays gets
+//! every byte.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -6,15 +7,15 @@ use proptest::test_runner::RngSeed;
 use super::*;
 use crate::orca::flow::SlowPolicy;
 
-/// Three racks of four; 0 is the controller, 1 the sender, and all others are agents that may be receivers.
+/// Three racks of four hosts. Host 0 is the controller, host 1 the sender; all others are agents and may be receivers.
 const SENDER: u32 = 1;
 const MOST: u64 = 20;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A host's system goes down, and comes back after so many microseconds, without memory.
+    /// A host goes down and returns after this many microseconds without state.
     Crash(u32, u64),
-    /// The controller does.
+    /// The controller loses its state.
     Forget(u64),
     Leave(u32),
     Join(u32),
@@ -69,13 +70,13 @@ fn play(seed: u64, steps: &[(u64, Step)], slow: SlowPolicy, lossy: bool) {
                 gone(&mut staying, host);
             }
             Some(Step::Leave(host)) => {
-                net.at(host, |now, host| host.leave(now, Session(9), Reason::Left));
+                net.with_host(host, |now, host| host.leave(now, Session(9), Reason::Left));
                 gone(&mut staying, host);
             }
             Some(Step::Join(host)) => {
-                // Whoever was away is not asked of: it may be on its way out.
+                // No assertion for a host that was down: it may be about to be removed.
                 if !net.stations()[host as usize].down && !net.is_finished(SENDER, 9) {
-                    net.at(SENDER, |now, it| it.add(now, Session(9), HostId(host)));
+                    net.with_host(SENDER, |now, it| it.add(now, Session(9), HostId(host)));
                 }
             }
         }
@@ -84,11 +85,11 @@ fn play(seed: u64, steps: &[(u64, Step)], slow: SlowPolicy, lossy: bool) {
     for host in staying.into_iter().flatten() {
         assert!(net.has_whole(host, 9, 6 * LENGTH), "h{host} {}", net.state());
     }
-    // And nothing stays behind.
+    // No session is left over.
     net.run_for(Span::from_secs(MOST), |net| net.controller().sessions().count() == 0);
 }
 
-/// The controller forgets, and makes the sender the active agent of its rack before it knows that it sends.
+/// The controller loses its state and makes the sender its rack's active agent before it knows that the sender sends.
 #[test]
 fn the_sender_becomes_the_active_agent() {
     use Step::{Crash, Forget, Leave};
@@ -112,7 +113,7 @@ proptest! {
     })]
 
     #[test]
-    fn who_stays_has_every_byte(seed in 0..1_u64 << 40, steps in steps(), slow in slow(), lossy in any::<bool>()) {
+    fn receivers_that_stay_have_every_byte(seed in 0..1_u64 << 40, steps in steps(), slow in slow(), lossy in any::<bool>()) {
         play(seed, &steps, slow, lossy);
     }
 }

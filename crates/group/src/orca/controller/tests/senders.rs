@@ -3,11 +3,11 @@
 use super::*;
 use crate::orca::flow::SlowPolicy;
 
-/// Rack 1 has one agent, which is no receiver.
+/// The only agent of rack 1, which is not a receiver.
 const AGENT: u32 = 7;
 
 fn copies(net: &mut Network) -> usize {
-    net.at(1, |now, host| host.copies(now, Session(9)))
+    net.with_host(1, |now, host| host.copies(now, Session(9)))
 }
 
 /// Runs until the sender sends this many copies. A notification of the controller may be lost several times, and its
@@ -38,8 +38,8 @@ fn policies() -> [FlowConfig; 3] {
     slow.map(|slow| FlowConfig { slow, ..FlowConfig::default() })
 }
 
-/// The receivers of a rack without agents get copies of their own at once, even while other racks are waited for, and are
-/// reached by labels again when an agent is back.
+/// The receivers of a rack without agents get unicast copies at once, even while the sender waits for other racks, and
+/// are reached by labels again when an agent has returned.
 #[test]
 fn a_rack_whose_last_agent_dies_gets_copies() {
     let lossy = controller_faults();
@@ -62,7 +62,7 @@ fn a_rack_whose_last_agent_dies_gets_copies() {
     }
 }
 
-/// Reports go by the agent where there are many receivers, and to the sender itself when there is none.
+/// Reports of many receivers pass the agent, and go to the sender directly when there is no agent.
 #[test]
 fn many_receivers_report_without_an_agent() {
     for flow in policies() {
@@ -80,7 +80,8 @@ fn many_receivers_report_without_an_agent() {
     }
 }
 
-/// The sender's own rack goes by the sender's own label where it can, and needs no agent for it.
+/// The sender labels data for its own rack itself where the pilot label does not lead back to it, and then needs no
+/// agent.
 #[test]
 fn the_senders_rack_needs_no_agent() {
     let mut net = started_with_agents(single(6), 1, &[], |host| host == 5);
@@ -93,7 +94,7 @@ fn the_senders_rack_needs_no_agent() {
     net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
 }
 
-/// A sender that is its rack's active agent: what comes back for the rack comes to itself.
+/// The sender is its rack's active agent: data that returns for the rack arrives at the sender itself.
 #[test]
 fn a_sender_that_is_the_active_agent_of_its_rack() {
     let mut net =
@@ -101,7 +102,7 @@ fn a_sender_that_is_the_active_agent_of_its_rack() {
     for host in [3, 2] {
         net.crash(host, true);
     }
-    // Host 3 has sent a ping at time 0, and is believed to live for T.
+    // Host 3 has pinged at time 0 and counts as live for T.
     net.run_for(Span::from_secs(1), |net| {
         let controller = net.controller();
         let others = (1..3).all(|rack| controller.active(rack).is_some());
@@ -111,7 +112,7 @@ fn a_sender_that_is_the_active_agent_of_its_rack() {
     net.open(1, 9, &[2, 5, 8], Spread::Labels, FlowConfig::default(), 36 * LENGTH);
     net.run_until(net.now() + Span::from_ms(15));
     assert_eq!(copies(&mut net), 2, "one by its own label {}", net.state());
-    // Another agent lives again and becomes active, since its host sends nothing.
+    // Another agent returns and becomes active, since its host sends nothing.
     net.crash(3, false);
     net.run_for(T * 5, |net| net.controller().active(0) == Some(HostId(3)));
     net.run_until(net.now() + Span::from_ms(40));
@@ -120,11 +121,12 @@ fn a_sender_that_is_the_active_agent_of_its_rack() {
     for host in [2, 5, 8] {
         assert!(net.has_whole(host, 9, 36 * LENGTH), "h{host} {}", net.state());
     }
-    let repaired = net.at(1, |_, host| host.summary(Session(9)));
+    let repaired = net.with_host(1, |_, host| host.summary(Session(9)));
     println!("{repaired:?}");
 }
 
-/// A sender that is no agent crashes: its session is forgotten, by the controller and by all agents. A live one's is not.
+/// A sender that is not an agent crashes: the controller and all agents forget its session. They keep the session of a
+/// live sender.
 #[test]
 fn the_sessions_of_a_crashed_sender_are_forgotten() {
     let timeout = Span::from_ms(40);
@@ -133,7 +135,7 @@ fn the_sessions_of_a_crashed_sender_are_forgotten() {
         (0..3).all(|rack| net.controller().active(rack).is_some())
     });
     for (host, session) in [(1, 9), (2, 10)] {
-        net.begin(host, session, &[4, 8], Spread::Labels, FlowConfig::default(), LENGTH);
+        net.open_unfinished(host, session, &[4, 8], Spread::Labels, FlowConfig::default(), LENGTH);
     }
     net.run_until(net.now() + Span::from_secs(1));
     assert_eq!(net.controller().sessions().count(), 2);
@@ -157,11 +159,11 @@ fn the_sessions_of_a_crashed_sender_are_forgotten() {
     assert_ne!(net.stations()[4].host.agent().table().ports(Session(10)), 0);
 }
 
-/// Nothing changes in the session, but the sender notices that the controller knows nothing of it.
+/// The sender notices that the controller has lost its state although the session does not change.
 #[test]
 fn a_controller_that_forgot_is_noticed_without_a_change() {
     let mut net = started(leaf_spine(2, 4, 2), 3, &[]);
-    net.begin(1, 9, &[4, 5], Spread::Labels, FlowConfig::default(), LENGTH);
+    net.open_unfinished(1, 9, &[4, 5], Spread::Labels, FlowConfig::default(), LENGTH);
     net.run_until(net.now() + Span::from_ms(50));
     net.crash(0, true);
     net.run_until(net.now() + Span::from_ms(3));
@@ -169,7 +171,7 @@ fn a_controller_that_forgot_is_noticed_without_a_change() {
     net.run_for(Span::from_secs(5), |net| net.controller().store().ports(Session(9), 1) == 0b11);
 }
 
-/// Of more sessions than it may hold none is taken, until others are forgotten.
+/// When the table is full, further sessions are denied until others expire.
 #[test]
 fn the_table_is_bounded_and_room_comes_back() {
     let layout = Arc::new(Layout::flat(8));
@@ -191,7 +193,7 @@ fn the_table_is_bounded_and_room_comes_back() {
         assert_eq!(taken, session < 3);
         assert!(next.is_some(), "it looks after them");
     }
-    // Session 0 is renewed, the others are not.
+    // Only session 0 is renewed.
     let half = Time::ZERO + Span(forget.0 / 2);
     assert!(create(half, 0).0);
     let late = Time::ZERO + forget + Span(forget.0 / 3);

@@ -1,6 +1,6 @@
-//! The receiving end: which bytes are here, and control packets to the sender.
+//! The receiving end: which bytes have arrived, and the control packets to the sender.
 //!
-//! - `report`: when to send a status report, and what it contains; `parity`: parities that are kept.
+//! - `report`: when to send a status report, and what it contains; `parity`: the stored parities.
 
 mod parity;
 mod report;
@@ -16,10 +16,10 @@ use super::{FlowConfig, Placement, ReceiverEvent};
 use parity::Parities;
 use report::Report;
 
-/// The first repetition of a control packet that is not answered; the interval doubles up to [`RETRY_MAX`].
+/// The interval before the first repetition of an unanswered control packet; it doubles up to [`RETRY_MAX`].
 const RETRY: Span = Span::from_ms(5);
 const RETRY_MAX: Span = Span::from_ms(500);
-/// How often a leaving receiver sends `Bye` at most, if it gets no answer.
+/// The largest number of `Bye` packets that a leaving receiver sends without an answer.
 const MAX_BYES: u8 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,15 +57,16 @@ pub struct Receiver {
     parities: Parities,
 
     last_heard: Time,
-    /// When `Join`, `Complete` or `Bye` is sent next, and how often it has been sent.
+    /// The time of the next `Join`, `Complete` or `Bye`, and how many of them have been sent.
     retry_at: Time,
     attempts: u8,
     events: VecDeque<ReceiverEvent>,
 }
 
 impl Receiver {
-    /// A receiver that joins a session, after an invitation or by itself. `at` is the first byte that it needs; `room` the
-    /// bytes that it can hold beyond those consumed, at least one packet; with `via_agent` its reports go to the rack's agent.
+    /// Returns a receiver that joins a session, after an invitation or without one. `at` is the first byte that it
+    /// needs; `room` is the number of bytes that it can hold beyond those consumed, at least one packet. With
+    /// `via_agent` its reports go to the rack's agent.
     #[must_use]
     #[expect(clippy::too_many_arguments, reason = "they identify the session and its settings")]
     pub fn new(
@@ -105,25 +106,25 @@ impl Receiver {
         }
     }
 
-    /// The first byte that is missing.
+    /// Returns the offset of the first missing byte.
     #[must_use]
     pub const fn have(&self) -> u64 {
         self.ranges.prefix()
     }
 
-    /// The sender of the session.
+    /// Returns the host that sends the session.
     #[must_use]
     pub const fn sender(&self) -> HostId {
         self.sender
     }
 
-    /// Whether the session is over, so that the receiver may be dropped once its events are taken.
+    /// Returns whether the session is over, so that the receiver may be dropped once its events are polled.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Over
     }
 
-    /// Handles a data packet of the session and returns what to do with its payload. No field is trusted.
+    /// Handles a data packet of the session and returns how to place its payload. No field is trusted.
     pub fn handle_data(&mut self, now: Time, data: &Data) -> Option<Placement> {
         if data.session != self.session {
             return None;
@@ -228,14 +229,14 @@ impl Receiver {
         }
     }
 
-    /// The application has consumed all bytes below `upto`, which opens the receive window.
+    /// Records that the application has consumed all bytes below `upto`, which opens the receive window.
     pub fn consume(&mut self, now: Time, upto: u64) {
         self.consumed = self.consumed.max(upto.min(self.ranges.prefix()));
         let limit = self.limit();
         self.report.on_window(now, limit, self.room, &self.ranges);
     }
 
-    /// The application has the whole stream and has verified it. No effect before [`ReceiverEvent::Ended`].
+    /// Records that the application has verified the whole stream. No effect before [`ReceiverEvent::Ended`].
     pub fn complete(&mut self, now: Time) {
         if self.stage == Stage::Receiving && self.end_reported {
             self.stage = Stage::Completing;
@@ -243,7 +244,7 @@ impl Receiver {
         }
     }
 
-    /// The application leaves the session.
+    /// Leaves the session for this reason.
     pub fn leave(&mut self, now: Time, reason: Reason) {
         if matches!(self.stage, Stage::Joining | Stage::Receiving) {
             self.stage = Stage::Leaving(reason);
@@ -275,7 +276,7 @@ impl Receiver {
         }
     }
 
-    /// When [`Self::handle_timeout`] or [`Self::poll`] has something to do.
+    /// Returns the time at which [`Self::handle_timeout`] or [`Self::poll`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         match self.stage {
@@ -286,7 +287,7 @@ impl Receiver {
         }
     }
 
-    /// The next packet to send, and its destination: the sender or [`TO_AGENT`].
+    /// Returns the next packet to send and its destination: the sender or [`TO_AGENT`].
     pub fn poll(&mut self, now: Time) -> Option<(HostId, Body)> {
         let body = match self.stage {
             Stage::Over => return None,
@@ -314,7 +315,7 @@ impl Receiver {
         Some((self.sender, body))
     }
 
-    /// The next event for the application.
+    /// Returns the next event for the application.
     pub fn poll_event(&mut self) -> Option<ReceiverEvent> {
         self.events.pop_front()
     }
@@ -331,7 +332,8 @@ impl Receiver {
         self.last_heard.saturating_add(self.config.patience)
     }
 
-    /// Updates a `Readable` event that waits instead of adding another one, so that the queue is bounded by the number of kinds.
+    /// Updates a waiting `Readable` event instead of adding another one, so that the queue is bounded by the number of
+    /// kinds of events.
     fn on_readable(&mut self, upto: u64) {
         match self.events.back_mut() {
             Some(ReceiverEvent::Readable { upto: waiting }) => *waiting = upto,
@@ -365,7 +367,7 @@ impl Receiver {
         self.events.push_back(ReceiverEvent::Failed { reason });
     }
 
-    /// All state that can grow is within the bounds that the configuration sets.
+    /// Asserts that all state that can grow is within the bounds of the configuration.
     #[cfg(test)]
     pub(super) fn check_bounds(&self) {
         assert!(self.ranges.above().len() <= usize::from(self.config.max_gaps));
@@ -374,7 +376,7 @@ impl Receiver {
     }
 }
 
-/// Whether an event is one of [`Body::Mode`], of which a newer one replaces those that wait.
+/// Returns whether an event reports a [`Body::Mode`]. A newer one replaces waiting ones.
 const fn is_mode(event: &ReceiverEvent) -> bool {
     matches!(event, ReceiverEvent::Detached | ReceiverEvent::Rejoined)
 }

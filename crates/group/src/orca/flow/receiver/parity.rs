@@ -1,4 +1,4 @@
-//! Parities that a receiver keeps until they suffice to recover the missing cells of their block.
+//! Parities that a receiver stores until they suffice to recover the missing cells of their block.
 
 use std::collections::BTreeMap;
 
@@ -11,28 +11,28 @@ use super::super::{Placement, ReceiverEvent, Recovery};
 use super::{Receiver, Stage};
 use crate::orca::parity::{MAX_CELLS, MAX_PARITIES};
 
-/// Bounds of the blocks of which parities are kept, and of the parities of all blocks together.
+/// The largest number of blocks with stored parities, and of parities of all blocks together.
 const MAX_BLOCKS: usize = 128;
 const MAX_PARITIES_KEPT: u32 = 1024;
 
-/// The parities of one block that are kept.
+/// The stored parities of one block.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     /// The block's shape as its first parity described it. Parities that contradict it are ignored.
     shape: Parity,
     end: u64,
-    /// The parities that are kept, a bit for each.
+    /// The stored parities, as a bit set.
     held: u32,
-    /// The driver is computing the missing cells.
+    /// Whether the driver is computing the missing cells.
     recovering: bool,
 }
 
-/// All parities that are kept, by the offset of their block.
+/// All stored parities, by the offset of their block.
 #[derive(Clone, Debug)]
 pub(super) struct Parities {
     blocks: BTreeMap<u64, Kept>,
     payload: u64,
-    /// The receiver joined here: the driver may not hold earlier bytes.
+    /// The offset at which the receiver joined; the driver may not hold earlier bytes.
     start: u64,
 }
 
@@ -41,7 +41,7 @@ impl Parities {
         Self { blocks: BTreeMap::new(), payload: payload as u64, start }
     }
 
-    /// The end of the block that a parity belongs to; `None` if its fields are inconsistent.
+    /// Returns the end of the block that a parity belongs to, or `None` if its fields are inconsistent.
     fn block_end(&self, data: &Data, parity: Parity) -> Option<u64> {
         let Parity { index, data: cells, parity: count, last } = parity;
         let right = (1..=MAX_CELLS).contains(&cells)
@@ -57,7 +57,7 @@ impl Parities {
         (right && end < 1 << 48).then_some(end)
     }
 
-    /// The cells of a block of which any byte is missing, a bit for each.
+    /// Returns the cells of a block that lack at least one byte, as a bit set.
     fn missing(&self, ranges: &Assembler, block: u64, end: u64) -> u64 {
         let mut missing = 0;
         for cell in 0..u64::from(MAX_CELLS) {
@@ -69,7 +69,7 @@ impl Parities {
         missing
     }
 
-    /// Keeps a parity of a block that lacks these cells. False if it is of no use.
+    /// Stores a parity of a block that lacks these cells. Returns false if it is of no use.
     fn keep(&mut self, block: u64, end: u64, parity: Parity, missing: u64) -> bool {
         let shape = Parity { index: 0, ..parity };
         let all: u32 = self.blocks.values().map(|kept| kept.held.count_ones()).sum();
@@ -87,15 +87,15 @@ impl Parities {
         true
     }
 
-    /// Forgets the parities of blocks that are complete.
+    /// Drops the parities of complete blocks.
     pub(super) fn forget_below(&mut self, prefix: u64) {
         while self.blocks.first_entry().is_some_and(|block| block.get().end <= prefix) {
             self.blocks.pop_first();
         }
     }
 
-    /// Ranges that need not be reported as missing, since kept parities will recover them: the last missing cells of each
-    /// block. Sorted.
+    /// Returns the ranges that need not be reported as missing because stored parities will recover them: the last
+    /// missing cells of each block. They are sorted.
     pub(super) fn recoverable(&self, ranges: &Assembler) -> SmallVec<[(u64, u64); 4]> {
         let range = |(block, kept): (&u64, &Kept)| {
             let mut missing = self.missing(ranges, *block, kept.end);
@@ -149,7 +149,7 @@ impl Receiver {
         Some(Placement::Keep { session, block, end, index })
     }
 
-    /// Asks the driver to recover the block that contains the byte at `at`, if its parities suffice now.
+    /// Asks the driver to recover the block that contains the byte at `at`, if its parities now suffice.
     pub(super) fn check_recovery(&mut self, at: u64) {
         if self.parities.blocks.is_empty() {
             return;
@@ -179,8 +179,9 @@ impl Receiver {
         }));
     }
 
-    /// The driver has handled [`ReceiverEvent::Recover`]. If `stored`, the missing bytes of the block are stored; otherwise they
-    /// are reported missing again, and both the receiver and the driver forget the block's parities.
+    /// Handles the driver's answer to [`ReceiverEvent::Recover`]. With `stored`, the missing bytes of the block are
+    /// stored. Otherwise they are reported missing once more, and both the receiver and the driver drop the block's
+    /// parities.
     pub fn recovered(&mut self, now: Time, block: u64, stored: bool) {
         let Some(kept) = self.parities.blocks.get(&block).copied().filter(|kept| kept.recovering)
         else {

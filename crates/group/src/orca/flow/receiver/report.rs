@@ -1,7 +1,8 @@
 //! Status reports: when a receiver sends one, and what it contains.
 //!
-//! The intervals are ours. They play the role of TCP's delayed acknowledgements (RFC 9293, section 3.8.6.3), with fewer packets,
-//! since the reports of all receivers meet at one sender.
+//! The paper has no such reports, and the intervals are our choice. They play the role of TCP's delayed
+//! acknowledgements (RFC 9293, section 3.8.6.3) but are longer, because the reports of all receivers arrive at one
+//! sender.
 
 use core::ops::Range;
 
@@ -12,14 +13,15 @@ use rackweave_wire::orca::{GAPS, Gap, Place, Status};
 use super::super::FlowConfig;
 use super::parity::Parities;
 
-/// Packets of one report at most. Further gaps wait for the next report.
+/// The largest number of packets in one report. Further gaps wait for the next report.
 const MAX_PACKETS: usize = 8;
-/// The least interval between reports, except for the first bytes and the end of the stream.
+/// The shortest interval between reports, except for the first bytes and the end of the stream.
 const MIN_INTERVAL: Span = Span::from_us(100);
-/// The first repetition of a report with gaps; the interval doubles up to [`GAPS_MAX`].
+/// The interval before the first repetition of a report with gaps; it doubles up to [`GAPS_MAX`].
 const GAPS_FIRST: Span = Span::from_ms(2);
 const GAPS_MAX: Span = Span::from_ms(64);
-/// The first repetition of a report without gaps; the interval doubles up to a sixth of [`FlowConfig::patience`].
+/// The interval before the first repetition of a report without gaps; it doubles up to a sixth of
+/// [`FlowConfig::patience`].
 const IDLE_FIRST: Span = Span::from_ms(16);
 
 /// The state of a receiver's reports.
@@ -31,28 +33,28 @@ pub(super) struct Report {
     reorder_time: Span,
     idle_max: Span,
 
-    /// The highest end of a packet that arrived.
+    /// The highest end offset of a packet that has arrived.
     seen: u64,
     seen_at: Time,
-    /// For a detached receiver: end and time of the packet that arrived last, whatever it saw of the group's packets.
+    /// For a detached receiver, the end offset and arrival time of the last packet; packets of the group do not count.
     latest: Option<(u64, Time)>,
-    /// The stream is known to reach this far: bytes missing below are lost or in flight.
+    /// The offset up to which the stream is known to have been sent. Missing bytes below are lost or in flight.
     horizon: u64,
-    /// Gaps that end at or below this are reported: they are not due to reordering.
+    /// Gaps that end at or below this offset are reported, because they are not due to reordering.
     lost_below: u64,
-    /// At this time `lost_below` is raised to this value.
+    /// The time at which `lost_below` is raised, and its new value.
     reorder_timer: Option<(Time, u64)>,
-    /// Gaps that end at or below this have been reported at least once.
+    /// Gaps that end at or below this offset have been reported at least once.
     reported_gaps: u64,
     reported_limit: u64,
 
-    /// Bytes that arrived since the last report.
+    /// The number of bytes that arrived since the last report.
     unreported: u64,
     due: Time,
     last_report: Option<Time>,
-    /// Doublings of the interval between repetitions.
+    /// How often the interval between repetitions has doubled.
     backoff: u8,
-    /// A report has further packets: how many gaps the earlier ones contained.
+    /// If a report has further packets, the number of gaps in its earlier ones.
     continue_at: Option<usize>,
 }
 
@@ -89,13 +91,13 @@ impl Report {
         if self.continue_at.is_some() { Time::ZERO } else { self.due.min(reorder_timer) }
     }
 
-    /// The receiver is served by a unicast channel from now on, about which packets of the group say nothing; or by the group's
-    /// channel again.
+    /// Switches between the unicast channel of a detached receiver, whose state the group's packets do not show, and
+    /// the group's channel.
     pub(super) fn set_detached(&mut self, now: Time, detached: bool, prefix: u64) {
         self.latest = detached.then_some((prefix, now));
     }
 
-    /// A report is due by this time, but not before [`MIN_INTERVAL`] after the last one.
+    /// Requests a report by this time, but not earlier than [`MIN_INTERVAL`] after the last one.
     fn request_by(&mut self, at: Time) {
         let earliest =
             self.last_report.map_or(Time::ZERO, |last| last.saturating_add(MIN_INTERVAL));
@@ -106,8 +108,8 @@ impl Report {
         self.due = self.due.min(now);
     }
 
-    /// A packet of `len` bytes that ends at `end` arrived; `new` says whether any byte was new, `repair` whether it is a
-    /// retransmission.
+    /// Handles a packet of `len` bytes that ends at `end`. `new` is whether any of its bytes is new, `repair` whether
+    /// it is a retransmission.
     pub(super) fn on_data(
         &mut self,
         now: Time,
@@ -124,15 +126,15 @@ impl Report {
         if end > self.seen {
             (self.seen, self.seen_at) = (end, now);
             self.horizon = self.horizon.max(end);
-            // Enough arrived after gaps this far below.
+            // Enough packets arrived after gaps this far below.
             self.lost_below = self.lost_below.max(end.saturating_sub(self.reorder));
             if repair {
-                // A probe: what lies below was sent at least a round trip earlier.
+                // It is a probe: what lies below was sent at least a round trip earlier.
                 self.lost_below = self.lost_below.max(end);
             }
         }
         if self.last_report.is_none() || self.unreported >= u64::from(self.bytes) {
-            // Reported at once, since the first packet samples the round trip without the stream's own queue.
+            // It is reported at once, because the first packet samples the round trip without the stream's own queue.
             self.request_by(now);
         } else if new || self.due > now.saturating_add(self.interval) {
             self.request_by(now.saturating_add(self.interval));
@@ -145,7 +147,7 @@ impl Report {
     }
 
     fn check_gaps(&mut self, now: Time, ranges: &Assembler) {
-        // Only the highest gaps are new: most of the time this is one step.
+        // Only the highest gaps are new, so in most cases this takes one step.
         let mut undecided = false;
         let gap_ends = ranges.above().iter().rev().map(|range| range.start);
         for end in gap_ends.take_while(|end| *end > self.reported_gaps) {
@@ -162,7 +164,7 @@ impl Report {
         }
     }
 
-    /// The length of the stream is known, and all of it has been sent.
+    /// Records the length of the stream, all of which has been sent.
     pub(super) fn on_end(&mut self, now: Time, length: u64) {
         self.horizon = self.horizon.max(length);
         self.lost_below = self.horizon;
@@ -170,14 +172,14 @@ impl Report {
         self.request_now(now);
     }
 
-    /// A parity of a block that ends at `end` arrived: all data of the block was sent before.
+    /// Handles a parity of a block that ends at `end`: all data of the block was sent before.
     pub(super) fn on_parity(&mut self, now: Time, end: u64, ranges: &Assembler) {
         self.horizon = self.horizon.max(end);
         self.lost_below = self.lost_below.max(end);
         self.check_gaps(now, ranges);
     }
 
-    /// Missing bytes were recovered from parity.
+    /// Records that missing bytes were recovered from parity.
     pub(super) fn on_recovered(&mut self, now: Time, bytes: u64) {
         self.backoff = 0;
         self.unreported += bytes;
@@ -186,7 +188,7 @@ impl Report {
         self.request_by(now.saturating_add(wait));
     }
 
-    /// The application consumed bytes: reports the window if it opened by a quarter, or was nearly closed.
+    /// Records that the application consumed bytes: reports the window if it opened by a quarter or was nearly closed.
     pub(super) fn on_window(&mut self, now: Time, limit: u64, room: u64, ranges: &Assembler) {
         let grown = limit.saturating_sub(self.reported_limit);
         let left = self.reported_limit.saturating_sub(ranges.prefix());
@@ -223,7 +225,7 @@ impl Report {
         let mut gaps = [Gap::default(); GAPS];
         let edge = self.lost_below.min(limit);
         let recoverable = parities.recoverable(ranges);
-        // The range that arrived last may have been evicted: then the gap before it ends at `horizon`.
+        // The range that arrived last may have been evicted. The gap before it then ends at `horizon`.
         let (horizon, lost_below) = (self.horizon, self.lost_below);
         let clip = move |gap: Range<u64>| {
             (gap.start, if gap.end == horizon { gap.end.min(lost_below) } else { gap.end })
@@ -273,7 +275,7 @@ impl Report {
     }
 }
 
-/// The parts of a gap outside these ranges, which are sorted.
+/// Returns what remains of a gap outside these sorted ranges.
 fn without(gap: (u64, u64), recoverable: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> + '_ {
     let first = recoverable.partition_point(|range| range.1 <= gap.0);
     let mut within = recoverable[first..].iter().take_while(move |range| range.0 < gap.1);

@@ -1,8 +1,9 @@
-//! Which cells of each block receivers lack, until it is decided whether the block is repaired by retransmitting cells
+//! The missing cells of each block, collected until it is decided whether the block is repaired by retransmitting cells
 //! (`retransmit`) or by parity.
 //!
-//! Parity on request is NORM's idea (RFC 5740, section 5.4): one parity packet fills different gaps at different receivers.
-//! When to send it and how much of it is ours: as much as costs less on the sender's link than the cells themselves.
+//! Parity on request is NORM's idea (RFC 5740, section 5.4): one parity packet fills different gaps at different
+//! receivers. When to send it and how much is our choice: as much as costs less on the sender's link than the cells
+//! themselves.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,29 +15,30 @@ use super::Sender;
 use super::peers::{Peer, State};
 use crate::orca::parity::{MAX_CELLS, MAX_PARITIES};
 
-/// Receivers of a block whose missing cells are noted. Others report theirs again, after the decision about these.
+/// The number of receivers of a block whose missing cells are recorded. The others report theirs again after the
+/// decision about these.
 const MAX_RECEIVERS: usize = 1024;
-/// After this many rounds of parity for a block its cells are retransmitted, in case a receiver cannot use parity.
+/// After this many rounds of parity for a block, its cells are retransmitted, in case a receiver cannot use parity.
 const ROUNDS: u8 = 3;
 /// How long the decision about a block waits for the rest of the block to be sent.
 const GATHER: Span = Span::from_ms(10);
 
-/// What one receiver lacks of a block.
+/// The cells of a block that one receiver lacks.
 #[derive(Clone, Copy, Debug)]
 struct Miss {
     peer: u32,
-    /// Cells about which nothing is decided yet, a bit for each.
+    /// The cells whose repair is undecided, as a bit set.
     open: u64,
-    /// Cells for which a repair was decided, which may still be in flight.
+    /// The cells whose repair was decided; the repair may still be in flight.
     answered: u64,
-    /// Cells that the last round of parity was for. If they are still missing, some of that parity was lost.
+    /// The cells that the last round of parity was for. If they are still missing, some of that parity was lost.
     before: u64,
-    /// Unicast repairs to it, parities or cells, that may be in flight.
+    /// The number of unicast repairs to the receiver, parities or cells, that may be in flight.
     given: u8,
 }
 
 impl Miss {
-    /// Repair packets that it needs beside those in flight, of which `all` were sent to everyone.
+    /// Returns how many repair packets the receiver needs beyond those in flight, `all` of which were sent to everyone.
     fn needs(&self, all: u8) -> u8 {
         let misses = (self.open | self.answered).count_ones() as u8;
         let more = misses.saturating_sub(all.saturating_add(self.given));
@@ -46,43 +48,43 @@ impl Miss {
 
 #[derive(Clone, Debug, Default)]
 struct Block {
-    /// Sorted by the receivers' numbers.
+    /// One entry for each receiver that lacks cells, sorted by the receiver's number.
     misses: Vec<Miss>,
-    /// Since when it waits for a decision, if it does, and the earliest time of that decision.
+    /// The time since which it waits for a decision, if it does, and the earliest time of that decision.
     since: Option<Time>,
     due: Time,
-    /// When it was first seen that all of the block had been sent.
+    /// The time at which all of the block was first seen to be sent.
     whole_at: Option<Time>,
-    /// The index of the next parity, and how many rounds of parity there were.
+    /// The index of the next parity, and the number of rounds of parity so far.
     next: u8,
     rounds: u8,
-    /// Parities for everyone that are in flight or queued.
+    /// The number of parities for everyone that are in flight or queued.
     all: u8,
-    /// The last decision was for parity.
+    /// Whether the last decision was for parity.
     by_parity: bool,
-    /// Parities that are queued.
+    /// The number of queued parities.
     queued: u32,
-    /// By this time the repairs in flight have arrived, or are reported missing again.
+    /// The time by which the repairs in flight have arrived or are reported missing again.
     until: Option<Time>,
 }
 
-/// Consecutive parities of a block that are queued.
+/// Consecutive queued parities of one block.
 #[derive(Clone, Copy, Debug)]
 struct ParityRun {
     block: u64,
     next: u8,
     left: u8,
-    /// One receiver's number; `None` for everyone.
+    /// The number of the receiver; `None` for everyone.
     to: Option<u32>,
 }
 
-/// The blocks of the group's stream of which a receiver lacks something.
+/// The blocks of the group's stream that at least one receiver lacks cells of.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
-    /// Cells per block; 0 disables parity.
+    /// The number of cells in a block; 0 disables parity.
     cells: u64,
     map: BTreeMap<u64, Block>,
-    /// The blocks that wait for a decision.
+    /// The numbers of the blocks that wait for a decision.
     pending: Vec<u64>,
     parity_queue: VecDeque<ParityRun>,
 }
@@ -92,13 +94,13 @@ impl Blocks {
         Self { cells: u64::from(cells), ..Self::default() }
     }
 
-    /// The offset at which the block of a byte begins.
+    /// Returns the offset at which the block of the byte at `at` begins.
     pub(super) const fn start_of(&self, at: u64, payload: u64) -> u64 {
         if self.cells == 0 { at } else { at - at % (self.cells * payload) }
     }
 
-    /// A receiver lacks a cell, and no decision is made before `due`. Returns whether a repair of the cell had been sent to it
-    /// and was lost; `None` if the cell must be repaired without parity.
+    /// Records that a receiver lacks a cell. No decision is made before `due`. Returns whether a repair of the cell had
+    /// been sent to the receiver and was lost; `None` if the cell must be repaired without parity.
     pub(super) fn report_missing(
         &mut self,
         now: Time,
@@ -112,7 +114,7 @@ impl Blocks {
         if block.queued == 0 && block.until.is_some_and(|until| now >= until) {
             (block.until, block.all) = (None, 0);
             block.misses.retain_mut(|miss| {
-                // Lost retransmissions of cells are counted by the retransmission queue.
+                // The retransmission queue counts lost retransmissions of cells.
                 miss.before = if block.by_parity { miss.answered } else { 0 };
                 (miss.answered, miss.given) = (0, 0);
                 miss.open | miss.before != 0
@@ -144,7 +146,7 @@ impl Blocks {
         Some(lost_again)
     }
 
-    /// Forgets blocks below a cell, which all receivers have.
+    /// Drops blocks below a cell that all receivers have.
     pub(super) fn forget_below(&mut self, cell: u64) {
         if self.map.is_empty() {
             return;
@@ -169,12 +171,14 @@ impl Blocks {
 }
 
 impl Block {
-    /// How many parities to send to everyone, where a packet to everyone costs as much as `copies` packets to one receiver.
-    /// Receivers that need more get the rest by unicast. 0 if retransmitting the cells costs no more.
+    /// Returns how many parities to send to everyone, where a packet to everyone costs as much as `copies` packets to
+    /// one receiver. Receivers that need more get the rest by unicast. Returns 0 if retransmitting the cells costs no
+    /// more.
     fn common(&self, copies: u32) -> u8 {
         let mut needs: Vec<u8> = self.misses.iter().map(|miss| miss.needs(self.all)).collect();
         needs.sort_unstable_by(|a, b| b.cmp(a));
-        // Another parity for everyone pays as long as more receivers need it than it costs in packets to one.
+        // Another parity for everyone pays off as long as more receivers need it than it costs in packets to one
+        // receiver.
         let copies = copies as usize;
         let common = needs.get(copies).copied().unwrap_or(0);
         let most = needs.first().copied().unwrap_or(0);
@@ -196,7 +200,8 @@ impl Block {
 }
 
 impl Sender {
-    /// An attached receiver lacks a cell. True if a repair of the cell had been sent to it and was lost.
+    /// Records that an attached receiver lacks a cell. Returns true if a repair of the cell had been sent to it and was
+    /// lost.
     pub(super) fn report_missing(
         &mut self,
         now: Time,
@@ -205,7 +210,7 @@ impl Sender {
         number: u32,
         max_cells: usize,
     ) -> bool {
-        // Parity pays only if a packet to everyone is cheaper than one to each receiver.
+        // Parity pays off only if a packet to everyone is cheaper than one to each receiver.
         if self.blocks.cells > 0
             && self.peers.watermarks.attached > self.copies
             && let Some(lost_again) = self.blocks.report_missing(now, due, cell, number)
@@ -237,7 +242,7 @@ impl Sender {
         self.next_parity(now, rto)
     }
 
-    /// Begin and end of a block, and its number of cells. The end of the stream is respected once it is known.
+    /// Returns start and end of a block and its number of cells, up to the end of the stream if that is known.
     fn extent(&self, number: u64) -> (u64, u64, u64) {
         let payload = u64::from(self.config.payload);
         let start = number * self.blocks.cells * payload;
@@ -246,7 +251,7 @@ impl Sender {
         (start, end, end.saturating_sub(start).div_ceil(payload))
     }
 
-    /// When the repair of a block can be decided; `None` if now.
+    /// Returns the time at which the repair of a block can be decided; `None` if it can be decided now.
     fn decision_at(&mut self, now: Time, number: u64, rto: Span) -> Option<Time> {
         let (_, end, _) = self.extent(number);
         let (whole, progress) = (self.group.head >= end, self.peers.watermarks.min_progress);
@@ -259,7 +264,7 @@ impl Sender {
         let block = self.blocks.map.get_mut(&number)?;
         let since = block.since?;
         let last = if whole {
-            // Until all receivers have reported what they lack of it, or should have.
+            // The decision waits until all receivers have reported what they lack of the block, or should have.
             let whole_at = *block.whole_at.get_or_insert(now);
             if progress >= end { block.due } else { block.due.max(whole_at.saturating_add(rto)) }
         } else if goes_on {
@@ -372,7 +377,7 @@ impl Sender {
                 end: false,
                 parity: Some(parity),
             };
-            // A parity gives no RTT sample, so the edge of Karn's algorithm does not move.
+            // A parity gives no RTT sample, so the offset for Karn's algorithm does not move.
             self.group.on_retransmit(now, rto, 0, payload);
             self.counters.parity += u64::from(payload);
             let outgoing = match receiver {

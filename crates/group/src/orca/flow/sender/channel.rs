@@ -1,7 +1,7 @@
-//! A channel: what is in flight to one set of receivers, either to the whole group or to one detached receiver.
+//! A channel: the data in flight to one set of receivers, either to the whole group or to one detached receiver.
 //!
-//! It knows when which bytes left, so that reports give round trips, and which retransmissions may still be in flight. None
-//! of this is in the Orca paper, which has no loss recovery; the timers follow TCP's (RFC 6298).
+//! It records when bytes were sent, so that reports yield round trips, and which retransmissions may still be in
+//! flight. The Orca paper has no loss recovery; the timers follow TCP's (RFC 6298).
 
 use std::collections::VecDeque;
 
@@ -11,47 +11,48 @@ use super::super::FlowConfig;
 use super::super::congestion::Congestion;
 use super::retransmit::RetransmitQueue;
 
-/// Transmission times that are remembered for RTT samples. At 4096 runs of packets the window of the default configuration
-/// fits even if every packet leaves at a time of its own.
+/// The number of remembered transmission times for RTT samples. With 4096 runs of packets the window of the default
+/// configuration fits even if every packet leaves at a different time.
 const SEND_TIMES: usize = 4096;
 
-/// Upper bound of the retransmission timeout with backoff. It is short compared with TCP's 60 s (RFC 6298, rule 2.5) because
-/// the whole group waits for the one that the retransmission is for.
+/// The largest retransmission timeout with backoff. It is short compared with TCP's 60 s (RFC 6298, rule 2.5) because
+/// the whole group waits for the receiver that the retransmission is for.
 const MAX_RTO: Span = Span::from_ms(500);
-/// Upper bound of the backoff, in doublings.
+/// The largest backoff, in doublings.
 const MAX_RTO_BACKOFF: u8 = 10;
-/// A round in which no more retransmissions than this were lost says nothing about congestion.
+/// A round in which no more retransmissions than this were lost is no evidence of congestion.
 const MIN_LOST: u32 = 4;
 
 /// The state of what is sent to one set of receivers.
 #[derive(Clone, Debug)]
 pub(super) struct Channel {
-    /// The next byte to be sent for the first time.
+    /// The offset of the next byte to be sent for the first time.
     pub(super) head: u64,
     pub(super) congestion: Congestion,
     pub(super) retransmit: RetransmitQueue,
-    /// When bytes left: the end of a packet, or of a run of packets that left at the same time, with that time.
+    /// The times at which bytes left: the end offset of a packet, or of a run of packets that left at the same time,
+    /// and that time.
     send_times: VecDeque<(u64, Time)>,
     /// No RTT sample is taken below this offset, because packets there were retransmitted (Karn's algorithm, RFC 6298
     /// section 3).
     retransmitted_edge: u64,
-    /// Retransmissions in flight: when they left, and their bytes.
+    /// The retransmissions in flight: the time at which each left, and its length in bytes.
     retransmits: VecDeque<(Time, u32)>,
     retransmitted_bytes: u64,
-    /// Doublings of the retransmission timeout, since retransmissions were lost and no RTT has been sampled after that
-    /// (RFC 6298, rule 5.5). Retransmissions give no samples, so a queue that grows meanwhile is not seen; without a backoff
-    /// the same packets would fill that queue again and again.
+    /// How often the retransmission timeout has doubled, because retransmissions were lost and no RTT has been sampled
+    /// since (RFC 6298, rule 5.5). Retransmissions give no samples, so a queue that grows meanwhile is not seen;
+    /// without a backoff the same packets would fill that queue repeatedly.
     rto_backoff: u8,
-    /// Packets retransmitted in this round, and of these the ones that were reported missing again.
+    /// The packets retransmitted in this round, and how many of them were reported missing again.
     round: (u32, u32),
     round_ends: Time,
-    /// When data was last sent, or reports last showed progress.
+    /// The time at which data was last sent or a report last showed progress.
     pub(super) last_progress: Time,
-    /// When any packet was last sent to all receivers of this channel.
+    /// The time at which a packet was last sent to all receivers of this channel.
     pub(super) last_sent: Time,
-    /// The time since which only probes were sent and no report showed progress.
+    /// The time since which only probes were sent and no report showed progress; `None` if the channel is not stalled.
     pub(super) stalled_since: Option<Time>,
-    /// Doublings of the time between probes.
+    /// How often the time between probes has doubled.
     pub(super) probe_backoff: u8,
 }
 
@@ -75,7 +76,7 @@ impl Channel {
         }
     }
 
-    /// New bytes up to `end` are sent.
+    /// Records that new bytes up to `end` are sent.
     pub(super) fn on_sent(&mut self, now: Time, end: u64) {
         self.head = end;
         self.on_progress(now);
@@ -91,24 +92,24 @@ impl Channel {
         }
     }
 
-    /// New data was sent, or a report showed progress: nothing is stalled.
+    /// Records progress, by new data or a report: the channel is not stalled.
     pub(super) const fn on_progress(&mut self, now: Time) {
         (self.last_progress, self.stalled_since, self.probe_backoff) = (now, None, 0);
     }
 
-    /// The retransmission timeout: after this long a report must have covered what was sent. `report_delay` is how long
-    /// reports themselves may wait on their way.
+    /// Returns the retransmission timeout, after which a report must have covered what was sent. `report_delay` is how
+    /// long reports may be delayed on their path.
     pub(super) fn rto(&self, report_delay: Span) -> Span {
         let rto = self.congestion.rto() + report_delay;
         Span(rto.0 << self.rto_backoff).min(MAX_RTO.max(rto))
     }
 
-    /// Retransmitted packets were reported missing again.
+    /// Counts retransmitted packets that were reported missing again.
     pub(super) const fn on_retransmit_lost(&mut self, packets: u32) {
         self.round.1 = self.round.1.saturating_add(packets);
     }
 
-    /// Whether most retransmissions of the last rounds were lost.
+    /// Returns whether most retransmissions of the last rounds were lost.
     pub(super) const fn is_backed_off(&self) -> bool {
         self.rto_backoff > 0
     }
@@ -120,7 +121,7 @@ impl Channel {
             return;
         }
         if u64::from(lost) * 4 > u64::from(sent) * 3 && lost > MIN_LOST {
-            // The first such round may be chance: only the second one counts as congestion.
+            // The first such round may be chance. Only the second one counts as congestion.
             if self.rto_backoff > 0 {
                 self.congestion.on_loss();
             }
@@ -137,7 +138,7 @@ impl Channel {
         self.rto_backoff = 0;
     }
 
-    /// Bytes up to `end` are retransmitted.
+    /// Records that bytes up to `end` are retransmitted.
     pub(super) fn on_retransmit(&mut self, now: Time, rto: Span, end: u64, len: u16) {
         self.end_round(now, rto);
         self.round.0 = self.round.0.saturating_add(1);
@@ -146,7 +147,7 @@ impl Channel {
         self.retransmitted_bytes += u64::from(len);
     }
 
-    /// Retransmitted bytes that may still be in flight.
+    /// Returns the number of retransmitted bytes that may still be in flight.
     pub(super) fn retransmits_in_flight(&mut self, now: Time, rto: Span) -> u64 {
         while let Some(&(sent, len)) = self.retransmits.front()
             && sent.saturating_add(rto) <= now
@@ -157,12 +158,13 @@ impl Channel {
         self.retransmitted_bytes
     }
 
-    /// When the oldest retransmission will no longer count as in flight.
+    /// Returns the time at which the oldest retransmission no longer counts as in flight.
     pub(super) fn retransmit_expiry(&self, rto: Span) -> Option<Time> {
         self.retransmits.front().map(|(sent, _)| sent.saturating_add(rto))
     }
 
-    /// The round trip time that a report shows which was sent `held_us` after the packet that ends at `seen` had arrived.
+    /// Returns the round trip time that a report shows that was sent `held_us` after the packet that ends at `seen` had
+    /// arrived.
     pub(super) fn rtt_sample(&self, now: Time, seen: u64, held_us: u32) -> Option<Span> {
         if seen <= self.retransmitted_edge || seen > self.head {
             return None;
@@ -170,8 +172,8 @@ impl Channel {
         let at = self.send_times.partition_point(|run| run.0 < seen);
         let &(end, sent) = self.send_times.get(at)?;
         let first = self.send_times.front()?;
-        // Any packet of a run that left at one time will do, but of what lies before the first remembered run the time of
-        // transmission is not known.
+        // Any packet of a run that left at one time serves as a sample, but the transmission time of data before the
+        // first remembered run is unknown.
         if at == 0 && end != seen && first.0 != end {
             return None;
         }
@@ -180,7 +182,7 @@ impl Channel {
         (span > held).then(|| span - held)
     }
 
-    /// Everything below `progress` has reached all receivers, or was lost.
+    /// Records that everything below `progress` has reached all receivers or was lost.
     pub(super) fn on_acked(&mut self, progress: u64) {
         while self.send_times.len() > 1 && self.send_times[1].0 <= progress {
             self.send_times.pop_front();

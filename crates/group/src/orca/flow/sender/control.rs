@@ -1,4 +1,4 @@
-//! Control packets from receivers and agents.
+//! Handling of control packets from receivers and agents.
 
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Body, Gap, Place, Reason, Status};
@@ -7,7 +7,7 @@ use super::super::SenderEvent;
 use super::peers::{Peer, State, pending};
 use super::{Sender, Stage};
 
-/// A receiver whose reports claim less than earlier ones for this long has restarted, since no packet is delayed by as much.
+/// A receiver whose reports claim less than earlier ones for this long has restarted: no packet is delayed by as much.
 const RESTART_AFTER: Span = Span::from_ms(100);
 
 impl Sender {
@@ -63,7 +63,7 @@ impl Sender {
                 return;
             }
             State::Attached | State::Detached => {
-                // Either a delayed packet or a host that has restarted.
+                // It is a delayed packet, or the host has restarted.
                 let since = *peer.regressed_since.get_or_insert(now);
                 if now.since(since) < RESTART_AFTER {
                     return;
@@ -89,7 +89,7 @@ impl Sender {
         let peer = &mut self.peers.list[number as usize];
         peer.on_join(now, at, limit);
         if at < self.source.released {
-            peer.state = State::Invited; // So that it counts as lost, whatever it was before.
+            peer.state = State::Invited; // It counts as lost, whatever its state was.
             self.lose_receiver(now, number, Reason::TooLate);
             self.peers.queue_control(number, pending::BYE);
             return;
@@ -132,8 +132,8 @@ impl Sender {
         self.counters.statuses += 1;
         let Some(ports) = self.peers.rack(status.rack) else { return };
         let ports = *ports;
-        // With a gap right after `have`, everything up to `seen` has arrived or is lost. Without one, the slowest receiver has
-        // simply not got further.
+        // With a gap right after `have`, everything up to `seen` has arrived or is lost. Without one, the slowest
+        // receiver has merely received less.
         let stopped = status.gaps.iter().any(|gap| gap.len > 0 && gap.offset == status.have);
         let progress = if stopped { status.seen.max(status.have) } else { status.have };
         let single = status.who.is_power_of_two();
@@ -147,7 +147,7 @@ impl Sender {
             match peer.state {
                 State::Attached | State::Detached => {}
                 State::Lost(_) if now.since(peer.state_since) > Span::from_ms(10) => {
-                    peer.state_since = now; // Limits how often it is answered.
+                    peer.state_since = now; // It limits the rate of answers.
                     self.peers.queue_control(number, pending::BYE);
                     continue;
                 }
@@ -166,7 +166,7 @@ impl Sender {
                 None => (self.group.head, false),
             };
             let have = peer.have.max(status.have.min(self.source.offered));
-            // A detached receiver may still see packets of the group, which say nothing about its own channel.
+            // A detached receiver may still see packets of the group, which give no information about its own channel.
             let reached = if status.seen > head { status.have } else { progress };
             let reached = peer.progress.max(reached.min(head)).max(have);
             let limit = peer.limit.max(status.limit);
@@ -211,7 +211,7 @@ impl Sender {
         self.end_periods(now, status.who, &ports);
     }
 
-    /// Notes for each receiver of a gap which packets it lacks.
+    /// Records for each receiver of a gap which cells it lacks.
     fn handle_gap(&mut self, now: Time, gap: &Gap, who: u64, seen: u64, ports: &[u32; 64]) {
         let payload = u64::from(self.config.payload);
         let max_cells = self.config.window_packets();
@@ -223,7 +223,7 @@ impl Sender {
             }
             let in_group = peer.channel.is_none();
             let channel = peer.channel.as_deref_mut().unwrap_or(&mut self.group);
-            // A detached receiver may have seen packets of the group. On its own channel, what lies beyond the last packet
+            // A detached receiver may have seen packets of the group. On its own channel, data beyond the last packet
             // that it saw may be in flight.
             let edge = if in_group { channel.head } else { channel.head.min(seen) };
             let (from, end) = (gap.offset.max(peer.have), end.min(edge));
@@ -234,7 +234,7 @@ impl Sender {
                 peer.lost += end - from.max(peer.loss_edge);
                 peer.loss_edge = end;
             }
-            // Other receivers may lack it too: after a short delay one retransmission serves them all.
+            // Other receivers may lack it too: after a short delay one retransmission serves all of them.
             let wait = if in_group && self.peers.watermarks.attached > 1 {
                 Span(channel.congestion.srtt().0 / 4).clamp(Span::from_us(50), Span::from_ms(1))
             } else {
@@ -253,14 +253,16 @@ impl Sender {
             let peer = &mut self.peers.list[number as usize];
             let channel = peer.channel.as_deref_mut().unwrap_or(&mut self.group);
             channel.on_retransmit_lost(lost_again);
-            // As many retransmissions are lost at random as other packets. Only those of a backed-off channel count as more loss.
+            // Retransmissions are lost at random as often as other packets. Only those of a backed-off channel count as
+            // additional loss.
             if channel.is_backed_off() {
                 peer.lost += u64::from(lost_again) * payload;
             }
         }
     }
 
-    /// Ends congestion control periods that are over, on the group channel and on those of the receivers that reported.
+    /// Ends congestion control periods that are over, on the group channel and on the channels of the receivers that
+    /// reported.
     fn end_periods(&mut self, now: Time, who: u64, ports: &[u32; 64]) {
         let progress = self.peers.watermarks.min_progress;
         if self.peers.watermarks.attached > 0 && self.group.congestion.period_over(now, progress) {
@@ -271,7 +273,8 @@ impl Sender {
                 if peer.state != State::Attached {
                     continue;
                 }
-                // What a receiver misses before the labels reach it, just after it was attached, is not lost by congestion.
+                // What a receiver misses just after it was attached, before the labels reach it, is not lost through
+                // congestion.
                 if now.since(peer.state_since) > fresh || peer.detach_count == 0 {
                     worst.lost = worst.lost.max(peer.lost);
                 }

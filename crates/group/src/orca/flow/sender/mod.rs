@@ -1,8 +1,8 @@
 //! The sending end: one stream to a changing set of receivers.
 //!
-//! - `peers`: what is known of each receiver; `channel`: what is in flight to the group, or to one detached receiver;
-//!   `retransmit`: what is to be retransmitted; `blocks`: whether parity is cheaper.
-//! - `control`: packets from receivers; `poll`: what is sent next; `tick`: timers, and which receivers are too slow.
+//! - `peers`: the state of each receiver; `channel`: the data in flight to the group or to one detached receiver;
+//!   `retransmit`: the retransmission queue; `blocks`: whether parity is cheaper.
+//! - `control`: packets from receivers; `poll`: what is sent next; `tick`: timers, and the detection of slow receivers.
 
 mod blocks;
 mod channel;
@@ -29,9 +29,9 @@ use tick::Timers;
 enum Stage {
     /// Waits for the receivers that were invited.
     Gathering,
-    /// Sends data.
+    /// Sends data to receivers.
     Open,
-    /// Finished or failed: only late questions are answered.
+    /// Finished or failed: only late packets are answered.
     Over,
 }
 
@@ -40,9 +40,9 @@ enum Stage {
 struct Source {
     offered: u64,
     offered_at: Time,
-    /// The length of the stream, once the application has finished it.
+    /// The length of the stream in bytes, once the application has finished it.
     length: Option<u64>,
-    /// No receiver needs the bytes below.
+    /// No receiver needs the bytes below this offset.
     released: u64,
 }
 
@@ -55,9 +55,9 @@ pub struct Sender {
     via_agent: bool,
     config: FlowConfig,
     stage: Stage,
-    /// Nothing is sent to the group, because its labels are not known yet.
+    /// Whether the group's labels are not known yet, so that nothing is sent to the group.
     paused: bool,
-    /// What a packet to everyone costs on the sender's link, counted in packets to one receiver.
+    /// The cost of a packet to everyone on the sender's link, in packets to one receiver.
     copies: u32,
     peers: Peers,
     group: Channel,
@@ -66,17 +66,17 @@ pub struct Sender {
     catch_up: CatchUp,
     pacer: Pacer,
     timers: Timers,
-    /// The reason why a receiver was lost last, for [`SenderEvent::Failed`].
+    /// Why the last receiver was lost, for [`SenderEvent::Failed`].
     last_loss: Reason,
-    /// Memory for medians over receivers, kept to avoid allocation.
+    /// Scratch memory for medians over receivers, kept to avoid allocation.
     scratch: Vec<u64>,
     events: VecDeque<SenderEvent>,
     counters: SenderSummary,
 }
 
 impl Sender {
-    /// A session without receivers. `stream` identifies the content; with `via_agent` reports are to come by way of the racks'
-    /// agents.
+    /// Returns a session without receivers. `stream` identifies the content; with `via_agent` reports are sent through
+    /// the racks' agents.
     #[must_use]
     pub fn new(
         now: Time,
@@ -108,13 +108,13 @@ impl Sender {
         }
     }
 
-    /// The session that is sent.
+    /// Returns the number of the session.
     #[must_use]
     pub const fn session(&self) -> Session {
         self.session
     }
 
-    /// Finished or failed: it only answers late questions, and may be forgotten.
+    /// Returns whether the session has finished or failed. It then only answers late packets, and may be dropped.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Over
@@ -147,7 +147,8 @@ impl Sender {
         self.tick_soon(now);
     }
 
-    /// Admits a host that was not invited, from offset `at` on and with a receive window up to `limit`, as its `Join` would.
+    /// Admits a host that was not invited, from offset `at` and with a receive window up to `limit`, as its `Join`
+    /// would.
     pub fn admit(&mut self, now: Time, host: HostId, place: Place, at: u64, limit: u64) {
         self.handle_join(now, host, place, at, limit, true);
         self.update(now);
@@ -162,7 +163,7 @@ impl Sender {
         }
     }
 
-    /// Ends the session for all that have not completed.
+    /// Ends the session for all receivers that have not completed.
     pub fn abort(&mut self, now: Time, reason: Reason) {
         if self.stage == Stage::Over {
             return;
@@ -178,7 +179,7 @@ impl Sender {
         self.events.push_back(SenderEvent::Failed { reason });
     }
 
-    /// The application has written all bytes below `upto`, which is at most 2^48.
+    /// Records that the application has written all bytes below `upto`, which is at most 2^48.
     pub fn offer(&mut self, now: Time, upto: u64) {
         let upto = upto.min((1 << 48) - 1);
         if self.source.length.is_none() && upto > self.source.offered {
@@ -189,13 +190,13 @@ impl Sender {
         }
     }
 
-    /// The stream ends with the bytes that have been offered.
+    /// Ends the stream after the bytes that have been offered.
     pub fn finish(&mut self, now: Time) {
         if self.source.length.is_some() {
             return;
         }
         self.source.length = Some(self.source.offered);
-        // Where all data is sent already, no packet has carried the end mark.
+        // If all data is sent already, no packet has carried the end mark.
         let all_sent_to_group = self.group.head >= self.source.offered;
         for number in 0..self.peers.list.len() as u32 {
             let peer = &self.peers.list[number as usize];
@@ -211,7 +212,7 @@ impl Sender {
         self.tick_soon(now);
     }
 
-    /// Pauses what is sent to the group, until labels reach the attached receivers, or resumes it.
+    /// Pauses the group channel until labels reach the attached receivers, or resumes it.
     pub fn pause(&mut self, now: Time, paused: bool) {
         if self.paused != paused {
             self.paused = paused;
@@ -220,25 +221,25 @@ impl Sender {
         }
     }
 
-    /// Sets what a packet to everyone costs on the sender's link, counted in packets to one receiver: 1 for labels and
-    /// multicast, the number of racks for relays, the number of receivers for unicast. Whether a retransmission goes to the
-    /// group or to single receivers depends on it.
+    /// Sets the cost of a packet to everyone on the sender's link, in packets to one receiver: 1 for labels and
+    /// multicast, the number of racks for relays, the number of receivers for unicast. It decides whether a
+    /// retransmission goes to the group or to single receivers.
     pub fn set_copies(&mut self, copies: u32) {
         self.copies = copies.max(1);
     }
 
-    /// No receiver needs the bytes below this offset any more.
+    /// Returns the offset below which no receiver needs bytes any more.
     #[must_use]
     pub const fn released(&self) -> u64 {
         self.source.released
     }
 
-    /// The next event for the application.
+    /// Returns the next event for the application.
     pub fn poll_event(&mut self) -> Option<SenderEvent> {
         self.events.pop_front()
     }
 
-    /// All receivers that were ever in the session, in the order in which they were invited or joined.
+    /// Iterates over all receivers that were ever in the session, in the order in which they were invited or joined.
     pub fn receivers(&self) -> impl Iterator<Item = ReceiverView> + '_ {
         self.peers.list.iter().map(|peer| ReceiverView {
             host: peer.host,
@@ -257,7 +258,7 @@ impl Sender {
         })
     }
 
-    /// The session's counters.
+    /// Returns the session's counters.
     #[must_use]
     pub fn summary(&self) -> SenderSummary {
         SenderSummary {
@@ -270,7 +271,7 @@ impl Sender {
         }
     }
 
-    /// A receiver that has not completed leaves the session.
+    /// Handles that a receiver leaves the session without completing.
     fn lose_receiver(&mut self, now: Time, number: u32, reason: Reason) {
         let peer = &mut self.peers.list[number as usize];
         if !peer.is_active() && peer.state != State::Invited {
@@ -288,7 +289,7 @@ impl Sender {
         self.events.push_back(SenderEvent::Lost { host, reason });
     }
 
-    /// A receiver is served by the group channel from now on.
+    /// Moves a receiver to the group channel.
     fn attach(&mut self, now: Time, number: u32) {
         let payload = u64::from(self.config.payload);
         let max_cells = self.config.window_packets();
@@ -304,8 +305,8 @@ impl Sender {
         self.peers.queue_control(number, pending::MODE);
     }
 
-    /// A receiver is served by a unicast channel of its own from now on. With `caught_up` this channel begins where the group's
-    /// stands, otherwise with the first byte that the receiver lacks.
+    /// Moves a receiver to a unicast channel. With `caught_up` this channel begins at the group's current position,
+    /// otherwise with the first byte that the receiver lacks.
     fn detach(&mut self, now: Time, number: u32, caught_up: bool) {
         let peer = &mut self.peers.list[number as usize];
         let from = if caught_up { self.group.head.max(peer.have) } else { peer.have };
@@ -368,7 +369,7 @@ impl Sender {
         }
     }
 
-    /// Something happened: ticks are frequent again.
+    /// Resets the interval between ticks after a change.
     fn tick_soon(&mut self, now: Time) {
         if self.stage != Stage::Over {
             self.timers.tick_backoff = 0;
@@ -376,12 +377,12 @@ impl Sender {
         }
     }
 
-    /// The retransmission timeout of the group channel.
+    /// Returns the retransmission timeout of the group channel.
     fn group_rto(&self) -> Span {
         self.group.rto(self.config.report_delay(self.via_agent))
     }
 
-    /// All state that can grow is within the bounds that the configuration sets.
+    /// Asserts that all state that can grow is within the bounds of the configuration.
     #[cfg(test)]
     pub(super) fn check_bounds(&self) {
         let peers = self.peers.list.len();

@@ -1,4 +1,4 @@
-//! What the sender knows of its receivers.
+//! The sender's state for each receiver.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +18,7 @@ pub(super) enum State {
     Lost(Reason),
 }
 
-/// Control packets that are to be sent to a receiver, as bits of [`Peer::pending_control`].
+/// The kinds of control packets for a receiver, as bits of [`Peer::pending_control`].
 pub(super) mod pending {
     pub(crate) const INVITE: u8 = 1;
     pub(crate) const MODE: u8 = 2;
@@ -26,69 +26,72 @@ pub(super) mod pending {
     pub(crate) const BYE: u8 = 8;
 }
 
-/// A receiver holds the others up: what it achieves meanwhile decides whether it is detached.
+/// A receiver that delays the group: its progress meanwhile decides whether it is detached.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocking {
     pub(super) since: Time,
     /// `best_progress` at that time.
     pub(super) from: u64,
-    /// Checks that found it blocking, less those that did not.
+    /// The number of checks that found it blocking, minus the number of those that did not.
     pub(super) strikes: u64,
-    /// `have` at that time: a receiver that closes old gaps is working too.
+    /// `have` at that time: closing old gaps counts as progress too.
     pub(super) had: u64,
 }
 
-/// One receiver.
+/// The state of one receiver.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) host: HostId,
     pub(super) place: Place,
     pub(super) state: State,
-    /// The control packets that it is to be sent, bits of [`pending`]. If there are any, it is in the control queue.
+    /// The control packets to send to it, as bits of [`pending`]. While any bit is set, the receiver is in the control
+    /// queue.
     pub(super) pending_control: u8,
-    /// When a control packet was last sent to it.
+    /// The time at which a control packet was last sent to it.
     pub(super) control_sent_at: Time,
-    /// When any packet was last sent to it by unicast.
+    /// The time at which any packet was last sent to it by unicast.
     pub(super) last_sent: Time,
-    /// Control packets sent to it since it joined, which set the interval of the next repetition.
+    /// The number of control packets sent to it since it joined, which determines the interval before the next
+    /// repetition.
     pub(super) attempts: u8,
 
-    /// The first byte that it asked for.
+    /// The first byte that it requested.
     pub(super) start: u64,
-    /// It has all bytes below.
+    /// The offset below which it has all bytes.
     pub(super) have: u64,
-    /// What was sent below has reached it or was lost.
+    /// The offset below which everything sent has reached it or was lost.
     pub(super) progress: u64,
-    /// An upper bound of its progress. It differs from `progress` where only an agent's summary of several receivers is known.
+    /// An upper bound of its progress. It differs from `progress` where only an agent's summary of several receivers is
+    /// known.
     pub(super) best_progress: u64,
-    /// Its receive window ends here.
+    /// The end offset of its receive window.
     pub(super) limit: u64,
     pub(super) last_heard: Time,
     pub(super) state_since: Time,
-    /// Since this time its reports claim less than earlier ones did: it may have restarted.
+    /// The time since which its reports claim less than earlier ones, which may mean that it has restarted.
     pub(super) regressed_since: Option<Time>,
 
     pub(super) base_rtt: Span,
     pub(super) period_rtt: Span,
     last_rtt: Option<Span>,
-    /// Gaps below have been counted as lost.
+    /// Gaps below this offset have been counted as lost.
     pub(super) loss_edge: u64,
-    /// Bytes lost in this period.
+    /// The number of bytes that it lost in this period.
     pub(super) lost: u64,
 
     rate_at: Time,
     rate_from: u64,
-    /// Bytes per second that it received lately.
+    /// The rate at which it recently received, in bytes per second.
     pub(super) rate: u64,
-    /// The highest `rate` so far, decaying.
+    /// The highest `rate` so far, which decays.
     pub(super) peak: u64,
     pub(super) blocking: Option<Blocking>,
-    /// Bytes that were retransmitted to it.
+    /// The number of bytes retransmitted to it.
     pub(super) repairs: u64,
-    /// How often it was detached.
+    /// The number of times that it was detached.
     pub(super) detach_count: u8,
     pub(super) slow_reason: Option<SlowReason>,
-    /// The unicast channel of a detached receiver.
+    /// The unicast channel of a detached receiver; `None` while it is attached.
     pub(super) channel: Option<Box<Channel>>,
 }
 
@@ -131,7 +134,7 @@ impl Peer {
         matches!(self.state, State::Attached | State::Detached)
     }
 
-    /// It joins, for the first time or again, and needs the bytes from `at` on.
+    /// Handles a join, the first one or a later one; the receiver needs the bytes from `at`.
     pub(super) fn on_join(&mut self, now: Time, at: u64, limit: u64) {
         (self.have, self.progress, self.best_progress, self.loss_edge) = (at, at, at, at);
         (self.start, self.limit) = (at, limit);
@@ -148,8 +151,8 @@ impl Peer {
         self.last_rtt = Some(rtt);
     }
 
-    /// Ends a congestion control period and returns its standing queue: the least RTT of the period less the least ever. While
-    /// the window still grows exponentially, queues only grow, and the last RTT stands for the period.
+    /// Ends a congestion control period and returns its standing queue: the lowest RTT of the period minus the lowest
+    /// ever. In slow start queues only grow, so the last RTT is used for the period.
     pub(super) fn end_period(&mut self, starting: bool, path: Span) -> Option<Span> {
         let least = |last| if starting { last } else { self.period_rtt };
         let standing = self.last_rtt.map(|last| {
@@ -160,7 +163,7 @@ impl Peer {
         standing
     }
 
-    /// Updates the rate at which it receives; `at` is when its last packet arrived.
+    /// Updates the rate at which it receives; `at` is the time at which its last packet arrived.
     pub(super) fn update_rate(&mut self, at: Time) {
         let span = at.since(self.rate_at);
         let bytes = self.best_progress.saturating_sub(self.rate_from);
@@ -174,10 +177,10 @@ impl Peer {
     }
 }
 
-/// Minima over the receivers, and how many there are in each state.
+/// Minima over the receivers, and the number of receivers in each state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watermarks {
-    /// Minima over attached receivers, `u64::MAX` without any.
+    /// The minimum of `have` over attached receivers, `u64::MAX` without any; the following fields likewise.
     pub(super) min_have: u64,
     pub(super) min_progress: u64,
     pub(super) min_limit: u64,
@@ -213,7 +216,7 @@ pub(super) struct Peers {
     pub(super) watermarks: Watermarks,
     /// Set when `watermarks` must be recomputed.
     pub(super) dirty: bool,
-    /// The numbers of receivers with pending control packets, each once.
+    /// The numbers of the receivers with pending control packets, each once.
     pub(super) control_queue: VecDeque<u32>,
 }
 
@@ -224,7 +227,7 @@ impl Peers {
         self.hosts.get(&host).copied()
     }
 
-    /// The numbers of a rack's receivers, by port.
+    /// Returns the numbers of a rack's receivers, by port.
     pub(super) fn rack(&self, rack: u16) -> Option<&[u32; 64]> {
         self.racks.get(&rack).map(|ports| &**ports)
     }
@@ -237,7 +240,7 @@ impl Peers {
         number
     }
 
-    /// Enters a receiver into the index by place. One that was there before is no longer found by its place.
+    /// Adds a receiver to the index by place, replacing an earlier one at the same place.
     fn index_place(&mut self, number: u32) {
         let place = self.list[number as usize].place;
         let ports = self.racks.entry(place.rack).or_insert_with(|| Box::new([NO_RECEIVER; 64]));
@@ -258,7 +261,7 @@ impl Peers {
         self.list.get(number as usize)
     }
 
-    /// Control packets ([`pending`]) are to be sent to a receiver.
+    /// Queues control packets ([`pending`]) for a receiver.
     pub(super) fn queue_control(&mut self, number: u32, packets: u8) {
         let peer = &mut self.list[number as usize];
         if peer.pending_control == 0 {

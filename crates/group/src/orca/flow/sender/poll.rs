@@ -1,5 +1,5 @@
-//! What is sent next: control packets, then retransmissions and parity, then new data for the group, beside which detached
-//! receivers catch up.
+//! The order of sending: control packets, then retransmissions and parity, then new data for the group. Detached
+//! receivers catch up beside the group.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,13 @@ use super::peers::{State, pending};
 use super::retransmit::Retransmit;
 use super::{Sender, Stage};
 
-/// Packets in a row to one detached receiver, so that its link sees full segments of a super-packet (UDP GSO).
+/// The number of packets in a row to one detached receiver, so that its link sees full segments of a super-packet (UDP
+/// GSO).
 const BURST: u16 = 16;
-/// Credit at which detached receivers are served, in packets: less would interrupt the group's packets too often.
+/// The credit in packets at which detached receivers are served. A lower one would interrupt the group's packets too
+/// often.
 const CREDIT_THRESHOLD: u64 = 8;
-/// Upper bound of the credit, in packets.
+/// The largest credit, in packets.
 const CREDIT_MAX: u64 = 64;
 
 /// How detached receivers catch up beside the group.
@@ -23,28 +25,28 @@ const CREDIT_MAX: u64 = 64;
 pub(super) struct CatchUp {
     /// The numbers of all detached receivers; the first one is served next.
     pub(super) round_robin: VecDeque<u32>,
-    /// Bytes that they may be sent while the group has data to send.
+    /// The number of bytes that they may be sent while the group has data to send.
     pub(super) credit: u64,
-    /// They are being served until the credit is used up.
+    /// Whether they are being served, until the credit is used up.
     pub(super) serving: bool,
-    /// Packets sent in a row to the first of `round_robin`.
+    /// The number of packets sent in a row to the first receiver of `round_robin`.
     pub(super) burst: u16,
 }
 
-/// When bytes may leave so that a rate is kept, in bursts of a quantum.
+/// Limits the rate of sending, with bursts of one quantum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pacer {
-    /// All data of the session, at [`FlowConfig::max_rate`].
+    /// Meters all data of the session at [`FlowConfig::max_rate`].
     all: Meter,
-    /// New data for the group, at the rate that follows from window and round trip.
+    /// Meters new data for the group at the rate that follows from window and round trip.
     group: Meter,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Meter {
-    /// What was sent so far would have left by this time at the rate.
+    /// The time by which everything sent so far would have left at the rate.
     paid_until: Time,
-    /// Nothing may be sent before.
+    /// The time before which nothing may be sent.
     blocked_until: Time,
 }
 
@@ -80,8 +82,8 @@ enum Blocked {
 }
 
 impl Sender {
-    /// The next packet to send; `None` if there is nothing to send until another call, or the time of
-    /// [`Self::poll_timeout`].
+    /// Returns the next packet to send, or `None` if there is nothing to send before the next call of another method or
+    /// the time of [`Self::poll_timeout`].
     ///
     /// New data comes in runs of consecutive pieces.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
@@ -92,7 +94,7 @@ impl Sender {
         outgoing
     }
 
-    /// When [`Self::handle_timeout`] wants to be called.
+    /// Returns the time at which [`Self::handle_timeout`] must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let probe_at = if self.stage == Stage::Open { self.timers.probe_at } else { Time::MAX };
@@ -189,7 +191,7 @@ impl Sender {
             self.catch_up.credit =
                 (self.catch_up.credit + u64::from(piece.len).div_ceil(share)).min(max_credit);
         }
-        // Twice the rate of one window per round trip: bursts are spread, and the window can still be filled.
+        // The rate is twice one window per round trip: bursts are spread, and the window can still be filled.
         let congestion = &self.group.congestion;
         let quantum = u64::from(self.config.quantum) * u64::from(self.config.payload);
         let span = |bytes: u64| {
@@ -287,7 +289,7 @@ impl Sender {
         limits.next(now, self.group.head, &self.config)
     }
 
-    /// A piece for one of the detached receivers, which are served round robin.
+    /// Returns a piece for one of the detached receivers, which are served round robin.
     fn poll_detached(&mut self, now: Time) -> Option<Outgoing> {
         if self.catch_up.burst >= BURST {
             self.catch_up.burst = 0;
@@ -348,7 +350,7 @@ impl Sender {
     }
 }
 
-/// What limits new data on a channel.
+/// The limits for new data on a channel.
 struct SendLimits {
     have: u64,
     progress: u64,
@@ -361,7 +363,8 @@ struct SendLimits {
 }
 
 impl SendLimits {
-    /// The piece at `head`: up to the next multiple of the payload size, or to the end of what is offered.
+    /// Returns the piece at `head`, which ends at the next multiple of the payload size or at the end of the offered
+    /// data.
     fn next(&self, now: Time, head: u64, config: &FlowConfig) -> Result<Piece, Blocked> {
         if head >= self.offered {
             return Err(Blocked::Nothing);

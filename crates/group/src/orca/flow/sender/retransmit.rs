@@ -1,30 +1,30 @@
 //! The retransmission queue of a channel.
 //!
-//! Packets are cut at multiples of the payload size, so that a retransmission covers exactly what was lost. Such a place of
-//! one full packet is a *cell* of the stream. A cell that few receivers lack is retransmitted to each of them; one that many
-//! lack goes to everyone. Both the queue and that choice are ours: the Orca paper has no loss recovery.
+//! Packets are cut at multiples of the payload size, so that a retransmission covers exactly what was lost. The range
+//! of one full packet is a *cell* of the stream. A cell that few receivers lack is retransmitted to each of them; one
+//! that many lack goes to everyone. The Orca paper has no loss recovery: both the queue and that rule are our choice.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use rackweave_core::{Span, Time};
 
-/// Receivers that a cell names one by one. If more lack it, it goes to everyone.
+/// The largest number of receivers that a cell lists. If more lack the cell, it goes to everyone.
 const MAX_RECEIVERS: usize = 3;
 const NO_RECEIVER: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// Numbers of the receivers that lack it, or [`NO_RECEIVER`].
+    /// The numbers of the receivers that lack it, or [`NO_RECEIVER`].
     receivers: [u32; MAX_RECEIVERS],
-    /// Bits of those of `receivers` to whom it was retransmitted.
+    /// The slots of `receivers` to which it was retransmitted, as a bit set.
     served: u8,
-    /// More than [`MAX_RECEIVERS`] lack it.
+    /// Whether more than [`MAX_RECEIVERS`] lack it.
     many: bool,
-    /// It was retransmitted to everyone.
+    /// Whether it was retransmitted to everyone.
     to_all: bool,
     queued: bool,
-    /// Reports that it is missing are ignored until then, since its last retransmission is still in flight.
+    /// Reports that it is missing are ignored before this time, because its last retransmission is still in flight.
     suppressed_until: Time,
 }
 
@@ -48,7 +48,7 @@ impl Cell {
         }
     }
 
-    /// Whether a slot of `receivers` names one that was not served yet.
+    /// Returns whether a slot of `receivers` lists a receiver that was not served yet.
     const fn is_open(&self, slot: usize) -> bool {
         self.receivers[slot] != NO_RECEIVER && self.served >> slot & 1 == 0
     }
@@ -61,16 +61,17 @@ pub(super) enum Retransmit {
     One(u32),
 }
 
-/// The cells from the lowest byte on that any receiver of the channel lacks, and the order in which they are retransmitted.
+/// The missing cells of a channel, from the lowest byte that any of its receivers lacks, and the order in which they
+/// are retransmitted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RetransmitQueue {
     /// The number of the first cell of `ring`.
     base: u64,
     ring: VecDeque<Cell>,
-    /// Cells that were reported a moment ago, in the order of the reports, and when each may be sent.
+    /// Recently reported cells in the order of the reports, and the time at which each may be sent.
     delayed: VecDeque<(Time, u64)>,
-    /// Cells that may be sent, lowest first: without the lowest one a receiver can deliver nothing, and its window may have no
-    /// room for the others.
+    /// The cells that may be sent, lowest first: without the lowest one a receiver can deliver nothing, and its window
+    /// may have no room for the others.
     ready: BinaryHeap<Reverse<u64>>,
 }
 
@@ -85,8 +86,9 @@ impl RetransmitQueue {
         let _ = self.report_missing(now, now, cell, peer, max_cells);
     }
 
-    /// A receiver lacks a cell, which is not retransmitted before `due`, so that others can report it too. At most
-    /// `max_cells` are remembered. True if the cell had been retransmitted to this receiver, and was lost again.
+    /// Records that a receiver lacks a cell. The cell is not retransmitted before `due`, so that others can report it
+    /// too. At most `max_cells` are remembered. Returns true if the cell had been retransmitted to this receiver and
+    /// was lost once more.
     pub(super) fn report_missing(
         &mut self,
         now: Time,
@@ -141,7 +143,7 @@ impl RetransmitQueue {
         lost_again
     }
 
-    /// Forgets the cells below, which all receivers have.
+    /// Drops the cells below `cell`, which all receivers have.
     pub(super) fn forget_below(&mut self, cell: u64) {
         let gone = cell.saturating_sub(self.base).min(self.ring.len() as u64) as usize;
         self.ring.drain(..gone);
@@ -154,7 +156,7 @@ impl RetransmitQueue {
         }
     }
 
-    /// Makes room for a receiver that lacks cells from this one on, as far as the ring stays below `max_cells`.
+    /// Makes room for a receiver that lacks cells from `cell` on, as far as the ring stays below `max_cells`.
     pub(super) fn extend_down_to(&mut self, cell: u64, max_cells: usize) {
         if self.ring.is_empty() {
             self.base = self.base.min(cell);
@@ -165,7 +167,7 @@ impl RetransmitQueue {
         }
     }
 
-    /// When the next retransmission may be sent.
+    /// Returns the time at which the next retransmission may be sent.
     pub(super) fn due(&self) -> Option<Time> {
         match self.ready.is_empty() {
             false => Some(Time::ZERO),
@@ -173,9 +175,9 @@ impl RetransmitQueue {
         }
     }
 
-    /// The next cell to retransmit and its destination. A cell for several receivers is returned once for each of them.
-    /// `lacks` says whether a receiver still lacks a cell; `copies` is what a packet to everyone costs on the sender's link,
-    /// counted in packets to one receiver.
+    /// Returns the next cell to retransmit and its destination. A cell for several receivers is returned once for each
+    /// of them. `lacks` returns whether a receiver still lacks a cell; `copies` is the cost of a packet to everyone on
+    /// the sender's link, in packets to one receiver.
     pub(super) fn pop(
         &mut self,
         now: Time,

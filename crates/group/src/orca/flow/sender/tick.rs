@@ -1,6 +1,6 @@
-//! Timers: repetition of control packets, probes, silent receivers; and the detection of receivers that are too slow.
+//! Timers: repetition of control packets, probes, silent receivers, and the detection of slow receivers.
 //!
-//! All of it is ours, since the Orca paper has no recovery.
+//! The Orca paper has no recovery, so all of these rules are our choice.
 
 use rackweave_core::{Span, Time};
 use rackweave_wire::orca::Reason;
@@ -11,30 +11,30 @@ use super::{Sender, Stage};
 
 /// The interval at which a sender checks its receivers while there is traffic.
 pub(super) const TICK: Span = Span::from_ms(5);
-/// After this time without progress the interval between ticks doubles each time.
+/// The time without progress after which the interval between ticks doubles each time.
 const IDLE_AFTER: Span = Span::from_ms(200);
-/// The first repetition of a control packet that is not answered; the interval doubles up to the maximum.
+/// The interval before the first repetition of an unanswered control packet; it doubles up to the maximum.
 const CONTROL_RETRY: Span = Span::from_ms(10);
 const CONTROL_RETRY_MAX: Span = Span::from_ms(500);
-/// A stall is probed at short intervals for this long, because it may be an agent that failed and is being replaced.
+/// How long a stall is probed at short intervals, because the cause may be a failed agent that is being replaced.
 const PROBE_FAST_FOR: Span = Span::from_ms(50);
 /// Bounds of the interval between probes.
 const PROBE_MIN: Span = Span::from_us(500);
 const PROBE_MAX: Span = Span::from_ms(500);
-/// A receiver stays detached for at least this long, and twice as long each further time, so that it does not alternate.
+/// The shortest time for which a receiver stays detached; it doubles each time, so that a receiver does not alternate.
 const MIN_DETACHED: Span = Span::from_ms(200);
 
-/// When the sender has to act.
+/// The times at which the sender has to act.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timers {
-    /// When the session was opened.
+    /// The time at which the session was opened.
     pub(super) opened: Time,
     pub(super) next_tick: Time,
-    /// The earliest time at which `poll` may have a packet again; `Time::MAX` if that depends on other calls only.
+    /// The earliest time at which `poll` may have another packet; `Time::MAX` if that depends only on other calls.
     pub(super) next_poll: Time,
-    /// When to check whether the group channel has stalled.
+    /// The time of the next check whether the group channel has stalled.
     pub(super) probe_at: Time,
-    /// Doublings of the interval between ticks.
+    /// How often the interval between ticks has doubled.
     pub(super) tick_backoff: u8,
 }
 
@@ -89,7 +89,7 @@ impl Sender {
         }
     }
 
-    /// Checks one receiver; true if nothing has happened with it for some time.
+    /// Checks one receiver. Returns true if nothing has happened with it for some time.
     fn tick_receiver(&mut self, now: Time, number: u32) -> bool {
         let patience = self.config.patience;
         let peer = &self.peers.list[number as usize];
@@ -128,7 +128,7 @@ impl Sender {
         idle
     }
 
-    /// Probes a detached receiver that has stalled, and attaches it again once it has nearly caught up.
+    /// Probes a detached receiver that has stalled, and attaches it once it has nearly caught up.
     fn tick_detached(&mut self, now: Time, number: u32) {
         let detach_count = self.peers.list[number as usize].detach_count;
         let peer = &mut self.peers.list[number as usize];
@@ -142,8 +142,8 @@ impl Sender {
             channel.probe_backoff = channel.probe_backoff.saturating_add(1);
             channel.last_progress = now;
         }
-        // It joins the group again if it is close to it and its window has room for what the group was sent, unless all data
-        // has been sent already.
+        // It rejoins the group if it is close to the group's position and its window has room for what the group was
+        // sent, unless all data has been sent already.
         let lead = self.group.head.saturating_sub(channel.head);
         let behind = self.group.head.saturating_sub(peer.have);
         let mut near =
@@ -152,7 +152,7 @@ impl Sender {
             0 => Span::ZERO,
             times => Span(MIN_DETACHED.0 << times.min(8)),
         };
-        // A receiver that was silent and now answers again was not slow: its host was busy. The first time, the group waits
+        // A receiver that was silent and then answers was not slow: its host was busy. The first time, the group waits
         // until it has what it missed. By unicast it would never catch up, and all the rest would be sent twice.
         if detach_count == 1
             && peer.slow_reason == Some(SlowReason::Silent)
@@ -171,7 +171,7 @@ impl Sender {
         }
     }
 
-    /// The interval without progress after which the group channel is probed.
+    /// Returns the interval without progress after which the group channel is probed.
     pub(super) fn probe_wait(&self) -> Span {
         let group = &self.group;
         // A report waits for up to one interval at its receiver, and for another one at its agent.
@@ -187,8 +187,8 @@ impl Sender {
         }
     }
 
-    /// If data is in flight but no report shows progress, retransmits the last packet, whose receivers answer with what they
-    /// lack. It is a tail loss probe as in RFC 8985, section 7.
+    /// If data is in flight but no report shows progress, retransmits the last packet. Its receivers answer with what
+    /// they lack. It is a tail loss probe as in RFC 8985, section 7.
     fn probe_all(&mut self, now: Time) {
         let head = self.group.head;
         if self.peers.watermarks.attached == 0
@@ -219,8 +219,9 @@ impl Sender {
         }
     }
 
-    /// Finds receivers that hold the others up: ones without which the sender could send, while the median receiver has room
-    /// for half a window. Who blocks in more checks than [`SlowPolicy::Detach`] allows is examined by `detach_slow`.
+    /// Finds receivers that delay the group: ones without which the sender could send, while the median receiver has
+    /// room for half a window. `detach_slow` examines those that block in more checks than [`SlowPolicy::Detach`]
+    /// allows.
     fn find_slow(&mut self, now: Time) {
         let (after, below) = match self.config.slow {
             SlowPolicy::Wait => return,
@@ -276,8 +277,8 @@ impl Sender {
         }
     }
 
-    /// Detaches receivers that have blocked the others for too long, if they took less than the configured share of what the
-    /// median receiver can take.
+    /// Detaches receivers that have delayed the group for too long, if they received less than the configured share of
+    /// what the median receiver can receive.
     fn detach_slow(&mut self, now: Time, enough: u64, after: Span, below: u64) {
         let attached = self.peers.list.iter().filter(|peer| peer.state == State::Attached);
         self.scratch.clear();

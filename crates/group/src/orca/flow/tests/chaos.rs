@@ -1,5 +1,5 @@
-//! Whatever the network and the hosts do: each receiver that stays gets every byte once and in order, or its session
-//! fails with a reason; nothing grows without a bound, nothing goes on for ever.
+//! Under any faults of network and hosts, each receiver that stays gets every byte once and in order, or its session
+//! fails with a reason. No state grows without bound, and every session ends.
 
 use proptest::prelude::*;
 use rackweave_core::{Rate, Span, Time};
@@ -89,7 +89,7 @@ proptest! {
     })]
 
     #[test]
-    fn who_stays_gets_everything(
+    fn receivers_that_stay_get_every_byte(
         seed in any::<u64>(),
         config in config(),
         mbps in prop_oneof![Just(100_u64), Just(1000), Just(10_000)],
@@ -156,9 +156,9 @@ proptest! {
         }
     }
 
-    /// Nonsense from the network neither stops the machines nor makes them grow.
+    /// Arbitrary packets neither stop the machines nor make them grow.
     #[test]
-    fn any_packet_is_survived(
+    fn arbitrary_packets_are_handled(
         steps in prop::collection::vec((any::<(u64, u64, u64, u32)>(), 0_u8..12, 0_u64..50), 1..300),
         via_agent in any::<bool>(),
     ) {
@@ -213,7 +213,7 @@ proptest! {
                     receiver.recovered(now, recovery.block, d % 2 == 0);
                 }
             }
-            // Nobody has asked for it.
+            // No recovery was requested.
             receiver.recovered(now, offset, true);
             let mut polls = 0;
             while sender.poll(now).is_some() {

@@ -1,4 +1,4 @@
-//! Dialogues between a sender and receivers, packet by packet.
+//! Exchanges between a sender and receivers, packet by packet.
 
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Body, Data, Gap, Label, Labelled, Place, Reason, Session, Status};
@@ -21,7 +21,7 @@ fn place(port: u8) -> Place {
     Place { rack: 0, port }
 }
 
-/// A sender with this number of receivers, which have joined at 100 us.
+/// A sender with this number of receivers, which joined at 100 us.
 fn sender(receivers: u8) -> Sender {
     let mut sender = Sender::new(Time::ZERO, Session(1), 7, false, config());
     for port in 0..receivers {
@@ -75,7 +75,7 @@ fn invitation_and_start() {
         |port| Body::Invite { stream: 7, place: place(port), payload: 1000, via_agent: true };
     let all = everything(&mut sender, Time::ZERO);
     assert_eq!(all, [4, 5].map(|n| Outgoing::Control(HostId(n.into()), invite(n))));
-    // The first joins. The start waits for the second, which refuses.
+    // The first receiver joins. The start waits for the second one, which refuses.
     let join = Body::Join { stream: 7, place: place(4), at: 0, limit: 1 << 20 };
     sender.handle_control(us(50), HostId(4), &join);
     let mode = Body::Mode { detached: false };
@@ -83,7 +83,7 @@ fn invitation_and_start() {
     sender.handle_control(us(60), HostId(5), &Body::Bye { reason: Reason::Refused });
     let all = everything(&mut sender, us(60));
     let bye = Body::Bye { reason: Reason::Refused };
-    // The short piece waits for more of the application's bytes, but not for long.
+    // The short piece waits a limited time for more bytes of the application.
     assert_eq!(
         all,
         [
@@ -108,13 +108,13 @@ fn invitation_and_start() {
     );
 }
 
-/// Without reports the last packet is repeated, often at first, since an agent may have failed, then rarely.
+/// Without reports the last packet is repeated: at first often, because an agent may have failed, then rarely.
 #[test]
 fn a_stall_is_probed() {
     let mut sender = sender(2);
     sender.offer(us(100), 10 * P);
     assert_eq!(everything(&mut sender, us(100)).len(), 10);
-    // The round trip of all is 200 us.
+    // The round trip of all receivers is 200 us.
     for port in 0..2 {
         sender.handle_control(us(300), HostId(port.into()), &status(port, 1000, 1000, &[]));
     }
@@ -134,7 +134,8 @@ fn a_stall_is_probed() {
     assert!((95..=100).contains(&often), "{probes:?}");
     assert!(waits[often..].windows(2).all(|pair| pair[1] >= pair[0]), "{waits:?}");
     assert!(waits.last().is_some_and(|wait| *wait > 50_000), "{waits:?}");
-    // A report of progress ends the stall: what is missing is retransmitted at once, and the next probe waits as the first did.
+    // A report of progress ends the stall: missing data is retransmitted at once, and the interval before the next
+    // probe is back at its initial value.
     let last = *probes.last().expect("several");
     let now = us(last + 200);
     for port in 0..2 {
@@ -159,7 +160,7 @@ fn a_probe_is_answered_at_once() {
 
 /// The receivers that lack a packet, the cost of a packet to everyone, and the destinations of the retransmission.
 #[test]
-fn what_a_gap_leads_to() {
+fn destinations_of_a_retransmission() {
     let one = |host| Outgoing::One(HostId(host), piece(2000, 1000, true, false));
     let all = Outgoing::Everyone(piece(2000, 1000, true, false));
     let table: [(&[u8], u32, Vec<Outgoing>); 6] = [
@@ -182,11 +183,11 @@ fn what_a_gap_leads_to() {
                 &status(*port, 2000, 10_000, &[(2000, 3000)]),
             );
         }
-        // A short wait, so that others can report it too.
+        // The sender waits shortly, so that other receivers can report the gap too.
         assert_eq!(everything(&mut sender, us(300)), []);
         sender.handle_timeout(us(400));
         assert_eq!(everything(&mut sender, us(400)), expected, "{who:?} {copies}");
-        // Reports from before it can have arrived change nothing.
+        // Reports that were sent before the retransmission can have arrived change nothing.
         for port in who {
             sender.handle_control(
                 us(500),
@@ -196,7 +197,7 @@ fn what_a_gap_leads_to() {
         }
         sender.handle_timeout(us(1200));
         assert_eq!(everything(&mut sender, us(1200)), []);
-        // Later reports mean that it was lost again.
+        // Later reports mean that the retransmission was lost.
         for port in who {
             sender.handle_control(
                 us(4000),
@@ -213,12 +214,12 @@ fn what_a_gap_leads_to() {
 }
 
 #[test]
-fn only_what_someone_still_lacks_goes_again() {
+fn only_bytes_that_a_receiver_lacks_are_retransmitted() {
     let mut sender = sender(2);
     sender.offer(us(100), 10 * P);
     assert_eq!(everything(&mut sender, us(100)).len(), 10);
     sender.handle_control(us(300), HostId(0), &status(0, 2000, 10_000, &[(2000, 3000)]));
-    // It came after all: late, not lost.
+    // The packet was late and not lost.
     sender.handle_control(us(310), HostId(0), &status(0, 10_000, 10_000, &[]));
     sender.handle_timeout(us(1500));
     assert_eq!(everything(&mut sender, us(1500)), []);
@@ -262,17 +263,17 @@ fn an_end_that_comes_after_the_last_byte() {
     let end = Outgoing::Control(HostId(0), Body::End { length: 1000 });
     assert_eq!(everything(&mut sender, us(5000)), [end]);
     sender.handle_control(us(5100), HostId(0), &status(0, 1000, 1000, &[]));
-    // Repeated until the receiver completes, at growing intervals.
-    let (mut now, mut told) = (us(5100), Vec::new());
-    while told.len() < 8 {
+    // It is repeated at growing intervals until the receiver completes.
+    let (mut now, mut sent_at) = (us(5100), Vec::new());
+    while sent_at.len() < 8 {
         now = sender.poll_timeout().expect("goes on").max(now);
         sender.handle_control(now, HostId(0), &status(0, 1000, 1000, &[]));
         sender.handle_timeout(now);
         let out = everything(&mut sender, now);
         assert!(out.iter().all(|out| *out == end), "{out:?}");
-        told.extend(out.iter().map(|_| now));
+        sent_at.extend(out.iter().map(|_| now));
     }
-    let waits: Vec<u64> = told.windows(2).map(|pair| pair[1].since(pair[0]).0).collect();
+    let waits: Vec<u64> = sent_at.windows(2).map(|pair| pair[1].since(pair[0]).0).collect();
     assert!(waits.windows(2).all(|pair| pair[1] >= pair[0] / 2), "{waits:?}");
     assert!(waits.last().is_some_and(|wait| *wait >= Span::from_ms(400).0), "{waits:?}");
 }
@@ -345,7 +346,7 @@ fn reports(receiver: &mut Receiver, now: Time) -> Vec<(u64, Vec<(u64, u32)>)> {
 #[test]
 fn when_a_receiver_reports() {
     let mut receiver = receiver();
-    // The first packet at once, the next after the interval.
+    // The first packet is reported at once, the next one after the interval.
     assert!(receiver.handle_data(us(1000), &data(0, 1000, false)).is_some());
     assert_eq!(reports(&mut receiver, us(1000)), [(1000, vec![])]);
     assert!(receiver.handle_data(us(1200), &data(1000, 1000, false)).is_some());
@@ -353,7 +354,7 @@ fn when_a_receiver_reports() {
     assert_eq!(receiver.poll_timeout(), Some(us(2200)));
     receiver.handle_timeout(us(2200));
     assert_eq!(reports(&mut receiver, us(2200)), [(2000, vec![])]);
-    // A gap is reported when three packets arrived after it,
+    // A gap is reported after three later packets,
     for number in 3..5 {
         assert!(receiver.handle_data(us(3000), &data(number * 1000, 1000, false)).is_some());
         assert_eq!(reports(&mut receiver, us(3000)), []);
@@ -366,7 +367,7 @@ fn when_a_receiver_reports() {
     receiver.handle_timeout(us(3510));
     let both = vec![(2000, 1000), (6000, 1000)];
     assert_eq!(reports(&mut receiver, us(3510)), [(2000, both.clone())]);
-    // It is repeated at growing intervals.
+    // The report is repeated at growing intervals.
     let mut times = Vec::new();
     for _ in 0..6 {
         let now = receiver.poll_timeout().expect("gaps are left");
@@ -375,7 +376,7 @@ fn when_a_receiver_reports() {
         times.push(now.0 / 1_000_000);
     }
     assert_eq!(times, [5510, 9510, 17_510, 33_510, 65_510, 129_510]);
-    // What fills them is news.
+    // Data that fills the gaps is reported at once.
     assert!(receiver.handle_data(us(191_600), &data(6000, 1000, false)).is_some());
     assert!(receiver.handle_data(us(191_600), &data(2000, 1000, true)).is_none(), "not the end");
     assert!(receiver.handle_data(us(191_600), &data(2000, 1000, false)).is_some());
@@ -389,9 +390,9 @@ fn many_gaps_take_several_reports_but_not_any_number() {
     for number in 0..40 {
         let _ = receiver.handle_data(us(1000), &data(number * 2000 + 1000, 1000, false));
     }
-    let told = reports(&mut receiver, us(1000));
-    assert_eq!(told.len(), 8);
-    let gaps: Vec<_> = told.into_iter().flat_map(|(_, gaps)| gaps).collect();
+    let sent = reports(&mut receiver, us(1000));
+    assert_eq!(sent.len(), 8);
+    let gaps: Vec<_> = sent.into_iter().flat_map(|(_, gaps)| gaps).collect();
     assert_eq!(gaps, (0..24).map(|number| (number * 2000, 1000)).collect::<Vec<_>>());
 }
 
@@ -400,7 +401,7 @@ fn a_receiver_ends() {
     let mut receiver = receiver();
     assert!(receiver.handle_data(us(1000), &data(0, 1000, false)).is_some());
     let _ = reports(&mut receiver, us(1000));
-    // An end that is further than what came: the rest is missing, at once.
+    // An end beyond the received data means that the rest is missing; it is reported at once.
     receiver.handle_control(us(2000), &Body::End { length: 2500 });
     assert_eq!(reports(&mut receiver, us(2000)), [(1000, vec![(1000, 1500)])]);
     assert!(receiver.handle_data(us(2100), &data(2000, 600, false)).is_none(), "beyond the end");
@@ -428,7 +429,7 @@ fn a_resumed_receiver_and_one_too_late() {
     sender.invite(Time::ZERO, HostId(0), place(0));
     sender.offer(Time::ZERO, 20_000);
     let join = |port, at| Body::Join { stream: 7, place: place(port), at, limit: 1 << 20 };
-    // The only one has the beginning already: nothing of it is sent.
+    // The only receiver has the beginning already, so none of it is sent.
     sender.handle_control(us(50), HostId(0), &join(0, 15_500));
     let first = everything(&mut sender, us(50)).into_iter().find_map(|out| match out {
         Outgoing::Everyone(piece) => Some(piece),
@@ -439,13 +440,13 @@ fn a_resumed_receiver_and_one_too_late() {
     sender.handle_control(us(100), HostId(1), &join(1, 3000));
     let bye = Body::Bye { reason: Reason::TooLate };
     assert_eq!(everything(&mut sender, us(100)), [Outgoing::Control(HostId(1), bye)]);
-    // A receiver that lacks only what the others lack too catches up by unicast, and is then attached.
+    // A receiver that lacks only what the others lack too catches up by unicast and is then attached.
     sender.handle_control(us(100), HostId(2), &join(2, 16_000));
     let out = everything(&mut sender, us(100));
     assert_eq!(out[0], Outgoing::Control(HostId(2), Body::Mode { detached: true }));
     let to_it = |offset| Outgoing::One(HostId(2), piece(offset, 1000, false, false));
     assert_eq!(out[1..], [16_000, 17_000, 18_000, 19_000].map(to_it));
-    // The next tick; a probe may be due before.
+    // The time of the next tick; a probe may be due earlier.
     let now = us(6000);
     sender.handle_control(now, HostId(2), &status(2, 20_000, 20_000, &[]));
     sender.handle_timeout(now);
@@ -453,7 +454,7 @@ fn a_resumed_receiver_and_one_too_late() {
     assert_eq!(log.last(), Some(&SenderEvent::Attached { host: HostId(2) }), "{log:?}");
 }
 
-/// The others' lowest gap is no bound for one that is attached behind them.
+/// The lowest gap of the others does not bound the repairs of a receiver that is attached behind them.
 #[test]
 fn one_that_is_attached_behind_the_others_is_repaired() {
     let mut sender = sender(1);

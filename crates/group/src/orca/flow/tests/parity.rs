@@ -1,4 +1,4 @@
-//! What parity saves, and which parity goes for which reports.
+//! What parity saves, and which parity is sent for which reports.
 
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_wire::orca::{
@@ -10,8 +10,8 @@ use super::super::{
     FlowConfig, Outgoing, Piece, Placement, Receiver, ReceiverEvent, Recovery, Sender, SenderEvent,
 };
 
-/// Sends 32 MiB to `receivers` at 1 Gbps, each of which loses the given number of a million packets. Returns the time as a
-/// multiple of what the link needs, and the share of repairs in percent.
+/// Sends 32 MiB to `receivers` at 1 Gbps. `lost` returns how many packets of a million each of them loses. Returns the
+/// time as a multiple of the link time, and the share of repairs in percent.
 fn cast(fec_block: u8, receivers: usize, lost: impl Fn(usize) -> u64) -> (f64, f64, Net) {
     let (bytes, mbps) = (32 << 20, 1000);
     let config = FlowConfig { fec_block, ..FlowConfig::default() };
@@ -83,7 +83,7 @@ fn us(n: u64) -> Time {
     Time::ZERO + Span::from_us(n)
 }
 
-/// A sender with blocks of 4 cells and these receivers, who have joined at 100 us; its first 10 cells are sent.
+/// A sender with blocks of 4 cells and this number of receivers, which joined at 100 us. Its first 10 cells are sent.
 fn sender(receivers: u8, fec_block: u8, copies: u32) -> Sender {
     let config = FlowConfig { payload: P as u16, fec_block, ..FlowConfig::default() };
     let mut sender = Sender::new(Time::ZERO, Session(1), 7, false, config);
@@ -108,7 +108,7 @@ fn out(sender: &mut Sender, now: Time) -> Vec<Outgoing> {
     core::iter::from_fn(|| sender.poll(now)).collect()
 }
 
-/// A receiver has seen the first 10 cells, but not these.
+/// Reports that a receiver has seen the first 10 cells, but not these.
 fn misses(sender: &mut Sender, now: Time, port: u8, cells: &[u64]) {
     let mut status = Status {
         rack: 0,
@@ -129,15 +129,15 @@ const fn piece(offset: u64, parity: Option<Parity>) -> Piece {
     Piece { offset, len: P as u16, repair: true, end: false, parity }
 }
 
-/// Parity of a full block of four.
+/// A parity of a full block of four cells.
 const fn parity(block: u64, index: u8) -> Piece {
     let parity = Parity { index, data: 4, parity: 32, last: P as u16 };
     piece(block * 4 * P, Some(parity))
 }
 
-/// What four receivers lack, what a packet to everyone costs, and what is sent.
+/// For each case: what four receivers lack, the cost of a packet to everyone, and what is sent.
 #[test]
-fn what_is_missed_leads_to_the_cheapest() {
+fn the_cheapest_repair_is_chosen() {
     let all = |piece| Outgoing::Everyone(piece);
     let one = |host, piece| Outgoing::One(HostId(host), piece);
     let cell = |number| piece(number * P, None);
@@ -145,9 +145,9 @@ fn what_is_missed_leads_to_the_cheapest() {
     let table: [(Missed<'_>, u32, Vec<Outgoing>); 8] = [
         // A single receiver gets its cells.
         ([&[1, 2], &[], &[], &[]], 1, vec![one(0, cell(1)), one(0, cell(2))]),
-        // The same cell: itself.
+        // If all lack the same cell, the cell itself goes to everyone.
         ([&[1], &[1], &[1], &[]], 1, vec![all(cell(1))]),
-        // Different ones: one parity for all of them.
+        // If they lack different cells, one parity serves all of them.
         ([&[0], &[1], &[2], &[]], 1, vec![all(parity(0, 0))]),
         ([&[0, 1], &[2, 3], &[], &[]], 1, vec![all(parity(0, 0)), all(parity(0, 1))]),
         // A receiver that needs more than the others gets the rest by unicast.
@@ -156,13 +156,13 @@ fn what_is_missed_leads_to_the_cheapest() {
             1,
             vec![all(parity(0, 0)), one(0, parity(0, 1)), one(0, parity(0, 2))],
         ),
-        // Blocks by themselves; what lies after the last whole block as cells.
+        // Each block is repaired separately. Data after the last whole block is repaired by cells.
         (
             [&[0, 4], &[1, 5], &[9], &[]],
             1,
             vec![all(parity(0, 0)), all(parity(1, 0)), one(2, cell(9))],
         ),
-        // A packet to everyone is dear: only what more than two need.
+        // A packet to everyone is expensive: only what more than two receivers need is sent to everyone.
         ([&[0], &[1], &[], &[]], 2, vec![one(0, cell(0)), one(1, cell(1))]),
         ([&[0, 3], &[1], &[2], &[]], 2, vec![all(parity(0, 0)), one(0, parity(0, 1))]),
     ];
@@ -175,7 +175,8 @@ fn what_is_missed_leads_to_the_cheapest() {
         let mut sent = out(&mut sender, us(400));
         sent.sort_by_key(|out| matches!(out, Outgoing::One(_, piece) if piece.parity.is_none()));
         assert_eq!(sent, expected, "{missed:?} {copies}");
-        // Reports from before it can have arrived change nothing, nor does what the same parity fills.
+        // Reports that were sent before the repair can have arrived change nothing; neither do missing cells that the
+        // same parity fills.
         for (port, cells) in (0..).zip(missed) {
             misses(&mut sender, us(500), port, cells);
         }
@@ -187,14 +188,14 @@ fn what_is_missed_leads_to_the_cheapest() {
     }
 }
 
-/// The repair of a block is decided when all of it is sent and all have reported. What is found missing later and is covered
-/// by repairs in flight costs nothing. What is lost again gets new parities, and in the end cells.
+/// The repair of a block is decided when all of it is sent and all receivers have reported. Losses that are found later
+/// and are covered by repairs in flight cost nothing. Lost repairs lead to new parities, and in the end to cells.
 #[test]
 fn a_block_from_its_first_loss_to_its_last() {
     let mut sender = sender(3, 8, 1);
     misses(&mut sender, us(300), 0, &[8]);
     misses(&mut sender, us(300), 1, &[9]);
-    // Its other cells are to come: it is not whole.
+    // Its other cells are still to come, so the block is not whole.
     sender.offer(us(300), 16 * P);
     assert_eq!(out(&mut sender, us(300)).len(), 6);
     assert_eq!(out(&mut sender, us(400)), [], "not all have reported");
@@ -221,22 +222,22 @@ fn a_block_from_its_first_loss_to_its_last() {
     assert_eq!(out(&mut sender, us(600)), [], "the third has not reported");
     seen(&mut sender, us(650), 2, 16, &[]);
     assert_eq!(out(&mut sender, us(650)), [block(0)]);
-    // All of the block's bytes are needed for its parity.
+    // The parity of the block needs all of its bytes.
     assert_eq!(sender.released(), 8 * P);
-    // One that lacks another cell has the same parity for it.
+    // The same parity serves a receiver that lacks another cell.
     seen(&mut sender, us(700), 2, 15, &[(15, 16)]);
-    // A receiver that lacks two needs another one, which it gets by unicast.
+    // A receiver that lacks two cells needs another parity, which it gets by unicast.
     seen(&mut sender, us(700), 1, 9, &[(9, 11)]);
     let now = us(1800);
     let sent = out(&mut sender, now);
     assert_eq!(sent, [Outgoing::One(HostId(1), piece(10 * P, None))]);
-    // Long after that, both lack as much as before: new parities, three times in all.
+    // Long after that, both lack as much as before: new parities are sent, for three rounds in total.
     let mut all = Vec::new();
     for round in 1..6 {
         let now = us(400_000 * round);
         seen(&mut sender, now, 0, 8, &[(8, 9)]);
         seen(&mut sender, now, 1, 9, &[(9, 10)]);
-        // Beside them, the last packet as a probe.
+        // The last packet is repeated besides, as a probe.
         let probe = |out: &Outgoing| matches!(out, Outgoing::Everyone(it) if it.offset == 15 * P);
         let sent = out(&mut sender, now + Span::from_ms(2)).into_iter();
         all.extend(sent.filter(|out| !matches!(out, Outgoing::Control(..)) && !probe(out)));
@@ -277,7 +278,7 @@ fn a_receiver_asks_for_what_its_parities_do_not_fill() {
         assert!(receiver.handle_data(us(1000), &data(piece(number * P, None))).is_some());
     }
     assert_eq!(gaps(&mut receiver, us(1000)), [(1000, 2000), (4000, 2000)]);
-    // Of a block that is here in full nothing is kept.
+    // No parity is stored for a block that has arrived completely.
     let of = |block: u64, index| {
         let parity = Parity { index, data: 3, parity: 8, last: P as u16 };
         data(piece(block * 3 * P, Some(parity)))
@@ -291,21 +292,21 @@ fn a_receiver_asks_for_what_its_parities_do_not_fill() {
     assert_eq!(receiver.handle_data(us(1500), &of(0, 5)), None, "once");
     receiver.handle_timeout(us(4000));
     assert_eq!(gaps(&mut receiver, us(4000)), [(1000, 1000), (4000, 2000)]);
-    // The cell that it has asked for, or another one.
+    // The cell that was requested, or another one.
     assert_eq!(receiver.poll_event(), Some(ReceiverEvent::Readable { upto: 1000 }));
     assert!(receiver.handle_data(us(5000), &data(piece(2000, None))).is_some());
     let recovery = Recovery { block: 0, end: 3000, payload: 1000, missing: 0b10, parities: 1 << 5 };
     assert_eq!(receiver.poll_event(), Some(ReceiverEvent::Recover(recovery)));
     receiver.recovered(us(5000), 0, true);
     assert_eq!(receiver.have(), 4000);
-    // Two at once.
+    // Two cells are recovered at once.
     assert_eq!(receiver.handle_data(us(5000), &of(1, 1)), keep(1, 1));
     assert_eq!(receiver.handle_data(us(5000), &of(1, 0)), keep(1, 0));
     let events: Vec<_> = core::iter::from_fn(|| receiver.poll_event()).collect();
     let recovery =
         Recovery { block: 3000, end: 6000, payload: 1000, missing: 0b110, parities: 0b11 };
     assert_eq!(events, [ReceiverEvent::Readable { upto: 4000 }, ReceiverEvent::Recover(recovery)]);
-    // It does not work: all of it is asked for.
+    // The recovery fails: all missing cells are requested.
     receiver.recovered(us(5000), 3000, false);
     receiver.handle_timeout(us(8000));
     assert_eq!(gaps(&mut receiver, us(8000)), [(4000, 2000)]);
@@ -323,7 +324,7 @@ fn parity_that_can_not_be_right_is_not_kept() {
         (4 * P, P, Parity { last: 1001, ..good }),
         (4 * P, P - 1, good),
         (4 * P + 1, P, good),
-        // Beyond the room, and beyond all bounds.
+        // Parities beyond the receive window and beyond all bounds.
         (98 * P, P, good),
         ((1 << 48) - 8 * P, P, good),
         (u64::MAX / P * P, P, good),
@@ -335,7 +336,7 @@ fn parity_that_can_not_be_right_is_not_kept() {
         assert_eq!(receiver.handle_data(us(1000), &packet), None, "{packet:?}");
         assert_eq!(gaps(&mut receiver, us(1000)), []);
     }
-    // What contradicts the first of its block, or the end.
+    // Parities that contradict the first one of their block, or the end of the stream.
     let mut receiver = receiver();
     let packet = |parity| data(piece(4 * P, Some(parity)));
     assert!(receiver.handle_data(us(1000), &packet(good)).is_some());
@@ -348,9 +349,9 @@ fn parity_that_can_not_be_right_is_not_kept() {
     assert_eq!(receiver.handle_data(us(1000), &packet(Parity { index: 2, ..good })), None);
 }
 
-/// One that has begun within a block can't use its parity, and gets cells.
+/// A receiver that joined within a block cannot use its parity, and gets cells.
 #[test]
-fn who_begins_within_a_block_gets_cells() {
+fn a_receiver_that_joins_within_a_block_gets_cells() {
     let mut net = Net::new(1, 1000, FlowConfig::default());
     net.source(None);
     for at in [0, 0, 1400 * 10, 1400 * 70 + 3] {

@@ -1,5 +1,5 @@
-//! Cases that once did not end: what was repeated filled the queue in front of who lacked it, or what it had no room for
-//! came before what it needed.
+//! Regression tests for cases that once did not end: repetitions filled the queue in front of the receiver that needed
+//! them, or data for which it had no room arrived before the data that it needed.
 
 use rackweave_core::{Rate, Span, Time};
 
@@ -10,7 +10,8 @@ fn ms(n: u64) -> Time {
     Time::ZERO + Span::from_ms(n)
 }
 
-/// All have everything within some seconds, and repetitions are no more than some times the stream.
+/// Asserts that all receivers finish within seconds, and that repetitions are limited to a small multiple of the
+/// stream.
 fn ends_soon(net: &mut Net) {
     net.run(ms(5000));
     for end in &net.ends {

@@ -1,11 +1,11 @@
-//! How long things take, against what the links allow.
+//! Completion times, against what the links allow.
 
 use rackweave_core::{Rate, Span, Time};
 
 use super::super::testkit::{Action, App, HEADERS, Link, Net};
 use super::super::{FlowConfig, SenderEvent};
 
-/// What the packets of a stream take on a link.
+/// Returns the time that the packets of a stream take on a link.
 fn link_time(bytes: u64, mbps: u64) -> Span {
     let payload = u64::from(FlowConfig::default().payload);
     Rate(mbps * 1_000_000).span_of(bytes + bytes.div_ceil(payload) * HEADERS)
@@ -31,7 +31,7 @@ fn network(mbps: u64, receivers: usize, link: Link) -> Net {
     net
 }
 
-/// The last receiver's end, as a multiple of the link time.
+/// Returns the time at which the last receiver finishes, as a multiple of the link time.
 fn ratio(net: &Net, bytes: u64, mbps: u64) -> f64 {
     let last = net.ends.iter().map(|end| end.ended.expect("ended")).max().expect("receivers");
     let summary = net.sources[0].machine.summary();
@@ -90,7 +90,7 @@ fn random_loss_costs_little() {
             let mut net = network(mbps, receivers as usize, link);
             send(&mut net, 64 << 20);
             let ratio = ratio(&net, 64 << 20, mbps);
-            // Each loses other packets, and each of them passes the sender's link once more.
+            // Each receiver loses other packets, and each of those passes the sender's link once more.
             let again = 1.0 - 0.99_f64.powi(receivers);
             assert!(ratio < 1.0 + 1.1 * again + 0.02, "{ratio}");
         }
@@ -139,9 +139,9 @@ fn the_last_detached_receiver_gets_its_links_rate() {
     assert!(rest.as_us_f64() < most, "{rest} after the others");
 }
 
-/// A receiver whose host is busy for a while is detached, and rejoins when it answers again.
+/// A receiver whose host is busy for a while is detached, and rejoins when it answers.
 #[test]
-fn a_sleeper_is_taken_back() {
+fn a_paused_receiver_rejoins() {
     for mbps in [200, 1000] {
         let mut net = network(mbps, 4, Link::new(mbps));
         net.at(Time::ZERO + Span::from_ms(100), Action::Sleep(2, Span::from_ms(100)));
@@ -179,7 +179,7 @@ fn summaries_keep_reports_few() {
 
 #[test]
 fn two_senders_share_a_link() {
-    // First their own link, then the port of a host that receives both.
+    // First the receivers have separate links, then one host's port receives both streams.
     for own_links in [false, true] {
         let mut net = Net::new(1, if own_links { 10_000 } else { 1000 }, FlowConfig::default());
         net.source(None);
@@ -190,7 +190,7 @@ fn two_senders_share_a_link() {
         let bytes = 128 << 20;
         net.invite(0);
         net.sources[0].machine.offer(net.now, bytes);
-        net.run(Time::ZERO + Span::from_ms(200)); // The second comes late.
+        net.run(Time::ZERO + Span::from_ms(200)); // The second receiver joins late.
         net.invite(1);
         net.sources[1].machine.offer(net.now, bytes);
         net.run(Time::ZERO + Span::from_ms(400));
@@ -231,7 +231,7 @@ fn a_link_that_slows_down_is_followed() {
     }
     let bytes = 96 << 20;
     send(&mut net, bytes);
-    // 300 ms at the full rate, 600 ms at a quarter of it, the rest at the full rate.
+    // The rate is full for 300 ms, a quarter for 600 ms, and then full.
     let ideal = link_time(bytes, 1000).as_us_f64() + 450_000.0;
     let last = net.ends.iter().filter_map(|end| end.ended).max().expect("ended").as_us_f64();
     let dropped: u64 = net.ends.iter().map(|end| end.dropped).max().unwrap_or(0);
@@ -243,7 +243,7 @@ fn a_link_that_slows_down_is_followed() {
 }
 
 #[test]
-fn those_alone_share_what_the_others_leave() {
+fn detached_receivers_share_the_remaining_bandwidth() {
     let mut net = network(1000, 2, Link::new(1000));
     let late: Vec<usize> = (0..3).map(|_| net.end(0, Link::new(1000), App::default())).collect();
     for end in &late {
@@ -252,7 +252,7 @@ fn those_alone_share_what_the_others_leave() {
     let bytes = 64 << 20;
     net.invite(0);
     net.invite(1);
-    // An invited receiver does not answer: until it is given up nothing is released, and the start waits for 100 ms.
+    // An invited receiver does not answer: nothing is released until it is given up, and the start waits for 100 ms.
     let silent = net.end(0, Link { lost: 1_000_000, ..Link::new(1000) }, App::default());
     net.invite(silent);
     net.sources[0].machine.offer(net.now, bytes);
@@ -281,11 +281,11 @@ fn a_thousand_receivers() {
     let bytes = 2 << 20;
     send(&mut net, bytes);
     let last = net.ends.iter().map(|end| end.ended.expect("ended")).max().expect("receivers");
-    // The invitations take their time on the sender's link too.
+    // The invitations take time on the sender's link too.
     println!("{last}, {} reports, {:?}", net.sources[0].statuses, net.sources[0].machine.summary());
     assert!(last < Time::ZERO + link_time(bytes, 1000) * 2 + Span::from_ms(10), "{last}");
     let seconds = last.as_us_f64() / 1e6;
-    // 16 racks, one report each in a millisecond, more of them where there are gaps.
+    // 16 racks send one report each per millisecond, and more of them where there are gaps.
     let rate = net.sources[0].statuses as f64 / seconds;
     assert!(rate < 2.5 * 16_000.0, "{rate}");
 }
@@ -301,6 +301,6 @@ fn a_set_rate_is_kept() {
     let bytes = 32 << 20;
     send(&mut net, bytes);
     let ratio = ratio(&net, bytes, 300);
-    // Repairs count too: about 4 in a thousand.
+    // Repairs count too: about 4 packets in a thousand.
     assert!((1.0..1.03).contains(&ratio), "{ratio}");
 }

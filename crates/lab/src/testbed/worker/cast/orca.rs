@@ -1,4 +1,4 @@
-//! Files over Orca: the engine that `rackweave cast` runs, with the scenario's parameters.
+//! A cast over Orca: the engine that `rackweave cast` runs, with the scenario's parameters.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,11 +17,11 @@ use rackweave_group::orca::label::Layout;
 use rackweave_sim::Fabric;
 use rackweave_wire::orca::{PORT, Reason, Session};
 
-use super::content::{Content, FILES, Gate, Made, SharedReceiver};
-use super::{Line, Member, Place};
+use super::content::{Content, FILES, Gate, GeneratedSource, SharedReceiver};
+use super::{CastHost, Place, TimeLine};
 use crate::cast::{OrcaScheme, fail_reason, flow_config};
 
-/// Where a host's engine is, in its namespace.
+/// Returns the address of a host's engine, in its namespace.
 pub(super) fn address(host: HostId) -> Option<SocketAddr> {
     let ip = rackweave_wire::frame::ip_address(host)?;
     Some(SocketAddr::from((Ipv4Addr::from(ip), PORT)))
@@ -48,7 +48,7 @@ fn engine(place: &Place<'_>, scheme: &OrcaScheme, accept: Accept) -> Result<Engi
         control: None,
     });
     config.flow = flow_config(scheme);
-    // Who is lost stays so, as in the simulator.
+    // A lost receiver is not invited again, as in the simulator.
     config.retry = Span::ZERO;
     Engine::new(config, Some(accept)).map_err(|error| error.to_string())
 }
@@ -64,15 +64,15 @@ fn wait(engine: &mut Engine, until: Option<Time>, most: Span) -> Result<(), Stri
     engine.wait(Some(until)).map_err(|error| format!("it cannot wait: {error}"))
 }
 
-/// Which receiver acknowledges over a session.
+/// The receiver that acknowledges over each session.
 type Acknowledging = Arc<Mutex<BTreeMap<Session, HostId>>>;
 
-/// A sink of acknowledgements: only their number matters.
-struct Counted {
+/// A sink of acknowledgements, of which only the number matters.
+struct CountingSink {
     left: u64,
 }
 
-impl Sink for Counted {
+impl Sink for CountingSink {
     fn begins_at(&self) -> u64 {
         0
     }
@@ -85,14 +85,14 @@ impl Sink for Counted {
     }
 }
 
-/// The host that sends.
+/// The host that sends the cast.
 pub(super) struct Sender {
     engine: Engine,
     session: Option<Session>,
     spread: Spread,
     flow: FlowConfig,
     gate: Gate,
-    source: Option<Made>,
+    source: Option<GeneratedSource>,
     app: App,
     clients: Vec<HostId>,
     acknowledging: Acknowledging,
@@ -116,7 +116,7 @@ impl Sender {
             let Some(client) = client else { return Decision::Refuse(Reason::Refused) };
             let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
             sessions.insert(offer.session, *client);
-            Decision::Accept(Box::new(move || Ok(Box::new(Counted { left }) as Box<dyn Sink>)))
+            Decision::Accept(Box::new(move || Ok(Box::new(CountingSink { left }) as Box<dyn Sink>)))
         });
         Ok(Self {
             engine: engine(place, scheme, accept)?,
@@ -161,8 +161,8 @@ impl Sender {
     }
 }
 
-impl Member for Sender {
-    /// The session is set up before load begins, as in the simulator.
+impl CastHost for Sender {
+    /// The session is set up before the load starts, as in the simulator.
     fn greet(&mut self) -> Result<(), String> {
         let Some(source) = self.source.take() else { return Ok(()) };
         let opened = self.engine.open(Box::new(source), &self.clients, self.spread, self.flow);
@@ -208,17 +208,17 @@ impl Member for Sender {
     }
 }
 
-/// A host that receives.
+/// A host that receives the cast.
 pub(super) struct Receiver {
     engine: Engine,
     app: SharedReceiver,
-    line: Line,
+    line: TimeLine,
     flow: FlowConfig,
     sender: HostId,
-    /// The acknowledgements, until a session carries them.
-    acks: Option<Made>,
+    /// The source of acknowledgements, until a session carries it.
+    acks: Option<GeneratedSource>,
     gate: Gate,
-    /// The session of the files, and the bytes of them that are here in order.
+    /// The session of the files, and the number of their bytes that have arrived in order.
     receiving: Option<Session>,
     have: u64,
     next: Option<Time>,
@@ -248,7 +248,7 @@ impl Receiver {
         })
     }
 
-    /// Bytes of the files are here in order: the sink compares them later.
+    /// Records that bytes of the files have arrived in order. The sink verifies them later.
     fn arrived(&mut self, upto: u64) {
         if upto <= self.have {
             return;
@@ -263,7 +263,7 @@ impl Receiver {
     }
 }
 
-impl Member for Receiver {
+impl CastHost for Receiver {
     fn greet(&mut self) -> Result<(), String> {
         Ok(())
     }
@@ -303,7 +303,7 @@ impl Member for Receiver {
     }
 
     fn is_idle(&self) -> bool {
-        // The sender knows when all is over.
+        // Only the sender determines the end of the run.
         true
     }
 

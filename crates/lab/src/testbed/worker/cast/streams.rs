@@ -1,4 +1,4 @@
-//! Files over the kernel's TCP, to each receiver or from each to the next.
+//! A cast over the kernel's TCP, to each receiver or from each receiver to the next.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,18 +10,18 @@ use rackweave_core::{FailReason, HostId, Span, Time};
 use rackweave_group::app::{Report, Sender as App};
 
 use super::content::{Content, FILES, SharedReceiver};
-use super::{Line, Member, Place, pause};
+use super::{CastHost, Place, TimeLine, pause};
 use crate::testbed::worker;
 
-/// How often the updates of threads are taken. They carry their own times.
-const LOOK: Span = Span::from_ms(2);
+/// The interval at which the updates of threads are processed. They carry their own times.
+const POLL_INTERVAL: Span = Span::from_ms(2);
 
-/// When a receiver has the file, or will not have it.
+/// A receiver, a time, and whether the receiver has the file then or has failed.
 type Answer = (HostId, Time, bool);
 
-/// The host that sends, with a thread for each connection.
+/// The host that sends the cast, with a thread for each connection.
 pub(super) struct Sender {
-    line: Line,
+    line: TimeLine,
     content: Content,
     app: App,
     /// The receivers behind each connection.
@@ -61,7 +61,7 @@ impl Sender {
             let now = line.since();
             for (nth, host) in hosts.into_iter().enumerate() {
                 let has_it = results.get(nth).is_some_and(|(_, result)| result.is_ok());
-                // Nobody listens any more at the time limit.
+                // After the time limit the channel is closed.
                 let _ = answers.send((host, now, has_it));
             }
         };
@@ -71,7 +71,7 @@ impl Sender {
     }
 }
 
-impl Member for Sender {
+impl CastHost for Sender {
     fn greet(&mut self) -> Result<(), String> {
         Ok(())
     }
@@ -92,9 +92,9 @@ impl Member for Sender {
     }
 
     fn wait(&mut self, most: Span) -> Result<(), String> {
-        // Load begins on time.
+        // The load starts on time.
         let left = match self.line.now() {
-            Some(_) => LOOK,
+            Some(_) => POLL_INTERVAL,
             None => Span(self.line.start.0.saturating_sub(self.line.clock.now().0)),
         };
         pause(left.min(most));
@@ -114,7 +114,7 @@ impl Member for Sender {
     }
 }
 
-/// A host that receives, and forwards if it is in a chain.
+/// A host that receives the cast, and forwards it in a chain.
 pub(super) struct Receiver {
     app: SharedReceiver,
 }
@@ -127,7 +127,7 @@ impl Receiver {
         let (content, given, line) = (place.content.clone(), app.clone(), place.line);
         let take = move || {
             let sink = |_| Ok(Box::new(content.sink(&given, Some(line))) as Box<dyn Sink>);
-            // The sink reports what came, and the sender what did not.
+            // The sink reports what arrives, and the sender what does not.
             let _ = baseline::receive(&listener, |_| true, sink);
         };
         let thread = std::thread::Builder::new().name("cast".into());
@@ -136,7 +136,7 @@ impl Receiver {
     }
 }
 
-impl Member for Receiver {
+impl CastHost for Receiver {
     fn greet(&mut self) -> Result<(), String> {
         Ok(())
     }
