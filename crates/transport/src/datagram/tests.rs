@@ -14,7 +14,7 @@ use crate::tests::Network;
 use crate::tests::suite::{Expect, Limits, Subject, at, id, transport_suite};
 
 const LINK: Rate = Rate::from_gbps(10);
-/// A full packet's payload.
+/// Payload bytes of a full packet.
 const FULL: u32 = 1_456;
 
 struct Datagram;
@@ -209,7 +209,7 @@ fn without_room_to_remember_nothing_new_begins() {
         assert!(matches!(arrive(1, n), Placement::Store(_)));
     }
     assert_eq!(arrive(1, 5), Placement::Discard);
-    // After 200 ms, and half as long again at most.
+    // It is forgotten after 200 ms, or at most half of that later.
     assert!(matches!(arrive(302, 5), Placement::Store(_)));
 }
 

@@ -1,5 +1,5 @@
-//! The sender: the first window and its adjoint packet, what is driven, what is sent again; and the
-//! packets that it receives.
+//! The sender: the first window and its adjoint packet, driven packets and retransmissions; and the handling of
+//! the receiver's packets.
 
 use std::collections::VecDeque;
 
@@ -11,32 +11,35 @@ use super::config::Config;
 use super::{Host, after};
 use crate::common::{Scatter, State};
 
-/// Loss packets whose packets wait to be sent: what an honest receiver asks for goes sooner.
+/// Maximum number of stored ranges to retransmit. An honest receiver does not request that many at once.
 const MAX_AGAIN: usize = 64;
 
-/// A message on its way out, in packets.
+/// The sender's state of a message, in packets.
 #[derive(Debug)]
 pub struct Outgoing {
     length: u32,
     packets: u32,
     scatter: Scatter,
-    /// Packets that are sent unasked.
+    /// Number of packets that are sent without driving packets.
     window: u32,
-    /// The first packet that was never sent, and the first that may not be.
+    /// The first packet that was never sent.
     next: u32,
+    /// The first packet that must not be sent yet.
     limit: u32,
-    /// From this packet on they are driven.
+    /// The first packet that is sent on request.
     driven_from: u32,
-    /// Ranges of packets to be sent again.
+    /// Ranges of packets to retransmit.
     again: VecDeque<(u32, u32)>,
     adjoint_sent: bool,
-    /// The receiver has other flows to serve; it drove this one before.
+    /// Whether the receiver has paused this flow.
     paused: bool,
+    /// Whether the receiver has ever driven this flow.
     driven: bool,
-    /// When the peer was last heard of, and when it was or something was sent.
+    /// When a packet of the peer last arrived.
     last_received: Time,
+    /// When a packet of the peer last arrived, or this message last sent one.
     quiet_since: Time,
-    /// Timeouts (or questions of a paused sender) since the receiver last let it send.
+    /// Number of timeouts, or probes of a paused sender, since the receiver last let it send.
     doublings: u32,
 }
 
@@ -76,7 +79,7 @@ impl Outgoing {
         Some(packet)
     }
 
-    /// Lets new packets before `upto` go: no more than an honest receiver drives ahead.
+    /// Permits new packets before `upto`, limited to what an honest receiver drives ahead.
     fn allow(&mut self, upto: u32, config: &Config) {
         let most = self.next.saturating_add(config.max_drives).min(self.packets);
         self.limit = self.limit.max(upto.min(most));
@@ -92,18 +95,18 @@ impl Outgoing {
         }
     }
 
-    /// The receiver knows of the message.
+    /// Records that the receiver knows the message.
     const fn heard(&mut self, now: Time) {
         (self.last_received, self.quiet_since) = (now, now);
     }
 
-    /// The receiver lets it send.
+    /// Records that the receiver has requested packets.
     const fn served(&mut self, now: Time) {
         self.heard(now);
         (self.paused, self.driven, self.doublings) = (false, true, 0);
     }
 
-    /// When something has to be done about it.
+    /// When the message's timer expires.
     pub(super) fn deadline(&self, config: &Config) -> Time {
         if self.is_ready() || !self.again.is_empty() {
             return Time::MAX;
@@ -123,7 +126,7 @@ impl Outgoing {
 }
 
 impl Host {
-    /// The next data packet: those that were lost before new ones, messages in round-robin order (ours).
+    /// The next data packet: retransmissions before new packets, messages in round-robin order (our choice).
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         loop {
@@ -161,7 +164,7 @@ impl Host {
                 Body::Data { message_length, offset, len, window, driven, retransmit: again };
             let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
             let adjoint = (!outgoing.adjoint_sent && outgoing.next == outgoing.window).then(|| {
-                // Slide 8: it follows the first window, with high priority.
+                // Slide 8: the adjoint packet follows the first window, with high priority.
                 outgoing.adjoint_sent = true;
                 outgoing.adjoint(0, false)
             });
@@ -172,7 +175,7 @@ impl Host {
             if let Some(adjoint) = adjoint {
                 self.send_control(peer, id, one_way, adjoint);
             }
-            // Slide 7: lost packets are recovered through the queue of high priority.
+            // Slide 7: lost packets are retransmitted in the queue of high priority.
             let priority =
                 if again { self.config.control_priority } else { self.config.data_priority };
             let header = Header { id: Id64::new(id), one_way, body };
@@ -181,7 +184,7 @@ impl Host {
         }
     }
 
-    /// The message may have something to send, and another deadline.
+    /// Updates the lists and the timer after a change of the message.
     fn outgoing_changed(&mut self, now: Time, slot: u32) {
         let State::Sending(outgoing) = &self.exchanges.get(slot).state else { return };
         if outgoing.is_ready() {
@@ -198,7 +201,7 @@ impl Host {
         }
     }
 
-    /// ADJOINT-ACK.
+    /// Handles ADJOINT-ACK.
     pub(super) fn handle_adjoint_ack(
         &mut self,
         now: Time,
@@ -219,10 +222,10 @@ impl Host {
         };
         outgoing.heard(now);
         let mut adjoint = None;
-        // What was driven once is not paused any more: then the packet is old (ours).
+        // A flow that was driven is not paused again, so the packet is an old one (our choice).
         if paused && !outgoing.driven && !outgoing.paused {
-            // Slide 12: sending is suspended, in the middle of the first window too (ours). The adjoint
-            // packet says how far it went.
+            // Slide 12: transmission is suspended, within the first window too (our choice). The adjoint packet
+            // reports how much was sent.
             (outgoing.paused, outgoing.doublings) = (true, 0);
             outgoing.limit = outgoing.next;
             outgoing.driven_from = outgoing.next;
@@ -234,7 +237,7 @@ impl Host {
             outgoing.paused = false;
         }
         if tick {
-            // Slide 9: the ping-pong that delimits the epoch.
+            // Slide 9: the adjoint packet returns and delimits the epoch.
             adjoint = Some(outgoing.adjoint(epoch, false));
         }
         self.outgoing_changed(now, slot);
@@ -243,8 +246,8 @@ impl Host {
         }
     }
 
-    /// DRIVE. One that lags behind what was sent comes from a receiver that has lost its state: an adjoint packet says
-    /// what was sent (ours).
+    /// Handles DRIVE. A number below what was sent indicates a receiver that has lost its state: an adjoint
+    /// packet reports what was sent (our choice).
     #[inline]
     pub(super) fn handle_drive(&mut self, now: Time, from: HostId, id: u64, upto: u32) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
@@ -261,7 +264,7 @@ impl Host {
         self.outgoing_changed(now, slot);
     }
 
-    /// LOSS. Of a first window that was cut, some packets were never sent: those go as new ones.
+    /// Handles LOSS. Packets of an interrupted first window that were never sent are sent as new ones.
     pub(super) fn handle_loss(&mut self, now: Time, from: HostId, id: u64, first: u32, count: u16) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
@@ -280,8 +283,8 @@ impl Host {
         self.outgoing_changed(now, slot);
     }
 
-    /// Recovery 3 (slide 11): nothing was heard of a message's receiver for too long. What is repeated is the
-    /// adjoint packet (ours): it says what was sent, and the receiver names what it lacks.
+    /// Recovery 3 (slide 11): handles the timeout of a message whose receiver has sent nothing. The adjoint
+    /// packet is repeated (our choice): it reports what was sent, and the receiver requests what it lacks.
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };

@@ -1,4 +1,4 @@
-//! Packets that switches send back, and the paths that packets name.
+//! Packets that switches return to their senders, and packets that name their path.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn small() -> Config {
     Config { initial_window: 3, ..Config::paper(LINK) }
 }
 
-/// Sends a message into nothing, and gives its packets back as a switch would.
+/// Submits a message, drops its packets, and returns them as a switch would.
 fn returned(config: &Config, bytes: u64) -> (Network<Host>, Vec<Packet<Header>>) {
     let mut network = network::<Ndp>(config, 2, Span::from_us(1));
     network.set_down(1, true);
@@ -30,14 +30,15 @@ fn returned(config: &Config, bytes: u64) -> (Network<Host>, Vec<Packet<Header>>)
 #[test]
 fn the_last_packet_that_comes_back_goes_again_at_once() {
     let (mut network, packets) = returned(&small(), 3 * 1_436);
-    // Others are on the way: pulls may come for all.
+    // Other packets are in flight: pulls may come for all.
     network.inject(packets[0]);
     network.inject(packets[1]);
     network.run_until(at(Span::from_us(11)));
     assert_eq!(trace(&mut network), [""; 0]);
     network.inject(packets[2]);
     network.run_until(at(Span::from_ms(1)));
-    // One goes, and each that arrives lets another one go: no timeout, no window at once.
+    // One packet is retransmitted, and each that arrives triggers another one: no timeout, and no burst of a
+    // window.
     assert_eq!(
         trace(&mut network),
         [

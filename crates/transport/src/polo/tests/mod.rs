@@ -1,4 +1,4 @@
-//! Tests of whole hosts: those of every receiver-driven transport, and Polo's own.
+//! Tests of whole hosts: the suite of all receiver-driven transports, and Polo's own tests.
 
 mod dialogue;
 mod path;
@@ -16,13 +16,13 @@ use crate::tests::suite::{Expect, control_span};
 driven_suite!(Polo);
 
 impl DrivenSubject for Polo {
-    /// An adjoint packet overtakes; the last acknowledgement of a request goes before the response.
+    /// An adjoint packet may overtake data; the last acknowledgement of a request precedes the response.
     const EXPECT: Expect =
         Expect { overtaking: control_span(), acknowledgement: control_span(), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 COMPLETE 1";
 
-    /// The protocol, and its variants.
+    /// The protocol of the slides, and its variants.
     fn variants() -> Vec<Config> {
         let slides = Config::slides;
         vec![
@@ -35,7 +35,7 @@ impl DrivenSubject for Polo {
         ]
     }
 
-    /// Messages within the first window: adjoint packets go between the packets of longer ones.
+    /// Messages within the first window: adjoint packets are sent between the packets of longer ones.
     fn back_to_back() -> (Vec<Config>, [Span; 3], Vec<u64>) {
         let sizes = vec![1, 100, 1_460, 1_461, 9_329, 17_520];
         (vec![Config::slides()], [Span::ZERO, Span::from_us(2), Span::from_us(50)], sizes)
