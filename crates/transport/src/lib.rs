@@ -3,7 +3,7 @@
 //! Each implements [`rackweave_core::Transport`]. [`Machine`] is an enum of all of them, for hosts that run
 //! several side by side.
 //!
-//! A driver carries packets between machines and tells each the time:
+//! A driver carries packets between machines and passes the time to each:
 //!
 //! ```
 //! use std::sync::Arc;

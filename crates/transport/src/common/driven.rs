@@ -17,7 +17,7 @@ use rackweave_core::{
 use rackweave_wire::Id64;
 
 use super::{
-    Awaiting, CLIENT_PORT, Exchanges, Heap, Known, Limits, Parameters, SERVER_PORT, Scatter, State,
+    Awaiting, CLIENT_PORT, Exchanges, Heap, Jitter, Known, Limits, Parameters, SERVER_PORT, State,
 };
 
 /// What is specific to one receiver-driven transport.
@@ -64,7 +64,7 @@ pub trait Scheme: Debug + Sized {
         &mut self,
         now: Time,
         bytes: u32,
-        scatter: Scatter,
+        jitter: Jitter,
         config: &Self::Config,
     ) -> Self::Outgoing;
 
@@ -456,8 +456,8 @@ impl<S: Scheme> Node for Driven<S> {
 impl<S: Scheme> Transport for Driven<S> {
     fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
         let response_in = self.exchanges.check(&message, self.config.shared().max_message_bytes)?;
-        let scatter = Scatter::new(self.id, message.id.0);
-        let outgoing = self.scheme.outgoing(now, message.bytes as u32, scatter, &self.config);
+        let jitter = Jitter::new(self.id, message.id.0);
+        let outgoing = self.scheme.outgoing(now, message.bytes as u32, jitter, &self.config);
         let state = State::Sending(outgoing);
         let slot = if let Some(slot) = response_in {
             // A response acknowledges its request.

@@ -29,9 +29,9 @@ pub(crate) const SERVER_PORT: u16 = 99;
 /// Pseudo-random spreading of one message's retransmissions, so that many senders whose packets were lost in
 /// the same buffer do not retransmit at the same time. (Our choice: the sources do not specify it.)
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Scatter(u64);
+pub struct Jitter(u64);
 
-impl Scatter {
+impl Jitter {
     /// The spreading of a message of this host.
     pub(crate) fn new(host: HostId, local: u64) -> Self {
         Self(mix(mix(u64::from(host.0)) ^ local))
@@ -43,7 +43,7 @@ impl Scatter {
     }
 
     /// Returns `span` unchanged for the first try, and shortened by up to half for later ones.
-    pub(crate) fn scatter(self, span: Span, tries: u32) -> Span {
+    pub(crate) fn apply(self, span: Span, tries: u32) -> Span {
         if tries == 0 {
             return span;
         }

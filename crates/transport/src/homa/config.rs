@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_parameters_are_refused() {
         let good = Config::sigcomm18(Rate::from_gbps(10), 10_000);
         assert_eq!(good.check(), Ok(()));
         assert_eq!(Config::linux(Rate::from_gbps(25)).check(), Ok(()));

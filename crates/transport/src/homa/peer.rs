@@ -41,7 +41,7 @@ pub(super) struct Peer {
 pub(super) struct Peers {
     slots: Vec<Peer>,
     index: FxHashMap<HostId, u32>,
-    /// Unused slots.
+    /// Slots that are not in use, for later peers.
     free: Vec<u32>,
     /// Number of peers at which idle ones are removed.
     sweep_at: usize,

@@ -15,7 +15,7 @@ use super::{Control, Host};
 const ACK_OTHERS: usize = 3;
 
 impl Host {
-    /// Handles DATA.
+    /// Handles a DATA packet, and returns where its payload is to be stored.
     pub(super) fn handle_data(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
         let header = &packet.header;
         let Body::Data {

@@ -26,7 +26,7 @@ const LOST_AFTER: u32 = 2;
 /// because too many other messages are repaired before it. A request or one-way message is given up after one
 /// patience: its live sender learns by UNKNOWN that the message is not known, and restarts it. Four is our
 /// choice: it leaves time for earlier repairs, and bounds the wait.
-const PATIENCES: u32 = 4;
+const RESPONSE_PATIENCE: u32 = 4;
 
 /// The bytes that RESENDs have requested.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl Repairs {
 
 impl Host {
     /// Starts a tick, in which the messages that are due for repair are collected.
-    pub(super) fn begin_repair_tick(&mut self, tick: u32) {
+    pub(super) fn start_repair_tick(&mut self, tick: u32) {
         self.repairs.tick = tick;
         self.repairs.due.clear();
         // With control packets, the link is full at slightly less data.
@@ -115,7 +115,8 @@ impl Host {
                 return false;
             }
             let is_client = rpc_id & 1 == 0;
-            let most = if is_client { patience.saturating_mul(PATIENCES) } else { patience };
+            let most =
+                if is_client { patience.saturating_mul(RESPONSE_PATIENCE) } else { patience };
             if asked >= timeout_resends || u32::from(silent) >= most {
                 return true;
             }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_sent_comes_back_and_once() {
+    fn only_outstanding_times_are_accepted_and_once() {
         let mut probes = Probes::default();
         let first = probes.send(us(10), Span::ZERO);
         let second = probes.send(us(20), Span::ZERO);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn few_times_are_on_their_way_and_lost_ones_make_room() {
+    fn few_times_are_outstanding_and_lost_ones_expire() {
         let mut probes = Probes::default();
         let sent = |probes: &mut Probes, from: u64| {
             (0..100).filter(|i| probes.send(us(from + i), Span::ZERO) != 0).count()

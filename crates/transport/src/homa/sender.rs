@@ -104,9 +104,9 @@ impl Host {
         slot: u32,
         offset: u32,
         len: u32,
-        again: Option<u8>,
+        retransmit: Option<u8>,
     ) -> Packet<Header> {
-        let stamps = self.data_stamps(now, self.rpcs.get(slot).peer, len, again.is_some());
+        let stamps = self.data_stamps(now, self.rpcs.get(slot).peer, len, retransmit.is_some());
         let rpc = self.rpcs.get(slot);
         let (dst, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
         let State::Sending(outgoing) = &rpc.state else {
@@ -117,7 +117,7 @@ impl Host {
             Some(announced) => (&announced.0, announced.1),
             None => (&self.config.cutoffs, 0),
         };
-        let priority = again.unwrap_or_else(|| {
+        let priority = retransmit.unwrap_or_else(|| {
             if offset >= outgoing.unscheduled {
                 outgoing.priority
             } else {
@@ -135,7 +135,7 @@ impl Host {
             ack_id: Id64::new(ack_id),
             ack_port: if ack_id == 0 { 0 } else { SERVER_PORT },
             cutoff_version,
-            retransmit: again.is_some(),
+            retransmit: retransmit.is_some(),
             offset,
             segment_length: len as u16,
             stamps,
@@ -302,7 +302,7 @@ impl Host {
             return;
         }
         if rpc.restarts < self.config.max_restarts {
-            self.begin_anew(slot);
+            self.restart_message(slot);
         } else if self.queue_resend(slot, 0, ALL) {
             self.rpcs.get_mut(slot).restart_silence(self.config.resend_ticks);
         }
@@ -310,7 +310,7 @@ impl Host {
 
     /// Restarts a message that its live receiver does not know, with one packet without grants (see
     /// [`super::Config::max_restarts`]).
-    fn begin_anew(&mut self, slot: u32) {
+    fn restart_message(&mut self, slot: u32) {
         self.queue.remove(slot);
         let first = self.config.max_payload;
         let rpc = self.rpcs.get_mut(slot);

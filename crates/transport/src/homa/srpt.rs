@@ -23,7 +23,7 @@ pub(super) struct SendQueue {
     /// The same messages by age, if the oldest has a share.
     oldest: Heap<u64>,
     /// RPCs with a range to retransmit, each at most once.
-    again: List,
+    resends: List,
     /// Share of packets, in 1/1000, that go to the oldest message instead of the shortest.
     fifo_fraction: u32,
     /// The unused part of that share, in 1/1000 of a packet.
@@ -36,7 +36,7 @@ impl SendQueue {
         Self {
             shortest: Heap::default(),
             oldest: Heap::default(),
-            again: List::default(),
+            resends: List::default(),
             fifo_fraction,
             fifo_credit: 0,
         }
@@ -80,7 +80,7 @@ impl SendQueue {
     pub(super) fn remove(&mut self, slot: u32) {
         self.shortest.remove(slot);
         self.oldest.remove(slot);
-        self.again.remove(slot);
+        self.resends.remove(slot);
     }
 
     /// Whether no message has new bytes that may be sent.
@@ -90,32 +90,32 @@ impl SendQueue {
 
     /// Adds an RPC with bytes to retransmit that is not in the list.
     pub(super) fn push_resend(&mut self, slot: u32) {
-        self.again.push_back(slot);
+        self.resends.push_back(slot);
     }
 
     /// Removes an RPC from the list of retransmissions.
     pub(super) fn remove_resend(&mut self, slot: u32) {
-        self.again.remove(slot);
+        self.resends.remove(slot);
     }
 
     /// The RPC whose retransmission is next.
     #[inline]
     pub(super) fn first_resend(&self) -> Option<u32> {
-        self.again.first()
+        self.resends.first()
     }
 
     /// Updates the first RPC of the list after a retransmission. With `more` to send it moves to the end.
     pub(super) fn resend_sent(&mut self, more: bool) {
-        if let Some(slot) = self.again.pop_front()
+        if let Some(slot) = self.resends.pop_front()
             && more
         {
-            self.again.push_back(slot);
+            self.resends.push_back(slot);
         }
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.shortest.is_empty() && self.oldest.is_empty() && self.again.is_empty()
+        self.shortest.is_empty() && self.oldest.is_empty() && self.resends.is_empty()
     }
 }
 

@@ -27,7 +27,7 @@ impl Host {
         self.next_tick = Some(now.saturating_add(self.config.tick));
         let tick = self.tick(now);
         let mut active = false;
-        self.begin_repair_tick(tick);
+        self.start_repair_tick(tick);
         for slot in 0..self.rpcs.slots() {
             active |= self.tick_rpc(now, tick, slot);
         }

@@ -183,10 +183,10 @@ impl Host {
         now: Time,
         peer: u32,
         len: u32,
-        again: bool,
+        retransmit: bool,
     ) -> DataStamps {
         let config = &self.config;
-        if !config.leverage.measure_rtt || len < config.max_payload || again {
+        if !config.leverage.measure_rtt || len < config.max_payload || retransmit {
             return DataStamps::default();
         }
         let path = self.peers.get_mut(peer).path.get_or_insert_default();

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_parameters_are_refused() {
         let wrong = |change: fn(&mut Config)| {
             let mut config = Config::paper(LINK);
             change(&mut config);

@@ -45,7 +45,7 @@ use rackweave_core::{FailReason, HostId, Packet, Placement, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
-use crate::common::{Driven, List, Scatter, Scheme};
+use crate::common::{Driven, Jitter, List, Scheme};
 pub use config::{Config, InvalidConfig, MAX_PATHS};
 use paths::Paths;
 use receiver::Incoming;
@@ -115,9 +115,9 @@ impl Scheme for Ndp {
         Some(Body::Ack { offset, pull: 0, incarnation: 0, complete: true })
     }
 
-    fn outgoing(&mut self, _: Time, bytes: u32, scatter: Scatter, config: &Config) -> Outgoing {
+    fn outgoing(&mut self, _: Time, bytes: u32, jitter: Jitter, config: &Config) -> Outgoing {
         let mut outgoing = self.spare.pop().unwrap_or_default();
-        outgoing.reset(bytes, scatter, config);
+        outgoing.reset(bytes, jitter, config);
         outgoing
     }
 

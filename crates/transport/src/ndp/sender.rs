@@ -9,7 +9,7 @@ use rackweave_wire::ndp::{Body, Header};
 use super::Host;
 use super::config::Config;
 use super::paths::Paths;
-use crate::common::{Scatter, State};
+use crate::common::{Jitter, State};
 
 /// A value in [`Outgoing::states`] in place of a send time: the packet has arrived.
 const ARRIVED: Time = Time(u64::MAX);
@@ -32,7 +32,7 @@ pub(super) struct Piece {
 pub struct Outgoing {
     length: u32,
     packets: u32,
-    scatter: Scatter,
+    jitter: Jitter,
     paths: Paths,
     /// The first packet that was never sent.
     next: u32,
@@ -44,7 +44,7 @@ pub struct Outgoing {
     /// outdated.
     sent: VecDeque<(Time, u32)>,
     /// Packets to retransmit, before new ones (`docs/sources.md#ndp-sender`).
-    again: VecDeque<u32>,
+    resends: VecDeque<u32>,
     /// Number of entries of that queue that are still to be sent: others were acknowledged meanwhile.
     waiting: u32,
     /// Number of packets that may be sent.
@@ -79,23 +79,23 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Resets this to the state of a new message, keeping its allocations.
-    pub(super) fn reset(&mut self, length: u32, scatter: Scatter, config: &Config) {
-        let Self { mut states, mut sent, mut again, mut paths, .. } = core::mem::take(self);
+    pub(super) fn reset(&mut self, length: u32, jitter: Jitter, config: &Config) {
+        let Self { mut states, mut sent, mut resends, mut paths, .. } = core::mem::take(self);
         states.clear();
         sent.clear();
-        again.clear();
-        paths.restart(scatter.seed());
+        resends.clear();
+        paths.restart(jitter.seed());
         let packets = config.packets(length);
         let credit = packets.min(u32::from(config.initial_window));
         *self = Self {
             length,
             packets,
-            scatter,
+            jitter,
             paths,
             credit,
             states,
             sent,
-            again,
+            resends,
             ..Self::default()
         };
     }
@@ -108,7 +108,7 @@ impl Outgoing {
 
     /// Takes the next packet to send.
     #[inline]
-    fn take(&mut self, now: Time) -> Option<u32> {
+    fn take_packet(&mut self, now: Time) -> Option<u32> {
         if !self.is_ready() {
             return None;
         }
@@ -117,7 +117,7 @@ impl Outgoing {
             self.last_received = now;
         }
         self.transmissions = self.transmissions.saturating_add(1);
-        let packet = if self.waiting > 0 { self.take_again(now)? } else { self.take_new(now) };
+        let packet = if self.waiting > 0 { self.take_resend(now)? } else { self.take_new(now) };
         self.sent.push_back((now, packet));
         Some(packet)
     }
@@ -129,8 +129,8 @@ impl Outgoing {
         self.next - 1
     }
 
-    fn take_again(&mut self, now: Time) -> Option<u32> {
-        while let Some(packet) = self.again.pop_front() {
+    fn take_resend(&mut self, now: Time) -> Option<u32> {
+        while let Some(packet) = self.resends.pop_front() {
             if let Some(state) = self.state(packet)
                 && *state == WAITS
             {
@@ -177,7 +177,7 @@ impl Outgoing {
         let Some(state) = self.state(packet) else { return };
         if *state != ARRIVED && *state != WAITS {
             *state = WAITS;
-            self.again.push_back(packet);
+            self.resends.push_back(packet);
             self.waiting += 1;
             self.answers = self.answers.saturating_add(1);
             self.drop_old();
@@ -193,7 +193,7 @@ impl Outgoing {
         let Some(state) = self.state(packet) else { return };
         if *state != ARRIVED && *state != WAITS {
             *state = WAITS;
-            self.again.push_back(packet);
+            self.resends.push_back(packet);
             self.waiting += 1;
             self.withheld = self.withheld.saturating_add(1);
             self.drop_old();
@@ -234,7 +234,7 @@ impl Outgoing {
     fn rto(&self, config: &Config, doublings: u32) -> Span {
         let rto = self.rtt.rto().map_or(config.min_rto, |rto| rto.max(config.min_rto)).0;
         let rto = Span(rto.saturating_mul(1 << doublings.min(20)).min(config.max_rto.0));
-        self.scatter.scatter(rto, doublings)
+        self.jitter.apply(rto, doublings)
     }
 
     /// Time to wait for a pull before probing. At a receiver with a thousand senders, pulls to each are rare,
@@ -242,7 +242,7 @@ impl Outgoing {
     fn ask_after(&self, config: &Config) -> Span {
         let rto = self.rto(config, 0).0.saturating_mul(1 << self.stalls.min(20));
         let wait = rto.max(self.pull_gap.0.saturating_mul(2)).min(config.patience.0 / 4);
-        self.scatter.scatter(Span(wait), self.stalls)
+        self.jitter.apply(Span(wait), self.stalls)
     }
 
     /// When the packet sent at `at` counts as lost.
@@ -280,7 +280,7 @@ impl Outgoing {
                 && *state == at
             {
                 *state = WAITS;
-                self.again.push_back(packet);
+                self.resends.push_back(packet);
                 self.waiting += 1;
                 self.withheld = self.withheld.saturating_add(1);
                 // Packets that were sent before a timeout share it.
@@ -316,7 +316,7 @@ impl Outgoing {
     /// Number of queued entries, for tests of memory bounds.
     #[cfg(test)]
     pub(super) fn backlog(&self) -> usize {
-        self.states.len() + self.sent.len() + self.again.len()
+        self.states.len() + self.sent.len() + self.resends.len()
     }
 }
 
@@ -332,7 +332,7 @@ impl Host {
         while let Some(slot) = self.scheme.ready.pop_front() {
             let exchange = self.exchanges.get_mut(slot);
             let State::Sending(outgoing) = &mut exchange.state else { continue };
-            let Some(packet) = outgoing.take(now) else { continue };
+            let Some(packet) = outgoing.take_packet(now) else { continue };
             if outgoing.is_ready() {
                 self.scheme.ready.push_back(slot);
             }

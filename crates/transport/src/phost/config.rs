@@ -11,7 +11,7 @@ use crate::common::shared_parameters;
 pub enum TokenOrder {
     /// The message with the fewest missing packets; the oldest of several.
     Srpt,
-    /// Round robin.
+    /// Each message in turn, as in round-robin scheduling.
     RoundRobin,
 }
 
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_parameters_are_refused() {
         let wrong = |change: fn(&mut Config)| {
             let mut config = Config::paper(LINK);
             change(&mut config);

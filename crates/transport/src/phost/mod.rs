@@ -38,7 +38,7 @@ use rackweave_core::{HostId, Packet, Placement, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::phost::{Body, Header};
 
-use crate::common::{Driven, Heap, Scatter, Scheme};
+use crate::common::{Driven, Heap, Jitter, Scheme};
 pub use config::{Config, InvalidConfig, TokenOrder};
 use receiver::Incoming;
 use sender::Outgoing;
@@ -97,8 +97,8 @@ impl Scheme for PHost {
         Some(Body::Ack)
     }
 
-    fn outgoing(&mut self, now: Time, bytes: u32, scatter: Scatter, config: &Config) -> Outgoing {
-        Outgoing::new(now, bytes, scatter, config)
+    fn outgoing(&mut self, now: Time, bytes: u32, jitter: Jitter, config: &Config) -> Outgoing {
+        Outgoing::new(now, bytes, jitter, config)
     }
 
     fn submitted(host: &mut Host, _: Time, slot: u32) {

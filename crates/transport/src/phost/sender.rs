@@ -8,7 +8,7 @@ use rackweave_wire::phost::{Body, Header};
 
 use super::Host;
 use super::config::Config;
-use crate::common::{Scatter, State};
+use crate::common::{Jitter, State};
 
 /// Maximum number of stored tokens of a message. They expire before an honest receiver sends more.
 const MAX_TOKENS: usize = 64;
@@ -26,7 +26,7 @@ struct Token {
 pub struct Outgoing {
     length: u32,
     packets: u32,
-    scatter: Scatter,
+    jitter: Jitter,
     /// Number of packets that are sent without tokens.
     free: u32,
     /// The first of these that was not sent.
@@ -48,13 +48,13 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(now: Time, length: u32, scatter: Scatter, config: &Config) -> Self {
+    pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
         let packets = config.packets(length);
         let free = packets.min(u32::from(config.free_tokens));
         Self {
             length,
             packets,
-            scatter,
+            jitter,
             free,
             next_free: 0,
             // docs/sources.md#phost-tokens: "free tokens [expire] after 8 + 1.5".
@@ -73,7 +73,7 @@ impl Outgoing {
 
     /// Takes the next packet to send, with the number of its token.
     #[inline]
-    fn take(&mut self, now: Time) -> Option<(u32, u32)> {
+    fn take_packet(&mut self, now: Time) -> Option<(u32, u32)> {
         let (packet, number) = if self.next_free < self.free && now <= self.free_until {
             // The oldest token first, as for received ones.
             self.next_free += 1;
@@ -101,7 +101,7 @@ impl Outgoing {
         let interval =
             config.rts_interval(self.doublings).0.max(self.token_gap.0.saturating_mul(2));
         let interval = Span(interval.min(config.patience.0 / 4));
-        self.quiet_since.saturating_add(self.scatter.scatter(interval, self.doublings))
+        self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings))
     }
 
     #[cfg(test)]
@@ -131,7 +131,7 @@ impl Host {
                 self.scheme.ready.remove(slot);
                 continue;
             };
-            let Some((packet, token)) = outgoing.take(now) else {
+            let Some((packet, token)) = outgoing.take_packet(now) else {
                 self.scheme.ready.remove(slot);
                 continue;
             };
@@ -153,7 +153,7 @@ impl Host {
         None
     }
 
-    /// Handles TOKEN.
+    /// Handles a TOKEN packet, which permits one data packet.
     #[inline]
     pub(super) fn handle_token(
         &mut self,

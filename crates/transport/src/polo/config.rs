@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_parameters_are_refused() {
         let wrong = |change: fn(&mut Config)| {
             let mut config = Config::slides();
             change(&mut config);

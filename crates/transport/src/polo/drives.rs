@@ -39,19 +39,19 @@ impl Drives {
     }
 
     /// Records that D has prevented a driving packet.
-    pub(super) const fn was_limited(&mut self) {
+    pub(super) const fn note_limited(&mut self) {
         self.limited = true;
     }
 
     /// Counts an arriving data packet. M marks reduce D by M/2 in total: by one at every second mark, without
     /// waiting for the end of the epoch (the total is the slide's; the immediate reaction is our choice). In
     /// the first epoch each packet without a mark increases D by one.
-    pub(super) fn data(&mut self, marked: bool, config: &Config) {
+    pub(super) fn on_data(&mut self, marked: bool, config: &Config) {
         self.arrivals = self.arrivals.saturating_add(1);
         if marked {
             self.marks = self.marks.saturating_add(1);
             if self.marks.is_multiple_of(2) {
-                self.fewer(config);
+                self.decrement(config);
             }
         } else if self.first_epoch {
             self.d = self.d.saturating_add(1).min(config.max_drives);
@@ -59,7 +59,7 @@ impl Drives {
     }
 
     /// Reduces D by one.
-    pub(super) fn fewer(&mut self, config: &Config) {
+    pub(super) fn decrement(&mut self, config: &Config) {
         let least = if self.first_epoch { 0 } else { config.min_drives };
         self.d = self.d.saturating_sub(1).max(least);
     }
@@ -95,8 +95,8 @@ mod tests {
         let mut drives = Drives::new();
         for event in events.chars() {
             match event {
-                'o' | 'x' => drives.data(event == 'x', &config),
-                'L' => drives.was_limited(),
+                'o' | 'x' => drives.on_data(event == 'x', &config),
+                'L' => drives.note_limited(),
                 _ => {
                     drives.end_epoch(&config);
                 }

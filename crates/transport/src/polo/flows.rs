@@ -20,13 +20,13 @@ impl Host {
 
     /// Starts a flow. It is active if no packet has been marked (slide 12), or if there is no active flow whose
     /// end would activate it (our choice).
-    pub(super) fn begin_flow(&mut self, now: Time, slot: u32) {
+    pub(super) fn start_flow(&mut self, now: Time, slot: u32) {
         if self.scheme.pausing && !self.scheme.active.is_empty() {
             self.scheme.inactive.push_back(slot);
             return;
         }
         self.activate(now, slot);
-        self.appraise(slot);
+        self.update_wanting(slot);
     }
 
     fn activate(&mut self, now: Time, slot: u32) {
@@ -43,7 +43,7 @@ impl Host {
     }
 
     /// Activates the inactive flow that has waited longest (slide 12; the order is our choice).
-    fn wake(&mut self, now: Time) -> Option<u32> {
+    fn activate_next(&mut self, now: Time) -> Option<u32> {
         let slot = self.scheme.inactive.pop_front()?;
         self.activate(now, slot);
         let (rto, recovery_1) = (self.config.rto, self.config.recovery_1);
@@ -53,9 +53,9 @@ impl Host {
         let lost = recovery_1 && now.since(incoming.last_received) >= rto;
         let limit = incoming.limit;
         if lost {
-            self.take_as_lost(slot, limit);
+            self.mark_lost(slot, limit);
         } else {
-            self.appraise(slot);
+            self.update_wanting(slot);
         }
         self.arm(now, slot);
         Some(slot)
@@ -64,7 +64,7 @@ impl Host {
     /// Removes a flow that has ended, complete or not. A finished active flow is replaced by an inactive one
     /// (slide 12).
     pub(super) fn end_flow(&mut self, now: Time, slot: u32) {
-        self.off_the_way(slot, u32::MAX);
+        self.remove_outstanding(slot, u32::MAX);
         self.scheme.wanting.remove(slot);
         self.scheme.inactive.remove(slot);
         let Some(place) = self.incoming_mut(slot).and_then(|incoming| incoming.place.take()) else {
@@ -76,14 +76,14 @@ impl Host {
         {
             incoming.place = Some(place);
         }
-        let woken = self.wake(now);
+        let activated = self.activate_next(now);
         if self.scheme.active.is_empty() {
             // Without active flows the state of the network is unknown: the next flow starts from the initial
             // state (our choice).
             (self.scheme.drives, self.scheme.pausing) = (Drives::new(), false);
             (self.scheme.clock, self.scheme.clock_until, self.scheme.quiet_epochs) =
                 (None, NO_CLOCK, 0);
-            self.scheme.clock_back = false;
+            self.scheme.clock_returned = false;
             return;
         }
         if self.scheme.clock == Some(slot) {
@@ -91,41 +91,41 @@ impl Host {
             let end = self.scheme.epoch_began.saturating_add(self.config.min_epoch);
             if end > now && !self.scheme.drives.in_first_epoch() {
                 self.scheme.clock = self.random_active();
-                (self.scheme.clock_back, self.scheme.clock_until) = (true, end);
+                (self.scheme.clock_returned, self.scheme.clock_until) = (true, end);
             } else {
                 self.next_clock(now);
             }
         }
-        if woken.is_none() && !self.config.wasted_driving_rule {
+        if activated.is_none() && !self.config.wasted_driving_rule {
             // No flow takes the driving packet that the last arrival permits.
-            self.scheme.drives.fewer(&self.config);
+            self.scheme.drives.decrement(&self.config);
         }
-        self.drive_flows(now, woken);
+        self.drive_flows(now, activated);
     }
 
     /// Counts up to `packets` requested packets of the flow as no longer outstanding.
-    pub(super) fn off_the_way(&mut self, slot: u32, packets: u32) {
+    pub(super) fn remove_outstanding(&mut self, slot: u32, packets: u32) {
         let generation = self.scheme.generation;
         let Some(incoming) = self.incoming_mut(slot) else { return };
         if incoming.generation != generation {
-            (incoming.generation, incoming.on_way) = (generation, 0);
+            (incoming.generation, incoming.outstanding) = (generation, 0);
         }
-        let back = packets.min(incoming.on_way);
-        incoming.on_way -= back;
+        let back = packets.min(incoming.outstanding);
+        incoming.outstanding -= back;
         self.scheme.in_flight -= back;
     }
 
     /// Counts all missing packets of the flow before this one as lost, requested again or not.
-    pub(super) fn take_as_lost(&mut self, slot: u32, before: u32) {
-        self.off_the_way(slot, u32::MAX);
+    pub(super) fn mark_lost(&mut self, slot: u32, before: u32) {
+        self.remove_outstanding(slot, u32::MAX);
         let Some(incoming) = self.incoming_mut(slot) else { return };
         incoming.horizon = incoming.horizon.max(before);
         incoming.cursor = 0;
-        self.appraise(slot);
+        self.update_wanting(slot);
     }
 
     /// Updates whether the flow is among those that need driving packets.
-    pub(super) fn appraise(&mut self, slot: u32) {
+    pub(super) fn update_wanting(&mut self, slot: u32) {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };
         if incoming.place.is_some() && incoming.want().is_some() {
@@ -142,12 +142,12 @@ impl Host {
             let allowed = self.scheme.drives.allowed(&self.config);
             if self.scheme.in_flight >= allowed {
                 if !self.scheme.wanting.is_empty() || !self.scheme.inactive.is_empty() {
-                    self.scheme.drives.was_limited();
+                    self.scheme.drives.note_limited();
                 }
                 return;
             }
             let Some(slot) = self.choose(now, arrival) else { return };
-            let sent = self.ask(now, slot, room.min(allowed - self.scheme.in_flight));
+            let sent = self.request(now, slot, room.min(allowed - self.scheme.in_flight));
             room = room.saturating_sub(sent.max(1));
         }
     }
@@ -161,17 +161,17 @@ impl Host {
             return Some(arrival);
         }
         if !self.config.wasted_driving_rule {
-            self.waste(arrival);
+            self.send_wasted_drive(arrival);
             return None;
         }
         // The wasted-driving rule: another active flow gets it (slide 15), or else the next inactive one (our
         // choice).
-        first.or_else(|| self.wake(now).filter(|slot| self.scheme.wanting.contains(*slot)))
+        first.or_else(|| self.activate_next(now).filter(|slot| self.scheme.wanting.contains(*slot)))
     }
 
     /// Without the wasted-driving rule, sends the driving packet to a flow that has nothing left to send. One
     /// packet less is then outstanding, and D has to grow again.
-    fn waste(&mut self, slot: u32) {
+    fn send_wasted_drive(&mut self, slot: u32) {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };
         if incoming.place.is_none() {
@@ -179,13 +179,13 @@ impl Host {
         }
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
         let upto = incoming.limit;
-        self.scheme.drives.fewer(&self.config);
+        self.scheme.drives.decrement(&self.config);
         self.send_control(peer, id.0, one_way, Body::Drive { upto });
     }
 
     /// Requests the next packets of a flow, at most `room` in one loss packet. Returns the number of requested
     /// packets.
-    fn ask(&mut self, now: Time, slot: u32, room: u32) -> u32 {
+    fn request(&mut self, now: Time, slot: u32, room: u32) -> u32 {
         let generation = self.scheme.generation;
         let exchange = self.exchanges.get_mut(slot);
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
@@ -217,11 +217,11 @@ impl Host {
         };
         (incoming.asked, incoming.quiet_since) = (true, now);
         if incoming.generation != generation {
-            (incoming.generation, incoming.on_way) = (generation, 0);
+            (incoming.generation, incoming.outstanding) = (generation, 0);
         }
-        incoming.on_way = incoming.on_way.saturating_add(count);
+        incoming.outstanding = incoming.outstanding.saturating_add(count);
         self.scheme.in_flight = self.scheme.in_flight.saturating_add(count);
-        self.appraise(slot);
+        self.update_wanting(slot);
         self.arm(now, slot);
         self.send_control(peer, id.0, one_way, body);
         count
@@ -229,9 +229,9 @@ impl Host {
 
     /// Requests one packet after a timeout, regardless of D: no packet of this flow is outstanding (our
     /// choice).
-    pub(super) fn ask_at_once(&mut self, now: Time, slot: u32) {
+    pub(super) fn request_after_timeout(&mut self, now: Time, slot: u32) {
         if self.scheme.wanting.contains(slot) {
-            self.ask(now, slot, 1);
+            self.request(now, slot, 1);
         }
     }
 
@@ -243,8 +243,8 @@ impl Host {
     pub(super) fn set_clock(&mut self, now: Time, slot: u32) {
         self.scheme.clock = Some(slot);
         self.scheme.clock_until = now.saturating_add(self.config.rto);
-        (self.scheme.epoch_began, self.scheme.clock_back) = (now, false);
-        self.send_standing(slot, true);
+        (self.scheme.epoch_began, self.scheme.clock_returned) = (now, false);
+        self.send_adjoint_ack(slot, true);
     }
 
     /// Moves the clock to another flow; to the same one if it is the only one.
@@ -265,10 +265,10 @@ impl Host {
 
     /// Handles the return of the adjoint packet, which ends the epoch (slide 9) or, if the epoch has not
     /// reached its minimum length, schedules its end (our choice).
-    pub(super) fn clock_came_back(&mut self, now: Time) {
+    pub(super) fn on_clock_returned(&mut self, now: Time) {
         let end = self.scheme.epoch_began.saturating_add(self.config.min_epoch);
         if end > now && !self.scheme.drives.in_first_epoch() {
-            (self.scheme.clock_back, self.scheme.clock_until) = (true, end);
+            (self.scheme.clock_returned, self.scheme.clock_until) = (true, end);
         } else {
             self.end_epoch(now);
         }
@@ -277,7 +277,7 @@ impl Host {
     /// Handles the clock's timer: the epoch has reached its minimum length, or the adjoint packet or its answer
     /// was lost.
     pub(super) fn clock_due(&mut self, now: Time) {
-        if self.scheme.clock_until <= now && self.scheme.clock_back {
+        if self.scheme.clock_until <= now && self.scheme.clock_returned {
             self.end_epoch(now);
         } else if self.scheme.clock_until <= now {
             self.advance_epoch();
@@ -310,7 +310,7 @@ impl Host {
             } else if self.config.wake_in_quiet_epochs
                 && self.scheme.active.len() < self.scheme.drives.d() as usize
             {
-                self.wake(now);
+                self.activate_next(now);
             }
         }
         self.drive_flows(now, None);
@@ -325,8 +325,8 @@ impl Host {
         let Some(slot) = self.random_active() else { return };
         if let Some(incoming) = self.incoming_mut(slot) {
             let limit = incoming.limit;
-            self.take_as_lost(slot, limit);
-            self.ask_at_once(now, slot);
+            self.mark_lost(slot, limit);
+            self.request_after_timeout(now, slot);
         }
     }
 }

@@ -42,7 +42,7 @@ use rackweave_core::{HostId, Packet, Placement, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::polo::{Body, Header};
 
-use crate::common::{Driven, Heap, List, Scatter, Scheme};
+use crate::common::{Driven, Heap, Jitter, List, Scheme};
 pub use config::{Config, DriveOrder, InvalidConfig};
 use drives::Drives;
 use receiver::Incoming;
@@ -88,7 +88,7 @@ pub struct Polo {
     /// When the current epoch began.
     epoch_began: Time,
     /// Whether the adjoint packet of the epoch has returned, or its flow has ended.
-    clock_back: bool,
+    clock_returned: bool,
     /// Whether data of an active flow arrived in this epoch.
     active_data: bool,
     /// Number of consecutive epochs without such data, before this one.
@@ -120,7 +120,7 @@ impl Scheme for Polo {
             epoch: 1,
             clock_until: NO_CLOCK,
             epoch_began: Time::ZERO,
-            clock_back: false,
+            clock_returned: false,
             active_data: false,
             quiet_epochs: 0,
         }
@@ -147,8 +147,8 @@ impl Scheme for Polo {
         (!needs_none).then_some(Body::Complete)
     }
 
-    fn outgoing(&mut self, now: Time, bytes: u32, scatter: Scatter, config: &Config) -> Outgoing {
-        Outgoing::new(now, bytes, scatter, config)
+    fn outgoing(&mut self, now: Time, bytes: u32, jitter: Jitter, config: &Config) -> Outgoing {
+        Outgoing::new(now, bytes, jitter, config)
     }
 
     fn submitted(host: &mut Host, _: Time, slot: u32) {
@@ -231,7 +231,7 @@ impl Scheme for Polo {
                 State::Receiving(incoming) => {
                     active += usize::from(incoming.place.is_some());
                     if incoming.generation == polo.generation {
-                        in_flight += incoming.on_way;
+                        in_flight += incoming.outstanding;
                     }
                 }
                 _ => {}

@@ -28,7 +28,7 @@ pub struct Incoming {
     pub(super) cursor: u32,
     /// Estimated number of packets that were requested and have not arrived; valid only in the host's current
     /// `generation`.
-    pub(super) on_way: u32,
+    pub(super) outstanding: u32,
     pub(super) generation: u32,
     /// Whether packets of the flow were ever requested.
     pub(super) asked: bool,
@@ -65,7 +65,7 @@ impl Incoming {
             max_seen: 0,
             horizon: 0,
             cursor: 0,
-            on_way: 0,
+            outstanding: 0,
             generation,
             asked: false,
             place: None,
@@ -117,7 +117,7 @@ impl Incoming {
         }
         let mut gap = self.received.first_missing(self.horizon.max(self.window));
         let mut lost = 0;
-        while gap < horizon && lost < self.on_way {
+        while gap < horizon && lost < self.outstanding {
             lost += 1;
             gap = self.received.first_missing(gap + 1);
         }
@@ -168,15 +168,15 @@ impl Host {
         }
         let (is_active, missing) = (incoming.place.is_some(), incoming.missing);
         self.scheme.active_data |= is_active;
-        self.off_the_way(slot, back);
-        self.scheme.drives.data(marked, &self.config);
+        self.remove_outstanding(slot, back);
+        self.scheme.drives.on_data(marked, &self.config);
         if missing == 0 {
             self.arrived(now, slot, message_length);
         } else {
             if new && !is_active {
-                self.send_standing(slot, false);
+                self.send_adjoint_ack(slot, false);
             }
-            self.appraise(slot);
+            self.update_wanting(slot);
             self.arm(now, slot);
             self.drive_flows(now, Some(slot));
         }
@@ -208,26 +208,26 @@ impl Host {
         let is_active = incoming.place.is_some();
         if timeout {
             // Everything that was sent was sent at least a timeout ago.
-            self.take_as_lost(slot, sent);
+            self.mark_lost(slot, sent);
         }
         self.arm(now, slot);
         let is_clock = self.scheme.clock == Some(slot);
         if is_clock && epoch == self.scheme.epoch && !timeout {
-            self.clock_came_back(now);
+            self.on_clock_returned(now);
         } else if is_active && self.scheme.clock.is_none() {
             self.set_clock(now, slot);
         } else if timeout || new || epoch == 0 {
-            self.send_standing(slot, is_clock && timeout);
+            self.send_adjoint_ack(slot, is_clock && timeout);
         }
         if timeout && is_active {
-            self.ask_at_once(now, slot);
+            self.request_after_timeout(now, slot);
             self.drive_flows(now, None);
         }
     }
 
     /// Sends an adjoint acknowledgement: whether the flow is paused and, with `tick`, that the adjoint packet
     /// is to return.
-    pub(super) fn send_standing(&mut self, slot: u32, tick: bool) {
+    pub(super) fn send_adjoint_ack(&mut self, slot: u32, tick: bool) {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
@@ -250,7 +250,7 @@ impl Host {
             Incoming::new(now, length, window, host.scheme.generation, &host.config)
         })?;
         if new {
-            self.begin_flow(now, slot);
+            self.start_flow(now, slot);
         }
         Some((slot, new))
     }
@@ -298,8 +298,8 @@ impl Host {
         incoming.quiet_since = now;
         let (limit, deadline) = (incoming.limit, after(now, incoming.deadline(&self.config)));
         self.timers.set(slot, deadline);
-        self.take_as_lost(slot, limit);
-        self.ask_at_once(now, slot);
+        self.mark_lost(slot, limit);
+        self.request_after_timeout(now, slot);
         self.drive_flows(now, None);
     }
 }

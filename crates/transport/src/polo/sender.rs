@@ -9,17 +9,17 @@ use rackweave_wire::polo::{Body, Header};
 
 use super::config::Config;
 use super::{Host, after};
-use crate::common::{Scatter, State};
+use crate::common::{Jitter, State};
 
 /// Maximum number of stored ranges to retransmit. An honest receiver does not request that many at once.
-const MAX_AGAIN: usize = 64;
+const MAX_RESENDS: usize = 64;
 
 /// The sender's state of a message, in packets.
 #[derive(Debug)]
 pub struct Outgoing {
     length: u32,
     packets: u32,
-    scatter: Scatter,
+    jitter: Jitter,
     /// Number of packets that are sent without driving packets.
     window: u32,
     /// The first packet that was never sent.
@@ -29,7 +29,7 @@ pub struct Outgoing {
     /// The first packet that is sent on request.
     driven_from: u32,
     /// Ranges of packets to retransmit.
-    again: VecDeque<(u32, u32)>,
+    resends: VecDeque<(u32, u32)>,
     adjoint_sent: bool,
     /// Whether the receiver has paused this flow.
     paused: bool,
@@ -44,18 +44,18 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(now: Time, length: u32, scatter: Scatter, config: &Config) -> Self {
+    pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
         let packets = config.packets(length);
         let window = packets.min(u32::from(config.first_window));
         Self {
             length,
             packets,
-            scatter,
+            jitter,
             window,
             next: 0,
             limit: window,
             driven_from: window,
-            again: VecDeque::new(),
+            resends: VecDeque::new(),
             adjoint_sent: packets < config.adjoint_from,
             paused: false,
             driven: false,
@@ -71,10 +71,10 @@ impl Outgoing {
         self.next < self.limit
     }
 
-    fn take_again(&mut self) -> Option<u32> {
-        let (packet, end) = self.again.pop_front()?;
+    fn take_resend(&mut self) -> Option<u32> {
+        let (packet, end) = self.resends.pop_front()?;
         if packet + 1 < end {
-            self.again.push_front((packet + 1, end));
+            self.resends.push_front((packet + 1, end));
         }
         Some(packet)
     }
@@ -96,19 +96,19 @@ impl Outgoing {
     }
 
     /// Records that the receiver knows the message.
-    const fn heard(&mut self, now: Time) {
+    const fn note_alive(&mut self, now: Time) {
         (self.last_received, self.quiet_since) = (now, now);
     }
 
     /// Records that the receiver has requested packets.
-    const fn served(&mut self, now: Time) {
-        self.heard(now);
+    const fn note_requested(&mut self, now: Time) {
+        self.note_alive(now);
         (self.paused, self.driven, self.doublings) = (false, true, 0);
     }
 
     /// When the message's timer expires.
     pub(super) fn deadline(&self, config: &Config) -> Time {
-        if self.is_ready() || !self.again.is_empty() {
+        if self.is_ready() || !self.resends.is_empty() {
             return Time::MAX;
         }
         let interval = if self.paused {
@@ -116,12 +116,12 @@ impl Outgoing {
         } else {
             config.rto(self.doublings)
         };
-        self.quiet_since.saturating_add(self.scatter.scatter(interval, self.doublings))
+        self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings))
     }
 
     #[cfg(test)]
     pub(super) fn backlog(&self) -> usize {
-        self.again.len()
+        self.resends.len()
     }
 }
 
@@ -130,15 +130,15 @@ impl Host {
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         loop {
-            let (slot, again) = match self.scheme.resend.pop_front() {
+            let (slot, retransmit) = match self.scheme.resend.pop_front() {
                 Some(slot) => (slot, true),
                 None => (self.scheme.ready.pop_front()?, false),
             };
             let exchange = self.exchanges.get_mut(slot);
             let State::Sending(outgoing) = &mut exchange.state else { continue };
-            let packet = if again {
-                let Some(packet) = outgoing.take_again() else { continue };
-                if !outgoing.again.is_empty() {
+            let packet = if retransmit {
+                let Some(packet) = outgoing.take_resend() else { continue };
+                if !outgoing.resends.is_empty() {
                     self.scheme.resend.push_back(slot);
                 }
                 packet
@@ -156,12 +156,11 @@ impl Host {
                 outgoing.next - 1
             };
             outgoing.quiet_since = now;
-            let driven = again || packet >= outgoing.driven_from;
+            let driven = retransmit || packet >= outgoing.driven_from;
             let offset = packet * self.config.max_payload;
             let len = self.config.max_payload.min(outgoing.length - offset) as u16;
             let (message_length, window) = (outgoing.length, outgoing.window as u16);
-            let body =
-                Body::Data { message_length, offset, len, window, driven, retransmit: again };
+            let body = Body::Data { message_length, offset, len, window, driven, retransmit };
             let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
             let adjoint = (!outgoing.adjoint_sent && outgoing.next == outgoing.window).then(|| {
                 // Slide 8: the adjoint packet follows the first window, with high priority.
@@ -177,7 +176,7 @@ impl Host {
             }
             // Slide 7: lost packets are retransmitted in the queue of high priority.
             let priority =
-                if again { self.config.control_priority } else { self.config.data_priority };
+                if retransmit { self.config.control_priority } else { self.config.data_priority };
             let header = Header { id: Id64::new(id), one_way, body };
             let bytes = self.config.header_bytes + u32::from(len);
             return Some(self.packet(peer, bytes, priority, header).with_ecn(Ecn::Capable));
@@ -192,7 +191,7 @@ impl Host {
         } else {
             self.scheme.ready.remove(slot);
         }
-        if !outgoing.again.is_empty() {
+        if !outgoing.resends.is_empty() {
             self.scheme.resend.push_back(slot);
         }
         let deadline = outgoing.deadline(&self.config);
@@ -201,7 +200,7 @@ impl Host {
         }
     }
 
-    /// Handles ADJOINT-ACK.
+    /// Handles an ADJOINT-ACK packet, the answer to an adjoint packet.
     pub(super) fn handle_adjoint_ack(
         &mut self,
         now: Time,
@@ -220,7 +219,7 @@ impl Host {
             }
             _ => return,
         };
-        outgoing.heard(now);
+        outgoing.note_alive(now);
         let mut adjoint = None;
         // A flow that was driven is not paused again, so the packet is an old one (our choice).
         if paused && !outgoing.driven && !outgoing.paused {
@@ -254,7 +253,7 @@ impl Host {
         let exchange = self.exchanges.get_mut(slot);
         let (peer, one_way) = (exchange.peer, exchange.one_way);
         let State::Sending(outgoing) = &mut exchange.state else { return };
-        outgoing.served(now);
+        outgoing.note_requested(now);
         if upto < outgoing.next {
             let adjoint = outgoing.adjoint(0, false);
             self.send_control(peer, id, one_way, adjoint);
@@ -271,11 +270,11 @@ impl Host {
         if first >= outgoing.packets {
             return;
         }
-        outgoing.served(now);
+        outgoing.note_requested(now);
         let end = first.saturating_add(u32::from(count).min(self.config.max_drives));
         let end_sent = end.min(outgoing.next);
-        if first < end_sent && outgoing.again.len() < MAX_AGAIN {
-            outgoing.again.push_back((first, end_sent));
+        if first < end_sent && outgoing.resends.len() < MAX_RESENDS {
+            outgoing.resends.push_back((first, end_sent));
         }
         if end > outgoing.next {
             outgoing.allow(end, &self.config);

@@ -32,7 +32,7 @@ pub(super) enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
     /// The SYN is to be sent. `retransmit` is set if it was sent before.
-    Due { again: bool },
+    Due { retransmit: bool },
     /// The SYN was sent at this time; `None` if it was retransmitted (Karn's algorithm).
     Sent(Option<Time>),
     /// There is no handshake and nothing was received yet: every segment can open the connection.
@@ -109,7 +109,8 @@ impl Connection {
         // connection by accident.
         let ends = u64::from(own.0) << 32 ^ u64::from(key.peer.0) << 16 ^ u64::from(key.ports);
         let start = config.initial_sequence.unwrap_or(mix(now.0 ^ mix(ends)) as u32);
-        let opening = if config.handshake { Opening::Due { again: false } } else { Opening::Data };
+        let opening =
+            if config.handshake { Opening::Due { retransmit: false } } else { Opening::Data };
         Self::new(now, key, Role::Client, start, answering_start(start), opening, config)
     }
 
@@ -218,7 +219,7 @@ impl Connection {
                 if !self.sender.open_timed_out(config) {
                     return Timeout::Failed;
                 }
-                self.opening = Opening::Due { again: true };
+                self.opening = Opening::Due { retransmit: true };
             }
             return Timeout::Continue;
         }
@@ -423,8 +424,8 @@ impl Connection {
 
     /// Takes the next segment without data, if one is due.
     pub(super) fn take_control(&mut self, now: Time, config: &Config) -> Option<Header> {
-        if let Opening::Due { again } = self.opening {
-            self.opening = Opening::Sent((!again).then_some(now));
+        if let Opening::Due { retransmit } = self.opening {
+            self.opening = Opening::Sent((!retransmit).then_some(now));
             self.sender.arm_open(now, config);
             let seq = self.send_start.wrapping_sub(1);
             return Some(Header { seq, ack: self.send_start, ..self.bare(flags::SYN, config) });
@@ -498,7 +499,7 @@ impl Connection {
         if !self.is_open() {
             return None;
         }
-        let segment = self.sender.take(now, config)?;
+        let segment = self.sender.take_segment(now, config)?;
         let message = *self.sender.message_at(segment.position)?;
         if let Some(stream) = &self.stream {
             let is_fin = stream.fin == Some(segment.position);

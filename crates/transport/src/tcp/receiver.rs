@@ -140,7 +140,7 @@ impl Receiver {
         self.messages.pop_front()
     }
 
-    /// Handles a data segment. `wanted` tells whether a message that starts is to be delivered.
+    /// Handles a data segment. `wanted` decides whether a message that starts is to be delivered.
     pub(super) fn handle_data(
         &mut self,
         now: Time,
@@ -150,7 +150,7 @@ impl Receiver {
     ) -> Placement {
         let window_end = self.nxt.saturating_add(config.window_bytes());
         let locate = |receiver: &mut Self| receiver.locate(data, wanted);
-        let Some(index) = self.take(now, data, window_end, locate, config) else {
+        let Some(index) = self.accept(now, data, window_end, locate, config) else {
             return Placement::Discard;
         };
         if self.messages.get(index).is_some_and(|message| message.cancelled) {
@@ -167,12 +167,12 @@ impl Receiver {
         limit: u64,
         config: &Config,
     ) -> bool {
-        self.take(now, data, limit, |_| Some(0), config).is_some()
+        self.accept(now, data, limit, |_| Some(0), config).is_some()
     }
 
     /// Handles a segment if it ends before `limit` and `locate` finds its place; returns that place.
     #[inline]
-    fn take(
+    fn accept(
         &mut self,
         now: Time,
         data: &Arrived,
@@ -276,8 +276,8 @@ impl Receiver {
 
     fn note_recent(&mut self, position: u64) {
         let range = self.out_of_order.range_at(position);
-        let again = self.recent.iter().position(|p| self.out_of_order.range_at(*p) == range);
-        self.recent[..=again.unwrap_or(2)].rotate_right(1);
+        let known = self.recent.iter().position(|p| self.out_of_order.range_at(*p) == range);
+        self.recent[..=known.unwrap_or(2)].rotate_right(1);
         self.recent[0] = position;
     }
 

@@ -19,7 +19,7 @@ impl SendTimes {
 
     /// Records that the bytes from `start` to `end` were retransmitted, so that their acknowledgement is
     /// ambiguous.
-    pub(super) fn sent_again(&mut self, start: u64, end: u64) {
+    pub(super) fn retransmitted(&mut self, start: u64, end: u64) {
         self.take_range(start, end);
     }
 
@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn segments_sent_twice_have_no_time() {
         let mut times = three();
-        times.sent_again(10, 20);
+        times.retransmitted(10, 20);
         assert_eq!(times.acked(20), Some(Time(1)));
         let mut times = three();
-        times.sent_again(0, 30);
+        times.retransmitted(0, 30);
         assert_eq!(times.acked(30), None);
     }
 }

@@ -362,7 +362,7 @@ impl Sender {
     }
 
     /// Takes the next segment to send, if there is one, and sets the timers.
-    pub(super) fn take(&mut self, now: Time, config: &Config) -> Option<Segment> {
+    pub(super) fn take_segment(&mut self, now: Time, config: &Config) -> Option<Segment> {
         if self.is_paced(now) {
             self.note_limit();
             return None;
@@ -393,12 +393,12 @@ impl Sender {
             Plan::Retransmit(segment) => {
                 self.resend_first = false;
                 self.resent_below = segment.position + segment.len;
-                self.note_sent_again(segment);
+                self.note_retransmitted(segment);
                 segment
             }
             Plan::Probe(segment) => {
                 self.probe_end = Some(self.nxt);
-                self.note_sent_again(segment);
+                self.note_retransmitted(segment);
                 segment
             }
         };
@@ -415,9 +415,9 @@ impl Sender {
     }
 
     /// Karn's algorithm: an acknowledgement of a retransmitted segment is ambiguous.
-    fn note_sent_again(&mut self, segment: Segment) {
+    fn note_retransmitted(&mut self, segment: Segment) {
         self.timed = None;
-        self.send_times.sent_again(segment.position, segment.position + segment.len);
+        self.send_times.retransmitted(segment.position, segment.position + segment.len);
     }
 
     /// Whether the pacing rate forbids a segment now.
@@ -473,8 +473,8 @@ impl Sender {
         if self.retries > config.max_retries {
             return false;
         }
-        let again = self.phase == Phase::Loss && self.una < self.recover;
-        let kind = if again { CongestionKind::RepeatedTimeout } else { CongestionKind::Timeout };
+        let repeated = self.phase == Phase::Loss && self.una < self.recover;
+        let kind = if repeated { CongestionKind::RepeatedTimeout } else { CongestionKind::Timeout };
         self.congestion_event(now, kind, self.flight());
         if self.retries > 1 {
             // RFC 2018: the receiver may have discarded what it had SACKed.

@@ -201,7 +201,7 @@ pub(crate) fn spoofed_sources<T: Transport>(
         }
         let first = sender.poll_transmit(now, 0).expect("a first packet");
         let _ = host.handle_packet(now, 0, &first);
-        tend(&mut host, now);
+        drive(&mut host, now);
         assert!(held(&host) <= most, "{} after {source} sources", held(&host));
     }
     assert!(held(&host) > 0);
@@ -260,7 +260,7 @@ pub(crate) fn flood<T: Transport>(
 }
 
 /// Drives a host after a packet; the application answers no request.
-fn tend<T: Transport>(host: &mut T, now: Time) {
+fn drive<T: Transport>(host: &mut T, now: Time) {
     if host.poll_timeout().is_some_and(|at| at <= now) {
         host.handle_timeout(now);
     }
@@ -270,11 +270,11 @@ fn tend<T: Transport>(host: &mut T, now: Time) {
 
 /// Advances the time without any packet until no timer is armed, or to `until`.
 fn run_timers<T: Transport>(host: &mut T, mut now: Time, until: Time) {
-    tend(host, now);
+    drive(host, now);
     while let Some(next) = host.poll_timeout()
         && next <= until
     {
         now = now.max(next);
-        tend(host, now);
+        drive(host, now);
     }
 }

@@ -19,13 +19,13 @@ pub(crate) trait DrivenSubject: Scheme {
     /// The trace line of the packet that acknowledges the complete message 1.
     const COMPLETE: &str;
 
-    /// See [`Subject::variants`].
+    /// The configurations of [`Subject::variants`].
     fn variants() -> Vec<Self::Config>;
 
-    /// See [`Subject::back_to_back`].
+    /// The configurations, delays and lengths of [`Subject::back_to_back`].
     fn back_to_back() -> (Vec<Self::Config>, [Span; 3], Vec<u64>);
 
-    /// See [`Subject::covering`].
+    /// The configuration of [`Subject::covering`].
     fn covering(config: Self::Config, _delay: Span) -> Self::Config {
         config
     }
@@ -40,7 +40,7 @@ pub(crate) trait DrivenSubject: Scheme {
     fn any_body(rng: &mut Rng, number: fn(&mut Rng) -> u32) -> Self::Body;
 
     /// Changes other fields of a forged packet at random.
-    fn spoil(packet: Packet<Self::Header>, rng: &mut Rng) -> Packet<Self::Header>;
+    fn corrupt(packet: Packet<Self::Header>, rng: &mut Rng) -> Packet<Self::Header>;
 
     /// A packet as a line: source, destination, priority and the fields of its type. Offsets are in packets.
     fn line(packet: &Packet<Self::Header>) -> String;
@@ -95,7 +95,7 @@ impl<S: DrivenSubject> Subject for S {
         };
         let id = if rng.chance(0.125) { rng.next_u64() } else { rng.below(40) };
         let body = S::any_body(rng, number);
-        S::spoil(forged_by::<S>(from, id, rng.chance(0.5), body), rng)
+        S::corrupt(forged_by::<S>(from, id, rng.chance(0.5), body), rng)
     }
 
     fn back_to_back() -> (Vec<S::Config>, [Span; 3], Vec<u64>) {
@@ -128,7 +128,7 @@ pub(crate) fn trace<S: DrivenSubject>(network: &mut Network<Driven<S>>) -> Vec<S
     network.packets.drain(..).map(|(_, packet)| S::line(&packet)).collect()
 }
 
-pub(crate) fn a_packet_that_comes_again_after_the_end_is_acknowledged<S: DrivenSubject>() {
+pub(crate) fn a_late_duplicate_is_acknowledged<S: DrivenSubject>() {
     for kind in [Kind::OneWay, Kind::Request] {
         let mut network = network::<S>(&usual::<S>(), 2, Span::from_us(1));
         submit(&mut network, 0, 1, 1, 100, kind);
@@ -142,7 +142,7 @@ pub(crate) fn a_packet_that_comes_again_after_the_end_is_acknowledged<S: DrivenS
     }
 }
 
-pub(crate) fn without_room_to_remember_nothing_new_begins<S: DrivenSubject>() {
+pub(crate) fn without_room_to_remember_nothing_new_starts<S: DrivenSubject>() {
     let mut config = usual::<S>();
     *config.bounds().max_finished = 4;
     let remembered = config.shared().finished_for;
@@ -235,8 +235,8 @@ macro_rules! driven_suite {
         $crate::tests::suite::transport_suite!($subject);
         $crate::tests::driven::driven_suite!(
             $subject,
-            a_packet_that_comes_again_after_the_end_is_acknowledged,
-            without_room_to_remember_nothing_new_begins,
+            a_late_duplicate_is_acknowledged,
+            without_room_to_remember_nothing_new_starts,
             wrong_lengths_are_discarded,
             what_a_silent_peer_began_is_forgotten,
             control_packets_that_wait_are_limited,

@@ -168,7 +168,7 @@ pub(crate) struct Network<T: Transport> {
     pub(crate) stored: Vec<u64>,
     net: Net<Middlebox<T::Header>>,
     edge: Hosts<T>,
-    streams: streams::Book,
+    streams: streams::StreamChecker,
     /// The stored ranges of each arriving message, by receiver, sender and id.
     coverage: BTreeMap<(HostId, HostId, MessageId), RangeSet<u32>>,
     delivered: BTreeSet<(HostId, HostId, MessageId)>,
@@ -265,7 +265,7 @@ impl<T: Transport> Network<T> {
             stored: vec![0; edge.hosts.len()],
             net,
             edge,
-            streams: streams::Book::default(),
+            streams: streams::StreamChecker::default(),
             coverage: BTreeMap::new(),
             delivered: BTreeSet::new(),
         }

@@ -37,7 +37,7 @@ impl Outbound {
 
 /// Records the actions and events of applications, and checks that they are consistent.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct StreamChecker {
     /// Opened streams, by client, server and id.
     opened: BTreeSet<(HostId, HostId, MessageId)>,
     /// Directions at their receivers, by host, peer and id.
@@ -54,7 +54,7 @@ fn stream_of(id: MessageId) -> MessageId {
     MessageId(id.0 & !1)
 }
 
-impl Book {
+impl StreamChecker {
     pub(super) fn opened(&mut self, client: HostId, server: HostId, id: MessageId) {
         self.opened.insert((client, server, id));
         self.known.insert((client, server, id));
@@ -216,10 +216,10 @@ impl Book {
 }
 
 /// Records an event that concerns a stream or ends an RPC.
-pub(super) fn note(book: &mut Book, at: HostId, event: &Event) {
+pub(super) fn note(streams: &mut StreamChecker, at: HostId, event: &Event) {
     match *event {
-        Event::Stream(event) => book.record_event(at, event),
-        Event::Failed { peer, id, .. } => book.ended(at, peer, id),
+        Event::Stream(event) => streams.record_event(at, event),
+        Event::Failed { peer, id, .. } => streams.ended(at, peer, id),
         Event::Delivered { .. } | Event::Sent { .. } => {}
     }
 }

@@ -253,7 +253,7 @@ pub(crate) fn what_cannot_be_sent_is_refused<S: Subject>() {
     assert_eq!(submit(id(3), 1, second), Err(Refused::Busy));
 }
 
-pub(crate) fn a_packet_that_comes_again_after_the_end_has_no_effect<S: Subject>() {
+pub(crate) fn a_late_duplicate_has_no_effect<S: Subject>() {
     let kinds =
         if S::EXPECT.requests { &[Kind::OneWay, Kind::Request][..] } else { &[Kind::OneWay] };
     for &kind in kinds {
@@ -531,7 +531,7 @@ macro_rules! transport_suite {
         $crate::tests::suite::transport_suite!(
             $subject,
             what_cannot_be_sent_is_refused,
-            a_packet_that_comes_again_after_the_end_has_no_effect,
+            a_late_duplicate_has_no_effect,
             timers_stop_and_a_spurious_timeout_does_nothing,
             a_flood_from_everywhere_is_bounded,
             spoofed_sources_leave_nothing_behind,

@@ -139,7 +139,7 @@ impl Host {
         let stream = Stream::new(&self.config, free, now, open.deadline, 0);
         let state = State::Stream(Box::new(stream));
         let slot = self.add_rpc(now, open.peer, open.id.0, false, state).ok_or(Refused::Busy)?;
-        self.wake_stream(slot, open.deadline);
+        self.arm_stream_timer(slot, open.deadline);
         Ok(())
     }
 
@@ -164,7 +164,7 @@ impl Host {
         let stream = Stream::new(&self.config, free, now, deadline, tag);
         let state = State::Stream(Box::new(stream));
         let slot = self.add_rpc(now, from, id, false, state)?;
-        self.wake_stream(slot, deadline);
+        self.arm_stream_timer(slot, deadline);
         let id = MessageId(id ^ 1);
         self.events.push_back(Event::Stream(StreamEvent::Opened { peer: from, id }));
         Some(slot)

@@ -290,7 +290,7 @@ impl Host {
         if news || repeat {
             stream.credit_due = stream.credit_due.min(due);
         }
-        self.wake_stream_for(now, slot);
+        self.rearm_stream_timer(now, slot);
     }
 
     /// Requests missing bytes when the peer asks whether they have arrived; for messages see

@@ -42,7 +42,7 @@ pub(super) struct Sending {
     /// Priority of all other bytes, from the newest grant.
     priority: u8,
     /// Ranges to retransmit, in order.
-    again: SmallVec<[(u64, u64); MAX_RESEND_RANGES]>,
+    resends: SmallVec<[(u64, u64); MAX_RESEND_RANGES]>,
     /// Whether the stream is in the SRPT queue.
     queued: bool,
     /// When bytes were last sent or acknowledged.
@@ -61,7 +61,7 @@ impl Sending {
             free_from: 0,
             free_to: free,
             priority: 0,
-            again: SmallVec::new(),
+            resends: SmallVec::new(),
             queued: false,
             moved_at: now,
         }
@@ -83,7 +83,7 @@ impl Sending {
     /// Whether this half can only continue after a packet from the receiver.
     pub(super) fn waits(&self) -> bool {
         let open = self.acked < self.written || self.ended && !self.end_acked;
-        open && !self.queued && self.again.is_empty()
+        open && !self.queued && self.resends.is_empty()
     }
 
     fn left(&self, from: u64) -> u32 {
@@ -91,28 +91,28 @@ impl Sending {
     }
 
     /// Adds a range to retransmit.
-    fn add_again(&mut self, mut from: u64, mut to: u64) {
-        self.again.retain(|&mut (start, end)| {
+    fn add_resend(&mut self, mut from: u64, mut to: u64) {
+        self.resends.retain(|&mut (start, end)| {
             let apart = end < from || to < start;
             if !apart {
                 (from, to) = (from.min(start), to.max(end));
             }
             apart
         });
-        let at = self.again.partition_point(|&(start, _)| start < from);
-        if self.again.len() < MAX_RESEND_RANGES {
-            self.again.insert(at, (from, to));
+        let at = self.resends.partition_point(|&(start, _)| start < from);
+        if self.resends.len() < MAX_RESEND_RANGES {
+            self.resends.insert(at, (from, to));
         } else if at > 0 {
-            self.again[at - 1].1 = to;
+            self.resends[at - 1].1 = to;
         } else {
-            self.again[0].0 = from;
+            self.resends[0].0 = from;
         }
     }
 
     /// Removes acknowledged bytes from the ranges to retransmit.
-    fn drop_acked_again(&mut self) {
+    fn drop_acked_resends(&mut self) {
         let acked = self.acked;
-        self.again.retain(|(from, to)| {
+        self.resends.retain(|(from, to)| {
             *from = (*from).max(acked);
             from < to
         });
@@ -154,7 +154,7 @@ impl Host {
         if all_sent {
             self.send_empty(now, slot, 0);
         }
-        self.wake_stream_for(now, slot);
+        self.rearm_stream_timer(now, slot);
         Ok(())
     }
 
@@ -201,7 +201,7 @@ impl Host {
     ) -> Option<Packet<Header>> {
         let max_payload = u64::from(self.config.max_payload);
         let send = &mut self.stream_mut(slot)?.send;
-        let Some((from, to)) = send.again.first_mut() else {
+        let Some((from, to)) = send.resends.first_mut() else {
             debug_assert!(false, "only streams with something to send again are in the list");
             self.queue.resend_sent(false);
             return None;
@@ -210,9 +210,9 @@ impl Host {
         let end = (offset + max_payload).min(*to);
         *from = end;
         if end == *to {
-            send.again.remove(0);
+            send.resends.remove(0);
         }
-        let more = !send.again.is_empty();
+        let more = !send.resends.is_empty();
         self.queue.resend_sent(more);
         // The same priority as for retransmissions of messages (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;
@@ -225,9 +225,9 @@ impl Host {
         slot: u32,
         offset: u64,
         len: u64,
-        again: Option<u8>,
+        retransmit: Option<u8>,
     ) -> Packet<Header> {
-        let flags = if again.is_some() { flags::RETRANSMIT } else { 0 };
+        let flags = if retransmit.is_some() { flags::RETRANSMIT } else { 0 };
         let header = self.stream_header(now, slot, offset, len as u16, flags);
         let rpc = self.rpcs.get(slot);
         let (dst, id) = (rpc.host, rpc.id);
@@ -237,7 +237,7 @@ impl Host {
             unreachable!("callers have found the stream")
         };
         let free = (stream.send.free_from..stream.send.free_to).contains(&offset);
-        let priority = again.unwrap_or_else(|| {
+        let priority = retransmit.unwrap_or_else(|| {
             // A stream has no length, so that its remaining bytes determine the priority.
             if free { cutoffs.priority(stream.send.left(offset)) } else { stream.send.priority }
         });
@@ -319,7 +319,7 @@ impl Host {
             let bytes = received - send.acked;
             if bytes > 0 {
                 send.acked = received;
-                send.drop_acked_again();
+                send.drop_acked_resends();
                 news = true;
                 self.events.push_back(Event::Stream(StreamEvent::Acked { peer, id, bytes }));
             }
@@ -354,9 +354,9 @@ impl Host {
             return;
         }
         send.moved_at = now;
-        let none_again = send.again.is_empty();
+        let none_left = send.resends.is_empty();
         stream.progress();
-        if none_again {
+        if none_left {
             self.queue.remove_resend(slot);
         }
         self.queue_if_ready(slot);
@@ -386,9 +386,9 @@ impl Host {
         send.allowed = send.allowed.max(allowed);
         let (from, to) = (from.max(send.acked), to.min(send.next));
         let lost = from < to;
-        let newly = send.again.is_empty();
+        let newly = send.resends.is_empty();
         if lost {
-            send.add_again(from, to);
+            send.add_resend(from, to);
         }
         if lost && newly {
             self.queue.push_resend(slot);

@@ -28,19 +28,19 @@ impl Host {
     }
 
     /// Arms the stream's timer for `at`, unless it is armed for an earlier time.
-    pub(super) fn wake_stream(&mut self, slot: u32, at: Time) {
+    pub(super) fn arm_stream_timer(&mut self, slot: u32, at: Time) {
         if at < Time::MAX {
             self.stream_timers.set_earlier(slot, at);
         }
     }
 
     /// Arms the stream's timer for its next possible packet.
-    pub(super) fn wake_stream_for(&mut self, now: Time, slot: u32) {
+    pub(super) fn rearm_stream_timer(&mut self, now: Time, slot: u32) {
         let Some(stream) = self.stream(slot) else { return };
         // If the request is due later, that is found when this timer expires.
         let ask_at = now.saturating_add(self.ticks(u32::from(self.config.resend_ticks)));
         let at = ask_at.min(stream.credit_due);
-        self.wake_stream(slot, at);
+        self.arm_stream_timer(slot, at);
     }
 
     pub(in crate::homa) fn handle_stream_timers(&mut self, now: Time) {
@@ -76,9 +76,9 @@ impl Host {
         Some(Waits { missing, unacked, ask_at })
     }
 
-    /// Number of silent ticks after which an idle stream's peer is asked. The server's is longer by half, so
-    /// that usually the client asks, whose absence the server detects last. A pseudo-random part keeps streams
-    /// that were opened together from asking together.
+    /// Number of silent ticks after which an idle stream's peer is asked. At the server it is longer by half,
+    /// so that the client usually asks first, and the server asks only if its client may be gone. A
+    /// pseudo-random addend keeps streams that were opened together from asking together.
     fn ping_after(&self, slot: u32) -> u32 {
         let id = self.rpcs.get(slot).id;
         let ticks = self.config.streams.ping_ticks;
@@ -114,7 +114,7 @@ impl Host {
             }
             at = at.min(waits.ask_at);
         }
-        self.wake_stream(slot, at);
+        self.arm_stream_timer(slot, at);
     }
 
     fn ask_peer(&mut self, now: Time, slot: u32, waits: Waits) {

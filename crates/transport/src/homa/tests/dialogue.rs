@@ -103,7 +103,7 @@ fn lost_data_is_asked_for() {
             "h0>h1 p7 NEED_ACK 1",
             "h1>h0 p7 BUSY 1r",
             "h1>h0 p7 RESEND 1r 1442..2884",
-            "h0>h1 p7 DATA 1 1442..2884 of 4000 again",
+            "h0>h1 p7 DATA 1 1442..2884 of 4000 retransmit",
             "h0>h1 p7 NEED_ACK 1",
             "h1>h0 p7 ACK 1r",
         ]
@@ -126,13 +126,13 @@ fn linux_sends_what_is_missing_when_it_asks_for_an_acknowledgement() {
             "h1>h0 p7 CUTOFFS version 1",
             "h0>h1 p7 NEED_ACK 1",
             "h1>h0 p7 RESEND 1r 1420..2000",
-            "h0>h1 p7 DATA 1 1420..2000 of 2000 again",
+            "h0>h1 p7 DATA 1 1420..2000 of 2000 retransmit",
         ]
     );
 }
 
 #[test]
-fn a_lost_request_is_unknown_and_begins_anew() {
+fn a_lost_request_is_unknown_and_restarts() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     lost(&mut network, |network| submit(network, 0, 1, 1, 3_000, Kind::Request));
     lost(&mut network, |network| {
@@ -163,7 +163,7 @@ fn kernel_module() -> Config {
 }
 
 #[test]
-fn the_kernel_module_begins_a_lost_request_anew_with_all_of_it() {
+fn the_kernel_module_restarts_a_lost_request_with_its_whole_window() {
     let mut network = network(&kernel_module(), 2, Span::from_us(1));
     lost(&mut network, |network| submit(network, 0, 1, 1, 3_000, Kind::Request));
     lost(&mut network, |network| {
@@ -176,9 +176,9 @@ fn the_kernel_module_begins_a_lost_request_anew_with_all_of_it() {
         [
             "h0>h1 p7 RESEND 1 0.. all sent",
             "h1>h0 p7 UNKNOWN 1r",
-            "h0>h1 p7 DATA 1 0..1420 of 3000 again",
-            "h0>h1 p7 DATA 1 1420..2840 of 3000 again",
-            "h0>h1 p7 DATA 1 2840..3000 of 3000 again",
+            "h0>h1 p7 DATA 1 0..1420 of 3000 retransmit",
+            "h0>h1 p7 DATA 1 1420..2840 of 3000 retransmit",
+            "h0>h1 p7 DATA 1 2840..3000 of 3000 retransmit",
             "h1>h0 p7 CUTOFFS version 1",
         ]
     );
@@ -206,7 +206,7 @@ fn a_slow_server_is_busy() {
 }
 
 #[test]
-fn lost_grants_are_made_good() {
+fn lost_grants_are_repaired() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 30_000, Kind::OneWay);
     network.lose = Some(|packet| matches!(packet.header.body, Body::Grant { .. }));
@@ -276,7 +276,7 @@ fn questions_to_a_silent_peer_are_spread_and_never_sooner_than_the_interval() {
 }
 
 #[test]
-fn what_was_begun_anew_and_arrived_all_the_same_is_sent() {
+fn a_restarted_message_that_arrived_before_counts_as_sent() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 5_000, Kind::OneWay);
@@ -320,7 +320,7 @@ fn linux_asks_a_peer_for_one_thing_at_a_time() {
 }
 
 #[test]
-fn a_server_that_restarts_executes_the_request_anew() {
+fn a_server_that_restarts_executes_the_request_a_second_time() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     network.respond = None;
     submit(&mut network, 0, 1, 1, 100, Kind::Request);

@@ -113,7 +113,7 @@ fn grant(stamps: GrantStamps) -> rackweave_core::Packet<Header> {
 }
 
 #[test]
-fn forged_echoes_teach_nothing() {
+fn forged_echoes_are_ignored() {
     let config = Config::leverage(LINK);
     let (mut host, times) = sender(&config);
     assert_eq!(times, [2_000, 4_000, 6_000, 8_000, 10_000]);
@@ -152,16 +152,16 @@ fn retransmissions_and_short_packets_carry_no_time() {
         submit(&mut network, 0, 1, n, 40_000 + 100 * n, Kind::OneWay);
     }
     assert!(network.run_until(at(Span::from_secs(10))));
-    let (mut stamped, mut again) = (0, 0);
+    let (mut stamped, mut resent) = (0, 0);
     for (_, packet) in &network.packets {
         if let Body::Data { stamps, retransmit, segment_length, .. } = packet.header.body {
             let is_full = u32::from(segment_length) == config.max_payload;
-            again += u32::from(retransmit);
+            resent += u32::from(retransmit);
             stamped += u32::from(stamps.sent_at != 0);
             assert!(stamps == Default::default() || is_full && !retransmit);
         }
     }
-    assert!(stamped > 10 && again > 10, "{stamped} {again}");
+    assert!(stamped > 10 && resent > 10, "{stamped} {resent}");
 }
 
 /// Feeds host 0 with round trips of these lengths to host 1, in microseconds and in sequence, and returns the
@@ -424,7 +424,7 @@ fn all_messages_together_get_the_overcommitted_window() {
 }
 
 #[test]
-fn messages_without_grants_tell_of_round_trips_too() {
+fn unscheduled_messages_measure_round_trips_too() {
     let mut config = Config::leverage(LINK);
     config.leverage.unscheduled_ratio = false;
     let delay = Span::from_us(20);

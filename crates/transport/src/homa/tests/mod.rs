@@ -121,12 +121,12 @@ fn line(packet: &Packet<Header>) -> String {
     let _ = match packet.header.body {
         Body::Data { message_length, ack_id, retransmit, offset, segment_length, .. } => {
             let end = offset + u32::from(segment_length);
-            let again = if retransmit { " again" } else { "" };
+            let retransmitted = if retransmit { " retransmit" } else { "" };
             let ack = match ack_id.get() {
                 0 => String::new(),
                 id => format!(" ack {}", MessageId(id)),
             };
-            write!(text, "DATA {message} {offset}..{end} of {message_length}{again}{ack}")
+            write!(text, "DATA {message} {offset}..{end} of {message_length}{retransmitted}{ack}")
         }
         Body::Grant { offset, priority, .. } => {
             write!(text, "GRANT {message} ..{offset} at p{priority}")

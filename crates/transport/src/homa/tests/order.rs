@@ -172,7 +172,7 @@ fn note_grants(host: &mut Host, granted: &mut BTreeMap<HostId, u32>) {
 }
 
 #[test]
-fn max_incoming_limits_what_is_on_the_way() {
+fn max_incoming_limits_granted_bytes() {
     let mut config = Config::linux(LINK);
     config.max_incoming = 30_000;
     config.grant_fifo_fraction = 0;

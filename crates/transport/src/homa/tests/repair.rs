@@ -29,7 +29,7 @@ fn asked(host: &mut Host, now: Time) -> Vec<(u32, u32, u32)> {
 }
 
 #[test]
-fn what_many_have_lost_is_asked_for_as_it_comes() {
+fn losses_of_many_messages_are_requested_as_packets_arrive() {
     let config = Config::sigcomm18(LINK, 10_000);
     let window = config.window + FULL;
     let mut host = Host::new(HostId(0), config.into());
@@ -65,7 +65,7 @@ fn what_many_have_lost_is_asked_for_as_it_comes() {
 }
 
 #[test]
-fn one_that_does_not_answer_is_asked_for_a_packet_and_others_come_first() {
+fn a_sender_that_does_not_answer_is_asked_for_one_packet_after_the_others() {
     let config = Config::sigcomm18(LINK, 10_000);
     let mut host = Host::new(HostId(0), config.into());
     host.handle_packet(Time::ZERO, 0, &data_packet(1, 9_000, FULL));

@@ -13,7 +13,7 @@ fn paper() -> Config {
 }
 
 #[test]
-fn a_packet_that_comes_again_after_the_end_is_acknowledged() {
+fn a_late_duplicate_is_acknowledged() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
     network.run_until(at(Span::from_ms(10)));
@@ -53,7 +53,7 @@ fn without_room_to_remember_old_ids_are_refused() {
 }
 
 #[test]
-fn lengths_that_lie_are_thrown_away() {
+fn contradictory_lengths_are_discarded() {
     let mut host = Host::new(HostId(0), Config::linux(LINK).into());
     let mut arrive = |header| host.handle_packet(Time::ZERO, 0, &packet(1, 0, header));
     assert_eq!(arrive(data(id(1), 100, 0, 0)), Placement::Discard);
@@ -122,7 +122,7 @@ fn control_packets_that_wait_are_limited() {
 }
 
 #[test]
-fn what_is_cancelled_is_not_sent_again() {
+fn cancelled_messages_are_not_retransmitted() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 30_000, Kind::OneWay);
     network.run_until(at(Span::from_us(5)));

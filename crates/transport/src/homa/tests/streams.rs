@@ -26,7 +26,7 @@ pub(super) fn write_line(
             (flags::END_RECEIVED, " end-received"),
             (flags::ASK, " ask"),
             (flags::OPENING, " opening"),
-            (flags::RETRANSMIT, " again"),
+            (flags::RETRANSMIT, " retransmit"),
         ];
         names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect::<String>()
     };
@@ -64,7 +64,7 @@ fn write(network: &mut Network<Host>, from: u32, n: MessageId, bytes: u64, end: 
 }
 
 #[test]
-fn a_unary_rpc_is_a_stream_that_is_written_once_each_way() {
+fn a_unary_rpc_is_a_stream_written_once_in_each_direction() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     open(&mut network, 1);
     write(&mut network, 0, id(1), 100, true);
@@ -193,7 +193,7 @@ fn a_long_stream_fills_the_link() {
 }
 
 #[test]
-fn nobody_sends_more_than_is_consumed_and_the_window() {
+fn no_sender_exceeds_the_window() {
     let mut config = paper();
     config.streams.window_bytes = 20_000;
     let mut network = network(&config, 2, Span::from_us(1));
@@ -222,7 +222,7 @@ fn nobody_sends_more_than_is_consumed_and_the_window() {
 }
 
 #[test]
-fn a_lost_tail_is_asked_about_and_sent_again() {
+fn a_lost_tail_is_detected_and_retransmitted() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     open(&mut network, 1);
     write(&mut network, 0, id(1), 1_000, false);
@@ -240,14 +240,14 @@ fn a_lost_tail_is_asked_about_and_sent_again() {
             "h0>h1 p7 STREAM 1 1500..1500 of 1500 end ask, received 0",
             "h1>h0 p7 CREDIT 1r ..12978, received 1000",
             "h1>h0 p7 MISSING 1r 1000..1500",
-            "h0>h1 p7 STREAM 1 1000..1500 of 1500 end again, received 0",
+            "h0>h1 p7 STREAM 1 1000..1500 of 1500 end retransmit, received 0",
             "h1>h0 p7 CREDIT 1r ..12978 end-received, received 1500",
         ]
     );
 }
 
 #[test]
-fn cancel_tells_the_peer_until_it_has_heard() {
+fn cancel_resets_the_peer_until_it_has_answered() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     open(&mut network, 1);
     write(&mut network, 0, id(1), 5_000, false);
@@ -274,7 +274,7 @@ fn cancel_tells_the_peer_until_it_has_heard() {
 }
 
 #[test]
-fn a_client_that_has_heard_of_no_server_hears_that_it_does_not_want() {
+fn a_client_without_a_packet_from_its_server_accepts_a_reset() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     open(&mut network, 1);
     write(&mut network, 0, id(1), 100, false);

@@ -97,7 +97,7 @@ fn pulls_are_paced() {
 }
 
 #[test]
-fn a_trimmed_packet_is_sent_again_when_it_is_pulled_and_before_new_ones() {
+fn a_trimmed_packet_is_retransmitted_when_pulled_and_before_new_ones() {
     let mut network = network::<Ndp>(&small(), 2, US(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 5 * 1_436, Kind::OneWay);
@@ -128,7 +128,7 @@ fn a_trimmed_packet_is_sent_again_when_it_is_pulled_and_before_new_ones() {
 }
 
 #[test]
-fn a_lost_packet_is_sent_again_after_the_timeout() {
+fn a_lost_packet_is_retransmitted_after_the_timeout() {
     let mut network = network::<Ndp>(&small(), 2, US(1));
     lost(&mut network, |network| submit(network, 0, 1, 1, 2 * 1_436, Kind::OneWay));
     network.run_until(at(Span::from_us(4_999)));

@@ -61,7 +61,7 @@ impl DrivenSubject for Ndp {
         }
     }
 
-    fn spoil(mut packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
+    fn corrupt(mut packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
         packet.header.path = rng.below(20) as u16;
         if rng.chance(0.3) {
             packet.trim();

@@ -28,7 +28,7 @@ fn returned(config: &Config, bytes: u64) -> (Network<Host>, Vec<Packet<Header>>)
 }
 
 #[test]
-fn the_last_packet_that_comes_back_goes_again_at_once() {
+fn the_last_returned_packet_is_retransmitted_at_once() {
     let (mut network, packets) = returned(&small(), 3 * 1_436);
     // Other packets are in flight: pulls may come for all.
     network.inject(packets[0]);
@@ -54,7 +54,7 @@ fn the_last_packet_that_comes_back_goes_again_at_once() {
 }
 
 #[test]
-fn a_packet_that_comes_back_waits_while_pulls_are_expected() {
+fn a_returned_packet_waits_while_pulls_are_expected() {
     let (mut network, packets) = returned(&small(), 3 * 1_436);
     let header =
         Header { body: Body::Nack { offset: 1_436, pull: 0, incarnation: 7 }, ..packets[0].header };
@@ -70,7 +70,7 @@ fn a_packet_that_comes_back_waits_while_pulls_are_expected() {
 }
 
 #[test]
-fn what_comes_back_twice_or_was_never_sent_does_nothing() {
+fn duplicate_and_forged_returned_packets_have_no_effect() {
     let (mut network, packets) = returned(&small(), 50_000);
     let mut forged = packets[0];
     for (offset, id) in [(0, 2), (0, 3), (49_000, 2), (u32::MAX, 2), (0, 99)] {

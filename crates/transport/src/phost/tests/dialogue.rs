@@ -89,8 +89,8 @@ fn a_lost_packet_gets_another_token_when_all_have_had_theirs() {
     // Nine packet times after the last token, which was the third after two free packets.
     let config = small();
     // Each packet crosses two links: the request to send, the token and the data.
-    let again = config.token_spacing * (2 + 2 + 9) + LINK.span_of(2 * 84);
-    let delivered = again + LINK.span_of(2 * (84 + 1_538));
+    let resent_at = config.token_spacing * (2 + 2 + 9) + LINK.span_of(2 * 84);
+    let delivered = resent_at + LINK.span_of(2 * (84 + 1_538));
     assert_eq!(network.events[0].0, at(delivered));
 }
 
@@ -201,7 +201,7 @@ fn a_peer_that_never_answers_is_silent() {
 }
 
 #[test]
-fn a_receiver_that_restarts_gets_the_message_anew() {
+fn a_receiver_that_restarts_gets_the_message_again() {
     let mut network = network::<PHost>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
     network.run_until(at(US(20)));

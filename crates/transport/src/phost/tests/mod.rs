@@ -63,7 +63,7 @@ impl DrivenSubject for PHost {
         }
     }
 
-    fn spoil(mut packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
+    fn corrupt(mut packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
         if rng.chance(0.3) {
             packet.trim();
         }

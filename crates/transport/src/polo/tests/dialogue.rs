@@ -160,7 +160,7 @@ fn recovery_1_finds_a_gap() {
             "h1>h0 p7 LOSS 1 4 +1",
             "h1>h0 p7 DRIVE 1 upto 9",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 2 tick",
-            "h0>h1 p7 DATA 1 4 +1460 driven again",
+            "h0>h1 p7 DATA 1 4 +1460 driven retransmit",
             "h0>h1 p7 ADJOINT 1 sent 8 epoch 2",
             "h0>h1 p0 DATA 1 8 +1460 driven",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 3 tick",
@@ -203,13 +203,13 @@ fn recovery_2_finds_silence() {
             // Two epochs without data.
             "h1>h0 p7 LOSS 1 3 +1",
             "h0>h1 p7 ADJOINT 1 sent 6 epoch 4",
-            "h0>h1 p7 DATA 1 3 +1460 driven again",
+            "h0>h1 p7 DATA 1 3 +1460 driven retransmit",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 5 tick",
             "h1>h0 p7 LOSS 1 4 +2",
             "h0>h1 p7 ADJOINT 1 sent 6 epoch 5",
-            "h0>h1 p7 DATA 1 4 +1460 driven again",
+            "h0>h1 p7 DATA 1 4 +1460 driven retransmit",
             "h1>h0 p7 DRIVE 1 upto 7",
-            "h0>h1 p7 DATA 1 5 +1460 driven again",
+            "h0>h1 p7 DATA 1 5 +1460 driven retransmit",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 6 tick",
             "h1>h0 p7 DRIVE 1 upto 8",
             "h0>h1 p7 ADJOINT 1 sent 6 epoch 6",
@@ -222,11 +222,11 @@ fn recovery_2_finds_silence() {
             "h1>h0 p7 ADJOINT-ACK 1 epoch 9 tick",
             "h1>h0 p7 LOSS 1 6 +1",
             "h0>h1 p7 ADJOINT 1 sent 8 epoch 9",
-            "h0>h1 p7 DATA 1 6 +1460 driven again",
+            "h0>h1 p7 DATA 1 6 +1460 driven retransmit",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 10 tick",
             "h1>h0 p7 LOSS 1 7 +1",
             "h0>h1 p7 ADJOINT 1 sent 8 epoch 10",
-            "h0>h1 p7 DATA 1 7 +1460 driven again",
+            "h0>h1 p7 DATA 1 7 +1460 driven retransmit",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 11 tick",
             "h0>h1 p7 ADJOINT 1 sent 8 epoch 11",
             "h1>h0 p7 COMPLETE 1",
@@ -253,15 +253,15 @@ fn recovery_3_is_a_timeout() {
             "h1>h0 p7 ADJOINT-ACK 1 epoch 1 tick",
             "h1>h0 p7 LOSS 1 0 +1",
             "h0>h1 p7 ADJOINT 1 sent 3 epoch 1",
-            "h0>h1 p7 DATA 1 0 +1460 driven again",
+            "h0>h1 p7 DATA 1 0 +1460 driven retransmit",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 2 tick",
             "h0>h1 p7 ADJOINT 1 sent 3 epoch 2",
             "h1>h0 p7 LOSS 1 1 +1",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 3 tick",
             "h1>h0 p7 LOSS 1 2 +1",
-            "h0>h1 p7 DATA 1 1 +1460 driven again",
+            "h0>h1 p7 DATA 1 1 +1460 driven retransmit",
             "h0>h1 p7 ADJOINT 1 sent 3 epoch 3",
-            "h0>h1 p7 DATA 1 2 +1460 driven again",
+            "h0>h1 p7 DATA 1 2 +1460 driven retransmit",
             "h1>h0 p7 DRIVE 1 upto 4",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 4 tick",
             "h0>h1 p0 DATA 1 3 +1460 driven",
@@ -274,7 +274,7 @@ fn recovery_3_is_a_timeout() {
 
 /// Slide 12: the second flow is activated when the first has nothing left to be driven.
 #[test]
-fn a_flow_that_begins_after_a_mark_is_paused() {
+fn a_flow_that_starts_after_a_mark_is_paused() {
     let mut network = network::<Polo>(&small(), 3, US(1));
     network.mark = Some(|packet| {
         matches!(packet.header.body, Body::Data { offset: 1_460, .. })
@@ -331,7 +331,7 @@ fn a_flow_that_begins_after_a_mark_is_paused() {
 /// A sender that is paused within its first window stops, reports how much it has sent, and is quiet. The
 /// packet that ends the pause is lost, and repeated until it arrives.
 #[test]
-fn a_paused_sender_is_quiet_and_a_lost_waking_is_repeated() {
+fn a_paused_sender_is_quiet_and_a_lost_resume_is_repeated() {
     let variant =
         Config { wasted_driving_rule: false, wake_in_quiet_epochs: false, ..Config::slides() };
     let mut network = network::<Polo>(&variant, 3, US(1));

@@ -80,7 +80,7 @@ impl DrivenSubject for Polo {
         }
     }
 
-    fn spoil(packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
+    fn corrupt(packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
         packet.with_ecn(if rng.chance(0.3) { Ecn::Marked } else { Ecn::Capable })
     }
 
@@ -91,8 +91,9 @@ impl DrivenSubject for Polo {
         let _ = match packet.header.body {
             Body::Data { offset, len, driven, retransmit, .. } => {
                 let number = offset / Config::slides().max_payload;
-                let (driven, again) = (mark(driven, " driven"), mark(retransmit, " again"));
-                write!(text, "DATA {message} {number} +{len}{driven}{again}")
+                let (driven, retransmitted) =
+                    (mark(driven, " driven"), mark(retransmit, " retransmit"));
+                write!(text, "DATA {message} {number} +{len}{driven}{retransmitted}")
             }
             Body::Adjoint { sent, epoch, timeout, .. } => {
                 let timeout = mark(timeout, " timeout");

@@ -10,7 +10,7 @@ use crate::tests::driven::forged;
 use crate::tests::suite::{at, id, network, submit};
 
 #[test]
-fn a_marked_copy_that_comes_late_pauses_no_later_flow() {
+fn a_late_marked_duplicate_pauses_no_later_flow() {
     let mut host = Host::new(HostId(0), Config::slides().into());
     let arrive = |host: &mut Host, n, length: u32, marked: bool| {
         let len = length.min(1_460) as u16;
@@ -57,8 +57,8 @@ fn forged_driving_and_loss_packets_are_bounded() {
     network.hosts[0].check_bounds();
     network.packets.clear();
     network.run_until(network.now() + Span::from_ms(10));
-    let again = network.packets.iter().filter(|(_, packet)| packet.payload().is_some()).count();
-    assert!(again <= 65 * 48, "{again}");
+    let resent = network.packets.iter().filter(|(_, packet)| packet.payload().is_some()).count();
+    assert!(resent <= 65 * 48, "{resent}");
 }
 
 /// A flood of adjoint packets triggers one answer each, and ends no epoch except the current one.

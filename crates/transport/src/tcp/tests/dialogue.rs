@@ -169,8 +169,8 @@ fn without_limited_transmit_duplicates_bring_nothing_new() {
     let net = run(&config, 14, lose_once(vec![2000]));
     // Two acknowledgements permit four segments, and two of these wait for the window (10 -> 12).
     let sent = lines(&net, "h0>h1");
-    let again = sent.iter().skip(10).position(|line| line.contains("data 2000")).unwrap();
-    assert_eq!(again, 4, "{sent:?}");
+    let resent = sent.iter().skip(10).position(|line| line.contains("data 2000")).unwrap();
+    assert_eq!(resent, 4, "{sent:?}");
     assert_done(&net);
 }
 
@@ -242,7 +242,7 @@ fn reordering_within_the_threshold_is_no_loss() {
 }
 
 #[test]
-fn dctcp_acknowledgements_speak_of_one_kind_of_packet() {
+fn dctcp_acknowledgements_cover_one_kind_of_packet() {
     let config =
         Config { congestion_control: CongestionControl::Dctcp, ack_every_segments: 2, ..plain() };
     let mut net = network(2, &config, move |_: Time, packet: &mut Packet<Header>| {
@@ -257,7 +257,7 @@ fn dctcp_acknowledgements_speak_of_one_kind_of_packet() {
         lines(&net, "h1>h0"),
         [
             "h1>h0 ack 2000",
-            "h1>h0 ack 3000", // A mark: what was before it.
+            "h1>h0 ack 3000", // Before the marked segment.
             "h1>h0 ack 4000 ece",
             "h1>h0 ack 6000 ece",
             "h1>h0 ack 7000",

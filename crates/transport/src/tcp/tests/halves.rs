@@ -22,13 +22,13 @@ fn ack(ack: u64) -> Acked<'static> {
 fn sender(config: &Config, segments: u64) -> Sender {
     let mut sender = Sender::new(config);
     sender.push(MessageId::request(1), (segments * MSS) as u32, Kind::OneWay);
-    while sender.take(Time::ZERO, config).is_some() {}
-    sender.handle_ack(Time::ZERO, &ack(0), config); // Tells the window.
+    while sender.take_segment(Time::ZERO, config).is_some() {}
+    sender.handle_ack(Time::ZERO, &ack(0), config); // Sets the window.
     sender
 }
 
 fn sent(sender: &mut Sender, now: Time, config: &Config) -> Vec<Segment> {
-    core::iter::from_fn(|| sender.take(now, config)).collect()
+    core::iter::from_fn(|| sender.take_segment(now, config)).collect()
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn two_timeouts_in_a_row_forget_what_was_sacked() {
         let mut probe = sender.clone();
         probe.handle_ack(now, &ack(1000), &config);
         let mut end = 1000;
-        while let Some(segment) = probe.take(now, &config) {
+        while let Some(segment) = probe.take_segment(now, &config) {
             end = segment.position + segment.len;
             probe.handle_ack(now, &ack(end), &config);
         }
@@ -55,14 +55,14 @@ fn two_timeouts_in_a_row_forget_what_was_sacked() {
 }
 
 #[test]
-fn new_reno_does_not_take_its_own_repetitions_for_a_loss() {
+fn new_reno_does_not_mistake_its_retransmissions_for_a_loss() {
     let config = Config { sack: false, ..config() };
     let mut sender = sender(&config, 30);
     for _ in 0..3 {
         sender.handle_ack(Time::ZERO, &ack(0), &config);
     }
-    let again = sent(&mut sender, Time::ZERO, &config);
-    assert_eq!(again[0], Segment { position: 0, len: MSS });
+    let resent = sent(&mut sender, Time::ZERO, &config);
+    assert_eq!(resent[0], Segment { position: 0, len: MSS });
     let recovered = sender.nxt();
     sender.handle_ack(Time::ZERO, &ack(recovered), &config);
     let window = sender.congestion().window();
@@ -161,7 +161,7 @@ fn arrived(position: u64, offset: u32) -> Arrived {
 }
 
 #[test]
-fn a_mapping_that_contradicts_what_is_known_is_thrown_away() {
+fn a_contradictory_mapping_is_discarded() {
     let config = config();
     let mut receiver = Receiver::new();
     let mut take = |data: Arrived| receiver.handle_data(Time::ZERO, &data, |_| true, &config);

@@ -41,7 +41,7 @@ fn a_handshake_takes_one_round_trip() {
 }
 
 #[test]
-fn a_lost_syn_is_sent_again() {
+fn a_lost_syn_is_retransmitted() {
     let config = Config { handshake: true, ..Config::tcp() };
     let mut n = 0;
     let mut net = network(2, &config, move |_: Time, _: &mut Packet<Header>| {
@@ -115,7 +115,7 @@ fn responses_return_on_the_connection_of_the_request() {
 }
 
 #[test]
-fn a_server_that_restarted_says_that_it_forgot() {
+fn a_restarted_server_reports_that_it_forgot() {
     let mut net = network(2, &Config::tcp(), faithful);
     send(&mut net, 0, 1, 1, 1000, Kind::OneWay);
     net.run_until(after(Span::from_ms(1)));
@@ -311,9 +311,9 @@ fn a_cancelled_message_that_waits_is_not_sent() {
         send(&mut net, 0, 1, number, 100_000, Kind::OneWay);
     }
     let now = net.now();
-    net.host_mut(0).cancel(now, HostId(1), MessageId::request(1)); // Under way: goes on.
-    net.host_mut(0).cancel(now, HostId(1), MessageId::request(2)); // Not begun.
-    net.host_mut(0).cancel(now, HostId(1), MessageId::request(9)); // Never heard of.
+    net.host_mut(0).cancel(now, HostId(1), MessageId::request(1)); // In flight: continues.
+    net.host_mut(0).cancel(now, HostId(1), MessageId::request(2)); // Not started.
+    net.host_mut(0).cancel(now, HostId(1), MessageId::request(9)); // Unknown.
     net.run_until(after(Span::from_ms(5)));
     assert_eq!(net.count(1, delivered), 2);
     assert_eq!(
@@ -342,7 +342,7 @@ fn a_cancelled_request_brings_no_response() {
 }
 
 #[test]
-fn a_cancelled_arrival_is_thrown_away() {
+fn a_cancelled_arrival_is_discarded() {
     let mut net = network(2, &Config::tcp(), faithful);
     send(&mut net, 0, 1, 1, 100_000, Kind::OneWay);
     net.run_until(after(Span::from_us(30)));
