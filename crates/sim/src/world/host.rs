@@ -77,8 +77,8 @@ impl<M: Model> Hosts<M> {
         let transports = state.transports.len();
         let n = transports + usize::from(state.node().is_some());
         for _ in 0..n {
-            let turn = usize::from(state.turn);
-            state.turn = ((turn + 1) % n) as u8;
+            let turn = usize::from(state.next_polled);
+            state.next_polled = ((turn + 1) % n) as u8;
             let node = state.node();
             let packet = match (state.transports.get_mut(turn), node) {
                 (Some(transport), _) => transport.poll_transmit(at, 0),
@@ -123,7 +123,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
             }
         };
         match state.node() {
-            // The timer of a node with several ports is that of its first one.
+            // A node with several ports has one timer, which is that of its first port.
             Some((node, 0)) => first.min(self.nodes.poll_timeout(node)),
             _ => first,
         }

@@ -431,7 +431,7 @@ fn damaged_packets_are_dropped_and_others_lost_doubled_and_late() {
         assert!((350..650).contains(&net.drops[reason as usize]), "{net:?}");
     }
     assert!(net.reordered > 300 && net.duplicated > 300, "{net:?}");
-    let order = &cluster.node(1).got;
+    let order = &cluster.node(1).received;
     assert!(order.windows(2).any(|pair| pair[1].2 < pair[0].2));
 }
 
