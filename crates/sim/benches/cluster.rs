@@ -18,7 +18,7 @@ use rackweave_wire::orca;
 const LINK: Rate = Rate::from_gbps(10);
 const TO_ALL: HostId = orca::TO_GROUP;
 
-/// A header as large as Orca's.
+/// A header of the same size as Orca's.
 #[derive(Clone, Copy, Debug)]
 struct Large {
     number: u64,
@@ -35,8 +35,8 @@ fn packet(src: HostId, dst: HostId, bytes: u32, number: u64) -> Packet<Large> {
     Packet::new(src, dst, bytes, Large { number, _fill: [0; size_of::<orca::Header>() - 8] })
 }
 
-/// Replication on a tree: a leaf copies to all its hosts, and up if the packet came from one of them; a spine to the
-/// other leaves.
+/// A switch program that replicates on a tree: a leaf copies a packet to all its hosts, and upwards if the
+/// packet came from one of them; a spine copies it to the other leaves.
 struct Copies {
     downs: u64,
     up: u64,
@@ -193,7 +193,7 @@ fn run(name: &str, topology: Topology, packets: u64) {
     );
 }
 
-/// CPU seconds of this process, in hundredths, from /proc.
+/// CPU time of this process in seconds, with a resolution of 10 ms, from /proc.
 fn cpu_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();

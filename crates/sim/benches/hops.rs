@@ -122,8 +122,8 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
         "dctcp" => TransportConfig::Tcp(Arc::new(tcp::Config::dctcp())),
         "tcp" => TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
         "ndp" => {
-            // The transport's window: htsim's 15 packets are a round trip on this fabric without queues; three times
-            // that.
+            // The transport's window. htsim's 15 packets are a round trip on this fabric without queues; this
+            // is three times as much.
             let paths = fabric.config().topology.paths() as u16;
             let config = ndp::Config { initial_window: 45, paths, ..ndp::Config::paper(LINK) };
             TransportConfig::Ndp(Arc::new(config))
@@ -175,7 +175,7 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
     }
 }
 
-/// Runs one case and prints its line.
+/// Runs one case and prints its result line.
 fn measure(traffic: &Traffic, name: &str) {
     let fabric_config = fabric(traffic.topology, name);
     let fabric = Fabric::new(&fabric_config).expect("a possible fabric");
@@ -220,7 +220,7 @@ fn measure(traffic: &Traffic, name: &str) {
     );
 }
 
-/// CPU seconds and peak kilobytes of this process, from /proc.
+/// CPU time in seconds and peak memory in kilobytes of this process, from /proc.
 fn usage() -> (f64, u64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();

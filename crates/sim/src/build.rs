@@ -20,13 +20,13 @@ use crate::world::{Attached, Control, Setup, World};
 /// Most transports that one host can run: packets carry their number in three bits.
 const MAX_TRANSPORTS: usize = 8;
 
-/// Reasons why a run cannot begin.
+/// Reasons why a run cannot start.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BuildError {
-    /// The fabric is impossible.
+    /// The fabric cannot be built.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// A workload is impossible on this fabric.
+    /// A workload cannot run on this fabric.
     #[error("{}: {error}", stream_name(*stream))]
     Workload {
         /// Index of the stream in the configuration: 0 is the measured one.
@@ -34,10 +34,10 @@ pub enum BuildError {
         /// The rule that it breaks.
         error: WorkloadError,
     },
-    /// There is nothing to run.
+    /// The configuration has no streams and no nodes to measure.
     #[error("there is no workload")]
     NoStreams,
-    /// More transports than packets can name.
+    /// A run has more transports than the transport number in packets can express.
     #[error("a host can run at most {MAX_TRANSPORTS} different transports, not {0}")]
     TooManyTransports(usize),
     /// A fault or a capture names something that the fabric does not have.
@@ -53,15 +53,15 @@ pub enum BuildError {
     /// A probability outside [0, 1].
     #[error("a fault's probability must be between 0 and 1, not {0}")]
     Probability(f64),
-    /// A fault that ends before it begins.
+    /// A fault that ends before it starts.
     #[error("a fault from {from} until {until} never happens")]
     EmptyFault {
-        /// When it is to begin.
+        /// When it would start.
         from: Time,
-        /// When it is to end.
+        /// When it would end.
         until: Time,
     },
-    /// A kind of fault that its place cannot have: a pause of a link, a loss at a host.
+    /// A kind of fault that is impossible at its place, such as a pause of a link or packet loss at a host.
     #[error(
         "a fault of this kind cannot be at this place: hosts pause and crash, links do the rest"
     )]
@@ -75,7 +75,7 @@ pub enum BuildError {
         /// Index of the stream in the configuration.
         stream: usize,
     },
-    /// A node at a host that the fabric does not have.
+    /// A node is attached to a host that the fabric does not have.
     #[error("node {node} is attached to {host}, but the fabric has {hosts} hosts")]
     NoSuchHost {
         /// The number of the node.
@@ -85,13 +85,13 @@ pub enum BuildError {
         /// The number of hosts.
         hosts: u32,
     },
-    /// Two ports of nodes at one host.
+    /// Two ports of nodes are attached to the same host.
     #[error("{host} has two nodes, or the same one twice")]
     HostTaken {
         /// The host with two ports.
         host: HostId,
     },
-    /// A node without a port, or with too many.
+    /// A node has no port, or more than 256.
     #[error("node {node} has {ports} ports; 1 to 256 are possible")]
     Ports {
         /// The number of the node.
@@ -99,7 +99,7 @@ pub enum BuildError {
         /// The number of its ports.
         ports: usize,
     },
-    /// A run with a time limit of zero.
+    /// The time limit is not after the warm-up and the start of port statistics.
     #[error(
         "the time limit must be above zero, beyond the warm-up and the start of port statistics"
     )]
@@ -263,7 +263,7 @@ where
 {
     check(config, &fabric)?;
     let (kinds, instances) = transports(&config.streams);
-    // One number is the node's.
+    // One transport number is reserved for the packets of nodes.
     if kinds.len() >= MAX_TRANSPORTS {
         return Err(BuildError::TooManyTransports(kinds.len() + 1));
     }

@@ -13,15 +13,15 @@ pub use rackweave_switch::config::{
 /// The configuration of one run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
-    /// Seed of all random streams.
+    /// Seed of all random streams of the run.
     pub seed: u64,
-    /// Number of the repetition: each has its own random streams for one seed.
+    /// Index of the repetition. Each repetition of a seed has random streams of its own.
     pub run: u64,
     /// Switches, links and hosts.
     pub fabric: FabricConfig,
-    /// The workloads: the first one is measured, the others are background traffic.
+    /// The workloads. The first one is measured; the others are background traffic.
     pub streams: Vec<StreamConfig>,
-    /// Injected faults.
+    /// The faults to inject, in any order.
     pub faults: Vec<Fault>,
     /// What is measured, and when the run ends.
     pub measure: MeasureConfig,
@@ -51,8 +51,8 @@ impl StreamConfig {
                 bytes_per_grant: u64::from(config.max_payload),
                 wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
             }),
-            // For the others the load counts data only (not NDP's pulls and acknowledgements, pHost's tokens, nor
-            // Polo's driving packets).
+            // For other transports the load counts data only, without NDP's pulls and acknowledgements, pHost's
+            // tokens and Polo's driving packets.
             _ => None,
         };
         mean_gap(&self.workload, link, self.transport.framing(), grants)
@@ -69,10 +69,11 @@ pub struct MeasureConfig {
     pub messages: u64,
     /// The latest end of the run.
     pub time_limit: Span,
-    /// When the statistics of ports (utilisation, queues, drops) begin; `None`: at the end of the warm-up. A separate
-    /// value, because queues may need time to reach their steady state while the very first messages are measured.
+    /// When the statistics of ports (utilisation, queues, drops) start; `None` for the end of the warm-up. A
+    /// separate value, because queues may need time to reach their steady state while the very first messages
+    /// are measured.
     pub ports_from: Option<Span>,
-    /// Interval of the queue samples for the time series; zero: no samples.
+    /// Interval of the queue samples for the time series; zero for no samples.
     pub sample_every: Span,
     /// Whether receivers check every byte of every message.
     pub verify: bool,

@@ -11,7 +11,7 @@ use rackweave_core::{
 };
 use rackweave_switch::ForwardOnly;
 
-/// The types of a run.
+/// The set of types that one run uses.
 pub trait Model {
     /// The header of all packets on the network.
     type Header: Header;
@@ -34,7 +34,8 @@ pub trait GroupNode: Node<Event = Infallible, Placement = ()> {
         true
     }
 
-    /// Its host has crashed (`down`), or is back with an empty memory. No other method is called in between.
+    /// Called when its host crashes (`down`), or restarts with an empty memory. No other method is called in
+    /// between.
     fn crash(&mut self, _now: Time, _down: bool) {}
 }
 

@@ -51,9 +51,9 @@ pub struct RunResult<H = Header> {
     pub measured: Span,
     /// Measured messages of all streams, in the order of their start.
     pub messages: Vec<MessageRecord>,
-    /// Payload bytes that receivers stored in the measured time, by stream, of complete and incomplete messages.
+    /// Payload bytes of complete and incomplete messages that receivers stored in the measured time, by stream.
     pub delivered_bytes: Vec<u64>,
-    /// Those of the first stream, by the host that started the message (or sent the request).
+    /// The same bytes for the first stream, by the host that started the message (or sent the request).
     pub delivered_by_sender: Vec<u64>,
     /// Round trips that transports measured, by transport, then host, then peer.
     pub round_trips: Vec<MeasuredRoundTrip>,

@@ -5,7 +5,7 @@
 pub struct SharedBuffer {
     bytes: u64,
     used: u64,
-    /// alpha in 1/256.
+    /// The threshold factor alpha, in units of 1/256.
     alpha_256: u64,
 }
 
@@ -24,20 +24,21 @@ impl SharedBuffer {
         packet_bytes <= free && u128::from(port_bytes + packet_bytes) <= limit
     }
 
-    /// Counts a packet that has joined a port.
+    /// Counts a packet that has joined a port's queue.
     pub const fn take(&mut self, packet_bytes: u64) {
         self.used += packet_bytes;
     }
 
-    /// Counts a packet that has left.
+    /// Counts a packet that has left a port's queue.
     ///
     /// # Panics
-    /// If more bytes leave than were taken.
+    ///
+    /// If more bytes leave than have joined.
     pub const fn give_back(&mut self, packet_bytes: u64) {
         self.used -= packet_bytes;
     }
 
-    /// Bytes in use.
+    /// Number of bytes in use.
     #[must_use]
     pub const fn used(&self) -> u64 {
         self.used

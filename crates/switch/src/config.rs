@@ -8,24 +8,24 @@ use crate::{QueueConfig, SharedBuffer, Trim};
 /// A fabric: its topology, its delays and its switches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FabricConfig {
-    /// How switches and hosts are joined.
+    /// The arrangement of switches and hosts.
     pub topology: Topology,
     /// Propagation delay of a host's link, each way.
     pub host_link_delay: Span,
-    /// Delays that differ between hosts, in place of `host_link_delay`: host `i` has entry `i` modulo the length.
-    /// Empty if all hosts are alike.
+    /// Propagation delays that differ between hosts, in place of `host_link_delay`: host `i` has entry `i`
+    /// modulo the length. Empty if all hosts are alike.
     pub host_link_delays: Vec<Span>,
     /// Propagation delay of a link between switches, each way.
     pub core_link_delay: Span,
-    /// From the transport's decision to the first bit on the link.
+    /// Delay of a sending host, from the transport's decision to the first bit on the link.
     pub host_send_delay: Span,
-    /// From the last bit on the link to the transport.
+    /// Delay of a receiving host, from the last bit on the link to the transport.
     pub host_receive_delay: Span,
     /// The configuration of every switch.
     pub switch: SwitchConfig,
 }
 
-/// How switches and hosts are joined. Hosts are numbered leaf by leaf.
+/// The arrangement of switches and hosts. Hosts are numbered leaf by leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// All hosts on one switch.
@@ -61,7 +61,7 @@ pub enum Topology {
     },
     /// The three-stage fat-tree of k-port switches: k^3/4 hosts, all links alike.
     FatTree {
-        /// Ports of a switch; even.
+        /// Number of ports of a switch, which must be even.
         k: u32,
         /// Rate of every link.
         host_link: Rate,
@@ -71,7 +71,7 @@ pub enum Topology {
 /// The configuration of a switch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwitchConfig {
-    /// From the last bit received to the packet joining the queue of its output port.
+    /// Delay of a switch, from the last bit received to the packet joining the queue of its output port.
     pub latency: Span,
     /// The buffers of its ports.
     pub buffer: BufferConfig,
@@ -88,7 +88,7 @@ pub struct SwitchConfig {
 /// The buffers of a switch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BufferConfig {
-    /// Each port has a buffer of its own.
+    /// Each port has a separate buffer.
     PerPort {
         /// Size of each port's buffer; `u64::MAX` is no limit.
         bytes: u64,
@@ -127,13 +127,13 @@ pub enum Routing {
 /// An injected fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
-    /// When it begins.
+    /// When the fault starts.
     pub from: Time,
-    /// When it ends; [`Time::MAX`] if it never does.
+    /// When the fault ends; [`Time::MAX`] if it never does.
     pub until: Time,
-    /// The links or the host that it affects.
+    /// The links or the host that the fault affects.
     pub place: FaultPlace,
-    /// Its effect.
+    /// What happens to these links or this host.
     pub kind: FaultKind,
 }
 

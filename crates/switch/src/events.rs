@@ -1,14 +1,14 @@
 //! The event queue: a wheel of buckets threaded through the components.
 //!
-//! Each component (a link, a source of messages) has at most one event pending, so a bucket is a
-//! list through an array indexed by component: pushing allocates nothing and touches two or three
-//! cache lines. Only the current bucket is sorted. Timers, which are few, far away and may be pushed again with an
-//! earlier time, wait in a heap and join the bucket when its time comes.
+//! Each component (a link, a source of messages) has at most one pending event, so that a bucket is a list
+//! through an array indexed by component: a push allocates nothing and touches two or three cache lines. Only
+//! the current bucket is sorted. Timers are few and far in the future, and may be pushed again with an earlier
+//! time. They wait in a heap and join the bucket when its time comes.
 //!
-//! Ties break by component, so the order of events does not depend on the order of pushes; and by
-//! time, so that no component always comes first. Flows whose packets keep arriving at the same
-//! picosecond, as those of equal hosts with equal links do, would otherwise lock each other out of a
-//! full queue for good (the phase effects of Floyd and Jacobson, 1991).
+//! Ties are broken by a permutation of the components that depends on the time. So the order of events does not
+//! depend on the order of pushes, and no component always comes first. Flows whose packets keep arriving at the
+//! same picosecond, as those of equal hosts with equal links do, would otherwise lock each other out of a full
+//! queue permanently (the phase effects of Floyd and Jacobson, 1991).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,7 +20,7 @@ pub type Component = u32;
 
 const NONE: u32 = u32::MAX;
 
-/// With this many components or more, their state does not fit the processor's caches.
+/// Number of components from which on their state does not fit the processor's caches.
 pub const LARGE: usize = 8192;
 
 /// A 32-bit hash of a time.
@@ -34,21 +34,22 @@ const fn scramble(at: Time) -> u32 {
 pub struct EventQueue {
     /// log2 of a bucket's width in picoseconds.
     shift: u32,
-    /// Number of buckets - 1; their number is a power of two.
+    /// Number of buckets minus one. The number of buckets is a power of two.
     mask: u64,
     /// First component of each bucket.
     heads: Vec<u32>,
-    /// Bit per bucket that has components, and bit per word of those.
+    /// One bit per bucket that has components.
     occupied: Vec<u64>,
+    /// One bit per word of `occupied` that is not zero.
     summary: Vec<u64>,
-    /// For each component: its time, and the next component in its bucket.
+    /// For each component, the time of its event and the next component in its bucket.
     pending: Vec<(u64, u32)>,
-    /// The current bucket (absolute number), and its events, latest first.
+    /// The absolute number of the current bucket.
     bucket: u64,
     current: Vec<u128>,
     far: BinaryHeap<Reverse<(u64, u32)>>,
     len: usize,
-    /// The queue has moved on to a new bucket.
+    /// Whether the queue has moved on to a new bucket since the last read-ahead.
     turned: bool,
 }
 
@@ -56,8 +57,8 @@ impl EventQueue {
     /// A queue for components `0..components`, whose events are mostly within `horizon_ps`.
     #[must_use]
     pub fn new(components: usize, horizon_ps: u64) -> Self {
-        // Small fabrics: at most one event a bucket or so, when every component has one within the
-        // horizon. Large ones: sixteen, since the engine reads ahead within a bucket.
+        // In small fabrics a bucket has at most about one event when every component has one within the
+        // horizon. In large ones it has sixteen, since the engine reads ahead within a bucket.
         let buckets = if components < LARGE { components * 2 } else { components / 16 };
         let buckets = buckets.next_power_of_two().clamp(1 << 12, 1 << 20);
         let width = (horizon_ps / buckets as u64).max(1).next_power_of_two();
@@ -76,19 +77,19 @@ impl EventQueue {
         }
     }
 
-    /// Number of pending events.
+    /// Number of pending events, timers included.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none is pending.
+    /// Whether no event is pending.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Orders by time; of equal times by a permutation of the components that depends on the time.
+    /// The sort key of an event: its time, then a permutation of the components that depends on the time.
     #[inline]
     const fn key(at: Time, component: Component) -> u128 {
         (at.0 as u128) << 32 | (component ^ scramble(at)) as u128
@@ -100,8 +101,8 @@ impl EventQueue {
         (at, key as u32 ^ scramble(at))
     }
 
-    /// Adds an event of a component that has none pending. A time before the last popped one counts as the current
-    /// bucket, so the event comes next.
+    /// Adds an event of a component that has none pending. A time before that of the last popped event is
+    /// assigned to the current bucket, so that the event is next.
     #[inline]
     pub fn push(&mut self, at: Time, component: Component) {
         self.len += 1;
@@ -125,7 +126,7 @@ impl EventQueue {
         }
     }
 
-    /// Takes the earliest event.
+    /// Removes the earliest event and returns it.
     #[inline]
     pub fn pop(&mut self) -> Option<(Time, Component)> {
         if self.current.is_empty() && !self.advance(u64::MAX) {
@@ -136,7 +137,8 @@ impl EventQueue {
         Some(Self::unkey(key))
     }
 
-    /// When the earliest event is. The queue does not advance, so an earlier event may still be pushed.
+    /// The time of the earliest event. The queue does not advance, so that an earlier event may still be
+    /// pushed.
     #[must_use]
     pub fn next_at(&self) -> Option<Time> {
         if let Some(key) = self.current.last() {
@@ -159,8 +161,8 @@ impl EventQueue {
         }
     }
 
-    /// Takes the earliest event if it is not later than `until`. Otherwise the queue does not advance beyond the
-    /// bucket of `until`.
+    /// Removes and returns the earliest event if it is not later than `until`. Otherwise the queue does not
+    /// advance beyond the bucket of `until`.
     #[inline]
     pub fn pop_until(&mut self, until: Time) -> Option<(Time, Component)> {
         if self.current.is_empty() && !self.advance(until.0 >> self.shift) {
@@ -175,7 +177,7 @@ impl EventQueue {
         Some((at, component))
     }
 
-    /// The events after the popped one, if that one was the first of several in its bucket.
+    /// The events after the popped one, if the popped one was the first of several in its bucket.
     #[inline]
     pub fn read_ahead(&mut self) -> Option<impl Iterator<Item = Component> + Clone + '_> {
         let turned = std::mem::replace(&mut self.turned, false);
@@ -184,7 +186,7 @@ impl EventQueue {
 
     #[inline]
     fn insert_current(&mut self, key: u128) {
-        // Nearly always among the next few: search from the end, where the earliest are.
+        // It is nearly always among the next few events, which are at the end.
         let mut at = self.current.len();
         while at > 0 && self.current[at - 1] < key {
             at -= 1;

@@ -5,13 +5,13 @@ use rackweave_core::{Framing, HostId, Rate, Rng, Span, frame};
 use crate::config::{FabricConfig, Routing, Topology};
 use crate::{Forwarder, PathChoice};
 
-/// Slower links would overflow the arithmetic of serialisation delays.
+/// Minimum rate of a link. Lower rates would overflow the arithmetic of serialisation delays.
 const SLOWEST: Rate = Rate(100_000);
 
-/// Longer delays would overflow sums of times.
+/// Maximum delay of a link, host or switch. Longer ones would overflow sums of times.
 const LONGEST_DELAY: Span = Span::from_secs(10);
 
-/// Most entries of [`FabricConfig::host_link_delays`]: hosts beyond repeat them.
+/// Maximum number of entries of [`FabricConfig::host_link_delays`].
 pub const MAX_HOST_DELAYS: usize = 10_000;
 
 /// Reasons why a fabric cannot be built.
@@ -28,7 +28,7 @@ pub enum FabricError {
     TooSlow {
         /// The kind of the link: "host" or "core".
         name: &'static str,
-        /// The rate that was asked for.
+        /// The configured rate.
         rate: Rate,
     },
     /// A delay above the maximum.
@@ -71,7 +71,7 @@ pub struct LinkSpec {
 /// A switch's role and its index among the switches of that role.
 #[derive(Clone, Copy, Debug)]
 struct SwitchSpec {
-    /// "leaf", "spine" ...
+    /// The role, such as "leaf" or "spine".
     role: &'static str,
     index: u32,
     first_host: u32,
@@ -81,15 +81,15 @@ struct SwitchSpec {
     first_link: u32,
 }
 
-/// A fabric: links are numbered hosts' uplinks first (link `h` is host `h`'s), then each
-/// switch's ports in order (down before up), switch by switch.
+/// A fabric. Its links are numbered: first the hosts' uplinks (link `h` is host `h`'s), then the ports of each
+/// switch in order (down before up), switch by switch.
 #[derive(Clone, Debug)]
 pub struct Fabric {
     config: FabricConfig,
     hosts: u32,
     switches: Vec<SwitchSpec>,
     links: Vec<LinkSpec>,
-    /// Hosts of one leaf, or 1 where leaves differ: the granularity of detours.
+    /// Number of hosts of a leaf, or 1 if leaves differ: the granularity of detours.
     hosts_per_group: u32,
 }
 
@@ -246,7 +246,7 @@ impl Fabric {
     pub fn core_links(&self) -> Vec<(u32, u32)> {
         let mut cables = Vec::new();
         for (number, spec) in self.switches.iter().enumerate() {
-            // A dumbbell's two switches are each other's "up": its cable is counted once.
+            // The two switches of a dumbbell are each other's "up": their cable is counted once.
             for up in spec.first_link + u32::from(spec.downs)..self.ports(number as u32).end {
                 let Node::Switch(above) = self.links[up as usize].to else { continue };
                 let back = self
@@ -340,7 +340,7 @@ impl Fabric {
             let last_span = spec.span_of(last_bytes);
             if full_packets > 0 {
                 first += full_span;
-                let ways = if sprayed { self.ways(link) } else { 1 };
+                let ways = if sprayed { self.sharing_links(link) } else { 1 };
                 slowest = slowest.max(Span(full_span.0 / ways));
                 let full = first + slowest * (full_packets - 1);
                 last = last.max(full) + last_span + spec.delay;
@@ -353,11 +353,11 @@ impl Fabric {
     }
 
     /// The number of links that share the packets of one message with this link.
-    fn ways(&self, link: u32) -> u64 {
+    fn sharing_links(&self, link: u32) -> u64 {
         let spec = &self.links[link as usize];
         let (Node::Switch(from), Node::Switch(to)) = (spec.from, spec.to) else { return 1 };
         let spread = |switch: u32| u64::from(self.switches[switch as usize].ups);
-        // Upwards, one for each path of the lower switch; downwards, the paths converge again.
+        // Upwards, there is one link for each path of the lower switch; downwards, the paths converge.
         spread(from).max(spread(to)).max(1)
     }
 
@@ -424,7 +424,7 @@ impl Fabric {
         pairs
     }
 
-    /// The longest time of a full packet on one link.
+    /// The longest serialisation delay of a full packet on any link.
     #[must_use]
     pub fn longest_hop(&self) -> Span {
         let mtu = u64::from(frame::wire_bytes(frame::MTU));

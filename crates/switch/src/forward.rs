@@ -7,10 +7,11 @@
 use rackweave_core::rng::mix;
 use rackweave_core::{Header, HostId, Packet, Port, Rng};
 
-/// How one of several equal-cost ports is chosen.
+/// How a switch chooses one of several equal-cost ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathChoice {
-    /// As the packet asks: by its flow, or for each packet at random, or by the path number that its sender has set.
+    /// As the packet requests: by its flow, at random for each packet, or by the path number that its sender
+    /// has set.
     Packet,
     /// By a hash of addresses and ports, for all packets (ECMP).
     Flow,
@@ -93,7 +94,7 @@ impl Forwarder {
         self.detours = Some(Box::new(Detours { hosts_per_group, ports }));
     }
 
-    /// Removes the detours, when all links work again.
+    /// Removes the detours. Called when all links work.
     pub fn clear_detours(&mut self) {
         self.detours = None;
     }
@@ -128,7 +129,7 @@ impl Forwarder {
         if below >= self.host_count {
             return None;
         }
-        // A leaf needs no division.
+        // A leaf needs no division, which costs time.
         let port = if self.hosts_per_port == 1 { below } else { below / self.hosts_per_port };
         Some(Port(port as u16))
     }
@@ -180,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// A test header, with a path number or without.
+    /// A test header, with or without a path number.
     #[derive(Clone, Copy, Debug)]
     struct Empty(Option<u16>);
     impl Header for Empty {
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_path_is_followed_by_sprayed_packets_alone() {
+    fn only_sprayed_packets_follow_a_named_path() {
         let named = |path| {
             let mut packet = packet(20, 40, 1).sprayed(true);
             packet.header = Empty(Some(path));

@@ -1,7 +1,7 @@
 //! Fabrics and their switches: topologies, port queues, shared buffers and forwarding; and [`net`], a whole fabric in
 //! virtual time.
 //!
-//! It has no I/O and no clock: the simulator and the user-space switch on Linux run the same code.
+//! The crate has no I/O and no clock: the simulator and the user-space switch on Linux run the same code.
 //!
 //! One packet crosses a switch that only forwards:
 //!

@@ -6,31 +6,31 @@ use rackweave_core::{Admission, DropReason, Fifo, Header, Packet, PacketRef, Poo
 
 use crate::PRIORITIES;
 
-/// The highest priority: control packets and trimmed ones.
+/// The highest priority, which control packets and trimmed packets use.
 const TOP: usize = PRIORITIES - 1;
 
-/// What a port does with a packet that has to queue.
+/// The rules of a port for packets that have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Most bytes in the queue; a packet that does not fit is dropped. `u64::MAX`: no limit.
+    /// Maximum number of bytes in the queue; a packet that does not fit is dropped. `u64::MAX` for no limit.
     pub limit_bytes: u64,
     /// A packet that finds more than this many bytes queued is marked, if its transport reacts to marks (DCTCP
-    /// section 3.1: the instantaneous queue on arrival). `u64::MAX`: no marking.
+    /// section 3.1: the instantaneous queue on arrival). `u64::MAX` for no marking.
     pub ecn_threshold_bytes: u64,
     /// Whether packets are queued by priority; otherwise in one FIFO.
     pub priorities: bool,
-    /// NDP's trimming; `None`: a full queue drops the packet.
+    /// NDP's trimming; `None` if a full queue drops the packet.
     pub trim: Option<Trim>,
 }
 
 /// NDP's trimming: data packets beyond a short queue are trimmed to their headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trim {
-    /// Most bytes of data packets in the queue (all priorities but the highest).
+    /// Maximum number of bytes of data packets in the queue (all priorities but the highest).
     pub data_limit_bytes: u64,
-    /// Most bytes of control packets and trimmed ones in the queue (the highest priority).
+    /// Maximum number of bytes of control and trimmed packets in the queue (the highest priority).
     pub header_limit_bytes: u64,
-    /// Whether a trimmed packet that finds no room is returned to its sender (htsim's return to sender), once;
+    /// Whether a trimmed packet that finds no room is returned to its sender once (htsim's return to sender);
     /// otherwise it is dropped.
     pub return_to_sender: bool,
 }
@@ -54,7 +54,7 @@ impl PortQueue {
         Self { bytes: 0, top_bytes: 0, config, occupied: 0, fifos: [Fifo::EMPTY; PRIORITIES] }
     }
 
-    /// Bytes in the queue.
+    /// Number of bytes in the queue.
     #[must_use]
     #[inline]
     pub const fn bytes(&self) -> u64 {
@@ -78,7 +78,7 @@ impl PortQueue {
         self.fifos[TOP - self.occupied.leading_zeros() as usize].front()
     }
 
-    /// Marks a packet if the queue it finds is above the threshold; true if it did.
+    /// Marks a packet if the queue on its arrival is above the threshold; returns whether it did.
     #[inline]
     fn mark<H: Header>(&self, pool: &mut Pool<H>, packet: PacketRef) -> bool {
         self.bytes > self.config.ecn_threshold_bytes && pool.modify(packet, Packet::mark)
@@ -104,7 +104,7 @@ impl PortQueue {
         Admission::Dropped(reason)
     }
 
-    /// Admission with trimming: the data queue is full.
+    /// Admits a packet by trimming: the data queue is full.
     fn trim<H: Header>(
         &mut self,
         pool: &mut Pool<H>,
@@ -112,8 +112,8 @@ impl PortQueue {
         trim: Trim,
         rng: &mut Rng,
     ) -> Admission {
-        // htsim: with probability 1/2 the arriving packet is trimmed, otherwise the last one in the queue. The latter
-        // keeps its place: the arriving packet moves into its slot.
+        // htsim: with probability 1/2 the arriving packet is trimmed, otherwise the last one in the queue. The
+        // latter keeps its place: the arriving packet moves into its slot of the queue.
         if rng.below(2) == 0
             && let Some(last) = self.last_trimmable(pool, pool.priority(packet))
         {
@@ -157,7 +157,7 @@ impl PortQueue {
         fifo.back().filter(|last| pool.get(*last).is_trimmable())
     }
 
-    /// Queues a packet, or drops it and frees its slot. `rng` makes the rules' random decisions.
+    /// Queues a packet, or drops it and frees its slot. `rng` is used for the random decisions of the rules.
     #[inline]
     pub fn enqueue<H: Header>(
         &mut self,
@@ -353,7 +353,7 @@ mod tests {
         assert!(back.is_returned() && back.is_trimmed() && !back.is_trimmable());
         assert_eq!((back.src, back.dst), (HostId(1), HostId(0)));
         assert_eq!((back.wire_bytes, back.priority), (84, 7));
-        // The returned packet finds the queue full again.
+        // The returned packet finds the queue full a second time.
         let admission = bench.queue.enqueue(&mut bench.pool, packet, &mut bench.rng);
         assert_eq!(admission, Admission::Dropped(DropReason::HeaderQueueFull));
         // A packet that another switch has trimmed is returned too; one that never carried data is not.

@@ -1,13 +1,14 @@
-//! What a switch has to know of a group system: how to recognise and read its packets, and what to do with them.
+//! The interface of a group system to switches: how its packets are recognised and read, and what is done with
+//! them.
 //!
-//! A [`System`] is what the user-space switch and the simulator are generic over. It is implemented beside its
-//! protocol (`group::orca::system`), and several can be combined: `Option<S>` is a system that a configuration may
-//! leave out, and `(A, B)` runs two on the same switches, each on its own packets. `()` has no packets and no program.
+//! The user-space switch and the simulator are generic over a [`System`]. It is implemented beside its protocol
+//! (`group::orca::system`), and several can be combined: `Option<S>` is a system that a configuration may omit,
+//! and `(A, B)` runs two on the same switches, each on its own packets. `()` has no packets and no program.
 //!
-//! A program sees its system's [`System::View`] of a packet and the packet's addresses, and is the same on typed
-//! headers (the simulator) and on frames (Linux). The packets that it makes are [`Outgoing`]: a header of its system,
-//! addresses, and bytes. The simulator turns that header into its own typed one; the user-space switch has the system
-//! encode it ([`System::encode`]).
+//! A program gets its system's [`System::View`] of a packet and the packet's addresses. It is the same program
+//! for typed headers (the simulator) and for frames (Linux). The packets that it makes are [`Outgoing`]: a
+//! header of its system, addresses, and bytes. The simulator converts that header into its own typed one; the
+//! user-space switch has the system encode it ([`System::encode`]).
 
 use core::fmt;
 use std::error::Error;
@@ -19,28 +20,29 @@ use crate::Fabric;
 /// How the packets of a system are recognised on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol {
-    /// Its number in the overlay (`wire::overlay::Kind::Group`): not 0, and no other system's.
+    /// The protocol's number in the overlay (`wire::overlay::Kind::Group`): not 0, and unique among the
+    /// systems.
     pub kind: u8,
-    /// Its UDP destination port, in frames.
+    /// The protocol's UDP destination port, in frames.
     pub port: u16,
-    /// Its IPv4 multicast address, in frames, and the destination that stands for it.
+    /// The protocol's IPv4 multicast address, in frames, and the destination that represents it.
     pub group: Option<([u8; 4], HostId)>,
 }
 
-/// What a switch has read of a packet.
+/// A packet as a switch has read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed<V> {
-    /// What the program sees.
+    /// The program's view of the packet.
     pub view: V,
-    /// Source and destination, if the packet names them itself: they must agree with those of its frame.
+    /// Source and destination, if the packet itself contains them: they must agree with those of its frame.
     pub addresses: Option<(HostId, HostId)>,
-    /// Where the payload begins in the packet. Programs read and write the bytes from there on; 0 gives them the header as
-    /// well, which simulated packets do not have as bytes.
+    /// Offset of the payload in the packet. Programs read and write the bytes from there on; 0 includes the
+    /// header, which simulated packets do not have as bytes.
     pub payload_at: usize,
 }
 
 impl<V> Parsed<V> {
-    /// The same with another view.
+    /// The same packet with another view.
     #[must_use]
     pub fn map<W>(self, f: impl FnOnce(V) -> W) -> Parsed<W> {
         let Self { view, addresses, payload_at } = self;
@@ -51,19 +53,19 @@ impl<V> Parsed<V> {
 /// A packet that a program has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing<'a, M> {
-    /// By which way it leaves the switch.
+    /// How the packet leaves the switch.
     pub egress: Egress,
-    /// The address that it comes from: usually the switch's own ([`rackweave_core::Destination::Switch`]).
+    /// The source address: usually the switch's own ([`rackweave_core::Destination::Switch`]).
     pub src: HostId,
-    /// A host, another switch, or an address that the system resolves.
+    /// The destination: a host, another switch, or an address that the system resolves.
     pub dst: HostId,
-    /// Its queue in each switch: 0 (lowest) to 7 (highest).
+    /// The priority in each switch, 0 (lowest) to 7.
     pub priority: u8,
-    /// Its ECN bits.
+    /// The packet's ECN bits.
     pub ecn: Ecn,
-    /// Its header.
+    /// The packet's header, of the program's system.
     pub header: M,
-    /// Its payload, which is copied before the program is called again.
+    /// The packet's payload, which is copied before the next call of the program.
     pub payload: &'a [u8],
 }
 
@@ -89,7 +91,7 @@ impl<'a, M> Outgoing<'a, M> {
     }
 }
 
-/// A switch does not fit the system: the reason, for people.
+/// The reason why a system does not fit a fabric, for people to read.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct SystemError(Box<dyn Error + Send + Sync>);
@@ -103,11 +105,11 @@ impl SystemError {
 
 /// A group system, as configured for one fabric.
 ///
-/// Everything about it can be sent to other threads: a switch runs in one of its own.
+/// It can be sent to other threads, because each switch runs in a thread of its own.
 pub trait System: fmt::Debug + Send + Sync + 'static {
     /// What a switch reads of a packet: enough to decide about it.
     type View: Copy + fmt::Debug + PartialEq + Send + Sync;
-    /// What its switches do.
+    /// The program of its switches.
     type Program: SystemProgram<View = Self::View, Made = Self::Made>;
     /// The header of the packets that its switches make; [`Never`] if they make none.
     type Made: Copy + fmt::Debug + Send;
@@ -115,37 +117,40 @@ pub trait System: fmt::Debug + Send + Sync + 'static {
     /// How its packets are recognised.
     fn protocols(&self) -> impl Iterator<Item = Protocol>;
 
-    /// Whether its programs know the way to this destination, which is no host.
+    /// Whether its programs route packets to this destination, which is not a host.
     fn resolves(&self, dst: HostId) -> bool;
 
-    /// Reads a packet of the protocol `kind`. `None`: it is none, or damaged.
+    /// Reads a packet of the protocol `kind`; `None` if the bytes are not such a packet, or it is damaged.
     fn parse(&self, kind: u8, bytes: &[u8]) -> Option<Parsed<Self::View>>;
 
-    /// Appends a packet that a program has made, as [`System::parse`] reads it: its header and the payload. Returns the
-    /// kind of its protocol.
+    /// Appends a packet that a program has made, header and payload, in the format that [`System::parse`]
+    /// reads. Returns the number of its protocol.
     fn encode(&self, packet: &Outgoing<'_, Self::Made>, out: &mut Vec<u8>) -> u8;
 
-    /// The program of each switch, in order.
+    /// The programs of all switches, in order.
     ///
     /// # Errors
-    /// If the system is impossible on this fabric.
+    ///
+    /// If the system cannot run on this fabric.
     fn programs(&self, fabric: &Fabric) -> Result<Vec<Self::Program>, SystemError>;
 }
 
 /// The program of one switch.
 pub trait SystemProgram: fmt::Debug + Send {
-    /// What it sees of a packet.
+    /// The program's view of a packet.
     type View: Copy + fmt::Debug;
-    /// The header of packets that it makes; [`Never`] if it makes none.
+    /// The header of packets that the program makes; [`Never`] if it makes none.
     type Made: Copy + fmt::Debug;
 
-    /// Decides about a packet of its system that came in at `port`. It may change its addresses and its payload.
+    /// Decides about a packet of its system that arrived at `port`. It may change the packet's addresses and
+    /// payload.
     ///
-    /// A program cannot hold a packet back: it copies what it needs of the payload into its own state, and makes a packet
-    /// from that later. The payload of a packet that it consumes is released.
+    /// A program cannot hold a packet back: it copies the payload that it needs into its own state, and makes a
+    /// packet from that later. The payload of a consumed packet is released.
     ///
-    /// A packet may be addressed to a switch ([`rackweave_core::Destination::Switch`]), which is not necessarily this one:
-    /// the programs of other switches on its path see it too, and return [`Verdict::Route`].
+    /// A packet may be addressed to a switch ([`rackweave_core::Destination::Switch`]), which is not
+    /// necessarily this one: the programs of other switches on its path see it too, and return
+    /// [`Verdict::Route`].
     fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
         now: Time,
@@ -155,36 +160,37 @@ pub trait SystemProgram: fmt::Debug + Send {
         payloads: &mut S,
     ) -> Verdict;
 
-    /// The time that [`SystemProgram::poll_timeout`] returned has come.
+    /// Called when the time that [`SystemProgram::poll_timeout`] returned has come.
     fn handle_timeout(&mut self, _now: Time) {}
 
-    /// The next packet that it has made. It is called until it returns `None`, after each packet and timeout.
+    /// The next packet that the program has made. It is called after each packet and timeout until it returns
+    /// `None`.
     ///
-    /// A packet for which the switch has no room is dropped and counted, like one that is lost on its way: the program is
-    /// not told, and has to be prepared to send it again.
+    /// A packet for which the switch has no room is dropped and counted, like one that is lost in the network.
+    /// The program is not notified, and must be prepared to send it a second time.
     #[must_use]
     fn poll_transmit(&mut self, _now: Time) -> Option<Outgoing<'_, Self::Made>> {
         None
     }
 
-    /// When [`SystemProgram::handle_timeout`] is to be called.
+    /// When [`SystemProgram::handle_timeout`] must be called; `None` if never.
     #[must_use]
     fn poll_timeout(&self) -> Option<Time> {
         None
     }
 
-    /// What it has counted, by name: such as packets that it has dropped, by reason. Counters with the same name are added
-    /// up over switches and systems.
+    /// Counters by name, such as dropped packets by reason. Counters with the same name are added up over
+    /// switches and systems.
     fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         core::iter::empty()
     }
 }
 
-/// What no packet is seen as, and the header of packets that are never made.
+/// The type of views and made headers that do not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Never {}
 
-/// No system: switches only forward.
+/// No group system: switches only forward.
 impl System for () {
     type View = Never;
     type Program = ();
@@ -227,7 +233,7 @@ impl SystemProgram for () {
     }
 }
 
-/// A system that the configuration may leave out.
+/// A system that the configuration may omit.
 impl<S: System> System for Option<S> {
     type View = S::View;
     type Program = Option<S::Program>;
@@ -246,7 +252,7 @@ impl<S: System> System for Option<S> {
     }
 
     /// # Panics
-    /// If it is left out: it has no program then that could make packets.
+    /// If the system is omitted: it has no program then that could make packets.
     fn encode(&self, packet: &Outgoing<'_, S::Made>, out: &mut Vec<u8>) -> u8 {
         self.as_ref().expect("only programs of a system make packets").encode(packet, out)
     }

@@ -1,9 +1,9 @@
-//! The transports: one state machine a host and transport, without I/O, clock or randomness.
+//! The transports: one state machine per host and transport, without I/O, clock or randomness.
 //!
-//! Each implements [`rackweave_core::Transport`]; [`Machine`] is any of them, for hosts on which
-//! they run side by side.
+//! Each implements [`rackweave_core::Transport`]. [`Machine`] is an enum of all of them, for hosts that run
+//! several side by side.
 //!
-//! A driver carries packets from one machine to another, and time to both:
+//! A driver carries packets between machines and passes the time to each:
 //!
 //! ```
 //! use std::sync::Arc;

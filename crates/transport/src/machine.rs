@@ -1,4 +1,4 @@
-//! Any transport as one type: an enum, so that packets stay `Copy` and calls are direct.
+//! All transports as one enum type, so that packets stay `Copy` and calls are dispatched statically.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use rackweave_wire::homa::Layout;
 
 use crate::profile::{Feedback, Profile};
 
-/// Makes the enums of all transports, from [`rackweave_wire::transports!`]. Each has a module with a `Config`, which is a
-/// [`Profile`], and its `Host`.
+/// Defines the enums over all transports in [`rackweave_wire::transports!`]. Each transport is a module with a
+/// `Config`, which implements [`Profile`], and a `Host`.
 macro_rules! define_transports {
     ($($(#[$doc:meta])* $variant:ident => $module:ident,)+) => {
-        /// Which transport, and its parameters. Hosts share them.
+        /// A transport and its parameters, which hosts share.
         #[derive(Clone, Debug, PartialEq)]
         pub enum TransportConfig {
             $($(#[$doc])* $variant(Arc<crate::$module::Config>),)+
@@ -34,7 +34,7 @@ macro_rules! define_transports {
             $($(#[$doc])* $variant(crate::$module::Host),)+
         }
 
-        /// Evaluates the same expression for whichever configuration it is.
+        /// Evaluates an expression for the configuration of any variant.
         macro_rules! for_config {
             ($self:expr, $config:ident => $value:expr) => {
                 match $self {
@@ -43,7 +43,7 @@ macro_rules! define_transports {
             };
         }
 
-        /// Evaluates the same expression for whichever machine it is.
+        /// Evaluates an expression for the machine of any variant.
         macro_rules! delegate {
             ($self:expr, $machine:ident => $value:expr) => {
                 match $self {
@@ -53,12 +53,12 @@ macro_rules! define_transports {
         }
 
         impl TransportConfig {
-            /// The names of all transports: each is the [`TransportConfig::name`] of some parameters.
+            /// The names of all transports. Each is the [`TransportConfig::name`] of some parameters.
             pub fn names() -> impl Iterator<Item = &'static str> {
                 [$(<crate::$module::Config as Profile>::NAMES),+].into_iter().flatten().copied()
             }
 
-            /// This transport at a host.
+            /// Creates the state machine of this transport at a host.
             #[must_use]
             pub fn machine(&self, host: HostId) -> Machine {
                 match self {
@@ -76,7 +76,7 @@ macro_rules! define_transports {
                     $((Self::$variant(machine), Header::$variant(header)) => {
                         machine.handle_packet(now, port, &packet.map(|_| header))
                     })+
-                    // Another transport's packet at this one's port.
+                    // A packet of another transport at this one's port.
                     _ => Placement::Discard,
                 }
             }
@@ -86,13 +86,13 @@ macro_rules! define_transports {
 rackweave_wire::transports!(define_transports);
 
 impl TransportConfig {
-    /// The name by which scenarios and results call it; see [`Profile::name`].
+    /// The name of the transport in scenarios and results; see [`Profile::name`].
     #[must_use]
     pub fn name(&self) -> &'static str {
         for_config!(self, config => config.name())
     }
 
-    /// Whether its state machine can work with these parameters.
+    /// Checks whether the state machine can run with these parameters.
     ///
     /// # Errors
     /// See [`Profile::check`].
@@ -100,37 +100,37 @@ impl TransportConfig {
         for_config!(self, config => Ok(Profile::check(&**config)?))
     }
 
-    /// How it cuts messages into packets.
+    /// How messages are divided into packets.
     #[must_use]
     pub fn framing(&self) -> Framing {
         for_config!(self, config => Profile::framing(&**config))
     }
 
-    /// What its receivers send back.
+    /// The packets that receivers of the transport send back.
     #[must_use]
     pub fn feedback(&self) -> Feedback {
         for_config!(self, config => config.feedback())
     }
 
-    /// Whether it has streams.
+    /// Whether the transport has streams.
     #[must_use]
     pub fn has_streams(&self) -> bool {
         for_config!(self, config => config.has_streams())
     }
 
-    /// The same inside UDP datagrams; see [`Profile::over_udp`].
+    /// The same transport inside UDP datagrams; see [`Profile::over_udp`].
     #[must_use]
     pub fn over_udp(&self) -> Self {
         for_config!(self, config => Profile::over_udp(config.as_ref().clone()).into())
     }
 
-    /// The same with more patience with silent peers; see [`Profile::patient`].
+    /// The same transport with a longer timeout for silent peers; see [`Profile::patient`].
     #[must_use]
     pub fn patient(&self, at_least: Span) -> Self {
         for_config!(self, config => Profile::patient(config.as_ref().clone(), at_least).into())
     }
 
-    /// How Homa's headers are written; of no meaning to the others.
+    /// The wire layout of Homa's headers. Other transports ignore it.
     #[must_use]
     pub fn layout(&self) -> Layout {
         match self {

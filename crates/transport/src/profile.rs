@@ -1,4 +1,4 @@
-//! What is asked of the parameters of every transport.
+//! The interface of the parameters of every transport.
 
 use core::error::Error;
 
@@ -6,7 +6,7 @@ use rackweave_core::frame::IPV4;
 use rackweave_core::{Event, Framing, Placement, Span, Transport};
 use rackweave_wire::overlay;
 
-/// Bytes in front of every header inside a UDP datagram ([`rackweave_wire::overlay`]), from the IP header on.
+/// Bytes that precede every header inside a UDP datagram ([`rackweave_wire::overlay`]), from the IP header on.
 pub(crate) const UDP_FRONT: u32 = IPV4 + overlay::OVERHEAD;
 
 /// What a receiver sends back for the packets of a message: an estimate, for the cost of a simulation.
@@ -20,53 +20,53 @@ pub struct Feedback {
 
 /// The parameters of a transport.
 pub trait Profile: Clone {
-    /// The transport at one host.
+    /// The transport's state machine at one host.
     type Host: Transport<Event = Event, Placement = Placement>;
 
-    /// Why parameters make no sense.
+    /// The reason why parameters are invalid.
     type Error: Error + Send + Sync + 'static;
 
-    /// The names by which scenarios and results call it. Parameters decide which of several it is.
+    /// The names of the transport in scenarios and results. The parameters decide which of them applies.
     const NAMES: &'static [&'static str];
 
-    /// Its name with these parameters.
+    /// The transport's name with these parameters, one of [`Profile::NAMES`].
     #[must_use]
     fn name(&self) -> &'static str {
         Self::NAMES.first().copied().unwrap_or_default()
     }
 
-    /// Whether the state machine can work with these parameters.
+    /// Checks whether the state machine can run with these parameters.
     ///
     /// # Errors
     /// See [`Profile::Error`].
     fn check(&self) -> Result<(), Self::Error>;
 
-    /// How it cuts messages into packets.
+    /// How messages are divided into packets.
     #[must_use]
     fn framing(&self) -> Framing;
 
-    /// What receivers send back.
+    /// The packets that receivers send back.
     #[must_use]
     fn feedback(&self) -> Feedback;
 
-    /// Whether it has streams ([`Transport::open`]).
+    /// Whether the transport has streams ([`Transport::open`]).
     #[must_use]
     fn has_streams(&self) -> bool {
         false
     }
 
-    /// The same inside UDP datagrams of the usual MTU, as packets travel on Linux: header sizes as they are on the
-    /// wire, and packets that are shorter by what the datagram adds. Of the shorter packets of one transport, all
-    /// count as the longest.
+    /// The same parameters for packets inside UDP datagrams of the usual MTU, as on Linux: headers have their
+    /// wire sizes, and payloads are reduced by the overhead of the datagram. All control packets of a transport
+    /// count with the size of the longest one.
     #[must_use]
     fn over_udp(self) -> Self;
 
-    /// The same, but a peer counts as silent after this time at the earliest, and finished messages are remembered
-    /// for as much longer.
+    /// The same parameters, but a peer is declared silent after `at_least` at the earliest, and finished
+    /// messages are remembered for that much longer.
     ///
-    /// The profiles' times (60 to 800 ms) are right in a fabric, and too short for processes that wait for a processor.
-    /// Nothing else changes: not what is asked, nor how often. (The questions of NDP, pHost and Polo become rarer up
-    /// to a quarter of the patience at most, which is longer then.)
+    /// The profiles' times (60 to 800 ms) are right for a simulated fabric, but too short for processes that
+    /// may wait for a CPU. Neither the number nor the interval of retransmissions and probes changes, except
+    /// that in NDP, pHost and Polo probe intervals back off up to a quarter of this longer time.
     #[must_use]
     fn patient(self, at_least: Span) -> Self;
 }

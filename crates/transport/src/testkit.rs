@@ -1,44 +1,44 @@
-//! Schedules of faults, and what must hold of messages under any of them: the same in the simulated world and
-//! in the real one.
+//! Schedules of faults, and the properties that messages must have under any of them, in the simulator and on
+//! real hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::{Event, HostId, Kind, MessageId, Rng, Span};
 
-/// What happens to packets between hosts.
+/// Probabilities of faults of packets between hosts, each from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Share of packets that are lost.
+    /// Probability that a packet is lost.
     pub loss: f64,
-    /// Share of packets that arrive twice.
+    /// Probability that a packet arrives twice.
     pub duplication: f64,
-    /// Share of packets (and of second copies) that are late.
+    /// Probability that a packet, or its duplicate, is delayed.
     pub reordering: f64,
-    /// How late they are at most.
+    /// Maximum delay of a delayed packet.
     pub lateness: Span,
 }
 
-/// Messages between hosts, in 16 steps, and what goes wrong meanwhile.
+/// Messages between hosts in 16 steps, with packet faults, restarts and outages.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// All else that is random comes from it.
+    /// Seed of all other random choices.
     pub seed: u64,
-    /// How many hosts.
+    /// Number of hosts.
     pub hosts: u32,
-    /// How many messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Bytes of the longest.
+    /// Maximum message length, in bytes.
     pub longest: u64,
-    /// What happens to packets.
+    /// Faults of packets.
     pub faults: Faults,
-    /// Of 16 steps, which restart a host ...
+    /// Bit `i` is set if a host restarts in step `i`.
     pub restarts: u16,
-    /// ... or cut it off.
+    /// Bit `i` is set if a host is cut off in step `i`.
     pub outages: u16,
 }
 
 impl Schedule {
-    /// Any schedule, with up to these shares of packets lost, doubled and late.
+    /// Draws a schedule whose fault probabilities do not exceed `most`.
     #[must_use]
     pub fn any(seed: u64, most: Faults) -> Self {
         let mut rng = Rng::stream(seed, 0, 0, "any schedule");
@@ -60,7 +60,7 @@ impl Schedule {
         }
     }
 
-    /// Who sends how many bytes to whom.
+    /// Draws the sender, receiver, kind and length of a message.
     pub fn message(&self, rng: &mut Rng) -> (u32, u32, Kind, u64) {
         let from = rng.below(u64::from(self.hosts)) as u32;
         let to = (from + 1 + rng.below(u64::from(self.hosts - 1)) as u32) % self.hosts;
@@ -68,7 +68,7 @@ impl Schedule {
         (from, to, kind, 1 + rng.below(self.longest))
     }
 
-    /// How many messages begin in a step.
+    /// Number of messages that start in a step.
     #[must_use]
     pub const fn messages_in(&self, step: u64) -> u64 {
         self.messages / 16 + (step < self.messages % 16) as u64
@@ -84,42 +84,43 @@ struct Fate {
     delivered: u32,
 }
 
-/// What became of messages.
+/// Records the outcome of every message.
 #[derive(Debug, Default)]
 pub struct Fates {
-    /// By sender, receiver and id.
+    /// Submitted messages, by sender, receiver and id.
     submitted: BTreeMap<(u32, u32, MessageId), Kind>,
     fates: BTreeMap<(u32, u32, MessageId), Fate>,
-    /// Receiver, sender, id: in this life of the receiver.
+    /// Messages delivered to the current incarnation of the receiver, by receiver, sender and id.
     delivered: BTreeSet<(u32, u32, MessageId)>,
     /// Hosts that have restarted.
     restarted: BTreeSet<u32>,
-    /// Lost packets are not repaired: what was sent need not have arrived.
+    /// Whether the transport leaves losses unrepaired, so that a message reported as sent need not arrive.
     loses: bool,
 }
 
 impl Fates {
-    /// Of a transport that repairs losses, or not.
+    /// Creates an empty record for a transport that repairs losses, or one that does not.
     #[must_use]
     pub fn new(repairs: bool) -> Self {
         Self { loses: !repairs, ..Self::default() }
     }
 
-    /// A host has submitted a message.
+    /// Records that a host has submitted a message.
     pub fn submitted(&mut self, from: u32, to: u32, id: MessageId, kind: Kind) {
         self.submitted.insert((from, to, id), kind);
     }
 
-    /// A host has restarted.
+    /// Records that a host has restarted.
     pub fn restarted(&mut self, host: u32) {
         self.restarted.insert(host);
         self.delivered.retain(|(receiver, ..)| *receiver != host);
     }
 
-    /// An event of a host.
+    /// Records an event of a host.
     ///
     /// # Errors
-    /// If it can't be.
+    ///
+    /// If the event contradicts earlier ones.
     pub fn record_event(&mut self, host: HostId, event: &Event) -> Result<(), String> {
         match *event {
             Event::Delivered { peer, id, kind, .. } => {
@@ -153,7 +154,7 @@ impl Fates {
         fate.failed + if kind == Kind::Request { fate.answered } else { fate.sent }
     }
 
-    /// How many messages have not ended whose sender has lived all the time.
+    /// Number of messages that have not ended although their sender has never restarted.
     #[must_use]
     pub fn open(&self) -> usize {
         let open = |(&(from, to, id), &kind): (&(u32, u32, MessageId), &Kind)| {
@@ -163,10 +164,11 @@ impl Fates {
         self.submitted.iter().filter(|entry| open(*entry)).count()
     }
 
-    /// Checks that each message has ended once, and was delivered once if it was to be.
+    /// Checks that each message has ended once, and was delivered once if it was to be delivered.
     ///
     /// # Errors
-    /// Which has not.
+    ///
+    /// Names a message that violates this.
     pub fn check(&self) -> Result<(), String> {
         for (&(from, to, id), &kind) in &self.submitted {
             let none = Fate::default();

@@ -57,11 +57,11 @@ enum Deferred {
 /// When an application is called.
 #[derive(Clone, Debug)]
 struct Wakeup {
-    /// The earliest time that is valid; wake-ups at other times are ignored.
+    /// The earliest valid time. A call at any other time is ignored.
     armed: Time,
-    /// The time at which the network reports the host as a source.
+    /// The time of the pending source event of the host; `None` if there is none.
     scheduled: Option<Time>,
-    /// Wake-ups that are earlier than that.
+    /// Times of pending calls that are earlier than `scheduled`.
     early: Vec<Time>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Apps<'a> {
     pub(super) streams: Vec<(&'a StreamConfig, u8)>,
     apps: Vec<App>,
     wakeups: Vec<Wakeup>,
-    /// The hosts' early wake-ups.
+    /// Pending calls that are earlier than the host's source event.
     early: BTreeSet<(Time, HostId)>,
     /// The ids of messages and of streams of bytes in the transports.
     ids: WireIds,
@@ -80,10 +80,10 @@ pub(super) struct Apps<'a> {
     records: Vec<Vec<RecordId>>,
     collector: Collector,
     deferred: VecDeque<Deferred>,
-    /// A caller further up the stack is handling the deferred actions.
-    is_doing: bool,
+    /// Whether a caller further up the stack is handling the deferred actions.
+    is_running_deferred: bool,
     has_channels: bool,
-    /// Whether messages are measured, so that the run ends with them.
+    /// Whether messages are measured, so that the run ends with them; otherwise nodes are.
     is_measured: bool,
     /// Messages that transports refused.
     pub(super) refused: u64,
@@ -133,7 +133,7 @@ impl<'a> Apps<'a> {
             apps,
             collector,
             deferred: VecDeque::new(),
-            is_doing: false,
+            is_running_deferred: false,
             is_measured,
             refused: 0,
             may_be_done: true,
@@ -174,8 +174,8 @@ impl<'a> Apps<'a> {
         &mut self.apps[host.0 as usize]
     }
 
-    /// The stream of messages, the client and the server of the message or response with this id, and the message's
-    /// key; `None`: it is not under way.
+    /// The stream of messages, the client and the server of the message or response with this id, and the
+    /// message's key; `None` if it is not in progress.
     #[inline]
     fn message(&self, id: MessageId) -> Option<(Exchange, MessageKey)> {
         let (client, key) = self.ids.key(id);
@@ -183,7 +183,7 @@ impl<'a> Apps<'a> {
         Some((Exchange { stream, client, server }, key))
     }
 
-    /// The same of a stream of bytes.
+    /// The stream of messages, the client and the server of a stream of bytes; `None` if it is not in progress.
     fn carrier(&self, instance: u8, id: MessageId) -> Option<Exchange> {
         let (client, _) = self.ids.key(id);
         let app = self.apps.get(client.0 as usize)?;
@@ -200,13 +200,13 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Handles the due time of an application.
+    /// Handles the source event of an application.
     pub(super) fn on_app(&mut self, host: HostId) {
         self.apps.wakeups[host.0 as usize].scheduled = None;
         self.wake_app(host);
     }
 
-    /// Calls applications that are due earlier than they were scheduled for.
+    /// Calls applications that are due before their source event.
     pub(super) fn on_early_apps(&mut self) {
         let now = self.net.now();
         while self.apps.early.first().is_some_and(|(at, _)| *at <= now)
@@ -246,7 +246,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Lets an application take one action that is due.
+    /// Calls an application for one due action.
     fn run_app(&mut self, host: HostId) {
         self.flush(host);
         let now = self.net.now();
@@ -258,13 +258,13 @@ impl<M: Model> World<'_, M> {
     /// Whether actions at other hosts are deferred, and no caller is handling them.
     #[inline]
     pub(super) fn has_deferred(&self) -> bool {
-        !self.apps.deferred.is_empty() && !self.apps.is_doing
+        !self.apps.deferred.is_empty() && !self.apps.is_running_deferred
     }
 
     /// Takes the deferred actions at other hosts.
-    pub(super) fn do_deferred(&mut self) {
+    pub(super) fn run_deferred(&mut self) {
         // Actions that follow from a step join the list, so this loop is never nested.
-        self.apps.is_doing = true;
+        self.apps.is_running_deferred = true;
         while let Some(deferred) = self.apps.deferred.pop_front() {
             match deferred {
                 Deferred::Start(host) => self.run_app(host),
@@ -276,7 +276,7 @@ impl<M: Model> World<'_, M> {
                 }
             }
         }
-        self.apps.is_doing = false;
+        self.apps.is_running_deferred = false;
     }
 
     fn transport(&mut self, host: HostId, instance: u8) -> &mut M::Transport {
@@ -339,7 +339,7 @@ impl<M: Model> World<'_, M> {
         let now = self.net.now();
         match action {
             Action::Submit { key, instance, peer, bytes, kind, .. } => {
-                // It may have failed with another message of its channel.
+                // The message may have failed together with another message of its channel.
                 if self.apps.app(host).route(key).is_none() {
                     return;
                 }
@@ -413,7 +413,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// A failure at one end of a message or stream: it fails at both.
+    /// Fails a message or stream at both of its ends.
     fn fail(&mut self, instance: u8, id: MessageId, reason: FailReason) {
         let (now, id) = (self.net.now(), request(id));
         let client = if let Some((Exchange { client, .. }, key)) = self.apps.message(id) {
@@ -456,8 +456,8 @@ impl<M: Model> World<'_, M> {
                 assert_eq!(here, ends, "an event of stream {id} at the wrong host");
                 let is_opened = matches!(stream_event, StreamEvent::Opened { .. });
                 if is_opened && self.apps.app(peer).is_forgotten_by_server(instance, id) {
-                    // Nothing was acknowledged, so the transport restarts the stream. The application does not: it
-                    // has lost its state of the stream.
+                    // Nothing was acknowledged, so that the transport restarts the stream. The application has
+                    // lost its state of the stream, and does not.
                     return self.fail(instance, id, FailReason::PeerForgot);
                 }
                 self.apps.app(host).handle_event(now, instance, event, None);
@@ -489,7 +489,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Stops the application of a paused host.
+    /// Pauses the application of a paused host.
     pub(super) fn pause_app(&mut self, host: HostId) {
         self.apps.app(host).pause();
     }
@@ -498,7 +498,7 @@ impl<M: Model> World<'_, M> {
     pub(super) fn resume_app(&mut self, host: HostId) {
         self.apps.app(host).resume();
         self.after_app(host);
-        self.do_deferred();
+        self.run_deferred();
     }
 
     /// Discards the state of a crashed host's application.
@@ -512,15 +512,15 @@ impl<M: Model> World<'_, M> {
                 self.after_app(client);
             }
         }
-        self.do_deferred();
+        self.run_deferred();
     }
 
-    /// Restarts the application of a host after a crash.
+    /// Restarts the application of a host after a crash. `paused` is set if the host is then paused.
     pub(super) fn restart_app(&mut self, host: HostId, paused: bool) {
         let now = self.net.now();
         self.apps.app(host).restart(now, paused);
         self.after_app(host);
-        self.do_deferred();
+        self.run_deferred();
     }
 
     /// The measured messages, in the order of their start.

@@ -10,7 +10,7 @@ use crate::config::FaultKind;
 use crate::model::Model;
 
 impl<M: Model> World<'_, M> {
-    /// Faults have begun or ended: hosts pause, crash or resume.
+    /// Applies changes of faults to hosts, which pause, crash or resume.
     pub(super) fn on_faults(&mut self) {
         for number in 0..self.hosts.all.len() as u32 {
             let host = HostId(number);

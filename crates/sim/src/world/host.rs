@@ -9,7 +9,7 @@ use super::World;
 use super::nodes::{Attached, Nodes};
 use crate::model::{GroupNode, Model};
 
-/// Packets that a paused host's receive ring holds: the usual default of a NIC.
+/// Number of packets that a paused host's receive ring holds, which is the usual default of a NIC.
 const RECEIVE_RING: usize = 1024;
 
 /// The hosts of a run.
@@ -23,7 +23,7 @@ pub(super) struct Host<M: Model> {
     pub(super) transports: Vec<M::Transport>,
     node: Option<(u32, u8)>,
     /// The transport or node that is polled first for the next packet.
-    turn: u8,
+    next_polled: u8,
     pub(super) state: HostState<M::Header>,
 }
 
@@ -59,7 +59,7 @@ impl<M: Model> Hosts<M> {
         let host = |number| Host {
             transports: transports(HostId(number)),
             node: None,
-            turn: 0,
+            next_polled: 0,
             state: HostState::Up,
         };
         let mut all: Vec<Host<M>> = (0..hosts).map(host).collect();
@@ -71,14 +71,14 @@ impl<M: Model> Hosts<M> {
         Self { all, nodes: Nodes::new(nodes) }
     }
 
-    /// The next packet of a host with several transports, or with a node: polled round-robin.
-    fn next_by_turns(&mut self, host: HostId, at: Time) -> Option<Packet<M::Header>> {
+    /// The next packet of a host with several transports or a node, which are polled in round-robin order.
+    fn next_round_robin(&mut self, host: HostId, at: Time) -> Option<Packet<M::Header>> {
         let state = &mut self.all[host.0 as usize];
         let transports = state.transports.len();
         let n = transports + usize::from(state.node().is_some());
         for _ in 0..n {
-            let turn = usize::from(state.turn);
-            state.turn = ((turn + 1) % n) as u8;
+            let turn = usize::from(state.next_polled);
+            state.next_polled = ((turn + 1) % n) as u8;
             let node = state.node();
             let packet = match (state.transports.get_mut(turn), node) {
                 (Some(transport), _) => transport.poll_transmit(at, 0),
@@ -104,7 +104,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
         match (state.transports.as_mut_slice(), node) {
             ([only], None) => only.poll_transmit(at, 0),
             ([], Some((node, port))) => self.nodes.poll_transmit(node, at, port),
-            _ => self.next_by_turns(host, at),
+            _ => self.next_round_robin(host, at),
         }
     }
 
@@ -123,7 +123,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
             }
         };
         match state.node() {
-            // The timer of a node with several ports is that of its first one.
+            // A node with several ports has one timer, which is that of its first port.
             Some((node, 0)) => first.min(self.nodes.poll_timeout(node)),
             _ => first,
         }
@@ -188,20 +188,20 @@ impl<M: Model> World<'_, M> {
         self.changed(host);
     }
 
-    /// Before a host's state changes: its NIC sends what it would have sent until now.
+    /// Must be called before a host's state changes: its NIC sends the packets that were due until now.
     #[inline]
     pub(super) fn flush(&mut self, host: HostId) {
         self.net.flush(&mut self.hosts, host);
     }
 
-    /// After a host's state has changed: handles its events, packets and timer, then the actions that follow at other
-    /// hosts.
+    /// Must be called after a host's state has changed: handles its events, packets and timer, then deferred
+    /// actions at other hosts.
     #[inline]
     pub(super) fn changed(&mut self, host: HostId) {
         self.drain_events(host);
         self.net.wake(&mut self.hosts, host);
         if self.has_deferred() {
-            self.do_deferred();
+            self.run_deferred();
         }
     }
 
@@ -219,7 +219,7 @@ impl<M: Model> World<'_, M> {
         self.drain_events(host);
         self.net.resume(&mut self.hosts, host);
         if self.has_deferred() {
-            self.do_deferred();
+            self.run_deferred();
         }
     }
 }

@@ -34,26 +34,26 @@ use probe::Probe;
 
 pub use nodes::Attached;
 
-/// Progress and cancelling of a run, shared with other threads.
+/// Progress and cancellation of a run, shared with other threads.
 #[derive(Debug, Default)]
 pub struct Control {
     /// Set by the caller to end the run.
     pub cancel: AtomicBool,
     /// Measured messages that have ended.
     pub finished: AtomicU64,
-    /// Number of measured messages at which the run ends (`u64::MAX`: unknown).
+    /// Number of measured messages after which the run ends (`u64::MAX` if unknown).
     pub wanted: AtomicU64,
     /// Simulated time in picoseconds.
     pub sim_time_ps: AtomicU64,
-    /// Events handled so far.
+    /// Number of events handled.
     pub events: AtomicU64,
 }
 
 /// The parts that a world is built from.
 pub struct Setup<'a, M: Model> {
-    /// Seed of all random streams.
+    /// Seed of all random streams of the run.
     pub seed: u64,
-    /// Number of the repetition: each has its own random streams for one seed.
+    /// Index of the repetition. Each repetition of a seed has random streams of its own.
     pub run: u64,
     /// Switches, links and hosts.
     pub fabric: Arc<Fabric>,
@@ -63,9 +63,9 @@ pub struct Setup<'a, M: Model> {
     pub transports: Factory<'a, M::Transport>,
     /// The nodes of group systems.
     pub nodes: Vec<Attached<M::Group>>,
-    /// Makes the program of a switch.
+    /// Makes the program of the switch with this number.
     pub programs: Box<dyn FnMut(u32) -> M::Program + 'a>,
-    /// Injected faults.
+    /// The faults to inject, in any order.
     pub faults: &'a [Fault],
     /// What is measured, and when the run ends.
     pub measure: &'a MeasureConfig,
@@ -80,7 +80,7 @@ impl<M: Model> std::fmt::Debug for Setup<'_, M> {
     }
 }
 
-/// Numbers of the world's own wake-ups.
+/// The world's own wake-up numbers.
 mod wake {
     pub(super) const APPS: u32 = 0;
     pub(super) const MEASURE: u32 = 1;
@@ -180,8 +180,8 @@ impl<'a, M: Model> World<'a, M> {
         end
     }
 
-    /// Handles some of the events until `limit`; returns the end of the run if there are no more. `control` is read
-    /// rarely, because an atomic access per event would cost time.
+    /// Handles a number of events up to `limit`; returns the end of the run if no more are due. `control` is
+    /// read only between such batches, because an atomic access per event would cost time.
     #[inline]
     fn run_some(&mut self, limit: Time) -> Option<End> {
         for _ in 0..1024 {
@@ -205,7 +205,7 @@ impl<'a, M: Model> World<'a, M> {
         None
     }
 
-    /// Handles all events that are due by `until`, also if all nodes are done, and advances the time to it. Returns
+    /// Handles all events up to `until`, even after all nodes are done, and advances the time to it. Returns
     /// whether all nodes are done. The time limit is ignored.
     pub fn run_until(&mut self, until: Time) -> bool {
         self.wake_touched();

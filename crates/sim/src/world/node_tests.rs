@@ -63,11 +63,11 @@ struct Peer {
     gap: Span,
     not_before: Time,
     /// The time, port and number of each packet that arrived.
-    got: Vec<(Time, u8, u64)>,
-    /// It is done when this many packets have arrived.
-    wants: usize,
-    /// When it was polled for a packet, and when it crashed and restarted.
-    asked: Vec<(Time, u8)>,
+    received: Vec<(Time, u8, u64)>,
+    /// Number of packets after which it is done.
+    expected: usize,
+    /// When and at which port it was polled for a packet, and when it crashed and restarted.
+    polled: Vec<(Time, u8)>,
     crashes: Vec<(Time, bool)>,
     answers: bool,
     todo: VecDeque<(HostId, u64)>,
@@ -83,9 +83,9 @@ impl Peer {
             ports: 1,
             gap: Span::ZERO,
             not_before: Time::ZERO,
-            got: Vec::new(),
-            wants: 0,
-            asked: Vec::new(),
+            received: Vec::new(),
+            expected: 0,
+            polled: Vec::new(),
             crashes: Vec::new(),
             answers: false,
             todo: VecDeque::new(),
@@ -97,7 +97,7 @@ impl Peer {
     }
 
     fn takes(me: u32, packets: usize) -> Self {
-        Self { wants: packets, ..Self::new(me) }
+        Self { expected: packets, ..Self::new(me) }
     }
 
     fn packet(&self, to: HostId, number: u64) -> Packet<Numbered> {
@@ -112,7 +112,7 @@ impl Node for Peer {
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Numbered>) {
         assert_eq!(packet.header.fill, [packet.header.number; 17]);
-        self.got.push((now, port, packet.header.number));
+        self.received.push((now, port, packet.header.number));
         if self.answers {
             self.todo.push_back((packet.src, packet.header.number));
         }
@@ -121,7 +121,7 @@ impl Node for Peer {
     fn handle_timeout(&mut self, _now: Time) {}
 
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Numbered>> {
-        self.asked.push((now, port));
+        self.polled.push((now, port));
         if let Some((to, number)) = self.todo.pop_front() {
             return Some(self.packet(to, number));
         }
@@ -145,7 +145,7 @@ impl Node for Peer {
 
 impl GroupNode for Peer {
     fn is_done(&self) -> bool {
-        self.left == 0 && self.todo.is_empty() && self.got.len() >= self.wants
+        self.left == 0 && self.todo.is_empty() && self.received.len() >= self.expected
     }
 
     fn crash(&mut self, now: Time, down: bool) {
@@ -253,7 +253,7 @@ fn multicast_at_line_rate_with_one_copy_on_the_senders_link() {
     for receiver in cluster.nodes().skip(1) {
         let expected: Vec<_> =
             (1..=PACKETS).map(|n| (Time((n + 1) * FULL + 2 * HOP_DELAY), 0, n)).collect();
-        assert_eq!(receiver.got, expected, "{}", receiver.me);
+        assert_eq!(receiver.received, expected, "{}", receiver.me);
     }
     let links = cluster.link_stats();
     assert_eq!(links[0].frames, PACKETS, "one copy each");
@@ -272,11 +272,11 @@ fn nodes_are_asked_exactly_when_their_link_is_free() {
     let peers = vec![Peer::sends(0, HostId(1), 3), Peer::takes(1, 3)];
     let mut cluster = cluster(single(2), peers, &[]);
     cluster.run_to_end(&Control::default());
-    // At the start, and whenever a packet has been sent.
-    let asked: Vec<u64> = cluster.node(0).asked.iter().map(|(at, _)| at.0).collect();
-    assert_eq!(asked[..4], [0, FULL, 2 * FULL, 3 * FULL]);
-    // A receiver: at the start, and after each packet.
-    assert_eq!(cluster.node(1).asked.len(), 4);
+    // It is polled at the start, and whenever a packet has been sent.
+    let polled: Vec<u64> = cluster.node(0).polled.iter().map(|(at, _)| at.0).collect();
+    assert_eq!(polled[..4], [0, FULL, 2 * FULL, 3 * FULL]);
+    // A receiver is polled at the start, and after each packet.
+    assert_eq!(cluster.node(1).polled.len(), 4);
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn timers_are_obeyed_and_a_link_is_never_shared() {
     slow.gap = Span(3 * FULL);
     let mut cluster = cluster(single(2), vec![slow, Peer::takes(1, 10)], &[]);
     assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
-    let times: Vec<u64> = cluster.node(1).got.iter().map(|(at, ..)| at.0).collect();
+    let times: Vec<u64> = cluster.node(1).received.iter().map(|(at, ..)| at.0).collect();
     let expected: Vec<u64> = (0..10).map(|n| (3 * n + 2) * FULL + 2 * HOP_DELAY).collect();
     assert_eq!(times, expected);
 }
@@ -302,13 +302,13 @@ fn a_node_with_two_ports_sends_by_both_at_once() {
     assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
     let links = cluster.link_stats();
     assert_eq!((links[0].frames, links[1].frames), (10, 10));
-    assert!(cluster.node(1).got.iter().all(|(_, port, _)| *port == 0));
+    assert!(cluster.node(1).received.iter().all(|(_, port, _)| *port == 0));
     // The receiver's link is the bottleneck: it carries twenty packets in sequence.
     assert_eq!(cluster.now(), Time(21 * FULL + 2 * HOP_DELAY));
     cluster.node_mut(0).to = HostId(3);
     cluster.node_mut(0).left = 1;
     cluster.run_until(at(1000));
-    assert_eq!(cluster.node(1).got[20].1, 1, "the other port");
+    assert_eq!(cluster.node(1).received[20].1, 1, "the other port");
     assert_eq!(cluster.now(), at(1000));
 }
 
@@ -318,10 +318,10 @@ fn work_can_be_given_between() {
     assert!(cluster.run_until(at(100)), "nothing to do is done");
     assert_eq!((cluster.now(), cluster.next_due()), (at(100), None));
     cluster.node_mut(0).left = 2;
-    cluster.node_mut(1).wants = 2;
+    cluster.node_mut(1).expected = 2;
     assert!(!cluster.run_until(at(101)));
     assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
-    assert_eq!(cluster.node(1).got[0].0, Time(at(100).0 + 2 * FULL + 2 * HOP_DELAY));
+    assert_eq!(cluster.node(1).received[0].0, Time(at(100).0 + 2 * FULL + 2 * HOP_DELAY));
     cluster.run_until(at(200));
     assert_eq!(
         cluster.counters().drops[DropReason::WrongProtocol as usize],
@@ -360,8 +360,8 @@ fn a_crash_loses_what_comes_and_a_pause_keeps_it() {
     let mut cluster = cluster(single(4), peers, &faults);
     cluster.run_until(at(150));
     assert!(!cluster.is_up(1) && !cluster.is_up(2) && cluster.is_up(0));
-    let while_paused = cluster.node(2).asked.last().map(|(at, _)| *at).unwrap();
-    assert!(while_paused <= at(100), "asked at {while_paused}");
+    let while_paused = cluster.node(2).polled.last().map(|(at, _)| *at).unwrap();
+    assert!(while_paused <= at(100), "polled at {while_paused}");
     assert_eq!(
         cluster.run_to_end(&Control::default()),
         End::AllDone,
@@ -369,11 +369,11 @@ fn a_crash_loses_what_comes_and_a_pause_keeps_it() {
     );
     assert_eq!(cluster.node(1).crashes, [(at(100), true), (at(200), false)]);
     assert_eq!(cluster.node(3).crashes, [(at(100), true)]);
-    // Events of the same picosecond may come after the end.
+    // Events of the same picosecond may follow the end of the run.
     cluster.run_until(at(1000));
-    let of = |node: usize| cluster.node(node).got.len();
+    let of = |node: usize| cluster.node(node).received.len();
     assert_eq!((of(1), of(2), of(3)), (30, 40, 10));
-    let resumed = cluster.node(2).got.iter().filter(|(time, ..)| *time == at(200)).count();
+    let resumed = cluster.node(2).received.iter().filter(|(time, ..)| *time == at(200)).count();
     assert_eq!(resumed, 10, "they waited");
     assert_eq!(cluster.counters().drops[DropReason::HostDown as usize], 10 + 30);
 }
@@ -384,7 +384,7 @@ fn a_paused_hosts_ring_is_bounded() {
     let peers = vec![Peer::sends(0, HostId(1), 2000), Peer::takes(1, 1024)];
     let mut cluster = cluster(single(2), peers, &faults);
     assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
-    assert_eq!((cluster.node(1).got.len(), cluster.now()), (1024, at(5000)));
+    assert_eq!((cluster.node(1).received.len(), cluster.now()), (1024, at(5000)));
     assert_eq!(cluster.counters().drops[DropReason::HostPaused as usize], 2000 - 1024);
 }
 
@@ -402,8 +402,8 @@ fn a_link_that_is_down_is_not_sent_to_until_it_is_back() {
     cluster.run_until(at(5000));
     let lost = cluster.counters().drops[DropReason::LinkDown as usize];
     assert!((1..=3).contains(&lost), "what was on the link: {lost}");
-    assert!(cluster.node(0).asked.iter().all(|(time, _)| *time <= at(100) || *time >= at(300)));
-    assert_eq!(cluster.node(1).got.len() as u64, 1000 - lost);
+    assert!(cluster.node(0).polled.iter().all(|(time, _)| *time <= at(100) || *time >= at(300)));
+    assert_eq!(cluster.node(1).received.len() as u64, 1000 - lost);
 }
 
 #[test]
@@ -424,14 +424,14 @@ fn damaged_packets_are_dropped_and_others_lost_doubled_and_late() {
         cluster(single(2), vec![Peer::sends(0, HostId(1), 5000), Peer::takes(1, 5)], &faults);
     cluster.run_until(Time(Span::from_ms(100).0));
     let net = *cluster.counters();
-    let got = cluster.node(1).got.len() as u64;
-    assert_eq!(got + net.dropped(), 5000 + net.duplicated);
+    let received = cluster.node(1).received.len() as u64;
+    assert_eq!(received + net.dropped(), 5000 + net.duplicated);
     for reason in [DropReason::Corrupted, DropReason::FaultLoss] {
         // Two links, so about 490 are expected.
         assert!((350..650).contains(&net.drops[reason as usize]), "{net:?}");
     }
     assert!(net.reordered > 300 && net.duplicated > 300, "{net:?}");
-    let order = &cluster.node(1).got;
+    let order = &cluster.node(1).received;
     assert!(order.windows(2).any(|pair| pair[1].2 < pair[0].2));
 }
 
@@ -459,7 +459,7 @@ fn trace(seed: u64) -> String {
     let setup = setup(fabric(topology), peers.collect(), &faults, ForwardOnly::new());
     let mut cluster = World::new(Setup { seed, ..setup }).unwrap();
     let end = cluster.run_to_end(&Control::default());
-    let nodes: Vec<_> = cluster.nodes().map(|peer| (&peer.got, &peer.asked)).collect();
+    let nodes: Vec<_> = cluster.nodes().map(|peer| (&peer.received, &peer.polled)).collect();
     format!("{end:?} {nodes:?} {:?}", cluster.counters())
 }
 

@@ -12,9 +12,10 @@ const MAX_PORTS: usize = 256;
 /// A node and the hosts of the fabric at which it is attached.
 #[derive(Clone, Debug)]
 pub struct Attached<N> {
-    /// The attached node.
+    /// The state machine of the node.
     pub node: N,
-    /// Its port `i` is this host of the fabric. Most nodes have one port; a sender with two uplinks has two.
+    /// The host of the fabric for each of its ports. Most nodes have one port; a sender with two uplinks has
+    /// two.
     pub hosts: Vec<HostId>,
 }
 
@@ -49,18 +50,18 @@ pub(super) fn check<N>(nodes: &[Attached<N>], hosts: u32) -> Result<(), BuildErr
 /// The nodes of a run.
 pub(super) struct Nodes<G> {
     all: Vec<Entry<G>>,
-    /// Nodes that are not done.
+    /// Number of nodes that are not done.
     pub(super) unfinished: usize,
     /// Nodes that the caller has changed.
     touched: Vec<u32>,
-    /// Set when the last node has become done.
+    /// Whether the last node may have become done since that was last checked.
     pub(super) may_be_done: bool,
 }
 
 struct Entry<G> {
     node: G,
     hosts: Vec<HostId>,
-    /// When its timer last expired, if nothing has happened since.
+    /// When its timer last expired; `None` if a packet or event has followed.
     timed: Option<Time>,
     done: bool,
     down: bool,
@@ -100,8 +101,8 @@ impl<G: GroupNode> Nodes<G> {
         Some(packet)
     }
 
-    /// When its timer expires. A node that asks again for the time at which it was last called waits for the next
-    /// packet or event, so that time advances.
+    /// When a node's timer expires. A node that requests the time at which it was last called waits for the
+    /// next packet or event, so that time advances.
     #[inline]
     pub(super) fn poll_timeout(&self, node: u32) -> Time {
         let entry = &self.all[node as usize];
@@ -163,8 +164,8 @@ impl<G: GroupNode> Nodes<G> {
 }
 
 impl<M: Model> World<'_, M> {
-    /// Handles the arrival of a packet at a host without transports. It is read where it is: headers of group systems
-    /// are large.
+    /// Handles the arrival of a packet at a host without transports. The packet is read in the pool, because
+    /// headers of group systems are large.
     #[inline]
     pub(super) fn node_receives(&mut self, host: HostId, packet: PacketRef) {
         self.flush(host);
@@ -181,7 +182,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Passes a packet to the node at a host, if there is one and the packet is for it.
+    /// Passes a packet to the node at a host; returns whether there is one to which the packet belongs.
     #[inline]
     pub(super) fn node_handles(&mut self, host: HostId, packet: &Packet<M::Header>) -> bool {
         let now = self.net.now();
@@ -203,7 +204,7 @@ impl<M: Model> World<'_, M> {
         &self.hosts.nodes.all[node].node
     }
 
-    /// Mutable access to a node. Its packets and timers are polled again before the time advances.
+    /// Mutable access to a node. It is polled for packets and its timer before the time advances.
     ///
     /// # Panics
     /// If there is no such node.
@@ -224,7 +225,7 @@ impl<M: Model> World<'_, M> {
         self.hosts.nodes.all.iter().map(|entry| &entry.node)
     }
 
-    /// Whether a node's host works: it has neither crashed nor paused.
+    /// Whether a node's host is running, neither crashed nor paused.
     ///
     /// # Panics
     /// If there is no such node.
@@ -234,7 +235,7 @@ impl<M: Model> World<'_, M> {
         self.hosts.all[host.0 as usize].is_up()
     }
 
-    /// Packets that nodes have received.
+    /// Number of packets that nodes have received.
     #[must_use]
     pub fn delivered_to_nodes(&self) -> u64 {
         self.hosts.nodes.all.iter().map(|entry| entry.delivered).sum()

@@ -7,10 +7,10 @@ use super::{World, wake};
 use crate::model::Model;
 use crate::result::{End, RunResult};
 
-/// What is recorded during the run.
+/// What a run records besides messages.
 #[derive(Debug, Default)]
 pub(super) struct Probe {
-    /// When the statistics of ports began.
+    /// When the statistics of ports started; `None` if they have not.
     ports_since: Option<Time>,
     /// Names of the captured links.
     names: Vec<String>,
@@ -32,7 +32,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// The warm-up is over: messages are measured from now on.
+    /// Starts the measurement of messages, at the end of the warm-up.
     pub(super) fn on_measure(&mut self) {
         if self.measure.ports_from.is_none() {
             self.probe.ports_since = Some(self.net.now());
@@ -50,13 +50,13 @@ impl<M: Model> World<'_, M> {
         self.net.measure_from(at);
     }
 
-    /// Counts since the run began.
+    /// Counters of the network since the run started.
     #[must_use]
     pub const fn counters(&self) -> &rackweave_switch::net::Counters {
         self.net.counters()
     }
 
-    /// The fabric that the world was built on.
+    /// The fabric on which the world was built.
     #[must_use]
     pub fn fabric(&self) -> &crate::Fabric {
         self.net.fabric()
@@ -67,7 +67,7 @@ impl<M: Model> World<'_, M> {
     pub fn report(&mut self, end: End) -> RunResult<M::Header> {
         let now = self.net.now();
         if self.probe.ports_since.is_none_or(|since| since > now) {
-            // The run ended before its statistics began.
+            // The run has ended before its statistics started.
             self.net.measure_now(&mut self.hosts);
         }
         let since = Time(self.measure.warmup.0).min(now);

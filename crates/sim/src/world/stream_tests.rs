@@ -23,7 +23,7 @@ use crate::config::{
 use crate::model::TransportsOnly;
 use crate::result::{MessageRecord, Outcome, RunResult};
 
-/// Bytes of a stream that may be sent and not consumed.
+/// Maximum number of bytes of a stream that are sent and not consumed.
 const WINDOW: u64 = 256_000;
 const FRAMING: Framing =
     Framing { max_payload: 1460, header_bytes: 40, spray_above_bytes: u32::MAX };
@@ -334,7 +334,7 @@ fn fixed(bytes: u64) -> SizeDist {
     SizeDist::fixed(bytes).unwrap()
 }
 
-/// Gigabits of messages per second.
+/// Throughput of messages, in gigabits per second.
 fn throughput(result: &RunResult<Piece>) -> f64 {
     let bytes: u64 = result.messages.iter().map(|message| message.bytes).sum();
     bytes as f64 * 8000.0 / result.measured.0 as f64

@@ -306,7 +306,7 @@ fn trace_of(rows: &[(u64, u32, u32, u64)]) -> Pattern {
     Pattern::Trace(rackweave_workload::Trace::from_csv(text).unwrap())
 }
 
-/// Two hosts at line rate into one: of 2 x 100 KB, half is queued when the senders have finished.
+/// Two hosts send at line rate to one: of 2 x 100 KB, half is queued when the senders have finished.
 #[test]
 fn ports_may_be_measured_later_than_messages() {
     let topology = Topology::SingleSwitch { hosts: 3, host_link: G10 };
@@ -381,7 +381,7 @@ fn waiting_time_is_that_of_m_d_1() {
     }
 }
 
-/// The same at a switch port, where many senders together form a Poisson process.
+/// The same waiting time at a switch port, where many senders together form a Poisson process.
 #[test]
 fn waiting_time_at_a_switch_port_is_that_of_m_d_1() {
     // Senders 40 times as fast as the receiver's link: no queue builds up at a sender.
@@ -469,7 +469,7 @@ fn finite_buffers_drop_and_unfinished_messages_are_reported() {
 
 /// Lazy decisions are exact: sampling, which updates every port often, changes nothing.
 #[test]
-fn looking_more_often_changes_nothing() {
+fn sampling_more_often_changes_nothing() {
     for buffer in [
         BufferConfig::PerPort { bytes: 30_000 },
         BufferConfig::Shared { bytes: 80_000, alpha: 0.5 },
@@ -575,7 +575,7 @@ fn paused_hosts_lose_nothing_and_crashed_ones_everything() {
     assert!(later.into_iter().all(|m| matches!(m.outcome, Outcome::Completed(_))));
 }
 
-/// What a host sends, ids included, does not depend on hosts that have nothing to do with it.
+/// A host's packets, ids included, do not depend on unrelated hosts.
 #[test]
 fn message_ids_of_a_host_are_its_own() {
     let sent = |others: &[(u64, u32, u32, u64)]| {

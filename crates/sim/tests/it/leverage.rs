@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{config, fabric, fixed, go, single_switch, stream, trace};
+use crate::common::{config, fabric, fixed, run_to_completion, single_switch, stream, trace};
 use rackweave_core::{Rate, Span};
 use rackweave_sim::config::{BufferConfig, FabricConfig};
 use rackweave_transport::{TransportConfig, homa};
@@ -32,7 +32,8 @@ fn each_pair_finds_its_round_trip() {
             rows.push((3_000.0 * rows.len() as f64, src, dst, 400_000));
         }
     }
-    let result = go(&config(different_links(), vec![stream(leverage(), trace(&rows))]));
+    let result =
+        run_to_completion(&config(different_links(), vec![stream(leverage(), trace(&rows))]));
     assert_eq!(result.round_trips.len(), 30);
     for trip in &result.round_trips {
         let (min, base) = (trip.min.as_us_f64(), trip.base.as_us_f64());
@@ -44,7 +45,8 @@ fn each_pair_finds_its_round_trip() {
 fn the_kernel_modules_homa_measures_none() {
     let transport = TransportConfig::Homa(Arc::new(homa::Config::linux(LINK)));
     let rows = [(0.0, 0, 1, 400_000)];
-    let result = go(&config(different_links(), vec![stream(transport, trace(&rows))]));
+    let result =
+        run_to_completion(&config(different_links(), vec![stream(transport, trace(&rows))]));
     assert!(result.round_trips.is_empty());
 }
 
@@ -69,7 +71,7 @@ fn with_congestion_fewer_unscheduled_packets_arrive_at_once() {
         fabric.host_link_delay = Span::from_us(5);
         fabric.switch.buffer = BufferConfig::PerPort { bytes: 600_000 };
         let run = config(fabric, vec![stream(transport, trace(&rows))]);
-        let result = go(&run);
+        let result = run_to_completion(&run);
         assert_eq!(result.messages.len(), 24 * 21);
         result.counters.drops.iter().sum::<u64>()
     };
@@ -88,7 +90,8 @@ fn a_run_is_a_function_of_its_configuration() {
             at: Span::ZERO,
             spread: Span::from_us(50),
         };
-        let result = go(&config(different_links(), vec![stream(leverage(), senders)]));
+        let result =
+            run_to_completion(&config(different_links(), vec![stream(leverage(), senders)]));
         format!("{:?} {:?}", result.round_trips, result.messages)
     };
     assert_eq!(run(), run());

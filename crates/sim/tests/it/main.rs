@@ -1,4 +1,4 @@
-//! Runs of the whole simulator.
+//! Integration tests: runs of the complete simulator.
 
 mod common;
 mod leverage;

@@ -9,7 +9,7 @@ use rackweave_sim::config::{BufferConfig, FabricConfig, Topology, TrimConfig};
 use rackweave_sim::result::RunResult;
 use rackweave_transport::{TransportConfig, homa, ndp, phost, polo};
 
-/// Each sender is a host of its own: the port's buffer holds a third of their first packets.
+/// Each sender is a separate host. The port's buffer holds a third of their first packets.
 const THOUSAND: Topology = Topology::LeafSpine {
     leaves: 26,
     hosts_per_leaf: 40,
@@ -67,7 +67,7 @@ fn times_the_link(
 ) -> (f64, RunResult) {
     let link = Fabric::new(fabric).expect("a possible fabric").host_rate();
     let config = config(fabric.clone(), vec![stream(transport, incast(Some(senders), bytes))]);
-    let result = go(&config);
+    let result = run_to_completion(&config);
     assert_eq!(result.messages.len() as u32, senders, "{name}");
     assert_eq!(result.verified_messages, u64::from(senders), "{name}");
     let last = result.messages.iter().map(latency).max().expect("a message");
@@ -75,7 +75,7 @@ fn times_the_link(
     (last.0 as f64 / least.0 as f64, result)
 }
 
-/// One line for each transport: a new one is added here.
+/// One line per transport.
 fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
     let (drops, trims) = (thousand_hosts(false), thousand_hosts(true));
     vec![

@@ -30,7 +30,7 @@ fn a_permutation_over_ndp_uses_the_links() {
         let transport = ndp(&fabric, paths);
         let ideal = G10.span_of(transport.framing().message_wire_bytes(bytes));
         let pattern = Pattern::Permutation { sizes: fixed(bytes), messages_per_host: 1 };
-        let result = go(&quick(fabric, transport, pattern));
+        let result = run_to_completion(&quick(fabric, transport, pattern));
         ideal.0 as f64 / last(&result).0 as f64
     };
     let (named, random) = (share(FAT_TREE.paths()), share(0));
@@ -44,7 +44,7 @@ fn an_incast_over_ndp_takes_the_ideal_time() {
         let fabric = trimming(fabric(FAT_TREE), 8, true);
         let transport = ndp(&fabric, FAT_TREE.paths());
         let wire_bytes = transport.framing().message_wire_bytes(100_000);
-        let result = go(&quick(fabric, transport, incast(Some(senders), 100_000)));
+        let result = run_to_completion(&quick(fabric, transport, incast(Some(senders), 100_000)));
         let ideal = G10.span_of(u64::from(senders) * wire_bytes) + Span::from_us(12);
         let times = last(&result).0 as f64 / ideal.0 as f64;
         assert!((0.99..1.05).contains(&times), "{senders} senders: {times} times the ideal");
@@ -58,7 +58,7 @@ fn an_incast_over_ndp_takes_the_ideal_time() {
 fn without_returned_headers_an_incast_waits_for_a_timeout() {
     let fabric = trimming(fabric(FAT_TREE), 8, false);
     let transport = ndp(&fabric, FAT_TREE.paths());
-    let result = go(&quick(fabric, transport, incast(Some(32), 100_000)));
+    let result = run_to_completion(&quick(fabric, transport, incast(Some(32), 100_000)));
     assert!(result.counters.drops.iter().sum::<u64>() > 0);
     assert_eq!(result.counters.returned_to_sender, 0);
     assert!(last(&result) > Span::from_ms(5));
@@ -76,7 +76,7 @@ fn thousands_of_senders_at_one_port() {
         ] {
             let wire_bytes = transport.framing().message_wire_bytes(20_000);
             let pattern = incast(Some(senders), 20_000);
-            let result = go(&config(fabric, vec![stream(transport, pattern)]));
+            let result = run_to_completion(&config(fabric, vec![stream(transport, pattern)]));
             assert_eq!(result.verified_messages, u64::from(senders), "{name}");
             let ideal = G10.span_of(u64::from(senders) * wire_bytes);
             let times = last(&result).0 as f64 / ideal.0 as f64;

@@ -11,7 +11,7 @@ use rackweave_workload::{
     Application, Exchange, LoadCounts, Pattern, SizeDist, StreamMode, Streaming,
 };
 
-use crate::common::{LEAF_SPINE, config, cubic, dctcp, fabric, go, homa, rpc};
+use crate::common::{LEAF_SPINE, config, cubic, dctcp, fabric, homa, rpc, run_to_completion};
 
 const APPLICATION: Application = Application {
     copy_rate: Some(Rate::from_gbps(20)),
@@ -33,7 +33,7 @@ fn streams(transport: TransportConfig, mode: StreamMode, exchange: Exchange) -> 
     config
 }
 
-/// All transports, in each way in which they can carry streams.
+/// All transports, with each mode in which they can carry streams.
 fn all() -> Vec<(&'static str, TransportConfig, StreamMode)> {
     let transports =
         [("homa", homa(&fabric(LEAF_SPINE), &sizes())), ("dctcp", dctcp()), ("tcp", cubic())];
@@ -59,7 +59,7 @@ fn streams_over_lossy_links_deliver_all_in_order() {
             ]
             .map(|kind| Fault { from, until, place, kind })
             .to_vec();
-            let result = go(&config);
+            let result = run_to_completion(&config);
             assert!(result.verified_messages >= 2000);
             let mut last = std::collections::BTreeMap::new();
             for message in &result.messages {
@@ -83,7 +83,7 @@ fn crashes_leave_no_message_in_between() {
                 let ms = |n| Time(Span::from_ms(n).0);
                 let place = FaultPlace::Host(HostId(3));
                 config.faults = vec![Fault { from: ms(1), until: ms(3), place, kind }];
-                let result = go(&config);
+                let result = run_to_completion(&config);
                 let case = format!("{name} {mode:?} {exchange:?} {kind:?}");
                 let is_failed = |outcome| matches!(outcome, Outcome::Failed(_));
                 let failed = result.messages.iter().filter(|m| is_failed(m.outcome));
@@ -101,7 +101,7 @@ fn crashes_leave_no_message_in_between() {
 fn the_same_run_gives_the_same_result() {
     for (name, transport, mode) in all() {
         let config = streams(transport, mode, Exchange::Echo);
-        let (one, two) = (go(&config), go(&config));
+        let (one, two) = (run_to_completion(&config), run_to_completion(&config));
         assert_eq!(one.messages, two.messages, "{name} {mode:?}");
         assert_eq!(one.counters, two.counters, "{name} {mode:?}");
     }

@@ -26,7 +26,7 @@ fn homa_on_an_idle_path_takes_exactly_the_ideal_time() {
             }
         }
         let transport = homa(&fabric, &fixed(10_000));
-        let result = go(&config(fabric, vec![stream(transport, trace(&rows))]));
+        let result = run_to_completion(&config(fabric, vec![stream(transport, trace(&rows))]));
         for record in &result.messages {
             assert_eq!(latency(record), record.ideal, "{topology:?}: {record:?}");
         }
@@ -48,7 +48,8 @@ fn slow_core_links_make_nothing_faster_than_ideal() {
         let rows: Vec<_> =
             sizes.into_iter().enumerate().map(|(i, b)| (i as f64 * 5e4, 0, 6, b)).collect();
         for (is_tcp, transport) in [(false, homa(&fabric, &fixed(10_000))), (true, dctcp())] {
-            let result = go(&config(fabric.clone(), vec![stream(transport, trace(&rows))]));
+            let result =
+                run_to_completion(&config(fabric.clone(), vec![stream(transport, trace(&rows))]));
             for record in &result.messages {
                 let slowdown = slowdown(record);
                 if is_tcp && record.bytes <= 5_000 && routing != Routing::Spray {
@@ -69,7 +70,8 @@ fn tcp_within_its_first_window_takes_exactly_the_ideal_time() {
         let sizes = [1, 100, 1460, 1461, 14_600];
         let rows: Vec<_> =
             sizes.into_iter().enumerate().map(|(i, b)| (i as f64 * 5e4, 0, 20, b)).collect();
-        let result = go(&config(fabric(LEAF_SPINE), vec![stream(transport, trace(&rows))]));
+        let result =
+            run_to_completion(&config(fabric(LEAF_SPINE), vec![stream(transport, trace(&rows))]));
         for record in &result.messages {
             assert_eq!(latency(record), record.ideal, "{record:?}");
         }
@@ -84,7 +86,7 @@ fn polo_within_its_first_window_takes_the_ideal_time() {
     let sizes = [1, 100, 1460, 1461, 17_520, 100_000, 1_000_000];
     let rows: Vec<_> =
         sizes.into_iter().enumerate().map(|(i, b)| (i as f64 * 5e4, 0, 20, b)).collect();
-    let result = go(&config(fabric(LEAF_SPINE), vec![stream(polo(), trace(&rows))]));
+    let result = run_to_completion(&config(fabric(LEAF_SPINE), vec![stream(polo(), trace(&rows))]));
     for record in &result.messages {
         let adjoint = if record.bytes == 1461 { G10.span_of(84) } else { Span::ZERO };
         if record.bytes <= 17_520 {
@@ -105,7 +107,7 @@ fn dctcp_holds_its_queue_near_k_and_the_link_full() {
         config.measure.warmup = Span::from_ms(50);
         config.measure.time_limit = Span::from_ms(250);
         config.measure.sample_every = Span::from_us(20);
-        let result = go_to(&config, End::TimeLimit);
+        let result = run_until(&config, End::TimeLimit);
         let port = result.links.iter().find(|link| link.name == "left0->right0").unwrap();
         assert!(port.utilisation > 0.999, "{flows} flows: {}", port.utilisation);
         assert_eq!(port.drops, 0);
@@ -151,7 +153,7 @@ fn incast_completes_over_every_transport_each_byte_once() {
         .chain(receiver_driven(&fabric))
         {
             let pattern = incast(Some(senders), bytes);
-            let result = go(&config(fabric, vec![stream(transport, pattern)]));
+            let result = run_to_completion(&config(fabric, vec![stream(transport, pattern)]));
             assert_eq!(result.messages.len() as u32, senders);
             assert_eq!(result.verified_messages, u64::from(senders), "{name}");
             let last = result.messages.iter().map(latency).max().unwrap();
@@ -200,7 +202,7 @@ fn faults_cost_time_and_nothing_else() {
             ]
             .map(|kind| Fault { from, until, place, kind })
             .to_vec();
-            let result = go(&config);
+            let result = run_to_completion(&config);
             assert_eq!(result.messages.len(), 2000, "{name} {exchange:?}");
             for message in &result.messages {
                 let completed = matches!(message.outcome, Outcome::Completed(_));
@@ -234,7 +236,7 @@ fn crashes_leave_no_message_in_between() {
             let place = FaultPlace::Host(HostId(3));
             let ms = |n| Time(Span::from_ms(n).0);
             config.faults = vec![Fault { from: ms(1), until: ms(3), place, kind }];
-            let result = go(&config);
+            let result = run_to_completion(&config);
             let failed = result.messages.iter().filter(|m| matches!(m.outcome, Outcome::Failed(_)));
             for message in failed {
                 assert_eq!(kind, FaultKind::Crash, "{name}: {message:?}");
@@ -263,7 +265,7 @@ fn two_transports_on_the_same_hosts() {
         let pattern = Pattern::OpenLoop { sizes, load: 0.15, counts: LoadCounts::Payload };
         stream.workload.pattern = pattern;
     }
-    let result = go(&config);
+    let result = run_to_completion(&config);
     for stream in 0..3 {
         let done = |m: &&rackweave_sim::result::MessageRecord| {
             m.stream == stream && matches!(m.outcome, Outcome::Completed(_))
@@ -281,7 +283,7 @@ fn closed_loops_keep_their_number_outstanding() {
     let stream = rpc(homa(&fabric, &fixed(20_000)), pattern, Exchange::Respond(100));
     let mut config = config(fabric, vec![stream]);
     config.measure.messages = 5000;
-    let result = go(&config);
+    let result = run_to_completion(&config);
     for host in 0..24 {
         // A sweep over starts and ends: never more than three messages at once, and mostly three.
         let of_host = result.messages.iter().filter(|m| m.src == HostId(host));
@@ -307,13 +309,13 @@ fn the_same_seed_gives_the_same_run_over_every_transport() {
             Pattern::OpenLoop { sizes: sizes.clone(), load: 0.6, counts: LoadCounts::Payload };
         let mut config = config(fabric.clone(), vec![stream(transport, pattern)]);
         config.measure.messages = 5000;
-        let (one, two) = (go(&config), go(&config));
+        let (one, two) = (run_to_completion(&config), run_to_completion(&config));
         assert_eq!((&one.messages, &one.counters), (&two.messages, &two.counters));
         config.seed = 2;
-        assert_ne!(one.messages, go(&config).messages);
+        assert_ne!(one.messages, run_to_completion(&config).messages);
         config.seed = 1;
         config.run = 1;
-        assert_ne!(one.messages, go(&config).messages);
+        assert_ne!(one.messages, run_to_completion(&config).messages);
     }
 }
 
@@ -329,7 +331,7 @@ fn closed_loops_survive_crashes_and_refusals() {
         let place = FaultPlace::Host(HostId(3));
         config.faults = vec![Fault { from: ms(1), until: ms(3), place, kind: FaultKind::Crash }];
         config.measure.messages = 20_000;
-        let result = go(&config);
+        let result = run_to_completion(&config);
         let failed = result.messages.iter().filter(|m| matches!(m.outcome, Outcome::Failed(_)));
         let failed = failed.count();
         assert!((4..2_000).contains(&failed), "{name}: {failed}");
@@ -341,7 +343,7 @@ fn closed_loops_survive_crashes_and_refusals() {
     let transport = TransportConfig::Homa(linux.into());
     let mut config = config(fabric, vec![stream(transport, closed(2_000_000))]);
     config.measure.messages = 1_000;
-    let result = go(&config);
+    let result = run_to_completion(&config);
     assert_eq!(result.messages.len(), 1_000);
     assert!(result.refused >= 1_000);
 }
@@ -353,7 +355,7 @@ fn closed_loops_end_at_their_time_limit() {
         let pattern = Pattern::ClosedLoop { sizes: fixed(20_000), outstanding: 2, think };
         let mut stream = stream(homa(&fabric, &fixed(20_000)), pattern);
         stream.workload.stop = Span::from_ms(1);
-        let result = go(&config(fabric, vec![stream]));
+        let result = run_to_completion(&config(fabric, vec![stream]));
         assert!(result.messages.len() > 24);
     }
 }
@@ -375,7 +377,7 @@ fn timers_run_while_the_link_is_down() {
                 ("homa", 0) => (End::TimeLimit, Outcome::Unfinished),
                 _ => (End::AllDone, silent),
             };
-            let result = go_to(&config, end);
+            let result = run_until(&config, end);
             let outcome = result.messages[0].outcome;
             assert_eq!(outcome, expected, "{name}, link of host {host}");
         }
@@ -389,7 +391,7 @@ fn goodput_counts_what_has_arrived() {
     let mut config = config(fabric(single_switch(2)), vec![stream(dctcp(), trace(&rows))]);
     config.measure.verify = false;
     config.measure.time_limit = Span::from_ms(100);
-    let result = go_to(&config, End::TimeLimit);
+    let result = run_until(&config, End::TimeLimit);
     let share = result.delivered_bytes[0] as f64 / G10.bytes_in(Span::from_ms(100)) as f64;
     assert!((share / (1460.0 / 1538.0) - 1.0).abs() < 0.02, "{share}");
 }
@@ -399,7 +401,7 @@ fn a_run_that_ends_before_its_warm_up_has_measured_nothing() {
     let rows = [(0.0, 0, 1, 20_000)];
     let mut config = config(fabric(single_switch(2)), vec![stream(dctcp(), trace(&rows))]);
     config.measure.warmup = Span::from_secs(1);
-    let result = go_to(&config, End::AllDone);
+    let result = run_until(&config, End::AllDone);
     assert_eq!((result.messages.len(), result.delivered_bytes[0]), (0, 0));
     assert!(result.links.iter().all(|link| link.utilisation <= 1.0));
     assert_eq!(result.mean_queue_bytes, 0.0);
@@ -416,7 +418,7 @@ fn datagrams_at_a_constant_rate_offer_the_configured_load() {
         (stream.workload.senders, stream.workload.receivers) = (Some(1..2), Some(20..21));
         let mut config = config(fabric(LEAF_SPINE), vec![stream]);
         config.measure.messages = 500;
-        let result = go(&config);
+        let result = run_to_completion(&config);
         assert_eq!(result.messages.len(), 500);
         assert_eq!(result.verified_messages, 500);
         for record in &result.messages {
@@ -446,7 +448,7 @@ fn datagrams_do_not_react_and_others_do() {
     let rate = Rate::from_gbps(9);
     let mut both = config(fabric.clone(), vec![datagrams(rate, 1..3)]);
     both.measure.time_limit = Span::from_ms(5);
-    let result = go_to(&both, End::TimeLimit);
+    let result = run_until(&both, End::TimeLimit);
     let done = result.messages.iter().filter(|m| matches!(m.outcome, Outcome::Completed(_)));
     let share = done.count() as f64 / result.messages.len() as f64;
     assert!((0.5..0.56).contains(&share), "{share} of 18 Gbps through 10");
@@ -454,7 +456,7 @@ fn datagrams_do_not_react_and_others_do() {
     let tcp = stream(cubic(), trace(&[(0.0, 3, 0, 40_000_000)]));
     let mut beside = config(fabric, vec![tcp, datagrams(Rate::from_gbps(2), 1..2)]);
     beside.measure.verify = false;
-    let result = go(&beside);
+    let result = run_to_completion(&beside);
     let took = latency(&result.messages[0]);
     let goodput = 40e6 * 8e3 / took.0 as f64;
     // 2 Gbps of payload are 2.11 on the link.

@@ -10,7 +10,7 @@ use super::nic::Edge;
 use super::{FAULTY, Net};
 use crate::config::{Fault, FaultKind, FaultPlace};
 
-/// The faults on one link now.
+/// The current faults of one link.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkFaults {
     loss: f64,
@@ -18,11 +18,11 @@ struct LinkFaults {
     duplication: f64,
     reordering: f64,
     reorder_delay: Span,
-    /// Packets that arrive by then were on the link when it went down.
+    /// Packets that arrive by this time were on the link when it went down.
     lost_until: Option<Time>,
 }
 
-/// What a link draws for its faults. It depends on the link's own packets only, whatever other links carry.
+/// The random draws of a link for its faults. They depend only on the link's own packets.
 #[derive(Clone, Debug)]
 struct Draws {
     rng: Rng,
@@ -36,11 +36,11 @@ pub(super) struct Faults {
     list: Vec<Fault>,
     on_links: Vec<LinkFaults>,
     draws: Vec<Draws>,
-    /// Hosts that are down or paused now.
+    /// Hosts that are down or paused.
     hosts: BTreeMap<u32, FaultKind>,
 }
 
-/// A packet that arrives late: of those of one time, by link and by the link's own order.
+/// A packet that arrives late. Packets of the same time are ordered by link, then by the link's own sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Delayed {
     at: Time,
@@ -50,7 +50,7 @@ pub(super) struct Delayed {
 }
 
 impl Ord for Delayed {
-    /// Earliest first in a max-heap.
+    /// Reversed, so that the earliest is first in a max-heap.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.link, other.order).cmp(&(self.at, self.link, self.order))
     }
@@ -84,14 +84,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// The fault of a host now: [`FaultKind::Pause`], [`FaultKind::Crash`] or none. The network itself does nothing
-    /// about it.
+    /// The current fault of a host: [`FaultKind::Pause`], [`FaultKind::Crash`] or none. The network itself does
+    /// not act on it.
     #[must_use]
     pub fn host_fault(&self, host: HostId) -> Option<FaultKind> {
         self.faults.hosts.get(&host.0).copied()
     }
 
-    /// Some fault begins or ends: recomputes the state of each link and host.
+    /// Recomputes the state of each link and host after a fault has started or ended.
     pub(super) fn on_fault<E: Edge<P::Header>>(&mut self, edge: &mut E) {
         let now = self.now;
         let mut faults = vec![LinkFaults::default(); self.links.len()];
@@ -150,7 +150,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Takes links down and up again; true if the port of any switch has changed.
+    /// Takes links down or up. Returns whether the port of any switch has changed.
     fn take_links_down_and_up<E: Edge<P::Header>>(&mut self, edge: &mut E, down: &[bool]) -> bool {
         let mut rerouted = false;
         for (number, &down) in down.iter().enumerate() {
@@ -180,7 +180,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         rerouted
     }
 
-    /// Updates all switches at once with the links that work. (Our choice, since no paper models it: real fabrics
+    /// Updates all switches at once with the working links. (Our choice, since no paper models it: real fabrics
     /// take some time to converge, and packets lost meanwhile can be modelled by a loss fault.)
     fn reroute(&mut self) {
         let hosts = self.fabric.hosts() as usize;
@@ -251,14 +251,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.events.push_timer(at, self.components.delayed);
     }
 
-    /// A delayed packet, or a copy, arrives: one for each event.
+    /// Handles the arrival of a delayed packet or copy; there is one event for each.
     pub(super) fn on_delayed(&mut self) -> Option<(HostId, PacketRef)> {
         let Delayed { link, packet, .. } = self.delayed.pop()?;
         self.hand_over(link, self.links[link as usize].to, packet)
     }
 }
 
-/// Combines the probability with that of an independent cause.
+/// Combines a probability with that of an independent cause.
 fn either(known: &mut f64, p: f64) {
     *known = 1.0 - (1.0 - *known) * (1.0 - p);
 }

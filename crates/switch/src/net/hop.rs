@@ -24,7 +24,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         let (to, special) = (state.to, state.special);
         self.counters.packet_hops += 1;
-        // The sending port's due decisions: at least one, if it has packets queued.
+        // The decisions of the sending port that are due: at least one if it has packets queued.
         if link < self.components.hosts {
             self.link_freed(edge, HostId(link));
         } else {
@@ -115,7 +115,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         (port != u16::MAX).then_some(Port(port))
     }
 
-    /// Sends a packet by a port that a program has chosen.
+    /// Sends a packet through a port that a program has chosen.
     #[inline]
     fn leave_by(&mut self, number: u32, port: Port, packet: PacketRef) {
         let switch = &self.switches[number as usize];
@@ -127,8 +127,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Sends a copy by each port of a set; ports that the switch does not have are ignored. The packet itself takes
-    /// the last one; for the empty set it is consumed.
+    /// Sends a copy through each port of a set; ports that the switch does not have are ignored. The packet
+    /// itself takes the last port; for the empty set it is consumed.
     fn replicate(&mut self, number: u32, ports: PortSet, packet: PacketRef) {
         let switch = &self.switches[number as usize];
         let (first, count) = (switch.first_link, switch.end_link - switch.first_link);
@@ -188,7 +188,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             }
         }
         let switch = &mut self.switches[number as usize];
-        // A program whose timer is due again at once waits for the next packet, so that time advances.
+        // A program that requests its timer for the same time a second time waits for the next packet, so that
+        // time advances.
         if let Some(at) = switch.program.poll_timeout()
             && at < switch.armed
             && (at > now || switch.timed != Some(now))
@@ -233,7 +234,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.wait(switch, link, packet);
     }
 
-    /// A packet joins the queue of a busy port.
+    /// Queues a packet at a busy port.
     #[inline]
     fn wait(&mut self, number: u32, link: u32, packet: PacketRef) {
         let now = self.now;
@@ -256,24 +257,24 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             Admission::Dropped(reason) => {
                 stats.drops += 1;
                 self.counters.drops[reason as usize] += 1;
-                // The queue has freed the packet, which may be another than the one that came; its slot in the pool
-                // can be read until the next packet is inserted.
+                // The queue may have freed another packet than the arriving one. Its slot in the pool can be
+                // read until the next packet is inserted.
                 self.payloads.release(self.pool.get(packet));
             }
         }
-        // Trimming a queued packet in place of a shorter one may leave fewer bytes than before.
+        // If a queued packet is trimmed in place of a shorter one, the queue may hold fewer bytes than before.
         if let Some(shared) = &mut switch.shared {
             shared.take(after.saturating_sub(before));
             shared.give_back(before.saturating_sub(after));
         }
         if let Admission::ReturnedToSender(packet) = admission {
-            // Only once: a packet that was returned to its sender cannot be trimmed again.
+            // This happens only once: a packet that was returned to its sender is never trimmed.
             self.route(number, packet);
         }
     }
 
-    /// Whether the shared buffer has room. It still counts what other ports have sent since they were last updated,
-    /// so a "no" counts only after all of them have caught up.
+    /// Whether the shared buffer has room. The buffer still counts bytes that other ports have sent since they
+    /// were last updated, so that a refusal is only valid after all of them have caught up.
     fn shared_buffer_admits(&mut self, number: u32, link: u32, packet: PacketRef) -> bool {
         let bytes = u64::from(self.pool.wire_bytes(packet));
         for caught_up in [false, true] {

@@ -1,25 +1,25 @@
-//! A network in virtual time: links, port queues, switches with their programs, and the NICs of hosts. It has no
+//! A network in virtual time: links, port queues, switches with their programs, and the hosts' NICs. It has no
 //! sockets and no clock.
 //!
-//! The simulator, the user-space switch on Linux and the networks of tests are all this one engine. Hosts are outside:
-//! their owner implements [`Edge`], or hands over the packets of real hosts with [`Net::arrive`].
+//! The simulator, the user-space switch on Linux and the networks of tests all use this engine. Hosts are
+//! outside: their owner implements [`Edge`], or hands over the packets of real hosts with [`Net::arrive`].
 //!
 //! # One event per hop
-//! A link has at most one pending event: the arrival of the first packet on it. There is no event for "the port is
-//! free again". What a port has sent since its last update is decided at the next one: before a packet joins its
-//! queue, and when a packet that it sent arrives (`Link::busy_until` says when each decision was due). Whenever a
-//! port has packets queued, one that it sent is still on the link, so no decision is missed; and each is made with
-//! exactly the packets that had arrived by then.
+//! A link has at most one pending event: the arrival of the first packet on it. There is no event for a port
+//! that becomes free. The decisions of a port since its last update are made at the next update: before a
+//! packet joins its queue, and when a packet that it sent arrives (`Link::busy_until` is the time when a
+//! decision was due). Whenever a port has packets queued, a packet that it sent is still on the link, so that
+//! no decision is missed; and each is made with exactly the packets that had arrived by then.
 //!
 //! # Lazy NICs
-//! A host's NIC works the same way, with [`Edge::poll_transmit`] in place of the queue: the host is polled for a
-//! packet as of the time when its link became free. So that it decides with its state of that time, the owner calls
-//! [`Net::flush`] before that state changes, and [`Net::wake`] after it.
+//! A host's NIC works in the same manner, with [`Edge::poll_transmit`] in place of the queue: the host is
+//! polled for a packet as of the time when its link became free. The owner calls [`Net::flush`] before the
+//! host's state changes and [`Net::wake`] after it, so that the host decides with its state of that time.
 //!
 //! # Payload
-//! A packet's bytes, if it has any, are in a [`PayloadStore`]. Every payload that enters (by [`Net::arrive`], from an
-//! [`Edge`], or as a copy that a program asked for) is released once: by the network when the packet is dropped or
-//! consumed, else by the owner that takes the packet out.
+//! A packet's bytes, if it has any, are in a [`PayloadStore`]. Every payload that enters (by [`Net::arrive`],
+//! from an [`Edge`], or as a copy requested by a program) is released once: by the network when the packet is
+//! dropped or consumed, otherwise by the owner that takes the packet out.
 
 mod faults;
 mod hop;
@@ -56,26 +56,27 @@ pub struct NetConfig {
     pub fabric: Arc<Fabric>,
     /// Injected faults. Those of hosts are only reported: see [`Net::host_fault`].
     pub faults: Vec<Fault>,
-    /// Seed of all random streams.
+    /// Seed of all random streams of the network.
     pub seed: u64,
-    /// Number of the repetition: each has its own random streams for one seed.
+    /// Index of the repetition. Each repetition of a seed has random streams of its own.
     pub run: u64,
-    /// Most bytes queued for a host's own link, of the packets given to [`Net::arrive`].
+    /// Maximum number of bytes queued for a host's own link, among the packets given to [`Net::arrive`].
     pub nic_queue_bytes: u64,
-    /// How often queues are sampled for [`Net::series`]; zero: never.
+    /// Interval of the queue samples for [`Net::series`]; zero for no samples.
     pub sample_every: Span,
     /// Number of the owner's event sources with at most one pending event each: see [`Net::schedule`].
     pub sources: u32,
     /// Number of the owner's wake-ups: see [`Net::wake_at`].
     pub wakes: u32,
-    /// Nodes with several ports: the hosts of the fabric that each of them is. A host is in at most one of these lists.
+    /// Nodes with several ports: for each, its hosts of the fabric. A host is in at most one of these lists.
     pub multi_homed: Vec<Vec<HostId>>,
-    /// Counts the frames and bytes of each link ([`LinkStats::frames`]), which costs some time per packet.
+    /// Whether the frames and bytes of each link are counted ([`LinkStats::frames`]), which costs some time per
+    /// packet.
     pub count_frames: bool,
 }
 
 impl NetConfig {
-    /// A network without faults, for hosts with one port each and an owner without events of its own.
+    /// A network without faults, for hosts with one port each and an owner without events.
     #[must_use]
     pub const fn new(fabric: Arc<Fabric>, seed: u64, run: u64) -> Self {
         Self {
@@ -97,7 +98,7 @@ impl NetConfig {
 #[derive(Debug)]
 pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     fabric: Arc<Fabric>,
-    /// All events before this time have been handled.
+    /// The current time: all events before it have been handled.
     now: Time,
     events: EventQueue,
     components: Components,
@@ -113,14 +114,14 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     nics: Nics,
     shares_buffers: bool,
     reads_ahead: bool,
-    /// How far ahead of its link a host may send.
+    /// How far ahead of its link a host may send, as a time on the link.
     nic_queue: Span,
     faults: Faults,
     delayed: BinaryHeap<Delayed>,
     departures: VecDeque<(Time, HostId, PacketRef)>,
     counters: Counters,
     taps: Taps<P::Header>,
-    /// When the statistics of ports began.
+    /// When the statistics of ports started.
     since: Time,
     sample_every: Span,
     series: Vec<QueueSample>,
@@ -151,36 +152,36 @@ struct Components {
 pub struct Departure<H> {
     /// When the packet's last bit arrived.
     pub due: Time,
-    /// The host at which it arrived.
+    /// The host at which the packet arrived.
     pub host: HostId,
-    /// The packet; its payload is the caller's to release.
+    /// The packet. The caller must release its payload.
     pub packet: Packet<H>,
 }
 
 /// The result of [`Net::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetEvent {
-    /// Events inside the network, none of which concerns the owner.
+    /// Only events inside the network were handled, none of which concerns the owner.
     Internal,
     /// A packet has reached a host. The caller reads it ([`Net::packet`]) and then takes it out ([`Net::take`]) or
     /// drops it ([`Net::free`], [`Net::discard`]).
     Arrived {
         /// The receiving host.
         host: HostId,
-        /// The packet, in the network's pool.
+        /// Reference to the packet in the network's pool.
         packet: PacketRef,
     },
-    /// The time that [`Edge::poll_timeout`] named for a host has come.
+    /// The time that [`Edge::poll_timeout`] returned for a host has come.
     Timer(HostId),
-    /// An event that [`Net::schedule`] was asked for is due.
+    /// An event requested by [`Net::schedule`] is due.
     Source(u32),
-    /// A wake-up that [`Net::wake_at`] was asked for is due.
+    /// A wake-up requested by [`Net::wake_at`] is due.
     Wake(u32),
     /// Faults have begun or ended: the owner checks [`Net::host_fault`] for its hosts.
     Faults,
 }
 
-/// The events inside the network that [`Net::step`] handles before it returns.
+/// Maximum number of events inside the network that [`Net::step`] handles before it returns.
 const MOST_INTERNAL: u32 = 1024;
 
 /// One direction of a cable, and the port that sends into it. The state that an idle port needs fills one cache line;
@@ -188,19 +189,19 @@ const MOST_INTERNAL: u32 = 1024;
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Link {
-    /// When the last bit of the packets sent so far is out.
+    /// When the last bit of the packets sent so far leaves.
     busy_until: Time,
     /// The packets on the link, first to arrive first.
     in_flight: Fifo,
-    /// Time spent sending since statistics began.
+    /// Time spent sending since statistics started.
     busy: Span,
     to: Node32,
-    /// Index of its rate and delay in [`Net::kinds`].
+    /// Index of the link's rate and delay in [`Net::kinds`].
     kind: u16,
     /// Bits of [`FAULTY`], [`TAPPED`] and [`COUNTED`]; zero on most links.
     special: u8,
     down: bool,
-    /// The packets queued for it (switches' ports only: hosts are polled instead).
+    /// The packets queued for the link. Only ports of switches use it: hosts are polled instead.
     queue: PortQueue,
 }
 
@@ -245,9 +246,9 @@ struct Switch<P> {
     first_link: u32,
     end_link: u32,
     program: P,
-    /// The program's earliest pending timer that is valid.
+    /// The earliest valid time of the program's timer. Others are ignored.
     armed: Time,
-    /// When its timer last expired.
+    /// When the program's timer last expired.
     timed: Option<Time>,
 }
 
@@ -396,21 +397,22 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.events.is_empty()
     }
 
-    /// Asks for [`NetEvent::Source`] at this time, or now if it has passed. `source` is below
-    /// [`NetConfig::sources`], and has no event pending.
+    /// Requests [`NetEvent::Source`] at this time, or now if the time has passed. `source` must be below
+    /// [`NetConfig::sources`] and have no pending event.
     #[inline]
     pub fn schedule(&mut self, at: Time, source: u32) {
         self.events.push(at.max(self.now), self.components.sources + source);
     }
 
-    /// Asks for [`NetEvent::Wake`] at this time, or now if it has passed. `number` is below [`NetConfig::wakes`], and
-    /// may have several wake-ups pending.
+    /// Requests [`NetEvent::Wake`] at this time, or now if the time has passed. `number` must be below
+    /// [`NetConfig::wakes`]; it may have several pending wake-ups.
     pub fn wake_at(&mut self, at: Time, number: u32) {
         self.events.push_timer(at.max(self.now), self.components.wakes + number);
     }
 
-    /// Takes a packet that a host outside puts on its link at time `at`. The times of one host never decrease. A packet
-    /// that is handed over so late that it should have been at the switch before now arrives there now.
+    /// Accepts a packet that an external host puts on its link at time `at`. The times of one host must not
+    /// decrease. A packet that is handed over after the time at which it should have arrived at the switch
+    /// arrives there now.
     pub fn arrive(&mut self, at: Time, host: HostId, packet: Packet<P::Header>) {
         self.counters.sent += 1;
         let packet = self.pool.insert(packet);
@@ -425,14 +427,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.transmit(host.0, packet, start);
     }
 
-    /// A packet that has arrived.
+    /// A packet that has arrived at a host.
     #[must_use]
     #[inline]
     pub fn packet(&self, packet: PacketRef) -> &Packet<P::Header> {
         self.pool.get(packet)
     }
 
-    /// Takes out a packet that has arrived; its payload is the caller's to release.
+    /// Takes out a packet that has arrived at a host. The caller must release its payload.
     #[inline]
     pub fn take(&mut self, packet: PacketRef) -> Packet<P::Header> {
         self.pool.remove(packet)
@@ -456,8 +458,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.counters.drops[reason as usize] += packets;
     }
 
-    /// Handles the events that are due by `until`, up to the first one that concerns the owner; after many that do not,
-    /// returns [`NetEvent::Internal`], so that the owner can stop. `None`: no event is due, and the time does not change.
+    /// Handles the events that are due by `until`, up to the first one that concerns the owner. After many that
+    /// do not, it returns [`NetEvent::Internal`], so that the owner can stop. `None` if no event is due; the
+    /// time does not change then.
     #[inline]
     pub fn step<E: Edge<P::Header>>(&mut self, edge: &mut E, until: Time) -> Option<NetEvent> {
         for _ in 0..MOST_INTERNAL {
@@ -511,7 +514,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         None
     }
 
-    /// Advances the time to `until`, if it is earlier. The caller has handled all events that were due.
+    /// Advances the time to `until`, if it is earlier. The caller must have handled all events that were due.
     pub fn advance(&mut self, until: Time) {
         self.now = self.now.max(until);
     }
@@ -544,8 +547,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let Some(components) = self.events.read_ahead() else { return };
         let links = components.filter_map(|component| self.links.get(component as usize));
         let mut sum = 0;
-        // The links; then the packets that arrive and those that may be sent next; then the following packets on the
-        // link, and the destinations.
+        // First the links; then the packets that arrive and those that may be sent next; then the following
+        // packets on the links, and the destinations.
         for link in links.clone() {
             sum ^= link.busy_until.0;
         }
@@ -580,7 +583,8 @@ fn links_of(fabric: &Fabric, count_frames: bool) -> (Vec<Link>, Vec<LinkKind>) {
         let kind = LinkKind { ps_per_byte_q16: spec.ps_per_byte_q16(), delay: spec.delay };
         let number = *known_kinds.entry(kind).or_insert_with(|| {
             kinds.push(kind);
-            // At most two for each of the hosts' delays, and those between switches.
+            // There are at most two kinds for each of the hosts' delays, and those of the links between
+            // switches.
             (kinds.len() - 1) as u16
         });
         Link {

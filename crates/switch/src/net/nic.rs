@@ -1,25 +1,27 @@
-//! The NICs of hosts: they poll for the next packet as of the time when their link became free, and keep one timer.
+//! The hosts' NICs: they poll for the next packet as of the time when their link became free, and keep one
+//! timer.
 
 use rackweave_core::{Header, HostId, Packet, PayloadStore, SwitchProgram, Time};
 
 use super::Net;
 
-/// The owner of the hosts. The network polls it, as late as possible, for the packets that the hosts' NICs would have
-/// sent.
+/// The owner of the hosts. The network polls it, as late as possible, for the packets that the hosts' NICs
+/// would have sent.
 pub trait Edge<H: Header> {
-    /// True if hosts may also send by [`Net::arrive`] at any time, so that packets can arrive although no event is
-    /// pending.
+    /// Whether hosts may also send by [`Net::arrive`] at any time, so that packets can arrive although no event
+    /// is pending.
     const EXTERNAL: bool = false;
 
-    /// The packet that the host puts on its link, which is free at `at`. `None`: it has nothing to send until its
-    /// state changes ([`Net::wake`]). For one host, and for all hosts of a multi-homed node, `at` never decreases.
+    /// The packet that the host puts on its link, which is free at `at`. `None` if it has nothing to send until
+    /// its state changes ([`Net::wake`]). For one host, and for all hosts of a multi-homed node, `at` never
+    /// decreases.
     fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<H>>;
 
     /// When the host asks for [`NetEvent::Timer`](super::NetEvent::Timer); [`Time::MAX`] means never.
     fn poll_timeout(&self, host: HostId) -> Time;
 }
 
-/// For owners whose hosts are outside the process and send by [`Net::arrive`].
+/// For owners whose hosts are outside of the process and send by [`Net::arrive`].
 impl<H: Header> Edge<H> for () {
     const EXTERNAL: bool = true;
 
@@ -35,11 +37,11 @@ impl<H: Header> Edge<H> for () {
 /// The state of one host's NIC.
 #[derive(Clone, Debug)]
 struct Nic {
-    /// The host had nothing to send when it was last polled, and its state has not changed since.
+    /// Whether the host had nothing to send when it was last polled, and its state has not changed since.
     idle: bool,
-    /// When its state last changed: nothing is sent before.
+    /// When its state last changed. Nothing is sent before.
     woken: Time,
-    /// The earliest pending timer that is valid.
+    /// The earliest valid time of its timer.
     armed: Time,
 }
 
@@ -72,7 +74,7 @@ impl Nics {
 }
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
-    /// Must be called before a host's state changes: its NIC sends what it would have sent until now.
+    /// Must be called before a host's state changes: its NIC sends the packets that were due until now.
     #[inline]
     pub fn flush<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
         if let Some(node) = self.nics.node_of(host) {
@@ -100,7 +102,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.arm(edge, host);
     }
 
-    /// As [`Net::wake`], for a host that was stopped: its timer is armed again.
+    /// As [`Net::wake`], for a host that was stopped, whose timer must be armed.
     pub fn resume<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
         let nic = &mut self.nics.nics[host.0 as usize];
         nic.armed = Time::MAX;
@@ -108,7 +110,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.wake(edge, host);
     }
 
-    /// After a host's link has delivered a packet: sends what its NIC has had time for since.
+    /// Sends what a host's NIC has had time for, after its link has delivered a packet.
     #[inline]
     pub(super) fn link_freed<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
         match self.nics.node_of(host) {
@@ -117,7 +119,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// As [`Self::pull`], for a host whose state changes only if it is polled: its timer needs no look otherwise.
+    /// As [`Self::pull`], for a host whose state changes only when it is polled: otherwise its timer need not
+    /// be checked.
     #[inline]
     fn pull_due<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) {
         if self.pull(edge, host, until) {
@@ -125,8 +128,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Sends what a NIC has time for by `until`, each packet when the one before is out. Returns whether the host was
-    /// polled.
+    /// Sends the packets for which a NIC has time until `until`, each when the one before is out. Returns
+    /// whether the host was polled.
     #[inline]
     fn pull<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) -> bool {
         let number = host.0 as usize;
@@ -149,8 +152,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         polled
     }
 
-    /// The same for all ports of a multi-homed node, in the order of time: it is never polled for one port at an
-    /// earlier time than for another before.
+    /// As [`Self::pull`], for all ports of a multi-homed node in the order of time: it is never polled for one
+    /// port at an earlier time than it was for another.
     fn pull_node<E: Edge<P::Header>>(&mut self, edge: &mut E, node: u32, until: Time) {
         let node = node as usize;
         loop {
@@ -166,7 +169,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                     self.counters.sent += 1;
                     let packet = self.pool.insert(packet);
                     self.transmit(host.0, packet, start);
-                    // A packet sent by one port may enable another port to send.
+                    // A packet sent through one port may enable another port to send.
                     self.wake_ports(node as u32, start);
                 }
                 None => self.nics.nics[host.0 as usize].idle = true,
@@ -188,8 +191,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Arms a host's timer. An earlier one that is pending is enough: when it expires, the host is polled for the
-    /// time again.
+    /// Arms a host's timer. An earlier pending timer suffices: when it expires, the host is polled for its next
+    /// timeout.
     #[inline]
     fn arm<E: Edge<P::Header>>(&mut self, edge: &E, host: HostId) {
         let at = edge.poll_timeout(host);

@@ -9,7 +9,7 @@ use rackweave_core::{Header, Packet, PayloadStore, Port, Rng, SwitchProgram, Tim
 pub struct ForwardOnly<H>(PhantomData<H>);
 
 impl<H> ForwardOnly<H> {
-    /// The program; all are alike.
+    /// Creates the program, which has no state.
     #[must_use]
     pub const fn new() -> Self {
         Self(PhantomData)
@@ -66,8 +66,8 @@ pub trait HasPayload: Header {
     fn with_payload(self, id: PayloadId) -> Self;
 }
 
-/// A payload store for simulated packets that carry real bytes. Buffers of released payloads are used again, so that
-/// after a while packets cost no allocation.
+/// A payload store for simulated packets that carry real bytes. Buffers of released payloads are reused, so
+/// that packets eventually cost no allocation.
 #[derive(Debug)]
 pub struct Slab {
     buffers: Vec<Vec<u8>>,
@@ -88,7 +88,7 @@ impl Slab {
         self.buffers.len() - self.free.len()
     }
 
-    /// Stores a payload. `None`: there is no room.
+    /// Stores a payload; `None` if the store is full.
     pub fn insert(&mut self, bytes: &[u8]) -> Option<PayloadId> {
         let id = self.buffer()?;
         self.buffers[id as usize].extend_from_slice(bytes);
@@ -101,7 +101,7 @@ impl Slab {
         &self.buffers[id.0 as usize]
     }
 
-    /// An empty buffer.
+    /// The index of an empty buffer; `None` if the store is full.
     fn buffer(&mut self) -> Option<u32> {
         if let Some(id) = self.free.pop() {
             self.buffers[id as usize].clear();

@@ -5,17 +5,17 @@ use rackweave_core::{DropReason, Packet, PacketRef, PayloadStore, Span, SwitchPr
 use super::nic::Edge;
 use super::{Net, TAPPED};
 
-/// Packets that captures hold beyond their limit before they are cut.
+/// Number of packets that captures hold beyond their limit before they are cut.
 const CAPTURE_SLACK: usize = 1024;
 
-/// Most queue samples that are kept.
+/// Maximum number of queue samples that are kept.
 const MAX_SAMPLES: usize = 1 << 20;
 
-/// Counts since the network began.
+/// Counters of events since the network started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Counters {
-    /// Events of the engine.
+    /// Events that the engine has handled.
     pub events: u64,
     /// Packets that hosts have sent.
     pub sent: u64,
@@ -29,15 +29,16 @@ pub struct Counters {
     pub trims: u64,
     /// Trimmed packets that were returned to their senders.
     pub returned_to_sender: u64,
-    /// Packets damaged by a fault and forwarded, for the receiver to detect. (The others are among the drops.)
+    /// Packets that a fault damaged and that were forwarded for the receiver to detect. (Other damaged packets
+    /// are among the drops.)
     pub corrupted: u64,
     /// Packets duplicated by a fault.
     pub duplicated: u64,
     /// Packets delayed by a fault.
     pub reordered: u64,
-    /// Packets handed over too late: they should already have been in a queue.
+    /// Packets that were handed over too late: they should already have been in a queue.
     pub clamped: u64,
-    /// Copies that switch programs have asked for, beyond the packet itself.
+    /// Copies that switch programs have requested, beyond the packet itself.
     pub copied: u64,
     /// Packets that switch programs have consumed.
     pub consumed: u64,
@@ -53,26 +54,26 @@ impl Counters {
     }
 }
 
-/// Statistics of one direction of a cable and of the queue before it, since measuring began.
+/// Statistics of one direction of a cable and of the queue before it, since the measurement started.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LinkStats {
-    /// The nodes at its ends: "leaf0->h3".
+    /// The nodes at its ends, such as "leaf0->h3".
     pub name: String,
     /// Share of the time in which the link was sending.
     pub utilisation: f64,
     /// Time-averaged bytes in the queue.
     pub mean_queue_bytes: f64,
-    /// Most bytes in the queue.
+    /// Maximum number of bytes in the queue.
     pub max_queue_bytes: u64,
     /// Packets dropped in the queue or on the link.
     pub drops: u64,
-    /// Bytes in the queue now. Packets that hosts send ahead of their own links are not counted: they wait before the
-    /// switch.
+    /// Current number of bytes in the queue. Packets that hosts send ahead of their own links are not counted:
+    /// they wait before the switch.
     pub queue_bytes: u64,
-    /// Packets put on the link since the network began; 0 unless [`super::NetConfig::count_frames`] is set.
+    /// Packets put on the link since the network started; 0 unless [`super::NetConfig::count_frames`] is set.
     pub frames: u64,
-    /// Their bytes on the link, preamble and gap included.
+    /// Bytes of these packets on the link, preamble and gap included.
     pub bytes: u64,
 }
 
@@ -102,7 +103,7 @@ pub struct Captured<H> {
 }
 
 impl<H> Captured<H> {
-    /// Its place among all captured packets.
+    /// The sort key of the packet among all captured packets.
     const fn place(&self) -> (Time, u32) {
         (self.at, self.interface)
     }
@@ -142,7 +143,7 @@ pub(super) struct Taps<H> {
     from: Time,
     limit: usize,
     packets: Vec<Captured<H>>,
-    /// The place of the last packet that can be among the first `limit`.
+    /// The sort key of the last packet that can be among the first `limit`.
     last: Option<(Time, u32)>,
 }
 
@@ -186,7 +187,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         (self.taps.from, self.taps.limit) = (from, packets);
     }
 
-    /// The captured packets in the order in which they were sent; those of one time by tap.
+    /// Takes the captured packets in the order in which they were sent; those of one time are ordered by tap.
     pub fn take_captures(&mut self) -> Vec<Captured<P::Header>> {
         self.taps.cut();
         self.taps.last = None;
@@ -208,7 +209,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Starts the statistics of ports at this time, or now if it has passed.
+    /// Starts the statistics of ports at this time, or now if the time has passed.
     pub fn measure_from(&mut self, at: Time) {
         self.events.push_timer(at.max(self.now), self.components.since);
     }
@@ -251,7 +252,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             sample.total_bytes += bytes;
         }
         self.series.push(sample);
-        // Sampling must not keep a run going whose events have all happened.
+        // Samples must not keep a run alive that has no other event.
         if self.series.len() < MAX_SAMPLES && (E::EXTERNAL || !self.events.is_empty()) {
             self.events.push_timer(self.now + self.sample_every, self.components.sample);
         }

@@ -1,10 +1,10 @@
-//! The host of a receiver-driven transport (NDP, pHost, Polo): everything that does not depend on which one it is.
+//! The host of a receiver-driven transport (NDP, pHost, Polo): the parts that do not depend on the protocol.
 //!
-//! All three exchange messages of the same life: a sender begins, its receiver decides by *credits* (pulls, tokens,
-//! driving packets) what is sent further, and says when the message is complete; a client then waits for its response.
-//! [`Driven`] holds the exchanges, the control packets that wait for the link, the timers and the events, and goes
-//! through that life. A [`Scheme`] supplies what makes a protocol: its headers, the state of a message at either end,
-//! who is given credit next, and what is done about losses.
+//! In all three protocols a message goes through the same states. Its sender starts; its receiver controls
+//! further transmission by *credits* (pulls, tokens, driving packets) and acknowledges the complete message; a
+//! client then waits for the response. [`Driven`] holds the exchanges, queued control packets, timers and
+//! events, and performs these transitions. A [`Scheme`] supplies what is specific to a protocol: its headers,
+//! the state of a message at either end, the order in which messages get credit, and the repair of losses.
 
 use core::fmt::Debug;
 use std::collections::VecDeque;
@@ -17,31 +17,31 @@ use rackweave_core::{
 use rackweave_wire::Id64;
 
 use super::{
-    Awaiting, CLIENT_PORT, Exchanges, Heap, Known, Limits, Parameters, SERVER_PORT, Scatter, State,
+    Awaiting, CLIENT_PORT, Exchanges, Heap, Jitter, Known, Limits, Parameters, SERVER_PORT, State,
 };
 
-/// The rules of one receiver-driven transport.
+/// What is specific to one receiver-driven transport.
 pub trait Scheme: Debug + Sized {
-    /// Its parameters.
+    /// The protocol's parameters.
     type Config: Parameters;
-    /// Its header.
+    /// The header of all its packets.
     type Header: Header;
-    /// The types of its packets.
+    /// The packet types with their fields, which [`Scheme::header`] puts into a header.
     type Body;
-    /// A message on its way out.
+    /// The sender's state of a message.
     type Outgoing: Debug;
-    /// A message on its way in.
+    /// The receiver's state of a message.
     type Incoming: Debug;
 
-    /// Asks whether the peer still knows the message.
+    /// The packet that asks whether the peer still knows a message.
     const ASK: Self::Body;
-    /// Says that the message is not known.
+    /// The packet that reports a message as unknown.
     const UNKNOWN: Self::Body;
 
-    /// The state of a host without messages.
+    /// The protocol's state of a host without messages.
     fn new(id: HostId, config: &Self::Config) -> Self;
 
-    /// The header of a control packet.
+    /// Makes the header of a control packet.
     fn header(
         &mut self,
         config: &Self::Config,
@@ -50,77 +50,78 @@ pub trait Scheme: Debug + Sized {
         body: Self::Body,
     ) -> Self::Header;
 
-    /// The message that a packet belongs to, and whether it expects no response.
+    /// The id of the message that a packet belongs to, and whether that message is one-way.
     fn message_of(header: &Self::Header) -> (u64, bool);
 
-    /// Whether a packet goes from the message's sender to its receiver.
+    /// Whether a packet is addressed from the message's sender to its receiver.
     fn is_from_sender(header: &Self::Header) -> bool;
 
-    /// The answer to this packet of a message that has arrived whole; `None`: it needs none.
+    /// The answer to a late packet of a message that is complete; `None` if the packet needs no answer.
     fn complete(header: &Self::Header) -> Option<Self::Body>;
 
-    /// The state of a message that was submitted.
+    /// Makes the sender's state of a submitted message.
     fn outgoing(
         &mut self,
         now: Time,
         bytes: u32,
-        scatter: Scatter,
+        jitter: Jitter,
         config: &Self::Config,
     ) -> Self::Outgoing;
 
-    /// A message was submitted, and its state is in this slot.
+    /// Called after a message has been submitted; its state is in `slot`.
     fn submitted(host: &mut Driven<Self>, now: Time, slot: u32);
 
-    /// Takes a packet that is addressed to this host and comes from another one.
+    /// Handles a packet from another host that is addressed to this one.
     fn on_packet(host: &mut Driven<Self>, now: Time, packet: &Packet<Self::Header>) -> Placement;
 
-    /// The next data packet, when no control packet waits.
+    /// The next data packet. Called only while no control packet is queued.
     fn next_data(host: &mut Driven<Self>, now: Time) -> Option<Packet<Self::Header>>;
 
-    /// The time has come that was returned by [`Scheme::poll_timeout`], or that of a message's timer.
+    /// Handles the expiry of a message timer (`Driven::run_timers`) or of [`Scheme::poll_timeout`].
     fn on_timeout(host: &mut Driven<Self>, now: Time);
 
-    /// When the scheme wants to be called itself, apart from the messages' timers; [`Time::MAX`]: never.
+    /// When [`Scheme::on_timeout`] is to be called, apart from message timers; [`Time::MAX`] if never.
     fn poll_timeout(&self) -> Time;
 
-    /// When something has to be done about a message that is being sent; [`Time::MAX`]: never.
+    /// When [`Scheme::sender_due`] is to be called for a message; [`Time::MAX`] if never.
     fn sender_deadline(outgoing: &Self::Outgoing, config: &Self::Config) -> Time;
 
-    /// When something has to be done about a message that arrives.
+    /// When [`Scheme::receiver_due`] is to be called for a message.
     fn receiver_deadline(incoming: &Self::Incoming, now: Time, config: &Self::Config) -> Time;
 
-    /// The deadline of a message that is being sent has come.
+    /// Handles the deadline of a message at its sender.
     fn sender_due(host: &mut Driven<Self>, now: Time, slot: u32);
 
-    /// The deadline of a message that arrives has come.
+    /// Handles the deadline of a message at its receiver.
     fn receiver_due(host: &mut Driven<Self>, now: Time, slot: u32);
 
-    /// The timer of a request that the application has, and has not answered, has come.
+    /// Handles the timer of a request that was delivered and is not yet answered.
     fn in_service_due(host: &mut Driven<Self>, slot: u32) {
         host.timers.remove(slot);
     }
 
-    /// Takes a message out of the scheme's own lists.
+    /// Removes a message from the lists of the scheme.
     fn leave_lists(&mut self, slot: u32);
 
-    /// An exchange ends, or its request has arrived whole: called before its state is dropped.
+    /// Called before the state of an exchange is dropped: when the exchange ends, or when its request is
+    /// complete.
     fn ended(_host: &mut Driven<Self>, _now: Time, _slot: u32) {}
 
-    /// Takes back the state of a message that is not sent any more, so that its memory can be used again.
+    /// Takes back the state of a message that has been sent, so that its memory can be reused.
     fn recycle(&mut self, _outgoing: Self::Outgoing) {}
 
-    /// Checks that no state of the scheme has outgrown the configuration, and that counts agree.
+    /// Asserts that the scheme's state is within the configured bounds and that its counts are consistent.
     #[cfg(test)]
     fn check_bounds(host: &Driven<Self>);
 }
 
-/// A receiver-driven transport at one host.
+/// One host of a receiver-driven transport.
 #[derive(Debug)]
 pub struct Driven<S: Scheme> {
     pub(crate) id: HostId,
     pub(crate) config: Arc<S::Config>,
     pub(crate) exchanges: Exchanges<S::Outgoing, S::Incoming>,
-    /// Control packets that wait for the link; they are sent before all data.
+    /// Queued control packets, which take precedence over data.
     control: VecDeque<(HostId, S::Header)>,
     pub(crate) timers: Heap<Time>,
     pub(crate) events: VecDeque<Event>,
@@ -128,8 +129,8 @@ pub struct Driven<S: Scheme> {
 }
 
 impl<S: Scheme> Driven<S> {
-    /// The transport at host `id`, without any message. Hosts share their configuration, which its `check` must have
-    /// passed.
+    /// Creates the transport of host `id`, without messages. Hosts share their configuration, which must have
+    /// passed its `check`.
     #[must_use]
     pub fn new(id: HostId, config: Arc<S::Config>) -> Self {
         let shared = config.shared();
@@ -149,19 +150,19 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
-    /// How many exchanges are under way, in either direction.
+    /// Number of exchanges in progress, in either direction.
     #[must_use]
     pub const fn exchanges_under_way(&self) -> u32 {
         self.exchanges.live()
     }
 
-    /// Whether nothing is under way and nothing waits to be sent.
+    /// Whether no exchange is in progress and nothing is queued.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.exchanges.live() == 0 && self.control.is_empty() && self.events.is_empty()
     }
 
-    /// Checks that no part of the state has outgrown the configuration.
+    /// Asserts that all state is within the configured bounds.
     #[cfg(test)]
     pub(crate) fn check_bounds(&self) {
         self.exchanges.check_bounds();
@@ -179,7 +180,7 @@ impl<S: Scheme> Driven<S> {
         self.queue_control(dst, header);
     }
 
-    /// Queues a control packet; with too many waiting it is lost, as any packet may be.
+    /// Queues a control packet. It is dropped if the queue is full, as the network may drop any packet.
     #[inline]
     pub(crate) fn queue_control(&mut self, dst: HostId, header: S::Header) {
         if self.control.len() < self.config.shared().max_control as usize {
@@ -195,7 +196,7 @@ impl<S: Scheme> Driven<S> {
         priority: u8,
         header: S::Header,
     ) -> Packet<S::Header> {
-        // Messages to the server and their answers have the same two ports.
+        // Requests and their responses use the same pair of ports.
         let from_client = S::is_from_sender(&header) == (S::message_of(&header).0 & 1 == 0);
         let (source, destination) =
             if from_client { (CLIENT_PORT, SERVER_PORT) } else { (SERVER_PORT, CLIENT_PORT) };
@@ -210,8 +211,8 @@ impl<S: Scheme> Driven<S> {
         self.timers.remove(slot);
     }
 
-    /// Ends an exchange without an event. `finished`: packets of it that still come are answered as those of a
-    /// finished one.
+    /// Ends an exchange without an event. If `finished`, late packets of the exchange are answered as those of
+    /// a finished one.
     fn remove(&mut self, now: Time, slot: u32, finished: bool) {
         self.leave_lists(slot);
         S::ended(self, now, slot);
@@ -220,21 +221,22 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
-    /// Tells the application that an exchange will not complete, and forgets it.
+    /// Reports to the application that an exchange has failed, and discards the exchange.
     pub(crate) fn fail(&mut self, now: Time, slot: u32, reason: FailReason) {
         let exchange = self.exchanges.get(slot);
         let (peer, is_client) = (exchange.peer, exchange.is_client());
         let failing = self.exchanges.failing(slot);
-        // A server that has begun to answer must not execute the request again.
+        // A server that has started its response must not execute the request again.
         self.remove(now, slot, !is_client && failing.is_some());
         if let Some(id) = failing {
             self.events.push_back(Event::Failed { peer, id, reason });
         }
     }
 
-    // --- the sender of a message
+    // --- the sender's half of a message
 
-    /// The exchange in which this host sends message `id`, or waits for what it brings about.
+    /// The slot of the exchange in which this host sends message `id`, or of the request `id` that awaits its
+    /// response.
     #[inline]
     pub(crate) fn outgoing_slot(&self, from: HostId, id: u64) -> Option<u32> {
         match self.exchanges.find(from, id) {
@@ -243,7 +245,7 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
-    /// The whole message has arrived at its receiver.
+    /// Handles the acknowledgement of a complete message.
     pub(crate) fn handle_complete(&mut self, now: Time, from: HostId, id: u64) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let exchange = self.exchanges.get_mut(slot);
@@ -254,13 +256,13 @@ impl<S: Scheme> Driven<S> {
                 self.events.push_back(Event::Sent { peer: from, id: MessageId(id) });
             }
             State::Sending(_) => self.await_response(now, slot),
-            // The answer to a question.
+            // The reply to an `ASK`.
             State::Awaiting(awaiting) => awaiting.last_received = now,
             _ => {}
         }
     }
 
-    /// The client's request has arrived.
+    /// Makes a client wait for its response, after the request has been acknowledged.
     fn await_response(&mut self, now: Time, slot: u32) {
         let ask_at = now.saturating_add(self.config.shared().ask_interval);
         self.leave_lists(slot);
@@ -268,7 +270,7 @@ impl<S: Scheme> Driven<S> {
         self.replace_outgoing(slot, State::Awaiting(Awaiting { ask_at, last_received: now }));
     }
 
-    /// The receiver has what was being sent in this exchange, whose state is now another one.
+    /// Replaces the sender's state of an exchange whose message has been acknowledged.
     fn replace_outgoing(&mut self, slot: u32, state: State<S::Outgoing, S::Incoming>) {
         let exchange = self.exchanges.get_mut(slot);
         let (peer, id) = (exchange.peer, MessageId(exchange.local));
@@ -279,7 +281,7 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
-    /// The peer does not know the message.
+    /// Handles the peer's report that it does not know the message.
     pub(crate) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
         if let Some(slot) = self.outgoing_slot(from, id)
             && matches!(self.exchanges.get(slot).state, State::Sending(_) | State::Awaiting(_))
@@ -288,7 +290,8 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
-    /// The timer of a client that waits for its response: it asks whether the server still knows the request (ours).
+    /// Handles the timer of a client that awaits its response: asks whether the server still knows the request.
+    /// (Our choice: no protocol specifies this.)
     fn awaiting_due(&mut self, now: Time, slot: u32) {
         let shared = self.config.shared();
         let exchange = self.exchanges.get_mut(slot);
@@ -302,9 +305,9 @@ impl<S: Scheme> Driven<S> {
         self.send_control(peer, id, false, S::ASK);
     }
 
-    // --- the receiver of a message
+    // --- the receiver's half of a message
 
-    /// The exchange that receives the message of this packet, and whether it is new: then it begins.
+    /// The slot of the exchange that receives this packet's message, and whether the exchange was just created.
     #[inline]
     pub(crate) fn receiving_slot(
         &mut self,
@@ -328,17 +331,17 @@ impl<S: Scheme> Driven<S> {
                     if self.exchanges.get(slot).one_way {
                         return None;
                     }
-                    // The first packet of a response says that the request has arrived.
+                    // The first packet of a response acknowledges the request.
                     self.leave_lists(slot);
                     let state = State::Receiving(incoming(self));
                     self.replace_outgoing(slot, state);
                     return Some((slot, true));
                 }
-                // The server has the request, and its client does not know it yet.
+                // The server has the whole request, but its client does not know that yet.
                 _ => self.answer_complete(from, header),
             },
             Known::Finished => self.answer_complete(from, header),
-            // A response to no request (any more).
+            // A response to a request that is unknown, or no longer known.
             Known::No if is_client => self.send_control(from, id, one_way, S::UNKNOWN),
             Known::No => {
                 let state = State::Receiving(incoming(self));
@@ -355,7 +358,7 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
-    /// The last packet of a message has arrived.
+    /// Delivers a message whose last missing packet has arrived.
     pub(crate) fn deliver(&mut self, now: Time, slot: u32, bytes: u32) {
         let exchange = self.exchanges.get(slot);
         let (peer, id, kind) = (exchange.peer, exchange.arriving(), exchange.arriving_kind());
@@ -369,17 +372,17 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
-    /// Answers a client that asks for its response: `known` says that it is still to come.
+    /// Answers a client that asks for its response; `known` is the answer if the response is still pending.
     pub(crate) fn handle_ask_for_response(&mut self, from: HostId, id: u64, known: S::Body) {
         let local = id ^ 1;
-        // The server's side of a request.
+        // This host is the server of the request.
         if local & 1 == 1 {
             let is_known = matches!(self.exchanges.find(from, local), Known::Slot(_));
             self.send_control(from, id, false, if is_known { known } else { S::UNKNOWN });
         }
     }
 
-    /// Handles the messages' timers that are due.
+    /// Handles expired message timers.
     pub(crate) fn run_timers(&mut self, now: Time) {
         while let Some((at, slot)) = self.timers.first()
             && at <= now
@@ -388,7 +391,7 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
-    /// A deadline of this exchange may have come.
+    /// Handles the timer of an exchange, if its deadline has passed.
     fn due(&mut self, now: Time, slot: u32) {
         let deadline = match &self.exchanges.get(slot).state {
             State::Sending(outgoing) => S::sender_deadline(outgoing, &self.config),
@@ -453,11 +456,11 @@ impl<S: Scheme> Node for Driven<S> {
 impl<S: Scheme> Transport for Driven<S> {
     fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
         let response_in = self.exchanges.check(&message, self.config.shared().max_message_bytes)?;
-        let scatter = Scatter::new(self.id, message.id.0);
-        let outgoing = self.scheme.outgoing(now, message.bytes as u32, scatter, &self.config);
+        let jitter = Jitter::new(self.id, message.id.0);
+        let outgoing = self.scheme.outgoing(now, message.bytes as u32, jitter, &self.config);
         let state = State::Sending(outgoing);
         let slot = if let Some(slot) = response_in {
-            // The response says that the request has arrived.
+            // A response acknowledges its request.
             self.timers.remove(slot);
             self.exchanges.get_mut(slot).state = state;
             slot

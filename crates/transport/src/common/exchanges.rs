@@ -1,40 +1,39 @@
-//! What a host knows of each exchange (a request with its response, or a one-way message), and the
-//! slab that holds them.
+//! The state of exchanges (a request with its response, or a one-way message), and the slab that holds them.
 
 use rackweave_core::{HostId, Kind, MessageId, Refused, Span, Submit, Time};
 use rustc_hash::FxHashMap;
 
 use super::Finished;
 
-/// An exchange. Of its two directions only one is under way at a time, because the response says
-/// that the request has arrived.
+/// An exchange. Only one of its two directions is active at a time, because the response acknowledges the
+/// request.
 #[derive(Debug)]
 pub(crate) struct Exchange<O, I> {
-    /// The id at this host: even if this host is the client, else odd.
+    /// The id of the exchange at this host: even if this host is the client, otherwise odd.
     pub(crate) local: u64,
-    /// The other host.
+    /// The other end of the exchange.
     pub(crate) peer: HostId,
-    /// The order in which exchanges came to be.
+    /// The order in which the exchanges of a host were created.
     pub(crate) birth: u64,
-    /// No response is expected.
+    /// Whether the message is one-way, without a response.
     pub(crate) one_way: bool,
-    /// What is under way.
+    /// The active direction and its state.
     pub(crate) state: State<O, I>,
 }
 
 impl<O, I> Exchange<O, I> {
-    /// Whether this host began it.
+    /// Whether this host started the exchange.
     #[inline]
     pub(crate) const fn is_client(&self) -> bool {
         self.local & 1 == 0
     }
 
-    /// The message that arrives or has arrived here.
+    /// The id of the message that this host receives in the exchange.
     pub(crate) const fn arriving(&self) -> MessageId {
         MessageId(self.local ^ 1)
     }
 
-    /// What that message is.
+    /// The kind of that message.
     pub(crate) const fn arriving_kind(&self) -> Kind {
         match (self.is_client(), self.one_way) {
             (true, _) => Kind::Response,
@@ -44,57 +43,57 @@ impl<O, I> Exchange<O, I> {
     }
 }
 
-/// What of an exchange is under way.
+/// The active direction of an exchange.
 #[derive(Debug)]
 pub(crate) enum State<O, I> {
-    /// The slot is free; the next free one.
+    /// The slot is free; holds the next free slot.
     Free(u32),
-    /// A request or one-way message at the client, a response at the server.
+    /// This host sends: a client its request or one-way message, a server its response.
     Sending(O),
-    /// The client's request has arrived; nothing of the response has.
+    /// This host is a client whose request was acknowledged, and no packet of the response has arrived.
     Awaiting(Awaiting),
-    /// A response at the client, a request or one-way message at the server.
+    /// This host receives: a client the response, a server the request or one-way message.
     Receiving(I),
-    /// The server's application has the request.
+    /// The request was delivered to the server's application, which has not answered yet.
     InService,
 }
 
-/// A client that waits for its server's application.
+/// The timers of a client that awaits its response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Awaiting {
-    /// When the server is asked next.
+    /// When the client next asks the server.
     pub(crate) ask_at: Time,
-    /// When the server last answered.
+    /// When a packet of the server last arrived.
     pub(crate) last_received: Time,
 }
 
-/// What the host knows of an id.
+/// The state of an exchange id at this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// Nothing.
+    /// The id is unknown, or was forgotten.
     No,
-    /// It is under way, in this slot.
+    /// The exchange is in progress, in this slot.
     Slot(u32),
-    /// It is finished.
+    /// The exchange has ended and is remembered.
     Finished,
 }
 
-/// "No slot".
+/// The end of the free list.
 const NONE: u32 = u32::MAX;
 
-/// What bounds the memory for exchanges.
+/// Bounds of the memory for exchanges.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Exchanges under way.
+    /// Maximum number of exchanges in progress.
     pub(crate) live: u32,
-    /// Finished ones that are remembered; while that many are, no new one begins.
+    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted.
     pub(crate) finished: u32,
-    /// For how long they are remembered at least, so that packets that come late or twice are not taken for
+    /// Minimum time for which a finished exchange is remembered, so that late or duplicate packets do not start
     /// a new one.
     pub(crate) finished_for: Span,
 }
 
-/// The exchanges of a host.
+/// The exchanges of a host: a slab of those in progress, with an index by peer and id, and the finished ones.
 #[derive(Debug)]
 pub(crate) struct Exchanges<O, I> {
     limits: Limits,
@@ -119,7 +118,7 @@ impl<O, I> Exchanges<O, I> {
         }
     }
 
-    /// What is known of the exchange with this local id.
+    /// Looks up the exchange with this local id.
     #[inline]
     pub(crate) fn find(&self, peer: HostId, local: u64) -> Known {
         match self.index.get(&(peer, local)) {
@@ -129,7 +128,7 @@ impl<O, I> Exchanges<O, I> {
         }
     }
 
-    /// Checks a message that is to be sent. A response's exchange is returned.
+    /// Checks a message before its submission. For a response, returns the slot of its exchange.
     pub(crate) fn check(&self, message: &Submit, max: u32) -> Result<Option<u32>, Refused> {
         if message.bytes > u64::from(max) {
             return Err(Refused::TooLong { max: u64::from(max) });
@@ -152,7 +151,7 @@ impl<O, I> Exchanges<O, I> {
         }
     }
 
-    /// Adds an exchange that is not known; `None` if there is no room for it, or to remember it.
+    /// Adds an unknown exchange; `None` if there is no room for it, or none to remember it after its end.
     pub(crate) fn insert(
         &mut self,
         now: Time,
@@ -184,7 +183,7 @@ impl<O, I> Exchanges<O, I> {
         Some(slot)
     }
 
-    /// Frees a slot. If the exchange is `finished`, it is remembered as such.
+    /// Frees a slot and returns its state. If `finished`, the exchange is remembered.
     pub(crate) fn remove(&mut self, now: Time, slot: u32, finished: bool) -> State<O, I> {
         let exchange = &mut self.slots[slot as usize];
         let key = (exchange.peer, exchange.local);
@@ -198,21 +197,21 @@ impl<O, I> Exchanges<O, I> {
         state
     }
 
-    /// The exchange that the application means by this message, if it is under way: one that it
-    /// submitted, or one that arrives.
+    /// The slot of the exchange that the application means by this message, whether submitted or arriving;
+    /// `None` if it is not in progress.
     pub(crate) fn find_message(&self, peer: HostId, id: MessageId) -> Option<u32> {
         let live = |local| match self.find(peer, local) {
             Known::Slot(slot) => Some((slot, matches!(self.get(slot).state, State::Sending(_)))),
             Known::No | Known::Finished => None,
         };
-        // Submitted here: the local id is the message's. Arriving: it is the other one, and not yet
-        // (or not any more) the way on which something is sent.
+        // The local id of a submitted message is the message's own id. That of an arriving message is its
+        // counterpart, and this host is not sending in that exchange.
         let submitted = live(id.0).filter(|(_, sends)| *sends || !id.is_response());
         let arriving = || live(id.0 ^ 1).filter(|(_, sends)| !*sends || id.is_response());
         submitted.or_else(arriving).map(|(slot, _)| slot)
     }
 
-    /// Whether this message arrives here.
+    /// Whether this message is arriving here.
     pub(crate) fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
         match self.find(peer, id.0 ^ 1) {
             Known::Slot(slot) => matches!(self.get(slot).state, State::Receiving(_)),
@@ -220,8 +219,8 @@ impl<O, I> Exchanges<O, I> {
         }
     }
 
-    /// The message of the [`Failed`](rackweave_core::Event::Failed) event if the exchange fails. (A server's
-    /// application does not know a request that did not arrive whole.)
+    /// The message to report in the [`Failed`](rackweave_core::Event::Failed) event if the exchange fails.
+    /// `None` for a request that has not arrived completely: the server's application does not know it.
     pub(crate) fn failing(&self, slot: u32) -> Option<MessageId> {
         let exchange = self.get(slot);
         match exchange.state {
@@ -232,7 +231,7 @@ impl<O, I> Exchanges<O, I> {
         }
     }
 
-    /// How many are under way.
+    /// Number of exchanges in progress.
     pub(crate) const fn live(&self) -> u32 {
         self.live
     }
@@ -247,13 +246,13 @@ impl<O, I> Exchanges<O, I> {
         &mut self.slots[slot as usize]
     }
 
-    /// Exchanges under way.
+    /// The exchanges in progress.
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Exchange<O, I>> {
         self.slots.iter().filter(|exchange| !matches!(exchange.state, State::Free(_)))
     }
 
-    /// Checks the counts against each other and against the limits.
+    /// Asserts that the counts agree with each other and with the limits.
     #[cfg(test)]
     pub(crate) fn check_bounds(&self) {
         assert_eq!(self.iter().count(), self.live as usize);

@@ -1,20 +1,21 @@
-//! The exchanges that have ended, for as long as packets of them may still come.
+//! The exchanges that have ended, remembered for as long as late packets of them may arrive.
 
 use rackweave_core::{HostId, Span, Time};
 use rustc_hash::FxHashSet;
 
-/// Sets that are forgotten as a whole: an entry costs twelve bytes and a bit of room, and nothing
-/// when its time is up.
+/// Number of sets, which expire as a whole: an entry costs twelve bytes plus the set's overhead, and expiry
+/// costs nothing per entry.
 const SETS: usize = 3;
 
-/// Ended exchanges. Each is remembered for the time given, and for at most half as long again.
+/// Ended exchanges. Each is remembered for at least the configured time, and at most for one and a half times
+/// that.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// The newest first.
+    /// The sets, newest first.
     sets: [FxHashSet<[u32; 3]>; SETS],
-    /// When the newest set began.
+    /// When the newest set was started.
     since: Time,
-    /// How long a set is the newest.
+    /// How long a set stays the newest one.
     turn: Span,
 }
 
@@ -23,31 +24,31 @@ const fn key(peer: HostId, local: u64) -> [u32; 3] {
 }
 
 impl Finished {
-    /// Nothing has ended; what does is remembered for at least this long.
+    /// Creates an empty memory whose entries last for at least `least`.
     pub(crate) fn new(least: Span) -> Self {
         let turn = Span(least.0.div_ceil(SETS as u64 - 1).max(1));
         Self { sets: Default::default(), since: Time::ZERO, turn }
     }
 
-    /// How many are remembered.
+    /// Number of remembered exchanges.
     pub(crate) fn len(&self) -> usize {
         self.sets.iter().map(FxHashSet::len).sum()
     }
 
-    /// Whether it is remembered.
+    /// Whether an exchange is remembered.
     #[inline]
     pub(crate) fn contains(&self, peer: HostId, local: u64) -> bool {
         let key = key(peer, local);
         self.sets.iter().any(|set| !set.is_empty() && set.contains(&key))
     }
 
-    /// It has ended.
+    /// Remembers an exchange that has ended.
     pub(crate) fn insert(&mut self, now: Time, peer: HostId, local: u64) {
         self.forget(now);
         self.sets[0].insert(key(peer, local));
     }
 
-    /// Forgets those whose time is up.
+    /// Drops the sets that have expired.
     #[inline]
     pub(crate) fn forget(&mut self, now: Time) {
         let turns = now.since(self.since).0 / self.turn.0;
@@ -56,7 +57,7 @@ impl Finished {
         }
         for _ in 0..turns.min(SETS as u64) {
             self.sets.rotate_right(1);
-            // Its memory is kept unless it is far too large.
+            // The allocation is kept unless it is far larger than needed.
             let len = self.sets[0].len();
             self.sets[0].clear();
             self.sets[0].shrink_to(len);

@@ -1,12 +1,12 @@
-//! Slots in the order of a key that changes: a binary heap that knows where each slot is.
+//! A binary heap of slots whose keys can change: it records the position of each slot.
 
 const NOWHERE: u32 = u32::MAX;
 
-/// One entry at most for each slot; the least key is first, among equals the lowest slot.
+/// A min-heap with at most one entry per slot. Ties are broken by slot number, lowest first.
 #[derive(Debug)]
 pub(crate) struct Heap<K> {
     heap: Vec<(K, u32)>,
-    /// Where each slot's entry is in the heap.
+    /// For each slot, the position of its entry in the heap.
     position: Vec<u32>,
 }
 
@@ -43,7 +43,7 @@ impl<K: Copy + Ord> Heap<K> {
         self.find(slot).is_some()
     }
 
-    /// Gives the slot this key, and an entry if it has none.
+    /// Sets the key of a slot, adding an entry if it has none.
     #[inline]
     pub(crate) fn set(&mut self, slot: u32, key: K) {
         match self.find(slot) {
@@ -57,8 +57,8 @@ impl<K: Copy + Ord> Heap<K> {
         }
     }
 
-    /// As [`Heap::set`], but never to a later place: timers that move away stay where they are
-    /// until they come up, because most of them move with each packet.
+    /// As [`Heap::set`], but only if the new key is lower. A timer that moves to a later time keeps its entry
+    /// until that expires, because most timers move with every packet.
     #[inline]
     pub(crate) fn set_earlier(&mut self, slot: u32, key: K) {
         match self.find(slot) {
@@ -72,7 +72,7 @@ impl<K: Copy + Ord> Heap<K> {
         }
     }
 
-    /// Takes the slot's entry out, if it has one.
+    /// Removes the entry of a slot, if it has one.
     pub(crate) fn remove(&mut self, slot: u32) {
         let Some(at) = self.find(slot) else { return };
         self.position[slot as usize] = NOWHERE;

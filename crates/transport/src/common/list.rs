@@ -1,7 +1,7 @@
-//! A queue of slots: each at most once, and taken out of the middle at no cost.
+//! A FIFO of slots, each at most once, with removal from the middle in constant time.
 
 const NONE: u32 = u32::MAX;
-/// In `next`: the slot is not in the list.
+/// Marks, in `next`, a slot that is not in the list.
 const OUT: u32 = u32::MAX - 1;
 
 #[derive(Clone, Copy, Debug)]
@@ -10,7 +10,7 @@ struct Link {
     next: u32,
 }
 
-/// A doubly linked FIFO threaded through the slots' numbers.
+/// A doubly linked FIFO whose links are indexed by slot.
 #[derive(Debug)]
 pub(crate) struct List {
     first: u32,
@@ -35,7 +35,7 @@ impl List {
         self.links.get(slot as usize).is_some_and(|link| link.next != OUT)
     }
 
-    /// Adds a slot at the end, if it is not in the list.
+    /// Appends a slot, unless it is in the list already.
     #[inline]
     pub(crate) fn push_back(&mut self, slot: u32) {
         if self.contains(slot) {
@@ -52,13 +52,13 @@ impl List {
         self.last = slot;
     }
 
-    /// The first slot.
+    /// The slot at the front.
     #[inline]
     pub(crate) fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// Takes the first slot out.
+    /// Removes the slot at the front and returns it.
     #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<u32> {
         let first = self.first()?;
@@ -66,7 +66,7 @@ impl List {
         Some(first)
     }
 
-    /// Takes a slot out, if it is in the list.
+    /// Removes a slot, if it is in the list.
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) {
         if !self.contains(slot) {

@@ -1,5 +1,5 @@
-//! What transports share: lists and heaps by slot; and, of NDP, pHost and Polo, messages that are exchanges
-//! with a sender's and a receiver's half each, found by a peer's id.
+//! Code that transports share: lists and heaps of slots, and, for NDP, pHost and Polo, the exchanges and the
+//! receiver-driven host.
 
 mod driven;
 mod exchanges;
@@ -21,29 +21,29 @@ pub(crate) use parameters::Bounds;
 pub(crate) use parameters::shared_parameters;
 pub(crate) use parameters::{Parameters, Shared};
 
-/// The client's port in all packets; with [`SERVER_PORT`], what ECMP hashes.
+/// The client's port in all packets. With [`SERVER_PORT`], it is what ECMP hashes.
 pub(crate) const CLIENT_PORT: u16 = 0x8000;
-/// The server's port.
+/// The server's port in all packets.
 pub(crate) const SERVER_PORT: u16 = 99;
 
-/// Where the repetitions of one message scatter: what a thousand senders have lost together they
-/// must not repeat together (ours).
+/// Pseudo-random spreading of one message's retransmissions, so that many senders whose packets were lost in
+/// the same buffer do not retransmit at the same time. (Our choice: the sources do not specify it.)
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Scatter(u64);
+pub struct Jitter(u64);
 
-impl Scatter {
-    /// Of this host's message.
+impl Jitter {
+    /// The spreading of a message of this host.
     pub(crate) fn new(host: HostId, local: u64) -> Self {
         Self(mix(mix(u64::from(host.0)) ^ local))
     }
 
-    /// A number of this message's own.
+    /// A pseudo-random number that is specific to the message.
     pub(crate) const fn seed(self) -> u64 {
         self.0
     }
 
-    /// The first span as it is, each further one shortened by up to half.
-    pub(crate) fn scatter(self, span: Span, tries: u32) -> Span {
+    /// Returns `span` unchanged for the first try, and shortened by up to half for later ones.
+    pub(crate) fn apply(self, span: Span, tries: u32) -> Span {
         if tries == 0 {
             return span;
         }

@@ -1,18 +1,18 @@
-//! The parameters that the receiver-driven transports have in common.
+//! Parameters that the receiver-driven transports have in common.
 
 use rackweave_core::{Framing, Span};
 
-/// Parameters of a receiver-driven transport.
+/// Access to the parameters of a receiver-driven transport.
 pub trait Parameters: core::fmt::Debug + Clone {
-    /// Those that all of these transports have.
+    /// The parameters that all of these transports have.
     fn shared(&self) -> Shared;
 
-    /// The bounds of its memory, to be lowered by tests.
+    /// Mutable access to the bounds of its memory, which tests lower.
     #[cfg(test)]
     fn bounds(&mut self) -> Bounds<'_>;
 }
 
-/// The bounds of a host's memory, as they are in a configuration.
+/// The bounds of a host's memory, as references into a configuration.
 #[cfg(test)]
 #[derive(Debug)]
 pub struct Bounds<'a> {
@@ -23,7 +23,7 @@ pub struct Bounds<'a> {
     pub(crate) max_gaps: &'a mut u16,
 }
 
-/// Parameters that every receiver-driven transport has under these names; its configuration describes them.
+/// Parameters that every receiver-driven transport has under these names. Its configuration documents them.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "each configuration describes them")]
 pub struct Shared {
@@ -33,7 +33,7 @@ pub struct Shared {
     pub spray: bool,
     pub control_priority: u8,
     pub patience: Span,
-    /// How often a client that waits for its response asks for it.
+    /// Interval at which a client that awaits its response asks the server for it.
     pub ask_interval: Span,
     pub max_message_bytes: u32,
     pub max_exchanges: u32,
@@ -43,7 +43,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// How messages are cut into packets.
+    /// How messages are divided into packets.
     #[must_use]
     #[inline]
     pub const fn framing(&self) -> Framing {
@@ -54,7 +54,7 @@ impl Shared {
         }
     }
 
-    /// Whether these bytes are one packet of a message of this length.
+    /// Whether `len` bytes at `offset` are exactly one packet of a message of this length.
     #[inline]
     pub(crate) fn is_packet(&self, message_length: u32, offset: u32, len: u16) -> bool {
         offset.is_multiple_of(self.max_payload)
@@ -64,10 +64,11 @@ impl Shared {
     }
 }
 
-/// Implements [`Parameters`] and [`crate::Profile`] for a configuration with fields of the names above, and what follows
-/// from them. `header_bytes` is the wire header of data, `control_bytes` that of the longest other packet; `free_packets` and
-/// `packets_back` are those of [`crate::profile::Feedback`]. Expects an
-/// `InvalidConfig` with the variants `Zero`, `TooLong`, `Priority` and `FinishedFor`.
+/// Implements [`Parameters`] and [`crate::Profile`] for a configuration with fields of the names above, and the
+/// methods that follow from these fields. `header_bytes` is the size of the data packet's wire header,
+/// `control_bytes` that of the longest other packet; `free_packets` and `packets_back` are those of
+/// [`crate::profile::Feedback`]. The module must define an `InvalidConfig` with the variants `Zero`, `TooLong`,
+/// `Priority` and `FinishedFor`.
 macro_rules! shared_parameters {
     (
         $config:ty,
@@ -153,18 +154,19 @@ macro_rules! shared_parameters {
                 }
             }
 
-            /// How messages are cut into packets.
+            /// How messages are divided into packets.
             #[must_use]
             pub const fn framing(&self) -> rackweave_core::Framing {
                 self.shared_parameters().framing()
             }
 
-            /// Packets of a message of this length.
+            /// Number of packets of a message of this length.
             pub(super) const fn packets(&self, bytes: u32) -> u32 {
                 bytes.div_ceil(self.max_payload)
             }
 
-            /// Checks `own`, which must be above zero, and everything that all configurations must fulfil.
+            /// Checks the rules that all configurations share, and that each value in `own` is above zero
+            /// (`true`).
             fn check_shared(&self, own: &[(&'static str, bool)]) -> Result<(), InvalidConfig> {
                 let shared = [
                     ("max_payload", self.max_payload > 0),

@@ -1,4 +1,4 @@
-//! Parameters of datagrams.
+//! Parameters of the datagram transport.
 
 use rackweave_core::{Framing, Span, frame};
 use rackweave_wire::datagram::HEADER_BYTES;
@@ -6,52 +6,51 @@ use thiserror::Error;
 
 use crate::profile::{Feedback, Profile, UDP_FRONT};
 
-/// Parameters of datagrams: plain numbers.
+/// Parameters of the datagram transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Payload bytes of a full packet. Every packet starts at a multiple of it.
+    /// Payload bytes of a full packet. All packets but the last of a message are full.
     pub max_payload: u32,
-    /// Bytes from the IP header to the payload.
+    /// Header bytes of each packet, from the IP header to the payload.
     pub header_bytes: u32,
-    /// The queue in switches.
+    /// Priority of all packets in switches, 0 (lowest) to 7.
     pub priority: u8,
-    /// Whether switches pick a path for each packet.
+    /// Whether switches choose a path for each packet at random; otherwise ECMP chooses one per pair of hosts.
     pub spray: bool,
-    /// A message of which nothing has arrived for so long is forgotten.
+    /// Time without a new packet after which an incomplete message is discarded.
     pub forget_after: Span,
 
-    /// The longest message, in bytes.
+    /// Maximum message length, in bytes.
     pub max_message_bytes: u32,
-    /// Messages that wait for the link: more are refused, as by a full send buffer.
+    /// Maximum number of messages that wait for the link. Further ones are refused, as by a full send buffer.
     pub max_sending: u32,
-    /// Messages that have arrived in part; of more, packets are dropped.
+    /// Maximum number of incomplete messages at a receiver. Packets of further ones are dropped.
     pub max_arriving: u32,
-    /// Gaps between arrived packets that are remembered for a message. A packet that would make
-    /// one more is dropped.
+    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is dropped.
     pub max_gaps: u16,
-    /// Delivered messages that are remembered. While that many are, no new one begins, because
-    /// it could be an old one.
+    /// Maximum number of delivered messages that are remembered. At this number no new message is accepted,
+    /// because it could be a duplicate.
     pub max_finished: u32,
-    /// For how long they are remembered: longer than any packet is on its way.
+    /// Minimum time for which a delivered message is remembered. It must exceed the lifetime of any packet.
     pub finished_for: Span,
 }
 
-/// Why a configuration makes no sense.
+/// Reasons why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
     /// A field must be above zero.
     #[error("{0} must be above zero")]
     Zero(&'static str),
-    /// A packet must fit its 16-bit length.
+    /// The packet exceeds its 16-bit length field.
     #[error("a packet of {0} bytes is longer than 65000")]
     TooLong(u32),
-    /// A priority is above 7.
+    /// A priority above 7.
     #[error("priority {0} is above 7")]
     Priority(u8),
 }
 
 impl Default for Config {
-    /// Packets of the usual MTU in the lowest queue; the bounds are ours.
+    /// Packets of the usual MTU at the lowest priority. The bounds are our choice: no source gives any.
     fn default() -> Self {
         let header_bytes = frame::IPV4 + HEADER_BYTES;
         Self {
@@ -71,7 +70,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether the machine can work with these numbers.
+    /// Checks whether the state machine can run with these parameters.
     ///
     /// # Errors
     /// See [`InvalidConfig`].
@@ -100,7 +99,7 @@ impl Config {
         Ok(())
     }
 
-    /// How messages are cut.
+    /// How messages are divided into packets.
     #[must_use]
     pub const fn framing(&self) -> Framing {
         Framing {
@@ -135,7 +134,7 @@ impl Profile for Config {
         self
     }
 
-    /// A sender waits for no answer.
+    /// Has no effect: a datagram sender expects no answer.
     fn patient(self, _: Span) -> Self {
         self
     }

@@ -1,17 +1,16 @@
-//! Datagrams: what UDP does (RFC 768). A message's packets leave at the rate of the link, one message
-//! after the other, and nothing comes back: no acknowledgement, no repetition, no congestion control.
+//! Datagrams, as in UDP (RFC 768). The packets of a message are sent at link rate, messages in order of
+//! submission. There are no acknowledgements, no retransmissions and no congestion control.
 //!
 //! - [`config`]: the parameters.
 //!
-//! The sender gets [`Event::Sent`] when a message's last packet has left, whatever becomes of it. A
-//! message is delivered when all its packets have arrived; one of which nothing arrives any more is
-//! forgotten after [`Config::forget_after`], as IP does with the fragments of a packet (RFC 1122, section
-//! 3.3.2), without an event. There are no requests: nothing would end one whose answer is lost.
+//! [`Event::Sent`] is raised when the last packet of a message has been sent, whether or not it arrives. A
+//! message is delivered once all its packets have arrived. An incomplete message of which no further packet
+//! arrives is discarded after [`Config::forget_after`] without an event, as IP does with fragments (RFC 1122,
+//! section 3.3.2). There are no requests, because nothing would end a request whose response is lost.
 //!
 //! # At most once
-//! A delivered message is remembered for [`Config::finished_for`], so that packets that come late or
-//! twice are not taken for a new one. UDP itself promises nothing of that kind: a driver that counts
-//! messages needs it.
+//! A delivered message is remembered for [`Config::finished_for`], so that late or duplicate packets do not
+//! deliver it again. UDP itself gives no such guarantee; drivers that count messages need it.
 
 pub mod config;
 #[cfg(test)]
@@ -30,44 +29,44 @@ use rackweave_wire::datagram::Header;
 use crate::common::{CLIENT_PORT, Exchanges, Heap, Known, Limits, List, SERVER_PORT, State};
 pub use config::{Config, InvalidConfig};
 
-/// A message on its way out.
+/// The sender's state of a message.
 #[derive(Debug)]
 struct Outgoing {
     bytes: u32,
     sent: u32,
 }
 
-/// A message on its way in, in packets.
+/// The receiver's state of a message, in packets.
 #[derive(Debug)]
 struct Incoming {
     bytes: u32,
-    /// Packets that have not arrived.
+    /// Number of packets that have not arrived.
     missing: u32,
     received: Assembler<u32>,
 }
 
-/// Datagrams at one host.
+/// The datagram transport of one host.
 #[derive(Debug)]
 pub struct Host {
     id: HostId,
     config: Arc<Config>,
-    /// Apart from those that arrive, so that a flood from outside leaves room for what is to be sent.
+    /// Kept apart from arriving messages, so that a flood of packets leaves room for messages to send.
     sending: Exchanges<Outgoing, ()>,
-    /// Messages with packets to send: first come, first served.
+    /// Messages with packets to send, in order of submission.
     queue: List,
     arriving: Exchanges<(), Incoming>,
-    /// When each of those is forgotten.
+    /// When each arriving message is discarded.
     deadlines: Heap<Time>,
     events: VecDeque<Event>,
 }
 
 impl Host {
-    /// Datagrams at host `id`, without any message. Hosts share their configuration, which
-    /// [`Config::check`] must have passed.
+    /// Creates the transport of host `id`, without messages. Hosts share their configuration, which must have
+    /// passed [`Config::check`].
     #[must_use]
     pub fn new(id: HostId, config: Arc<Config>) -> Self {
         let (finished, finished_for) = (config.max_finished, config.finished_for);
-        // What was sent is not remembered.
+        // Sent messages need not be remembered.
         let sending = Limits { live: config.max_sending, finished: 1, finished_for };
         let arriving = Limits { live: config.max_arriving, finished, finished_for };
         Self {
@@ -81,13 +80,13 @@ impl Host {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether no message is in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.sending.live() == 0 && self.arriving.live() == 0 && self.events.is_empty()
     }
 
-    /// Checks that no part of the state has outgrown the configuration.
+    /// Asserts that all state is within the configured bounds.
     #[cfg(test)]
     fn check_bounds(&self) {
         self.sending.check_bounds();
@@ -100,7 +99,8 @@ impl Host {
         }
     }
 
-    /// The message that this packet is a piece of, if there is one or it may begin.
+    /// The slot of the message that a packet belongs to, which is created if it is new; `None` if there is no
+    /// room.
     fn arriving_slot(&mut self, now: Time, from: HostId, header: &Header) -> Option<u32> {
         let local = header.id.get() ^ 1;
         match self.arriving.find(from, local) {
@@ -179,7 +179,7 @@ impl Node for Host {
             self.sending.remove(now, slot, false);
             self.events.push_back(Event::Sent { peer, id });
         }
-        // `Config::check`: a packet's length has 16 bits.
+        // `Config::check` ensures that a packet's length fits 16 bits.
         let header = Header { id: Id64::new(id.0), message_length, offset, len: len as u16 };
         let packet = Packet::new(self.id, peer, len + self.config.header_bytes, header)
             .with_priority(self.config.priority)

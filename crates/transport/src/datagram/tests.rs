@@ -14,7 +14,7 @@ use crate::tests::Network;
 use crate::tests::suite::{Expect, Limits, Subject, at, id, transport_suite};
 
 const LINK: Rate = Rate::from_gbps(10);
-/// A full packet's payload.
+/// Payload bytes of a full packet.
 const FULL: u32 = 1_456;
 
 struct Datagram;
@@ -103,7 +103,7 @@ fn delivered(network: &Network<Host>, to: u32) -> usize {
 }
 
 #[test]
-fn a_message_leaves_at_line_rate_and_nothing_comes_back() {
+fn a_message_is_sent_at_line_rate_and_nothing_is_returned() {
     let mut network = network(&Config { priority: 3, ..Config::default() }, 2);
     for n in 1..=2 {
         network.submit(0, 1, id(n), 3_000, Kind::OneWay).unwrap();
@@ -140,7 +140,7 @@ fn a_cancelled_message_is_not_sent() {
 }
 
 #[test]
-fn lengths_that_lie_are_thrown_away() {
+fn contradictory_lengths_are_discarded() {
     let config = Config { max_message_bytes: 1_000_000, ..Config::default() };
     let mut host = Host::new(HostId(0), config.into());
     let mut arrive =
@@ -188,7 +188,7 @@ fn a_message_that_lost_a_packet_is_forgotten() {
 }
 
 #[test]
-fn what_comes_again_is_not_delivered_again() {
+fn duplicates_are_not_delivered() {
     let mut network = network(&Config::default(), 2);
     network.submit(0, 1, id(1), 100, Kind::OneWay).unwrap();
     network.run_until(at(Span::from_ms(1)));
@@ -202,19 +202,19 @@ fn what_comes_again_is_not_delivered_again() {
 }
 
 #[test]
-fn without_room_to_remember_nothing_new_begins() {
+fn without_room_to_remember_nothing_new_starts() {
     let mut host = Host::new(HostId(0), Config { max_finished: 4, ..Config::default() }.into());
     let mut arrive = |ms, n| host.handle_packet(at(Span::from_ms(ms)), 0, &piece(n, 100, 0, 100));
     for n in 1..=4 {
         assert!(matches!(arrive(1, n), Placement::Store(_)));
     }
     assert_eq!(arrive(1, 5), Placement::Discard);
-    // After 200 ms, and half as long again at most.
+    // It is forgotten after 200 ms, or at most half of that later.
     assert!(matches!(arrive(302, 5), Placement::Store(_)));
 }
 
 #[test]
-fn what_makes_no_sense_is_said() {
+fn invalid_parameters_are_refused() {
     let wrong = |change: fn(&mut Config)| {
         let mut config = Config::default();
         change(&mut config);

@@ -9,11 +9,11 @@ use super::cutoffs::{self, Cutoffs};
 use super::leverage::Leverage;
 use super::stream::config::{MAX_WINDOW, StreamConfig};
 
-/// The most priority levels that Ethernet (802.1p) has.
+/// Maximum number of priority levels, which Ethernet (802.1p) determines.
 pub const MAX_PRIORITIES: u8 = 8;
 
-/// Bytes of each packet type from the IP header on, without the payload. `common` is the common header, which is all of
-/// UNKNOWN, BUSY and NEED_ACK.
+/// Size of each packet type, from the IP header on, without the payload. `common` is the common header, of
+/// which UNKNOWN, BUSY and NEED_ACK consist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the packet types")]
 pub struct HeaderBytes {
@@ -25,160 +25,161 @@ pub struct HeaderBytes {
     pub ack: u32,
 }
 
-/// What decides the priority of unscheduled packets.
+/// What determines the priority of unscheduled packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PriorityBy {
     /// The length of the message (SIGCOMM'18 section 3.4, `HomaModule`).
     Length,
-    /// The bytes that remain of the message, for each packet; and the last `rtt_bytes` of a long message go
-    /// at unscheduled priorities too, as in the authors' simulation
-    /// (`STATIC_CBF_GRADUATED` with `boostTailBytesPrio`).
+    /// The remaining bytes of the message, for each packet. In addition, the last `rtt_bytes` of a long message
+    /// use unscheduled priorities, as in the authors' simulation (`STATIC_CBF_GRADUATED` with
+    /// `boostTailBytesPrio`).
     BytesLeft,
 }
 
-/// The most ticks by which a question to a silent peer is delayed at random, so that many senders do not ask in
-/// the same tick. Ours: about the profiles' `resend_interval`, which it at
-/// most doubles.
+/// Maximum number of ticks by which a RESEND to a silent peer is delayed at random, so that many senders are
+/// not asked in the same tick. Our choice: it is about the profiles' `resend_interval`, which it at most
+/// doubles.
 pub(super) const MAX_SPREAD: u32 = 8;
 
-/// The most ticks after which a busy peer is asked again. Ours: it bounds the time for which a peer
-/// that is no longer busy is not asked.
+/// Maximum number of ticks after which a busy peer is asked again. Our choice: it bounds the time for which a
+/// peer that is no longer busy is not asked.
 const MAX_BUSY_TICKS: u16 = 40;
 
-/// The most ticks by which the first question about a restarted message is delayed. Ours: dozens of ticks, so
-/// that the restarts of many senders do not meet in one tick.
+/// Maximum number of ticks by which the first RESEND for a restarted message is delayed. Our choice: dozens of
+/// ticks keep the restarts of many senders from coinciding.
 const MAX_RESTART_JITTER: u16 = 63;
 
-/// Homa's parameters: plain numbers. See [`Config::sigcomm18`] and [`Config::linux`] for the two
-/// published sets.
+/// Homa's parameters. See [`Config::sigcomm18`] and [`Config::linux`] for the two published sets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The host's link, in bits per second. Only the receiver's dynamic window and error
-    /// messages depend on it: the driver asks for packets when the link is free.
+    /// Rate of the host's link. Only the receiver's dynamic window and error messages depend on it, because the
+    /// driver asks for packets when the link is free.
     pub link: Rate,
-    /// Payload bytes of a full packet. Every packet starts at a multiple of it.
+    /// Payload bytes of a full packet. All packets but the last of a message are full.
     pub max_payload: u32,
-    /// Header bytes of each packet.
+    /// Header bytes of each packet type.
     pub header_bytes: HeaderBytes,
-    /// How packets are written where they have bytes; [`Config::layout`] knows of time stamps too.
+    /// The wire format of headers. [`Config::layout`] also accounts for time stamps.
     pub layout: Layout,
-    /// Whether switches choose a path for each packet (SIGCOMM'18) or for each pair of hosts.
+    /// Whether switches choose a path for each packet at random (SIGCOMM'18); otherwise ECMP chooses one per
+    /// pair of hosts.
     pub spray: bool,
-    /// The longest message, in bytes.
+    /// Maximum message length, in bytes.
     pub max_message_bytes: u32,
 
-    /// Bytes of a message that its sender sends without grants; rounded up to whole packets
-    /// (ours: no runt packet at the limit).
+    /// Bytes of a message that its sender sends without grants, rounded up to whole packets (our choice: it
+    /// avoids a short packet at the limit).
     pub unscheduled_bytes: u32,
-    /// Bytes granted of a message beyond those received; rounded up to whole packets. 0: dynamic,
-    /// `max_incoming / (n + 1)` with `n` messages being granted.
+    /// Bytes of a message that are granted beyond those received, rounded up to whole packets. 0 selects a
+    /// dynamic window of `max_incoming / (n + 1)` bytes while `n` messages are being granted.
     pub window: u32,
-    /// Most bytes granted and not yet received, all messages together.
+    /// Maximum number of bytes that are granted and not yet received, over all messages.
     pub max_incoming: u64,
-    /// How many messages are granted at one time: the degree of overcommitment.
+    /// Maximum number of messages that are granted at one time: the degree of overcommitment.
     pub overcommit: u32,
-    /// How many of them may come from one peer.
+    /// Maximum number of these from one peer.
     pub max_rpcs_per_peer: u32,
-    /// Bytes of a grant to the oldest message, out of turn.
+    /// Bytes of a grant to the oldest message outside of the SRPT order.
     pub fifo_grant_increment: u32,
-    /// Share of granted bytes that go to the oldest message, in 1/1000.
+    /// Share of granted bytes for the oldest message, in 1/1000.
     pub grant_fifo_fraction: u32,
-    /// Share of sent packets that the oldest message gets, in 1/1000.
+    /// Share of sent packets for the oldest message, in 1/1000.
     pub pacer_fifo_fraction: u32,
 
-    /// Priority levels in use: 0 is the lowest.
+    /// Number of priority levels in use; level 0 is the lowest.
     pub num_priorities: u8,
-    /// The highest level of scheduled packets; they use this one and those below.
+    /// The highest level of scheduled packets, which use the levels up to it.
     pub max_sched_priority: u8,
-    /// This host's unscheduled levels; also assumed of a peer until it announces its own.
+    /// This host's unscheduled levels. Also used for a peer until it announces its own.
     pub cutoffs: Cutoffs,
-    /// The version of `cutoffs` that is announced to peers. 0: all hosts have the same configuration
-    /// and announce nothing.
+    /// Version of `cutoffs` that is announced to peers. 0: all hosts have the same configuration, and nothing
+    /// is announced.
     pub cutoff_version: u16,
-    /// What decides the priority of unscheduled packets.
+    /// What determines the priority of unscheduled packets.
     pub priority_by: PriorityBy,
 
-    /// The timer's period.
+    /// Period of the timer.
     pub tick: Span,
-    /// Ticks of silence until the first RESEND.
+    /// Number of ticks of silence before the first RESEND.
     pub resend_ticks: u16,
-    /// Ticks between further RESENDs.
+    /// Number of ticks between later RESENDs.
     pub resend_interval: u16,
-    /// RESENDs without an answer after which the peer is considered dead.
+    /// Number of unanswered RESENDs after which the peer is declared dead.
     pub timeout_resends: u16,
-    /// How often a sender restarts a message that its live receiver does not know, because every packet of it
-    /// was lost: each time with one packet, to which the receiver answers with grants, and after a longer
-    /// delay. (Ours: at a full buffer, many senders that all repeat their unscheduled windows at
-    /// once, as in the kernel module, lose them again.) 0: as the module, the whole window, and each UNKNOWN
-    /// counts as no answer.
+    /// Maximum number of times that a sender restarts a message which its live receiver does not know because
+    /// all its packets were lost. A restart sends one packet, which the receiver answers with grants, and is
+    /// delayed longer each time. (Our choice: with a full buffer, many senders that all retransmit their
+    /// unscheduled windows at once, as in the kernel module, lose them again.) 0: as in the module, a restart
+    /// sends the whole window, and each UNKNOWN counts as a missing answer.
     pub max_restarts: u16,
-    /// Whether the bytes that RESENDs request and that have not arrived are limited to one `window` for all
-    /// messages together, paced by arrivals (ours), or each message requests all that it lacks when it is
-    /// due, as in the kernel module.
+    /// Whether bytes requested by RESENDs are limited to one `window` over all messages and paced by arrivals
+    /// (our choice; see `repair`). Otherwise each message requests all missing bytes when it is due, as in the
+    /// kernel module.
     pub paced_resends: bool,
-    /// Without `paced_resends`: whether a RESEND names each gap, or the first one only.
+    /// Without `paced_resends`: whether RESENDs cover all gaps of a message, or only the first.
     pub resend_all_gaps: bool,
-    /// Whether a peer is sent one RESEND at a time, however many of its messages have gaps.
+    /// Whether a peer gets only one RESEND at a time, however many of its messages have gaps.
     pub one_resend_per_peer: bool,
-    /// Whether a NEED_ACK for a message with gaps is answered with a RESEND at once, as in the kernel
-    /// module, or only if nothing has arrived for `resend_ticks` (ours): where switches hold more than a
-    /// tick's worth of packets, the question overtakes the data that it asks for.
+    /// Whether NEED_ACK for a message with gaps is answered with a RESEND at once, as in the kernel module.
+    /// Otherwise this happens only if nothing has arrived for `resend_ticks` (our choice: where switches queue
+    /// more than a tick's worth of packets, NEED_ACK overtakes the data that it asks about).
     pub need_ack_resends: bool,
-    /// Ticks after the last byte until the sender asks for an acknowledgement, and again at each
-    /// further tick.
+    /// Number of ticks after the last byte until the sender sends NEED_ACK, which it then repeats at each tick.
     pub request_ack_ticks: u16,
 
-    /// The parameters of streams.
+    /// Parameters of streams.
     pub streams: StreamConfig,
 
-    /// Acknowledgements for one peer that wait to travel with data; one more, and an ACK packet is sent. At
-    /// least 1.
+    /// Maximum number of acknowledgements for one peer that wait to travel with data. At more, an ACK packet is
+    /// sent. At least 1.
     pub max_acks_queued: u16,
-    /// RPCs that the host holds at one time: more are refused, or dropped if a peer begins them.
+    /// Maximum number of RPCs in progress at the host. Further ones are refused, or dropped if a peer starts
+    /// them.
     pub max_rpcs: u32,
-    /// Ranges of a message that may arrive out of order: packets that would make more are dropped.
+    /// Maximum number of received ranges of a message beyond the first gap. Packets that would exceed it are
+    /// dropped.
     pub max_gaps: u16,
-    /// Control packets that wait for the link: more are dropped, and timers repair the loss.
+    /// Maximum number of queued control packets. Further ones are dropped, which timers repair.
     pub max_control: u32,
-    /// Finished RPCs that the host remembers.
+    /// Maximum number of finished RPCs that are remembered.
     pub max_finished: u32,
-    /// Ticks for which it remembers them; longer than a sender tries (see
-    /// [`Config::remembered_for`]).
+    /// Number of ticks for which a finished RPC is remembered. It must exceed the time for which a sender may
+    /// retransmit (see [`Config::remembered_for`]).
     pub finished_ticks: u32,
 
-    /// Leverage Homa: set by [`Config::with_leverage`].
+    /// Leverage Homa's extensions; set by [`Config::with_leverage`].
     pub leverage: Leverage,
 }
 
-/// Why a configuration is invalid.
+/// Reasons why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
-    /// This must be at least 1.
+    /// A field must be at least 1.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
-    /// A packet that is too long for the length fields of Ethernet or of the header.
+    /// A packet exceeds the length fields of Ethernet or of the header.
     #[error("a packet of {0} bytes does not fit its length field")]
     PacketTooLong(u32),
     /// `cutoffs`, `num_priorities` and `max_sched_priority` contradict each other.
     #[error("priorities do not fit each other: scheduled ones are 0 to {highest} of {all}")]
     #[allow(missing_docs, reason = "the message names them")]
     Priorities { highest: u8, all: u8 },
-    /// A share above 1000/1000.
+    /// A share exceeds 1000/1000.
     #[error("{0} is in 1/1000 and can be at most 1000")]
     Share(&'static str),
-    /// A dynamic window is a share of `max_incoming`, which has no limit.
+    /// The dynamic window is a share of `max_incoming`, which is unlimited.
     #[error("a dynamic window (0) needs a limit on max_incoming")]
     DynamicWindow,
-    /// A stream's window that is ambiguous in offsets modulo 2^32.
+    /// A stream's window is ambiguous in offsets modulo 2^32.
     #[error("stream_window_bytes can be at most {MAX_WINDOW}")]
     StreamWindow,
-    /// Finished RPCs are forgotten while their senders may still try.
+    /// Finished RPCs are forgotten while their senders may still retransmit.
     #[error("finished_ticks must be above {0}, the ticks for which a sender tries")]
     ForgetsTooSoon(u32),
-    /// A switch of Leverage Homa that needs measured round trips.
+    /// An extension of Leverage Homa requires measured round trips.
     #[error("{0} needs measure_rtt")]
     NeedsRtt(&'static str),
-    /// An average that forgets hardly anything.
+    /// The weight of a new sample in the average is too small.
     #[error("average_shift is at most 16, not {0}")]
     AverageShift(u32),
 }
@@ -245,12 +246,11 @@ impl Config {
         self.leverage.check()
     }
 
-    /// The configuration of the SIGCOMM'18 paper's simulations, for links of rate `link` and a
-    /// round trip that takes `rtt_bytes` bytes on such a link (10,000 there: docs/sources.md#homa-sigcomm-2018-setting).
+    /// The parameters of the SIGCOMM'18 paper's simulations, for links of rate `link` and a round trip of
+    /// `rtt_bytes` bytes at that rate (10,000 there: docs/sources.md#homa-sigcomm-2018-setting).
     ///
-    /// Cutoffs and the number of scheduled levels follow the workload: see
-    /// [`Config::with_workload`]. Timers, acknowledgements and limits are ours: the simulation
-    /// had none.
+    /// Cutoffs and the number of scheduled levels depend on the workload: see [`Config::with_workload`].
+    /// Timers, acknowledgements and limits are our choice, because the simulation had none.
     #[must_use]
     pub fn sigcomm18(link: Rate, rtt_bytes: u32) -> Self {
         const DATA_HEADER: u32 = 58;
@@ -291,7 +291,7 @@ impl Config {
             tick: Span::from_ms(1),
             resend_ticks: 5,
             resend_interval: 5,
-            // Where a buffer is full, questions and answers are lost with the data.
+            // With a full buffer, RESENDs and their answers are lost as data is.
             timeout_resends: 10,
             max_restarts: 100,
             paced_resends: true,
@@ -299,8 +299,8 @@ impl Config {
             one_resend_per_peer: false,
             need_ack_resends: false,
             request_ack_ticks: 5,
-            // The simulation has no acknowledgements at all; a long queue lets nearly all of them
-            // travel with data and cost no bytes.
+            // The simulation has no acknowledgements. With a long queue nearly all of them travel with data and
+            // cost no bytes.
             max_acks_queued: 32,
             streams: StreamConfig::with_data_header(DATA_HEADER),
             max_rpcs: 1 << 20,
@@ -312,11 +312,11 @@ impl Config {
         }
     }
 
-    /// The Linux kernel module's defaults of autumn 2023 (docs/sources.md#homa-parameters, column
-    /// 2023), for a link of rate `link`.
+    /// The Linux kernel module's defaults of autumn 2023 (docs/sources.md#homa-parameters, column 2023), for a
+    /// link of rate `link`.
     ///
-    /// The module's pacer estimates the NIC's backlog and lets packets below `throttle_min_bytes`
-    /// pass; here the driver asks for a packet when the link is free, so that neither exists.
+    /// The module's pacer estimates the backlog of the NIC and lets packets below `throttle_min_bytes` pass.
+    /// Neither exists here, because the driver asks for a packet when the link is free.
     #[must_use]
     pub fn linux(link: Rate) -> Self {
         const DATA_HEADER: u32 = frame::IPV4 + 60;
@@ -368,8 +368,8 @@ impl Config {
         }
     }
 
-    /// The same with these cutoffs, and with scheduled packets on the levels that they leave: as
-    /// many messages are granted at one time as there are scheduled levels (SIGCOMM'18 section 3.5).
+    /// The same parameters with these cutoffs, and with scheduled packets on the remaining levels. As many
+    /// messages are granted at one time as there are scheduled levels (SIGCOMM'18 section 3.5).
     #[must_use]
     pub fn with_priorities(mut self, cutoffs: Cutoffs) -> Self {
         self.num_priorities = cutoffs.num_priorities();
@@ -379,9 +379,10 @@ impl Config {
         self
     }
 
-    /// The same for this workload of (size, weight) pairs: [`cutoffs::allocate_for`].
+    /// The same parameters with cutoffs for a workload of (size, weight) pairs: [`cutoffs::allocate_for`].
     ///
     /// # Panics
+    ///
     /// As [`cutoffs::allocate_for`].
     #[must_use]
     pub fn with_workload(self, sizes: &[(u32, f64)], unscheduled_levels: Option<u8>) -> Self {
@@ -389,7 +390,7 @@ impl Config {
         self.with_priorities(cutoffs)
     }
 
-    /// How messages are cut.
+    /// How messages are divided into packets.
     #[must_use]
     pub const fn framing(&self) -> Framing {
         Framing {
@@ -403,19 +404,18 @@ impl Config {
         }
     }
 
-    /// The longest time for which a sender keeps trying without an answer, in ticks.
+    /// The longest time for which a sender retransmits without an answer, in ticks.
     #[must_use]
     pub fn patience(&self) -> u32 {
         let spread = if self.max_restarts > 0 { MAX_SPREAD } else { 0 };
-        // Saturating: 65,536 gaps of 65,535 ticks and their spread are too many.
+        // Saturating, because 65,536 intervals of 65,535 ticks with their delays overflow.
         (u32::from(self.timeout_resends) + 1)
             .saturating_mul(u32::from(self.resend_interval.max(1)) + spread)
             .saturating_add(u32::from(self.resend_ticks))
     }
 
-    /// The longest time, in ticks, after which a sender may still ask about a message whose every
-    /// acknowledgement was lost: a receiver that forgot it earlier would take what comes for a new
-    /// message, and deliver it twice.
+    /// The longest time, in ticks, after which a sender may still ask about a message all of whose
+    /// acknowledgements were lost. A receiver that forgets the message earlier would deliver it twice.
     #[must_use]
     pub fn remembered_for(&self) -> u32 {
         let jitter = if self.max_restarts > 0 { MAX_RESTART_JITTER } else { 0 };
@@ -425,7 +425,7 @@ impl Config {
             .saturating_add(if self.paced_resends { u32::from(MAX_BUSY_TICKS) } else { 0 })
     }
 
-    /// Bytes that RESENDs may have asked for and that are not here.
+    /// Maximum number of bytes that RESENDs may have outstanding.
     pub(super) fn repair_window(&self) -> u64 {
         match self.window {
             0 => (self.max_incoming / (u64::from(self.overcommit) + 1)).max(1),
@@ -433,24 +433,25 @@ impl Config {
         }
     }
 
-    /// Ticks by which the first question about a restarted RPC is delayed: pseudo-random, with a mean that
-    /// doubles at each restart up to some dozens of ticks (ours).
+    /// Number of ticks by which the first RESEND for a restarted RPC is delayed: pseudo-random, with a mean
+    /// that doubles at each restart up to some dozens of ticks (our choice: see `MAX_RESTART_JITTER`).
     pub(super) fn restart_jitter(&self, id: u64, restarts: u16) -> u16 {
         let most = (4_u64 << restarts.min(4)).min(u64::from(MAX_RESTART_JITTER) + 1);
         (mix(id ^ u64::from(restarts) << 48) % most) as u16
     }
 
-    /// Ticks of silence after which a peer is asked again that has answered BUSY `busy` times in a row (ours): a
-    /// pseudo-random number whose range doubles each time.
+    /// Number of ticks of silence after which a peer is asked again that has answered BUSY `busy` times in a
+    /// row: pseudo-random, in a range that doubles each time (our choice: frequent questions are a load for a
+    /// busy peer).
     pub(super) fn busy_ticks(&self, id: u64, busy: u16) -> u16 {
         let least = self.resend_ticks.min(MAX_BUSY_TICKS / 2);
         let most = least.saturating_mul(2 << busy.min(5)).clamp(least, MAX_BUSY_TICKS);
         least + (mix(id ^ u64::from(busy) << 48) % u64::from(most - least + 1)) as u16
     }
 
-    /// Ticks by which the question after the `asked`-th one about this RPC is delayed: different for each RPC, in a
-    /// range that doubles each time, so that many senders that lost their packets to one full buffer do not
-    /// fill it again in one tick (ours).
+    /// Number of ticks by which the next RESEND is delayed after `asked` RESENDs for this RPC: pseudo-random
+    /// per RPC, in a range that doubles each time, so that many senders whose packets were lost in one full
+    /// buffer do not fill it again in one tick (our choice).
     pub(super) fn spread(&self, id: u64, asked: u16) -> u16 {
         if self.max_restarts == 0 {
             return 0;
@@ -459,7 +460,7 @@ impl Config {
         (mix(id ^ u64::from(asked) << 48) % (most + 1)) as u16
     }
 
-    /// `bytes` rounded up to whole packets, and at most the message's `length`.
+    /// Rounds `bytes` up to whole packets, and down to the message's `length`.
     #[inline]
     pub(super) const fn whole_packets(&self, bytes: u32, length: u32) -> u32 {
         let rest = bytes % self.max_payload;
@@ -471,15 +472,15 @@ impl Config {
     }
 }
 
-/// Payload bytes that fit into `wire` bytes of a link, full packets first. With 10,000 bytes and
+/// Payload bytes that fit into `wire` bytes of a link, in full packets as far as possible. For 10,000 bytes and
 /// full packets of 1442 it is 9328: the authors' `defaultReqBytes` plus `defaultUnschedBytes`.
 fn payload_in(framing: Framing, wire: u32) -> u32 {
     let full = framing.packet_wire_bytes(framing.max_payload);
     let overhead = full - framing.max_payload;
     let rest = match wire % full {
         0 => 0,
-        // Less than a header more is a packet more: as long as fewer than `wire` bytes are on the
-        // way, the authors' simulation grants another packet.
+        // A remainder shorter than a header still counts as a packet: while fewer than `wire` bytes are in
+        // flight, the authors' simulation grants another packet.
         rest => rest.saturating_sub(overhead).max(1),
     };
     (wire / full) * framing.max_payload + rest
@@ -498,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_parameters_are_refused() {
         let good = Config::sigcomm18(Rate::from_gbps(10), 10_000);
         assert_eq!(good.check(), Ok(()));
         assert_eq!(Config::linux(Rate::from_gbps(25)).check(), Ok(()));

@@ -2,17 +2,17 @@
 
 use super::config::{Config, MAX_PRIORITIES, PriorityBy};
 
-/// The unscheduled levels of a host: the priority of a packet as a function of a length in bytes.
+/// The unscheduled levels of a host, which map a length in bytes to a priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cutoffs {
-    /// `longest[p]`: the longest message that uses priority `p`; non-increasing in `p`.
+    /// `longest[p]` is the length of the longest message that uses priority `p`; non-increasing in `p`.
     longest: [u32; MAX_PRIORITIES as usize],
     num_priorities: u8,
     unscheduled_levels: u8,
 }
 
 impl Cutoffs {
-    /// The kernel module's defaults: 200, 2800 and 15000 bytes, and everything longer
+    /// The kernel module's defaults: cutoffs of 200, 2800 and 15000 bytes, and a level for longer messages
     /// (docs/sources.md#homa-parameters).
     pub const LINUX: Self = Self {
         longest: [u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX, 15_000, 2_800, 200],
@@ -20,11 +20,11 @@ impl Cutoffs {
         unscheduled_levels: 4,
     };
 
-    /// Explicit cutoffs: the longest message of each unscheduled level, highest level first; the last level
-    /// takes all longer messages too.
+    /// Explicit cutoffs: the longest message of each unscheduled level, highest level first. The last level
+    /// also takes all longer messages.
     ///
-    /// `None` if there is no level, no scheduled one, more than [`MAX_PRIORITIES`], or if the
-    /// cutoffs fall.
+    /// `None` if there is no unscheduled or no scheduled level, if there are more than [`MAX_PRIORITIES`]
+    /// levels, or if a cutoff is lower than the one before.
     #[must_use]
     pub fn new(longest_first_level_first: &[u32], num_priorities: u8) -> Option<Self> {
         let levels = longest_first_level_first.len();
@@ -53,13 +53,13 @@ impl Cutoffs {
         Self { longest, num_priorities, unscheduled_levels: unscheduled_levels.min(7) }
     }
 
-    /// The seven numbers of a CUTOFFS packet.
+    /// The cutoffs as the seven numbers of a CUTOFFS packet.
     pub(super) fn to_wire(self) -> [u32; 7] {
         core::array::from_fn(|i| self.longest[7 - i])
     }
 
-    /// The priority of this many bytes: from the highest level down, the first whose cutoff is not below
-    /// them (docs/sources.md#homa-sending).
+    /// The priority for a length: from the highest level down, the first whose cutoff is not below it
+    /// (docs/sources.md#homa-sending).
     #[must_use]
     #[inline]
     pub fn priority(&self, bytes: u32) -> u8 {
@@ -70,34 +70,35 @@ impl Cutoffs {
         priority
     }
 
-    /// All priority levels, scheduled ones included.
+    /// Number of all priority levels, including scheduled ones.
     #[must_use]
     pub const fn num_priorities(&self) -> u8 {
         self.num_priorities
     }
 
-    /// How many levels are for unscheduled packets: the highest ones.
+    /// Number of levels for unscheduled packets, which are the highest ones.
     #[must_use]
     pub const fn unscheduled_levels(&self) -> u8 {
         self.unscheduled_levels
     }
 
-    /// How many levels are left for scheduled packets: at least one.
+    /// Number of levels for scheduled packets; at least one.
     #[must_use]
     pub const fn scheduled_levels(&self) -> u8 {
         self.num_priorities - self.unscheduled_levels
     }
 }
 
-/// Divides `num_priorities` levels for a workload of these (size, weight) pairs: unscheduled levels
-/// in proportion to the unscheduled bytes, at least one, and at least one scheduled level left; the
-/// cutoffs such that each unscheduled level carries about as many bytes (SIGCOMM'18 section 3.4;
-/// docs/sources.md#homa-cutoffs). Counts payload bytes, by the length of messages, as `HomaModule` does.
+/// Divides `num_priorities` levels for a workload of (size, weight) pairs. The number of unscheduled levels is
+/// proportional to the share of unscheduled bytes, with at least one unscheduled and one scheduled level. The
+/// cutoffs give each unscheduled level about the same number of bytes (SIGCOMM'18 section 3.4;
+/// docs/sources.md#homa-cutoffs). As in `HomaModule`, bytes are payload bytes, classified by message length.
 ///
-/// Sizes may come in any order; sizes and weights of zero or less count nothing. Without any bytes
-/// at all there is one unscheduled level.
+/// Sizes may be in any order; sizes and weights of zero or less do not count. Without any bytes there is one
+/// unscheduled level.
 ///
 /// # Panics
+///
 /// If there are fewer than two priorities, or more than [`MAX_PRIORITIES`].
 #[must_use]
 pub fn allocate(sizes: &[(u32, f64)], unsched_bytes: u32, num_priorities: u8) -> Cutoffs {
@@ -110,14 +111,15 @@ pub fn allocate(sizes: &[(u32, f64)], unsched_bytes: u32, num_priorities: u8) ->
     balance(pieces, levels, num_priorities)
 }
 
-/// As [`allocate`], for what hosts of this configuration put on the wire: packet by packet, with
-/// headers, and by [`Config::priority_by`].
+/// As [`allocate`], for the packets that hosts of this configuration send: with headers, and classified by
+/// [`Config::priority_by`].
 ///
-/// `unscheduled_levels` overrides the number of levels. The authors of SIGCOMM'18 set it by hand:
-/// 7, 5, 4, 1 and 1 for W1 to W5 (`adaptiveSchedPrioLevels` of their simulation).
+/// `unscheduled_levels` overrides the number of levels. The authors of SIGCOMM'18 set it by hand: 7, 5, 4, 1
+/// and 1 for W1 to W5 (`adaptiveSchedPrioLevels` of their simulation).
 ///
 /// # Panics
-/// If the numbers of levels do not fit each other.
+///
+/// If the numbers of levels contradict each other.
 #[must_use]
 pub fn allocate_for(
     config: &Config,
@@ -128,7 +130,7 @@ pub fn allocate_for(
     let mut pieces = Vec::new();
     let (mut unscheduled, mut total) = (0.0, 0.0);
     for (size, weight) in valid(sizes) {
-        // Hosts refuse longer ones.
+        // Hosts refuse longer messages.
         let size = size.min(config.max_message_bytes);
         total += framing.message_wire_bytes(u64::from(size)) as f64 * weight;
         let first = config.whole_packets(config.unscheduled_bytes, size);
@@ -146,7 +148,7 @@ pub fn allocate_for(
             unscheduled += add(offset);
         }
         if config.priority_by == PriorityBy::BytesLeft {
-            // The end of a long message goes at unscheduled priorities too.
+            // The end of a long message uses unscheduled priorities, too.
             let tail = size.saturating_sub(config.window).saturating_add(1).max(first);
             let tail = tail.checked_next_multiple_of(config.max_payload).unwrap_or(size);
             for offset in (tail..size).step_by(config.max_payload as usize) {
@@ -170,8 +172,8 @@ fn levels(unscheduled: f64, total: f64, num_priorities: u8) -> u8 {
     levels.clamp(1, num_priorities - 1)
 }
 
-/// Cutoffs that give each of `levels` levels as many of the bytes, which come with the number
-/// that decides their priority.
+/// Cutoffs that give each of `levels` levels the same number of bytes. Each piece is the number that determines
+/// its priority, and its bytes.
 fn balance(mut pieces: Vec<(u32, f64)>, levels: u8, num_priorities: u8) -> Cutoffs {
     pieces.sort_unstable_by_key(|&(by, _)| by);
     let total: f64 = pieces.iter().map(|&(_, bytes)| bytes).sum();
@@ -212,7 +214,8 @@ mod tests {
         assert_eq!(Cutoffs::new(&[1; 8], 8), None);
     }
 
-    /// Sizes from 1 to 1024 times a step, geometrically, with weights that give each the same bytes.
+    /// Sizes from 1 to 1024 times a step, in a geometric series, with weights that give each the same number of
+    /// bytes.
     fn geometric(step: u32) -> Vec<(u32, f64)> {
         (0..11).map(|i| (step << i, 1.0 / f64::from(step << i))).collect()
     }
@@ -259,7 +262,7 @@ mod tests {
         let sizes = [(300, 50.0), (3_000, 10.0), (20_000, 2.0), (200_000, 1.0)];
         let cutoffs = allocate_for(&config, &sizes, Some(4));
         assert_eq!(cutoffs.unscheduled_levels(), 4);
-        // Most bytes are of the first packets of long messages and of the ends of all.
+        // Most bytes belong to first packets of long messages and to the ends of all messages.
         assert!(cutoffs.priority(300) > cutoffs.priority(20_000));
         assert_eq!(cutoffs.priority(200_000), 4);
         let by_share = allocate_for(&config, &sizes, None);

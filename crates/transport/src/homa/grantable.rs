@@ -1,29 +1,29 @@
-//! The messages of one peer that may be granted, and which of them come first.
+//! The grantable messages of one peer, in order.
 
 use std::collections::BTreeSet;
 
 use super::grants::Key;
 
-/// Messages in the order of [`Key`]. The first few, which nearly all calls are about, are in a list; a
-/// backlog of many thousand streams behind them costs each change no more than a tree's depth.
+/// Messages in the order of [`Key`]. The first few, which nearly all operations concern, are in a list; a
+/// backlog of many thousand streams behind them is in a tree.
 #[derive(Debug, Default)]
 pub(super) struct Grantable {
     first: Vec<Key>,
-    /// None of them is before one of `first`, which is full if there is any.
+    /// The other messages, all after those in `first`; empty unless `first` is full.
     rest: BTreeSet<Key>,
 }
 
-/// What a change does to the first few.
+/// How an operation has changed the first few messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// It is one of them now ...
+    /// The message that has become one of them.
     pub(super) joins: Option<Key>,
-    /// ... and this one is no more.
+    /// The message that is no longer one of them.
     pub(super) leaves: Option<Key>,
 }
 
 impl Grantable {
-    /// Adds a message; `limit` are first.
+    /// Adds a message. The first `limit` messages are in the list.
     pub(super) fn insert(&mut self, key: Key, limit: usize) -> Change {
         if self.first.len() >= limit && self.first.last().is_some_and(|last| *last < key) {
             self.rest.insert(key);
@@ -36,7 +36,7 @@ impl Grantable {
         Change { joins: Some(key), leaves }
     }
 
-    /// Takes a message out, if it is there.
+    /// Removes a message, if it is present.
     pub(super) fn remove(&mut self, key: Key) -> Change {
         let Ok(at) = self.first.binary_search(&key) else {
             self.rest.remove(&key);
@@ -48,8 +48,8 @@ impl Grantable {
         Change { joins, leaves: Some(key) }
     }
 
-    /// Whether a message that is one of the first stays one when `old` becomes `new`, which is
-    /// done then.
+    /// Replaces `old` by `new` if that message is and remains one of the first; otherwise does nothing. Returns
+    /// whether it did.
     pub(super) fn moves_within_first(&mut self, old: Key, new: Key) -> bool {
         let Ok(from) = self.first.binary_search(&old) else { return false };
         if self.rest.first().is_some_and(|next| *next < new) {
@@ -66,7 +66,7 @@ impl Grantable {
         true
     }
 
-    /// Whether this message is there.
+    /// Whether this message is present.
     pub(super) fn contains(&self, key: Key) -> bool {
         self.first.binary_search(&key).is_ok() || self.rest.contains(&key)
     }
@@ -88,7 +88,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Against a sorted table: the first `limit` are the first, whatever happens.
+        /// Compared with a sorted list: `first` always holds the first `limit` messages.
         #[test]
         fn the_first_are_first(
             limit in 1_usize..4,

@@ -1,4 +1,4 @@
-//! Grants: the receiver grants few messages at a time, those with the fewest bytes remaining.
+//! Grants: the receiver grants few messages at a time, those with the fewest remaining bytes.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::grantable::{Change, Grantable};
 use super::peer::Peers;
 use super::rpc::{Incoming, Rpcs};
 
-/// The order of grants: fewest bytes that have not arrived first, then the oldest
+/// The order of grants: fewest bytes that have not arrived first, then the oldest message
 /// (docs/sources.md#homa-grants, rule 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
@@ -16,28 +16,28 @@ pub(super) struct Key {
     pub(super) slot: u32,
 }
 
-/// A message that may be granted now, with what the grant depends on beside it.
+/// A message that may be granted now, and the other inputs of the grant.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: Key,
     granted: u32,
     length: u32,
     peer: u32,
-    /// The most that may be granted: less than the length if a stream's flow control limits it.
+    /// Maximum offset that may be granted: less than the length if a stream's flow control limits it.
     limit: u32,
 }
 
-/// Messages that are not wholly granted.
+/// Messages that are not completely granted.
 ///
-/// Each peer has a list of its own, in [`super::peer::Peer`]; the first few of each
-/// (`max_rpcs_per_peer`) are in the sorted list here, whose first few are granted. Thus a thousand
-/// messages of one peer cost no more than one.
+/// Each peer has a list of its own, in [`super::peer::Peer`]. The first few of each (`max_rpcs_per_peer`) are
+/// in the sorted list here, whose first few are granted. So a thousand messages of one peer cost no more than
+/// one.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
     active: Vec<Entry>,
-    /// All of them by age, with their slots, if the oldest has a share.
+    /// All of these messages by age, with their slots, if the oldest has a share.
     by_age: BTreeSet<(u64, u32)>,
-    /// Bytes granted or unscheduled, and not received, of all messages.
+    /// Bytes of all messages that are granted or unscheduled, and not received.
     pub(super) incoming: u64,
     /// Bytes granted in SRPT order since the last grant to the oldest message.
     since_fifo: u64,
@@ -101,14 +101,14 @@ impl Grants {
         self.apply(rpcs, list.insert(key, config.max_rpcs_per_peer as usize));
     }
 
-    /// Takes out the message that stands under `key`.
+    /// Removes the message with this key.
     pub(super) fn remove(&mut self, rpcs: &Rpcs, list: &mut Grantable, key: Key) {
         self.by_age.remove(&(key.birth, key.slot));
         self.apply(rpcs, list.remove(key));
     }
 
-    /// Bytes of the message under `old` have arrived: `left` remain. Or more was written of a
-    /// stream.
+    /// Updates the message under `old` when bytes of it have arrived, so that `left` remain, or when more of a
+    /// stream has been written.
     pub(super) fn progress(
         &mut self,
         config: &Config,
@@ -135,8 +135,8 @@ impl Grants {
         }
     }
 
-    /// More was written of the stream that stands under `old`, or less is left of it, or more of it
-    /// may be granted than before.
+    /// Updates the stream under `old` when more of it has been written, less of it remains, or more of it may
+    /// be granted.
     pub(super) fn changed(
         &mut self,
         config: &Config,
@@ -154,12 +154,12 @@ impl Grants {
         }
     }
 
-    /// All that may be granted, the oldest first, if the oldest has a share.
+    /// All grantable messages, oldest first; empty if the oldest has no share.
     pub(super) fn by_age(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_age.iter().map(|&(_, slot)| slot)
     }
 
-    /// The next grant in SRPT order at or after `from`, which is the rank to go on from
+    /// The next grant in SRPT order at or after rank `from`, and the rank at which to continue
     /// (docs/sources.md#homa-grants, rules 2 to 6). `n` messages are granted at a time.
     pub(super) fn next(
         &self,
@@ -173,8 +173,8 @@ impl Grants {
             false => 0,
         };
         let max_incoming = if config.leverage.scheduled_window {
-            // "max_incomming = scheduled_window * max_overcommit" (Leverage Homa's slides). Of several
-            // peers' windows the largest counts (ours).
+            // "max_incomming = scheduled_window * max_overcommit" (Leverage Homa's slides). If the windows of
+            // several peers differ, the largest counts (our choice: the slides do not cover this case).
             let all = self.active[..n].iter().map(|entry| match measured(entry) {
                 0 => config.max_incoming,
                 window => u64::from(window) * u64::from(config.overcommit),
@@ -207,7 +207,7 @@ impl Grants {
         None
     }
 
-    /// A grant of `bytes` more bytes has been made to the message under `key`.
+    /// Updates the message under `key` after a grant of `bytes` more bytes.
     pub(super) fn granted(&mut self, key: Key, offset: u32, bytes: u32) {
         self.since_fifo += u64::from(bytes);
         if let Ok(at) = self.position(key) {
@@ -215,20 +215,20 @@ impl Grants {
         }
     }
 
-    /// Whether it is the oldest message's turn (docs/sources.md#homa-grants, rule 7): of all bytes granted, the
-    /// configured share goes to it.
+    /// Whether the next grant is for the oldest message (docs/sources.md#homa-grants, rule 7), which gets the
+    /// configured share of all granted bytes.
     pub(super) fn fifo_due(&self, config: &Config) -> bool {
         if config.grant_fifo_fraction == 0 {
             return false;
         }
-        // Rounded up as the grant will be, so that the share is right.
+        // Rounded up like the grant itself, so that the share is exact.
         let increment = u64::from(config.whole_packets(config.fifo_grant_increment, u32::MAX));
         let others =
             (1000 * increment / u64::from(config.grant_fifo_fraction)).saturating_sub(increment);
         self.since_fifo >= others.max(1)
     }
 
-    /// The oldest message has had its turn.
+    /// Restarts the count after a grant to the oldest message.
     pub(super) fn fifo_done(&mut self) {
         self.since_fifo = 0;
     }
@@ -240,9 +240,9 @@ impl Grants {
     }
 }
 
-/// The level of the message at this rank among `n`: the first has the highest, and with fewer
-/// messages than levels the lowest levels are used, so that a shorter message that comes later
-/// finds a higher one free (SIGCOMM'18 section 3.4; docs/sources.md#homa-grants, rule 6).
+/// The level of the message at this rank among `n`. The first message has the highest level. With fewer
+/// messages than levels the lowest levels are used, so that a shorter message that arrives later gets a higher
+/// one (SIGCOMM'18 section 3.4; docs/sources.md#homa-grants, rule 6).
 fn sched_priority(config: &Config, rank: usize, n: usize) -> u8 {
     let highest = i64::from(config.max_sched_priority);
     let spare = (highest + 1 - n as i64).max(0);

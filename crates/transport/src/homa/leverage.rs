@@ -1,9 +1,10 @@
-//! Leverage Homa: the switches of Lu and Zhang, *Leverage Homa: Enhancing Homa Linux for Efficient RPC
-//! Transportation*, netdev 0x17 (2023; "the slides"; docs/sources.md#leverage-homa). With all of them off, Homa is unchanged.
+//! Leverage Homa: the extensions of Lu and Zhang, *Leverage Homa: Enhancing Homa Linux for Efficient RPC
+//! Transportation*, netdev 0x17 (2023; "the slides"; docs/sources.md#leverage-homa). With all of them disabled,
+//! Homa is unchanged.
 //!
-//! - `rtt`: round trips per peer, from time stamps.
-//! - `windows`: congestion detection, windows and the unscheduled ratio, which depend on them.
-//! - `pacer`: the slides' future pacer.
+//! - `rtt`: round-trip measurement per peer, by time stamps.
+//! - `windows`: congestion detection, windows and the unscheduled ratio, which depend on round trips.
+//! - `pacer`: the pacer that the slides propose as future work.
 
 use rackweave_core::{Rate, Span, frame};
 use rackweave_wire::homa::size;
@@ -13,66 +14,66 @@ use super::config::{Config, HeaderBytes, InvalidConfig};
 /// How congestion is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detection {
-    /// The last round trip above [`Leverage::congestion_factor`] times the smallest (slide "RTT
+    /// By the last round trip: it exceeds [`Leverage::congestion_factor`] times the minimum (slide "RTT
     /// Informed Congestion Detection").
     Recent,
-    /// The average above the middle, which is [`Leverage::scheduled_factor`] times the smallest, by more
-    /// than [`Leverage::average_deviation`] of it (slide "Future Improvements": the deviation of
-    /// `rtt_avg` from `RTT_mid`; the slides give no threshold, so the value is ours).
+    /// By the average: it exceeds the middle, which is [`Leverage::scheduled_factor`] times the minimum, by
+    /// more than [`Leverage::average_deviation`] of the middle (slide "Future Improvements": the deviation of
+    /// `rtt_avg` from `RTT_mid`; the slides give no threshold, so the value is our choice).
     Average,
 }
 
-/// The switches, and their parameters. See [`Leverage::OFF`] and [`Leverage::talk`].
+/// The extensions that are enabled, and their parameters. See [`Leverage::OFF`] and [`Leverage::talk`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leverage {
-    /// DATA and GRANT carry time stamps, and each host measures the round trip to each peer. All
-    /// others but the ratio need it.
+    /// Whether DATA and GRANT carry time stamps, by which each host measures the round trip to each peer. All
+    /// other extensions but the ratio require it.
     pub measure_rtt: bool,
-    /// How long a minimum round trip is used, so that a path that became longer is noticed (ours: on the slides the
-    /// minimum never grows).
+    /// Time for which a minimum round trip is used, so that a path that has become longer is noticed. (Our
+    /// choice: on the slides the minimum never grows.)
     pub min_rtt_window: Span,
-    /// The receiver grants each peer [`Leverage::scheduled_factor`] times its smallest round trip at
-    /// link rate, and [`Config::overcommit`] times that to all (slide "Receiver - Scheduled Window").
+    /// Whether the receiver grants each peer [`Leverage::scheduled_factor`] times the minimum round trip at
+    /// link rate, and all peers [`Config::overcommit`] times that (slide "Receiver - Scheduled Window").
     pub scheduled_window: bool,
-    /// `peer_rtt_grant` in units of `peer_rtt_min`: 3.
+    /// `peer_rtt_grant` in units of `peer_rtt_min`; 3 on the slides.
     pub scheduled_factor: u32,
-    /// The sender's unscheduled bytes follow the smallest round trip and congestion, per peer
-    /// (slide "Sender - Dynamic adjusting unscheduled window").
+    /// Whether the sender's unscheduled bytes follow the minimum round trip and congestion, per peer (slide
+    /// "Sender - Dynamic adjusting unscheduled window").
     pub unscheduled_window: bool,
-    /// The links of peers, as far as they limit the unscheduled window: `None`: as this host's.
+    /// Rate of the peers' links, as far as it limits the unscheduled window; `None` if equal to this host's.
     pub peer_link: Option<Rate>,
-    /// Whether congestion is detected, and how.
+    /// How congestion is detected; `None` if it is not.
     pub congestion: Option<Detection>,
-    /// `peer_rtt_high` in units of `peer_rtt_min`: 8.
+    /// `peer_rtt_high` in units of `peer_rtt_min`; 8 on the slides.
     pub congestion_factor: u32,
-    /// The weight of each round trip in the average, as a shift: 3 is 1/8. Ours, as in TCP (RFC 6298).
+    /// Weight of each round trip in the average, as a shift: 3 means 1/8. Our choice, as in TCP (RFC 6298).
     pub average_shift: u32,
-    /// With [`Detection::Average`]: how far above the middle the average means congestion, in 1/1000 of the
-    /// middle. Ours: 500 is
-    /// four and a half times the minimum, well below the other rule's eight, because an average lags.
+    /// With [`Detection::Average`]: how far above the middle the average indicates congestion, in 1/1000 of the
+    /// middle. Our choice: 500 is four and a half times the minimum, well below the factor of eight of the
+    /// other rule, because an average lags.
     pub average_deviation: u32,
-    /// When few of the bytes are unscheduled anyway and the sender has more to send than its link
-    /// takes, unscheduled windows are halved (slide "Unscheduled Ratio").
+    /// Whether unscheduled windows are halved when few of the bytes are unscheduled anyway and the sender has
+    /// more to send than its link carries (slide "Unscheduled Ratio").
     pub unscheduled_ratio: bool,
-    /// The threshold of that share, in 1/1000: 400.
+    /// Threshold of that share, in 1/1000; 400 on the slides.
     pub ratio_threshold: u32,
-    /// The period over which bytes are counted, after which the rule is applied once. Ours: 1 ms is dozens of round
-    /// trips, so that the share is not that of single messages.
+    /// Period over which bytes are counted, after which the rule is applied once. Our choice: 1 ms is dozens of
+    /// round trips, so that single messages do not determine the share.
     pub ratio_period: Span,
-    /// Round trips do not contain the time that GRANTs wait in the peer's host, and none is measured
-    /// while a host's software is late (slide "Future Improvements": more accurate measurement).
+    /// Whether round trips exclude the time that GRANTs wait in the peer's host, and none is measured while a
+    /// host's software is late (slide "Future Improvements": more accurate measurement).
     pub host_delay: bool,
-    /// The pacer uses the round trip (slide "Future Improvements": optimize pacer).
+    /// Whether the pacer uses the round trip (slide "Future Improvements": optimize pacer).
     pub rtt_pacer: bool,
-    /// The share of the link, in 1/1000, that is used without grants while round trips are short. Ours: 50 is the
-    /// share that Homa gives the oldest message.
+    /// Share of the link, in 1/1000, that may be used without grants while round trips are short. Our choice:
+    /// 50 is the share that Homa gives the oldest message.
     pub trickle_share: u32,
-    /// The room, in packets, that is left behind each packet to a peer with congestion. Ours: 1 halves the rate.
+    /// Idle time after each packet to a congested peer, in packet times. Our choice: 1 halves the rate.
     pub back_off_packets: u32,
 }
 
 impl Leverage {
-    /// All switches off, with the slides' parameters for when they are switched on.
+    /// All extensions disabled, with the slides' parameters for when they are enabled.
     pub const OFF: Self = Self {
         measure_rtt: false,
         min_rtt_window: Span::from_secs(10),
@@ -93,7 +94,7 @@ impl Leverage {
         back_off_packets: 1,
     };
 
-    /// Everything that the talk reports as built; its future work is off.
+    /// The extensions that the talk reports as implemented; those of its future work are disabled.
     #[must_use]
     pub const fn talk() -> Self {
         Self {
@@ -143,14 +144,14 @@ impl Leverage {
 }
 
 impl Config {
-    /// Leverage Homa: the kernel module's defaults at the time of the talk, and all that the talk
-    /// added.
+    /// Leverage Homa: the kernel module's defaults at the time of the talk, with the extensions of the talk.
     #[must_use]
     pub fn leverage(link: Rate) -> Self {
         Self::linux(link).with_leverage(Leverage::talk())
     }
 
-    /// The same with these switches. Time stamps take their room in the packets that carry them.
+    /// The same parameters with these extensions. Time stamps reduce the payload of the packets that carry
+    /// them.
     #[must_use]
     pub fn with_leverage(mut self, leverage: Leverage) -> Self {
         const DATA: u32 = size::DATA_LEVERAGE - size::DATA_TALK;
@@ -171,7 +172,7 @@ impl Config {
         self
     }
 
-    /// Bytes that a full packet takes on a link.
+    /// Bytes of a full packet on a link.
     pub(super) const fn full_wire_bytes(&self) -> u32 {
         frame::wire_bytes(self.header_bytes.data.saturating_add(self.max_payload))
     }

@@ -1,39 +1,40 @@
-//! Homa: receiver-driven, connectionless, shortest remaining first at both ends.
+//! Homa: receiver-driven, connectionless, with shortest remaining processing time first (SRPT) at both ends.
 //!
-//! A sender sends the first bytes of a message unasked ("unscheduled"), at a priority by length;
-//! the receiver grants the rest, to few messages at a time, each at a priority of its own.
+//! A sender sends the first bytes of a message without grants ("unscheduled"), at a priority that depends on
+//! the length. The receiver grants the rest, to few messages at a time, each at a priority of its own.
 //!
-//! Sources: Montazeri et al., *Homa: a receiver-driven low-latency transport protocol using
-//! network priorities*, SIGCOMM'18 ("the paper"); Ousterhout, *A Linux kernel implementation of
-//! the Homa transport protocol*, ATC'21, and its code, `HomaModule`; draft-ousterhout-tsvwg-homa-00
-//! ("the RFC"). Rules without a source are marked "ours".
+//! Sources: Montazeri et al., *Homa: a receiver-driven low-latency transport protocol using network
+//! priorities*, SIGCOMM'18 ("the paper"); Ousterhout, *A Linux kernel implementation of the Homa transport
+//! protocol*, ATC'21, and its code, `HomaModule`; draft-ousterhout-tsvwg-homa-00 ("the draft"). Rules without a
+//! source are marked "our choice".
 //!
 //! - [`config`]: the parameters; [`cutoffs`]: priorities of unscheduled bytes.
-//! - `sender`: what is sent next, and the packets that a sender receives; `srpt`: its queue.
+//! - `sender`: transmission, and the handling of receivers' packets; `srpt`: the send queue.
 //! - `receiver`: arriving data; `grants`: which messages are granted.
-//! - `timers`: ticks, giving up; `repair`: when and how fast lost bytes are requested; `rpc`, `peer`:
-//!   the state.
-//! - [`leverage`]: the switches of Leverage Homa; `rtt`, `windows`, `pacer`: what they switch.
+//! - `timers`: ticks and timeouts; `repair`: when and how fast lost bytes are requested; `rpc`, `peer`: the
+//!   state.
+//! - [`leverage`]: the extensions of Leverage Homa; `rtt`, `windows`, `pacer`: their implementation.
 //!
 //! # Events
-//! A response implies that its request has arrived: a request has no [`Event::Sent`] of its own.
-//! One-way messages (ours: a flag in the common header) are acknowledged as responses are.
+//! A response implies that its request has arrived, so that a request has no [`Event::Sent`] of its own.
+//! One-way messages are acknowledged as responses are (our choice: Homa has none; a flag in the common header
+//! marks them).
 //!
 //! # At most once
-//! A finished RPC is remembered for [`Config::finished_ticks`], so that packets that come late or
-//! twice are not mistaken for a new one (the known gap of Homa: docs/sources.md#homa-loss). If there is no
-//! room to remember it, ids of that peer up to it are refused for that time: their messages fail
-//! with a reason rather than being delivered twice. A peer that restarts has forgotten all this.
+//! A finished RPC is remembered for [`Config::finished_ticks`], so that late or duplicate packets do not start
+//! it again (the known gap of Homa: docs/sources.md#homa-loss). If there is no room to remember it, ids of that
+//! peer up to it are refused for that time: their messages fail with a reason rather than being delivered
+//! twice. A restarted peer has lost this memory.
 //!
 //! # Memory
-//! Whatever arrives, a host holds at most [`Config::max_rpcs`] RPCs (more are refused with
-//! [`Refused::Busy`], or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
-//! each; as many peers, with [`Config::max_acks_queued`] ids each, and idle peers make room for new ones;
-//! [`Config::max_finished`] ids of finished RPCs, for [`Config::finished_ticks`]; and
-//! [`Config::max_control`] packets that wait for the link, besides a GRANT for each RPC. What a silent
-//! peer has begun is forgotten after [`Config::patience`], and fails after it if the application
-//! waits for it ([`FailReason::PeerSilent`]); a response in arrival is waited for up to four times as
-//! long if many others are repaired first. A request stays until the application answers or cancels it.
+//! For any input, a host holds at most [`Config::max_rpcs`] RPCs (further ones are refused with
+//! [`Refused::Busy`], or dropped if a peer starts them) of up to [`Config::max_gaps`] ranges each; as many
+//! peers, with [`Config::max_acks_queued`] ids each, where idle peers make room for new ones;
+//! [`Config::max_finished`] ids of finished RPCs, for [`Config::finished_ticks`]; and [`Config::max_control`]
+//! control packets, besides a GRANT for each RPC. State of a silent peer is discarded after
+//! [`Config::patience`], with a failure if the application waits for it ([`FailReason::PeerSilent`]); an
+//! arriving response is kept up to four times as long if many others are repaired first. A delivered request
+//! stays until the application answers or cancels it.
 
 pub mod config;
 pub mod cutoffs;
@@ -75,20 +76,20 @@ use repair::Repairs;
 use rpc::{Known, Outgoing, Rpcs, State};
 use srpt::{Ready, SendQueue};
 
-/// The client's port in all packets; with [`SERVER_PORT`], what ECMP hashes.
+/// The client's port in all packets. With [`SERVER_PORT`], it is what ECMP hashes.
 const CLIENT_PORT: u16 = 0x8000;
-/// The server's port.
+/// The server's port in all packets.
 const SERVER_PORT: u16 = 99;
 
-/// A control packet that waits for the link.
+/// A queued control packet.
 #[derive(Clone, Copy, Debug)]
 enum Control {
-    /// A GRANT. Its fields are looked up when it is sent, so that a newer grant replaces it.
+    /// A GRANT. Its fields are determined when it is sent, so that a newer grant replaces it.
     Grant {
         slot: u32,
         host: HostId,
         id: u64,
-        /// When it was decided on.
+        /// When the grant was decided.
         decided: Time,
     },
     Other {
@@ -120,13 +121,13 @@ pub struct Host {
     events: VecDeque<Event>,
     next_tick: Option<Time>,
     leverage: windows::State,
-    /// When each stream's slot is to be looked at.
+    /// When the timer of each stream expires.
     stream_timers: Heap<Time>,
 }
 
 impl Host {
-    /// Homa at host `id`, without any message. Hosts share their configuration, which
-    /// [`Config::check`] must have passed.
+    /// Creates Homa at host `id`, without messages. Hosts share their configuration, which must have passed
+    /// [`Config::check`].
     #[must_use]
     pub fn new(id: HostId, config: Arc<Config>) -> Self {
         let queue = SendQueue::new(config.pacer_fifo_fraction);
@@ -147,13 +148,13 @@ impl Host {
         }
     }
 
-    /// How many RPCs and one-way messages are under way, in either direction.
+    /// Number of RPCs and one-way messages in progress, in either direction.
     #[must_use]
     pub fn rpcs_under_way(&self) -> u32 {
         self.rpcs.live()
     }
 
-    /// Checks that no part of the state has outgrown the configuration.
+    /// Asserts that all state is within the configured bounds.
     #[cfg(test)]
     fn check_bounds(&self) {
         let config = &self.config;
@@ -171,7 +172,7 @@ impl Host {
         }
     }
 
-    /// Whether nothing is under way and nothing waits to be sent.
+    /// Whether nothing is in progress and nothing is queued.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.rpcs.live() == 0 && self.control.is_empty() && self.events.is_empty()
@@ -211,8 +212,8 @@ impl Host {
         Some(self.rpcs.insert(host, peer, id, one_way, self.config.resend_ticks, state))
     }
 
-    /// Ends an RPC in any state, without an event. `finished`: later packets of it are answered as those of a
-    /// finished one.
+    /// Ends an RPC in any state without an event. If `finished`, late packets of the RPC are answered as those
+    /// of a finished one.
     fn remove_rpc(&mut self, now: Time, slot: u32, finished: bool) {
         let (host, id, peer) = {
             let rpc = self.rpcs.get(slot);
@@ -229,7 +230,7 @@ impl Host {
         }
     }
 
-    /// Takes an RPC out of the queues that its state put it in.
+    /// Removes an RPC from the queues of its current state.
     fn leave_state(&mut self, slot: u32) {
         let rpc = self.rpcs.get(slot);
         match &rpc.state {
@@ -273,7 +274,7 @@ impl Host {
         }
     }
 
-    /// Queues a control packet. If too many wait already it is dropped, as the network may drop any packet.
+    /// Queues a control packet. It is dropped if the queue is full, as the network may drop any packet.
     fn send_control(&mut self, dst: HostId, id: u64, one_way: bool, body: Body) {
         if self.control.len() < self.config.max_control as usize {
             let header = Header { id: Id64::new(id), one_way, body };
@@ -281,7 +282,7 @@ impl Host {
         }
     }
 
-    /// A packet of this RPC id.
+    /// Makes a packet to `dst` with this header, of the given size and priority.
     fn packet(&self, dst: HostId, l3_bytes: u32, priority: u8, header: Header) -> Packet<Header> {
         let (source, destination) = if header.id.get() & 1 == 0 {
             (CLIENT_PORT, SERVER_PORT)
@@ -294,17 +295,17 @@ impl Host {
             .sprayed(self.config.spray)
     }
 
-    /// Reports to the application that an RPC will not complete, and forgets it.
+    /// Reports to the application that an RPC has failed, and discards the RPC.
     fn fail(&mut self, now: Time, slot: u32, reason: FailReason) {
         let rpc = self.rpcs.get(slot);
         let (peer, local) = (rpc.host, rpc.id);
         let is_client = local & 1 == 0;
         let (id, executed) = match rpc.state {
-            // Of the server's: a response that is submitted, or a request to answer.
+            // The client's request or one-way message, or the server's response.
             State::Sending(_) => (Some(local), !is_client),
             State::InService => (Some(local ^ 1), true),
-            // A response that the client waits for. The server's application has not seen a
-            // request that did not arrive.
+            // A response that the client waits for. The server's application has not seen a request that is
+            // incomplete.
             State::Receiving(_) => (is_client.then_some(local), false),
             State::Free(_) => return,
             State::Stream(_) => return self.fail_stream(now, slot, reason),
@@ -357,7 +358,7 @@ impl Host {
         Ok(())
     }
 
-    /// Takes a packet from the network.
+    /// Handles a packet from the network.
     #[inline]
     fn handle_header(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
         let header = packet.header;
@@ -474,7 +475,8 @@ impl Transport for Host {
         {
             return self.cancel_stream(now, slot);
         }
-        // Submitted here: the local id is the message's. Arriving: it is the other one.
+        // The local id of a submitted message is the message's own id; that of an arriving message is its
+        // counterpart.
         let submitted = match self.rpcs.find(peer, id.0) {
             Known::Slot(slot) => {
                 let mine =

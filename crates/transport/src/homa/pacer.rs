@@ -1,20 +1,20 @@
-//! A pacer that knows round trips (slide "Future Improvements": "when RTT is low, although GRANT is not
-//! received, try to send some packets at a relatively low rate. When RTT is high, transmit less
-//! packets to NIC"). How low, and how much less, is ours: no such pacer was published.
+//! A pacer that uses round trips (slide "Future Improvements": "when RTT is low, although GRANT is not
+//! received, try to send some packets at a relatively low rate. When RTT is high, transmit less packets to
+//! NIC"). Both rates are our choice, because no such pacer was published.
 
 use rackweave_core::{Span, Time};
 
 use super::Host;
 use super::rpc::State;
 
-/// The times at which the pacer allows packets.
+/// The times at which the pacer permits packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pacer {
-    /// When a packet may go without a grant, if a message waits for one.
+    /// When a packet may be sent without a grant; `None` if no message waits for one.
     trickle_at: Option<Time>,
     /// When the last packet was sent without a grant.
     trickled: Option<Time>,
-    /// No new data before this time: the last packet was for a peer with congestion.
+    /// The earliest time of new data, after a packet to a congested peer.
     resume_at: Option<Time>,
 }
 
@@ -28,7 +28,7 @@ impl Pacer {
 }
 
 impl Host {
-    /// Whether new data must wait because the last packet was for a peer with congestion.
+    /// Whether new data must wait because the last packet was for a congested peer.
     #[inline]
     pub(super) fn backs_off(&mut self, now: Time) -> bool {
         match self.leverage.pacer.resume_at {
@@ -41,7 +41,7 @@ impl Host {
         }
     }
 
-    /// New data for this peer have been handed to the link.
+    /// Records that new data for this peer have been handed to the link.
     pub(super) fn note_sent(&mut self, now: Time, peer: u32, wire_bytes: u32) {
         let config = &self.config;
         if !config.leverage.rtt_pacer {
@@ -55,7 +55,8 @@ impl Host {
         }
     }
 
-    /// There is nothing to send: arms the pacer if a message waits for a grant that may continue without one.
+    /// Arms the pacer when there is nothing to send and a message that waits for a grant may continue without
+    /// one.
     pub(super) fn arm_trickle(&mut self, now: Time) {
         if !self.config.leverage.rtt_pacer
             || self.leverage.pacer.trickle_at.is_some()
@@ -67,7 +68,7 @@ impl Host {
         let bytes = u64::from(self.config.full_wire_bytes()) * 1000;
         let every = self.config.link.span_of(bytes / u64::from(self.config.leverage.trickle_share));
         let next = self.leverage.pacer.trickled.map_or(now, |last| last.saturating_add(every));
-        // Not now: a timeout lies in the future, and a grant may arrive before.
+        // Not at `now`: a timeout must lie in the future, and a grant may arrive before.
         self.leverage.pacer.trickle_at = Some(next.max(now.saturating_add(every)));
     }
 
@@ -85,8 +86,8 @@ impl Host {
         }
     }
 
-    /// The message with the fewest bytes remaining of those that wait only for a grant, on a path with a recent
-    /// short round trip; and its current limit.
+    /// The message with the fewest remaining bytes among those that wait only for a grant on a path with a
+    /// recent short round trip, and its current limit.
     ///
     /// It visits all RPCs, as a tick does, but only when the link is idle.
     fn waiting_for_grant(&mut self, now: Time) -> Option<(u32, u32)> {

@@ -7,31 +7,32 @@ use super::cutoffs::Cutoffs;
 use super::grantable::Grantable;
 use super::windows::PeerPath;
 
-/// One peer: another host with which this one has, or lately had, RPCs.
+/// A peer: another host with which this one has, or recently had, RPCs.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) host: HostId,
-    /// RPCs under way with it.
+    /// Number of RPCs in progress with it.
     pub(super) rpcs: u32,
-    /// The last tick in which an RPC with it came or went.
+    /// The last tick in which an RPC with it started or ended.
     pub(super) used: u32,
-    /// Its unscheduled levels and their version, once it has announced them by CUTOFFS.
+    /// Its unscheduled levels and their version; `None` before its first CUTOFFS packet.
     pub(super) cutoffs: Option<Box<(Cutoffs, u16)>>,
-    /// The tick in which this host last sent its own CUTOFFS, plus one.
+    /// One more than the tick in which this host last sent its own CUTOFFS; 0 if it has not.
     pub(super) cutoffs_sent: u32,
-    /// RESENDs sent to it since its last packet.
+    /// Number of RESENDs since the peer's last packet.
     pub(super) asked: u16,
-    /// The tick of the last of them.
+    /// The tick of the last of these RESENDs.
     pub(super) asked_at: u32,
-    /// Ids (this host's) of finished RPCs that are still to be acknowledged.
+    /// Local ids of finished RPCs that are still to be acknowledged.
     pub(super) acks: Vec<u64>,
-    /// Its messages that are not wholly granted.
+    /// Its messages that are not completely granted.
     pub(super) grantable: Grantable,
-    /// Ids (this host's) up to this one ...
+    /// Local ids up to this one are refused until `floor_until`, because their state was forgotten for lack of
+    /// room.
     pub(super) floor: u64,
-    /// ... are refused before this tick: whether they are finished was forgotten for lack of room.
+    /// The tick until which `floor` is valid.
     pub(super) floor_until: u32,
-    /// What Leverage Homa measures of it.
+    /// Leverage Homa's measurements of the path; `None` before the first.
     pub(super) path: Option<Box<PeerPath>>,
 }
 
@@ -40,19 +41,19 @@ pub(super) struct Peer {
 pub(super) struct Peers {
     slots: Vec<Peer>,
     index: FxHashMap<HostId, u32>,
-    /// Slots without a peer.
+    /// Slots that are not in use, for later peers.
     free: Vec<u32>,
-    /// The number of peers at which idle ones are removed.
+    /// Number of peers at which idle ones are removed.
     sweep_at: usize,
 }
 
-/// Below this number of peers idle ones are not removed.
+/// Minimum of [`Peers::sweep_at`].
 const MIN_SWEEP: usize = 256;
 
 impl Peers {
-    /// The peer, which is made if need be; `None` if `max` peers are known and in use.
+    /// The slot of a peer, which is created if it is new; `None` if there are `max` peers and none is idle.
     ///
-    /// A peer that has had no RPC for `idle_ticks` makes room.
+    /// A peer that has had no RPC for `idle_ticks` is removed to make room.
     pub(super) fn get_or_insert(
         &mut self,
         host: HostId,
@@ -109,31 +110,31 @@ impl Peers {
         }
     }
 
-    /// The peer of a host, if it is known.
+    /// The peer with this address, if it is known.
     #[inline]
     pub(super) fn find(&mut self, host: HostId) -> Option<&mut Peer> {
         let slot = *self.index.get(&host)?;
         Some(&mut self.slots[slot as usize])
     }
 
-    /// Those that are known.
+    /// All known peers.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
         let known =
             |(slot, peer): &(usize, &Peer)| self.index.get(&peer.host) == Some(&(*slot as u32));
         self.slots.iter().enumerate().filter(known).map(|(_, peer)| peer)
     }
 
-    /// Bytes to grant a peer of a message beyond those received; 0 if its round trip is not known.
+    /// Bytes of a message that a peer is granted beyond those received; 0 if its round trip is not known.
     pub(super) fn scheduled_window(&self, peer: u32) -> u32 {
         self.slots[peer as usize].path.as_deref().map_or(0, |path| path.scheduled)
     }
 
-    /// Bytes of a message to a peer that go without grants; 0 likewise.
+    /// Bytes of a message to a peer that are sent without grants; 0 if its round trip is not known.
     pub(super) fn unscheduled_window(&self, peer: u32) -> u32 {
         self.slots[peer as usize].path.as_deref().map_or(0, |path| path.unscheduled)
     }
 
-    /// The place of a host, if it is known.
+    /// The slot of the peer with this address, if it is known.
     pub(super) fn slot(&self, host: HostId) -> Option<u32> {
         self.index.get(&host).copied()
     }
@@ -143,7 +144,7 @@ impl Peers {
         &mut self.slots[peer as usize]
     }
 
-    /// How many are known.
+    /// Number of known peers.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.index.len()

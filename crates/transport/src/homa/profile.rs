@@ -1,4 +1,4 @@
-//! Homa's answers to what is asked of the parameters of every transport.
+//! Homa's implementation of the interface that all transports' parameters have.
 
 use rackweave_core::frame::MTU;
 use rackweave_core::{Framing, Span};
@@ -7,11 +7,11 @@ use rackweave_wire::homa::{Layout, size};
 use super::{Config, HeaderBytes, Host, InvalidConfig};
 use crate::profile::{Feedback, Profile, UDP_FRONT};
 
-/// Most finished messages that a raised patience makes a host remember.
+/// Maximum number of finished messages that are remembered to allow for a longer patience.
 const MAX_FINISHED: u64 = 1 << 20;
 
 impl Config {
-    /// How its packets are written.
+    /// The wire layout of its headers.
     #[must_use]
     pub const fn layout(&self) -> Layout {
         if self.leverage.measure_rtt { Layout::Leverage } else { self.layout }
@@ -62,7 +62,7 @@ impl Profile for Config {
         self
     }
 
-    /// More questions at the same pace. The first tick may come at once.
+    /// Adds RESENDs and NEED_ACKs at the same intervals. The first tick may come at once, and does not count.
     fn patient(mut self, at_least: Span) -> Self {
         let ticks = at_least.0.div_ceil(self.tick.0.max(1)).saturating_add(1);
         let asking = ticks.saturating_sub(u64::from(self.resend_ticks));

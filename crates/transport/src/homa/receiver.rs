@@ -9,13 +9,13 @@ use super::grants::{Grant, Key};
 use super::rpc::{Incoming, Known, State};
 use super::{Control, Host};
 
-/// Ids in one ACK packet besides the common header's. The kernel module's has room for five
-/// (docs/sources.md#homa-wire-format); three are ours, so that a header in memory is no longer than DATA's: the peer asks about
-/// the rest, or the next packets acknowledge them.
+/// Number of ids in one ACK packet besides the one in the common header. The kernel module's has room for five
+/// (docs/sources.md#homa-wire-format). Three are our choice: a header in memory is then no longer than DATA's.
+/// The other ids are acknowledged with later packets, or when the peer asks.
 const ACK_OTHERS: usize = 3;
 
 impl Host {
-    /// DATA.
+    /// Handles a DATA packet, and returns where its payload is to be stored.
     pub(super) fn handle_data(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
         let header = &packet.header;
         let Body::Data {
@@ -47,7 +47,7 @@ impl Host {
         self.data_arrived(now, slot, cutoff_version, message_length, offset, end)
     }
 
-    /// The RPC that receives this message; begins it if it is new.
+    /// The slot of the RPC that receives this message, which is created if it is new.
     fn receiving_slot(
         &mut self,
         now: Time,
@@ -66,12 +66,12 @@ impl Host {
                 State::Sending(_) if is_client && !self.rpcs.get(slot).one_way => {}
                 _ => return None,
             },
-            // The peer continues because the acknowledgement was lost or is on the way.
+            // The peer continues because the acknowledgement was lost or is in flight.
             Known::Finished => {
                 self.send_ack(from, id, header.one_way);
                 return None;
             }
-            // A response to no request (any more).
+            // A response to a request that is unknown, or no longer known.
             Known::No if is_client => return None,
             Known::No => {
                 let tick = self.tick(now);
@@ -117,7 +117,7 @@ impl Host {
         Some(slot)
     }
 
-    /// Bytes of a message that this host receives.
+    /// Handles arriving bytes of a message.
     #[inline]
     fn data_arrived(
         &mut self,
@@ -171,7 +171,7 @@ impl Host {
         Placement::Store(Slice { message: MessageId(id ^ 1), offset, len: end - offset })
     }
 
-    /// The last byte of a message has arrived.
+    /// Handles the last missing byte of a message.
     fn arrived(&mut self, now: Time, slot: u32) {
         let rpc = self.rpcs.get(slot);
         let (peer, host, id, one_way) = (rpc.peer, rpc.host, rpc.id, rpc.one_way);
@@ -195,9 +195,9 @@ impl Host {
         }
     }
 
-    /// Queues the acknowledgement of an RPC that is finished here.
+    /// Queues the acknowledgement of an RPC that has finished here.
     fn queue_ack(&mut self, peer: u32, host: HostId, id: u64, one_way: bool) {
-        // 0 is "none" in a DATA packet.
+        // In a DATA packet 0 means that there is no id.
         if id == 0 {
             return self.send_ack(host, id, one_way);
         }
@@ -208,7 +208,7 @@ impl Host {
         self.send_ack(host, id, one_way);
     }
 
-    /// An ACK packet for this RPC, and for as many others with the same peer as fit.
+    /// Sends an ACK packet for this RPC, and for as many others with the same peer as fit.
     pub(super) fn send_ack(&mut self, host: HostId, id: u64, one_way: bool) {
         let mut others = [Id64::new(0); ACK_OTHERS];
         let mut count = 0;
@@ -222,27 +222,28 @@ impl Host {
         self.send_control(host, id, one_way, Body::Ack { count: count as u8, others });
     }
 
-    /// NEED_ACK (docs/sources.md#homa-loss): the sender of a response or one-way message asks whether it arrived.
+    /// Handles NEED_ACK (docs/sources.md#homa-loss): the sender of a response or one-way message asks whether
+    /// it has arrived.
     pub(super) fn handle_need_ack(&mut self, from: HostId, header: &Header) {
         let (id, one_way) = (header.local_id(), header.one_way);
         let slot = match self.rpcs.find(from, id) {
             Known::Finished => return self.send_ack(from, id, one_way),
-            // A client that does not know it has finished it (or has restarted: it does not care).
+            // A client that does not know the id has finished it, or has restarted and does not need it.
             Known::No if id & 1 == 0 => return self.send_ack(from, id, one_way),
             Known::No => return self.send_control(from, id, one_way, Body::Unknown),
             Known::Slot(slot) => slot,
         };
         let rpc = self.rpcs.get(slot);
-        // The question may have overtaken the data.
+        // NEED_ACK may have overtaken the data.
         let asks = self.config.need_ack_resends
             || rpc.silent >= self.config.resend_ticks && !self.config.paced_resends;
         let body = match &rpc.state {
-            // Nothing of the response has come: all that was sent is lost.
+            // Nothing of the response has arrived: everything that was sent is lost.
             State::Sending(_) if id & 1 == 0 && asks => self.resend(0, u32::MAX),
             State::Receiving(incoming) => match incoming.received.first_gap(incoming.granted) {
                 Some(gap) if asks => self.resend(gap.start, gap.end - gap.start),
-                // All that was allowed is here, and the sender must wait for its grants; or what
-                // is not here is not late enough.
+                // Everything that was granted has arrived and the sender must wait for grants, or what is
+                // missing is not overdue.
                 _ => Body::Busy,
             },
             State::Sending(_) if id & 1 == 0 => Body::Busy,
@@ -251,12 +252,12 @@ impl Host {
         self.send_control(from, id, one_way, body);
     }
 
-    /// A RESEND's fields.
+    /// The body of a RESEND packet.
     pub(super) fn resend(&self, offset: u32, length: u32) -> Body {
         Body::Resend { offset, length, priority: self.config.num_priorities - 1 }
     }
 
-    /// Tells the sender this host's unscheduled levels, at most once in a tick.
+    /// Sends this host's unscheduled levels to a sender, at most once per tick.
     pub(super) fn send_cutoffs(&mut self, now: Time, slot: u32) {
         let tick = self.tick(now);
         let rpc = self.rpcs.get(slot);
@@ -277,7 +278,7 @@ impl Host {
         }
         let mut rank = 0;
         while let Some((at, grant)) = self.grants.next(&self.config, &self.peers, rank) {
-            // A message that needs no more grants leaves the list, and others move up.
+            // A message that needs no further grants leaves the list, and others move up.
             rank = if self.grant(now, grant) { 0 } else { at + 1 };
         }
         if self.grants.fifo_due(&self.config) {
@@ -286,7 +287,7 @@ impl Host {
         }
     }
 
-    /// Makes one grant; whether it was the message's last.
+    /// Makes one grant; returns whether the message is now completely granted.
     fn grant(&mut self, now: Time, grant: Grant) -> bool {
         let Grant { slot, offset, mut priority } = grant;
         let rpc = self.rpcs.get_mut(slot);
@@ -315,11 +316,11 @@ impl Host {
         last
     }
 
-    /// The FIFO share (docs/sources.md#homa-grants, rule 7): a grant to the oldest message that has few bytes on the
-    /// way, at the highest scheduled priority.
+    /// The FIFO share (docs/sources.md#homa-grants, rule 7): a grant, at the highest scheduled priority, to the
+    /// oldest message that has few bytes in flight.
     fn grant_oldest(&mut self, now: Time) {
         let config = &self.config;
-        // Those before it have much on the way, so that they are few.
+        // Older messages have many bytes in flight, so that there are few of them.
         let oldest = self.grants.by_age().find_map(|slot| {
             let incoming = self.rpcs.get(slot).incoming()?;
             (incoming.in_flight() <= config.unscheduled_bytes).then_some((slot, incoming))

@@ -1,15 +1,15 @@
-//! Repair of losses: distinguishes lost packets from late ones, and paces RESENDs by what arrives (ours;
-//! [`super::Config::paced_resends`]).
+//! Loss repair: it distinguishes lost packets from late ones, and paces RESENDs by arrivals. (Our choice,
+//! because the kernel module does neither; see [`super::Config::paced_resends`].)
 //!
 //! Packets of low priority wait in the switch while those of higher priority fill the link. A RESEND for them
-//! brings duplicates, and the queue never drains. So silence counts only in ticks in which the link had
-//! room for the priority at which a message was granted.
+//! causes duplicates, so that the queue never drains. For this reason silence counts only in ticks in which the
+//! link had room for the priority at which a message was granted.
 //!
-//! When a full buffer has dropped packets of many messages at once, a receiver that asks for all of them in one
-//! tick makes all senders retransmit at line rate and at the highest priority. They overflow the buffer
-//! again, and scheduled packets are dropped with them. So requested bytes count as outstanding until they
-//! arrive, at most one window of them is outstanding, and each arrival allows the next request, as grants
-//! pace first transmissions.
+//! When a full buffer has dropped packets of many messages at once, a receiver that requests all of them in one
+//! tick makes all senders retransmit at line rate and at the highest priority. These packets overflow the
+//! buffer again, and scheduled packets are dropped with them. For this reason requested bytes count as
+//! outstanding until they arrive, at most one window of them is outstanding, and each arrival permits the next
+//! request, as grants pace first transmissions.
 
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
@@ -18,57 +18,58 @@ use super::config::MAX_PRIORITIES;
 use super::rpc::{Incoming, State};
 use super::{Control, Host};
 
-/// Ticks after which requested bytes count as lost again. Ours: a request that is sent late
-/// in a tick has one whole tick to be answered.
+/// Number of ticks after which requested bytes count as lost again. Our choice: a request that is sent late in
+/// a tick has one whole tick to be answered.
 const LOST_AFTER: u32 = 2;
 
-/// A response that has waited for its repair for this multiple of the patience with a silent peer is given up:
-/// too many others are repaired first. A request or one-way message is given up after one: its sender, if it
-/// is alive, learns by UNKNOWN that it is not known, and restarts it. Four is ours: it leaves time for
-/// the repairs before it, and still bounds the wait.
-const PATIENCES: u32 = 4;
+/// A response that waits for its repair is given up after this multiple of the patience with a silent peer,
+/// because too many other messages are repaired before it. A request or one-way message is given up after one
+/// patience: its live sender learns by UNKNOWN that the message is not known, and restarts it. Four is our
+/// choice: it leaves time for earlier repairs, and bounds the wait.
+const RESPONSE_PATIENCE: u32 = 4;
 
 /// The bytes that RESENDs have requested.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
-    /// Bytes requested and not received, of all messages.
+    /// Bytes of all messages that are requested and not received.
     asked: u64,
-    /// Messages whose gaps are to be requested, the next one last.
+    /// Messages whose gaps are to be requested; the next one is last.
     due: Vec<u32>,
     /// The number of the last tick.
     tick: u32,
-    /// Bytes of data that arrived since then, by priority.
+    /// Bytes of data that arrived since that tick, by priority.
     arrived_bytes: [u64; MAX_PRIORITIES as usize],
-    /// Levels below this one had no room on the link before the last tick.
+    /// Priorities below this one had no room on the link before the last tick.
     starved_below: u8,
 }
 
 impl Repairs {
-    /// Requested bytes have arrived, or are no longer expected.
+    /// Counts requested bytes as arrived, or as no longer expected.
     #[inline]
     pub(super) fn release(&mut self, asked: u32) {
         self.asked -= u64::from(asked);
     }
 
-    /// The sender has answered that it has nothing of the message to send now, or its bytes were lost again.
+    /// Resets the requests of a message whose sender has nothing to send now, or whose requested bytes were
+    /// lost.
     pub(super) fn forget_requested(&mut self, incoming: &mut Incoming) {
         self.release(core::mem::take(&mut incoming.asked));
         incoming.asked_to = 0;
     }
 
-    /// A data packet has arrived.
+    /// Counts an arriving data packet.
     #[inline]
     pub(super) fn data_arrived(&mut self, priority: u8, wire_bytes: u32) {
         self.arrived_bytes[usize::from(priority % MAX_PRIORITIES)] += u64::from(wire_bytes);
     }
 
-    /// Whether packets of this priority may still be waiting for those of higher ones.
+    /// Whether packets of this priority may still wait behind those of higher ones.
     #[inline]
     pub(super) const fn is_starved(&self, priority: u8) -> bool {
         priority < self.starved_below
     }
 
-    /// Whether messages wait for their turn.
+    /// Whether messages wait for their gaps to be requested.
     #[inline]
     pub(super) const fn is_due(&self) -> bool {
         !self.due.is_empty()
@@ -81,11 +82,11 @@ impl Repairs {
 }
 
 impl Host {
-    /// A tick begins: collects which messages are due for repair.
-    pub(super) fn begin_repair_tick(&mut self, tick: u32) {
+    /// Starts a tick, in which the messages that are due for repair are collected.
+    pub(super) fn start_repair_tick(&mut self, tick: u32) {
         self.repairs.tick = tick;
         self.repairs.due.clear();
-        // A link that carries control packets, too, is full with a little less of data.
+        // With control packets, the link is full at slightly less data.
         let full = self.config.link.bytes_in(self.config.tick) / 8 * 7;
         let mut above = 0;
         self.repairs.starved_below = 0;
@@ -99,7 +100,7 @@ impl Host {
         self.repairs.arrived_bytes = [0; MAX_PRIORITIES as usize];
     }
 
-    /// A message lacks granted bytes at a tick. Returns whether to give it up.
+    /// Handles a tick for a message that lacks granted bytes. Returns whether to give it up.
     pub(super) fn repair_at_tick(&mut self, slot: u32) -> bool {
         let (patience, timeout_resends) = (self.config.patience(), self.config.timeout_resends);
         let rpc = self.rpcs.get_mut(slot);
@@ -114,20 +115,21 @@ impl Host {
                 return false;
             }
             let is_client = rpc_id & 1 == 0;
-            let most = if is_client { patience.saturating_mul(PATIENCES) } else { patience };
+            let most =
+                if is_client { patience.saturating_mul(RESPONSE_PATIENCE) } else { patience };
             if asked >= timeout_resends || u32::from(silent) >= most {
                 return true;
             }
         } else if asked > 0 {
-            // It continues when the first of the requested bytes arrives.
+            // The repair continues when the first of the requested bytes arrives.
             return false;
         }
         self.repairs.due.push(slot);
         false
     }
 
-    /// All messages have had the tick. Those whose last request was not answered come last, and otherwise
-    /// the one with the fewest bytes remaining first.
+    /// Orders the collected messages and starts their repair. Messages whose last request was not answered come
+    /// last; the others are in SRPT order.
     pub(super) fn start_repairs(&mut self) {
         let rpcs = &self.rpcs;
         self.repairs.due.sort_unstable_by_key(|&slot| {
@@ -141,7 +143,7 @@ impl Host {
         self.repair();
     }
 
-    /// Asks for as much as may be asked for.
+    /// Requests as many bytes as may be outstanding.
     pub(super) fn repair(&mut self) {
         let most = self.config.repair_window();
         while self.repairs.asked < most
@@ -151,8 +153,8 @@ impl Host {
         }
     }
 
-    /// Asks for the gaps of a message, up to `most` bytes of all, and strikes it from the list if
-    /// these were all.
+    /// Requests gaps of a message until `most` bytes are outstanding over all messages. Removes the message
+    /// from the list if no gap remains.
     fn repair_message(&mut self, slot: u32, most: u64) {
         let config = &self.config;
         let packet = config.max_payload;
@@ -168,7 +170,7 @@ impl Host {
                 incoming.ask_until = incoming.granted;
             }
             let mut end = incoming.ask_until;
-            // Of one that did not answer, a packet is enough to see whether it lives.
+            // One packet suffices to detect whether a sender that did not answer is alive.
             if begins && asked_before > 0 {
                 end = incoming.received.first_missing(0).saturating_add(packet).min(end);
             }

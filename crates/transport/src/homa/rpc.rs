@@ -1,4 +1,4 @@
-//! The state of an RPC, and the slab that holds them.
+//! The state of RPCs, and the slab that holds them.
 
 use rackweave_core::{Assembler, HostId};
 use rackweave_wire::homa::stream::Reason;
@@ -6,39 +6,38 @@ use rustc_hash::FxHashMap;
 
 use super::stream::Stream;
 
-/// An RPC, or a one-way message. Only one of its two directions is active at a time, because the response
+/// An RPC or a one-way message. Only one of its two directions is active at a time, because the response
 /// implies that the request has arrived.
 #[derive(Clone, Debug)]
 pub(super) struct Rpc {
-    /// The id at this host: even if this host is the client, else odd.
+    /// The id of the RPC at this host: even if this host is the client, otherwise odd.
     pub(super) id: u64,
-    /// The other host.
+    /// The other end of the RPC.
     pub(super) host: HostId,
-    /// Its place among the peers.
+    /// The slot of the peer.
     pub(super) peer: u32,
-    /// The order in which RPCs were created.
+    /// The order in which the RPCs of a host were created.
     pub(super) birth: u64,
-    /// No response is expected.
+    /// Whether the message is one-way, without a response.
     pub(super) one_way: bool,
-    /// Ticks without a sign of life from the peer.
+    /// Number of ticks without a packet from the peer.
     pub(super) silent: u16,
-    /// RESENDs (and the like) since the last sign of life.
+    /// Number of RESENDs and similar packets since the peer's last packet.
     pub(super) asked: u16,
-    /// Ticks of silence at which the peer is asked (again).
+    /// Number of silent ticks at which the peer is asked next.
     pub(super) next_ask: u16,
-    /// BUSY packets in a row.
+    /// Number of consecutive BUSY packets.
     pub(super) busy: u16,
-    /// How often it was restarted because the peer did not know it.
+    /// Number of restarts of the message because the peer did not know it.
     pub(super) restarts: u16,
-    /// The peer's last packet was UNKNOWN.
+    /// Whether the peer's last packet was UNKNOWN.
     pub(super) unknown: bool,
-    /// What is under way.
+    /// The active direction and its state.
     pub(super) state: State,
 }
 
 impl Rpc {
-    /// The peer has shown that it is alive and knows the RPC; the next question is due after `resend_ticks` of
-    /// silence.
+    /// Records that the peer is alive and knows the RPC. It is asked next after `resend_ticks` of silence.
     #[inline]
     pub(super) const fn note_alive(&mut self, resend_ticks: u16) {
         self.restart_silence(resend_ticks);
@@ -47,7 +46,7 @@ impl Rpc {
         self.unknown = false;
     }
 
-    /// What arrives: a message, or the direction of a stream that this host receives.
+    /// The message that arrives, or the direction of a stream that this host receives.
     #[inline]
     pub(super) fn incoming(&self) -> Option<&Incoming> {
         match &self.state {
@@ -57,7 +56,7 @@ impl Rpc {
         }
     }
 
-    /// As [`Rpc::incoming`], to be changed.
+    /// As [`Rpc::incoming`], mutable.
     #[inline]
     pub(super) fn incoming_mut(&mut self) -> Option<&mut Incoming> {
         match &mut self.state {
@@ -75,72 +74,72 @@ impl Rpc {
     }
 }
 
-/// Which direction of an RPC is active.
+/// The active direction of an RPC.
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// The slot is free; the next free one.
+    /// The slot is free; holds the next free slot.
     Free(u32),
-    /// OUTGOING: a request or one-way message at the client, a response at the server.
+    /// OUTGOING: this host sends, a client its request or one-way message, a server its response.
     Sending(Outgoing),
-    /// INCOMING: a response at the client, a request or one-way message at the server.
+    /// INCOMING: this host receives, a client the response, a server the request or one-way message.
     Receiving(Incoming),
-    /// `IN_SERVICE`: the server's application has the request.
+    /// `IN_SERVICE`: the request was delivered to the server's application.
     InService,
-    /// Both directions of a stream. Boxed, so that messages' entries stay small.
+    /// A stream, with both directions active. Boxed, so that entries of messages stay small.
     Stream(Box<Stream>),
 }
 
-/// A message that this host sends.
+/// The sender's state of a message.
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     pub(super) length: u32,
-    /// All bytes below may be sent.
+    /// Bytes before this offset may be sent.
     pub(super) granted: u32,
-    /// The bytes that need no grant.
+    /// Number of bytes that need no grant.
     pub(super) unscheduled: u32,
-    /// The first byte that was not sent since the message was last begun.
+    /// The first byte that was not sent since the last restart of the message.
     pub(super) next: u32,
-    /// The first byte that was never sent: all of the message may have arrived once there is none.
+    /// The first byte that was never sent. At the message's length, all of the message may have arrived.
     pub(super) sent_to: u32,
-    /// The range to retransmit: from here ...
+    /// Start of the range to retransmit.
     pub(super) resend_from: u32,
-    /// ... to here; empty if not below.
+    /// End of that range; the range is empty if it is not above the start.
     pub(super) resend_to: u32,
-    /// Priority of scheduled packets: of the newest grant.
+    /// Priority of scheduled packets, from the newest grant.
     pub(super) priority: u8,
 }
 
 impl Outgoing {
-    /// Whether there are bytes that may be sent and never were.
+    /// Whether there are new bytes that may be sent.
     pub(super) const fn is_ready(&self) -> bool {
         self.next < self.granted
     }
-    /// Whether bytes are to be sent again.
+    /// Whether there are bytes to retransmit.
     pub(super) const fn needs_resend(&self) -> bool {
         self.resend_from < self.resend_to
     }
 }
 
-/// A message that this host receives.
+/// The receiver's state of a message.
 #[derive(Clone, Debug)]
 pub(super) struct Incoming {
-    /// The length of the message; of a stream, what has been written so far.
+    /// Length of the message; for a stream, the number of bytes written so far.
     pub(super) length: u32,
-    /// The most that may be granted: the length, unless a stream's flow control limits it.
+    /// Maximum offset that may be granted: the length, unless a stream's flow control limits it.
     pub(super) limit: u32,
-    /// All bytes below may be sent by the peer.
+    /// The peer may send the bytes before this offset.
     pub(super) granted: u32,
-    /// Bytes that have not arrived.
+    /// Number of bytes that have not arrived.
     pub(super) left: u32,
     /// Priority of the newest grant.
     pub(super) priority: u8,
-    /// A GRANT is queued: its fields will be looked up when it is sent.
+    /// Whether a GRANT is queued. Its fields are determined when it is sent.
     pub(super) grant_waits: bool,
-    /// Bytes that RESENDs requested and that have not arrived (see [`super::repair`]).
+    /// Bytes that RESENDs have requested and that have not arrived (see [`super::repair`]).
     pub(super) asked: u32,
-    /// Gaps up to here have been requested, those beyond not yet; 0: none, or all.
+    /// Gaps before this offset have been requested in the current repair; 0 if none or all of them were.
     pub(super) asked_to: u32,
-    /// Where the gaps end that are being requested: what was granted when the first of them was requested.
+    /// End of the current repair: what was granted when it started.
     pub(super) ask_until: u32,
     /// The tick of the last RESEND.
     pub(super) asked_at: u32,
@@ -148,7 +147,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Bytes granted and not received: what counts towards `max_incoming`.
+    /// Bytes granted and not received, which count towards `max_incoming`.
     #[inline]
     pub(super) const fn in_flight(&self) -> u32 {
         self.granted.saturating_sub(self.length - self.left)
@@ -163,21 +162,23 @@ impl Incoming {
 
 /// The end of the free list.
 const NONE: u32 = u32::MAX;
-/// In the index, instead of a slot: the RPC is finished.
+/// A value in the index in place of a slot: the RPC has finished.
 const FINISHED: u32 = u32::MAX - 1;
-/// Likewise: a stream that did not end well, and why.
+/// Likewise: a stream that was cancelled.
 const CANCELLED: u32 = u32::MAX - 2;
+/// Likewise: a stream whose deadline has passed.
 const DEADLINE: u32 = u32::MAX - 3;
+/// Likewise: a stream that failed for another reason.
 const GIVEN_UP: u32 = u32::MAX - 4;
 
-/// The state of an id at this host.
+/// The state of an RPC id at this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// Unknown, or forgotten.
+    /// The id is unknown, or was forgotten.
     No,
-    /// It is under way, in this slot.
+    /// The RPC is in progress, in this slot.
     Slot(u32),
-    /// It is finished.
+    /// The RPC has finished and is remembered.
     Finished,
 }
 
@@ -198,7 +199,7 @@ impl Default for Rpcs {
 }
 
 impl Rpcs {
-    /// The state of the RPC with this local id.
+    /// Looks up the RPC with this local id.
     #[inline]
     pub(super) fn find(&self, host: HostId, id: u64) -> Known {
         match self.index.get(&(host, id)) {
@@ -208,7 +209,7 @@ impl Rpcs {
         }
     }
 
-    /// Adds an RPC that is not known.
+    /// Adds an unknown RPC.
     pub(super) fn insert(
         &mut self,
         host: HostId,
@@ -250,7 +251,7 @@ impl Rpcs {
         slot
     }
 
-    /// Frees a slot; whether the id is `finished` or forgotten.
+    /// Frees a slot. If `finished`, the id is remembered.
     pub(super) fn remove(&mut self, slot: u32, finished: bool) {
         let rpc = &mut self.slots[slot as usize];
         let key = (rpc.host, rpc.id);
@@ -264,14 +265,14 @@ impl Rpcs {
         }
     }
 
-    /// Forgets that an RPC is finished.
+    /// Forgets a finished RPC.
     pub(super) fn forget(&mut self, host: HostId, id: u64) {
         if self.find(host, id) == Known::Finished {
             self.index.remove(&(host, id));
         }
     }
 
-    /// Remembers of a finished stream how it ended.
+    /// Records how a finished stream ended.
     pub(super) fn set_ended(&mut self, host: HostId, id: u64, reason: Reason) {
         if let Some(slot) = self.index.get_mut(&(host, id)).filter(|slot| **slot >= GIVEN_UP) {
             *slot = match reason {
@@ -293,7 +294,7 @@ impl Rpcs {
         }
     }
 
-    /// How many are under way.
+    /// Number of RPCs in progress.
     pub(super) const fn live(&self) -> u32 {
         self.live
     }
@@ -313,7 +314,7 @@ impl Rpcs {
         &mut self.slots[slot as usize]
     }
 
-    /// Checks that the index holds what is live and `finished` others, and no gap list is long.
+    /// Asserts that the index holds the live RPCs and `finished` others, and that no list of gaps is too long.
     #[cfg(test)]
     pub(super) fn check(&self, finished: usize) {
         assert!(self.index.len() <= self.live as usize + finished);

@@ -1,28 +1,28 @@
-//! Round trips per peer, measured with time stamps (slide "Dynamic Peer RTT Detection").
+//! Round trips per peer, measured by time stamps (slide "Dynamic Peer RTT Detection").
 //!
-//! The method is ours, because the slides do not give one. A full DATA packet carries the time at which it
-//! was handed to the link; the next GRANT to its sender echoes this time with the duration for which the
-//! receiver has held it. What remains is the network's: a full packet out, a GRANT back. A GRANT's
-//! time is echoed by the next full DATA packet in the same way, so that the receiver measures too.
+//! The method is our choice, because the slides do not give one. A full DATA packet carries the time at which
+//! it was handed to the link. The next GRANT to its sender echoes this time, with the duration for which the
+//! receiver has held it. The difference is the time in the network: of a full packet in one direction and a
+//! GRANT in the other. The time of a GRANT is echoed by the next full DATA packet in the same manner, so that
+//! the receiver measures too.
 //!
-//! - Short packets and retransmissions carry no time: short ones are faster through store-and-forward switches;
-//!   an echo of a retransmission may be for the first copy.
-//! - Each host remembers the few times that it has sent and that were not echoed, and accepts no others: a forged
-//!   or repeated echo is ignored ([`Probes`]). A peer can still report a wrong holding time. That harms only
-//!   itself, because the measurement is used for this peer only, and no round trip is taken to be shorter
-//!   than a packet takes on this host's own link.
+//! - Short packets and retransmissions carry no time: short ones are faster through store-and-forward switches,
+//!   and an echo of a retransmission is ambiguous.
+//! - Each host remembers the few times that it has sent and that were not echoed, and accepts no others, so
+//!   that forged or repeated echoes are ignored ([`Probes`]). A peer can still report a wrong holding time.
+//!   That harms only itself, because the measurement is used for this peer only, and no round trip is taken to
+//!   be shorter than a packet takes on this host's own link.
 
 use rackweave_core::{Span, Time};
 
-/// The most times that may be outstanding with one peer. Ours: one leaves each quarter of the shortest
-/// round trip, so that they cover a round trip four times as long.
+/// Maximum number of outstanding times per peer. Our choice: one is sent per quarter of the minimum round trip,
+/// so that they cover a round trip four times as long.
 const MAX_PROBES: usize = 16;
 
-/// After this a time is no longer expected to be echoed. Ours: far longer than a round trip in a data
-/// center.
+/// Time after which an echo is no longer expected. Our choice: far longer than a round trip in a data center.
 const PROBE_LIFE: Span = Span::from_ms(100);
 
-/// The clock as stamps have it: nanoseconds modulo 2^32, but never 0, which is "none".
+/// The time as in a time stamp: nanoseconds modulo 2^32. It is never 0, which means that there is none.
 pub(super) fn stamp(now: Time) -> u32 {
     ((now.0 / 1000) as u32).max(1)
 }
@@ -32,12 +32,12 @@ pub(super) const fn between(earlier: u32, later: u32) -> u32 {
     later.wrapping_sub(earlier)
 }
 
-/// A time span in the nanoseconds of a header field.
+/// A time span in nanoseconds, as in a header field.
 pub(super) fn field_ns(span: Span) -> u32 {
     u32::try_from(span.0 / 1000).unwrap_or(u32::MAX)
 }
 
-/// The times that were sent to a peer and have not come back, oldest first.
+/// The times that were sent to a peer and not echoed, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probes {
     sent: [Time; MAX_PROBES],
@@ -45,8 +45,8 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    /// The time for a packet that is sent now; 0 if it is to carry none, because the last is not
-    /// `interval` ago or too many are on their way.
+    /// The time stamp for a packet that is sent now; 0 if it must carry none, because less than `interval` has
+    /// passed since the last one or too many are outstanding.
     pub(super) fn send(&mut self, now: Time, interval: Span) -> u32 {
         if self.len == MAX_PROBES {
             self.forget_before(|sent| now.since(sent) < PROBE_LIFE);
@@ -60,8 +60,8 @@ impl Probes {
         stamp(now)
     }
 
-    /// The peer has sent this time back: when exactly it was, if it is one of those on their way. It
-    /// and all before it are not expected any more.
+    /// Handles an echo: returns the exact time if it is outstanding. That time and all before it are then no
+    /// longer outstanding.
     pub(super) fn answered(&mut self, now: Time, echo: u32) -> Option<Time> {
         let index = self.sent[..self.len].iter().position(|sent| stamp(*sent) == echo)?;
         let sent = self.sent[index];
@@ -69,8 +69,8 @@ impl Probes {
         (now.since(sent) < PROBE_LIFE).then_some(sent)
     }
 
-    /// Likewise for a time that the peer has put later by as long as it has kept it: nanoseconds
-    /// since then, if it is not before the oldest that was sent nor after now.
+    /// Handles the echo of a time that the peer has advanced by its holding time. Returns the nanoseconds since
+    /// the advanced time, if that lies between the oldest outstanding time and `now`.
     pub(super) fn answered_later(&mut self, now: Time, echo: u32) -> Option<u32> {
         let elapsed = between(echo, stamp(now));
         let age = |sent: Time| u64::from(field_ns(now.since(sent)));
@@ -94,15 +94,15 @@ impl Probes {
     }
 }
 
-/// The newest time that came from a peer, to be sent back.
+/// The newest time that a peer has sent, to be echoed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PendingEcho {
     held: Option<(u32, Time)>,
 }
 
 impl PendingEcho {
-    /// A packet with this time has arrived. One that is older than the time held was overtaken or is a
-    /// duplicate, and is ignored.
+    /// Records the time in an arriving packet. A time older than the recorded one is from a reordered or
+    /// duplicate packet, and is ignored.
     pub(super) fn note(&mut self, now: Time, sent_at: u32) {
         const HALF: u32 = 1 << 31;
         if sent_at == 0 {
@@ -117,13 +117,13 @@ impl PendingEcho {
         self.held = Some((sent_at, now));
     }
 
-    /// The time, and when it arrived; once.
+    /// Takes the time and its arrival, so that it is echoed only once.
     pub(super) fn take(&mut self) -> Option<(u32, Time)> {
         self.held.take()
     }
 }
 
-/// The smallest round trip of the last while: of the current half of it, and of the half before.
+/// The minimum round trip of a sliding window, kept for its current half and for the half before.
 #[derive(Clone, Copy, Debug)]
 struct Minimum {
     current: Span,
@@ -136,7 +136,7 @@ impl Minimum {
         let half = Span((window.0 / 2).max(1));
         let age = now.since(self.since);
         if age >= half {
-            // Nothing for longer than that: what is known is too old.
+            // After more than a whole window without a sample, the old minimum is outdated.
             self.before = if age >= window { rtt } else { self.current };
             self.current = rtt;
             self.since = now;
@@ -149,24 +149,24 @@ impl Minimum {
     }
 }
 
-/// What was measured of the round trip to one peer.
+/// Measurements of the round trip to one peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Measured {
     minimum: Option<Minimum>,
-    /// The last one, of either direction.
+    /// The last round trip, of either direction.
     pub(super) recent: Span,
-    /// The last one of a DATA packet that this host sent.
+    /// The last round trip of a DATA packet that this host sent.
     pub(super) sending: Span,
-    /// When that was.
+    /// When that one was measured.
     pub(super) sending_at: Time,
-    /// The moving average of round trips of DATA.
+    /// The moving average of the round trips of DATA.
     pub(super) average: Span,
-    /// How many were measured, of both.
+    /// Number of measurements in both directions.
     pub(super) samples: u64,
 }
 
 impl Measured {
-    /// `peer_rtt_min`, if anything was measured.
+    /// `peer_rtt_min`; `None` before the first measurement.
     pub(super) fn min(&self) -> Option<Span> {
         self.minimum.as_ref().map(Minimum::get)
     }
@@ -178,12 +178,12 @@ impl Measured {
         self.samples += 1;
     }
 
-    /// A GRANT took this time to come back, after it had been sent.
+    /// Records the time from a GRANT to its echo.
     pub(super) fn receiving(&mut self, now: Time, rtt: Span, window: Span) {
         self.sample(now, rtt, window);
     }
 
-    /// A DATA packet's round trip.
+    /// Records the time from a DATA packet to its echo.
     pub(super) fn sending(&mut self, now: Time, rtt: Span, window: Span, average_shift: u32) {
         self.sample(now, rtt, window);
         self.average = if self.sending_at == Time::ZERO {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_sent_comes_back_and_once() {
+    fn only_outstanding_times_are_accepted_and_once() {
         let mut probes = Probes::default();
         let first = probes.send(us(10), Span::ZERO);
         let second = probes.send(us(20), Span::ZERO);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn few_times_are_on_their_way_and_lost_ones_make_room() {
+    fn few_times_are_outstanding_and_lost_ones_expire() {
         let mut probes = Probes::default();
         let sent = |probes: &mut Probes, from: u64| {
             (0..100).filter(|i| probes.send(us(from + i), Span::ZERO) != 0).count()
@@ -227,11 +227,11 @@ mod tests {
         assert_eq!(sent(&mut probes, 0), 16);
         assert_eq!(sent(&mut probes, 1_000), 0);
         assert_eq!(sent(&mut probes, 100_000), 16, "after their life");
-        // At most one in an interval.
+        // At most one time stamp per interval.
         let mut probes = Probes::default();
         let every = Span::from_us(10);
         assert_eq!((0..100).filter(|i| probes.send(us(*i), every) != 0).count(), 10);
-        // Too late is too late.
+        // An echo that comes too late is ignored.
         let late = probes.send(us(200), every);
         assert_eq!(probes.answered(us(101_000), late), None);
     }
@@ -276,7 +276,7 @@ mod tests {
         kept.note(us(21), 400);
         kept.note(us(22), 0);
         assert_eq!(kept.take(), Some((500, us(10))));
-        // A peer that has restarted, its clock too, is believed after a while.
+        // A peer that has restarted, and its clock with it, is accepted after a while.
         kept.note(us(30), 500);
         kept.note(us(100_030), 400);
         assert_eq!(kept.take(), Some((400, us(100_030))));
@@ -288,13 +288,13 @@ mod tests {
         let mut measured = Measured::default();
         assert_eq!(measured.min(), None);
         let mut rows = Vec::new();
-        // Seconds, and the round trip in us; the path gets longer after 2 s.
+        // Seconds, and the round trip in us; the path becomes longer after 2 s.
         for (at, rtt) in [(0, 12), (1, 10), (2, 11), (3, 50), (5, 50), (7, 50), (9, 50), (10, 50)] {
             measured.sending(us(at * 1_000_000), Span::from_us(rtt), window, 3);
             rows.push(measured.min().unwrap().0 / 1_000_000);
         }
         assert_eq!(rows, [12, 10, 10, 10, 10, 10, 10, 50]);
-        // A shorter one counts at once, and after a long pause only what is new.
+        // A shorter round trip counts at once; after a long pause only new ones count.
         measured.receiving(us(11_000_000), Span::from_us(30), window);
         assert_eq!(measured.min(), Some(Span::from_us(30)));
         measured.receiving(us(40_000_000), Span::from_us(60), window);

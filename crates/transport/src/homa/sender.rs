@@ -1,4 +1,4 @@
-//! The sender: which packet leaves next, and how control packets from receivers are handled.
+//! The sender: transmission, and the handling of receivers' control packets.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, Time};
@@ -11,11 +11,11 @@ use super::rpc::{Known, State};
 use super::srpt::Ready;
 use super::{Control, Host, SERVER_PORT};
 
-/// Retransmissions and grants of whole messages name no end.
+/// The length or end of a range that covers the rest of the message.
 const ALL: u32 = u32::MAX;
 
 impl Host {
-    /// Makes the control packet; `None` if it has become pointless.
+    /// Makes a queued control packet; `None` if it is obsolete.
     pub(super) fn control_packet(&mut self, now: Time, control: Control) -> Option<Packet<Header>> {
         let (dst, header) = match control {
             Control::Other { dst, header } => (dst, header),
@@ -50,7 +50,7 @@ impl Host {
         Some(self.packet(dst, l3_bytes, self.config.num_priorities - 1, header))
     }
 
-    /// The next packet that answers a RESEND: before new data, since a receiver waits for it.
+    /// The next packet that answers a RESEND. It precedes new data, because a receiver waits for it.
     pub(super) fn next_retransmission(&mut self, now: Time) -> Option<Packet<Header>> {
         let slot = self.queue.first_resend()?;
         if let State::Stream(_) = self.rpcs.get(slot).state {
@@ -66,12 +66,12 @@ impl Host {
         outgoing.resend_from = end;
         let more = outgoing.needs_resend();
         self.queue.resend_sent(more);
-        // Retransmissions go at `num_priorities - 1` (docs/sources.md#homa-sending).
+        // Retransmissions have priority `num_priorities - 1` (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;
         Some(self.data_packet(now, slot, offset, end - offset, Some(priority)))
     }
 
-    /// The next packet of new data, shortest message first.
+    /// The next packet of new data, in SRPT order.
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         let slot = self.queue.pick()?;
@@ -97,16 +97,16 @@ impl Host {
         Some(packet)
     }
 
-    /// A DATA packet; `again` is the priority of a retransmission.
+    /// Makes a DATA packet. `retransmit` is the priority of a retransmission; `None` for new data.
     fn data_packet(
         &mut self,
         now: Time,
         slot: u32,
         offset: u32,
         len: u32,
-        again: Option<u8>,
+        retransmit: Option<u8>,
     ) -> Packet<Header> {
-        let stamps = self.data_stamps(now, self.rpcs.get(slot).peer, len, again.is_some());
+        let stamps = self.data_stamps(now, self.rpcs.get(slot).peer, len, retransmit.is_some());
         let rpc = self.rpcs.get(slot);
         let (dst, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
         let State::Sending(outgoing) = &rpc.state else {
@@ -117,7 +117,7 @@ impl Host {
             Some(announced) => (&announced.0, announced.1),
             None => (&self.config.cutoffs, 0),
         };
-        let priority = again.unwrap_or_else(|| {
+        let priority = retransmit.unwrap_or_else(|| {
             if offset >= outgoing.unscheduled {
                 outgoing.priority
             } else {
@@ -127,8 +127,7 @@ impl Host {
                 })
             }
         });
-        // Each packet carries one acknowledgement, if any waits for this peer
-        // (docs/sources.md#homa-loss).
+        // Each packet carries one acknowledgement, if any is queued for this peer (docs/sources.md#homa-loss).
         let ack_id = if peer.acks.is_empty() { 0 } else { peer.acks.remove(0) };
         let body = Body::Data {
             message_length: outgoing.length,
@@ -136,14 +135,15 @@ impl Host {
             ack_id: Id64::new(ack_id),
             ack_port: if ack_id == 0 { 0 } else { SERVER_PORT },
             cutoff_version,
-            retransmit: again.is_some(),
+            retransmit: retransmit.is_some(),
             offset,
             segment_length: len as u16,
             stamps,
         };
-        // Ours: a short last packet, sprayed, overtakes the few full ones before it, and the message takes
-        // another time than on one path. So messages that are sent without grants keep to a path of their
-        // own: each has its source port, as tunnels do to spread flows (RFC 7348 section 5).
+        // If packets are sprayed, a short last packet overtakes the full ones before it, and the message takes
+        // another time than on one path. So messages that are sent without grants keep to one path: each has a
+        // source port of its own, as tunnels use to spread flows (RFC 7348 section 5). (Our choice: Homa sprays
+        // all packets.)
         let is_short = outgoing.length <= outgoing.unscheduled;
         let header = Header { id: Id64::new(id), one_way, body };
         let packet = self.packet(dst, self.config.header_bytes.data + len, priority, header);
@@ -156,15 +156,15 @@ impl Host {
         }
     }
 
-    /// The peer is alive and knows this RPC: restarts its count of silent ticks.
+    /// Records that the peer is alive and knows this RPC.
     pub(super) fn note_alive(&mut self, from: HostId, id: u64) {
         if let Known::Slot(slot) = self.rpcs.find(from, id) {
             self.rpcs.get_mut(slot).note_alive(self.config.resend_ticks);
         }
     }
 
-    /// BUSY (docs/sources.md#homa-loss). Ours: the interval between questions to a busy peer grows with each
-    /// BUSY, because the questions of a thousand senders are a load too.
+    /// Handles BUSY (docs/sources.md#homa-loss). The interval until a busy peer is asked again grows with each
+    /// BUSY (our choice: a thousand senders that ask are a load, too).
     pub(super) fn handle_busy(&mut self, from: HostId, id: u64) {
         self.note_alive(from, id);
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
@@ -197,7 +197,7 @@ impl Host {
         }
     }
 
-    /// Allows a message to be sent up to `offset`, if it was not already; `priority` is a grant's.
+    /// Permits a message to be sent up to `offset`. `priority` is that of a grant; `None` for other packets.
     pub(super) fn allow(&mut self, slot: u32, offset: u32, priority: Option<u8>) {
         let config = &self.config;
         let rpc = self.rpcs.get_mut(slot);
@@ -218,10 +218,11 @@ impl Host {
         }
     }
 
-    /// Queues those bytes of `from..to` that were sent before for retransmission; returns whether there are any.
+    /// Queues those bytes of `from..to` that were sent before for retransmission; returns whether there are
+    /// any.
     ///
-    /// There is one range per message: a second RESEND before the first is served extends it. That is ours,
-    /// and costs duplicates of what lies between, but receivers ask at most once in an interval.
+    /// There is one range per message: a second RESEND that arrives before the first is served extends it. (Our
+    /// choice: bytes between the two ranges are sent twice, but receivers ask at most once per interval.)
     pub(super) fn queue_resend(&mut self, slot: u32, from: u32, to: u32) -> bool {
         let config = &self.config;
         let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else { return false };
@@ -240,7 +241,8 @@ impl Host {
         true
     }
 
-    /// RESEND (docs/sources.md#homa-loss). The bytes go at the highest priority, which is what receivers ask for.
+    /// Handles RESEND (docs/sources.md#homa-loss). The bytes are sent at the highest priority, for which
+    /// receivers ask.
     pub(super) fn handle_resend(
         &mut self,
         from: HostId,
@@ -256,9 +258,9 @@ impl Host {
         };
         let is_client = id & 1 == 0;
         if is_client && matches!(self.rpcs.get(slot).state, State::Receiving(_)) {
-            // The server had the whole request before it responded. Asking for it now, it has lost
-            // its state (or the packet is old: see `handle_unknown`). Ours: else the two would
-            // wait for each other without end.
+            // The server had the whole request when it started its response. A RESEND for the request shows
+            // that it has lost its state, unless the packet is old: see `handle_unknown`. Without this answer
+            // the two hosts would wait for each other forever (our choice, since no source covers the case).
             return self.send_control(from, id, header.one_way, Body::Unknown);
         }
         self.rpcs.get_mut(slot).note_alive(self.config.resend_ticks);
@@ -266,11 +268,11 @@ impl Host {
             State::Sending(outgoing) => {
                 let end = if length == ALL { outgoing.next } else { offset.saturating_add(length) };
                 let end = end.min(outgoing.length);
-                // A range beyond the grants means that a grant was lost.
+                // A range beyond the grants indicates that a grant was lost.
                 self.allow(slot, end, None);
                 !self.queue_resend(slot, offset, end)
             }
-            // A server without a response is alive.
+            // A server that has not responded yet is alive.
             State::Receiving(_) | State::InService => true,
             State::Free(_) | State::Stream(_) => false,
         };
@@ -279,37 +281,36 @@ impl Host {
         }
     }
 
-    /// UNKNOWN (docs/sources.md#homa-loss): a client restarts the message, a server gives up.
+    /// Handles UNKNOWN (docs/sources.md#homa-loss): a client restarts the message, a server gives up.
     pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let is_client = id & 1 == 0;
         if !is_client {
-            // It answers a RESEND, and only a receiver sends those: in another state the packet is
-            // old, and NEED_ACK will clear up what the client knows (ours).
+            // UNKNOWN answers a RESEND, which only a receiver sends. In any other state the packet is old, and
+            // NEED_ACK will resolve what the client knows (our choice).
             if matches!(self.rpcs.get(slot).state, State::Receiving(_)) {
                 self.fail(now, slot, FailReason::PeerForgot);
             }
             return;
         }
-        // The question that UNKNOWN answers may have overtaken the data, and many packets may each
-        // bring one: the client restarts once, after a time of silence (ours).
-        // One whose response is arriving notes it for the reason of a failure only: the packet may
-        // be older than the response.
+        // The RESEND that UNKNOWN answers may have overtaken the data, and there may be many of them: the
+        // client restarts once, after some silence (our choice). While its response is arriving, UNKNOWN only
+        // affects the reason of a failure, because the packet may be older than the response.
         let rpc = self.rpcs.get_mut(slot);
         rpc.unknown = true;
         if rpc.silent < self.config.resend_ticks {
             return;
         }
         if rpc.restarts < self.config.max_restarts {
-            self.begin_anew(slot);
+            self.restart_message(slot);
         } else if self.queue_resend(slot, 0, ALL) {
             self.rpcs.get_mut(slot).restart_silence(self.config.resend_ticks);
         }
     }
 
-    /// Sends a message that its live receiver does not know from its beginning, one packet without
-    /// grants (see [`super::Config::max_restarts`]).
-    fn begin_anew(&mut self, slot: u32) {
+    /// Restarts a message that its live receiver does not know, with one packet without grants (see
+    /// [`super::Config::max_restarts`]).
+    fn restart_message(&mut self, slot: u32) {
         self.queue.remove(slot);
         let first = self.config.max_payload;
         let rpc = self.rpcs.get_mut(slot);
@@ -337,15 +338,15 @@ impl Host {
         }
     }
 
-    /// The peer has finished the RPC.
+    /// Handles ACK: the peer has finished the RPC.
     pub(super) fn handle_ack(&mut self, now: Time, from: HostId, id: u64) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let rpc = self.rpcs.get(slot);
         let State::Sending(outgoing) = &rpc.state else { return };
         let is_client = id & 1 == 0;
-        // An acknowledgement of a message that was not wholly sent, or of a request without a
-        // response, comes from a peer that has given up and forgotten it (ours; see `Host::fail`). What was
-        // sent before the message was restarted may have arrived after all.
+        // An acknowledgement of a message that was not completely sent, or of a request without a response, is
+        // from a peer that has given up and forgotten it (our choice; see `Host::fail`). Bytes that were sent
+        // before a restart of the message may have arrived after all.
         if outgoing.sent_to < outgoing.length || is_client && !rpc.one_way {
             return self.fail(now, slot, FailReason::PeerForgot);
         }

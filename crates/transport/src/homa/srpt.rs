@@ -1,42 +1,42 @@
-//! The queue of messages to send from: shortest remaining processing time (SRPT) first.
+//! The send queue: shortest remaining processing time (SRPT) first.
 
 use crate::common::{Heap, List};
 
 /// A message or stream with bytes that may be sent now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
-    /// Bytes of it not yet sent, granted or not.
+    /// Number of bytes not yet sent, granted or not.
     pub(super) left: u32,
-    /// Its place among the RPCs.
+    /// The slot of the RPC.
     pub(super) slot: u32,
-    /// Its age: older messages have smaller numbers.
+    /// The creation order of the RPC: older ones have smaller numbers.
     pub(super) birth: u64,
 }
 
 /// The messages with new bytes that may be sent now, and those with retransmissions.
 ///
-/// It takes the place of the kernel module's throttled list and pacer thread: bytes wait here and not in the NIC,
-/// because the driver asks for a packet only when the link is free.
+/// It replaces the kernel module's throttled list and pacer thread: bytes wait here and not in the NIC, because
+/// the driver asks for a packet only when the link is free.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     shortest: Heap<(u32, u64)>,
-    /// The same by age, if the oldest has a share.
+    /// The same messages by age, if the oldest has a share.
     oldest: Heap<u64>,
     /// RPCs with a range to retransmit, each at most once.
-    again: List,
-    /// The share of packets, in 1/1000, that go to the oldest message instead of the shortest.
+    resends: List,
+    /// Share of packets, in 1/1000, that go to the oldest message instead of the shortest.
     fifo_fraction: u32,
-    /// The share that the oldest message has not used yet, in 1/1000 of a packet.
+    /// The unused part of that share, in 1/1000 of a packet.
     fifo_credit: u32,
 }
 
 impl SendQueue {
-    /// A queue that gives `fifo_fraction` of 1000 packets to the oldest message.
+    /// Creates a queue that gives `fifo_fraction` of 1000 packets to the oldest message.
     pub(super) fn new(fifo_fraction: u32) -> Self {
         Self {
             shortest: Heap::default(),
             oldest: Heap::default(),
-            again: List::default(),
+            resends: List::default(),
             fifo_fraction,
             fifo_credit: 0,
         }
@@ -50,7 +50,7 @@ impl SendQueue {
         }
     }
 
-    /// The message whose packet goes next.
+    /// The message whose packet is sent next.
     #[inline]
     pub(super) fn pick(&mut self) -> Option<u32> {
         let (_, shortest) = self.shortest.first()?;
@@ -64,8 +64,8 @@ impl SendQueue {
         Some(shortest)
     }
 
-    /// A packet of a message in the queue was sent: `ready` is its new state, and `more` of it may be sent now or
-    /// not.
+    /// Updates a message after one of its packets was sent. `ready` is its new state; without `more` it leaves
+    /// the queue.
     #[inline]
     pub(super) fn sent(&mut self, ready: Ready, more: bool) {
         if more {
@@ -80,42 +80,42 @@ impl SendQueue {
     pub(super) fn remove(&mut self, slot: u32) {
         self.shortest.remove(slot);
         self.oldest.remove(slot);
-        self.again.remove(slot);
+        self.resends.remove(slot);
     }
 
-    /// Whether no message has bytes that may be sent and never were.
+    /// Whether no message has new bytes that may be sent.
     pub(super) fn nothing_new(&self) -> bool {
         self.shortest.is_empty()
     }
 
     /// Adds an RPC with bytes to retransmit that is not in the list.
     pub(super) fn push_resend(&mut self, slot: u32) {
-        self.again.push_back(slot);
+        self.resends.push_back(slot);
     }
 
-    /// Removes an RPC that has nothing to retransmit any more.
+    /// Removes an RPC from the list of retransmissions.
     pub(super) fn remove_resend(&mut self, slot: u32) {
-        self.again.remove(slot);
+        self.resends.remove(slot);
     }
 
     /// The RPC whose retransmission is next.
     #[inline]
     pub(super) fn first_resend(&self) -> Option<u32> {
-        self.again.first()
+        self.resends.first()
     }
 
-    /// The first RPC has sent a retransmission; with `more` to send it goes behind the others.
+    /// Updates the first RPC of the list after a retransmission. With `more` to send it moves to the end.
     pub(super) fn resend_sent(&mut self, more: bool) {
-        if let Some(slot) = self.again.pop_front()
+        if let Some(slot) = self.resends.pop_front()
             && more
         {
-            self.again.push_back(slot);
+            self.resends.push_back(slot);
         }
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.shortest.is_empty() && self.oldest.is_empty() && self.again.is_empty()
+        self.shortest.is_empty() && self.oldest.is_empty() && self.resends.is_empty()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Ticks: requesting what is missing, and giving up on silent peers.
+//! Ticks: requests for missing bytes, and the detection of silent peers.
 
 use rackweave_core::{FailReason, HostId, Time};
 use rackweave_wire::homa::Body;
@@ -9,7 +9,7 @@ use super::rpc::State;
 /// What an RPC waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// Nothing from the peer.
+    /// It waits for nothing from the peer.
     Nothing,
     /// Granted bytes that have not arrived.
     Data,
@@ -17,17 +17,17 @@ enum Wait {
     Response,
     /// A grant of more bytes of a response or one-way message.
     Grant,
-    /// The acknowledgement of a whole response or one-way message.
+    /// The acknowledgement of a completely sent response or one-way message.
     Ack,
 }
 
 impl Host {
-    /// One tick of the timer.
+    /// Handles one tick of the timer.
     pub(super) fn handle_tick(&mut self, now: Time) {
         self.next_tick = Some(now.saturating_add(self.config.tick));
         let tick = self.tick(now);
         let mut active = false;
-        self.begin_repair_tick(tick);
+        self.start_repair_tick(tick);
         for slot in 0..self.rpcs.slots() {
             active |= self.tick_rpc(now, tick, slot);
         }
@@ -61,7 +61,7 @@ impl Host {
         })
     }
 
-    /// Whether the RPC needs further ticks.
+    /// Handles a tick of one RPC; returns whether it needs further ticks.
     fn tick_rpc(&mut self, now: Time, tick: u32, slot: u32) -> bool {
         let Some(wait) = self.waits_for(slot) else { return false };
         let patience = self.config.patience();
@@ -84,8 +84,8 @@ impl Host {
         rpc.silent = rpc.silent.saturating_add(1);
         let (host, id, one_way, silent) = (rpc.host, rpc.id, rpc.one_way, rpc.silent);
         if wait == Wait::Ack {
-            // NEED_ACK each tick from `request_ack_ticks` on (docs/sources.md#homa-loss). That it ends is ours: a
-            // peer that never answers must not be asked for ever.
+            // NEED_ACK is sent at each tick from `request_ack_ticks` on (docs/sources.md#homa-loss). The limit
+            // is our choice: a peer that never answers must not be asked forever.
             if u32::from(rpc.asked) >= patience.min(u32::from(u16::MAX)) {
                 self.give_up(now, slot);
                 return false;
@@ -118,7 +118,7 @@ impl Host {
                 return false;
             }
             if peer.asked > 0 && tick.saturating_sub(peer.asked_at) < u32::from(interval) {
-                // Another of the peer's RPCs has asked: this one tries again in the next tick.
+                // Another RPC with this peer has an outstanding RESEND: this one tries again at the next tick.
                 rpc.silent -= 1;
                 return true;
             }
@@ -133,7 +133,7 @@ impl Host {
         true
     }
 
-    /// Asks the peer for what is missing.
+    /// Sends the request that matches what the RPC waits for.
     fn ask(&mut self, slot: u32, wait: Wait) {
         let rpc = self.rpcs.get(slot);
         let (host, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
@@ -147,15 +147,16 @@ impl Host {
                     self.send_control(host, id, one_way, body);
                 }
             }
-            // Length -1: nothing was received (docs/sources.md#homa-loss).
+            // Length -1 means that nothing was received (docs/sources.md#homa-loss).
             (Wait::Response, _) => {
-                // Ours: when many responses are lost at once, one packet of each is enough to start with.
+                // Our choice: when many responses are lost at once, one packet of each is enough to restart
+                // them.
                 let length =
                     if self.config.paced_resends { self.config.max_payload } else { u32::MAX };
                 let body = self.resend(0, length);
                 self.send_control(host, id, one_way, body);
             }
-            // Ours: a receiver that knows nothing of the message would never grant it.
+            // Our choice: a receiver that does not know the message would never grant it.
             _ => self.send_control(host, id, one_way, Body::NeedAck),
         }
     }
@@ -166,7 +167,7 @@ impl Host {
         self.fail(now, slot, reason);
     }
 
-    /// The peer is dead: all that waits for it fails.
+    /// Fails all RPCs with a peer that is declared dead.
     fn give_up_peer(&mut self, now: Time, host: HostId) {
         for slot in 0..self.rpcs.slots() {
             if self.rpcs.get(slot).host == host && self.waits_for(slot).is_some() {

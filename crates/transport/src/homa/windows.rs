@@ -1,4 +1,4 @@
-//! What measured round trips control: congestion detection, windows, and the unscheduled ratio.
+//! The use of measured round trips: congestion detection, windows, and the unscheduled ratio.
 
 use rackweave_core::{HostId, Packet, RoundTrip, Span, Time};
 use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
@@ -8,36 +8,36 @@ use super::config::Config;
 use super::leverage::{Detection, Leverage};
 use super::rtt::{Measured, PendingEcho, Probes, field_ns};
 
-/// Round-trip state of the path to a peer; it exists once a measurement has begun.
+/// Round-trip state of the path to a peer, created with its first measurement.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerPath {
-    /// Times that were sent with DATA.
+    /// Outstanding times of DATA.
     data: Probes,
-    /// Times that were sent with GRANTs.
+    /// Outstanding times of GRANTs.
     grants: Probes,
-    /// The newest time of the peer's DATA, to be echoed by a GRANT.
+    /// The newest time of the peer's DATA, which the next GRANT echoes.
     pending_data_echo: PendingEcho,
-    /// The newest time of the peer's GRANTs, to be echoed by DATA.
+    /// The newest time of the peer's GRANTs, which the next DATA echoes.
     pending_grant_echo: PendingEcho,
     pub(super) measured: Measured,
-    /// The last round trips to the peer indicate congestion.
+    /// Whether the last round trips to the peer indicate congestion.
     pub(super) congested: bool,
-    /// The unscheduled window of a message; 0 before the first round trip is measured.
+    /// The unscheduled window of a message, in bytes; 0 before the first measurement.
     pub(super) unscheduled: u32,
-    /// When it last grew or shrank.
+    /// When that window was last adjusted.
     adjusted: Time,
-    /// Bytes that the peer is granted of a message beyond those received; 0 likewise.
+    /// Bytes of a message that the peer is granted beyond those received; 0 before the first measurement.
     pub(super) scheduled: u32,
 }
 
 impl PeerPath {
-    /// The interval between times: about four in a round trip.
+    /// Interval between time stamps: about a quarter of a round trip.
     fn probe_interval(&self) -> Span {
         Span(self.measured.min().unwrap_or(Span::ZERO).0 / 4)
     }
 
-    /// "peer_rtt_grant = 3 * peer_rtt_min; scheduled_window = peer_rtt_grant * local_link_mps / 8"
-    /// (slide "Receiver - Scheduled Window").
+    /// "peer_rtt_grant = 3 * peer_rtt_min; scheduled_window = peer_rtt_grant * local_link_mps / 8" (slide
+    /// "Receiver - Scheduled Window").
     fn set_scheduled(&mut self, config: &Config) {
         let rtt = self.measured.min().unwrap_or(Span::ZERO);
         let grant = Span(rtt.0.saturating_mul(u64::from(config.leverage.scheduled_factor)));
@@ -45,7 +45,7 @@ impl PeerPath {
         self.scheduled = bytes.max(config.max_payload);
     }
 
-    /// After a round trip of DATA: detects congestion and adjusts the unscheduled window.
+    /// Detects congestion and adjusts the unscheduled window after a measurement of DATA.
     fn adjust_windows(&mut self, now: Time, config: &Config) {
         let Leverage { scheduled_factor, congestion_factor, average_deviation, .. } =
             config.leverage;
@@ -59,14 +59,15 @@ impl PeerPath {
             Some(Detection::Recent) => self.measured.sending > times(congestion_factor),
             Some(Detection::Average) => self.measured.average.0.saturating_sub(middle.0) > above.0,
         };
-        // "Unscheduled window is based on peer side bandwidth" (slide): a round trip of it.
+        // "Unscheduled window is based on peer side bandwidth" (slide): one round trip at that rate.
         let link = config.leverage.peer_link.unwrap_or(config.link).min(config.link);
         let packet = config.max_payload;
         let cap = u32::try_from(link.bytes_in(min)).unwrap_or(u32::MAX).max(packet);
         let recent = self.measured.sending;
         let due = now.since(self.adjusted) >= recent;
-        // How much it shrinks and grows is ours (docs/sources.md#leverage-homa): halved at most once in a round trip, which
-        // is as long as it takes to see the effect; a packet more in each short one.
+        // The amounts are our choice (docs/sources.md#leverage-homa). The window is halved at most once per
+        // round trip, after which the effect can be measured. It grows by one packet with each short round
+        // trip.
         if self.unscheduled == 0 {
             (self.unscheduled, self.adjusted) = (cap, now);
         } else if self.congested && due {
@@ -78,24 +79,24 @@ impl PeerPath {
     }
 }
 
-/// The slide "Unscheduled Ratio": of the bytes that this host sends, how many are unscheduled.
+/// The slide "Unscheduled Ratio", which uses the share of unscheduled bytes in what this host sends.
 ///
-/// "IF unscheduled_ratio is less than %40 && rpc throttle list is not empty Set rtt_unscheduled to
-/// half of current value": otherwise unscheduled packets would only wait in the sender.
-/// Ours: bytes are counted over a period, by the messages that begin in it; at the end of each, the
-/// rule halves all unscheduled windows of the host, or takes one such step back if it does not hold.
-/// The throttled list is the queue of messages with bytes that may be sent.
+/// "IF unscheduled_ratio is less than %40 && rpc throttle list is not empty Set rtt_unscheduled to half of
+/// current value": otherwise unscheduled packets would only wait in the sender. Our choice: bytes are counted
+/// over a period, by the messages that start in it. At its end, all unscheduled windows of the host are halved
+/// if the rule applies; otherwise one earlier halving is undone. The throttled list is the queue of messages
+/// with bytes that may be sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UnscheduledRatio {
     since: Time,
     unscheduled: u64,
     all: u64,
-    /// How often the windows are halved.
+    /// Number of halvings that apply to all windows.
     pub(super) halvings: u32,
 }
 
 impl UnscheduledRatio {
-    /// After this many halvings a window of 32 bits is zero.
+    /// Maximum number of halvings, after which a window of 32 bits is zero.
     const MOST: u32 = 31;
 
     pub(super) fn submitted(
@@ -121,23 +122,23 @@ impl UnscheduledRatio {
     }
 }
 
-/// The state of Leverage Homa at a host, besides that of each peer.
+/// Leverage Homa's state of a host, besides that of each peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
-    /// When the host's software was last late: its timer was handled at this time, after it was due.
+    /// When an overdue timer of the host was last handled; `None` if never.
     late_at: Option<Time>,
     pub(super) ratio: UnscheduledRatio,
     pub(super) pacer: super::pacer::Pacer,
 }
 
 impl Host {
-    /// Whether packets that are handled now have waited in this host: its timer is overdue, so the
-    /// software has not run (ours; a NIC that stamps packets would know it exactly).
+    /// Whether packets that are handled now have waited in this host: its timer is overdue, so that the
+    /// software has not run. (Our choice: a NIC with hardware time stamps would know it exactly.)
     fn is_late(&self, now: Time) -> bool {
         self.next_tick.is_some_and(|at| at < now) || self.leverage.late_at == Some(now)
     }
 
-    /// The timer that was due at `due` is handled.
+    /// Records that the timer due at `due` is handled at `now`.
     pub(super) fn note_lateness(&mut self, due: Time, now: Time) {
         if due < now {
             self.leverage.late_at = Some(now);
@@ -151,7 +152,7 @@ impl Host {
         self.unscheduled_of(peer)
     }
 
-    /// As [`Host::unscheduled_to`], of the peer in this slot.
+    /// As [`Host::unscheduled_to`], for the peer in this slot.
     pub(super) fn unscheduled_of(&self, peer: Option<u32>) -> u32 {
         let config = &self.config;
         let mut bytes = config.unscheduled_bytes;
@@ -167,7 +168,7 @@ impl Host {
         bytes
     }
 
-    /// A message of `length` bytes was submitted, `unscheduled` of which need no grant.
+    /// Counts a submitted message of `length` bytes, of which `unscheduled` need no grant.
     pub(super) fn note_submitted(&mut self, now: Time, unscheduled: u32, length: u32) {
         if self.config.leverage.unscheduled_ratio {
             let throttled = !self.queue.nothing_new();
@@ -182,23 +183,23 @@ impl Host {
         now: Time,
         peer: u32,
         len: u32,
-        again: bool,
+        retransmit: bool,
     ) -> DataStamps {
         let config = &self.config;
-        if !config.leverage.measure_rtt || len < config.max_payload || again {
+        if !config.leverage.measure_rtt || len < config.max_payload || retransmit {
             return DataStamps::default();
         }
         let path = self.peers.get_mut(peer).path.get_or_insert_default();
         let sent_at = path.data.send(now, path.probe_interval());
         let echo = match path.pending_grant_echo.take() {
-            // As if the GRANT had left the peer later by the time that has passed since it came.
+            // The echoed time is advanced by the holding time, as if the GRANT had been sent that much later.
             Some((sent_at, arrived)) => sent_at.wrapping_add(field_ns(now.since(arrived))).max(1),
             None => 0,
         };
         DataStamps { sent_at, echo }
     }
 
-    /// The time stamps of a GRANT that is handed to the link now, and was decided on at `decided`.
+    /// The time stamps of a GRANT that is handed to the link now, and was decided at `decided`.
     pub(super) fn grant_stamps(&mut self, now: Time, to: HostId, decided: Time) -> GrantStamps {
         if !self.config.leverage.measure_rtt {
             return GrantStamps::default();
@@ -217,10 +218,10 @@ impl Host {
         }
     }
 
-    /// A message has arrived whole: if the newest time of its sender has not gone back with a GRANT, it does so
-    /// now, in a GRANT that grants nothing new. Without that, messages that fit the unscheduled
-    /// window would give their sender no measurement of the congestion that they cause, and the window would
-    /// never shrink (ours). Messages of one packet do not justify a second one.
+    /// Echoes the newest time of a sender when its message is complete, unless a GRANT has already echoed it,
+    /// in a GRANT that grants nothing new. Without that, messages within the unscheduled window would give
+    /// their sender no measurement of the congestion that they cause, and the window would never shrink (our
+    /// choice). Messages of one packet do not justify a second one.
     pub(super) fn echo_at_end(
         &mut self,
         now: Time,
@@ -249,7 +250,7 @@ impl Host {
         let config = &self.config;
         let Some(peer) = self.peers.find(packet.src) else { return };
         let window = config.leverage.min_rtt_window;
-        // No round trip is shorter than this host's own link makes it.
+        // A lower bound of the round trip: the time on this host's own link.
         let least = config.link.span_of(u64::from(config.full_wire_bytes()));
         match packet.header.body {
             Body::Data { stamps, segment_length, retransmit: false, .. }

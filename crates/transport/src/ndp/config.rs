@@ -6,97 +6,97 @@ use thiserror::Error;
 
 use crate::common::shared_parameters;
 
-/// Most paths that a sender can choose among: those of a fat-tree of 128-port switches.
+/// Maximum number of paths that a sender can choose among: those of a fat-tree of 128-port switches.
 pub const MAX_PATHS: u16 = 4096;
 
-/// NDP's parameters: plain numbers. See [`Config::paper`] and [`Config::polo_slides`].
+/// NDP's parameters. See [`Config::paper`] and [`Config::polo_slides`] for the published sets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The receiver's link: pulls are paced so that what they bring fills it.
+    /// Rate of the receiver's link. Pulls are paced so that the data they trigger fills it.
     pub link: Rate,
-    /// Payload bytes of a full packet. Every packet starts at a multiple of it.
+    /// Payload bytes of a full packet. All packets but the last of a message are full.
     pub max_payload: u32,
-    /// Bytes from the IP header to the payload of a data packet.
+    /// Header bytes of a data packet, from the IP header to the payload.
     pub header_bytes: u32,
-    /// Bytes of every other packet, from the IP header on.
+    /// Size of every other packet, from the IP header on.
     pub control_bytes: u32,
-    /// Whether each packet goes its own way; otherwise all of a message go the same.
+    /// Whether each packet takes a path of its own; otherwise all packets of a message take the same path.
     pub spray: bool,
-    /// Paths between two hosts of the fabric, of which the sender picks one for each packet. 0: the
-    /// switches pick, at random.
+    /// Number of paths between two hosts of the fabric, of which the sender chooses one for each packet. 0:
+    /// switches choose at random.
     pub paths: u16,
-    /// Packets of a message that go at line rate, without being pulled. To keep the link busy it
-    /// must cover a round trip.
+    /// Number of packets of a message that are sent at line rate, without pulls. To keep the link busy it must
+    /// cover a round trip.
     pub initial_window: u16,
-    /// Pulls use this share of the receiver's link, in 1/100: the rest is for the acknowledgements
-    /// of what it sends itself (htsim: 99).
+    /// Share of the receiver's link that pulls may fill, in 1/100. The rest is for acknowledgements of the data
+    /// that the receiver itself sends (htsim: 99).
     pub pull_percent: u32,
-    /// A packet of which nothing is heard for this long is sent again, unasked. Only that repairs
-    /// the loss of a header, an ACK or a NACK. The time is the smoothed RTT and four times its
-    /// deviation (RFC 6298 without its rounding), but no less than this.
+    /// Minimum retransmission timeout. A packet without an answer is retransmitted without a pull after the
+    /// smoothed RTT plus four times its deviation (RFC 6298 without its rounding), but not before this time.
+    /// Only the timeout repairs the loss of a trimmed header, an ACK or a NACK.
     pub min_rto: Span,
-    /// The most that RTT and backing off (doubling at each timeout in a row) make of it.
+    /// Maximum retransmission timeout, including exponential backoff.
     pub max_rto: Span,
-    /// A peer that sends nothing for this long, while it should answer, counts as silent.
+    /// Time without a packet from a peer that should answer after which the peer is declared silent.
     pub patience: Span,
-    /// Most consecutive questions that a peer answers without a pull (ours): after these the
-    /// message counts as forgotten.
+    /// Maximum number of consecutive probes that a peer may answer without a pull. After these the message is
+    /// considered forgotten. (Our choice: NDP has no such limit, and the message would never end.)
     pub max_stalls: u32,
-    /// The queue of data packets in switches.
+    /// Priority of data packets in switches, 0 (lowest) to 7.
     pub data_priority: u8,
-    /// The queue of all others. Switches put trimmed packets into the highest, 7.
+    /// Priority of all other packets. Switches move trimmed packets to the highest, 7.
     pub control_priority: u8,
 
-    /// The longest message, in bytes.
+    /// Maximum message length, in bytes.
     pub max_message_bytes: u32,
-    /// Exchanges (requests with their responses, one-way messages) that the host knows at one
-    /// time: more are refused, or dropped if a peer begins them.
+    /// Maximum number of exchanges (requests with their responses, one-way messages) in progress at the host.
+    /// Further ones are refused, or dropped if a peer starts them.
     pub max_exchanges: u32,
-    /// Finished exchanges that are remembered. While that many are, no new one begins, because
-    /// it could be an old one.
+    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted,
+    /// because it could be a duplicate.
     pub max_finished: u32,
-    /// For how long they are remembered at least: longer than `patience`, and than any packet is on its
-    /// way besides.
+    /// Minimum time for which finished exchanges are remembered. It must exceed `patience` plus the lifetime of
+    /// any packet.
     pub finished_for: Span,
-    /// Control packets that wait for the link; more are lost.
+    /// Maximum number of queued control packets. Further ones are dropped.
     pub max_control: u32,
-    /// Gaps between arrived packets that are remembered for a message. A packet that would make
-    /// one more is answered as if it had been trimmed.
+    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is answered
+    /// as if it had been trimmed.
     pub max_gaps: u16,
 }
 
-/// Why a configuration is invalid.
+/// Reasons why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
     /// A field must be above zero.
     #[error("{0} must be above zero")]
     Zero(&'static str),
-    /// A packet must fit its 16-bit length.
+    /// The packet exceeds its 16-bit length field.
     #[error("a packet of {0} bytes is longer than 65000")]
     TooLong(u32),
-    /// Every message keeps a list of the paths.
+    /// Too many paths: every message keeps a list of them.
     #[error("a sender can choose among at most {MAX_PATHS} paths, not {0}")]
     Paths(u16),
-    /// A priority is above 7.
+    /// A priority above 7.
     #[error("priority {0} is above 7")]
     Priority(u8),
-    /// More than the link can bring.
+    /// Pulls would trigger more data than the link carries.
     #[error("pull_percent must be 1 to 100, not {0}")]
     PullPercent(u32),
-    /// The least is above the most.
+    /// The minimum timeout exceeds the maximum.
     #[error("min_rto is above max_rto")]
     Rto,
-    /// A peer would count as silent before it is asked again.
+    /// A peer would be declared silent before it is asked again.
     #[error("patience must be above max_rto")]
     Patience,
-    /// A late copy of an old packet could begin the message a second time.
+    /// A late duplicate could start a message a second time.
     #[error("finished_for must be above {0}, the time for which a sender tries")]
     FinishedFor(Span),
 }
 
 impl Config {
-    /// htsim's NDP (`docs/sources.md#ndp-sender`), which is that of the paper's authors, with packets of 1500 bytes:
-    /// 64 bytes of header, a window of 15 packets, RTO of 5 ms.
+    /// The parameters of htsim's NDP (`docs/sources.md#ndp-sender`), written by the paper's authors, with
+    /// packets of 1500 bytes: headers of 64 bytes, a window of 15 packets, a minimum timeout of 5 ms.
     #[must_use]
     pub const fn paper(link: Rate) -> Self {
         Self {
@@ -123,8 +123,8 @@ impl Config {
         }
     }
 
-    /// NDP as the slides of Polo compare with it (`docs/sources.md#polo-comparison`): window of 12 packets of 1460 bytes,
-    /// RTO of 1 ms.
+    /// The parameters of NDP in the comparison of Polo's slides (`docs/sources.md#polo-comparison`): a window
+    /// of 12 packets of 1460 bytes, a minimum timeout of 1 ms.
     #[must_use]
     pub const fn polo_slides(link: Rate) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl Config {
         }
     }
 
-    /// Whether the machine can work with these numbers.
+    /// Checks whether the state machine can run with these parameters.
     ///
     /// # Errors
     /// See [`InvalidConfig`].
@@ -164,7 +164,7 @@ impl Config {
         Ok(())
     }
 
-    /// The time between two pulls (`docs/sources.md#ndp-pulls`: the time of a full packet / 0.99).
+    /// Interval between two pulls (`docs/sources.md#ndp-pulls`: the time of a full packet / 0.99).
     pub(super) fn pull_spacing(&self) -> Span {
         let packet =
             self.link.span_of(u64::from(self.framing().packet_wire_bytes(self.max_payload)));
@@ -194,12 +194,12 @@ mod tests {
     fn the_profiles_make_sense() {
         assert_eq!(Config::paper(LINK).check(), Ok(()));
         assert_eq!(Config::polo_slides(LINK).check(), Ok(()));
-        // 1538 bytes in 1230.4 ns, at 99 %.
+        // 1538 bytes take 1230.4 ns; at 99 % the interval is longer.
         assert_eq!(Config::paper(LINK).pull_spacing(), Span(1_242_828));
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_parameters_are_refused() {
         let wrong = |change: fn(&mut Config)| {
             let mut config = Config::paper(LINK);
             change(&mut config);

@@ -1,36 +1,37 @@
-//! NDP: first a window at line rate, then what the receiver pulls; switches trim what they cannot
-//! hold, so that the receiver learns of every packet at once.
+//! NDP: a first window at line rate, then packets pulled by the receiver. Switches trim packets for which they
+//! have no room, so that the receiver learns of every packet at once.
 //!
-//! NDP is that of Handley et al., *Re-architecting datacenter networks and stacks for low latency and
-//! high performance*, SIGCOMM'17. The rules here are those of its authors' simulator, htsim
-//! (`docs/sources.md#ndp-sender`); those without a source are marked "ours". Switches must trim ([`rackweave_core::Packet::trimmable`]); where
-//! they drop instead, only the timeout repairs.
+//! Source: Handley et al., *Re-architecting datacenter networks and stacks for low latency and high
+//! performance*, SIGCOMM'17. The rules are those of its authors' simulator, htsim
+//! (`docs/sources.md#ndp-sender`); rules without a source are marked "our choice". Switches must trim
+//! ([`rackweave_core::Packet::trimmable`]); where they drop packets instead, only the timeout repairs the loss.
 //!
 //! - [`config`]: the parameters.
-//! - `sender`: what is sent next, and what sent again; `paths`: on which path; `receiver`: answers, and the
-//!   pacer of pulls.
+//! - `sender`: transmission and retransmission; `paths`: the choice of a path for each packet; `receiver`:
+//!   answers and the pull pacer.
 //!
-//! Each message is a flow of its own, as in `htsim`. An answer goes back by the path of its packet,
-//! so that the path in its header says which it was.
+//! Each message is a flow of its own, as in `htsim`. An answer takes the path of the packet that it answers, so
+//! that the path in its header identifies the path of that packet.
 //!
 //! # Completion
-//! The answer to a message's last missing packet says so, as does every answer after it: only
-//! that ends the message at its sender ([`Event::Sent`](rackweave_core::Event::Sent); for a request, the first packet of the
-//! response does too). A client that waits for its response asks now and then whether the server
-//! still knows of it (ours).
+//! The answer to a message's last missing packet carries a completion flag, as does every later answer. Only
+//! this flag ends the message at its sender ([`Event::Sent`](rackweave_core::Event::Sent)); for a request, the
+//! first packet of the response does so too. A client that awaits its response periodically asks whether the
+//! server still knows the request (our choice: otherwise it would wait forever for a server that has
+//! restarted).
 //!
 //! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that packets that come late
-//! or twice are not taken for a new one. A peer that restarts has forgotten this; a sender sees by
-//! the incarnation in the answers that its receiver has lost the first part of a message.
+//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not
+//! start it again. A restarted peer has lost this memory. Answers carry the receiver's incarnation, by which a
+//! sender detects that the receiver has lost the first part of a message.
 //!
 //! # Memory
-//! Whatever arrives, a host holds at most [`Config::max_exchanges`] exchanges (more are refused with
-//! [`Refused::Busy`](rackweave_core::Refused::Busy), or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
-//! each, [`Config::max_finished`] ids of finished ones for [`Config::finished_for`], and
-//! [`Config::max_control`] packets that wait for the link. What a silent peer leaves is forgotten
-//! after [`Config::patience`], and fails if the application waits for it ([`FailReason::PeerSilent`]).
-//! A request stays until the application answers or cancels it.
+//! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with
+//! [`Refused::Busy`](rackweave_core::Refused::Busy), or dropped if a peer starts them) of up to
+//! [`Config::max_gaps`] ranges each, [`Config::max_finished`] ids of finished exchanges for
+//! [`Config::finished_for`], and [`Config::max_control`] control packets. State of a silent peer is discarded
+//! after [`Config::patience`], with a failure if the application waits for it ([`FailReason::PeerSilent`]). A
+//! delivered request stays until the application answers or cancels it.
 
 pub mod config;
 mod paths;
@@ -44,29 +45,29 @@ use rackweave_core::{FailReason, HostId, Packet, Placement, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
-use crate::common::{Driven, List, Scatter, Scheme};
+use crate::common::{Driven, Jitter, List, Scheme};
 pub use config::{Config, InvalidConfig, MAX_PATHS};
 use paths::Paths;
 use receiver::Incoming;
 use sender::{Outgoing, Piece};
 
-/// States of messages that have been sent, kept so that the next messages need no allocation.
+/// Maximum number of sender states that are kept for reuse, so that later messages need no allocation.
 const MAX_SPARE: usize = 64;
 
 /// NDP at one host.
 pub type Host = Driven<Ndp>;
 
-/// The state of a host that is NDP's own.
+/// NDP's state of a host, besides its exchanges.
 #[derive(Debug)]
 pub struct Ndp {
     /// Messages that may send a packet, in round-robin order.
     ready: List,
-    /// Messages that are owed pulls, in round-robin order.
+    /// Messages with pulls owed to their senders, in round-robin order.
     pulls: List,
     pull_spacing: Span,
-    /// No pull is sent before.
+    /// The earliest time of the next pull.
     next_pull_at: Time,
-    /// The paths of control packets that answer no packet.
+    /// The paths of control packets that are not answers to a packet.
     control_paths: Paths,
     spare: Vec<Outgoing>,
 }
@@ -114,9 +115,9 @@ impl Scheme for Ndp {
         Some(Body::Ack { offset, pull: 0, incarnation: 0, complete: true })
     }
 
-    fn outgoing(&mut self, _: Time, bytes: u32, scatter: Scatter, config: &Config) -> Outgoing {
+    fn outgoing(&mut self, _: Time, bytes: u32, jitter: Jitter, config: &Config) -> Outgoing {
         let mut outgoing = self.spare.pop().unwrap_or_default();
-        outgoing.reset(bytes, scatter, config);
+        outgoing.reset(bytes, jitter, config);
         outgoing
     }
 
@@ -180,7 +181,7 @@ impl Scheme for Ndp {
         host.sender_due(now, slot);
     }
 
-    /// The sender has given up long ago.
+    /// The sender has given up before this deadline.
     fn receiver_due(host: &mut Host, now: Time, slot: u32) {
         host.fail(now, slot, FailReason::PeerSilent);
     }

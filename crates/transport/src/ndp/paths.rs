@@ -1,26 +1,26 @@
-//! Which path each packet takes.
+//! The choice of a path for each packet.
 //!
-//! NDP's senders pick the path of every packet themselves, going through permutations of all paths
-//! (`docs/sources.md#ndp-paths`), because random choices by switches collide: at loads near 1 they cost ten
-//! percent of the links. A new permutation for each round is ours. Source routing of this kind needs
-//! switches that read the header's path; where they do not, the fabric sprays.
+//! NDP's senders choose the path of every packet themselves and go through permutations of all paths
+//! (`docs/sources.md#ndp-paths`), because random choices by switches collide, which costs ten percent of the
+//! links at loads near 1. A new permutation for each round is our choice. Source routing of this kind needs
+//! switches that read the path in the header; otherwise the fabric sprays.
 
 use rackweave_core::rng::mix;
 use rackweave_wire::ndp::ANY_PATH;
 
-/// Answers per path after which the NACKs counted so far are halved (ours).
+/// Number of answers per path after which the NACK counts are halved (our choice).
 const MEMORY: u32 = 16;
-/// A path is left out when its NACKs exceed twice the average of the others by more than this (ours).
+/// A path is skipped when its NACKs exceed twice the average of the other paths by more than this (our choice).
 const MARGIN: u32 = 4;
 
-/// A random walk over all paths: each once in every round.
+/// A random order over all paths, in which each path occurs once per round.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// A permutation of the paths; those before `at` have been taken in this round.
+    /// A permutation of the paths. Those before `at` have been used in this round.
     order: Vec<u16>,
     at: usize,
     random: u64,
-    /// NACKs of each path, as long as there are any: paths with many are left out for a while
+    /// NACKs of each path; empty if there are none. Paths with many NACKs are skipped for a while
     /// (`docs/sources.md#ndp-paths`).
     nacks: Vec<u32>,
     all_nacks: u32,
@@ -28,14 +28,14 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Starts over, keeping the memory: any permutation is good to begin with.
+    /// Resets the order and the counts but keeps the allocations. Any permutation is a valid start.
     pub(super) fn restart(&mut self, seed: u64) {
         (self.at, self.random) = (0, seed);
         (self.all_nacks, self.answers) = (0, 0);
         self.nacks.clear();
     }
 
-    /// The path of the next packet, of `count`; with 0 the switches pick.
+    /// The path of the next packet among `count` paths; with 0 switches choose.
     #[inline]
     pub(super) fn next(&mut self, count: u16) -> u16 {
         if count == 0 {
@@ -45,8 +45,8 @@ impl Paths {
             self.order = (0..count).collect();
             (self.at, self.nacks) = (0, Vec::new());
         }
-        // At most half of the paths can have more than twice what the others have, so that a path
-        // is found within two rounds.
+        // At most half of the paths can have more than twice the average of the others, so that a path is found
+        // within two rounds.
         loop {
             let path = self.draw();
             if self.nacks.is_empty() || !self.is_left_out(path) {
@@ -55,7 +55,7 @@ impl Paths {
         }
     }
 
-    /// One step of Fisher and Yates's shuffle.
+    /// One step of the Fisher-Yates shuffle.
     #[inline]
     fn draw(&mut self) -> u16 {
         if self.at >= self.order.len() {
@@ -75,7 +75,7 @@ impl Paths {
         nacks * others > 2 * (u64::from(self.all_nacks) - nacks) + u64::from(MARGIN) * others
     }
 
-    /// A packet that took this path has arrived, whole or `trimmed`.
+    /// Counts an answer to a packet that took this path and arrived complete or `trimmed`.
     #[inline]
     pub(super) fn answered(&mut self, path: u16, trimmed: bool) {
         if usize::from(path) >= self.order.len() {
@@ -138,7 +138,7 @@ mod tests {
             }
             taken
         };
-        // One in sixteen would be 1000; the path is tried again and again.
+        // One in sixteen would be 1000: the path is tried repeatedly.
         let bad = share(&mut paths, Some(3));
         assert!((50..700).contains(&bad), "{bad}");
         let good = share(&mut paths, None);
@@ -167,7 +167,7 @@ mod tests {
             paths.next(2);
             paths.answered(2, true);
             paths.answered(ANY_PATH, true);
-            // However unequal, one is left; and of one, that one.
+            // However unequal the counts are, one path remains; a single path is always used.
             paths.answered(0, true);
         }
         assert_eq!((paths.next(2), paths.next(2)), (1, 1));

@@ -1,4 +1,4 @@
-//! The receiver: arriving packets, their answers, and the pacer of pulls.
+//! The receiver: arriving packets, their answers, and the pull pacer.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{Assembler, HostId, Packet, Placement, Slice, Span, Time};
@@ -8,29 +8,29 @@ use rackweave_wire::ndp::{Body, Header};
 use super::{Config, Host};
 use crate::common::{Known, Parameters as _, State};
 
-/// Pulls that a driver that comes late may send at once.
+/// Maximum number of overdue pulls that are sent at once when the driver is late.
 const CATCH_UP: u64 = 8;
 
-/// A pull may be early by this part of the time between two.
+/// A pull may be early by this fraction of the pull interval.
 const EARLY: u64 = 4;
 
-/// A message on its way in, in packets.
+/// The receiver's state of a message, in packets.
 #[derive(Debug)]
 pub struct Incoming {
     length: u32,
-    /// Packets that have not arrived.
+    /// Number of packets that have not arrived.
     missing: u32,
     received: Assembler<u32>,
-    /// Packets that its sender sends without being pulled.
+    /// Number of packets that the sender sends without pulls.
     window: u32,
-    /// Packets that came, whole or not, old or new.
+    /// Number of arrivals, including trimmed packets and duplicates.
     arrivals: u32,
-    /// Pulls that were sent.
+    /// Number of pulls that were sent.
     pulls: u32,
-    /// Pulls that wait for their turn.
+    /// Number of pulls that wait for the pacer.
     owed: u32,
     incarnation: u16,
-    /// When the sender was last heard of, or pulled.
+    /// When a packet of the sender last arrived or a pull was last sent to it.
     last_received: Time,
 }
 
@@ -45,24 +45,25 @@ impl Incoming {
             arrivals: 0,
             pulls: 0,
             owed: 0,
-            // Another incarnation of this host takes the message at another time.
+            // A restarted host receives the message at another time, which gives another incarnation number.
             incarnation: mix(now.0) as u16,
             last_received: now,
         }
     }
 
-    /// When its sender counts as gone. It does not while it waits for pulls.
+    /// When the sender is declared silent; this does not happen while it waits for pulls.
     pub(super) fn deadline(&self, now: Time, config: &Config) -> Time {
         let since = if self.owed > 0 { now } else { self.last_received };
         since.saturating_add(config.patience)
     }
 
-    /// Whether the sender has something to send that is neither on its way nor about to be pulled.
+    /// Whether the sender has packets that are neither in flight nor about to be pulled.
     ///
-    /// In htsim each ACK and NACK brings a pull, and the pulls of a message are taken back once
-    /// its last packet has arrived, because they would be in vain (`docs/sources.md#ndp-pulls`). The receiver can
-    /// know that sooner (ours): there are as many packets on the way as were sent unasked or pulled
-    /// and have not come. A lost one counts as on its way until it is sent again, unasked.
+    /// In htsim each ACK and NACK triggers a pull, and the pulls of a message are cancelled once its last
+    /// packet has arrived, because they would have no effect (`docs/sources.md#ndp-pulls`). Here the receiver
+    /// detects that earlier (our choice: it saves pulls). The packets in flight are those sent in the first
+    /// window or pulled, minus those that have arrived. A lost packet counts as in flight until it is
+    /// retransmitted after a timeout.
     #[inline]
     const fn wants_pull(&self) -> bool {
         let asked = self.window.saturating_add(self.pulls);
@@ -72,7 +73,7 @@ impl Incoming {
 }
 
 impl Host {
-    /// DATA, trimmed or whole.
+    /// Handles a data packet, complete or trimmed.
     pub(super) fn handle_data(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
         let header = &packet.header;
         let Body::Data { message_length, offset, len, window } = header.body else {
@@ -111,9 +112,9 @@ impl Host {
             self.answer_by(header.path, peer, id.0, one_way, body);
         } else {
             if incoming.wants_pull() {
-                // The pull goes with the answer if none has gone for long enough, else it waits
-                // (htsim). One that would wait for a moment only goes too, and the next one waits for
-                // that moment more (ours): it saves a packet.
+                // The pull travels with the answer if the pacer permits one now; otherwise it is queued
+                // (htsim). A pull that is almost due is sent early, and the next one correspondingly later (our
+                // choice: it saves a packet).
                 let early = Span(self.scheme.pull_spacing.0 / EARLY);
                 if self.scheme.pulls.is_empty()
                     && now.saturating_add(early) >= self.scheme.next_pull_at
@@ -141,7 +142,7 @@ impl Host {
         Placement::Store(Slice { message: id, offset, len: u32::from(len) })
     }
 
-    /// Answers a packet by the path that it took, so that the answer's path says which that was.
+    /// Queues an answer on the path of the packet that it answers.
     fn answer_by(&mut self, path: u16, dst: HostId, id: u64, one_way: bool, body: Body) {
         self.queue_control(dst, Header { id: Id64::new(id), one_way, path, body });
     }
@@ -151,14 +152,13 @@ impl Host {
         self.send_control(peer, id, one_way, body);
     }
 
-    /// ASK: the peer asks for the state of a message.
+    /// Handles ASK: the peer asks for the state of a message.
     pub(super) fn handle_ask(&mut self, now: Time, from: HostId, id: u64, one_way: bool) {
         let local = id ^ 1;
         let is_client = local & 1 == 0;
         let slot = match self.exchanges.find(from, local) {
             Known::Slot(slot) => slot,
-            // Of a request the client wants more than that it has arrived: its response, which it
-            // cannot have any more.
+            // The client of a finished request asks for its response, which no longer exists.
             Known::Finished if one_way || is_client => {
                 return self.send_complete(from, id, one_way);
             }
@@ -169,9 +169,9 @@ impl Host {
         match &mut self.exchanges.get_mut(slot).state {
             State::Receiving(incoming) => {
                 incoming.last_received = now;
-                // Its sender has nothing on the way. If no pull waits either, one is due that was
-                // counted wrongly: a NACK that comes twice makes the sender take a packet for
-                // trimmed that is then lost (ours).
+                // The sender has nothing in flight. If no pull is queued either, the count of pulls is wrong:
+                // after a duplicated NACK the sender considers a packet trimmed that is then lost. One more
+                // pull corrects it (our choice: the sources do not mention it).
                 if incoming.owed == 0 {
                     let asked = incoming.window.saturating_add(incoming.pulls);
                     incoming.arrivals = incoming.arrivals.max(asked);
@@ -191,8 +191,8 @@ impl Host {
         }
     }
 
-    /// Sends the pulls that are due: one at a time for the whole host, in round-robin order of its
-    /// messages (`docs/sources.md#ndp-pulls`).
+    /// Sends the pulls that are due: one at a time for the whole host, in round-robin order of its messages
+    /// (`docs/sources.md#ndp-pulls`).
     pub(super) fn pace_pulls(&mut self, now: Time) {
         let spacing = self.scheme.pull_spacing;
         let earliest = Time(now.0.saturating_sub(spacing.0.saturating_mul(CATCH_UP)));

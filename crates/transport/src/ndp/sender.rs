@@ -1,5 +1,4 @@
-//! The sender: the first window, what is pulled, what is sent again; and the packets that it
-//! receives.
+//! The sender: the first window, pulled packets and retransmissions; and the handling of answers.
 
 use std::collections::VecDeque;
 
@@ -10,90 +9,93 @@ use rackweave_wire::ndp::{Body, Header};
 use super::Host;
 use super::config::Config;
 use super::paths::Paths;
-use crate::common::{Scatter, State};
+use crate::common::{Jitter, State};
 
-/// In [`Outgoing::states`], instead of the time at which a packet was sent: it has arrived.
+/// A value in [`Outgoing::states`] in place of a send time: the packet has arrived.
 const ARRIVED: Time = Time(u64::MAX);
-/// It waits to be sent again.
+/// Likewise: the packet waits to be retransmitted.
 const WAITS: Time = Time(u64::MAX - 1);
 
-/// What an answer says of a packet.
+/// The content of an answer about one packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
-    /// Its first byte.
+    /// Offset of the packet's first byte in the message.
     pub(super) offset: u32,
-    /// It has arrived without its bytes.
+    /// Whether the packet arrived without its payload.
     pub(super) trimmed: bool,
-    /// The path that it took.
+    /// The path that the packet took.
     pub(super) path: u16,
 }
 
-/// A message on its way out, in packets.
+/// The sender's state of a message, in packets.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     length: u32,
     packets: u32,
-    scatter: Scatter,
+    jitter: Jitter,
     paths: Paths,
     /// The first packet that was never sent.
     next: u32,
-    /// The first that has not arrived.
+    /// The first packet that is not acknowledged.
     base: u32,
-    /// `base..next`: when each was sent last, or what became of it.
+    /// For each packet of `base..next`, when it was last sent, or [`ARRIVED`] or [`WAITS`].
     states: VecDeque<Time>,
-    /// When which packet was sent, of those that may be on the way. An entry that does not agree
-    /// with `states` is old.
+    /// Send times of the packets that may be in flight, in order. An entry that differs from `states` is
+    /// outdated.
     sent: VecDeque<(Time, u32)>,
-    /// Packets to be sent again, before new ones (`docs/sources.md#ndp-sender`).
-    again: VecDeque<u32>,
-    /// How many of them still wait: others have arrived after all.
+    /// Packets to retransmit, before new ones (`docs/sources.md#ndp-sender`).
+    resends: VecDeque<u32>,
+    /// Number of entries of that queue that are still to be sent: others were acknowledged meanwhile.
     waiting: u32,
-    /// Packets that may be sent.
+    /// Number of packets that may be sent.
     credit: u32,
-    /// Packets that were lost and for which there is no credit yet.
+    /// Number of lost packets for which there is no credit yet.
     withheld: u32,
     /// The highest pull number that was followed.
     pulled: u32,
-    /// Packets sent so far, again or not.
+    /// Number of packets sent, retransmissions included.
     transmissions: u32,
-    /// The receiver's incarnation, once it was heard of.
+    /// The receiver's incarnation; `None` before its first answer.
     incarnation: Option<u16>,
     rtt: RttEstimator,
-    /// Packets that the receiver has answered for. It pulls once for each, unless all are on the way.
+    /// Number of answers. The receiver pulls once for each, unless all packets are in flight.
     answers: u32,
-    /// When the peer was last heard of (at first: when it could first have been).
+    /// When a packet of the peer last arrived; at first, when the message's first packet was sent.
     last_received: Time,
-    /// Timeouts since a packet arrived: NACKs are a sign of too many senders, not of too few.
+    /// Number of timeouts since the last ACK. NACKs do not reset it: they indicate too many senders, not too
+    /// few.
     doublings: u32,
-    /// When the last of them was: packets sent later have a time of their own.
+    /// When the last timeout was. Packets that are sent later start with a timeout of their own.
     round_at: Time,
-    /// Questions that were asked since the last pull, and when there was last something new.
+    /// Number of probes since the last pull.
     stalls: u32,
+    /// When the message last made progress.
     quiet_since: Time,
-    /// When the last pull came, and how long after the one before.
+    /// When the last pull arrived.
     pulled_at: Time,
+    /// The interval between the last two pulls.
     pull_gap: Span,
 }
 
 impl Outgoing {
-    /// Makes this the state of a new message, keeping its memory.
-    pub(super) fn reset(&mut self, length: u32, scatter: Scatter, config: &Config) {
-        let Self { mut states, mut sent, mut again, mut paths, .. } = core::mem::take(self);
+    /// Resets this to the state of a new message, keeping its allocations.
+    pub(super) fn reset(&mut self, length: u32, jitter: Jitter, config: &Config) {
+        let Self { mut states, mut sent, mut resends, mut paths, .. } = core::mem::take(self);
         states.clear();
         sent.clear();
-        again.clear();
-        paths.restart(scatter.seed());
+        resends.clear();
+        paths.restart(jitter.seed());
         let packets = config.packets(length);
         let credit = packets.min(u32::from(config.initial_window));
         *self = Self {
             length,
             packets,
-            scatter,
+            jitter,
             paths,
             credit,
             states,
             sent,
-            again,
+            resends,
             ..Self::default()
         };
     }
@@ -104,9 +106,9 @@ impl Outgoing {
         self.credit > 0 && (self.waiting > 0 || self.next < self.packets)
     }
 
-    /// The packet to be sent now.
+    /// Takes the next packet to send.
     #[inline]
-    fn take(&mut self, now: Time) -> Option<u32> {
+    fn take_packet(&mut self, now: Time) -> Option<u32> {
         if !self.is_ready() {
             return None;
         }
@@ -115,7 +117,7 @@ impl Outgoing {
             self.last_received = now;
         }
         self.transmissions = self.transmissions.saturating_add(1);
-        let packet = if self.waiting > 0 { self.take_again(now)? } else { self.take_new(now) };
+        let packet = if self.waiting > 0 { self.take_resend(now)? } else { self.take_new(now) };
         self.sent.push_back((now, packet));
         Some(packet)
     }
@@ -127,8 +129,8 @@ impl Outgoing {
         self.next - 1
     }
 
-    fn take_again(&mut self, now: Time) -> Option<u32> {
-        while let Some(packet) = self.again.pop_front() {
+    fn take_resend(&mut self, now: Time) -> Option<u32> {
+        while let Some(packet) = self.resends.pop_front() {
             if let Some(state) = self.state(packet)
                 && *state == WAITS
             {
@@ -140,15 +142,14 @@ impl Outgoing {
         None
     }
 
-    /// What became of a packet that was sent and, for all that is known, has not arrived before
-    /// others.
+    /// The state of a packet that was sent; `None` below `base` or if it was not sent.
     #[inline]
     fn state(&mut self, packet: u32) -> Option<&mut Time> {
         let at = packet.checked_sub(self.base)?;
         self.states.get_mut(at as usize)
     }
 
-    /// The packet has arrived.
+    /// Handles the acknowledgement of a packet.
     #[inline]
     fn arrived(&mut self, now: Time, packet: u32) {
         let Some(state) = self.state(packet) else { return };
@@ -170,28 +171,29 @@ impl Outgoing {
         self.drop_old();
     }
 
-    /// The packet was trimmed: it waits to be pulled.
+    /// Handles the NACK of a trimmed packet, which then waits to be pulled.
     #[inline]
     fn trimmed(&mut self, packet: u32) {
         let Some(state) = self.state(packet) else { return };
         if *state != ARRIVED && *state != WAITS {
             *state = WAITS;
-            self.again.push_back(packet);
+            self.resends.push_back(packet);
             self.waiting += 1;
             self.answers = self.answers.saturating_add(1);
             self.drop_old();
         }
     }
 
-    /// The packet has come back: neither its bytes nor its header could wait for the receiver's link.
-    /// Of that the receiver knows nothing, so that it counts as lost; but it may go at once if no
-    /// other packet and no pull is expected, else all senders of an incast would meet again. (htsim
-    /// can return such headers once: `docs/sources.md#ndp-switch`. What the sender does then is ours.)
+    /// Handles a packet returned by a switch, which had room for neither its payload nor its header. The
+    /// receiver does not know of it, so that the packet counts as lost. It is retransmitted at once only if no
+    /// other packet is in flight and no pull is expected; otherwise all senders of an incast would collide
+    /// again. (htsim can return such headers once: `docs/sources.md#ndp-switch`. The sender's reaction is our
+    /// choice.)
     fn returned(&mut self, packet: u32) {
         let Some(state) = self.state(packet) else { return };
         if *state != ARRIVED && *state != WAITS {
             *state = WAITS;
-            self.again.push_back(packet);
+            self.resends.push_back(packet);
             self.waiting += 1;
             self.withheld = self.withheld.saturating_add(1);
             self.drop_old();
@@ -201,7 +203,7 @@ impl Outgoing {
         }
     }
 
-    /// Forgets when packets were sent that are not on the way any more, as far as they come first.
+    /// Removes send times of packets that are no longer in flight from the front of the queue.
     #[inline]
     fn drop_old(&mut self) {
         while let Some(&(at, packet)) = self.sent.front()
@@ -211,11 +213,11 @@ impl Outgoing {
         }
     }
 
-    /// Takes the cumulative number of pulls; numbers that are too high for any honest receiver
-    /// count as the highest that is not.
+    /// Handles a cumulative pull number. Numbers beyond what an honest receiver can reach are reduced to that
+    /// maximum.
     #[inline]
     fn pull(&mut self, now: Time, pull: u32, window: u32) {
-        // A receiver pulls once for each packet that it gets; the network may double some.
+        // A receiver pulls once for each packet that arrives. The network may duplicate some.
         let pull = pull.min(self.transmissions.saturating_add(window));
         if pull > self.pulled {
             self.credit = self.credit.saturating_add(pull - self.pulled);
@@ -227,32 +229,32 @@ impl Outgoing {
         }
     }
 
-    /// The time to wait for an answer after `doublings` timeouts.
+    /// The retransmission timeout after `doublings` consecutive timeouts.
     #[inline]
     fn rto(&self, config: &Config, doublings: u32) -> Span {
         let rto = self.rtt.rto().map_or(config.min_rto, |rto| rto.max(config.min_rto)).0;
         let rto = Span(rto.saturating_mul(1 << doublings.min(20)).min(config.max_rto.0));
-        self.scatter.scatter(rto, doublings)
+        self.jitter.apply(rto, doublings)
     }
 
-    /// The time to wait for a pull before asking for it. Who shares the receiver with a thousand
-    /// others gets one rarely (ours).
+    /// Time to wait for a pull before probing. At a receiver with a thousand senders, pulls to each are rare,
+    /// so that it adapts to the interval between pulls (our choice).
     fn ask_after(&self, config: &Config) -> Span {
         let rto = self.rto(config, 0).0.saturating_mul(1 << self.stalls.min(20));
         let wait = rto.max(self.pull_gap.0.saturating_mul(2)).min(config.patience.0 / 4);
-        self.scatter.scatter(Span(wait), self.stalls)
+        self.jitter.apply(Span(wait), self.stalls)
     }
 
     /// When the packet sent at `at` counts as lost.
     #[inline]
     fn lost_at(&self, config: &Config, at: Time) -> Time {
-        // The timeouts before the last one concern this packet if it was sent before that.
+        // The last timeout does not lengthen that of packets that were sent before it.
         let before = u32::from(at < self.round_at);
         let doublings = self.doublings.saturating_sub(before);
         at.saturating_add(self.rto(config, doublings))
     }
 
-    /// When something has to be done about it.
+    /// When the message's timer expires.
     #[inline]
     pub(super) fn deadline(&self, config: &Config) -> Time {
         if let Some(&(at, _)) = self.sent.front() {
@@ -264,10 +266,10 @@ impl Outgoing {
         }
     }
 
-    /// Everything that is overdue is to be sent again, unasked: no pull will come for it. But if
-    /// headers were lost, there are too many senders for all to send their windows again, so one
-    /// packet may go with each that arrives; and one at once, if no pull is to be expected (ours).
-    /// Without that, four thousand senders keep a receiver busy with nothing but headers.
+    /// Marks all overdue packets for retransmission without a pull. Lost headers mean that there are too many
+    /// senders for all of them to retransmit a window: so one packet is sent for each that arrives, and one at
+    /// once if no pull is expected (our choice). Without this rule four thousand senders keep a receiver's link
+    /// busy with nothing but headers.
     fn time_out(&mut self, now: Time, config: &Config) {
         let (doublings, round_at) = (self.doublings, self.round_at);
         while let Some(&(at, packet)) = self.sent.front()
@@ -278,10 +280,10 @@ impl Outgoing {
                 && *state == at
             {
                 *state = WAITS;
-                self.again.push_back(packet);
+                self.resends.push_back(packet);
                 self.waiting += 1;
                 self.withheld = self.withheld.saturating_add(1);
-                // Packets sent before a timeout share it.
+                // Packets that were sent before a timeout share it.
                 if self.doublings == doublings && at >= round_at {
                     self.doublings += 1;
                     self.round_at = now;
@@ -295,7 +297,7 @@ impl Outgoing {
         }
     }
 
-    /// Gives a packet that was lost a credit, if there is none at all.
+    /// Gives one lost packet a credit, if there is no other credit.
     fn release_one(&mut self) {
         if self.withheld > 0 && self.credit == 0 {
             self.withheld -= 1;
@@ -303,7 +305,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes of a packet, and where they begin.
+    /// Offset and length of a packet.
     #[inline]
     const fn piece(&self, packet: u32, config: &Config) -> (u32, u16) {
         let offset = packet * config.max_payload;
@@ -311,26 +313,26 @@ impl Outgoing {
         (offset, if left < config.max_payload { left as u16 } else { config.max_payload as u16 })
     }
 
-    /// Bytes of memory beyond the struct, for tests of bounds.
+    /// Number of queued entries, for tests of memory bounds.
     #[cfg(test)]
     pub(super) fn backlog(&self) -> usize {
-        self.states.len() + self.sent.len() + self.again.len()
+        self.states.len() + self.sent.len() + self.resends.len()
     }
 }
 
-/// A deadline that has become earlier (because a peer thought dead is not) may have passed.
+/// A deadline in the past, which occurs when it moves to an earlier time, is replaced by the current time.
 fn after(now: Time, deadline: Time) -> Time {
     deadline.max(Time(now.0.saturating_add(1)))
 }
 
 impl Host {
-    /// The next packet of the message whose turn it is.
+    /// The next packet of the message whose turn it is in the round robin.
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         while let Some(slot) = self.scheme.ready.pop_front() {
             let exchange = self.exchanges.get_mut(slot);
             let State::Sending(outgoing) = &mut exchange.state else { continue };
-            let Some(packet) = outgoing.take(now) else { continue };
+            let Some(packet) = outgoing.take_packet(now) else { continue };
             if outgoing.is_ready() {
                 self.scheme.ready.push_back(slot);
             }
@@ -348,7 +350,8 @@ impl Host {
         None
     }
 
-    /// ACK, NACK and PULL: `piece` is the packet that has arrived (or, `trimmed`, has not).
+    /// Handles ACK, NACK and PULL. `piece` is the packet that was acknowledged or, if `trimmed`, reported as
+    /// trimmed.
     pub(super) fn handle_answer(
         &mut self,
         now: Time,
@@ -376,8 +379,8 @@ impl Host {
         }
         outgoing.pull(now, pull, u32::from(self.config.initial_window));
         if outgoing.base == outgoing.packets {
-            // The last answer to a complete message has the flag `complete`. This receiver lacks pieces
-            // that it, or its predecessor, once had.
+            // The final answer to a complete message has the flag `complete`. This receiver lacks packets that
+            // it, or its previous incarnation, had acknowledged.
             return self.fail(now, slot, FailReason::PeerForgot);
         }
         if outgoing.is_ready() {
@@ -389,7 +392,7 @@ impl Host {
         }
     }
 
-    /// DATA that a switch has returned: a packet that this host sent.
+    /// Handles a data packet of this host that a switch has returned.
     pub(super) fn handle_returned(&mut self, now: Time, from: HostId, id: u64, offset: u32) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
@@ -403,7 +406,7 @@ impl Host {
         }
     }
 
-    /// The timer of a message that is being sent.
+    /// Handles the timer of a message at its sender.
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
         let config = &self.config;
         let exchange = self.exchanges.get_mut(slot);
@@ -412,9 +415,9 @@ impl Host {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         if outgoing.sent.is_empty() {
-            // Nothing is on the way, and nothing may be sent: the receiver takes lost packets for
-            // packets on their way, or a pull was lost, or it has many before it. One of the former
-            // may go; else the receiver says its number of pulls again (ours).
+            // Nothing is in flight and nothing may be sent: the receiver counts lost packets as in flight, a
+            // pull was lost, or the receiver is serving many others. A lost packet may be retransmitted;
+            // otherwise ASK makes the receiver repeat its pull number (our choice: NDP specifies no probe).
             outgoing.quiet_since = now;
             outgoing.stalls += 1;
             outgoing.release_one();

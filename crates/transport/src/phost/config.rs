@@ -6,108 +6,106 @@ use thiserror::Error;
 
 use crate::common::shared_parameters;
 
-/// Which message the next token goes to.
+/// The order in which messages get tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenOrder {
-    /// The one with the fewest packets missing; among equals the oldest.
+    /// The message with the fewest missing packets; the oldest of several.
     Srpt,
-    /// Each in turn.
+    /// Each message in turn, as in round-robin scheduling.
     RoundRobin,
 }
 
-/// pHost's parameters: plain numbers. See [`Config::paper`] and [`Config::polo_slides`].
+/// pHost's parameters. See [`Config::paper`] and [`Config::polo_slides`] for the published sets.
 ///
-/// The protocol counts time in transmissions of a full packet; the profiles turn that into spans
-/// for their link.
+/// The protocol measures time in transmissions of a full packet. The profiles convert that into time spans for
+/// their link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Time between two tokens of a receiver: of one full packet on its link.
+    /// Interval between two tokens of a receiver: the time of a full packet on its link.
     pub token_spacing: Span,
-    /// Payload bytes of a full packet. Every packet starts at a multiple of it.
+    /// Payload bytes of a full packet. All packets but the last of a message are full.
     pub max_payload: u32,
-    /// Bytes from the IP header to the payload of a data packet.
+    /// Header bytes of a data packet, from the IP header to the payload.
     pub header_bytes: u32,
-    /// Bytes of every other packet, from the IP header on.
+    /// Size of every other packet, from the IP header on.
     pub control_bytes: u32,
-    /// Whether switches pick a path for each packet.
+    /// Whether switches choose a path for each packet at random; otherwise ECMP chooses one per pair of hosts.
     pub spray: bool,
-    /// Packets of a message that need no token.
+    /// Number of packets of a message that are sent without tokens.
     pub free_tokens: u16,
-    /// For how long a token may be used. Free ones are valid until as many packets could be sent,
-    /// and this much longer.
+    /// Lifetime of a token. Free tokens expire this long after the time in which all of them can be used.
     pub token_expiry: Span,
-    /// A message with more unused tokens than this gets no further one: its sender is busy
-    /// elsewhere. Free tokens count.
+    /// Maximum number of unused tokens of a message, free ones included. At more, the message is paused,
+    /// because its sender is busy with other receivers.
     pub token_window: u32,
-    /// After so long it gets one nevertheless, and so on.
+    /// Time after which a paused message gets a token nevertheless, to probe its sender.
     pub window_timeout: Span,
-    /// So long after its last packet had its token, a message gets tokens for what is missing.
+    /// Time after the last packet got its token until tokens for missing packets are sent.
     pub resend_after: Span,
-    /// A receiver pauses its tokens for the time that the free packets of a new message take, less
-    /// this (ours; the paper: zero): with a round trip, its first token comes when the sender has just
-    /// sent the last free packet.
+    /// When a message arrives, its receiver pauses tokens for the time of the message's free packets, minus
+    /// this. With the value of a round trip, the first token arrives just after the sender has sent its last
+    /// free packet. (Our choice; the paper has zero.)
     pub token_lead: Span,
-    /// Which message the next token goes to.
+    /// The order in which messages get tokens.
     pub order: TokenOrder,
-    /// The queue of all but data in switches.
+    /// Priority of all packets but data in switches, 0 (lowest) to 7.
     pub control_priority: u8,
-    /// The queue of messages that need no token.
+    /// Priority of data of messages that need no tokens.
     pub short_priority: u8,
-    /// The queue of longer ones.
+    /// Priority of data of longer messages.
     pub long_priority: u8,
 
-    /// A sender that receives nothing for this long sends its request again (ours), the interval
-    /// doubling each time ...
+    /// Minimum interval after which a sender that receives nothing repeats its request to send; the interval
+    /// doubles each time. (Our choice: the paper does not repair a lost request.)
     pub min_rts_interval: Span,
-    /// ... up to this.
+    /// Maximum of that interval.
     pub max_rts_interval: Span,
-    /// A peer that sends nothing for this long, while it should answer, counts as silent.
+    /// Time without a packet from a peer that should answer after which the peer is declared silent.
     pub patience: Span,
 
-    /// The longest message, in bytes.
+    /// Maximum message length, in bytes.
     pub max_message_bytes: u32,
-    /// Exchanges (requests with their responses, one-way messages) that the host knows at one
-    /// time: more are refused, or dropped if a peer begins them.
+    /// Maximum number of exchanges (requests with their responses, one-way messages) in progress at the host.
+    /// Further ones are refused, or dropped if a peer starts them.
     pub max_exchanges: u32,
-    /// Finished exchanges that are remembered. While that many are, no new one begins, because
-    /// it could be an old one.
+    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted,
+    /// because it could be a duplicate.
     pub max_finished: u32,
-    /// For how long they are remembered at least: longer than `patience`, and than any packet is on its
-    /// way besides.
+    /// Minimum time for which finished exchanges are remembered. It must exceed `patience` plus the lifetime of
+    /// any packet.
     pub finished_for: Span,
-    /// Control packets that wait for the link; more are lost.
+    /// Maximum number of queued control packets. Further ones are dropped.
     pub max_control: u32,
-    /// Gaps between arrived packets that are remembered for a message. A packet that would make
-    /// one more counts as lost.
+    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is dropped.
     pub max_gaps: u16,
 }
 
-/// Why a configuration is invalid.
+/// Reasons why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
     /// A field must be above zero.
     #[error("{0} must be above zero")]
     Zero(&'static str),
-    /// A packet must fit its 16-bit length.
+    /// The packet exceeds its 16-bit length field.
     #[error("a packet of {0} bytes is longer than 65000")]
     TooLong(u32),
-    /// A priority is above 7.
+    /// A priority above 7.
     #[error("priority {0} is above 7")]
     Priority(u8),
-    /// The least is above the most.
+    /// The minimum interval exceeds the maximum.
     #[error("min_rts_interval is above max_rts_interval")]
     Interval,
-    /// A peer would count as silent before it is asked again.
+    /// A peer would be declared silent before it is asked again.
     #[error("patience must be above max_rts_interval")]
     Patience,
-    /// A late copy of an old packet could begin the message a second time.
+    /// A late duplicate could start a message a second time.
     #[error("finished_for must be above {0}, the time for which a sender tries")]
     FinishedFor(Span),
 }
 
 impl Config {
-    /// The parameters of the authors' simulator, YAPS
-    /// (`docs/sources.md#phost-tokens`), on this link.
+    /// The parameters of the authors' simulator, YAPS (`docs/sources.md#phost-tokens`), for a link of this
+    /// rate.
     #[must_use]
     pub const fn paper(link: Rate) -> Self {
         let packet = link.span_of(frame::wire_bytes(frame::MTU) as u64);
@@ -139,14 +137,15 @@ impl Config {
         }
     }
 
-    /// pHost as the slides of Polo compare with it (`docs/sources.md#polo-comparison`): 12 free tokens, round robin.
+    /// The parameters of pHost in the comparison of Polo's slides (`docs/sources.md#polo-comparison`): 12 free
+    /// tokens, round robin.
     #[must_use]
     pub const fn polo_slides(link: Rate) -> Self {
         let paper = Self::paper(link);
         Self { order: TokenOrder::RoundRobin, ..paper.with_free_tokens(12) }
     }
 
-    /// With this number of free tokens, and a token window of the same size.
+    /// Replaces the number of free tokens, and sets the token window to the same number.
     #[must_use]
     pub const fn with_free_tokens(mut self, free_tokens: u16) -> Self {
         self.free_tokens = free_tokens;
@@ -154,10 +153,10 @@ impl Config {
         self
     }
 
-    /// For a round trip (of a token to its data) of this length (ours): the free tokens and the
-    /// window cover it, tokens follow the free packets without a gap, and a packet is not sent
-    /// again before it can have arrived. The paper's
-    /// numbers are for a fabric in which a round trip is shorter than 8 packets.
+    /// Adapts the parameters to a round trip (from a token to its data) of this length: the free tokens and the
+    /// window cover it, tokens follow the free packets without a gap, and a packet is not retransmitted before
+    /// it can have arrived. (Our choice: the paper's numbers are for a fabric in which a round trip is shorter
+    /// than 8 packets.)
     #[must_use]
     pub const fn for_round_trip(mut self, rtt: Span) -> Self {
         let packets = rtt.0.div_ceil(self.token_spacing.0) + 1;
@@ -173,7 +172,7 @@ impl Config {
         self
     }
 
-    /// Whether the machine can work with these numbers.
+    /// Checks whether the state machine can run with these parameters.
     ///
     /// # Errors
     /// See [`InvalidConfig`].
@@ -195,13 +194,13 @@ impl Config {
         Ok(())
     }
 
-    /// The time to wait for an answer after `tries` requests.
+    /// Time to wait for an answer after `tries` requests to send.
     pub(super) fn rts_interval(&self, tries: u32) -> Span {
         let interval = self.min_rts_interval.0.saturating_mul(1 << tries.min(20));
         Span(interval.min(self.max_rts_interval.0))
     }
 
-    /// The time that the first packets of a message take on the link.
+    /// Time that `packets` full packets take on the link.
     pub(super) const fn span_of(&self, packets: u32) -> Span {
         Span(self.token_spacing.0.saturating_mul(packets as u64))
     }
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_parameters_are_refused() {
         let wrong = |change: fn(&mut Config)| {
             let mut config = Config::paper(LINK);
             change(&mut config);

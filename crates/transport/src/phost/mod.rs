@@ -1,32 +1,32 @@
-//! pHost: receivers give out tokens, one a packet time, each good for one packet for a short
-//! while; switches need to do nothing but strict priorities.
+//! pHost: a receiver sends tokens, one per packet time, each of which permits one packet for a short time.
+//! Switches need only strict priorities.
 //!
-//! Sources: Gao et al., *pHost: distributed near-optimal datacenter transport over commodity
-//! network fabric*, CoNEXT'15 ("the paper"), and its authors' simulator, YAPS. `docs/sources.md#phost-tokens` lists their
-//! rules; those without a source are marked "ours".
+//! Sources: Gao et al., *pHost: distributed near-optimal datacenter transport over commodity network fabric*,
+//! CoNEXT'15 ("the paper"), and its authors' simulator, YAPS. `docs/sources.md#phost-tokens` lists their rules;
+//! rules without a source are marked "our choice".
 //!
 //! - [`config`]: the parameters.
-//! - `sender`: which token is used next; `receiver`: who gets the next one.
+//! - `sender`: the use of tokens; `receiver`: their distribution.
 //!
 //! # Loss
-//! A receiver repairs the loss of data and tokens by giving out new tokens for what is missing.
-//! What it cannot know of (a request of which no packet has arrived, an acknowledgement that was
-//! lost) its sender repairs: it repeats the request when it has heard nothing for long (ours).
-//! A client that waits for its response asks now and then whether the server still knows of it
-//! (ours).
+//! A receiver repairs lost data and lost tokens with new tokens for the missing packets. It cannot know of a
+//! request to send of which no packet has arrived, nor of a lost acknowledgement: these are repaired by the
+//! sender, which repeats its request to send after a long silence (our choice). A client that awaits its
+//! response periodically asks whether the server still knows the request (our choice).
 //!
 //! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that packets that come late
-//! or twice are not taken for a new one. A peer that restarts has forgotten this: a message of which it
-//! had half is sent again from the start.
+//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not
+//! start it again. A restarted peer has lost this memory: a message of which it had a part is retransmitted
+//! from the start.
 //!
 //! # Memory
-//! Whatever arrives, a host holds at most [`Config::max_exchanges`] exchanges (more are refused with
-//! [`Refused::Busy`](rackweave_core::Refused::Busy), or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
-//! each, [`Config::max_finished`] ids of finished ones for [`Config::finished_for`], and
-//! [`Config::max_control`] packets that wait for the link. What a silent peer leaves is forgotten
-//! after [`Config::patience`], and fails if the application waits for it ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)).
-//! A request stays until the application answers or cancels it.
+//! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with
+//! [`Refused::Busy`](rackweave_core::Refused::Busy), or dropped if a peer starts them) of up to
+//! [`Config::max_gaps`] ranges each, [`Config::max_finished`] ids of finished exchanges for
+//! [`Config::finished_for`], and [`Config::max_control`] control packets. State of a silent peer is discarded
+//! after [`Config::patience`], with a failure if the application waits for it
+//! ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)). A delivered request stays until the
+//! application answers or cancels it.
 
 pub mod config;
 mod receiver;
@@ -38,7 +38,7 @@ use rackweave_core::{HostId, Packet, Placement, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::phost::{Body, Header};
 
-use crate::common::{Driven, Heap, Scatter, Scheme};
+use crate::common::{Driven, Heap, Jitter, Scheme};
 pub use config::{Config, InvalidConfig, TokenOrder};
 use receiver::Incoming;
 use sender::Outgoing;
@@ -46,16 +46,16 @@ use sender::Outgoing;
 /// pHost at one host.
 pub type Host = Driven<PHost>;
 
-/// The state of a host that is pHost's own.
+/// pHost's state of a host, besides its exchanges.
 #[derive(Debug)]
 pub struct PHost {
-    /// Messages that may have a valid token: shortest first, then oldest.
+    /// Messages that may have a valid token, in SRPT order, then by age.
     ready: Heap<(u32, u64)>,
     /// Messages that wait for tokens, in the order of [`Config::order`].
     waiting: Heap<(u64, u64)>,
-    /// No token is sent before.
+    /// The earliest time of the next token.
     next_token_at: Time,
-    /// Tokens given out so far.
+    /// Number of tokens sent.
     turns: u64,
 }
 
@@ -97,8 +97,8 @@ impl Scheme for PHost {
         Some(Body::Ack)
     }
 
-    fn outgoing(&mut self, now: Time, bytes: u32, scatter: Scatter, config: &Config) -> Outgoing {
-        Outgoing::new(now, bytes, scatter, config)
+    fn outgoing(&mut self, now: Time, bytes: u32, jitter: Jitter, config: &Config) -> Outgoing {
+        Outgoing::new(now, bytes, jitter, config)
     }
 
     fn submitted(host: &mut Host, _: Time, slot: u32) {

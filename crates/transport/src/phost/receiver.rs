@@ -1,4 +1,4 @@
-//! The receiver: requests, arriving packets, and who gets the next token.
+//! The receiver: requests to send, arriving packets, and the distribution of tokens.
 
 use rackweave_core::{Assembler, FailReason, HostId, Packet, Placement, Slice, Span, Time};
 use rackweave_wire::phost::{Body, Header};
@@ -7,40 +7,40 @@ use super::Host;
 use super::config::{Config, TokenOrder};
 use crate::common::{Parameters as _, State};
 
-/// Tokens that a driver that comes late may send at once.
+/// Maximum number of overdue tokens that are sent at once when the driver is late.
 const CATCH_UP: u64 = 8;
 
 /// Why a message gets no tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
-    /// It does get some.
+    /// The message gets tokens.
     No,
     /// Its sender has not used the last ones (the paper: it is downgraded).
     Unused,
-    /// Each of its missing packets has had one.
+    /// Each missing packet has had a token.
     AllSent,
 }
 
-/// A message on its way in, in packets.
+/// The receiver's state of a message, in packets.
 #[derive(Debug)]
 pub struct Incoming {
     length: u32,
     packets: u32,
-    /// Packets that have not arrived.
+    /// Number of packets that have not arrived.
     missing: u32,
     received: Assembler<u32>,
-    /// The next packet that gets a token is this one or the first missing one after it.
+    /// The next token is for the first missing packet at or after this one.
     cursor: u32,
-    /// The number of the next token.
+    /// The number of the next token. Free tokens count.
     next_number: u32,
-    /// One past the highest number that came with a packet.
+    /// One past the highest token number that a packet carried.
     used: u32,
-    /// When the last token was sent (the free ones count).
+    /// When the last token was sent, or the last free token is used.
     last_token_at: Time,
     pause: Pause,
-    /// The order in which it had its last token, for round robin.
+    /// The value of the token counter at its last token, which gives the round-robin order.
     turn: u64,
-    /// When the sender was last heard of.
+    /// When a packet of the sender last arrived.
     last_received: Time,
 }
 
@@ -56,7 +56,7 @@ impl Incoming {
             cursor: free,
             next_number: free,
             used: 0,
-            // The last free packet takes its time to come.
+            // The last free packet needs this long to be sent.
             last_token_at: now.saturating_add(config.span_of(free)),
             pause: Pause::AllSent,
             turn: 0,
@@ -64,17 +64,17 @@ impl Incoming {
         }
     }
 
-    /// Tokens that are not known to have been used.
+    /// Number of tokens that are not known to have been used.
     const fn unused(&self) -> u32 {
         self.next_number.saturating_sub(self.used)
     }
 
-    /// When something has to be done about it.
+    /// When the message's timer expires.
     pub(super) fn deadline(&self, config: &Config) -> Time {
         self.resume_at(config).min(self.last_received.saturating_add(config.patience))
     }
 
-    /// The end of its pause.
+    /// When its pause ends.
     fn resume_at(&self, config: &Config) -> Time {
         match self.pause {
             Pause::No => Time::MAX,
@@ -83,14 +83,14 @@ impl Incoming {
         }
     }
 
-    /// The packet that gets the next token, unless there is to be a pause.
+    /// The packet that gets the next token; `None` if the message is paused.
     fn next_packet(&mut self, now: Time, config: &Config) -> Option<u32> {
         if self.unused() > config.token_window {
             self.pause = Pause::Unused;
             if now < self.resume_at(config) {
                 return None;
             }
-            // Room for one token, to see whether the sender uses it (`docs/sources.md#phost-tokens`).
+            // Permits one token, to see whether the sender uses it (`docs/sources.md#phost-tokens`).
             self.used = self.next_number.saturating_sub(config.token_window);
         }
         let mut packet = self.received.first_missing(self.cursor);
@@ -106,7 +106,7 @@ impl Incoming {
         Some(packet)
     }
 
-    /// Its place among those that wait for tokens.
+    /// The message's position among those that wait for tokens.
     const fn key(&self, birth: u64, order: TokenOrder) -> (u64, u64) {
         match order {
             TokenOrder::Srpt => (self.missing as u64, birth),
@@ -116,7 +116,7 @@ impl Incoming {
 }
 
 impl Host {
-    /// RTS: a message is there, or its sender wants to know how it stands.
+    /// Handles RTS, which announces a message or asks for its state.
     pub(super) fn handle_rts(
         &mut self,
         now: Time,
@@ -137,7 +137,7 @@ impl Host {
         self.pace_tokens(now);
     }
 
-    /// DATA.
+    /// Handles a data packet.
     pub(super) fn handle_data(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
         let header = &packet.header;
         let Body::Data { message_length, offset, len, free, token } = header.body else {
@@ -160,7 +160,7 @@ impl Host {
             return Placement::Discard;
         }
         incoming.last_received = now;
-        // Numbers that were not given out are ignored.
+        // Numbers of tokens that were never sent are ignored.
         if token < incoming.next_number {
             incoming.used = incoming.used.max(token + 1);
         }
@@ -184,7 +184,7 @@ impl Host {
         Placement::Store(Slice { message: id, offset, len: u32::from(len) })
     }
 
-    /// The exchange that receives this message, and whether it is new: then it begins.
+    /// The slot of the exchange that receives this message, and whether the exchange was just created.
     #[inline]
     fn receiving(
         &mut self,
@@ -203,8 +203,9 @@ impl Host {
             if free < packets {
                 self.resume(now, slot);
             }
-            // docs/sources.md#phost-tokens: "the receiver holds tokens back for the size of the free window when an
-            // RTS arrives". Messages that arrive together share the pause (ours: most of an incast's are lost).
+            // docs/sources.md#phost-tokens: "the receiver holds tokens back for the size of the free window
+            // when an RTS arrives". Messages that arrive together share the pause (our choice: most packets of
+            // an incast are lost).
             let pause = self.config.span_of(free).0.saturating_sub(self.config.token_lead.0);
             self.scheme.next_token_at =
                 self.scheme.next_token_at.max(now.saturating_add(Span(pause)));
@@ -213,27 +214,27 @@ impl Host {
         Some((slot, new))
     }
 
-    /// The message is to get tokens (again).
+    /// Lets the message get tokens, for the first time or after a pause.
     fn resume(&mut self, now: Time, slot: u32) {
         let exchange = self.exchanges.get_mut(slot);
         let State::Receiving(incoming) = &mut exchange.state else { return };
         incoming.pause = Pause::No;
         let key = incoming.key(exchange.birth, self.config.order);
         if self.scheme.waiting.is_empty() {
-            // Tokens that were not sent while no message waited are not made up for.
+            // Tokens that could not be sent for lack of a message are not sent later.
             self.scheme.next_token_at = self.scheme.next_token_at.max(now);
         }
         self.scheme.waiting.set(slot, key);
     }
 
-    /// Makes sure that the message comes up no later than at its deadline.
+    /// Arms the message's timer.
     fn arm(&mut self, slot: u32) {
         if let State::Receiving(incoming) = &self.exchanges.get(slot).state {
             self.timers.set_earlier(slot, incoming.deadline(&self.config));
         }
     }
 
-    /// The end of a pause; or its sender has given up long ago.
+    /// Handles the end of a pause, or the silence of the sender.
     pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
         let State::Receiving(incoming) = &self.exchanges.get(slot).state else { return };
         let forget_at = incoming.last_received.saturating_add(self.config.patience);
@@ -258,7 +259,7 @@ impl Host {
         }
     }
 
-    /// Sends a token to the first message that may have one; whether there was any.
+    /// Sends a token to the first message that may have one; returns whether there was one.
     fn next_token(&mut self, now: Time) -> bool {
         while let Some((_, slot)) = self.scheme.waiting.first() {
             let exchange = self.exchanges.get_mut(slot);

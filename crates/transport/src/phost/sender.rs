@@ -1,4 +1,4 @@
-//! The sender: which message's token is used next, and the packets that it receives.
+//! The sender: the use of tokens, and the handling of the receiver's packets.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,12 @@ use rackweave_wire::phost::{Body, Header};
 
 use super::Host;
 use super::config::Config;
-use crate::common::{Scatter, State};
+use crate::common::{Jitter, State};
 
-/// Most tokens of a message that wait to be used: they expire before an honest receiver sends more.
+/// Maximum number of stored tokens of a message. They expire before an honest receiver sends more.
 const MAX_TOKENS: usize = 64;
 
-/// Permission to send one packet.
+/// A permission to send one packet.
 #[derive(Clone, Copy, Debug)]
 struct Token {
     packet: u32,
@@ -21,36 +21,40 @@ struct Token {
     expires: Time,
 }
 
-/// A message on its way out, in packets.
+/// The sender's state of a message, in packets.
 #[derive(Debug)]
 pub struct Outgoing {
     length: u32,
     packets: u32,
-    scatter: Scatter,
-    /// Packets that need no token, and the first of them that was not sent.
+    jitter: Jitter,
+    /// Number of packets that are sent without tokens.
     free: u32,
+    /// The first of these that was not sent.
     next_free: u32,
     free_until: Time,
     tokens: VecDeque<Token>,
-    /// Packets that the receiver lacks, as far as is known: at first, those that were not sent.
+    /// Number of packets that the receiver lacks, as far as is known; at first, those that were not sent.
     left: u32,
-    /// When the peer was last heard of, and when it was or asked.
+    /// When a packet of the peer last arrived.
     last_received: Time,
+    /// When a packet of the peer last arrived, or a request to send was last sent.
     quiet_since: Time,
-    /// Requests since the last token, when that was, and how long after the one before.
+    /// Number of requests to send since the last token.
     doublings: u32,
+    /// When the last token arrived.
     token_at: Time,
+    /// The interval between the last two tokens.
     token_gap: Span,
 }
 
 impl Outgoing {
-    pub(super) fn new(now: Time, length: u32, scatter: Scatter, config: &Config) -> Self {
+    pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
         let packets = config.packets(length);
         let free = packets.min(u32::from(config.free_tokens));
         Self {
             length,
             packets,
-            scatter,
+            jitter,
             free,
             next_free: 0,
             // docs/sources.md#phost-tokens: "free tokens [expire] after 8 + 1.5".
@@ -67,11 +71,11 @@ impl Outgoing {
         }
     }
 
-    /// The packet to be sent now, and the number of its token.
+    /// Takes the next packet to send, with the number of its token.
     #[inline]
-    fn take(&mut self, now: Time) -> Option<(u32, u32)> {
+    fn take_packet(&mut self, now: Time) -> Option<(u32, u32)> {
         let (packet, number) = if self.next_free < self.free && now <= self.free_until {
-            // The oldest first, as for all tokens.
+            // The oldest token first, as for received ones.
             self.next_free += 1;
             self.left = self.left.saturating_sub(1);
             (self.next_free - 1, self.next_free - 1)
@@ -92,11 +96,12 @@ impl Outgoing {
     }
 
     pub(super) fn deadline(&self, config: &Config) -> Time {
-        // Who shares the receiver with a thousand others gets a token rarely (ours).
+        // At a receiver with a thousand senders, tokens for each are rare (our choice: the interval adapts to
+        // them).
         let interval =
             config.rts_interval(self.doublings).0.max(self.token_gap.0.saturating_mul(2));
         let interval = Span(interval.min(config.patience.0 / 4));
-        self.quiet_since.saturating_add(self.scatter.scatter(interval, self.doublings))
+        self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings))
     }
 
     #[cfg(test)]
@@ -106,7 +111,7 @@ impl Outgoing {
 }
 
 impl Host {
-    /// A message was submitted: its first packets need no token, and its request goes ahead of them.
+    /// Starts to send a submitted message: queues its request to send, which precedes the free packets.
     pub(super) fn begin_sending(&mut self, slot: u32) {
         let exchange = self.exchanges.get(slot);
         let State::Sending(outgoing) = &exchange.state else { return };
@@ -117,7 +122,7 @@ impl Host {
         self.send_control(peer, id, one_way, rts);
     }
 
-    /// The next packet: of the message with the fewest left, among those with a valid token.
+    /// The next data packet, of the message with the fewest packets left among those with a valid token.
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         while let Some((_, slot)) = self.scheme.ready.first() {
@@ -126,7 +131,7 @@ impl Host {
                 self.scheme.ready.remove(slot);
                 continue;
             };
-            let Some((packet, token)) = outgoing.take(now) else {
+            let Some((packet, token)) = outgoing.take_packet(now) else {
                 self.scheme.ready.remove(slot);
                 continue;
             };
@@ -148,7 +153,7 @@ impl Host {
         None
     }
 
-    /// TOKEN.
+    /// Handles a TOKEN packet, which permits one data packet.
     #[inline]
     pub(super) fn handle_token(
         &mut self,
@@ -177,7 +182,7 @@ impl Host {
         }
     }
 
-    /// BUSY: the peer is alive and knows the message.
+    /// Handles BUSY: the peer is alive and knows the message.
     pub(super) fn handle_busy(&mut self, now: Time, from: HostId, id: u64) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         match &mut self.exchanges.get_mut(slot).state {
@@ -187,9 +192,9 @@ impl Host {
         }
     }
 
-    /// ACK: the whole message has arrived.
+    /// Handles ACK: the message has arrived completely.
     pub(super) fn handle_ack(&mut self, now: Time, from: HostId, id: u64) {
-        // A client that waits for its response knows that already.
+        // A client that awaits its response knows that already.
         if let Some(slot) = self.outgoing_slot(from, id)
             && let State::Sending(_) = self.exchanges.get(slot).state
         {
@@ -197,7 +202,7 @@ impl Host {
         }
     }
 
-    /// Nothing was heard of a message's receiver for too long.
+    /// Handles the timer of a message whose receiver has sent nothing for too long.
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };

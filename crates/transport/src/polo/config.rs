@@ -6,136 +6,135 @@ use thiserror::Error;
 
 use crate::common::shared_parameters;
 
-/// Which flow the next driving packet goes to.
+/// The order in which flows get driving packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriveOrder {
-    /// The one whose data packet has arrived (slide 8: "the receiver feeds a driving packet back for
-    /// the received data packet").
+    /// The flow whose data packet has just arrived (slide 8: "the receiver feeds a driving packet back for the
+    /// received data packet").
     Arrival,
-    /// The active one with the fewest packets missing (ours).
+    /// The active flow with the fewest missing packets (our choice, as an alternative).
     FewestLeft,
 }
 
-/// Polo's parameters: plain numbers. See [`Config::slides`].
+/// Polo's parameters. See [`Config::slides`] for the published set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Payload bytes of a full packet. Every packet starts at a multiple of it.
+    /// Payload bytes of a full packet. All packets but the last of a message are full.
     pub max_payload: u32,
-    /// Bytes from the IP header to the payload of a data packet.
+    /// Header bytes of a data packet, from the IP header to the payload.
     pub header_bytes: u32,
-    /// Bytes of every other packet, from the IP header on.
+    /// Size of every other packet, from the IP header on.
     pub control_bytes: u32,
-    /// Whether switches pick a path for each packet. If not, each pair of hosts has one path,
-    /// on which packets of one priority stay in order, as recovery 1 wants
-    /// (`docs/sources.md#polo-mechanisms`).
+    /// Whether switches choose a path for each packet at random. Otherwise each pair of hosts has one path, on
+    /// which packets of one priority stay in order, as recovery 1 requires (`docs/sources.md#polo-mechanisms`).
     pub spray: bool,
-    /// Packets of a message that go at line rate, without being driven (slide 8; slide 13: 12).
+    /// Number of packets of a message that are sent at line rate, without driving packets (slide 8; slide 13:
+    /// 12).
     pub first_window: u16,
-    /// Recovery 1: a packet counts as lost when this number of later packets have arrived, beyond the
-    /// first one (ours; slide 11: at the first gap).
+    /// Recovery 1: a packet counts as lost when this number of later packets have arrived, beyond the first one
+    /// (our choice; slide 11: at the first gap).
     pub reorder_margin: u32,
-    /// D does not fall below this (ours): with none at all nothing would ever arrive.
+    /// Minimum of D (our choice: with D = 0 no data would ever be requested).
     pub min_drives: u32,
-    /// D does not grow beyond this (ours): a sender that is slower than the network marks
-    /// nothing, and would be driven ever further ahead.
+    /// Maximum of D (our choice: a sender that is slower than the network causes no marks, so that D would grow
+    /// without bound).
     pub max_drives: u32,
-    /// Driving packets that one event may bring, at most (ours): D may have been unused for a
-    /// while, and is not made up for at once.
+    /// Maximum number of driving packets that one event may trigger (our choice: unused D does not cause a
+    /// burst).
     pub burst: u32,
     /// The order of driving packets.
     pub order: DriveOrder,
-    /// Slide 11, recovery 1: a gap in the sequence is answered by a loss packet. Without: the
-    /// slides' variant c.
+    /// Recovery 1 of slide 11: a gap in the sequence is answered by a loss packet. Disabled in the slides'
+    /// variant c.
     pub recovery_1: bool,
-    /// Slide 11, recovery 2: two epochs without data bring a loss packet. Without: the slides' variant
+    /// Recovery 2 of slide 11: two epochs without data trigger a loss packet. Disabled in the slides' variant
     /// b.
     pub recovery_2: bool,
-    /// A driving packet that would go to a flow with nothing left to send goes to another one. Without: the
-    /// slides' variant a (slide 15).
+    /// Whether a driving packet for a flow with nothing left to send goes to another flow (slide 15). Disabled
+    /// in the slides' variant a.
     pub wasted_driving_rule: bool,
-    /// An epoch without marks wakes an inactive flow, if there are fewer active ones than D
-    /// (ours). Slide 12 has only: a finished flow is replaced.
+    /// Whether an epoch without marks activates an inactive flow, if there are fewer active ones than D (our
+    /// choice; on slide 12 only the end of a flow activates another).
     pub wake_in_quiet_epochs: bool,
-    /// Packets of the shortest message whose first window an adjoint packet follows (slide 8: of all, 1).
-    /// On hosts the adjoint packet of a message of one packet costs as much as the message, and says nothing new to the
-    /// receiver (ours: 2). If the message is lost, its sender's timeout finds out.
+    /// Minimum length, in packets, of a message whose first window is followed by an adjoint packet (slide 8:
+    /// 1, so that all are). On hosts 2 is our choice: the adjoint packet of a single-packet message costs as
+    /// much as the message and gives the receiver no information. If that message is lost, its sender's timeout
+    /// repairs it.
     pub adjoint_from: u32,
-    /// For how long the server keeps back the answer to a request's last packet: a response that begins
-    /// meanwhile says the same (ours). Shorter than `rto`.
+    /// Time by which the server delays the acknowledgement of a complete request, because a response that
+    /// starts within it is an acknowledgement too (our choice: it saves a packet). It must be below `rto`.
     pub complete_delay: Span,
-    /// Epochs after the first last at least so long (ours; slide 9: as long as the adjoint packet is on its way). The
-    /// ping-pong of short round trips may take a host as much time as its data, and a sender that waits for a
-    /// processor is silent for many of them.
+    /// Minimum length of epochs after the first (our choice; on slide 9 an epoch lasts for the round trip of
+    /// the adjoint packet). On hosts, adjoint packets at short round trips may cost as much CPU time as data,
+    /// and a sender that waits for a CPU is silent for many round trips.
     pub min_epoch: Span,
-    /// Slide 11, recovery 3: after so long without a word from its receiver a sender repeats the adjoint
-    /// packet; a receiver that gets nothing of a flow that it drove asks for packets by name
-    /// (ours).
+    /// Timeout of recovery 3 (slide 11): a sender that receives nothing from its receiver repeats the adjoint
+    /// packet. A receiver that gets no data from a flow that it drove requests packets by number (our choice).
     pub rto: Span,
-    /// The most that doublings make of it.
+    /// Maximum timeout, including exponential backoff.
     pub max_rto: Span,
-    /// A paused sender asks after so long whether it still is paused (ours), the interval
-    /// doubling up to a quarter of `patience`.
+    /// Time after which a paused sender first asks whether it is still paused; the interval doubles up to a
+    /// quarter of `patience`. (Our choice: the packet that ends the pause may be lost.)
     pub pause_probe: Span,
-    /// A peer that sends nothing for this long, while it should answer, counts as silent.
+    /// Time without a packet from a peer that should answer after which the peer is declared silent.
     pub patience: Span,
-    /// The queue of new data packets in switches.
+    /// Priority of new data packets in switches, 0 (lowest) to 7.
     pub data_priority: u8,
-    /// The queue of all others, and of data that is sent again (slide 7).
+    /// Priority of all other packets and of retransmitted data (slide 7).
     pub control_priority: u8,
 
-    /// The longest message, in bytes.
+    /// Maximum message length, in bytes.
     pub max_message_bytes: u32,
-    /// Exchanges (requests with their responses, one-way messages) that the host knows at one
-    /// time: more are refused, or dropped if a peer begins them.
+    /// Maximum number of exchanges (requests with their responses, one-way messages) in progress at the host.
+    /// Further ones are refused, or dropped if a peer starts them.
     pub max_exchanges: u32,
-    /// Finished exchanges that are remembered. While that many are, no new one begins, because
-    /// it could be an old one.
+    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted,
+    /// because it could be a duplicate.
     pub max_finished: u32,
-    /// For how long they are remembered: longer than `patience`, and than any packet is on its
-    /// way besides.
+    /// Minimum time for which finished exchanges are remembered. It must exceed `patience` plus the lifetime of
+    /// any packet.
     pub finished_for: Span,
-    /// Control packets that wait for the link; more are lost.
+    /// Maximum number of queued control packets. Further ones are dropped.
     pub max_control: u32,
-    /// Gaps between arrived packets that are remembered for a message. A packet that would make
-    /// one more counts as lost.
+    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is dropped.
     pub max_gaps: u16,
 }
 
-/// Why a configuration is invalid.
+/// Reasons why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
     /// A field must be above zero.
     #[error("{0} must be above zero")]
     Zero(&'static str),
-    /// A packet must fit its 16-bit length.
+    /// The packet exceeds its 16-bit length field.
     #[error("a packet of {0} bytes is longer than 65000")]
     TooLong(u32),
-    /// A priority is above 7.
+    /// A priority above 7.
     #[error("priority {0} is above 7")]
     Priority(u8),
-    /// The least is above the most.
+    /// The minimum of D exceeds its maximum.
     #[error("min_drives is above max_drives")]
     Drives,
-    /// The least is above the most.
+    /// The minimum timeout exceeds the maximum.
     #[error("rto is above max_rto")]
     Rto,
     /// The adjoint packet would count as lost before the epoch may end.
     #[error("min_epoch must be below rto")]
     MinEpoch,
-    /// A request's sender would ask before it is answered.
+    /// The sender of a request would ask before it is answered.
     #[error("complete_delay must be below rto")]
     CompleteDelay,
-    /// A peer would count as silent before it is asked again.
+    /// A peer would be declared silent before it is asked again.
     #[error("patience must be above four times max_rto and pause_probe")]
     Patience,
-    /// A late copy of an old packet could begin the message a second time.
+    /// A late duplicate could start a message a second time.
     #[error("finished_for must be above {0}, the time for which a sender tries")]
     FinishedFor(Span),
 }
 
 impl Config {
-    /// The parameters of the slides: a first window of 12 packets of 1460 bytes, a timeout of 1 ms
-    /// (slides 11 and 13); ours where they are silent.
+    /// The parameters of the slides: a first window of 12 packets of 1460 bytes and a timeout of 1 ms (slides
+    /// 11 and 13). The others are our choice, because the slides do not give them.
     #[must_use]
     pub const fn slides() -> Self {
         Self {
@@ -171,8 +170,9 @@ impl Config {
         }
     }
 
-    /// For a link of this rate and a round trip of this length (ours): the first window covers it, and
-    /// timeouts are several times as long. The slides' numbers are for 4 packets in a round trip.
+    /// Adapts the parameters to a link of this rate and a round trip of this length: the first window covers
+    /// the round trip, and timeouts are several times as long. (Our choice: the slides' numbers are for 4
+    /// packets per round trip.)
     #[must_use]
     pub const fn for_path(mut self, link: Rate, rtt: Span) -> Self {
         let packet = link.span_of(frame::wire_bytes(frame::MTU) as u64);
@@ -190,9 +190,9 @@ impl Config {
         self
     }
 
-    /// For processes on hosts (ours): they wait for a processor longer than any packet waits in a switch, so
-    /// that 1 ms is no sign of loss; and each packet costs them some microseconds, so that those go that say
-    /// something.
+    /// Adapts the parameters to processes on hosts. They wait for a CPU longer than any packet waits in a
+    /// switch, so that 1 ms of silence does not indicate loss; and each packet costs some microseconds, so that
+    /// packets without information are omitted. (Our choice: the slides cover simulations only.)
     #[must_use]
     pub const fn for_hosts(mut self) -> Self {
         let rto = Span::from_ms(10);
@@ -208,7 +208,7 @@ impl Config {
         self
     }
 
-    /// Whether the machine can work with these numbers.
+    /// Checks whether the state machine can run with these parameters.
     ///
     /// # Errors
     /// See [`InvalidConfig`].
@@ -238,12 +238,12 @@ impl Config {
         Ok(())
     }
 
-    /// The timeout after `doublings` of it in a row.
+    /// The timeout after `doublings` consecutive timeouts.
     pub(super) fn rto(&self, doublings: u32) -> Span {
         Span(self.rto.0.saturating_mul(1 << doublings.min(20)).min(self.max_rto.0))
     }
 
-    /// How long a paused sender is quiet, after `probes` questions.
+    /// Interval until a paused sender asks again, after `probes` earlier ones.
     pub(super) fn probe_interval(&self, probes: u32) -> Span {
         let interval = self.pause_probe.0.saturating_mul(1 << probes.min(20));
         Span(interval.min(self.patience.0 / 4))
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_parameters_are_refused() {
         let wrong = |change: fn(&mut Config)| {
             let mut config = Config::slides();
             change(&mut config);

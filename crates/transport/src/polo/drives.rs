@@ -1,28 +1,29 @@
-//! D, the number of driving packets: how it follows the marks (slide 10).
+//! D, the maximum number of outstanding driving packets, and its reaction to ECN marks (slide 10).
 
 use super::Config;
 
-/// What the receiver counts in an epoch, and what follows for D.
+/// D, and what the receiver counts during an epoch to adjust it.
 #[derive(Debug)]
 pub(super) struct Drives {
-    /// Driving packets (and what they bring) that may be on the way.
+    /// Maximum number of packets that are requested and have not arrived.
     d: u32,
-    /// The first epoch lasts until an adjoint packet has come back for the first time.
+    /// Whether no adjoint packet has returned yet.
     first_epoch: bool,
-    /// Data packets of this epoch, and those with a mark.
+    /// Number of data packets that arrived in this epoch.
     arrivals: u32,
+    /// Number of these that carried an ECN mark.
     marks: u32,
-    /// D was used up in this epoch.
+    /// Whether D prevented a driving packet in this epoch.
     limited: bool,
 }
 
 impl Drives {
-    /// Slide 10: "in the initialization, D = 0".
+    /// The initial state (slide 10: "in the initialization, D = 0").
     pub(super) const fn new() -> Self {
         Self { d: 0, first_epoch: true, arrivals: 0, marks: 0, limited: false }
     }
 
-    /// How many may be on the way.
+    /// Maximum number of outstanding packets: D, but at least the configured minimum.
     pub(super) fn allowed(&self, config: &Config) -> u32 {
         self.d.max(config.min_drives)
     }
@@ -32,39 +33,39 @@ impl Drives {
         self.first_epoch
     }
 
-    /// D.
+    /// The current value of D.
     pub(super) const fn d(&self) -> u32 {
         self.d
     }
 
-    /// A driving packet is not sent because of D.
-    pub(super) const fn was_limited(&mut self) {
+    /// Records that D has prevented a driving packet.
+    pub(super) const fn note_limited(&mut self) {
         self.limited = true;
     }
 
-    /// A data packet has arrived. M marks take M/2 off D: one at every second mark, without waiting for the
-    /// end of the epoch (ours; the sum is the slide's). In the first epoch each packet without a mark
-    /// adds one.
-    pub(super) fn data(&mut self, marked: bool, config: &Config) {
+    /// Counts an arriving data packet. M marks reduce D by M/2 in total: by one at every second mark, without
+    /// waiting for the end of the epoch (the total is the slide's; the immediate reaction is our choice). In
+    /// the first epoch each packet without a mark increases D by one.
+    pub(super) fn on_data(&mut self, marked: bool, config: &Config) {
         self.arrivals = self.arrivals.saturating_add(1);
         if marked {
             self.marks = self.marks.saturating_add(1);
             if self.marks.is_multiple_of(2) {
-                self.fewer(config);
+                self.decrement(config);
             }
         } else if self.first_epoch {
             self.d = self.d.saturating_add(1).min(config.max_drives);
         }
     }
 
-    /// One less on the way.
-    pub(super) fn fewer(&mut self, config: &Config) {
+    /// Reduces D by one.
+    pub(super) fn decrement(&mut self, config: &Config) {
         let least = if self.first_epoch { 0 } else { config.min_drives };
         self.d = self.d.saturating_sub(1).max(least);
     }
 
-    /// An epoch ends. If no packet of it was marked, D grows by one, unless it was not used up (ours: nothing
-    /// is known then of how many the network holds). Returns what the epoch was.
+    /// Ends an epoch. If none of its packets was marked, D grows by one, unless D was not used up (our choice:
+    /// then nothing is known about how many packets the network can hold). Returns what arrived in the epoch.
     pub(super) fn end_epoch(&mut self, config: &Config) -> Epoch {
         let epoch = Epoch { data: self.arrivals > 0, marks: self.marks > 0 };
         if !self.first_epoch && epoch.data && !epoch.marks && self.limited {
@@ -76,7 +77,7 @@ impl Drives {
     }
 }
 
-/// What came in an epoch.
+/// The arrivals of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epoch {
     pub(super) data: bool,
@@ -87,14 +88,15 @@ pub(super) struct Epoch {
 mod tests {
     use super::*;
 
-    /// `o`: a packet without a mark; `x`: one with; `|`: the end of the epoch; `L`: D was used up.
+    /// D after a sequence of events. `o`: a packet without a mark; `x`: a marked one; `|`: the end of the
+    /// epoch; `L`: D prevented a driving packet.
     fn after(events: &str) -> u32 {
         let config = Config { max_drives: 16, ..Config::slides() };
         let mut drives = Drives::new();
         for event in events.chars() {
             match event {
-                'o' | 'x' => drives.data(event == 'x', &config),
-                'L' => drives.was_limited(),
+                'o' | 'x' => drives.on_data(event == 'x', &config),
+                'L' => drives.note_limited(),
                 _ => {
                     drives.end_epoch(&config);
                 }
@@ -107,7 +109,7 @@ mod tests {
     fn the_rules_of_slide_10() {
         for (events, d) in [
             ("", 0),
-            // The first epoch: one for each packet without a mark, half off for each with one.
+            // First epoch: plus one per unmarked packet, minus one half per marked packet.
             ("o", 1),
             ("oooooooo", 8),
             ("oooooooox", 8),
@@ -115,7 +117,7 @@ mod tests {
             ("ooooooooxxxxx", 6),
             ("oxoxoxox", 2),
             ("xxxxoo", 2),
-            // Later ones: one more if none is marked, half of the marks off.
+            // Later epochs: plus one if no packet is marked, minus half of the marks.
             ("oooo|", 4),
             ("oooo|Loooo|", 5),
             ("oooo|Loooo|Looooo|", 6),
@@ -123,12 +125,12 @@ mod tests {
             ("oooooo|Looxxx|", 5),
             ("oooooo|Lxxxxxx|", 3),
             ("oooooo|xx|oooo|", 5),
-            // Marks count by epoch: one in each of two changes nothing.
+            // Marks count per epoch: one mark in each of two epochs changes nothing.
             ("oooo|x|x|", 4),
-            // Ours: an epoch without data, or in which D was not used up, changes nothing.
+            // Our choice: an epoch without data, or in which D was not used up, changes nothing.
             ("oooo|L|", 4),
             ("oooo|oooo|", 4),
-            // Ours: the least and the most.
+            // Our choice: the minimum and the maximum.
             ("|", 1),
             ("xxxx|", 1),
             ("oo|xxxxxxxx|", 1),

@@ -1,4 +1,4 @@
-//! Active and inactive flows, the clock of epochs, and who is driven.
+//! Active and inactive flows, the epoch clock, and the distribution of driving packets.
 
 use rackweave_core::Time;
 use rackweave_core::rng::mix;
@@ -18,15 +18,15 @@ impl Host {
         }
     }
 
-    /// A new flow: active as long as no packet was marked (slide 12), or if there is none to wait for
-    /// (ours).
-    pub(super) fn begin_flow(&mut self, now: Time, slot: u32) {
+    /// Starts a flow. It is active if no packet has been marked (slide 12), or if there is no active flow whose
+    /// end would activate it (our choice).
+    pub(super) fn start_flow(&mut self, now: Time, slot: u32) {
         if self.scheme.pausing && !self.scheme.active.is_empty() {
             self.scheme.inactive.push_back(slot);
             return;
         }
         self.activate(now, slot);
-        self.appraise(slot);
+        self.update_wanting(slot);
     }
 
     fn activate(&mut self, now: Time, slot: u32) {
@@ -36,34 +36,35 @@ impl Host {
         incoming.quiet_since = now;
         self.scheme.active.push(slot);
         if place == 0 && self.scheme.clock.is_none() {
-            // Should no adjoint packet come, the receiver begins the ping-pong (ours).
+            // If no adjoint packet arrives, the receiver starts the clock itself (our choice: the adjoint
+            // packet may be lost).
             self.scheme.clock_until = now.saturating_add(self.config.rto);
         }
     }
 
-    /// Makes the inactive flow that has waited longest active (slide 12; the order is ours).
-    fn wake(&mut self, now: Time) -> Option<u32> {
+    /// Activates the inactive flow that has waited longest (slide 12; the order is our choice).
+    fn activate_next(&mut self, now: Time) -> Option<u32> {
         let slot = self.scheme.inactive.pop_front()?;
         self.activate(now, slot);
         let (rto, recovery_1) = (self.config.rto, self.config.recovery_1);
         let incoming = self.incoming_mut(slot)?;
-        // What was sent a timeout ago and has not come is lost. Without recovery 1 only the next timeout finds
-        // that out.
+        // Packets that were sent a timeout ago and have not arrived are lost. Without recovery 1 only the next
+        // timeout detects that.
         let lost = recovery_1 && now.since(incoming.last_received) >= rto;
         let limit = incoming.limit;
         if lost {
-            self.take_as_lost(slot, limit);
+            self.mark_lost(slot, limit);
         } else {
-            self.appraise(slot);
+            self.update_wanting(slot);
         }
         self.arm(now, slot);
         Some(slot)
     }
 
-    /// The flow has ended, whole or not. A finished active flow is replaced by an inactive one
+    /// Removes a flow that has ended, complete or not. A finished active flow is replaced by an inactive one
     /// (slide 12).
     pub(super) fn end_flow(&mut self, now: Time, slot: u32) {
-        self.off_the_way(slot, u32::MAX);
+        self.remove_outstanding(slot, u32::MAX);
         self.scheme.wanting.remove(slot);
         self.scheme.inactive.remove(slot);
         let Some(place) = self.incoming_mut(slot).and_then(|incoming| incoming.place.take()) else {
@@ -75,55 +76,56 @@ impl Host {
         {
             incoming.place = Some(place);
         }
-        let woken = self.wake(now);
+        let activated = self.activate_next(now);
         if self.scheme.active.is_empty() {
-            // Nothing is known of the network any more: the next flow starts from the initial state (ours).
+            // Without active flows the state of the network is unknown: the next flow starts from the initial
+            // state (our choice).
             (self.scheme.drives, self.scheme.pausing) = (Drives::new(), false);
             (self.scheme.clock, self.scheme.clock_until, self.scheme.quiet_epochs) =
                 (None, NO_CLOCK, 0);
-            self.scheme.clock_back = false;
+            self.scheme.clock_returned = false;
             return;
         }
         if self.scheme.clock == Some(slot) {
-            // Another flow goes on with the ping-pong.
+            // Another flow continues the exchange of adjoint packets.
             let end = self.scheme.epoch_began.saturating_add(self.config.min_epoch);
             if end > now && !self.scheme.drives.in_first_epoch() {
                 self.scheme.clock = self.random_active();
-                (self.scheme.clock_back, self.scheme.clock_until) = (true, end);
+                (self.scheme.clock_returned, self.scheme.clock_until) = (true, end);
             } else {
                 self.next_clock(now);
             }
         }
-        if woken.is_none() && !self.config.wasted_driving_rule {
-            // Nobody takes what the last packet would have brought.
-            self.scheme.drives.fewer(&self.config);
+        if activated.is_none() && !self.config.wasted_driving_rule {
+            // No flow takes the driving packet that the last arrival permits.
+            self.scheme.drives.decrement(&self.config);
         }
-        self.drive_flows(now, woken);
+        self.drive_flows(now, activated);
     }
 
-    /// So many of the flow's packets are not on the way any more.
-    pub(super) fn off_the_way(&mut self, slot: u32, packets: u32) {
+    /// Counts up to `packets` requested packets of the flow as no longer outstanding.
+    pub(super) fn remove_outstanding(&mut self, slot: u32, packets: u32) {
         let generation = self.scheme.generation;
         let Some(incoming) = self.incoming_mut(slot) else { return };
         if incoming.generation != generation {
-            (incoming.generation, incoming.on_way) = (generation, 0);
+            (incoming.generation, incoming.outstanding) = (generation, 0);
         }
-        let back = packets.min(incoming.on_way);
-        incoming.on_way -= back;
+        let back = packets.min(incoming.outstanding);
+        incoming.outstanding -= back;
         self.scheme.in_flight -= back;
     }
 
-    /// What is missing of the flow before this packet is lost, whether it was asked for again or not.
-    pub(super) fn take_as_lost(&mut self, slot: u32, before: u32) {
-        self.off_the_way(slot, u32::MAX);
+    /// Counts all missing packets of the flow before this one as lost, requested again or not.
+    pub(super) fn mark_lost(&mut self, slot: u32, before: u32) {
+        self.remove_outstanding(slot, u32::MAX);
         let Some(incoming) = self.incoming_mut(slot) else { return };
         incoming.horizon = incoming.horizon.max(before);
         incoming.cursor = 0;
-        self.appraise(slot);
+        self.update_wanting(slot);
     }
 
-    /// Notes whether the flow is to be driven.
-    pub(super) fn appraise(&mut self, slot: u32) {
+    /// Updates whether the flow is among those that need driving packets.
+    pub(super) fn update_wanting(&mut self, slot: u32) {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };
         if incoming.place.is_some() && incoming.want().is_some() {
@@ -133,24 +135,24 @@ impl Host {
         }
     }
 
-    /// Sends as many driving and loss packets as D allows. `arrival`: the flow whose data has come.
+    /// Sends as many driving and loss packets as D allows. `arrival` is the flow whose data packet has arrived.
     pub(super) fn drive_flows(&mut self, now: Time, arrival: Option<u32>) {
         let mut room = self.config.burst;
         while room > 0 {
             let allowed = self.scheme.drives.allowed(&self.config);
             if self.scheme.in_flight >= allowed {
                 if !self.scheme.wanting.is_empty() || !self.scheme.inactive.is_empty() {
-                    self.scheme.drives.was_limited();
+                    self.scheme.drives.note_limited();
                 }
                 return;
             }
             let Some(slot) = self.choose(now, arrival) else { return };
-            let sent = self.ask(now, slot, room.min(allowed - self.scheme.in_flight));
+            let sent = self.request(now, slot, room.min(allowed - self.scheme.in_flight));
             room = room.saturating_sub(sent.max(1));
         }
     }
 
-    /// Whose turn it is.
+    /// The flow that gets the next driving packet.
     fn choose(&mut self, now: Time, arrival: Option<u32>) -> Option<u32> {
         let first = self.scheme.wanting.first().map(|(_, slot)| slot);
         let Some(arrival) = arrival else { return first };
@@ -159,16 +161,17 @@ impl Host {
             return Some(arrival);
         }
         if !self.config.wasted_driving_rule {
-            self.waste(arrival);
+            self.send_wasted_drive(arrival);
             return None;
         }
-        // The rule: another active flow takes it (slide 15), or else the next inactive one (ours).
-        first.or_else(|| self.wake(now).filter(|slot| self.scheme.wanting.contains(*slot)))
+        // The wasted-driving rule: another active flow gets it (slide 15), or else the next inactive one (our
+        // choice).
+        first.or_else(|| self.activate_next(now).filter(|slot| self.scheme.wanting.contains(*slot)))
     }
 
-    /// Without the rule the driving packet goes to a flow that has nothing left to send. One less is
-    /// on the way then: D has to grow again.
-    fn waste(&mut self, slot: u32) {
+    /// Without the wasted-driving rule, sends the driving packet to a flow that has nothing left to send. One
+    /// packet less is then outstanding, and D has to grow again.
+    fn send_wasted_drive(&mut self, slot: u32) {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };
         if incoming.place.is_none() {
@@ -176,12 +179,13 @@ impl Host {
         }
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
         let upto = incoming.limit;
-        self.scheme.drives.fewer(&self.config);
+        self.scheme.drives.decrement(&self.config);
         self.send_control(peer, id.0, one_way, Body::Drive { upto });
     }
 
-    /// Asks the flow for what it wants, of loss at most `room` packets in one; how many it asked for.
-    fn ask(&mut self, now: Time, slot: u32, room: u32) -> u32 {
+    /// Requests the next packets of a flow, at most `room` in one loss packet. Returns the number of requested
+    /// packets.
+    fn request(&mut self, now: Time, slot: u32, room: u32) -> u32 {
         let generation = self.scheme.generation;
         let exchange = self.exchanges.get_mut(slot);
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
@@ -206,43 +210,44 @@ impl Host {
                 }
                 incoming.cursor = incoming.cursor.max(first + count);
                 incoming.limit = incoming.limit.max(first + count);
-                // No longer than the room, which is no longer than the burst.
+                // It does not exceed the room, which does not exceed the configured burst.
                 let count_field = u16::try_from(count).unwrap_or(u16::MAX);
                 (Body::Loss { first, count: count_field }, count)
             }
         };
         (incoming.asked, incoming.quiet_since) = (true, now);
         if incoming.generation != generation {
-            (incoming.generation, incoming.on_way) = (generation, 0);
+            (incoming.generation, incoming.outstanding) = (generation, 0);
         }
-        incoming.on_way = incoming.on_way.saturating_add(count);
+        incoming.outstanding = incoming.outstanding.saturating_add(count);
         self.scheme.in_flight = self.scheme.in_flight.saturating_add(count);
-        self.appraise(slot);
+        self.update_wanting(slot);
         self.arm(now, slot);
         self.send_control(peer, id.0, one_way, body);
         count
     }
 
-    /// After a timeout one packet is asked for whatever D is: nothing of this flow is on the way (ours).
-    pub(super) fn ask_at_once(&mut self, now: Time, slot: u32) {
+    /// Requests one packet after a timeout, regardless of D: no packet of this flow is outstanding (our
+    /// choice).
+    pub(super) fn request_after_timeout(&mut self, now: Time, slot: u32) {
         if self.scheme.wanting.contains(slot) {
-            self.ask(now, slot, 1);
+            self.request(now, slot, 1);
         }
     }
 
-    /// The ping-pong goes on with this flow.
+    /// Continues the exchange of adjoint packets with this flow.
     ///
-    /// On the slides each sender's adjoint packet is answered and comes again. The receiver, whose D is
-    /// one for all flows, needs one clock (ours): the adjoint packets of twenty flows would take a quarter
-    /// of a link on which a round trip is four packets long.
+    /// On the slides the adjoint packet of each sender is answered and returns. The receiver, which has one D
+    /// for all flows, needs only one clock. (Our choice: the adjoint packets of twenty flows would take a
+    /// quarter of the link if a round trip is four packets long.)
     pub(super) fn set_clock(&mut self, now: Time, slot: u32) {
         self.scheme.clock = Some(slot);
         self.scheme.clock_until = now.saturating_add(self.config.rto);
-        (self.scheme.epoch_began, self.scheme.clock_back) = (now, false);
-        self.send_standing(slot, true);
+        (self.scheme.epoch_began, self.scheme.clock_returned) = (now, false);
+        self.send_adjoint_ack(slot, true);
     }
 
-    /// Another flow keeps the clock, or the same if it is the only one.
+    /// Moves the clock to another flow; to the same one if it is the only one.
     fn next_clock(&mut self, now: Time) {
         match self.random_active() {
             Some(slot) => self.set_clock(now, slot),
@@ -250,7 +255,7 @@ impl Host {
         }
     }
 
-    /// An active flow that depends on nothing but the epoch and the host.
+    /// A pseudo-random active flow, determined by the epoch and the host.
     fn random_active(&self) -> Option<u32> {
         let active = self.scheme.active.len() as u64;
         let at =
@@ -258,19 +263,21 @@ impl Host {
         self.scheme.active.get(at as usize).copied()
     }
 
-    /// The adjoint packet has come back (slide 9): the epoch ends, or as soon as it has lasted long enough (ours).
-    pub(super) fn clock_came_back(&mut self, now: Time) {
+    /// Handles the return of the adjoint packet, which ends the epoch (slide 9) or, if the epoch has not
+    /// reached its minimum length, schedules its end (our choice).
+    pub(super) fn on_clock_returned(&mut self, now: Time) {
         let end = self.scheme.epoch_began.saturating_add(self.config.min_epoch);
         if end > now && !self.scheme.drives.in_first_epoch() {
-            (self.scheme.clock_back, self.scheme.clock_until) = (true, end);
+            (self.scheme.clock_returned, self.scheme.clock_until) = (true, end);
         } else {
             self.end_epoch(now);
         }
     }
 
-    /// The epoch has lasted long enough; or the adjoint packet or its acknowledgement was lost.
+    /// Handles the clock's timer: the epoch has reached its minimum length, or the adjoint packet or its answer
+    /// was lost.
     pub(super) fn clock_due(&mut self, now: Time) {
-        if self.scheme.clock_until <= now && self.scheme.clock_back {
+        if self.scheme.clock_until <= now && self.scheme.clock_returned {
             self.end_epoch(now);
         } else if self.scheme.clock_until <= now {
             self.advance_epoch();
@@ -279,11 +286,11 @@ impl Host {
     }
 
     const fn advance_epoch(&mut self) {
-        // 0 is the epoch of adjoint packets that answer nothing.
+        // 0 is the epoch of adjoint packets that are not part of the clock.
         self.scheme.epoch = if self.scheme.epoch == u32::MAX { 1 } else { self.scheme.epoch + 1 };
     }
 
-    /// An epoch ends (slide 10).
+    /// Ends an epoch (slide 10).
     pub(super) fn end_epoch(&mut self, now: Time) {
         let epoch = self.scheme.drives.end_epoch(&self.config);
         self.advance_epoch();
@@ -298,19 +305,19 @@ impl Host {
         }
         if epoch.data && !epoch.marks {
             if self.scheme.inactive.is_empty() {
-                // Ours: the slides do not say when flows cease to be paused.
+                // Our choice, because the slides do not state when new flows cease to be paused.
                 self.scheme.pausing = false;
             } else if self.config.wake_in_quiet_epochs
                 && self.scheme.active.len() < self.scheme.drives.d() as usize
             {
-                self.wake(now);
+                self.activate_next(now);
             }
         }
         self.drive_flows(now, None);
     }
 
-    /// Recovery 2 (slide 11): two epochs without data of any active flow. A random one gets a loss
-    /// packet; for all of them nothing is on the way any more.
+    /// Recovery 2 (slide 11), after two epochs without data of any active flow. A random flow gets a loss
+    /// packet, and no packet of any flow counts as outstanding.
     fn recover_from_silence(&mut self, now: Time) {
         self.scheme.quiet_epochs = 0;
         self.scheme.generation = self.scheme.generation.wrapping_add(1);
@@ -318,8 +325,8 @@ impl Host {
         let Some(slot) = self.random_active() else { return };
         if let Some(incoming) = self.incoming_mut(slot) {
             let limit = incoming.limit;
-            self.take_as_lost(slot, limit);
-            self.ask_at_once(now, slot);
+            self.mark_lost(slot, limit);
+            self.request_after_timeout(now, slot);
         }
     }
 }

@@ -1,33 +1,34 @@
-//! Polo: receivers drive senders as fast as marks allow, lost packets are found by gaps and by an
-//! epoch clock, and of many concurrent flows most are paused; switches need strict priorities and ECN.
+//! Polo: receivers drive senders at the rate that ECN marks permit. Lost packets are detected by gaps and by an
+//! epoch clock. Of many concurrent flows most are paused. Switches need strict priorities and ECN.
 //!
-//! Source: Ruan, Wang, Jiang and Zhang, *Polo: Receiver-Driven Congestion Control for Low Latency
-//! over Commodity Network Fabric*, ICPP'20, of which the slides are public
-//! (`docs/sources.md#polo-mechanisms`). Rules without a slide are marked "ours".
+//! Source: Ruan, Wang, Jiang and Zhang, *Polo: Receiver-Driven Congestion Control for Low Latency over
+//! Commodity Network Fabric*, ICPP'20, whose slides are public (`docs/sources.md#polo-mechanisms`). Rules
+//! without a slide are marked "our choice".
 //!
-//! - [`config`]: the parameters, and switches for the slides' variants.
-//! - `drives`: the rules of D. `sender`: the first window, and what is sent on request. `receiver`: arriving
-//!   packets, and what is missing. `flows`: active and inactive flows, epochs, who is driven.
+//! - [`config`]: the parameters, including the slides' variants.
+//! - `drives`: the rules of D. `sender`: the first window, and transmission on request. `receiver`: arriving
+//!   packets, and loss detection. `flows`: active and inactive flows, epochs, driving packets.
 //!
-//! Each message is a flow. D counts what was asked for and has not come, for all flows of the receiver
-//! together; first windows come on top of it, and it follows their marks.
+//! Each message is a flow. D limits the packets that are requested and have not arrived, over all flows of the
+//! receiver. First windows are not included in D, but D reacts to their marks.
 //!
 //! # Paused senders
-//! A flow that begins while flows are paused is answered so at its first packet, data or adjoint. Its sender
-//! stops, even within the first window, says how much it has sent, and is quiet but for a question now
-//! and then. The receiver wakes it by asking for data, and asks again if none comes: so a lost
-//! packet costs a timeout (all ours).
+//! While flows are paused, the first packet of a new flow, data or adjoint, is answered with a pause. Its
+//! sender stops, even within the first window, reports how much it has sent, and then only sends occasional
+//! probes. The receiver ends the pause by requesting data, and repeats the request if none arrives, so that a
+//! lost packet costs a timeout. (All of this is our choice: the slides pause flows, and do not describe the
+//! packets.)
 //!
 //! # Completion
-//! The answer to a message's last missing packet says so, as does every answer after it: only that
-//! ends the message at its sender (for a request, the first packet of the response does too, which
-//! [`Config::complete_delay`] waits for). A client that
-//! waits for its response asks now and then whether the server still knows of it (ours).
+//! The answer to a message's last missing packet carries a completion flag, as does every later answer. Only
+//! this flag ends the message at its sender; for a request, the first packet of the response does so too, for
+//! which [`Config::complete_delay`] delays the answer. A client that awaits its response periodically asks
+//! whether the server still knows the request (our choice).
 //!
 //! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that packets that come late
-//! or twice are not taken for a new one. A peer that restarts has forgotten this: a message of which it
-//! had half is sent again from the start.
+//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not
+//! start it again. A restarted peer has lost this memory: a message of which it had a part is retransmitted
+//! from the start.
 
 pub mod config;
 mod drives;
@@ -41,16 +42,16 @@ use rackweave_core::{HostId, Packet, Placement, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::polo::{Body, Header};
 
-use crate::common::{Driven, Heap, List, Scatter, Scheme};
+use crate::common::{Driven, Heap, Jitter, List, Scheme};
 pub use config::{Config, DriveOrder, InvalidConfig};
 use drives::Drives;
 use receiver::Incoming;
 use sender::Outgoing;
 
-/// No flow is active, so that there are no epochs.
+/// The clock's timer is not armed: no flow is active, so that there are no epochs.
 const NO_CLOCK: Time = Time::MAX;
 
-/// A deadline that has become earlier (because more is expected of the peer now) may have passed.
+/// A deadline in the past, which occurs when it moves to an earlier time, is replaced by the current time.
 fn after(now: Time, deadline: Time) -> Time {
     deadline.max(Time(now.0.saturating_add(1)))
 }
@@ -58,33 +59,39 @@ fn after(now: Time, deadline: Time) -> Time {
 /// Polo at one host.
 pub type Host = Driven<Polo>;
 
-/// The state of a host that is Polo's own.
+/// Polo's state of a host, besides its exchanges.
 #[derive(Debug)]
 pub struct Polo {
-    /// Messages that may send a new packet, and those that send one again, in round-robin order.
+    /// Messages that may send a new packet, in round-robin order.
     ready: List,
+    /// Messages with packets to retransmit, in round-robin order.
     resend: List,
-    /// Flows that may be driven, and those that are paused, oldest first.
+    /// Active flows, which may be driven, in no particular order.
     active: Vec<u32>,
+    /// Inactive flows, which are paused, oldest first.
     inactive: List,
-    /// Active flows that have something to be asked for: fewest packets missing first, then oldest.
+    /// Active flows that need driving packets: fewest missing packets first, then oldest.
     wanting: Heap<(u32, u64)>,
-    /// New flows are paused.
+    /// Whether new flows are paused.
     pausing: bool,
     drives: Drives,
-    /// Packets of all flows that were asked for and have not come, as far as is known.
+    /// Estimated number of packets of all flows that were requested and have not arrived.
     in_flight: u32,
-    /// Counts how often all of them were given up.
+    /// Number of times that all outstanding packets were given up.
     generation: u32,
-    /// The flow whose adjoint packet delimits epochs, which epoch it is, and when the packet counts as lost.
+    /// The flow whose adjoint packet delimits epochs; `None` if there is no clock.
     clock: Option<u32>,
+    /// The number of the current epoch.
     epoch: u32,
+    /// When the clock's adjoint packet counts as lost, or when the epoch ends if the packet has returned.
     clock_until: Time,
-    /// When the epoch began; its adjoint packet has come back (or its flow has ended), and `clock_until` is its end.
+    /// When the current epoch began.
     epoch_began: Time,
-    clock_back: bool,
-    /// Whether data of an active flow came in this epoch, and in how many before none did.
+    /// Whether the adjoint packet of the epoch has returned, or its flow has ended.
+    clock_returned: bool,
+    /// Whether data of an active flow arrived in this epoch.
     active_data: bool,
+    /// Number of consecutive epochs without such data, before this one.
     quiet_epochs: u32,
 }
 
@@ -113,7 +120,7 @@ impl Scheme for Polo {
             epoch: 1,
             clock_until: NO_CLOCK,
             epoch_began: Time::ZERO,
-            clock_back: false,
+            clock_returned: false,
             active_data: false,
             quiet_epochs: 0,
         }
@@ -134,14 +141,14 @@ impl Scheme for Polo {
         matches!(header.body, Body::Data { .. } | Body::Adjoint { .. } | Body::Ask)
     }
 
-    /// An adjoint packet that follows its window needs no answer: one is on its way.
+    /// An adjoint packet that follows its window needs no answer: one is in flight already.
     fn complete(header: &Header) -> Option<Body> {
         let needs_none = matches!(header.body, Body::Adjoint { timeout: false, .. });
         (!needs_none).then_some(Body::Complete)
     }
 
-    fn outgoing(&mut self, now: Time, bytes: u32, scatter: Scatter, config: &Config) -> Outgoing {
-        Outgoing::new(now, bytes, scatter, config)
+    fn outgoing(&mut self, now: Time, bytes: u32, jitter: Jitter, config: &Config) -> Outgoing {
+        Outgoing::new(now, bytes, jitter, config)
     }
 
     fn submitted(host: &mut Host, _: Time, slot: u32) {
@@ -224,7 +231,7 @@ impl Scheme for Polo {
                 State::Receiving(incoming) => {
                     active += usize::from(incoming.place.is_some());
                     if incoming.generation == polo.generation {
-                        in_flight += incoming.on_way;
+                        in_flight += incoming.outstanding;
                     }
                 }
                 _ => {}

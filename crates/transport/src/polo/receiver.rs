@@ -1,4 +1,4 @@
-//! The receiver's half of a message: arriving packets, what is missing, and its answers.
+//! The receiver's half of a message: arriving packets, loss detection, and answers.
 
 use rackweave_core::{
     Assembler, Ecn, FailReason, HostId, Kind, Packet, Placement, Slice, Span, Time,
@@ -8,45 +8,46 @@ use rackweave_wire::polo::{Body, Header};
 use super::{Config, Host, after};
 use crate::common::{Parameters as _, State};
 
-/// A message on its way in (the slides' flow), in packets.
+/// The receiver's state of a message (a flow, in the slides' terms), in packets.
 #[derive(Debug)]
 pub struct Incoming {
     pub(super) length: u32,
     pub(super) packets: u32,
-    /// Packets that have not arrived.
+    /// Number of packets that have not arrived.
     pub(super) missing: u32,
     pub(super) received: Assembler<u32>,
-    /// Packets that its sender sends without being driven.
+    /// Number of packets that the sender sends without driving packets.
     pub(super) window: u32,
-    /// The first packet that was neither sent unasked nor asked for.
+    /// The first packet that was neither sent in the first window nor requested.
     pub(super) limit: u32,
-    /// One past the last packet that arrived in order.
+    /// One past the highest packet that arrived for the first time.
     max_seen: u32,
-    /// What is missing before this packet is lost ...
+    /// Missing packets before this one are lost.
     pub(super) horizon: u32,
-    /// ... and was asked for again before this one.
+    /// Lost packets before this one have been requested again.
     pub(super) cursor: u32,
-    /// Packets that were asked for and have not come, as far as is known; only in the host's present
-    /// generation.
-    pub(super) on_way: u32,
+    /// Estimated number of packets that were requested and have not arrived; valid only in the host's current
+    /// `generation`.
+    pub(super) outstanding: u32,
     pub(super) generation: u32,
-    /// It was asked for packets.
+    /// Whether packets of the flow were ever requested.
     pub(super) asked: bool,
-    /// Where it is among the active flows; `None`: it is inactive.
+    /// Index among the active flows; `None` if the flow is inactive.
     pub(super) place: Option<u32>,
-    /// When the sender was last heard of, and when data last came or was asked for.
+    /// When a packet of the sender last arrived.
     pub(super) last_received: Time,
+    /// When data last arrived or was last requested.
     pub(super) quiet_since: Time,
-    /// Timeouts since data last came.
+    /// Number of timeouts since data last arrived.
     pub(super) tries: u32,
 }
 
-/// What a flow is to be asked for.
+/// The next request to a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
-    /// This packet, by name.
+    /// A specific packet, by number.
     Named(u32),
-    /// The next new one.
+    /// The next new packet.
     New,
 }
 
@@ -64,7 +65,7 @@ impl Incoming {
             max_seen: 0,
             horizon: 0,
             cursor: 0,
-            on_way: 0,
+            outstanding: 0,
             generation,
             asked: false,
             place: None,
@@ -74,8 +75,8 @@ impl Incoming {
         }
     }
 
-    /// What to ask for next. Lost packets come first. What a sender that was paused has not sent of its
-    /// first window is asked for by name (ours).
+    /// The next request, lost packets first. Packets of the first window that a paused sender has not sent are
+    /// requested by number (our choice).
     #[inline]
     pub(super) fn want(&self) -> Option<Want> {
         let lost = self.received.first_missing(self.cursor);
@@ -90,12 +91,12 @@ impl Incoming {
         }
     }
 
-    /// Whether packets that were sent or asked for have not come.
+    /// Whether packets that were sent or requested have not arrived.
     const fn expects_some(&self) -> bool {
         self.packets - self.missing < self.limit
     }
 
-    /// When something has to be done about it.
+    /// When the flow's timer expires.
     pub(super) fn deadline(&self, config: &Config) -> Time {
         let forget_at = self.last_received.saturating_add(config.patience);
         if self.place.is_some() && self.expects_some() {
@@ -105,8 +106,8 @@ impl Incoming {
         }
     }
 
-    /// A packet has come in order: those before it are lost (recovery 1, slide 11). Returns how many of
-    /// those that were driven are.
+    /// Handles a packet in sequence: missing packets before it are lost (recovery 1, slide 11). Returns how
+    /// many of the lost ones were driven.
     #[inline]
     fn in_order(&mut self, number: u32, config: &Config) -> u32 {
         self.max_seen = self.max_seen.max(number + 1);
@@ -116,7 +117,7 @@ impl Incoming {
         }
         let mut gap = self.received.first_missing(self.horizon.max(self.window));
         let mut lost = 0;
-        while gap < horizon && lost < self.on_way {
+        while gap < horizon && lost < self.outstanding {
             lost += 1;
             gap = self.received.first_missing(gap + 1);
         }
@@ -126,7 +127,7 @@ impl Incoming {
 }
 
 impl Host {
-    /// DATA.
+    /// Handles a data packet.
     pub(super) fn handle_data(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
         let header = &packet.header;
         let Body::Data { message_length, offset, len, window, driven, retransmit } = header.body
@@ -142,7 +143,7 @@ impl Host {
         self.scheme.pausing |= marked;
         let slot = self.receiving(now, packet.src, header, message_length, window);
         let Some((slot, new)) = slot else {
-            // A late copy, of flows that are gone: the next flows start from the initial state.
+            // A late duplicate of a flow that has ended: the next flow starts from the initial state.
             self.scheme.pausing &= !self.scheme.active.is_empty();
             return Placement::Discard;
         };
@@ -167,15 +168,15 @@ impl Host {
         }
         let (is_active, missing) = (incoming.place.is_some(), incoming.missing);
         self.scheme.active_data |= is_active;
-        self.off_the_way(slot, back);
-        self.scheme.drives.data(marked, &self.config);
+        self.remove_outstanding(slot, back);
+        self.scheme.drives.on_data(marked, &self.config);
         if missing == 0 {
             self.arrived(now, slot, message_length);
         } else {
             if new && !is_active {
-                self.send_standing(slot, false);
+                self.send_adjoint_ack(slot, false);
             }
-            self.appraise(slot);
+            self.update_wanting(slot);
             self.arm(now, slot);
             self.drive_flows(now, Some(slot));
         }
@@ -185,7 +186,7 @@ impl Host {
         Placement::Store(Slice { message: id, offset, len: u32::from(len) })
     }
 
-    /// ADJOINT.
+    /// Handles an adjoint packet.
     pub(super) fn handle_adjoint(&mut self, now: Time, from: HostId, header: &Header) {
         let Body::Adjoint { message_length, sent, epoch, window, timeout } = header.body else {
             return;
@@ -206,26 +207,27 @@ impl Host {
             if incoming.asked { incoming.limit.max(sent) } else { incoming.max_seen.max(sent) };
         let is_active = incoming.place.is_some();
         if timeout {
-            // All that was sent was sent a timeout ago.
-            self.take_as_lost(slot, sent);
+            // Everything that was sent was sent at least a timeout ago.
+            self.mark_lost(slot, sent);
         }
         self.arm(now, slot);
         let is_clock = self.scheme.clock == Some(slot);
         if is_clock && epoch == self.scheme.epoch && !timeout {
-            self.clock_came_back(now);
+            self.on_clock_returned(now);
         } else if is_active && self.scheme.clock.is_none() {
             self.set_clock(now, slot);
         } else if timeout || new || epoch == 0 {
-            self.send_standing(slot, is_clock && timeout);
+            self.send_adjoint_ack(slot, is_clock && timeout);
         }
         if timeout && is_active {
-            self.ask_at_once(now, slot);
+            self.request_after_timeout(now, slot);
             self.drive_flows(now, None);
         }
     }
 
-    /// Says to a flow's sender whether it is paused, and whether the adjoint packet is wanted back.
-    pub(super) fn send_standing(&mut self, slot: u32, tick: bool) {
+    /// Sends an adjoint acknowledgement: whether the flow is paused and, with `tick`, that the adjoint packet
+    /// is to return.
+    pub(super) fn send_adjoint_ack(&mut self, slot: u32, tick: bool) {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
@@ -234,7 +236,7 @@ impl Host {
         self.send_control(peer, id.0, one_way, body);
     }
 
-    /// The exchange that receives this message, and whether it is new: then its flow begins.
+    /// The slot of the exchange that receives this message, and whether the exchange was just created.
     #[inline]
     fn receiving(
         &mut self,
@@ -248,12 +250,12 @@ impl Host {
             Incoming::new(now, length, window, host.scheme.generation, &host.config)
         })?;
         if new {
-            self.begin_flow(now, slot);
+            self.start_flow(now, slot);
         }
         Some((slot, new))
     }
 
-    /// The last packet of a message has arrived.
+    /// Handles the last missing packet of a message.
     fn arrived(&mut self, now: Time, slot: u32, bytes: u32) {
         let exchange = self.exchanges.get(slot);
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
@@ -268,7 +270,7 @@ impl Host {
         }
     }
 
-    /// The response to a request has not begun: its client learns now that the request has arrived.
+    /// Acknowledges a complete request whose response has not started in time.
     pub(super) fn complete_due(&mut self, slot: u32) {
         self.timers.remove(slot);
         let exchange = self.exchanges.get(slot);
@@ -276,7 +278,7 @@ impl Host {
         self.send_control(peer, id.0, one_way, Body::Complete);
     }
 
-    /// Makes sure that the flow comes up no later than at its deadline.
+    /// Arms the flow's timer.
     pub(super) fn arm(&mut self, now: Time, slot: u32) {
         if let State::Receiving(incoming) = &self.exchanges.get(slot).state {
             let deadline = after(now, incoming.deadline(&self.config));
@@ -284,20 +286,20 @@ impl Host {
         }
     }
 
-    /// Nothing has come for too long of an active flow that should send: what was asked for is lost
-    /// (ours; it repairs a driving packet that was to wake a paused sender, too).
+    /// Handles the timeout of an active flow that should send: everything requested is lost (our choice; it
+    /// also repairs the loss of a driving packet that should have ended a pause).
     pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
         if incoming.last_received.saturating_add(self.config.patience) <= now {
-            // Its sender has given up long ago.
+            // The sender has given up before this deadline.
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         incoming.tries = incoming.tries.saturating_add(1);
         incoming.quiet_since = now;
         let (limit, deadline) = (incoming.limit, after(now, incoming.deadline(&self.config)));
         self.timers.set(slot, deadline);
-        self.take_as_lost(slot, limit);
-        self.ask_at_once(now, slot);
+        self.mark_lost(slot, limit);
+        self.request_after_timeout(now, slot);
         self.drive_flows(now, None);
     }
 }

@@ -1,5 +1,5 @@
-//! The sender: the first window and its adjoint packet, what is driven, what is sent again; and the
-//! packets that it receives.
+//! The sender: the first window and its adjoint packet, driven packets and retransmissions; and the handling of
+//! the receiver's packets.
 
 use std::collections::VecDeque;
 
@@ -9,50 +9,53 @@ use rackweave_wire::polo::{Body, Header};
 
 use super::config::Config;
 use super::{Host, after};
-use crate::common::{Scatter, State};
+use crate::common::{Jitter, State};
 
-/// Loss packets whose packets wait to be sent: what an honest receiver asks for goes sooner.
-const MAX_AGAIN: usize = 64;
+/// Maximum number of stored ranges to retransmit. An honest receiver does not request that many at once.
+const MAX_RESENDS: usize = 64;
 
-/// A message on its way out, in packets.
+/// The sender's state of a message, in packets.
 #[derive(Debug)]
 pub struct Outgoing {
     length: u32,
     packets: u32,
-    scatter: Scatter,
-    /// Packets that are sent unasked.
+    jitter: Jitter,
+    /// Number of packets that are sent without driving packets.
     window: u32,
-    /// The first packet that was never sent, and the first that may not be.
+    /// The first packet that was never sent.
     next: u32,
+    /// The first packet that must not be sent yet.
     limit: u32,
-    /// From this packet on they are driven.
+    /// The first packet that is sent on request.
     driven_from: u32,
-    /// Ranges of packets to be sent again.
-    again: VecDeque<(u32, u32)>,
+    /// Ranges of packets to retransmit.
+    resends: VecDeque<(u32, u32)>,
     adjoint_sent: bool,
-    /// The receiver has other flows to serve; it drove this one before.
+    /// Whether the receiver has paused this flow.
     paused: bool,
+    /// Whether the receiver has ever driven this flow.
     driven: bool,
-    /// When the peer was last heard of, and when it was or something was sent.
+    /// When a packet of the peer last arrived.
     last_received: Time,
+    /// When a packet of the peer last arrived, or this message last sent one.
     quiet_since: Time,
-    /// Timeouts (or questions of a paused sender) since the receiver last let it send.
+    /// Number of timeouts, or probes of a paused sender, since the receiver last let it send.
     doublings: u32,
 }
 
 impl Outgoing {
-    pub(super) fn new(now: Time, length: u32, scatter: Scatter, config: &Config) -> Self {
+    pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
         let packets = config.packets(length);
         let window = packets.min(u32::from(config.first_window));
         Self {
             length,
             packets,
-            scatter,
+            jitter,
             window,
             next: 0,
             limit: window,
             driven_from: window,
-            again: VecDeque::new(),
+            resends: VecDeque::new(),
             adjoint_sent: packets < config.adjoint_from,
             paused: false,
             driven: false,
@@ -68,15 +71,15 @@ impl Outgoing {
         self.next < self.limit
     }
 
-    fn take_again(&mut self) -> Option<u32> {
-        let (packet, end) = self.again.pop_front()?;
+    fn take_resend(&mut self) -> Option<u32> {
+        let (packet, end) = self.resends.pop_front()?;
         if packet + 1 < end {
-            self.again.push_front((packet + 1, end));
+            self.resends.push_front((packet + 1, end));
         }
         Some(packet)
     }
 
-    /// Lets new packets before `upto` go: no more than an honest receiver drives ahead.
+    /// Permits new packets before `upto`, limited to what an honest receiver drives ahead.
     fn allow(&mut self, upto: u32, config: &Config) {
         let most = self.next.saturating_add(config.max_drives).min(self.packets);
         self.limit = self.limit.max(upto.min(most));
@@ -92,20 +95,20 @@ impl Outgoing {
         }
     }
 
-    /// The receiver knows of the message.
-    const fn heard(&mut self, now: Time) {
+    /// Records that the receiver knows the message.
+    const fn note_alive(&mut self, now: Time) {
         (self.last_received, self.quiet_since) = (now, now);
     }
 
-    /// The receiver lets it send.
-    const fn served(&mut self, now: Time) {
-        self.heard(now);
+    /// Records that the receiver has requested packets.
+    const fn note_requested(&mut self, now: Time) {
+        self.note_alive(now);
         (self.paused, self.driven, self.doublings) = (false, true, 0);
     }
 
-    /// When something has to be done about it.
+    /// When the message's timer expires.
     pub(super) fn deadline(&self, config: &Config) -> Time {
-        if self.is_ready() || !self.again.is_empty() {
+        if self.is_ready() || !self.resends.is_empty() {
             return Time::MAX;
         }
         let interval = if self.paused {
@@ -113,29 +116,29 @@ impl Outgoing {
         } else {
             config.rto(self.doublings)
         };
-        self.quiet_since.saturating_add(self.scatter.scatter(interval, self.doublings))
+        self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings))
     }
 
     #[cfg(test)]
     pub(super) fn backlog(&self) -> usize {
-        self.again.len()
+        self.resends.len()
     }
 }
 
 impl Host {
-    /// The next data packet: those that were lost before new ones, messages in round-robin order (ours).
+    /// The next data packet: retransmissions before new packets, messages in round-robin order (our choice).
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         loop {
-            let (slot, again) = match self.scheme.resend.pop_front() {
+            let (slot, retransmit) = match self.scheme.resend.pop_front() {
                 Some(slot) => (slot, true),
                 None => (self.scheme.ready.pop_front()?, false),
             };
             let exchange = self.exchanges.get_mut(slot);
             let State::Sending(outgoing) = &mut exchange.state else { continue };
-            let packet = if again {
-                let Some(packet) = outgoing.take_again() else { continue };
-                if !outgoing.again.is_empty() {
+            let packet = if retransmit {
+                let Some(packet) = outgoing.take_resend() else { continue };
+                if !outgoing.resends.is_empty() {
                     self.scheme.resend.push_back(slot);
                 }
                 packet
@@ -153,15 +156,14 @@ impl Host {
                 outgoing.next - 1
             };
             outgoing.quiet_since = now;
-            let driven = again || packet >= outgoing.driven_from;
+            let driven = retransmit || packet >= outgoing.driven_from;
             let offset = packet * self.config.max_payload;
             let len = self.config.max_payload.min(outgoing.length - offset) as u16;
             let (message_length, window) = (outgoing.length, outgoing.window as u16);
-            let body =
-                Body::Data { message_length, offset, len, window, driven, retransmit: again };
+            let body = Body::Data { message_length, offset, len, window, driven, retransmit };
             let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
             let adjoint = (!outgoing.adjoint_sent && outgoing.next == outgoing.window).then(|| {
-                // Slide 8: it follows the first window, with high priority.
+                // Slide 8: the adjoint packet follows the first window, with high priority.
                 outgoing.adjoint_sent = true;
                 outgoing.adjoint(0, false)
             });
@@ -172,16 +174,16 @@ impl Host {
             if let Some(adjoint) = adjoint {
                 self.send_control(peer, id, one_way, adjoint);
             }
-            // Slide 7: lost packets are recovered through the queue of high priority.
+            // Slide 7: lost packets are retransmitted in the queue of high priority.
             let priority =
-                if again { self.config.control_priority } else { self.config.data_priority };
+                if retransmit { self.config.control_priority } else { self.config.data_priority };
             let header = Header { id: Id64::new(id), one_way, body };
             let bytes = self.config.header_bytes + u32::from(len);
             return Some(self.packet(peer, bytes, priority, header).with_ecn(Ecn::Capable));
         }
     }
 
-    /// The message may have something to send, and another deadline.
+    /// Updates the lists and the timer after a change of the message.
     fn outgoing_changed(&mut self, now: Time, slot: u32) {
         let State::Sending(outgoing) = &self.exchanges.get(slot).state else { return };
         if outgoing.is_ready() {
@@ -189,7 +191,7 @@ impl Host {
         } else {
             self.scheme.ready.remove(slot);
         }
-        if !outgoing.again.is_empty() {
+        if !outgoing.resends.is_empty() {
             self.scheme.resend.push_back(slot);
         }
         let deadline = outgoing.deadline(&self.config);
@@ -198,7 +200,7 @@ impl Host {
         }
     }
 
-    /// ADJOINT-ACK.
+    /// Handles an ADJOINT-ACK packet, the answer to an adjoint packet.
     pub(super) fn handle_adjoint_ack(
         &mut self,
         now: Time,
@@ -217,12 +219,12 @@ impl Host {
             }
             _ => return,
         };
-        outgoing.heard(now);
+        outgoing.note_alive(now);
         let mut adjoint = None;
-        // What was driven once is not paused any more: then the packet is old (ours).
+        // A flow that was driven is not paused again, so the packet is an old one (our choice).
         if paused && !outgoing.driven && !outgoing.paused {
-            // Slide 12: sending is suspended, in the middle of the first window too (ours). The adjoint
-            // packet says how far it went.
+            // Slide 12: transmission is suspended, within the first window too (our choice). The adjoint packet
+            // reports how much was sent.
             (outgoing.paused, outgoing.doublings) = (true, 0);
             outgoing.limit = outgoing.next;
             outgoing.driven_from = outgoing.next;
@@ -234,7 +236,7 @@ impl Host {
             outgoing.paused = false;
         }
         if tick {
-            // Slide 9: the ping-pong that delimits the epoch.
+            // Slide 9: the adjoint packet returns and delimits the epoch.
             adjoint = Some(outgoing.adjoint(epoch, false));
         }
         self.outgoing_changed(now, slot);
@@ -243,15 +245,15 @@ impl Host {
         }
     }
 
-    /// DRIVE. One that lags behind what was sent comes from a receiver that has lost its state: an adjoint packet says
-    /// what was sent (ours).
+    /// Handles DRIVE. A number below what was sent indicates a receiver that has lost its state: an adjoint
+    /// packet reports what was sent (our choice).
     #[inline]
     pub(super) fn handle_drive(&mut self, now: Time, from: HostId, id: u64, upto: u32) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let exchange = self.exchanges.get_mut(slot);
         let (peer, one_way) = (exchange.peer, exchange.one_way);
         let State::Sending(outgoing) = &mut exchange.state else { return };
-        outgoing.served(now);
+        outgoing.note_requested(now);
         if upto < outgoing.next {
             let adjoint = outgoing.adjoint(0, false);
             self.send_control(peer, id, one_way, adjoint);
@@ -261,18 +263,18 @@ impl Host {
         self.outgoing_changed(now, slot);
     }
 
-    /// LOSS. Of a first window that was cut, some packets were never sent: those go as new ones.
+    /// Handles LOSS. Packets of an interrupted first window that were never sent are sent as new ones.
     pub(super) fn handle_loss(&mut self, now: Time, from: HostId, id: u64, first: u32, count: u16) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
         if first >= outgoing.packets {
             return;
         }
-        outgoing.served(now);
+        outgoing.note_requested(now);
         let end = first.saturating_add(u32::from(count).min(self.config.max_drives));
         let end_sent = end.min(outgoing.next);
-        if first < end_sent && outgoing.again.len() < MAX_AGAIN {
-            outgoing.again.push_back((first, end_sent));
+        if first < end_sent && outgoing.resends.len() < MAX_RESENDS {
+            outgoing.resends.push_back((first, end_sent));
         }
         if end > outgoing.next {
             outgoing.allow(end, &self.config);
@@ -280,8 +282,8 @@ impl Host {
         self.outgoing_changed(now, slot);
     }
 
-    /// Recovery 3 (slide 11): nothing was heard of a message's receiver for too long. What is repeated is the
-    /// adjoint packet (ours): it says what was sent, and the receiver names what it lacks.
+    /// Recovery 3 (slide 11): handles the timeout of a message whose receiver has sent nothing. The adjoint
+    /// packet is repeated (our choice): it reports what was sent, and the receiver requests what it lacks.
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };

@@ -1,19 +1,19 @@
-//! The parameters, and the two profiles.
+//! The parameters of TCP and DCTCP, and their profiles.
 
 use rackweave_core::{Framing, Span};
 use rackweave_wire::tcp::WINDOW_SHIFT;
 
-/// Which rule moves the congestion window.
+/// The algorithm that determines the congestion window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionControl {
-    /// Reno's additive increase and halving (RFC 5681), with the recovery that
-    /// [`Config::sack`] selects.
+    /// Additive increase and multiplicative decrease (RFC 5681), with the loss recovery that [`Config::sack`]
+    /// selects.
     NewReno,
-    /// CUBIC (RFC 9438): Linux's default.
+    /// CUBIC (RFC 9438), which is Linux's default.
     Cubic,
-    /// DCTCP (RFC 8257): the cut follows the share of marked bytes.
+    /// DCTCP (RFC 8257): the reduction depends on the share of marked bytes.
     Dctcp,
-    /// The tests' controller of delay.
+    /// The tests' delay-based controller.
     #[cfg(test)]
     #[allow(missing_docs, reason = "for tests")]
     Delay { target: Span },
@@ -22,87 +22,87 @@ pub enum CongestionControl {
 /// TCP's parameters. [`Config::tcp`] and [`Config::dctcp`] are the profiles to start from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The rule of the window.
+    /// The algorithm that determines the congestion window.
     pub congestion_control: CongestionControl,
-    /// Bytes of a full segment.
+    /// Maximum segment size: payload bytes of a full segment.
     pub mss: u32,
-    /// IP and TCP header together. The mapping to messages is not counted: it stands for framing
-    /// that applications write into the stream.
+    /// Size of the IP and TCP headers together. The message mapping is not included: it stands for framing that
+    /// applications write into the byte stream.
     pub header_bytes: u32,
-    /// Window of a new connection, in segments (RFC 6928: 10).
+    /// Initial congestion window, in segments (RFC 6928: 10).
     pub initial_window_segments: u32,
-    /// The retransmission timeout before the first RTT sample. RFC 6298 (2.1) requires 1 s, for a connection
-    /// whose path is unknown; here connections are long open, and their RTT would be known to
-    /// be below [`Config::min_rto`], so the profiles begin there.
+    /// Retransmission timeout before the first RTT sample. RFC 6298 (2.1) requires 1 s, for connections whose
+    /// path is unknown. In data centers connections are long-lived and their RTT is known to be below
+    /// [`Config::min_rto`], so that the profiles start there.
     pub initial_rto: Span,
-    /// The least retransmission timeout. Linux: 200 ms, made for the Internet. The profiles take
-    /// 1 ms, as data centers that tune for incast do (docs/sources.md#tcp); with 200 ms this constant would
-    /// decide every comparison.
+    /// Minimum retransmission timeout. Linux: 200 ms, chosen for the Internet. The profiles use 1 ms, as data
+    /// centers that tune for incast do (docs/sources.md#tcp); with 200 ms this constant would decide every
+    /// comparison.
     pub min_rto: Span,
-    /// The most that backing off makes of the timeout. Linux: 120 s; the profiles: 100 ms, a
+    /// Maximum retransmission timeout, including exponential backoff. Linux: 120 s; the profiles: 100 ms, a
     /// hundred times the minimum.
     pub max_rto: Span,
-    /// Timeouts in a row after which the peer counts as silent (Linux `tcp_retries2`: 15). With the
-    /// profiles' timeouts this takes about a second.
+    /// Number of consecutive timeouts after which the peer is declared silent (Linux `tcp_retries2`: 15). With
+    /// the profiles' timeouts this takes about a second.
     pub max_retries: u32,
-    /// Segments that receivers acknowledge together (RFC 5681: 2). What arrives out of order or fills a gap is
-    /// acknowledged at once.
+    /// Number of segments that a receiver acknowledges together (RFC 5681: 2). Segments that arrive out of
+    /// order or fill a gap are acknowledged at once.
     pub ack_every_segments: u32,
-    /// The most that an acknowledgement waits for that. Linux: 40 ms, a fifth of its minimum RTO;
-    /// the profiles keep the proportion: 200 us.
+    /// Maximum delay of an acknowledgement. Linux: 40 ms, a fifth of its minimum RTO; the profiles keep the
+    /// proportion: 200 us.
     pub delayed_ack: Span,
-    /// The window that receivers grant. Arrived data are consumed at once, so it never shrinks. The
-    /// header can express up to 16,776,960 bytes.
+    /// Receive window, in bytes. Arriving data is consumed at once, so that it never shrinks. The header can
+    /// express up to 16,776,960 bytes.
     pub receive_window: u32,
-    /// Duplicate acknowledgements (or segments' worth of SACKed bytes) that mean a loss
-    /// (RFC 5681, RFC 6675: 3).
+    /// Number of duplicate acknowledgements (or of segments whose bytes are SACKed) that indicate a loss (RFC
+    /// 5681, RFC 6675: 3).
     pub dup_ack_threshold: u32,
-    /// Selective acknowledgements and the recovery of RFC 6675; otherwise NewReno's (RFC 6582).
+    /// Whether selective acknowledgements and the recovery of RFC 6675 are used; otherwise NewReno's (RFC
+    /// 6582).
     pub sack: bool,
-    /// New segments on the first duplicate acknowledgements (RFC 3042).
+    /// Whether new segments are sent on the first duplicate acknowledgements (RFC 3042).
     pub limited_transmit: bool,
-    /// Tail loss probes (RFC 8985, section 7), as in Linux.
+    /// Whether tail loss probes are sent (RFC 8985, section 7), as in Linux.
     pub tail_loss_probe: bool,
-    /// The window decays while a connection sends nothing (RFC 2861), as in Linux.
+    /// Whether the window decays while a connection is idle (RFC 2861), as in Linux.
     pub slow_start_after_idle: bool,
-    /// Classic ECN (RFC 3168) for NewReno and CUBIC: a mark counts as a loss without the loss.
-    /// DCTCP always marks its data ECN-capable.
+    /// Whether NewReno and CUBIC use classic ECN (RFC 3168), where a mark reduces the window as a loss does.
+    /// DCTCP's data is always ECN-capable.
     pub ecn: bool,
-    /// DCTCP's gain g as a shift: 4 is 1/16, as in the paper and in Linux.
+    /// DCTCP's gain g as a shift: 4 means 1/16, as in the paper and in Linux.
     pub dctcp_gain_shift: u32,
-    /// Connections are opened by SYN and SYN-ACK. Without, they count as open already, as studies
-    /// of data-center transports assume: the first window of data goes out at once.
+    /// Whether connections are opened by SYN and SYN-ACK. Otherwise they count as open from the start, as
+    /// studies of data-center transports assume, and the first window of data is sent at once.
     pub handshake: bool,
-    /// Connections that a host opens to one peer, at most. A message takes an idle one; else a new
-    /// one is opened; at the limit it waits behind others on the one with the fewest bytes to go.
-    /// 8 keeps a small message from waiting behind one large message to the same peer, and state
-    /// within bounds.
+    /// Maximum number of connections that a host opens to one peer. A message uses an idle one, or else a new
+    /// one; at the limit it waits behind others on the connection with the fewest bytes to send. With 8, a
+    /// small message does not wait behind a single large message to the same peer, and state is bounded.
     pub connections_per_peer: u32,
-    /// Connections of a host, at most, both those that it opened and those opened to it.
+    /// Maximum number of connections of a host, whether opened by it or by peers.
     pub max_connections: u32,
-    /// Messages under way of a host, at most.
+    /// Maximum number of submitted messages in progress at a host.
     pub max_messages: u32,
-    /// Ranges that a receiver holds out of order, at most, for a connection; a segment that would
-    /// make one more is dropped. Also the most that a sender remembers as SACKed.
+    /// Maximum number of out-of-order ranges per connection at a receiver. A segment that would exceed it is
+    /// dropped. Also the maximum number of SACKed ranges that a sender records.
     pub max_ranges: u32,
-    /// A connection without anything to do is closed after this time.
+    /// Time after which an unused connection is closed.
     pub idle_timeout: Span,
-    /// The interval of keep-alives of a client that waits for responses and receives nothing.
+    /// Interval of keep-alives of a client that waits for responses and receives nothing.
     pub keepalive_interval: Span,
-    /// Unanswered keep-alives after which the peer counts as silent.
+    /// Number of unanswered keep-alives after which the peer is declared silent.
     pub keepalive_probes: u32,
-    /// Queue of its packets in switches.
+    /// Priority of all packets in switches, 0 (lowest) to 7.
     pub priority: u8,
-    /// Packets are sprayed over all paths instead of taking one by a hash of the ports. TCP takes
-    /// reordering for loss: this costs it throughput.
+    /// Whether packets are sprayed over all paths instead of taking one by a hash of the ports. TCP interprets
+    /// reordering as loss, so that spraying reduces its throughput.
     pub spray: bool,
-    /// Where every connection's sequence numbers begin, so that traces are easy to read. By default
-    /// each connection has its own (RFC 6528), without which restarts go unnoticed.
+    /// Initial sequence number of every connection, for readable traces. `None`: each connection has its own
+    /// (RFC 6528), without which restarts are not detected.
     pub initial_sequence: Option<u32>,
 }
 
 impl Config {
-    /// CUBIC as in Linux, with times that fit a data center.
+    /// CUBIC as in Linux, with timeouts for a data center.
     #[must_use]
     pub const fn tcp() -> Self {
         Self {
@@ -150,7 +150,7 @@ impl Config {
         Self { congestion_control: CongestionControl::NewReno, ..Self::tcp() }
     }
 
-    /// How messages are cut.
+    /// How messages are divided into packets.
     #[must_use]
     pub const fn framing(&self) -> Framing {
         Framing {
@@ -160,27 +160,27 @@ impl Config {
         }
     }
 
-    /// The largest segment, limited by the packet's 16-bit length.
+    /// Maximum payload of a segment, limited by the packet's 16-bit length.
     pub(super) const fn segment_bytes(&self) -> u64 {
         let mss = if self.mss == 0 { 1 } else { self.mss };
         if mss > 60_000 { 60_000 } else { mss as u64 }
     }
 
-    /// The window of a new connection, in bytes.
+    /// Initial congestion window, in bytes.
     pub(super) const fn initial_window(&self) -> u64 {
         let segments =
             if self.initial_window_segments == 0 { 1 } else { self.initial_window_segments };
         segments as u64 * self.segment_bytes()
     }
 
-    /// The receive window as a header can express it: at least a segment, in whole units.
+    /// The receive window as the header expresses it: at least a segment, in whole units.
     pub(super) fn window_bytes(&self) -> u64 {
         let unit = 1 << WINDOW_SHIFT;
         let wanted = u64::from(self.receive_window).max(self.segment_bytes());
         wanted.next_multiple_of(unit).min(u64::from(u16::MAX) * unit)
     }
 
-    /// Whether data packets may be marked.
+    /// Whether data packets are ECN-capable.
     pub(super) const fn data_is_ecn_capable(&self) -> bool {
         self.ecn || matches!(self.congestion_control, CongestionControl::Dctcp)
     }

@@ -1,4 +1,4 @@
-//! One connection: its two halves, how it opens and ends, and its segments.
+//! One connection: its two halves, opening and closing, and its segments.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{
@@ -12,32 +12,32 @@ use super::receiver::{Ack, Arrived, Receiver, position, wire_blocks, wire_sequen
 use super::sender::{Acked, Segment, Sender};
 use super::stream::{Stream, is_stream};
 
-/// The port that servers listen on. Clients' ports are above it.
+/// The port on which servers listen. Clients use higher ports.
 pub(super) const SERVER_PORT: u16 = 5001;
-/// Where clients' ports begin.
+/// The lowest port of clients.
 pub(super) const FIRST_CLIENT_PORT: u16 = 32_768;
 
-/// Bytes of the SACK option besides its blocks, padded as hosts do.
+/// Bytes of the SACK option besides its blocks, with the padding that hosts use.
 const SACK_OPTION: u32 = 4;
 const SACK_BLOCK: u32 = 8;
 
-/// Which end of a connection this is.
+/// The end of a connection that this host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It opened the connection: it sends requests and one-way messages.
+    /// The end that opened the connection. It sends requests and one-way messages.
     Client,
-    /// It sends responses.
+    /// The other end, which sends responses.
     Server,
 }
 
 /// The state of a connection's opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
-    /// The SYN is to be sent, for the first time or again.
-    Due { again: bool },
-    /// The SYN is under way since then (`None` if it was sent again: Karn).
+    /// The SYN is to be sent. `retransmit` is set if it was sent before.
+    Due { retransmit: bool },
+    /// The SYN was sent at this time; `None` if it was retransmitted (Karn's algorithm).
     Sent(Option<Time>),
-    /// No handshake, and nothing received yet: every segment can open the connection.
+    /// There is no handshake and nothing was received yet: every segment can open the connection.
     Data,
     /// The peer has answered.
     Done,
@@ -47,29 +47,29 @@ enum Opening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) peer: HostId,
-    /// Own port (high half) and the peer's: as the host's own packets have them.
+    /// This host's port (high half) and the peer's, as in packets that this host sends.
     pub(super) ports: u32,
 }
 
 /// The result of an arriving segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The connection goes on.
+    /// The connection continues.
     Continue(Placement),
     /// The peer has ended the connection.
     Ended(FailReason),
-    /// The segment is of an older connection: the peer is to get a reset.
+    /// The segment is from an older connection: the peer must get a reset.
     Stale,
 }
 
 /// The result of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeout {
-    /// The connection goes on.
+    /// The connection continues.
     Continue,
     /// The peer does not answer.
     Failed,
-    /// It had nothing to do for long.
+    /// The connection was unused for too long.
     Idle,
 }
 
@@ -80,15 +80,16 @@ pub(super) struct Connection {
     pub(super) role: Role,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
-    /// Requests whose responses are still to come whole (client) or to be submitted (server).
+    /// Requests whose responses have not arrived completely (client) or have not been submitted (server).
     pub(super) exchanges: Vec<MessageId>,
-    /// What it carries instead of messages.
+    /// The stream that the connection carries; `None` if it carries messages.
     pub(super) stream: Option<Box<Stream>>,
-    /// Sequence numbers of the two streams' first bytes.
+    /// Sequence number of the first byte that this host sends.
     send_start: u32,
+    /// Sequence number of the first byte that the peer sends.
     pub(super) receive_start: u32,
     opening: Opening,
-    /// The answer to a SYN is due.
+    /// Whether the answer to a SYN must be sent.
     syn_ack_due: bool,
     keepalive_due: bool,
     keepalives: u32,
@@ -97,24 +98,25 @@ pub(super) struct Connection {
     last_used: Time,
 }
 
-/// The first sequence number of the stream that answers one that starts here. Both ends know it,
-/// so that any segment of the first window can open the connection.
+/// The initial sequence number of the stream that answers one with this initial sequence number. Both ends can
+/// compute it, so that any segment of the first window can open the connection.
 fn answering_start(start: u32) -> u32 {
     mix(u64::from(start)) as u32
 }
 
 impl Connection {
-    /// A connection that this host opens.
+    /// Creates a connection that this host opens.
     pub(super) fn client(now: Time, own: HostId, key: Key, config: &Config) -> Self {
-        // RFC 6528: the clock and a hash of the ends, so that a restarted host does not continue
-        // an old connection by accident.
+        // RFC 6528: the clock and a hash of both ends, so that a restarted host does not continue an old
+        // connection by accident.
         let ends = u64::from(own.0) << 32 ^ u64::from(key.peer.0) << 16 ^ u64::from(key.ports);
         let start = config.initial_sequence.unwrap_or(mix(now.0 ^ mix(ends)) as u32);
-        let opening = if config.handshake { Opening::Due { again: false } } else { Opening::Data };
+        let opening =
+            if config.handshake { Opening::Due { retransmit: false } } else { Opening::Data };
         Self::new(now, key, Role::Client, start, answering_start(start), opening, config)
     }
 
-    /// A connection that a peer opened with a stream that starts here.
+    /// Creates a connection that a peer has opened; `start` is its initial sequence number.
     pub(super) fn server(now: Time, key: Key, start: u32, config: &Config) -> Self {
         let own = answering_start(start);
         let mut connection = Self::new(now, key, Role::Server, own, start, Opening::Done, config);
@@ -124,7 +126,7 @@ impl Connection {
         connection
     }
 
-    /// The connection is a stream's.
+    /// Makes the connection carry a stream instead of messages.
     pub(super) fn make_stream(&mut self, stream: Stream) {
         self.stream = Some(Box::new(stream));
         self.sender.keep_to_window();
@@ -158,12 +160,12 @@ impl Connection {
         }
     }
 
-    /// The sequence number at which the peer's stream starts.
+    /// The initial sequence number of the peer's stream.
     pub(super) const fn peer_start(&self) -> u32 {
         self.receive_start
     }
 
-    /// Nothing waits, and nothing is awaited.
+    /// Whether there is nothing to send, and nothing is expected.
     pub(super) fn is_idle(&self) -> bool {
         self.sender.backlog() == 0 && self.exchanges.is_empty()
     }
@@ -180,7 +182,7 @@ impl Connection {
 
     /// Ends a request's exchange without a response: the request fails at the client.
     ///
-    /// TCP knows only the end of a connection, which would fail the other messages on it too. The choice is ours:
+    /// TCP signals only the end of a connection, which would fail the other messages on it too. The choice is ours:
     /// the notice takes the response's place in the stream, as `RST_STREAM` does in HTTP/2 (RFC 9113, 6.4).
     pub(super) fn abandon(&mut self, now: Time, request: MessageId) {
         if self.is_idle() {
@@ -190,20 +192,20 @@ impl Connection {
         self.sender.push_abandonment(request.response());
     }
 
-    /// When [`Connection::handle_timeout`] is to be called, if nothing happens before.
+    /// When [`Connection::handle_timeout`] must be called, unless a segment arrives before.
     pub(super) fn deadline(&self, config: &Config) -> Time {
         let halves = self.sender.deadline().min(self.receiver.deadline());
         let halves = self.stream.as_ref().map_or(halves, |stream| halves.min(stream.deadline));
         halves.min(self.keepalive_deadline(config))
     }
 
-    /// When a connection on which nothing moves is to be asked or closed. The client closes first:
-    /// it must not send into a connection that its peer has forgotten.
+    /// When an idle connection must be probed or closed. The client closes first: it must not send on a
+    /// connection that its peer has discarded.
     fn keepalive_deadline(&self, config: &Config) -> Time {
         let opening = matches!(self.opening, Opening::Due { .. } | Opening::Sent(_));
         if self.stream.is_some() {
-            // Streams may be idle, or wait for the window to open, as long as their peers answer.
-            // What is under way has a timer of its own.
+            // A stream may be idle, or wait for the window to open, as long as its peer answers. Bytes in
+            // flight have a timer of their own.
             let asks = !opening && self.sender.flight() == 0;
             let since = self.last_received.max(self.last_keepalive);
             let at = since.saturating_add(Span(config.keepalive_interval.0.max(1)));
@@ -223,7 +225,7 @@ impl Connection {
         }
     }
 
-    /// The clock may have reached its deadline.
+    /// Handles the deadline, if it has passed.
     pub(super) fn handle_timeout(&mut self, now: Time, config: &Config) -> Timeout {
         self.receiver.handle_timeout(now);
         if let Opening::Sent(_) = self.opening {
@@ -231,7 +233,7 @@ impl Connection {
                 if !self.sender.open_timed_out(config) {
                     return Timeout::Failed;
                 }
-                self.opening = Opening::Due { again: true };
+                self.opening = Opening::Due { retransmit: true };
             }
             return Timeout::Continue;
         }
@@ -254,7 +256,7 @@ impl Connection {
         Timeout::Continue
     }
 
-    /// Takes a segment from the peer.
+    /// Handles a segment from the peer.
     pub(super) fn handle_segment(
         &mut self,
         now: Time,
@@ -264,7 +266,7 @@ impl Connection {
         let header = &packet.header;
         let has = |flag: u8| header.flags & flag != 0;
         if has(flags::RST) {
-            // RFC 5961, 3.2: only an exact hit counts, so that a guess does no harm.
+            // RFC 5961, 3.2: only an exact sequence number counts, so that a guess does no harm.
             let exact = header.seq == wire_sequence(self.receive_start, self.receiver.nxt());
             return if exact {
                 Verdict::Ended(FailReason::PeerForgot)
@@ -284,7 +286,7 @@ impl Connection {
         } else if distance.cast_signed() < 0 {
             None
         } else {
-            // Of bytes that were never sent.
+            // An acknowledgement of bytes that were never sent.
             return Verdict::Continue(Placement::Discard);
         };
         self.note_alive(now);
@@ -304,16 +306,16 @@ impl Connection {
         self.handle_body(now, packet, config)
     }
 
-    /// A segment without an acknowledgement: the peer has received nothing on this connection. Its `ack` field
-    /// holds the start of its stream.
+    /// Handles a segment without an acknowledgement: the peer has received nothing on this connection. Its
+    /// `ack` field holds the initial sequence number of its stream.
     fn handle_opening(&mut self, now: Time, packet: &Packet<Header>, config: &Config) -> Verdict {
         let syn = packet.header.flags & flags::SYN != 0;
         if !syn || self.role == Role::Client {
             return Verdict::Continue(Placement::Discard);
         }
         if packet.header.ack != self.receive_start {
-            // RFC 5961, 4.2: an acknowledgement challenges it; a peer that has really restarted
-            // answers with a reset that fits.
+            // RFC 5961, 4.2: an acknowledgement challenges it. A peer that has restarted answers with a valid
+            // reset.
             self.receiver.acknowledge_now();
             return Verdict::Continue(Placement::Discard);
         }
@@ -350,7 +352,7 @@ impl Connection {
                 let at = |sequence| position(self.send_start, ack, sequence);
                 let ranges = reported.iter().filter_map(|&(from, to)| at(from).zip(at(to)));
                 for (index, (from, to)) in ranges.enumerate() {
-                    // RFC 2883: a first block below `ack`, or within the second one.
+                    // RFC 2883: the first block is below `ack`, or within the second block.
                     if index == 0 && to <= ack {
                         duplicate = true;
                     } else if ack <= from && from < to && to <= self.sender.nxt() {
@@ -410,13 +412,13 @@ impl Connection {
             marked: packet.ecn() == Ecn::Marked,
             cwr: header.flags & flags::CWR != 0,
         };
-        // A response that was cancelled still takes its place in the stream.
+        // A cancelled response still occupies its place in the stream.
         let exchanges = &self.exchanges;
         let wanted = |id: MessageId| !id.is_response() || exchanges.contains(&MessageId(id.0 & !1));
         Verdict::Continue(self.receiver.handle_data(now, &arrived, wanted, config))
     }
 
-    /// Whether this message, or direction of a stream, arrives here.
+    /// Whether this message, or direction of a stream, is arriving here.
     pub(super) fn is_arriving(&self, id: MessageId) -> bool {
         match &self.stream {
             Some(stream) => {
@@ -427,12 +429,12 @@ impl Connection {
         }
     }
 
-    /// Whether a segment without data is to be sent.
+    /// Whether a segment without data must be sent.
     pub(super) fn control_due(&self) -> bool {
         self.receiver.ack_due() || self.keepalive_due || matches!(self.opening, Opening::Due { .. })
     }
 
-    /// Whether the opening lets data go.
+    /// Whether the state of the opening permits data.
     const fn is_open(&self) -> bool {
         matches!(self.opening, Opening::Done | Opening::Data)
     }
@@ -442,10 +444,10 @@ impl Connection {
         self.is_open() && self.sender.is_ready(config)
     }
 
-    /// The next segment without data, if one is due.
+    /// Takes the next segment without data, if one is due.
     pub(super) fn take_control(&mut self, now: Time, config: &Config) -> Option<Header> {
-        if let Opening::Due { again } = self.opening {
-            self.opening = Opening::Sent((!again).then_some(now));
+        if let Opening::Due { retransmit } = self.opening {
+            self.opening = Opening::Sent((!retransmit).then_some(now));
             self.sender.arm_open(now, config);
             let seq = self.send_start.wrapping_sub(1);
             return Some(Header { seq, ack: self.send_start, ..self.bare(flags::SYN, config) });
@@ -513,13 +515,13 @@ impl Connection {
         header
     }
 
-    /// The next segment with data, if the window allows one.
+    /// Takes the next segment with data, if the window permits one.
     pub(super) fn take_data(&mut self, now: Time, config: &Config) -> Option<Header> {
-        // The host's list may hold this slot for the connection that was here before.
+        // The host's list may still hold this slot for an earlier connection.
         if !self.is_open() {
             return None;
         }
-        let segment = self.sender.take(now, config)?;
+        let segment = self.sender.take_segment(now, config)?;
         let message = *self.sender.message_at(segment.position)?;
         if let Some(stream) = &self.stream {
             let is_fin = stream.fin == Some(segment.position);
@@ -571,8 +573,8 @@ impl Connection {
             header.flags |= flags::CWR;
         }
         if self.opening == Opening::Data {
-            // As in a SYN the acknowledgement number has no meaning; here it holds the start of the
-            // stream, since any segment of the first window may be the first to arrive.
+            // As in a SYN, the acknowledgement number has no meaning. Here it holds the initial sequence
+            // number, since any segment of the first window may be the first to arrive.
             header.flags |= flags::SYN;
             header.ack = self.send_start;
         } else {
@@ -586,7 +588,7 @@ impl Connection {
     }
 }
 
-/// Bytes from the IP header on.
+/// Size of a packet from the IP header on.
 pub(super) fn l3_bytes(header: &Header, config: &Config) -> u32 {
     config.header_bytes
         + match header.body {

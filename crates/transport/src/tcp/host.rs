@@ -1,4 +1,4 @@
-//! The connections of one host: which one sends next, which timer is next, and how they open and close.
+//! The connections of one host: the order in which they send, their timers, and how they open and close.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::connection::{
     Connection, FIRST_CLIENT_PORT, Key, Role, SERVER_PORT, Timeout, Verdict, l3_bytes,
 };
 
-/// Most packets without a connection (resets, farewells) that wait for the link; more are dropped,
-/// as if the network had lost them.
+/// Maximum number of queued packets without a connection (resets, final acknowledgements). Further ones are
+/// dropped, as the network may drop any packet.
 const MAX_STRAYS: usize = 256;
 
-/// Most connections that a server remembers as ended.
+/// Maximum number of ended connections that a server remembers.
 const MAX_ENDED: usize = 1024;
 
-/// A place for a connection. The marks outlive it, since the lists name the place.
+/// The place of a connection. The flags outlive the connection, since the lists refer to the slot.
 #[derive(Debug, Default)]
 struct Slot {
     connection: Option<Connection>,
@@ -32,10 +32,9 @@ struct Slot {
 
 /// TCP or DCTCP at one host. See the [module](super).
 ///
-/// Bytes that were sent once are part of the stream: a message that is cancelled
-/// after its first segment went out is sent to its end, and its bytes are still asked for.
-/// A request that its server cancels fails at the client with [`FailReason::PeerForgot`], once the server has all of
-/// it; the connection and the other messages on it go on.
+/// Bytes that were sent once are part of the stream: if a message is cancelled after its first segment was
+/// sent, the rest of it is sent and retransmitted, too. A request that its server cancels fails at the client with
+/// [`FailReason::PeerForgot`], once the server has all of it; the connection and the other messages on it go on.
 #[derive(Debug)]
 pub struct Host {
     id: HostId,
@@ -44,25 +43,27 @@ pub struct Host {
     free: Vec<u32>,
     live: u32,
     index: FxHashMap<Key, u32>,
-    /// The connections that this host opened, by peer.
+    /// The connections that this host has opened, by peer.
     pools: FxHashMap<HostId, Vec<u32>>,
-    /// Messages that were submitted and are not acknowledged (a request: not answered).
+    /// Submitted messages that are not acknowledged (requests: not answered), with the slots of their
+    /// connections.
     submitted: FxHashMap<(HostId, MessageId), u32>,
-    /// Requests that were delivered and are not answered.
+    /// Delivered requests that are not answered, with the slots of their connections.
     requests: FxHashMap<(HostId, MessageId), u32>,
-    /// Connections with a segment to send that has no data, and those with data: each takes turns.
+    /// Connections with a segment without data to send, in round-robin order. Those with data have a list of
+    /// their own.
     control: VecDeque<u32>,
     data: VecDeque<u32>,
     strays: VecDeque<Packet<Header>>,
-    /// Connections to this host that have ended, each by its key and the start of the peer's stream,
-    /// and the same by age: a late copy of an opening segment must not open one again (the task of
-    /// TIME-WAIT, RFC 9293, 3.6.1). A client that restarts uses the same ports again, so that
-    /// several connections of one key can end while copies of their segments are under way.
+    /// Connections to this host that have ended, each by its key and the peer's initial sequence number; and
+    /// the same by age. A late duplicate of an opening segment must not open the connection again (the purpose
+    /// of TIME-WAIT, RFC 9293, 3.6.1). A restarted client reuses its ports, so that several connections with
+    /// one key can end while duplicates of their segments are in flight.
     ended: FxHashSet<(Key, u32)>,
     ended_by_age: VecDeque<(Key, u32)>,
-    /// Streams by their (even) names.
+    /// The slots of streams, by their (even) ids.
     pub(super) streams: FxHashMap<(HostId, MessageId), u32>,
-    /// The last words of streams' connections that have closed, and their keys by age.
+    /// The last segments of closed connections of streams; and their keys by age.
     pub(super) time_wait: FxHashMap<Key, Header>,
     pub(super) time_wait_keys: VecDeque<Key>,
     timers: super::timers::Timers,
@@ -71,10 +72,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host without connections.
+    /// Creates a host without connections.
     #[must_use]
     pub fn new(id: HostId, config: impl Into<Arc<Config>>) -> Self {
-        // Different hosts begin at different ports, as ephemeral ports do: ECMP hashes them.
+        // Hosts start with different ports, like ephemeral ports, because ECMP hashes them.
         let next_port = FIRST_CLIENT_PORT | rackweave_core::rng::mix(u64::from(id.0)) as u16;
         Self {
             id,
@@ -100,7 +101,7 @@ impl Host {
         }
     }
 
-    /// Connections that exist, opened by this host or to it.
+    /// Number of connections, opened by this host or by peers.
     #[must_use]
     pub const fn connections(&self) -> u32 {
         self.live
@@ -111,13 +112,13 @@ impl Host {
         self.slots.iter().filter_map(|slot| slot.connection.as_ref())
     }
 
-    /// Peers to which this host has opened connections.
+    /// Number of peers to which this host has connections.
     #[cfg(test)]
     pub(super) fn pools(&self) -> usize {
         self.pools.len()
     }
 
-    /// What is held besides connections: for tests of bounds.
+    /// Sizes of all other state, for tests of memory bounds.
     #[cfg(test)]
     pub(super) fn backlog(&self) -> [usize; 6] {
         let (control, data) = (self.control.len(), self.data.len());
@@ -125,7 +126,7 @@ impl Host {
         [control, data, submitted, requests, self.strays.len(), self.events.len()]
     }
 
-    /// The connection that the next message to this peer takes.
+    /// The connection for the next message to this peer; `None` if the host has too many connections.
     fn pick(&mut self, now: Time, peer: HostId) -> Option<u32> {
         let pool = self.pools.get(&peer).map_or(&[][..], Vec::as_slice);
         let mut least = None;
@@ -154,7 +155,7 @@ impl Host {
         Some(slot)
     }
 
-    /// The key of a new connection to this port of a peer.
+    /// The key of a new connection to a port of a peer, after at most `tries` port numbers.
     pub(super) fn free_key(&mut self, peer: HostId, server: u16, tries: usize) -> Option<Key> {
         for _ in 0..tries {
             let port = self.next_port;
@@ -205,7 +206,7 @@ impl Host {
         Some(slot)
     }
 
-    /// Queues the connection for what it has to send, and arms its timer.
+    /// Queues a connection for its segments to send, and arms its timer.
     #[inline]
     pub(super) fn reschedule(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];
@@ -268,7 +269,7 @@ impl Host {
         }
     }
 
-    /// Removes the connection; its messages fail with the reason.
+    /// Removes a connection. Its messages fail with this reason.
     pub(super) fn close(&mut self, slot: u32, reason: FailReason) {
         let Some(mut connection) = self.slots[slot as usize].connection.take() else { return };
         let peer = connection.key.peer;
@@ -318,7 +319,7 @@ impl Host {
         }
     }
 
-    /// Answers a segment of a connection that does not exist (RFC 9293, 3.5.2).
+    /// Answers a segment of an unknown connection with a reset (RFC 9293, 3.5.2).
     #[cold]
     fn reset(&mut self, key: Key, header: &Header) {
         if header.flags & (flags::ACK | flags::RST | flags::FIN) == flags::ACK {
@@ -339,7 +340,7 @@ impl Host {
         }
     }
 
-    /// A segment for which there is no connection yet.
+    /// Handles a segment of an unknown connection, which may open it.
     #[cold]
     fn accept(&mut self, now: Time, key: Key, header: &Header) -> Option<u32> {
         let opens = header.flags & (flags::SYN | flags::ACK | flags::RST) == flags::SYN;
@@ -378,7 +379,7 @@ impl Host {
     }
 }
 
-/// Removes an id from an unordered list; returns whether it was there.
+/// Removes an id from an unordered list; returns whether it was present.
 fn remove(ids: &mut Vec<MessageId>, id: MessageId) -> bool {
     let found = ids.iter().position(|other| *other == id);
     found.map(|index| ids.swap_remove(index)).is_some()
@@ -401,7 +402,7 @@ impl Node for Host {
     #[inline]
     fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Header>) -> Placement {
         if packet.is_trimmed() {
-            // A sequence number without the bytes is of no use to TCP.
+            // A sequence number without its bytes is of no use to TCP.
             return Placement::Discard;
         }
         let key = Key { peer: packet.src, ports: packet.ports.rotate_left(16) };
@@ -478,7 +479,7 @@ impl Node for Host {
             let Some(connection) = &mut place.connection else { continue };
             let Some(header) = connection.take_data(now, &self.config) else { continue };
             let key = connection.key;
-            // Whether the window allows another one is asked when its turn comes.
+            // Whether the window permits another segment is checked when its turn comes.
             if connection.sender.has_more() {
                 place.in_data = true;
                 self.data.push_back(slot);
@@ -546,7 +547,7 @@ impl Transport for Host {
             }
             self.reschedule(slot);
         } else {
-            // Arriving: rare enough to look for.
+            // The message may be arriving: this is rare enough for a linear search.
             for slot in &mut self.slots {
                 let Some(connection) = &mut slot.connection else { continue };
                 if connection.key.peer == peer && connection.receiver.cancel(id) {
@@ -570,7 +571,7 @@ impl Transport for Host {
     }
 
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
-        // Asked seldom enough to look for it.
+        // This is called rarely enough for a linear search.
         let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
         let mut of_peer = connections.filter(|connection| connection.key.peer == peer);
         of_peer.any(|connection| connection.is_arriving(id))

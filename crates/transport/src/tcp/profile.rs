@@ -1,4 +1,4 @@
-//! TCP's answers to what is asked of the parameters of every transport.
+//! TCP's implementation of the interface that all transports' parameters have.
 
 use core::convert::Infallible;
 
@@ -47,7 +47,7 @@ impl Profile for Config {
         self
     }
 
-    /// More timeouts in a row and more keep-alives, at the same pace.
+    /// Adds timeouts and keep-alives at the same intervals.
     fn patient(mut self, at_least: Span) -> Self {
         let mut rto = self.min_rto.max(Span(1));
         let mut waited = Span::ZERO;

@@ -1,4 +1,4 @@
-//! The receiving half of a connection: reassembly, the messages that it completes, and acknowledgements.
+//! The receiving half of a connection: reassembly, completed messages, and acknowledgements.
 
 use std::collections::VecDeque;
 
@@ -7,19 +7,19 @@ use rackweave_wire::tcp::SackBlocks;
 
 use super::config::Config;
 
-/// Most messages of which segments have arrived, and that are not delivered: with the limit on
-/// ranges, the bound on what a peer can make a receiver hold.
+/// Maximum number of undelivered messages of which segments have arrived. Together with the limit on ranges, it
+/// bounds what a peer can make a receiver hold.
 const MAX_MESSAGES: usize = 4096;
 
 /// A message of which a segment has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Incoming {
-    /// Positions in the stream.
+    /// Position in the stream at which it starts.
     start: u64,
     end: u64,
     pub(super) id: MessageId,
     pub(super) kind: Kind,
-    /// The application has cancelled it.
+    /// Whether the application has cancelled it.
     pub(super) cancelled: bool,
     /// The server has abandoned the exchange: this is the end of it, in place of a response.
     pub(super) abandoned: bool,
@@ -31,55 +31,56 @@ impl Incoming {
     }
 }
 
-/// A data segment as it arrived.
+/// An arriving data segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
-    /// Position of its first byte.
+    /// Position of its first byte in the stream.
     pub(super) position: u64,
     /// The bytes of the message.
     pub(super) slice: Slice,
     pub(super) message_length: u32,
     pub(super) kind: Kind,
-    /// It is no response, but the notice that there is none: one position without a byte.
+    /// Whether this is not a response but the notice that there is none, which takes one sequence number and has no
+    /// bytes.
     pub(super) abandoned: bool,
-    /// The network marked it.
+    /// Whether the network has marked it.
     pub(super) marked: bool,
-    /// The sender has reduced its window.
+    /// Whether the sender has reduced its window.
     pub(super) cwr: bool,
 }
 
 /// An acknowledgement to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ack {
-    /// Everything below has arrived.
+    /// The position below which everything has arrived.
     pub(super) ack: u64,
-    /// Congestion marks are reported.
+    /// Whether congestion marks are reported.
     pub(super) ece: bool,
-    /// Whether it reports ranges that arrived out of order.
+    /// Whether out-of-order ranges are reported.
     pub(super) with_sack: bool,
 }
 
-/// The receiving half.
+/// The receiving half of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Receiver {
-    /// Everything below has arrived.
+    /// The position below which everything has arrived.
     nxt: u64,
-    /// Messages from the one that holds `nxt` on, disjoint, in the order of the stream.
+    /// Messages from the one that contains `nxt` on, disjoint, in the order of the stream.
     messages: VecDeque<Incoming>,
     out_of_order: RangeSet,
-    /// Positions in the ranges that changed last, the last first: what to SACK.
+    /// Positions in the most recently changed ranges, newest first, for SACK.
     recent: [u64; 3],
     /// The last duplicate range, to be reported (RFC 2883).
     duplicate_range: Option<(u64, u64)>,
-    /// Acknowledgements to be sent at once.
+    /// Number of acknowledgements to send at once.
     due: u32,
-    /// Segments not acknowledged.
+    /// Number of segments that are not acknowledged.
     unacked_segments: u32,
     delayed_until: Time,
-    /// DCTCP: the last packet was marked. Classic ECN: a mark is to be echoed until the sender
+    /// DCTCP: whether the last packet was marked. Classic ECN: whether marks are echoed, until the sender
     /// confirms by CWR that it has reduced its window.
     marked: bool,
-    /// DCTCP: what the packets before the last change of `marked` get.
+    /// DCTCP: the acknowledgement of the packets before the last change of `marked`.
     before_change: Option<Ack>,
 }
 
@@ -105,7 +106,7 @@ impl Receiver {
     pub(super) const fn deadline(&self) -> Time {
         self.delayed_until
     }
-    /// Whether an acknowledgement is to be sent at once.
+    /// Whether an acknowledgement must be sent at once.
     pub(super) const fn ack_due(&self) -> bool {
         self.due > 0 || self.before_change.is_some()
     }
@@ -114,12 +115,12 @@ impl Receiver {
         (self.messages.len(), self.out_of_order.len())
     }
 
-    /// Asks for an acknowledgement at once.
+    /// Requests an acknowledgement at once.
     pub(super) fn acknowledge_now(&mut self) {
         self.due = self.due.max(1);
     }
 
-    /// The delay of an acknowledgement is over.
+    /// Handles the end of an acknowledgement's delay.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if now >= self.delayed_until {
             self.delayed_until = Time::MAX;
@@ -127,24 +128,24 @@ impl Receiver {
         }
     }
 
-    /// Marks the message as cancelled if it is arriving; returns whether it is.
+    /// Marks a message as cancelled if it is arriving; returns whether it is.
     pub(super) fn cancel(&mut self, id: MessageId) -> bool {
         let found = self.messages.iter_mut().find(|message| message.id == id);
         found.map(|message| message.cancelled = true).is_some()
     }
 
-    /// Whether this message has begun and is wanted.
+    /// Whether this message is arriving and was not cancelled.
     pub(super) fn is_arriving(&self, id: MessageId) -> bool {
         self.messages.iter().any(|message| message.id == id && !message.cancelled)
     }
 
-    /// Takes the next message that is complete.
+    /// Takes the next complete message.
     pub(super) fn pop_complete(&mut self) -> Option<Incoming> {
         self.messages.front().filter(|message| message.end <= self.nxt)?;
         self.messages.pop_front()
     }
 
-    /// Takes a segment of data. `wanted` is asked when a message begins.
+    /// Handles a data segment. `wanted` decides whether a message that starts is to be delivered.
     pub(super) fn handle_data(
         &mut self,
         now: Time,
@@ -154,7 +155,7 @@ impl Receiver {
     ) -> Placement {
         let window_end = self.nxt.saturating_add(config.window_bytes());
         let locate = |receiver: &mut Self| receiver.locate(data, wanted);
-        let Some(index) = self.take(now, data, window_end, locate, config) else {
+        let Some(index) = self.accept(now, data, window_end, locate, config) else {
             return Placement::Discard;
         };
         if self.messages.get(index).is_some_and(|it| it.cancelled || it.abandoned) {
@@ -163,7 +164,7 @@ impl Receiver {
         Placement::Store(data.slice)
     }
 
-    /// Takes a segment of a stream without messages, if it is new and ends before `limit`.
+    /// Handles a segment of a stream without messages, if it is new and ends before `limit`.
     pub(super) fn handle_bytes(
         &mut self,
         now: Time,
@@ -171,12 +172,12 @@ impl Receiver {
         limit: u64,
         config: &Config,
     ) -> bool {
-        self.take(now, data, limit, |_| Some(0), config).is_some()
+        self.accept(now, data, limit, |_| Some(0), config).is_some()
     }
 
-    /// Takes a segment that ends before `limit` and that `locate` finds a place for: that place.
+    /// Handles a segment if it ends before `limit` and `locate` finds its place; returns that place.
     #[inline]
-    fn take(
+    fn accept(
         &mut self,
         now: Time,
         data: &Arrived,
@@ -216,8 +217,8 @@ impl Receiver {
         Some(index)
     }
 
-    /// The index of the segment's message, which is new or was described equally by earlier segments. A segment
-    /// whose mapping contradicts them is discarded.
+    /// The index of the segment's message, which is new or has the same description as in earlier segments. A
+    /// segment whose mapping contradicts them is discarded.
     fn locate(&mut self, data: &Arrived, wanted: impl Fn(MessageId) -> bool) -> Option<usize> {
         let start = data.position.checked_sub(u64::from(data.slice.offset))?;
         let end = start.checked_add(u64::from(data.message_length))?;
@@ -231,7 +232,7 @@ impl Receiver {
                 && message.kind == data.kind
                 && message.abandoned == data.abandoned
         };
-        // Usually the message that is arriving, or one behind all others.
+        // Usually it is the first message, or a new one behind all others.
         if self.messages.front().is_some_and(same) {
             return Some(0);
         }
@@ -255,7 +256,7 @@ impl Receiver {
         Some(index)
     }
 
-    /// The left edge moves to `end`, or further if what follows has arrived before.
+    /// Moves the left edge to `end`, or further if the following bytes have arrived.
     fn advance(&mut self, now: Time, end: u64, config: &Config) {
         self.nxt = end;
         self.unacked_segments += 1;
@@ -273,27 +274,27 @@ impl Receiver {
         }
     }
 
-    /// A segment that is not the next one is acknowledged at once. Without SACK, senders count
-    /// these acknowledgements; with it, one reports all.
+    /// Handles a segment that is not the next one, which is acknowledged at once. Without SACK, senders count
+    /// these acknowledgements; with it, one reports all ranges.
     fn duplicate(&mut self, config: &Config) {
         self.due = if config.sack { self.due.max(1) } else { self.due.saturating_add(1) };
     }
 
     fn note_recent(&mut self, position: u64) {
         let range = self.out_of_order.range_at(position);
-        let again = self.recent.iter().position(|p| self.out_of_order.range_at(*p) == range);
-        self.recent[..=again.unwrap_or(2)].rotate_right(1);
+        let known = self.recent.iter().position(|p| self.out_of_order.range_at(*p) == range);
+        self.recent[..=known.unwrap_or(2)].rotate_right(1);
         self.recent[0] = position;
     }
 
-    /// Comes before the segment counts as arrived.
+    /// Updates the state of ECN, before the segment counts as arrived.
     fn note_mark(&mut self, data: &Arrived, config: &Config) {
         if !config.is_dctcp() {
             // RFC 3168, 6.1.3.
             self.marked = data.marked || self.marked && !data.cwr;
         } else if data.marked != self.marked {
-            // RFC 8257, 3.2: an acknowledgement covers packets of one kind, marked or not. The ones before
-            // the change get theirs, then this one gets its own, at once (as in Linux).
+            // RFC 8257, 3.2: an acknowledgement covers either marked or unmarked packets. At a change, the
+            // earlier packets are acknowledged first, and this one separately, at once (as in Linux).
             if self.unacked_segments > 0 && self.before_change.is_none() {
                 let with_sack = false;
                 self.before_change = Some(Ack { ack: self.nxt, ece: self.marked, with_sack });
@@ -304,7 +305,7 @@ impl Receiver {
         }
     }
 
-    /// The next acknowledgement to send at once, if any.
+    /// Takes the next acknowledgement to send at once, if any.
     pub(super) fn take_ack(&mut self) -> Option<Ack> {
         if let Some(ack) = self.before_change.take() {
             return Some(ack);
@@ -314,7 +315,7 @@ impl Receiver {
         Some(Ack { ack: self.nxt, ece: self.marked, with_sack: true })
     }
 
-    /// An acknowledgement travels with a data segment.
+    /// Takes the acknowledgement for a data segment that is sent now.
     pub(super) fn take_piggyback(&mut self) -> Ack {
         self.due = 0;
         self.acknowledged();
@@ -326,7 +327,8 @@ impl Receiver {
         self.delayed_until = Time::MAX;
     }
 
-    /// The ranges to report: what arrived again, then the ones that changed last (RFC 2018, 4).
+    /// Takes the ranges to report: the duplicate one first, then the most recently changed ones (RFC 2018,
+    /// section 4).
     pub(super) fn take_sack(&mut self) -> ([(u64, u64); 3], usize) {
         let mut blocks = [(0, 0); 3];
         let mut count = 0;
@@ -349,19 +351,19 @@ impl Receiver {
     }
 }
 
-/// Positions to sequence numbers.
+/// Converts ranges of positions to sequence numbers.
 pub(super) fn wire_blocks(blocks: [(u64, u64); 3], start: u32) -> SackBlocks {
     blocks.map(|(from, to)| (wire_sequence(start, from), wire_sequence(start, to)))
 }
 
-/// A position as a sequence number: wraps.
+/// Converts a position to a sequence number, which wraps.
 #[inline]
 pub(super) const fn wire_sequence(start: u32, position: u64) -> u32 {
     start.wrapping_add(position as u32)
 }
 
-/// The position nearest to `near` that has this sequence number; `None` if it would be before the
-/// stream's beginning.
+/// The position nearest to `near` with this sequence number; `None` if it would be before the start of the
+/// stream.
 #[inline]
 pub(super) fn position(start: u32, near: u64, sequence: u32) -> Option<u64> {
     let distance = sequence.wrapping_sub(wire_sequence(start, near)).cast_signed();

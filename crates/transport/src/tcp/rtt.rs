@@ -4,38 +4,38 @@ use rackweave_core::{RttEstimator, Span};
 
 use super::Config;
 
-/// Round-trip time and retransmission timeout of one connection.
+/// The round-trip time and the retransmission timeout of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rtt {
     estimator: RttEstimator,
-    /// How often the timeout was doubled.
+    /// Number of times that the timeout was doubled.
     backoff: u32,
 }
 
 impl Rtt {
-    /// Takes a sample from a segment that was sent once (Karn's rule is the caller's).
+    /// Adds a sample from a segment that was sent once. Karn's algorithm is the caller's task.
     pub(super) fn sample(&mut self, rtt: Span) {
         self.estimator.sample(rtt);
     }
 
-    /// The smoothed RTT, once there is a sample.
+    /// The smoothed RTT; `None` before the first sample.
     pub(super) fn smoothed(&self) -> Option<Span> {
         self.estimator.smoothed()
     }
 
-    /// The timeout: never zero, so that a timer lies in the future.
+    /// The timeout, which is never zero, so that a timer is in the future.
     pub(super) fn rto(&self, config: &Config) -> Span {
         let base = self.estimator.rto().map_or(config.initial_rto, |rto| rto.max(config.min_rto));
         let doubled = base.0.saturating_mul(1 << self.backoff.min(31));
         Span(doubled.min(config.max_rto.max(base).0).max(1))
     }
 
-    /// The timeout ran out: the next is twice as long (RFC 6298, 5.5).
+    /// Doubles the timeout after it has expired (RFC 6298, 5.5).
     pub(super) fn back_off(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
     }
 
-    /// New data were acknowledged: the network is alive.
+    /// Resets the backoff when new data is acknowledged.
     pub(super) fn reset_backoff(&mut self) {
         self.backoff = 0;
     }

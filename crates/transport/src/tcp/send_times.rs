@@ -1,28 +1,30 @@
-//! When the segments under way were sent, for congestion controllers that use delays.
+//! Send times of the segments in flight, for congestion controllers that use delays.
 
 use std::collections::VecDeque;
 
 use rackweave_core::Time;
 
-/// In place of a time: it was sent more than once (Karn), or its delay was measured.
+/// In place of a time: the segment was retransmitted (Karn's algorithm), or its delay was measured.
 const NONE: Time = Time::MAX;
 
-/// The times of the segments under way: each segment's end, and when it was sent.
+/// For each segment in flight, its end and when it was sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SendTimes(VecDeque<(u64, Time)>);
 
 impl SendTimes {
-    /// A segment that ends here was sent for the first time.
+    /// Records the first transmission of a segment that ends here.
     pub(super) fn sent(&mut self, end: u64, now: Time) {
         self.0.push_back((end, now));
     }
 
-    /// The bytes from `start` to `end` were sent again: their acknowledgement may be for either copy.
-    pub(super) fn sent_again(&mut self, start: u64, end: u64) {
+    /// Records that the bytes from `start` to `end` were retransmitted, so that their acknowledgement is
+    /// ambiguous.
+    pub(super) fn retransmitted(&mut self, start: u64, end: u64) {
         self.take_range(start, end);
     }
 
-    /// Everything below `una` is acknowledged: the latest time among its segments that has not been taken.
+    /// Handles a cumulative acknowledgement up to `una`: the latest time among its segments that has not been
+    /// taken.
     pub(super) fn acked(&mut self, una: u64) -> Option<Time> {
         let mut latest = None;
         while let Some(&(end, at)) = self.0.front()
@@ -34,7 +36,7 @@ impl SendTimes {
         latest
     }
 
-    /// A range was selectively acknowledged: as [`SendTimes::acked`], of the segments within it.
+    /// Handles a selectively acknowledged range: as [`SendTimes::acked`], for the segments within it.
     pub(super) fn sacked(&mut self, start: u64, end: u64) -> Option<Time> {
         self.take_range(start, end)
     }
@@ -75,10 +77,10 @@ mod tests {
     #[test]
     fn segments_sent_twice_have_no_time() {
         let mut times = three();
-        times.sent_again(10, 20);
+        times.retransmitted(10, 20);
         assert_eq!(times.acked(20), Some(Time(1)));
         let mut times = three();
-        times.sent_again(0, 30);
+        times.retransmitted(0, 30);
         assert_eq!(times.acked(30), None);
     }
 }

@@ -1,8 +1,9 @@
-//! The sending half of a connection: the stream, and which of its bytes are in flight, lost, or next to be sent.
+//! The sending half of a connection: the stream, and which of its bytes are in flight, lost, or next to be
+//! sent.
 //!
-//! Positions are `u64` offsets into the stream, from 0. Loss is kept as two edges instead of a mark
-//! on each segment: every gap below `lost_below` is lost, and below `resent_below` it was sent
-//! again. With the SACKed ranges these give RFC 6675's `pipe` and `NextSeg`.
+//! Positions are `u64` offsets into the stream, from 0. Losses are represented by two edges instead of a flag
+//! per segment: every gap below `lost_below` is lost, and every gap below `resent_below` was retransmitted.
+//! Together with the SACKed ranges they determine RFC 6675's `pipe` and `NextSeg`.
 
 use std::collections::VecDeque;
 
@@ -17,11 +18,11 @@ use super::send_times::SendTimes;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing {
     pub(super) id: MessageId,
-    /// Its first byte's position.
+    /// Position of its first byte.
     pub(super) start: u64,
     pub(super) len: u32,
     pub(super) kind: Kind,
-    /// The application has cancelled it, but its bytes are part of the stream.
+    /// Whether the application has cancelled it. Its bytes remain part of the stream.
     pub(super) cancelled: bool,
     /// It is the end of an exchange without a response ([`Sender::push_abandonment`]).
     pub(super) abandoned: bool,
@@ -36,32 +37,32 @@ impl Outgoing {
 /// The state of loss recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing is known to be lost.
+    /// No loss is known.
     Open,
-    /// Fast recovery: acknowledgements still come.
+    /// Fast recovery: acknowledgements still arrive.
     Recovery,
-    /// After a timeout: slow start, everything under way was taken for lost.
+    /// Slow start after a timeout, which counted everything in flight as lost.
     Loss,
 }
 
 /// An acknowledgement, in stream positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acked<'a> {
-    /// Everything below has arrived: between `una` and `nxt`.
+    /// The position below which everything has arrived, between `una` and `nxt`.
     pub(super) ack: u64,
-    /// Ranges above it that arrived.
+    /// Ranges above `ack` that have arrived.
     pub(super) sacked: &'a [(u64, u64)],
-    /// It carries no data, so that a repetition means an arrival out of order.
+    /// Whether it carries no data, so that a repetition indicates an arrival out of order.
     pub(super) pure: bool,
-    /// It reports that a segment arrived twice (RFC 2883).
+    /// Whether it reports a segment that arrived twice (RFC 2883).
     pub(super) duplicate: bool,
-    /// It reports congestion marks.
+    /// Whether it reports congestion marks.
     pub(super) ece: bool,
-    /// The receive window.
+    /// The receive window, in bytes.
     pub(super) window: u64,
 }
 
-/// Bytes of one message to put into a segment.
+/// Bytes of one message to send in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) position: u64,
@@ -76,16 +77,16 @@ enum Plan {
     Probe(Segment),
 }
 
-/// The sending half.
+/// The sending half of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
-    /// Acknowledged below; sent below; submitted below.
+    /// The position below which everything is acknowledged.
     una: u64,
     nxt: u64,
     end: u64,
-    /// Messages that are not wholly acknowledged, in the order of the stream.
+    /// Messages that are not completely acknowledged, in the order of the stream.
     messages: VecDeque<Outgoing>,
-    /// The one that holds `nxt`: all before it are wholly sent.
+    /// Index of the message that contains `nxt`; all messages before it were sent completely.
     cursor: usize,
     peer_window: u64,
     congestion: Congestion,
@@ -93,32 +94,34 @@ pub(super) struct Sender {
     lost_below: u64,
     resent_below: u64,
     phase: Phase,
-    /// The phase ends when this is acknowledged.
+    /// The phase ends when this position is acknowledged.
     recover: u64,
     duplicate_acks: u32,
-    /// The first segment of a recovery is sent regardless of the window.
+    /// Whether the first segment of a recovery is still to be sent, regardless of the window.
     resend_first: bool,
-    /// The window was the limit when this was sent: acknowledgements below it let the window grow.
+    /// Bytes below this position were sent at the limit of the window: their acknowledgements let the window
+    /// grow.
     limited_below: u64,
-    /// The last reaction to marks ends when this is acknowledged.
+    /// The last reaction to marks ends when this position is acknowledged.
     reduced_below: u64,
-    /// CWR is to be sent.
+    /// Whether CWR must be sent.
     cwr_due: bool,
     rtt: Rtt,
-    /// The segment that is timed: its end, and when it was sent.
+    /// The segment whose RTT is measured: its end, and when it was sent.
     timed: Option<(u64, Time)>,
     rto_at: Time,
     retries: u32,
     probe_at: Time,
     probe_due: bool,
-    /// A tail loss probe repeated the segment that ends here, and whether it repaired a loss is not known yet.
+    /// End of the segment that a tail loss probe has retransmitted, while it is not known whether that repaired
+    /// a loss.
     probe_end: Option<u64>,
     last_sent: Time,
-    /// Pacing: no segment before this time; `Time::MAX`: at once.
+    /// Pacing: the earliest time of the next segment; `Time::MAX` if there is no limit.
     pace_at: Time,
-    /// Kept if the congestion controller uses delays.
+    /// Recorded if the congestion controller uses delays.
     send_times: SendTimes,
-    /// The receiver may close its window, which is then never exceeded.
+    /// Whether the receive window is never exceeded, because the receiver may close it.
     strict: bool,
 }
 
@@ -162,7 +165,7 @@ impl Sender {
     pub(super) const fn nxt(&self) -> u64 {
         self.nxt
     }
-    /// Bytes submitted and not acknowledged.
+    /// Number of bytes submitted and not acknowledged.
     pub(super) const fn backlog(&self) -> u64 {
         self.end - self.una
     }
@@ -177,18 +180,18 @@ impl Sender {
         &self.congestion
     }
 
-    /// The receiver may close its window, which is never exceeded from now on.
+    /// Makes this half respect a closed receive window from now on.
     pub(super) const fn keep_to_window(&mut self) {
         self.strict = true;
     }
 
-    /// Where the stream ends so far.
+    /// The current end of the stream.
     pub(super) const fn end(&self) -> u64 {
         self.end
     }
 
-    /// Appends bytes to a stream that has no messages. What was written in pieces and not sent goes
-    /// in full segments.
+    /// Appends bytes to a stream that has no messages. Bytes that were written in pieces and not sent are
+    /// combined into full segments.
     pub(super) fn extend(&mut self, id: MessageId, mut bytes: u64, kind: Kind) {
         const LONGEST: u32 = 1 << 30;
         while bytes > 0 {
@@ -244,24 +247,24 @@ impl Sender {
         true
     }
 
-    /// Whether a message that was cancelled is still in the stream.
+    /// Whether a cancelled message is still in the stream.
     pub(super) fn is_leaving(&self, id: MessageId) -> bool {
         self.messages.iter().any(|message| message.id == id && message.cancelled)
     }
 
-    /// Takes the next message that was completely acknowledged.
+    /// Takes the next message that is completely acknowledged.
     pub(super) fn pop_acked(&mut self) -> Option<Outgoing> {
         self.messages.front().filter(|message| message.end() <= self.una)?;
         self.cursor = self.cursor.saturating_sub(1);
         self.messages.pop_front()
     }
 
-    /// All messages that are left, of a connection that ends.
+    /// Takes all remaining messages, when the connection ends.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Outgoing> + '_ {
         self.messages.drain(..)
     }
 
-    /// The message of a position in the stream.
+    /// The message that contains a position in the stream.
     pub(super) fn message_at(&self, position: u64) -> Option<&Outgoing> {
         match self.messages.get(self.cursor) {
             Some(message) if message.start <= position && position < message.end() => Some(message),
@@ -272,8 +275,8 @@ impl Sender {
         }
     }
 
-    /// Bytes in flight (RFC 6675, `SetPipe`; without SACK each duplicate acknowledgement stands for
-    /// a segment that has arrived, as in Linux).
+    /// Number of bytes in flight (RFC 6675, `SetPipe`). Without SACK, each duplicate acknowledgement counts as
+    /// one segment that has arrived, as in Linux.
     #[inline]
     fn pipe(&self, config: &Config) -> u64 {
         let flight = self.flight();
@@ -319,15 +322,16 @@ impl Sender {
         fits(segment.len).then_some(Plan::New(segment))
     }
 
-    /// The next bytes that were never sent, if the receive window has room for them. One segment always may be
-    /// sent: receivers of messages never close their window, so that a closed one comes from a damaged header and
-    /// would never open.
+    /// The next new bytes, if the receive window has room for them. With nothing in flight one segment may
+    /// always be sent: receivers of messages never close their window, so that a closed one is from a damaged
+    /// header and would never open.
     #[inline]
     fn next_new(&self, mss: u64) -> Option<Segment> {
         let message = self.messages.get(self.cursor)?;
         let mut len = (message.end() - self.nxt).min(mss);
         if self.strict {
-            // Not less than the window allows, and less than a segment only if nothing would open it.
+            // Less than a segment is sent only if nothing is in flight whose acknowledgement would open the
+            // window.
             if self.flight() == 0 {
                 len = len.min(self.peer_window);
             }
@@ -338,7 +342,7 @@ impl Sender {
         room.then_some(Segment { position: self.nxt, len })
     }
 
-    /// RFC 8985, 7.3: new data if there is any, else the last segment again.
+    /// The segment of a probe, by RFC 8985, 7.3: new data if there is any, otherwise the last segment.
     fn plan_probe(&self, mss: u64) -> Option<Plan> {
         if let Some(segment) = self.next_new(mss) {
             return Some(Plan::New(segment));
@@ -349,7 +353,8 @@ impl Sender {
         (len > 0).then_some(Plan::Probe(Segment { position, len }))
     }
 
-    /// Whether [`Sender::take`] would give something; notes when the congestion controller forbids it.
+    /// Whether [`Sender::take_segment`] would return a segment. Records if the congestion controller forbids
+    /// it.
     pub(super) fn is_ready(&mut self, config: &Config) -> bool {
         let ready = self.pace_at == Time::MAX && self.plan(config).is_some();
         if !ready {
@@ -358,7 +363,7 @@ impl Sender {
         ready
     }
 
-    /// Nothing can be sent: if there is something to send, the window or the pacing rate forbids it.
+    /// Records that the window or the pacing rate is the limit, if there is something to send.
     fn note_limit(&mut self) {
         if self.nxt < self.end {
             self.limited_below = self.nxt;
@@ -371,7 +376,7 @@ impl Sender {
     }
 
     /// Takes the next segment to send, if there is one, and sets the timers.
-    pub(super) fn take(&mut self, now: Time, config: &Config) -> Option<Segment> {
+    pub(super) fn take_segment(&mut self, now: Time, config: &Config) -> Option<Segment> {
         if self.is_paced(now) {
             self.note_limit();
             return None;
@@ -402,12 +407,12 @@ impl Sender {
             Plan::Retransmit(segment) => {
                 self.resend_first = false;
                 self.resent_below = segment.position + segment.len;
-                self.note_sent_again(segment);
+                self.note_retransmitted(segment);
                 segment
             }
             Plan::Probe(segment) => {
                 self.probe_end = Some(self.nxt);
-                self.note_sent_again(segment);
+                self.note_retransmitted(segment);
                 segment
             }
         };
@@ -423,13 +428,13 @@ impl Sender {
         Some(segment)
     }
 
-    /// Karn: which copy of a segment an acknowledgement is for cannot be known.
-    fn note_sent_again(&mut self, segment: Segment) {
+    /// Karn's algorithm: an acknowledgement of a retransmitted segment is ambiguous.
+    fn note_retransmitted(&mut self, segment: Segment) {
         self.timed = None;
-        self.send_times.sent_again(segment.position, segment.position + segment.len);
+        self.send_times.retransmitted(segment.position, segment.position + segment.len);
     }
 
-    /// Whether the pacing rate forbids to send now.
+    /// Whether the pacing rate forbids a segment now.
     #[inline]
     fn is_paced(&mut self, now: Time) -> bool {
         if self.pace_at <= now {
@@ -438,14 +443,15 @@ impl Sender {
         self.pace_at != Time::MAX
     }
 
-    /// Whether this segment carries CWR (RFC 3168): the first new one after the window was reduced.
+    /// Whether this segment carries CWR (RFC 3168): the first new segment after a reduction of the window does.
     pub(super) fn take_cwr(&mut self, segment: Segment, config: &Config) -> bool {
         let new = segment.position + segment.len == self.nxt;
         new && config.data_is_ecn_capable() && core::mem::take(&mut self.cwr_due)
     }
 
-    /// RFC 8985, 7.2: two RTTs after the last transmission or acknowledgement, and for a lone
-    /// segment the time that its acknowledgement may be delayed; but not after the RTO.
+    /// Arms the timer of a tail loss probe by RFC 8985, 7.2: two RTTs after the last transmission or
+    /// acknowledgement, plus the maximum delay of an acknowledgement if a single segment is in flight, but not
+    /// later than the RTO.
     fn arm_probe(&mut self, now: Time, config: &Config, probing: bool) {
         self.probe_at = Time::MAX;
         let calm = self.phase == Phase::Open && self.sacked.is_empty() && self.duplicate_acks == 0;
@@ -463,7 +469,7 @@ impl Sender {
         }
     }
 
-    /// The clock has reached [`Sender::deadline`]. False: the peer does not answer, and the connection fails.
+    /// Handles [`Sender::deadline`]. Returns false if the peer does not answer and the connection fails.
     pub(super) fn handle_timeout(&mut self, now: Time, config: &Config) -> bool {
         self.is_paced(now);
         if now >= self.rto_at {
@@ -481,11 +487,11 @@ impl Sender {
         if self.retries > config.max_retries {
             return false;
         }
-        let again = self.phase == Phase::Loss && self.una < self.recover;
-        let kind = if again { CongestionKind::RepeatedTimeout } else { CongestionKind::Timeout };
+        let repeated = self.phase == Phase::Loss && self.una < self.recover;
+        let kind = if repeated { CongestionKind::RepeatedTimeout } else { CongestionKind::Timeout };
         self.congestion_event(now, kind, self.flight());
         if self.retries > 1 {
-            // RFC 2018: the receiver may have thrown away what it had SACKed.
+            // RFC 2018: the receiver may have discarded what it had SACKed.
             self.sacked.clear();
         }
         self.phase = Phase::Loss;
@@ -508,7 +514,7 @@ impl Sender {
         self.rto_at = now.saturating_add(self.rtt.rto(config));
     }
 
-    /// The SYN was not answered. False: the connection fails.
+    /// Handles an unanswered SYN. Returns false if the connection fails.
     pub(super) fn open_timed_out(&mut self, config: &Config) -> bool {
         self.retries += 1;
         self.rto_at = Time::MAX;
@@ -516,7 +522,7 @@ impl Sender {
         self.retries <= config.max_retries
     }
 
-    /// The SYN was answered.
+    /// Handles the answer to a SYN.
     pub(super) fn opened(&mut self, rtt: Option<Span>) {
         self.retries = 0;
         self.rto_at = Time::MAX;
@@ -526,7 +532,7 @@ impl Sender {
         }
     }
 
-    /// Takes an acknowledgement, whose `ack` lies between `una` and `nxt`.
+    /// Handles an acknowledgement, whose `ack` is between `una` and `nxt`.
     pub(super) fn handle_ack(&mut self, now: Time, acked: &Acked<'_>, config: &Config) {
         let (una, flight) = (self.una, self.flight());
         let recovering = self.phase == Phase::Recovery;
@@ -544,7 +550,7 @@ impl Sender {
             }
         }
         let known = if newly_acked > 0 { self.sacked.remove_below(acked.ack) } else { 0 };
-        // Bytes below `ack` that were SACKed earlier were counted then.
+        // Bytes below `ack` that were SACKed earlier have been counted then.
         let delivered = newly_acked + newly_sacked - known;
         debug_assert_eq!(self.sacked.covered() + known, sacked_before + newly_sacked);
         self.una = acked.ack;
@@ -558,7 +564,7 @@ impl Sender {
             && acked.pure
             && !window_changed
         {
-            // RFC 5681: what a duplicate acknowledgement is.
+            // RFC 5681's definition of a duplicate acknowledgement.
             let most = (flight / config.segment_bytes()) as u32;
             self.duplicate_acks = (self.duplicate_acks + 1).min(most.max(1));
         }
@@ -586,7 +592,7 @@ impl Sender {
         self.arm_probe(now, config, false);
     }
 
-    /// The left edge moved.
+    /// Moves the left edge.
     fn advance(&mut self, now: Time, newly_acked: u64, config: &Config) {
         if let Some((end, sent_at)) = self.timed
             && self.una >= end
@@ -607,15 +613,15 @@ impl Sender {
             self.lost_below = 0;
             self.resent_below = 0;
         } else if !config.sack && self.phase == Phase::Recovery {
-            // NewReno (RFC 6582): a partial acknowledgement shows the next hole. The segments that
-            // it covers were, but for the hole, behind the duplicate acknowledgements.
+            // NewReno (RFC 6582): a partial acknowledgement reveals the next hole. Except for the hole, the
+            // segments that it covers had caused duplicate acknowledgements.
             let segments = newly_acked.div_ceil(config.segment_bytes()) as u32;
             self.duplicate_acks = self.duplicate_acks.saturating_sub(segments.saturating_sub(1));
             self.lose_first(config.segment_bytes());
         }
     }
 
-    /// The first unacknowledged segment is lost, nothing else is known.
+    /// Counts the first unacknowledged segment as lost, when nothing else is known.
     fn lose_first(&mut self, mss: u64) {
         let message_end = self.message_at(self.una).map_or(self.nxt, Outgoing::end);
         self.lost_below = (self.una + mss).min(message_end).min(self.nxt);
@@ -642,7 +648,7 @@ impl Sender {
         } else if self.phase == Phase::Open
             && newly_acked == 0
             && self.duplicate_acks >= config.dup_ack_threshold
-            // RFC 6582, 3.2 step 2: not for what the last recovery sent again.
+            // RFC 6582, 3.2 step 2: not for segments that the last recovery has retransmitted.
             && (self.una > self.recover || self.recover == 0)
         {
             self.enter_recovery(now);
@@ -658,12 +664,12 @@ impl Sender {
         self.probe_due = false;
         self.probe_end = None;
         self.congestion_event(now, CongestionKind::Loss, self.flight());
-        // The reaction to this window's loss is also the one to its marks.
+        // The reaction to this window's loss is also the reaction to its marks.
         self.reduced_below = self.nxt;
         self.cwr_due = true;
     }
 
-    /// At most once a window (RFC 3168, 6.1.2; RFC 8257, 3.3).
+    /// Reacts to a mark, at most once per window (RFC 3168, 6.1.2; RFC 8257, 3.3).
     fn react_to_mark(&mut self, now: Time, flight: u64) {
         if self.una > self.reduced_below || self.reduced_below == 0 {
             self.congestion_event(now, CongestionKind::Mark, flight);
@@ -676,14 +682,15 @@ impl Sender {
         self.congestion.on_congestion_event(&CongestionEvent { now, kind, in_flight });
     }
 
-    /// Not in fast recovery, nor in the window that a congestion event has reduced.
+    /// Whether the window may grow: not in fast recovery, nor in the window that a congestion event has
+    /// reduced.
     fn may_grow(&self) -> bool {
         let reduced = self.una < self.reduced_below;
         self.phase == Phase::Loss || self.phase == Phase::Open && !reduced
     }
 
-    /// RFC 8985, 7.4: a repeated segment that was not reported as a duplicate before anything
-    /// later was acknowledged has repaired a loss.
+    /// RFC 8985, 7.4: a retransmitted segment that was not reported as a duplicate before any later byte was
+    /// acknowledged has repaired a loss.
     fn end_probe(&mut self, now: Time, acked: &Acked<'_>) {
         let Some(end) = self.probe_end else { return };
         if acked.duplicate {
@@ -697,8 +704,8 @@ impl Sender {
     }
 }
 
-/// RFC 6675's `IsLost` for all sequence numbers at once: every gap below the returned number has
-/// `threshold` ranges, or more than `threshold - 1` segments' bytes, SACKed above it.
+/// RFC 6675's `IsLost` for all sequence numbers at once: every gap below the returned position has `threshold`
+/// ranges, or more than `threshold - 1` segments' bytes, SACKed above it.
 fn lost_below(sacked: &RangeSet, threshold: u32, mss: u64) -> Option<u64> {
     let threshold = u64::from(threshold.max(1));
     let mut bytes = 0;

@@ -1,13 +1,12 @@
-//! Streams over TCP: each is a connection of its own, to a port of its own, whose two byte streams are
-//! the stream's directions.
+//! Streams over TCP. Each stream is a connection of its own, to a separate port; the two byte streams of the
+//! connection are the stream's directions.
 //!
-//! What connections for messages do without is here: the receive window follows what the application
-//! consumes, a direction ends with FIN, and what is cancelled is reset. An end that has closed
-//! answers late segments for a while, as TIME-WAIT does. TCP carries neither a deadline nor why
-//! it resets: the client keeps the deadline, and the peer fails with
-//! [`FailReason::PeerForgot`].
+//! Unlike in connections for messages, the receive window follows what the application consumes, a direction
+//! ends with FIN, and a cancelled stream is reset. A closed end answers late segments for a while, as in
+//! TIME-WAIT. TCP transmits neither a deadline nor the reason of a reset: the client enforces the deadline, and
+//! the peer fails with [`FailReason::PeerForgot`].
 //!
-//! FIN travels in a segment of its own, after the last byte (RFC 9293 permits both).
+//! FIN is sent in a segment of its own, after the last byte (RFC 9293 permits both).
 
 use rackweave_core::{Event, FailReason, HostId, MessageId, Open, Placement, Refused, StreamEvent};
 use rackweave_core::{Kind, Packet, Slice, Time};
@@ -18,30 +17,30 @@ use super::connection::{Connection, Key, Role, Verdict};
 use super::host::Host;
 use super::receiver::{Arrived, position};
 
-/// The port that servers of streams listen on.
+/// The port on which servers of streams listen.
 pub(super) const STREAM_PORT: u16 = 5002;
 
-/// Connections that have closed and whose last acknowledgement is kept.
+/// Maximum number of closed connections whose last acknowledgement is kept.
 pub(super) const MAX_TIME_WAIT: usize = 1024;
 
-/// What a connection knows of its stream.
+/// The state of a connection's stream.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// Its name: even. The server learns it from the first segment with data.
+    /// The stream's id, which is even; `None` at a server before the first segment with data.
     pub(super) id: Option<MessageId>,
     pub(super) deadline: Time,
-    /// The server's application knows of it.
+    /// Whether the server's application knows of the stream.
     opened: bool,
-    /// The position of this end's FIN, once the application has ended its direction.
+    /// Position of this end's FIN; `None` until the application has ended its direction.
     pub(super) fin: Option<u64>,
-    /// The position of the peer's FIN, once it has come.
+    /// Position of the peer's FIN; `None` until it has arrived.
     peer_fin: Option<u64>,
-    /// Told to the application: acknowledged, and readable.
+    /// Number of bytes reported to the application as acknowledged.
     acked: u64,
     readable: u64,
     ended: bool,
     consumed: u64,
-    /// The right edge of the window that was last advertised.
+    /// Right edge of the last advertised window.
     advertised_edge: u64,
 }
 
@@ -61,12 +60,12 @@ impl Stream {
         }
     }
 
-    /// No byte from this one on may come.
+    /// The position at which flow control stops the peer.
     fn edge(&self, config: &Config) -> u64 {
         self.consumed + config.window_bytes()
     }
 
-    /// The window to advertise when all before `next` has arrived.
+    /// The window to advertise when everything below `next` has arrived.
     pub(super) fn window(&self, next: u64, config: &Config) -> u64 {
         self.edge(config).saturating_sub(next)
     }
@@ -75,8 +74,7 @@ impl Stream {
         self.advertised_edge = self.advertised_edge.max(edge);
     }
 
-    /// Whether to send a window update: as RFC 9293, 3.8.6.2.2, without
-    /// its silly windows.
+    /// Whether to send a window update (RFC 9293, 3.8.6.2.2, which avoids silly windows).
     fn has_opened(&self, next: u64, config: &Config) -> bool {
         let more = self.edge(config).saturating_sub(self.advertised_edge);
         let enough = (2 * config.segment_bytes()).min(config.window_bytes() / 2);
@@ -84,14 +82,14 @@ impl Stream {
     }
 }
 
-/// Whether a connection with this key, at the host in this role, is a stream's.
+/// Whether a connection with this key belongs to a stream.
 pub(super) fn is_stream(key: Key) -> bool {
     let port = u32::from(STREAM_PORT);
     key.ports >> 16 == port || key.ports & 0xffff == port
 }
 
 impl Connection {
-    /// A segment with bytes of a stream, or its FIN.
+    /// Handles a segment with bytes of a stream, or its FIN.
     pub(super) fn handle_stream(
         &mut self,
         now: Time,
@@ -139,7 +137,7 @@ impl Connection {
             marked: packet.ecn() == rackweave_core::Ecn::Marked,
             cwr: header.flags & flags::CWR != 0,
         };
-        // FIN takes a place in the sequence, and none in the application's buffer.
+        // FIN occupies a sequence number, but no byte in the application's buffer.
         let limit = stream.edge(config) + u64::from(is_fin);
         if !self.receiver.handle_bytes(now, &arrived, limit, config) {
             return discard;
@@ -208,8 +206,8 @@ impl Host {
 
     pub(super) fn consume_stream(&mut self, peer: HostId, id: MessageId, bytes: u64) {
         if bytes == 0 {
-            // An acknowledgement that nothing is behind: before a client's first byte, it would be taken for one
-            // of a connection that is no more.
+            // Before the client's first byte, an acknowledgement would be mistaken for one of an old
+            // connection.
             return;
         }
         let Some((slot, connection)) = self.stream_connection_config(peer, id) else { return };
@@ -223,7 +221,7 @@ impl Host {
         self.reschedule(slot);
     }
 
-    /// Resets the stream, if it is known: no event follows.
+    /// Resets the stream without an event; returns whether it is known.
     pub(super) fn cancel_stream(&mut self, peer: HostId, id: MessageId) -> bool {
         let Some((slot, connection)) = self.stream_connection(peer, id) else { return false };
         let (key, header) = (connection.key, connection.reset_header());
@@ -232,7 +230,7 @@ impl Host {
         true
     }
 
-    /// The deadline has passed.
+    /// Handles the deadline of a stream.
     pub(super) fn stream_expired(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         let (key, header) = (connection.key, connection.reset_header());
@@ -240,7 +238,7 @@ impl Host {
         self.close(slot, FailReason::Deadline);
     }
 
-    /// Takes a stream's connection away without a word.
+    /// Removes a stream's connection without notifying the peer.
     fn forget_stream(&mut self, slot: u32) {
         if let Some(stream) =
             self.connection(slot).and_then(|connection| connection.stream.as_mut())
@@ -255,7 +253,7 @@ impl Host {
         self.close(slot, FailReason::Cancelled);
     }
 
-    /// The event of a stream's connection that ends with a reason, if its application knows of it.
+    /// Reports the failure of a stream to its application, if the application knows of the stream.
     pub(super) fn fail_stream(&mut self, connection: &Connection, reason: FailReason) {
         let Some(stream) = &connection.stream else { return };
         let peer = connection.key.peer;
@@ -267,7 +265,8 @@ impl Host {
         }
     }
 
-    /// Tells the application what an arriving segment has changed; closes what is done.
+    /// Reports to the application what an arriving segment has changed, and closes the stream if it is
+    /// complete.
     pub(super) fn report_stream(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         let (peer, role) = (connection.key.peer, connection.role);
@@ -306,13 +305,13 @@ impl Host {
         }
     }
 
-    /// A segment without a connection: answered if the connection has closed well.
+    /// Answers a segment without a connection, if the connection has closed regularly; returns whether it has.
     pub(super) fn answer_closed(&mut self, key: Key, header: &Header) -> bool {
         if header.flags & (flags::RST | flags::SYN) != 0 {
             return false;
         }
         let Some(&last) = self.time_wait.get(&key) else { return false };
-        // An acknowledgement without data needs none.
+        // An acknowledgement without data needs no answer.
         if !matches!(header.body, Body::Ack { .. }) {
             self.stray(key, last);
         }

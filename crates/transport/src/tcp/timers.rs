@@ -1,8 +1,8 @@
-//! The deadlines of a host's connections: an indexed heap, lazy in one direction.
+//! The deadlines of a host's connections: an indexed heap that postpones entries lazily.
 //!
-//! Almost every acknowledgement moves a deadline away. That changes nothing here: the entry stays
-//! too early, and when it comes up it is put where it belongs. Only a deadline that comes nearer
-//! moves its entry at once. So there is never more than one entry a connection.
+//! Almost every acknowledgement moves a deadline to a later time. The entry of the connection is not updated
+//! then; when it expires, it is moved to the current deadline. Only a deadline that becomes earlier updates the
+//! entry at once. There is never more than one entry per connection.
 
 use rackweave_core::Time;
 
@@ -13,19 +13,19 @@ use crate::common::Heap;
 pub(super) struct Timers(Heap<Time>);
 
 impl Timers {
-    /// No later than the earliest deadline.
+    /// A lower bound of the earliest deadline.
     #[inline]
     pub(super) fn next(&self) -> Option<Time> {
         self.0.first().map(|entry| entry.0)
     }
 
-    /// The connection whose entry has come up.
+    /// The connection whose entry has expired, if any.
     #[inline]
     pub(super) fn due(&self, now: Time) -> Option<u32> {
         self.0.first().filter(|entry| entry.0 <= now).map(|entry| entry.1)
     }
 
-    /// Makes sure that the connection comes up no later than at its deadline.
+    /// Ensures that the connection's entry expires no later than its deadline.
     #[inline]
     pub(super) fn arm(&mut self, slot: u32, deadline: Time) {
         if deadline != Time::MAX {
@@ -33,7 +33,7 @@ impl Timers {
         }
     }
 
-    /// Puts the connection's entry where its deadline is; [`Time::MAX`] removes it.
+    /// Sets the connection's entry to its deadline; [`Time::MAX`] removes it.
     pub(super) fn rearm(&mut self, slot: u32, deadline: Time) {
         if deadline == Time::MAX {
             self.0.remove(slot);
@@ -42,7 +42,7 @@ impl Timers {
         }
     }
 
-    /// Forgets the connection.
+    /// Removes the connection's entry.
     pub(super) fn remove(&mut self, slot: u32) {
         self.0.remove(slot);
     }
@@ -56,7 +56,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Against a table: `arm` only brings nearer, `rearm` sets, `remove` clears.
+        /// Compared with a table: `arm` only moves entries to earlier times, `rearm` sets them, `remove`
+        /// removes them.
         #[test]
         fn the_earliest_is_on_top(
             steps in prop::collection::vec((0_u32..3, 0_u32..12, 1_u64..100), 1..120),

@@ -1,5 +1,5 @@
-//! Any schedule of loss, duplication, reordering, outages and restarts: each message is delivered
-//! once and whole, or fails with a reason.
+//! Under any schedule of loss, duplication, reordering, outages and restarts, each message is delivered once
+//! and complete, or fails with a reason.
 
 use proptest::prelude::*;
 use rackweave_core::{Event, HostId, Kind, MessageId, Rate, Rng, Span, Time, Transport};
@@ -10,9 +10,9 @@ use crate::testkit::{Fates, Faults, Schedule};
 /// How a schedule treats a transport.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// Half of the messages are requests; else all are one-way messages.
+    /// Whether half of the messages are requests; otherwise all are one-way messages.
     pub(crate) requests: bool,
-    /// Losses are repaired: what was sent has arrived.
+    /// Whether losses are repaired, so that a message reported as sent has arrived.
     pub(crate) repairs: bool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn schedules() -> impl Strategy<Value = Schedule> {
     )
 }
 
-/// Runs a schedule over hosts that `new` makes, until all of them are `idle`.
+/// Runs a schedule over hosts made by `new`, until all of them are `idle`.
 pub(crate) fn run<T: Transport>(
     schedule: &Schedule,
     plan: Plan,
@@ -57,7 +57,7 @@ pub(crate) fn run<T: Transport>(
     let mut network = Network::with_faults(hosts, link, delay, schedule.seed, schedule.faults);
     let mut rng = Rng::stream(schedule.seed, 0, 0, "schedule");
     let mut fates = Fates::new(plan.repairs);
-    // The number of events checked so far.
+    // Number of events checked so far.
     let mut seen = 0;
     let mut note = |fates: &mut Fates, network: &Network<T>| {
         let fresh = &network.events[seen..];
@@ -91,7 +91,7 @@ pub(crate) fn run<T: Transport>(
     note(&mut fates, &network).and_then(|()| fates.check()).map_err(TestCaseError::fail)
 }
 
-/// A few percent of everything going wrong fails no message.
+/// Faults of all kinds, of a few percent each, make no message fail.
 pub(crate) fn moderate_faults_fail_nothing<T: Transport>(plan: Plan, new: impl Fn(HostId) -> T) {
     let hosts = (0..5).map(|id| new(HostId(id))).collect();
     let loss = if plan.repairs { 0.02 } else { 0.0 };
@@ -115,7 +115,7 @@ pub(crate) fn moderate_faults_fail_nothing<T: Transport>(plan: Plan, new: impl F
     assert_eq!(delivered, 400 + if plan.requests { 200 } else { 0 });
 }
 
-/// Packets that are later than every timer of a sender, and earlier than receivers forget: nothing is
+/// Packets are delayed longer than all timers of senders, and less than receivers remember messages: nothing is
 /// delivered twice.
 pub(crate) fn late_packets_do_no_harm<T: Transport>(
     plan: Plan,
@@ -138,8 +138,8 @@ pub(crate) fn late_packets_do_no_harm<T: Transport>(
     }
 }
 
-/// A peer that is gone in the middle of everything: what was submitted for it fails, once, and what it
-/// had begun is forgotten. `held` counts what a machine knows of messages and connections.
+/// A peer disappears while messages are in progress: those submitted to it fail once, and those that it had
+/// started are discarded. `held` counts a machine's state of messages and connections.
 pub(crate) fn silent_peer<T: Transport>(
     plan: Plan,
     new: impl Fn(HostId) -> T,
@@ -179,8 +179,8 @@ pub(crate) fn silent_peer<T: Transport>(
     }
 }
 
-/// Hosts without number each begin a message and are never heard again: what the machine holds stays
-/// below `most`, and is nothing when `patience` has passed.
+/// A large number of hosts each start a message and then are silent: the machine's state stays below `most`,
+/// and is empty after `patience`.
 pub(crate) fn spoofed_sources<T: Transport>(
     new: impl Fn(HostId) -> T,
     held: impl Fn(&T) -> usize,
@@ -201,7 +201,7 @@ pub(crate) fn spoofed_sources<T: Transport>(
         }
         let first = sender.poll_transmit(now, 0).expect("a first packet");
         let _ = host.handle_packet(now, 0, &first);
-        tend(&mut host, now);
+        drive(&mut host, now);
         assert!(held(&host) <= most, "{} after {source} sources", held(&host));
     }
     assert!(held(&host) > 0);
@@ -210,7 +210,8 @@ pub(crate) fn spoofed_sources<T: Transport>(
     assert_eq!(held(&host), 0);
 }
 
-/// Forged packets of all types, in floods: the machine stays within `check`, and goes quiet afterwards.
+/// A flood of forged packets of all types: the machine stays within the bounds of `check`, and becomes idle
+/// afterwards.
 pub(crate) fn flood<T: Transport>(
     new: impl Fn(HostId) -> T,
     mut forge: impl FnMut(&mut Rng, HostId) -> rackweave_core::Packet<T::Header>,
@@ -237,7 +238,7 @@ pub(crate) fn flood<T: Transport>(
                 host.handle_timeout(now);
             }
             while let Some(event) = host.poll_event() {
-                // Whoever believes a forged request answers it.
+                // A host that accepts a forged request answers it.
                 if let Event::Delivered { peer, id, kind: Kind::Request, .. } = event {
                     let kind = Kind::Response;
                     let id = id.response();
@@ -258,8 +259,8 @@ pub(crate) fn flood<T: Transport>(
     }
 }
 
-/// The driver's part after a packet; the application answers nothing.
-fn tend<T: Transport>(host: &mut T, now: Time) {
+/// Drives a host after a packet; the application answers no request.
+fn drive<T: Transport>(host: &mut T, now: Time) {
     if host.poll_timeout().is_some_and(|at| at <= now) {
         host.handle_timeout(now);
     }
@@ -267,13 +268,13 @@ fn tend<T: Transport>(host: &mut T, now: Time) {
     while host.poll_transmit(now, 0).is_some() {}
 }
 
-/// Lets time pass without any packet arriving, until no timer is armed or `until`.
+/// Advances the time without any packet until no timer is armed, or to `until`.
 fn run_timers<T: Transport>(host: &mut T, mut now: Time, until: Time) {
-    tend(host, now);
+    drive(host, now);
     while let Some(next) = host.poll_timeout()
         && next <= until
     {
         now = now.max(next);
-        tend(host, now);
+        drive(host, now);
     }
 }

@@ -1,5 +1,5 @@
-//! What NDP, pHost and Polo pass besides the suite of all transports: `driven_suite!` makes these tests for one
-//! [`DrivenSubject`].
+//! Tests of NDP, pHost and Polo besides the suite of all transports. `driven_suite!` instantiates these tests
+//! for one [`DrivenSubject`].
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use super::suite::{
 };
 use crate::common::{Driven, Parameters as _, Scheme};
 
-/// What the tests have to know of a receiver-driven transport besides its [`Scheme`].
+/// What the tests need to know about a receiver-driven transport besides its [`Scheme`].
 pub(crate) trait DrivenSubject: Scheme {
     const EXPECT: Expect;
 
-    /// The line of the packet that says that message 1 has arrived.
+    /// The trace line of the packet that acknowledges the complete message 1.
     const COMPLETE: &str;
 
-    /// See [`Subject::variants`].
+    /// The configurations of [`Subject::variants`].
     fn variants() -> Vec<Self::Config>;
 
-    /// See [`Subject::back_to_back`].
+    /// The configurations, delays and lengths of [`Subject::back_to_back`].
     fn back_to_back() -> (Vec<Self::Config>, [Span; 3], Vec<u64>);
 
-    /// See [`Subject::covering`].
+    /// The configuration of [`Subject::covering`].
     fn covering(config: Self::Config, _delay: Span) -> Self::Config {
         config
     }
@@ -33,16 +33,16 @@ pub(crate) trait DrivenSubject: Scheme {
     /// A configuration whose first window is shorter than a round trip of 40 us.
     fn narrow() -> Self::Config;
 
-    /// A data packet, as its sender sends it unasked.
+    /// A data packet of a first window.
     fn data(length: u32, offset: u32, len: u16) -> Self::Body;
 
-    /// A packet of any type; `number` gives numbers of all sizes.
+    /// A packet of any type; `number` draws numbers of all magnitudes.
     fn any_body(rng: &mut Rng, number: fn(&mut Rng) -> u32) -> Self::Body;
 
-    /// What else may be wrong with a forged packet.
-    fn spoil(packet: Packet<Self::Header>, rng: &mut Rng) -> Packet<Self::Header>;
+    /// Changes other fields of a forged packet at random.
+    fn corrupt(packet: Packet<Self::Header>, rng: &mut Rng) -> Packet<Self::Header>;
 
-    /// A packet as a line: from, to, priority, and what its type says. Offsets are in packets.
+    /// A packet as a line: source, destination, priority and the fields of its type. Offsets are in packets.
     fn line(packet: &Packet<Self::Header>) -> String;
 }
 
@@ -95,7 +95,7 @@ impl<S: DrivenSubject> Subject for S {
         };
         let id = if rng.chance(0.125) { rng.next_u64() } else { rng.below(40) };
         let body = S::any_body(rng, number);
-        S::spoil(forged_by::<S>(from, id, rng.chance(0.5), body), rng)
+        S::corrupt(forged_by::<S>(from, id, rng.chance(0.5), body), rng)
     }
 
     fn back_to_back() -> (Vec<S::Config>, [Span; 3], Vec<u64>) {
@@ -123,12 +123,12 @@ fn forged_by<S: DrivenSubject>(
     Packet::new(from, HostId(0), 100, header)
 }
 
-/// All packets so far, and forgets them.
+/// Takes the trace of all packets so far.
 pub(crate) fn trace<S: DrivenSubject>(network: &mut Network<Driven<S>>) -> Vec<String> {
     network.packets.drain(..).map(|(_, packet)| S::line(&packet)).collect()
 }
 
-pub(crate) fn a_packet_that_comes_again_after_the_end_is_acknowledged<S: DrivenSubject>() {
+pub(crate) fn a_late_duplicate_is_acknowledged<S: DrivenSubject>() {
     for kind in [Kind::OneWay, Kind::Request] {
         let mut network = network::<S>(&usual::<S>(), 2, Span::from_us(1));
         submit(&mut network, 0, 1, 1, 100, kind);
@@ -142,7 +142,7 @@ pub(crate) fn a_packet_that_comes_again_after_the_end_is_acknowledged<S: DrivenS
     }
 }
 
-pub(crate) fn without_room_to_remember_nothing_new_begins<S: DrivenSubject>() {
+pub(crate) fn without_room_to_remember_nothing_new_starts<S: DrivenSubject>() {
     let mut config = usual::<S>();
     *config.bounds().max_finished = 4;
     let remembered = config.shared().finished_for;
@@ -155,7 +155,7 @@ pub(crate) fn without_room_to_remember_nothing_new_begins<S: DrivenSubject>() {
     submit(&mut network, 0, 1, 5, 100, Kind::OneWay);
     network.run_until(at(Span::from_ms(50)));
     assert_eq!(events(&mut network), [""; 0]);
-    // The first four are forgotten after that time and half of it at most; a sender tries for less long.
+    // The first four are forgotten after that time or at most half of it later; a sender gives up earlier.
     network.run_until(at(remembered));
     assert_eq!(events(&mut network), ["h0: 5 with h1 failed: peer silent"]);
     network.run_until(at(Span(remembered.0 * 8 / 5)));
@@ -205,7 +205,7 @@ pub(crate) fn what_a_silent_peer_began_is_forgotten<S: DrivenSubject>() {
     assert!(network.run_until(at(config.shared().patience + Span::from_ms(1))));
     assert_eq!(network.hosts[0].exchanges_under_way(), 0);
     network.hosts[0].check_bounds();
-    // The application never learned of them.
+    // The application has no event of these messages.
     assert_eq!(events(&mut network), [""; 0]);
 }
 
@@ -229,14 +229,14 @@ pub(crate) fn a_window_below_the_round_trip_leaves_gaps<S: DrivenSubject>() {
     assert!(network.events[0].0 > Time::ZERO + ideal * 2, "the time above is not always ideal");
 }
 
-/// Makes a test of each of these for one [`DrivenSubject`], and those of the suite of all transports.
+/// Instantiates these tests for one [`DrivenSubject`], and the suite of all transports.
 macro_rules! driven_suite {
     ($subject:ident) => {
         $crate::tests::suite::transport_suite!($subject);
         $crate::tests::driven::driven_suite!(
             $subject,
-            a_packet_that_comes_again_after_the_end_is_acknowledged,
-            without_room_to_remember_nothing_new_begins,
+            a_late_duplicate_is_acknowledged,
+            without_room_to_remember_nothing_new_starts,
             wrong_lengths_are_discarded,
             what_a_silent_peer_began_is_forgotten,
             control_packets_that_wait_are_limited,

@@ -1,4 +1,4 @@
-//! What the tests of all transports share: the network that they run on, and the suite that each of them passes.
+//! Test support for all transports: the network on which they run, and the suite that each of them passes.
 
 pub(crate) mod chaos;
 pub(crate) mod driven;

@@ -1,9 +1,9 @@
-//! Machines on a simulated fabric ([`rackweave_switch::Net`]), as every test of a transport drives them.
+//! Machines on a simulated fabric ([`rackweave_switch::Net`]), which drives them in all tests of transports.
 //!
-//! [`Network`] keeps the contract of [`Transport`] and checks the transport's side of it: timeouts lie in the future,
-//! bytes arrive whole before a message is delivered, and no message is delivered twice to the same incarnation of a
-//! host. Of streams it checks that each direction is readable in order, once, up to what was written, within the
-//! window, and whole when it ends.
+//! [`Network`] fulfils the contract of [`Transport`] and checks that the transport does: timeouts are in the
+//! future, all bytes of a message arrive before it is delivered, and no message is delivered twice to the same
+//! incarnation of a host. For streams it checks that each direction is readable in order, once, up to what was
+//! written, within the window, and completely when it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -23,14 +23,14 @@ use rackweave_switch::{Edge, Fabric, Net, NetConfig, NetEvent};
 use super::streams;
 use crate::testkit::Faults;
 
-/// The packets that a filter is about.
+/// Selects the packets to which a rule applies.
 pub(crate) type PacketFilter<H> = fn(&Packet<H>) -> bool;
 
-/// The fate of a packet: one copy of it continues after each of these delays, and none if it is lost. The function may
-/// change the packet.
+/// The fate of a packet: one copy of it continues after each of these delays; without delays it is lost. The
+/// function may change the packet.
 pub(crate) type Fate<H> = Box<dyn FnMut(Time, &mut Packet<H>) -> Vec<Span>>;
 
-/// Most copies of a packet that a [`Fate`] can ask for.
+/// Maximum number of copies of a packet that a [`Fate`] can request.
 const MAX_COPIES: usize = 2;
 
 /// A header, and what the first switch does with its packet.
@@ -67,7 +67,7 @@ impl<H: Header> SwitchProgram for Middlebox<H> {
         packet: &mut Packet<Fated<H>>,
         _payloads: &mut S,
     ) -> Verdict {
-        // In a fabric of several switches, each packet meets its fate at the first.
+        // In a fabric of several switches, the fate applies at the first switch.
         let copies = std::mem::replace(&mut packet.header.copies, [Some(Span::ZERO), None]);
         let mut verdict = Verdict::Drop(DropReason::FaultLoss);
         for delay in copies.into_iter().flatten() {
@@ -98,24 +98,24 @@ impl<H: Header> SwitchProgram for Middlebox<H> {
     }
 }
 
-/// The hosts, and what a test decides about the packets that they send.
+/// The hosts, and the test's decisions about the packets that they send.
 pub(crate) struct Hosts<T: Transport> {
-    /// The machines.
+    /// The machines under test, by host.
     pub(crate) hosts: Vec<T>,
-    /// Packets that are lost.
+    /// Selects packets that are lost.
     pub(crate) lose: Option<PacketFilter<T::Header>>,
-    /// Packets that meet a queue above the ECN threshold.
+    /// Selects packets that meet a queue above the ECN threshold.
     pub(crate) mark: Option<PacketFilter<T::Header>>,
-    /// What happens to each packet besides.
+    /// Decides what else happens to each packet.
     pub(crate) fate: Option<Fate<T::Header>>,
-    /// Every packet sent, and when its first bit was, if [`Hosts::keep_packets`].
+    /// Every packet sent, and when its first bit was sent, if [`Hosts::keep_packets`] is set.
     pub(crate) packets: Vec<(Time, Packet<T::Header>)>,
-    /// Which of them were lost: when and by whom they were sent.
+    /// The packets that were lost, by time of transmission and sender.
     pub(crate) lost: BTreeSet<(Time, HostId)>,
     /// Whether to record packets.
     pub(crate) keep_packets: bool,
     down: Vec<bool>,
-    /// Events of hosts that were asked for a packet.
+    /// Events of hosts that were polled for a packet.
     pending: Vec<(Time, HostId, Event)>,
 }
 
@@ -156,20 +156,20 @@ impl<T: Transport> Edge<Fated<T::Header>> for Hosts<T> {
 
 /// Hosts, the network between them, and what has happened.
 pub(crate) struct Network<T: Transport> {
-    /// The events of all hosts: when, where, what.
+    /// The events of all hosts, with their times.
     pub(crate) events: Vec<(Time, HostId, Event)>,
-    /// Bytes of the response to a request, given its length; `None`: the test answers.
+    /// Length of the response to a request of a given length; `None` if the test responds itself.
     pub(crate) respond: Option<fn(u64) -> u64>,
-    /// Whether applications consume what is readable of streams at once; else the test does.
+    /// Whether applications consume readable bytes of streams at once; otherwise the test consumes them.
     pub(crate) consume: bool,
-    /// The window of streams, if it is to be checked.
+    /// The window of streams; `None` if it is not checked.
     pub(crate) stream_window: Option<u64>,
-    /// Packets whose payload each host has stored.
+    /// Number of packets whose payload each host has stored.
     pub(crate) stored: Vec<u64>,
     net: Net<Middlebox<T::Header>>,
     edge: Hosts<T>,
-    streams: streams::Book,
-    /// The bytes of each arriving message: receiver, sender, id.
+    streams: streams::StreamChecker,
+    /// The stored ranges of each arriving message, by receiver, sender and id.
     coverage: BTreeMap<(HostId, HostId, MessageId), RangeSet<u32>>,
     delivered: BTreeSet<(HostId, HostId, MessageId)>,
 }
@@ -208,8 +208,8 @@ pub(crate) fn fabric(topology: Topology, delay: Span) -> FabricConfig {
     }
 }
 
-/// The same faults of all links. Each packet crosses two, so each has half of the probability; half of the losses are
-/// damaged packets.
+/// The same faults on all links. Each packet crosses two links, so that each link has half of the probability;
+/// half of the losses are damaged packets.
 pub(crate) fn everywhere(faults: Faults) -> Vec<Fault> {
     let Faults { loss, duplication, reordering, lateness } = faults;
     let reordering = FaultKind::Reordering { probability: reordering / 2.0, delay: lateness };
@@ -222,12 +222,13 @@ pub(crate) fn everywhere(faults: Faults) -> Vec<Fault> {
 }
 
 impl<T: Transport> Network<T> {
-    /// These machines as hosts 0, 1, ... of one switch, with links of rate `link` and `delay` between any two.
+    /// Connects these machines as hosts 0, 1, ... to one switch, with links of rate `link` and `delay` between
+    /// any two.
     pub(crate) fn new(hosts: Vec<T>, link: Rate, delay: Span) -> Self {
         Self::with_faults(hosts, link, delay, 1, Faults::default())
     }
 
-    /// The same with faults of all links.
+    /// As [`Network::new`], with faults on all links.
     pub(crate) fn with_faults(
         hosts: Vec<T>,
         link: Rate,
@@ -239,7 +240,7 @@ impl<T: Transport> Network<T> {
         Self::on(&fabric(single, delay), hosts, seed, faults)
     }
 
-    /// These machines as the hosts of a fabric.
+    /// Connects these machines as the hosts of a fabric.
     pub(crate) fn on(config: &FabricConfig, hosts: Vec<T>, seed: u64, faults: Faults) -> Self {
         let fabric = Arc::new(Fabric::new(config).expect("a possible fabric"));
         assert_eq!(fabric.hosts() as usize, hosts.len());
@@ -264,13 +265,13 @@ impl<T: Transport> Network<T> {
             stored: vec![0; edge.hosts.len()],
             net,
             edge,
-            streams: streams::Book::default(),
+            streams: streams::StreamChecker::default(),
             coverage: BTreeMap::new(),
             delivered: BTreeSet::new(),
         }
     }
 
-    /// The current time.
+    /// The current simulated time.
     pub(crate) fn now(&self) -> Time {
         self.net.now()
     }
@@ -280,13 +281,13 @@ impl<T: Transport> Network<T> {
         self.net.fabric().ideal(HostId(0), HostId(1), bytes, framing)
     }
 
-    /// A host, to be changed: [`Network::run_until`] drives it afterwards.
+    /// Mutable access to a host. [`Network::run_until`] drives it afterwards.
     pub(crate) fn host_mut(&mut self, at: u32) -> &mut T {
         self.net.flush(&mut self.edge, HostId(at));
         &mut self.edge.hosts[at as usize]
     }
 
-    /// Changes a host, and then does what the contract demands.
+    /// Changes a host, and then drives it as the contract demands.
     fn change<R>(&mut self, at: u32, change: impl FnOnce(&mut T, Time) -> R) -> R {
         let now = self.now();
         let result = change(self.host_mut(at), now);
@@ -330,7 +331,7 @@ impl<T: Transport> Network<T> {
         result
     }
 
-    /// Writes to a stream's direction at a host.
+    /// Writes to a direction of a stream at a host.
     pub(crate) fn write(
         &mut self,
         at: u32,
@@ -348,7 +349,7 @@ impl<T: Transport> Network<T> {
         result
     }
 
-    /// Consumes up to `most` bytes of what is readable of a stream's direction.
+    /// Consumes up to `most` readable bytes of a direction of a stream.
     pub(crate) fn consume(&mut self, at: u32, peer: u32, id: MessageId, most: u64) {
         let (host, peer) = (HostId(at), HostId(peer));
         let bytes = self.streams.unconsumed(host, peer, id).min(most);
@@ -362,17 +363,18 @@ impl<T: Transport> Network<T> {
         self.cancel(at, peer, id);
     }
 
-    /// Whether a host's application knows the stream, and of no end of it.
+    /// Whether a host's application knows the stream and has no event of its end.
     pub(crate) fn is_open(&self, at: u32, peer: u32, id: MessageId) -> bool {
         self.streams.is_open(HostId(at), HostId(peer), id)
     }
 
-    /// What a host's application has learned of the direction `id` that it reads: bytes, and whether it has ended.
+    /// What a host's application has learned of the direction `id` that it reads: bytes, and whether it has
+    /// ended.
     pub(crate) fn readable(&self, at: u32, peer: u32, id: MessageId) -> (u64, bool) {
         self.streams.read(HostId(at), HostId(peer), id)
     }
 
-    /// Replaces a host by one that knows nothing.
+    /// Replaces a host by one without any state.
     pub(crate) fn restart(&mut self, at: u32, fresh: T) {
         *self.host_mut(at) = fresh;
         let host = HostId(at);
@@ -387,7 +389,7 @@ impl<T: Transport> Network<T> {
         self.delivered.clear();
     }
 
-    /// Cuts a host off from the network, or joins it again.
+    /// Cuts a host off from the network, or reconnects it.
     pub(crate) fn set_down(&mut self, at: u32, down: bool) {
         self.edge.down[at as usize] = down;
     }
@@ -397,7 +399,7 @@ impl<T: Transport> Network<T> {
         self.arrive(&packet);
     }
 
-    /// Runs until `until`; true if nothing is left to happen then.
+    /// Runs until `until`; returns whether no event is pending then.
     pub(crate) fn run_until(&mut self, until: Time) -> bool {
         let all = (0..self.edge.hosts.len() as u32).map(HostId);
         all.clone().for_each(|host| self.drive(host));
@@ -421,7 +423,7 @@ impl<T: Transport> Network<T> {
         self.net.is_quiet()
     }
 
-    /// Whether no host knows of an arriving message, of all that it stored bytes of and did not deliver.
+    /// Whether no host has state of an arriving message whose bytes it stored and which it did not deliver.
     pub(crate) fn nothing_arrives(&self) -> bool {
         self.coverage.keys().all(|(host, peer, id)| {
             let machine = self.edge.hosts.get(host.0 as usize);
@@ -434,7 +436,7 @@ impl<T: Transport> Network<T> {
         self.events.iter().filter(move |(_, host, _)| *host == HostId(at)).map(|(.., event)| *event)
     }
 
-    /// How many events of a host are such.
+    /// Number of events of a host for which `want` returns true.
     pub(crate) fn count(&self, at: u32, want: impl Fn(&Event) -> bool) -> usize {
         self.events_at(at).filter(want).count()
     }
@@ -489,7 +491,7 @@ impl<T: Transport> Network<T> {
         self.coverage.entry(key).or_default().insert(slice.offset..slice.offset + slice.len);
     }
 
-    /// Does what the contract demands after any call.
+    /// Drives a host as the contract demands after any call.
     fn drive(&mut self, host: HostId) {
         let now = self.now();
         while let Some(event) = self.edge.hosts[host.0 as usize].poll_event() {
@@ -501,7 +503,7 @@ impl<T: Transport> Network<T> {
         assert!(timeout.is_none_or(|at| at >= now), "a timeout lies in the future, or is due now");
     }
 
-    /// Records the events of hosts that the network has asked for packets.
+    /// Records the events of hosts that the network has polled for packets.
     fn record_pending(&mut self) {
         for (at, host, event) in std::mem::take(&mut self.edge.pending) {
             self.record(at, host, event);

@@ -1,4 +1,5 @@
-//! Of each transport: who is silent for less than the patience is not given up, and who is silent for longer is.
+//! For each transport: a peer that is silent for less than the patience is not given up, and one that is silent
+//! for longer is.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use crate::{Machine, TransportConfig, homa, ndp, phost, polo, tcp};
 const LINK: Rate = Rate::from_gbps(10);
 
 const PATIENCE: Span = Span::from_secs(2);
-/// NDP and Polo ask at a quarter of their patience at the rarest: the last question comes in time.
+/// NDP and Polo probe at intervals of at most a quarter of their patience, so that the last probe comes in
+/// time.
 const ALMOST: Span = Span::from_ms(1450);
 
 fn transports() -> Vec<(&'static str, TransportConfig)> {
@@ -30,11 +32,11 @@ fn at(ms: u64) -> Time {
     Time::ZERO + Span::from_ms(ms)
 }
 
-/// A client with a call of `bytes` and its server, which is cut off `after_us` into it.
+/// A client with a request of `bytes`, and its server, which is cut off `after_us` into it.
 fn cut_off(config: &TransportConfig, bytes: u64, after_us: u64) -> Network<Machine> {
     let hosts = (0..2).map(|host| config.machine(HostId(host))).collect();
     let mut net = Network::new(hosts, LINK, Span::from_us(2));
-    // A call before has opened what is to be opened.
+    // An earlier request has opened connections where needed.
     net.submit(0, 1, MessageId::request(1), 100, Kind::Request).unwrap();
     net.run_until(at(20));
     net.submit(0, 1, MessageId::request(2), bytes, Kind::Request).unwrap();
@@ -76,7 +78,7 @@ fn who_is_silent_for_longer_is() {
         let config = config.patient(PATIENCE);
         for (bytes, after_us) in [(100, 0), (1_000_000, 0), (1_000_000, 200)] {
             let mut net = cut_off(&config, bytes, after_us);
-            // Four times as long at the most: Homa waits longer for a response that had begun.
+            // Up to four times as long: Homa waits longer for a response that has started to arrive.
             net.run_until(at(20) + Span(PATIENCE.0 * 5));
             let failed = Some(Err(FailReason::PeerSilent));
             assert_eq!(outcome(&net), failed, "{name}, {bytes} bytes, {after_us} us");

@@ -1,5 +1,5 @@
-//! Any interleaving of what applications do with streams, under any faults: what is read is what was
-//! written, and each stream ends at both ends, well or with a reason.
+//! Under any interleaving of applications' actions and any faults, the bytes that are read are those that were
+//! written, and each stream ends at both ends, regularly or with a reason.
 
 use std::collections::BTreeMap;
 
@@ -20,15 +20,15 @@ pub(crate) struct Schedule {
     /// The window that the hosts have.
     window: u64,
     faults: Faults,
-    /// Of 32 steps, which restart a host or cut it off.
+    /// Bit `i` is set if a host restarts in step `i` of 32.
     restarts: u32,
     outages: u32,
-    /// Shares of streams.
+    /// Share of streams that are cancelled.
     cancels: f64,
     deadlines: f64,
 }
 
-/// Schedules for hosts with that window.
+/// Draws schedules for hosts with this window.
 pub(crate) fn schedules(window: u64) -> impl Strategy<Value = Schedule> {
     let faults = (0.0..0.4, 0.0..0.4, 0.0..0.9, 0_u64..3_000).prop_map(
         |(loss, duplication, reordering, us)| Faults {
@@ -62,7 +62,7 @@ struct Driven {
     client: u32,
     server: u32,
     id: MessageId,
-    /// At the client, at the server.
+    /// Whether it was cancelled at the client and at the server.
     cancelled: [bool; 2],
     has_deadline: bool,
 }
@@ -73,8 +73,7 @@ impl Driven {
     }
 }
 
-/// Runs a schedule over hosts that `new` makes, until all of them are `idle`. `check` is called at
-/// each step.
+/// Runs a schedule over hosts made by `new`, until all of them are `idle`. `check` is called at each step.
 pub(crate) fn run<T: Transport>(
     schedule: &Schedule,
     new: impl Fn(HostId) -> T,
@@ -108,7 +107,7 @@ pub(crate) fn run<T: Transport>(
         for stream in &mut streams {
             for (end, (at, peer, id)) in stream.ends().into_iter().enumerate() {
                 let (bytes, last) = (rng.below(schedule.longest), rng.chance(0.1));
-                // Refused if the stream is not there (yet, or any more).
+                // Refused if the stream does not exist yet, or no longer.
                 if rng.chance(0.4) {
                     let _ = network.write(at, peer, id, bytes, last);
                 }
@@ -122,7 +121,7 @@ pub(crate) fn run<T: Transport>(
                 }
             }
         }
-        // Messages between them, which share grants and queues.
+        // Messages between the same hosts, which share grants and queues with the streams.
         if rng.chance(0.3) {
             let id = MessageId::request(1_000 + step);
             let bytes = 1 + rng.below(schedule.longest);
@@ -138,13 +137,13 @@ pub(crate) fn run<T: Transport>(
         network.set_down(host, false);
         network.hosts.iter().for_each(&check);
     }
-    // All that is still open is read, written to its end and read to the end.
+    // All streams that are still open are written to their end and read to the end.
     network.consume = true;
     for _ in 0..40 {
         for stream in &streams {
             for (at, peer, id) in stream.ends() {
                 network.consume(at, peer, MessageId(id.0 ^ 1), u64::MAX);
-                // Refused if it has ended; a server that has restarted knows of no end.
+                // Refused if the direction has ended; a restarted server does not know of the end.
                 let _ = network.write(at, peer, id, 0, true);
             }
         }
@@ -158,7 +157,7 @@ pub(crate) fn run<T: Transport>(
     check_fates(schedule, &network, &streams, &restarted)
 }
 
-/// Each stream ended once at each end, for a reason that there was.
+/// Checks that each stream ended once at each end, for a reason that occurred.
 fn check_fates<T: Transport>(
     schedule: &Schedule,
     network: &Network<T>,

@@ -1,4 +1,4 @@
-//! What [`Network`](super::Network) checks of streams.
+//! The checks of streams in [`Network`](super::Network).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use rackweave_core::{Event, HostId, MessageId, Slice, StreamEvent};
 /// One direction at its receiver.
 #[derive(Debug, Default)]
 struct Inbound {
-    /// Stored and not yet readable: disjoint ranges, by their start.
+    /// Ranges that are stored and not yet readable: disjoint, by their start.
     stored: BTreeMap<u64, u64>,
     readable: u64,
     consumed: u64,
@@ -20,7 +20,7 @@ struct Outbound {
     written: u64,
     ended: bool,
     acked: u64,
-    /// What incarnations of the host that are gone had written, and whether it was all.
+    /// For earlier incarnations of the host: how much was written, and whether that was all.
     past: Vec<(u64, bool)>,
 }
 
@@ -29,21 +29,21 @@ impl Outbound {
         self.past.iter().copied().chain([(self.written, self.ended)])
     }
 
-    /// The most that can arrive of it.
+    /// Maximum number of bytes that can arrive of it.
     fn most(&self) -> u64 {
         self.lengths().map(|(written, _)| written).max().unwrap_or(0)
     }
 }
 
-/// Notes what applications did and were told, and checks that it fits.
+/// Records the actions and events of applications, and checks that they are consistent.
 #[derive(Debug, Default)]
-pub(super) struct Book {
-    /// Client, server, id.
+pub(super) struct StreamChecker {
+    /// Opened streams, by client, server and id.
     opened: BTreeSet<(HostId, HostId, MessageId)>,
-    /// Host, peer, direction.
+    /// Directions at their receivers, by host, peer and id.
     inbound: BTreeMap<(HostId, HostId, MessageId), Inbound>,
     outbound: BTreeMap<(HostId, HostId, MessageId), Outbound>,
-    /// Host, peer, id: known to the server's application, ended at this host.
+    /// Streams that the server's application knows, by host, peer and id.
     known: BTreeSet<(HostId, HostId, MessageId)>,
     over: BTreeSet<(HostId, HostId, MessageId)>,
     /// Hosts that have forgotten what their applications read.
@@ -54,13 +54,13 @@ fn stream_of(id: MessageId) -> MessageId {
     MessageId(id.0 & !1)
 }
 
-impl Book {
+impl StreamChecker {
     pub(super) fn opened(&mut self, client: HostId, server: HostId, id: MessageId) {
         self.opened.insert((client, server, id));
         self.known.insert((client, server, id));
     }
 
-    /// Whether this direction from `sender` is a stream's.
+    /// Whether this direction from `sender` belongs to a stream.
     pub(super) fn is_stream(&self, receiver: HostId, sender: HostId, id: MessageId) -> bool {
         let stream = stream_of(id);
         let (client, server) =
@@ -76,7 +76,7 @@ impl Book {
     }
 
     pub(super) fn consumed(&mut self, at: HostId, peer: HostId, id: MessageId, bytes: u64) {
-        // A host that has restarted knows nothing of what it had read: not even that it was nothing.
+        // A restarted host does not know what it had read, not even that it was nothing.
         let Some(direction) = self.inbound.get_mut(&(at, peer, id)) else {
             return assert_eq!(bytes, 0, "{id}: nothing was readable");
         };
@@ -84,7 +84,7 @@ impl Book {
         assert!(direction.consumed <= direction.readable, "more is consumed than is there");
     }
 
-    /// How much of a direction the receiver may consume.
+    /// Number of bytes of a direction that the receiver may consume.
     pub(super) fn unconsumed(&self, at: HostId, peer: HostId, id: MessageId) -> u64 {
         self.inbound
             .get(&(at, peer, id))
@@ -124,7 +124,7 @@ impl Book {
         direction.stored.insert(from, to);
     }
 
-    /// A host told its application this of a stream.
+    /// Records a host's event of a stream.
     pub(super) fn record_event(&mut self, at: HostId, event: StreamEvent) {
         let (peer, id) = match event {
             StreamEvent::Opened { peer, id }
@@ -181,7 +181,7 @@ impl Book {
         }
     }
 
-    /// An RPC failed at a host, or was cancelled there.
+    /// Records that an RPC has failed at a host, or was cancelled there.
     pub(super) fn ended(&mut self, at: HostId, peer: HostId, id: MessageId) {
         let id = stream_of(id);
         if self.opened.contains(&(at, peer, id)) || self.opened.contains(&(peer, at, id)) {
@@ -193,20 +193,21 @@ impl Book {
         self.known.contains(&(at, peer, id)) && !self.over.contains(&(at, peer, id))
     }
 
-    /// A host has forgotten everything.
+    /// Records that a host has lost its state.
     pub(super) fn restarted(&mut self, at: HostId) {
         self.restarted.insert(at);
         self.inbound.retain(|(receiver, ..), _| *receiver != at);
         self.known.retain(|(host, ..)| *host != at);
         self.over.retain(|(host, ..)| *host != at);
-        // What it had written may still arrive.
+        // Bytes that it had written may still arrive.
         for (_, direction) in self.outbound.iter_mut().filter(|((host, ..), _)| *host == at) {
             direction.past.push((direction.written, direction.ended));
             (direction.written, direction.ended, direction.acked) = (0, false, 0);
         }
     }
 
-    /// Bytes told readable of a direction to this incarnation of its receiver, and whether it ended.
+    /// Number of bytes reported as readable of a direction to this incarnation of its receiver, and whether it
+    /// ended.
     pub(super) fn read(&self, at: HostId, peer: HostId, id: MessageId) -> (u64, bool) {
         self.inbound
             .get(&(at, peer, id))
@@ -214,11 +215,11 @@ impl Book {
     }
 }
 
-/// Whether the event is of a stream or ends something.
-pub(super) fn note(book: &mut Book, at: HostId, event: &Event) {
+/// Records an event that concerns a stream or ends an RPC.
+pub(super) fn note(streams: &mut StreamChecker, at: HostId, event: &Event) {
     match *event {
-        Event::Stream(event) => book.record_event(at, event),
-        Event::Failed { peer, id, .. } => book.ended(at, peer, id),
+        Event::Stream(event) => streams.record_event(at, event),
+        Event::Failed { peer, id, .. } => streams.ended(at, peer, id),
         Event::Delivered { .. } | Event::Sent { .. } => {}
     }
 }

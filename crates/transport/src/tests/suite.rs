@@ -1,5 +1,5 @@
-//! The tests that every transport passes. [`transport_suite!`] makes all of them for one [`Subject`]; what the suite
-//! expects of a transport beyond the contract is in its [`Subject::EXPECT`].
+//! The tests that every transport passes. [`transport_suite!`] instantiates them for one [`Subject`]. What the
+//! suite expects of a transport beyond the contract is in its [`Subject::EXPECT`].
 
 use core::fmt::Debug;
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use crate::testkit::{Faults, Schedule};
 
 pub(crate) const LINK: Rate = Rate::from_gbps(10);
 
-/// A control packet's time on the link: all are as short as a frame can be.
+/// Transmission time of a control packet: all are as short as a frame can be.
 pub(crate) const fn control_span() -> Span {
     LINK.span_of(84)
 }
 
-/// What differs between transports, as far as the suite can see it.
+/// The differences between transports that are visible to the suite.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expect {
-    /// It carries requests and their responses; else only one-way messages.
+    /// Whether it carries requests and their responses; otherwise only one-way messages.
     pub(crate) requests: bool,
-    /// It repairs losses; else a message with a lost packet is not delivered.
+    /// Whether it repairs losses; otherwise a message with a lost packet is not delivered.
     pub(crate) repairs: bool,
-    /// Counts of state ([`Subject::held`]) per message under way.
+    /// Number of state entries ([`Subject::held`]) per message in progress.
     pub(crate) held_per_message: usize,
-    /// The longest message, if [`Limits`] cannot lower it.
+    /// Maximum message length, if [`Limits`] cannot reduce it.
     pub(crate) longest: Option<u64>,
-    /// What passes before the first data packet of a message.
+    /// Time before the first data packet of a message.
     pub(crate) head_start: Span,
-    /// By how much control packets that overtake the last data packet in a queue delay it.
+    /// Delay of the last data packet by control packets that overtake it in a queue.
     pub(crate) overtaking: Span,
-    /// What the receiver of a request sends before its response.
+    /// Transmission time of what the receiver of a request sends before its response.
     pub(crate) acknowledgement: Span,
 }
 
@@ -56,15 +56,15 @@ impl Expect {
 /// Bounds of a host's memory, for the tests that reach them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Messages under way.
+    /// Maximum number of messages in progress.
     pub(crate) live: u32,
-    /// Control packets that wait.
+    /// Maximum number of queued control packets.
     pub(crate) control: u32,
-    /// Finished messages that are remembered.
+    /// Maximum number of finished messages that are remembered.
     pub(crate) finished: u32,
-    /// Gaps in an arriving message.
+    /// Maximum number of gaps in an arriving message.
     pub(crate) gaps: u16,
-    /// Bytes of the longest message.
+    /// Maximum message length, in bytes.
     pub(crate) message_bytes: u32,
 }
 
@@ -77,17 +77,17 @@ pub(crate) type HeaderOf<S> = <<S as Subject>::Host as Node>::Header;
 
 /// A transport in the suite.
 pub(crate) trait Subject {
-    /// Its parameters.
+    /// The transport's parameters.
     type Config: Clone;
-    /// Its state machine.
+    /// The transport's state machine.
     type Host: Transport + Debug;
 
     const EXPECT: Expect;
 
-    /// The configurations that all tests of faults run with. The first is the usual one.
+    /// The configurations with which all tests of faults run. The first is the usual one.
     fn variants() -> Vec<Self::Config>;
 
-    /// Further configurations, with which moderate faults may fail messages.
+    /// Further configurations, with which moderate faults may make messages fail.
     fn fragile() -> Vec<Self::Config> {
         Vec::new()
     }
@@ -97,26 +97,26 @@ pub(crate) trait Subject {
 
     fn host(id: HostId, config: &Arc<Self::Config>) -> Self::Host;
 
-    /// Checks that no part of the state has outgrown these limits, which are its configuration's.
+    /// Asserts that all state is within these limits, which are those of its configuration.
     fn check(host: &Self::Host, limits: Option<&Limits>);
 
-    /// Whether nothing is under way and nothing waits to be sent.
+    /// Whether nothing is in progress and nothing is queued.
     fn is_idle(host: &Self::Host) -> bool;
 
-    /// How much a host holds of messages and connections.
+    /// Number of entries of a host's state of messages and connections.
     fn held(host: &Self::Host) -> usize;
 
-    /// After this time of silence a host holds nothing of any peer.
+    /// Time of silence after which a host holds no state of any peer.
     fn quiet_after(config: &Self::Config) -> Span;
 
-    /// A packet from this host to host 0 with fields that may mean anything. Small numbers meet state, large ones
-    /// overflow.
+    /// A packet from this host to host 0 with random fields. Small numbers match state, large ones overflow.
     fn forge(rng: &mut Rng, from: HostId) -> Packet<HeaderOf<Self>>;
 
-    /// Configurations, delays of the path, and sizes of messages with which the path is never idle within a message.
+    /// Configurations, delays of the path, and message lengths for which the path is never idle within a
+    /// message.
     fn back_to_back() -> (Vec<Self::Config>, [Span; 3], Vec<u64>);
 
-    /// `config` with a first window (or the like) that covers the round trip, where the usual one does not.
+    /// `config` with a first window (or equivalent) that covers the round trip, if the usual one does not.
     fn covering(config: Self::Config, _delay: Span) -> Self::Config {
         config
     }
@@ -126,7 +126,7 @@ pub(crate) fn at(span: Span) -> Time {
     Time::ZERO + span
 }
 
-/// The id of the `n`th message.
+/// The id of message `n`.
 pub(crate) fn id(n: u64) -> MessageId {
     MessageId::request(n)
 }
@@ -135,7 +135,7 @@ pub(crate) fn usual<S: Subject>() -> S::Config {
     S::variants().swap_remove(0)
 }
 
-/// The `number`th of all configurations.
+/// Configuration `number` among all configurations.
 fn any_variant<S: Subject>(number: usize) -> S::Config {
     let mut all = all_variants::<S>();
     all.swap_remove(number % all.len())
@@ -187,7 +187,7 @@ pub(crate) fn submit<T: Transport>(
     network.submit(from, to, id(n), bytes, kind).expect("taken");
 }
 
-/// All events so far, and forgets them.
+/// Takes all events so far.
 pub(crate) fn events<T: Transport>(network: &mut Network<T>) -> Vec<String> {
     let text = |(_, host, event): (Time, HostId, Event)| match event {
         Event::Delivered { peer, id, bytes, kind } => {
@@ -209,7 +209,7 @@ pub(crate) fn deliveries<T: Transport>(
     events.map(|(at, host, _)| (*at, *host))
 }
 
-/// Lets time pass until the hosts have forgotten all peers.
+/// Runs the network until the hosts have forgotten all peers.
 fn run_until_quiet<S: Subject>(network: &mut Network<S::Host>, config: &S::Config) {
     let quiet = network.now() + S::quiet_after(config);
     assert!(network.run_until(quiet), "something is left to happen");
@@ -220,7 +220,7 @@ fn run_until_quiet<S: Subject>(network: &mut Network<S::Host>, config: &S::Confi
     assert!(network.nothing_arrives());
 }
 
-// --- what is refused, and what comes twice
+// --- refusals and duplicates
 
 pub(crate) fn what_cannot_be_sent_is_refused<S: Subject>() {
     let limits = Limits { live: 2, message_bytes: 1_000_000, ..Limits::LOW };
@@ -249,7 +249,7 @@ pub(crate) fn what_cannot_be_sent_is_refused<S: Subject>() {
     assert_eq!(submit(id(3), 1, second), Err(Refused::Busy));
 }
 
-pub(crate) fn a_packet_that_comes_again_after_the_end_has_no_effect<S: Subject>() {
+pub(crate) fn a_late_duplicate_has_no_effect<S: Subject>() {
     let kinds =
         if S::EXPECT.requests { &[Kind::OneWay, Kind::Request][..] } else { &[Kind::OneWay] };
     for &kind in kinds {
@@ -379,7 +379,7 @@ pub(crate) fn a_silent_peer_leaves_nothing_behind<S: Subject>() {
     }
 }
 
-/// Messages are cancelled at either end, at any time, while others are under way.
+/// Messages are cancelled at either end, at any time, while others are in progress.
 pub(crate) fn cancelled_messages_leave_nothing_behind<S: Subject>() {
     for config in all_variants::<S>() {
         for seed in 0..10 {
@@ -420,8 +420,8 @@ pub(crate) fn cancelled_messages_leave_nothing_behind<S: Subject>() {
     }
 }
 
-/// Many senders, one receiver, which sends to each of them at the same time: everything is delivered, and the
-/// receiver's link does most of the time what it is for.
+/// Many senders and one receiver, which sends to each of them at the same time: everything is delivered, and
+/// the receiver's link is utilised most of the time.
 pub(crate) fn many_messages_to_one_receiver_arrive<S: Subject>() {
     const SENDERS: u32 = 12;
     for config in S::variants() {
@@ -447,7 +447,7 @@ pub(crate) fn many_messages_to_one_receiver_arrive<S: Subject>() {
     }
 }
 
-/// From a byte to a megabyte, in both directions, one after another.
+/// From one byte to a megabyte, in both directions, one after another.
 pub(crate) fn messages_of_all_sizes_arrive<S: Subject>() {
     for config in S::variants() {
         let mut network = network::<S>(&config, 2, Span::from_us(3));
@@ -520,13 +520,13 @@ pub(crate) fn a_request_and_its_response_take_both_ideal_times<S: Subject>() {
     }
 }
 
-/// Makes a test of each of these for one [`Subject`].
+/// Instantiates these tests for one [`Subject`].
 macro_rules! transport_suite {
     ($subject:ident) => {
         $crate::tests::suite::transport_suite!(
             $subject,
             what_cannot_be_sent_is_refused,
-            a_packet_that_comes_again_after_the_end_has_no_effect,
+            a_late_duplicate_has_no_effect,
             timers_stop_and_a_spurious_timeout_does_nothing,
             a_flood_from_everywhere_is_bounded,
             spoofed_sources_leave_nothing_behind,

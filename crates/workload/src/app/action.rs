@@ -1,4 +1,4 @@
-//! What an application is made of, what it asks of its driver, and what it records.
+//! The configuration of an application, the actions that it requests from its driver, and its records.
 
 use rackweave_core::{FailReason, HostId, Kind, MessageId, Time};
 
@@ -12,20 +12,20 @@ use crate::pattern::{Exchange, WorkloadConfig};
 /// A stream of messages at one host.
 #[derive(Debug)]
 pub struct AppStream {
-    /// The transport that carries it.
+    /// Index of the transport that carries the stream at this host.
     pub instance: u8,
-    /// Whether messages are answered.
+    /// Whether messages get responses.
     pub exchange: Exchange,
-    /// Whether messages travel on channels.
+    /// How messages travel on channels; `None` if each is submitted by itself.
     pub streaming: Option<Streaming>,
-    /// What it costs to take messages in.
+    /// The time that processing a message takes.
     pub application: Application,
-    /// Draws the messages of this host.
+    /// Draws the messages that this host starts.
     pub generator: HostGenerator,
 }
 
 impl AppStream {
-    /// The share of one host in a workload.
+    /// Creates the share of one host in a workload.
     #[must_use]
     pub const fn new(config: &WorkloadConfig, instance: u8, generator: HostGenerator) -> Self {
         Self {
@@ -50,8 +50,8 @@ pub enum OneWayEnd {
 /// An action that the driver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Submit a message that this host starts. The driver reports its id with [`App::submitted`](super::App::submitted), or
-    /// that it was refused with [`App::submit_refused`](super::App::submit_refused).
+    /// Submit a message that this host starts. The driver calls [`App::submitted`](super::App::submitted) with
+    /// its id or, if it was refused, [`App::submit_refused`](super::App::submit_refused).
     Submit {
         /// The message to submit.
         key: MessageKey,
@@ -65,10 +65,11 @@ pub enum Action {
         bytes: u64,
         /// [`Kind::OneWay`] or [`Kind::Request`].
         kind: Kind,
-        /// When it was to start.
+        /// The time at which the message was scheduled to start.
         start: Time,
     },
-    /// Submit the response to a request; if it is refused, [`App::respond_refused`](super::App::respond_refused) says so.
+    /// Submit the response to a request. If it is refused, the driver calls
+    /// [`App::respond_refused`](super::App::respond_refused).
     Respond {
         /// The stream of messages that it belongs to.
         stream: u16,
@@ -81,22 +82,22 @@ pub enum Action {
         /// Length of the response.
         bytes: u64,
     },
-    /// Open a stream of the transport, without a deadline; answered by [`App::opened`](super::App::opened) or
-    /// [`App::open_refused`](super::App::open_refused).
+    /// Open a stream of the transport, without a deadline. The driver calls [`App::opened`](super::App::opened)
+    /// or [`App::open_refused`](super::App::open_refused).
     Open {
         /// The stream of messages that it carries.
         stream: u16,
         /// The channel that it carries.
         channel: ChannelId,
-        /// A key that no message has, for a driver that makes ids of keys.
+        /// A key that no message has, for a driver that derives ids from keys.
         key: MessageKey,
         /// Index of the transport.
         instance: u8,
         /// The server of the stream.
         peer: HostId,
     },
-    /// The next `bytes` of a direction are a message. Nothing is written yet: the driver notes what the bytes
-    /// are, and lets the receiver know ([`App::announce`](super::App::announce)) in its own way.
+    /// The next `bytes` of a direction are a message. Nothing is written yet: the driver records the message,
+    /// and notifies the receiver ([`App::announce`](super::App::announce)) by its own means.
     Append {
         /// The stream of messages that it belongs to.
         stream: u16,
@@ -107,14 +108,15 @@ pub enum Action {
         /// Length of the message.
         bytes: u64,
     },
-    /// Write the next bytes of a direction; if they are refused, [`App::write_refused`](super::App::write_refused) says so.
+    /// Write the next bytes of a direction. If they are refused, the driver calls
+    /// [`App::write_refused`](super::App::write_refused).
     Write {
         /// The direction that is written.
         direction: Direction,
         /// Number of bytes to write.
         bytes: u64,
     },
-    /// The application has consumed bytes of a stream.
+    /// Report that the application has consumed bytes of a stream.
     Consume {
         /// The direction that was read.
         direction: Direction,
@@ -130,7 +132,7 @@ pub enum Action {
         /// The message or stream.
         id: MessageId,
     },
-    /// The same; and a driver that can cancels it at the peer's transport too.
+    /// As `Cancel`; a driver that can also cancels it at the peer's transport.
     CancelAtBothEnds {
         /// Index of the transport.
         instance: u8,
@@ -139,8 +141,8 @@ pub enum Action {
         /// The message or stream.
         id: MessageId,
     },
-    /// This host has lost a peer's message after its transport had acknowledged it. A driver that can fails it at
-    /// the peer; on real hosts, the peer's application would wait for its own timeout.
+    /// This host has lost a peer's message that its transport had acknowledged. A driver that can fails the
+    /// message at the peer; on real hosts, the peer's application would wait for its own timeout.
     Abandon {
         /// Index of the transport.
         instance: u8,
@@ -151,10 +153,10 @@ pub enum Action {
         /// The message, as the peer names it.
         key: MessageKey,
     },
-    /// This host, the server of a stream, has given it up. A driver that can fails it at the client;
-    /// on real hosts the transport lets it know.
+    /// This host, the server of a stream, has given the stream up. A driver that can fails it at the client; on
+    /// real hosts the transport notifies the client.
     AbandonStream {
-        /// What the client sends.
+        /// The direction that the client sends.
         direction: Direction,
         /// The reason of the failure.
         reason: FailReason,
@@ -196,14 +198,14 @@ pub enum Record {
         stream: u16,
         /// The receiving host.
         dst: HostId,
-        /// Its id in the transport, if it was submitted by itself.
+        /// The message's id in the transport; `None` if it was not submitted by itself.
         id: Option<MessageId>,
         /// The time of its end.
         at: Time,
         /// Its completion or failure.
         end: MessageEnd,
     },
-    /// The application of this host has taken in a one-way message.
+    /// The application of this host has processed a one-way message.
     Received {
         /// The host that sent it.
         peer: HostId,
@@ -216,25 +218,25 @@ pub enum Record {
     },
 }
 
-/// The end of a message, as its sender knows it.
+/// The outcome of a message at its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum MessageEnd {
-    /// It has arrived, and its response too if it is a request.
+    /// The message has arrived and, if it is a request, its response too.
     Completed,
-    /// It will not complete.
+    /// The message will not complete.
     Failed(FailReason),
 }
 
-/// Facts about a message that its receiver cannot see: its driver has them, from the sender or from the message's
-/// bytes.
+/// Facts about a message that its receiver cannot see. Its driver gets them from the sender or from the
+/// message's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The stream of messages that it belongs to.
     pub stream: u16,
     /// The message, as the host that started the exchange names it.
     pub key: MessageKey,
-    /// Its place in its channel, if that is one of unary RPCs.
+    /// The message's position in its channel; `None` unless its channel is one of unary RPCs.
     pub place: Option<Place>,
 }
 
@@ -243,13 +245,14 @@ pub struct Origin {
 pub struct AppConfig {
     /// The host that it runs on.
     pub host: HostId,
-    /// Its streams of messages; the first is the one that is measured.
+    /// The streams of messages of the host. The first is the measured one.
     pub streams: Vec<AppStream>,
-    /// How one-way messages end.
+    /// How the sender of a one-way message is notified of its arrival.
     pub one_way_end: OneWayEnd,
-    /// Whether the bytes of what arrives are checked. The driver then calls [`App::handle_store`](super::App::handle_store).
+    /// Whether arriving bytes are checked. The driver then calls
+    /// [`App::handle_store`](super::App::handle_store).
     pub verify: bool,
-    /// The process before this one crashed at the first of these times and this one began at the second: messages
-    /// that were to start in between fail, and those of before are not started again.
+    /// When an earlier process of this host crashed, and when this one started; `None` if there was none.
+    /// Messages scheduled in between fail, and those of the earlier process are not started a second time.
     pub restarted: Option<(Time, Time)>,
 }

@@ -1,8 +1,8 @@
 //! Channels: long-lived streams between a client and a server, on which messages travel in order.
 //!
-//! A channel is either one stream of the transport, whose bytes are the messages one after the
-//! other, or a number of unary RPCs that the receiver puts in order ([`StreamMode`]). When a channel
-//! fails, all its messages fail; the next message begins a new one.
+//! A channel is either one stream of the transport, whose bytes are the messages in sequence, or a number of
+//! unary RPCs that the receiver reorders ([`StreamMode`]). When a channel fails, all its messages fail; the
+//! next message starts a new channel.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,11 +14,11 @@ use super::{Action, App, MessageEnd, OneWayEnd};
 use crate::application::StreamMode;
 use crate::pattern::Exchange;
 
-/// Bytes that an application writes ahead of what is acknowledged: Linux's default maximum of a
-/// socket's send buffer (`tcp_wmem`).
+/// Maximum number of bytes that an application writes ahead of the acknowledged ones: Linux's default maximum
+/// of a socket's send buffer (`tcp_wmem`).
 const WRITE_AHEAD: u64 = 4 << 20;
 
-/// The number of a channel at the client that began it.
+/// The number of a channel at the client that started it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId(pub u64);
 
@@ -45,7 +45,7 @@ struct Route {
 #[derive(Debug)]
 struct Channel {
     route: Route,
-    /// Its messages that have not ended, in the order in which they started.
+    /// The channel's messages that have not ended, in the order in which they started.
     members: BTreeMap<u64, MessageKey>,
     next_sequence: u64,
     carrier: Carrier,
@@ -55,14 +55,14 @@ struct Channel {
 #[derive(Debug)]
 enum Carrier {
     Stream(Box<ClientStream>),
-    /// Unary RPCs, with the order of the responses.
+    /// Unary RPCs, with the order of their responses.
     Unary(Order),
 }
 
 #[derive(Debug, Default)]
 struct ClientStream {
     state: OpenState,
-    /// The server has crashed and has forgotten the stream.
+    /// Whether the server has crashed and lost the stream.
     server_forgot: bool,
     requests: Sending,
     responses: Receiving,
@@ -72,7 +72,7 @@ struct ClientStream {
 enum OpenState {
     #[default]
     Closed,
-    /// The driver opens it; these messages wait.
+    /// The driver is opening the stream; these messages wait for it.
     Opening(Vec<(MessageKey, u64)>),
     Open(MessageId),
 }
@@ -82,22 +82,22 @@ enum OpenState {
 struct ServedStream {
     /// The stream of messages that it carries.
     stream: u16,
-    /// The transport has announced it.
+    /// Whether the transport has announced the stream.
     is_open: bool,
     requests: Receiving,
     responses: Sending,
 }
 
-/// What is sent in one direction. Numbers of bytes are from its beginning.
+/// The sender's state of one direction. Byte counts are from the start of the direction.
 #[derive(Debug, Default)]
 struct Sending {
-    /// Bytes that the application has queued.
+    /// Number of bytes that the application has queued.
     queued: u64,
-    /// Of these, bytes written to the transport.
+    /// Number of these bytes that were written to the transport.
     written: u64,
     acked: u64,
-    /// One-way messages that the receiver may not have whole, each with its end; used if their sender
-    /// ends them.
+    /// One-way messages that the receiver may not have completely, each with the offset of its end. Used if the
+    /// acknowledgement ends them.
     unacknowledged: VecDeque<(MessageKey, u64)>,
 }
 
@@ -109,29 +109,29 @@ impl Sending {
     }
 }
 
-/// What is received in one direction. Numbers of bytes are from its beginning.
+/// The receiver's state of one direction. Byte counts are from the start of the direction.
 #[derive(Debug, Default)]
 struct Receiving {
-    /// The announced messages that are not taken in whole, each with its end.
+    /// Announced messages that are not processed completely, each with the offset of its end.
     messages: VecDeque<(MessageKey, u64)>,
     announced: u64,
-    /// Where the last message that was taken in ended.
+    /// Offset of the end of the last processed message.
     completed: u64,
     readable: u64,
-    /// Of these, taken in by the application.
-    taken: u64,
-    /// The bytes that were stored, if receivers check them.
+    /// Number of readable bytes that the application has processed.
+    processed: u64,
+    /// Ranges of stored bytes, if receivers check them.
     stored: RangeSet,
 }
 
 /// The order of messages in one direction of a channel of unary RPCs, at its receiver.
 #[derive(Debug, Default)]
 struct Order {
-    /// The current channel: a later one on the same route replaces it.
+    /// The current channel, which a later one on the same route replaces; `None` before the first.
     channel: Option<ChannelId>,
-    /// The sequence number of the next message.
+    /// The sequence number of the next message to deliver.
     next: u64,
-    /// Messages that arrived before their predecessors.
+    /// Messages that arrived before their predecessors, by sequence number.
     early: BTreeMap<u64, Work>,
 }
 
@@ -151,11 +151,12 @@ pub struct Place {
 pub(super) struct Channels {
     next: u64,
     own: BTreeMap<ChannelId, Channel>,
-    /// The channels that the next messages join.
+    /// The channel that the next message of each route joins.
     current: BTreeMap<Route, ChannelId>,
     /// The channels whose streams are open, by transport and id.
     open: BTreeMap<(u8, MessageId), ChannelId>,
-    /// Number of messages that this host has started to each server, for the round robin over its channels.
+    /// Number of messages that this host has started to each server, which determines the channel in the round
+    /// robin.
     started: BTreeMap<(u16, HostId), u64>,
     served: BTreeMap<Direction, ServedStream>,
     /// The order of requests, by stream of messages, client and index.
@@ -171,7 +172,7 @@ impl Channels {
         }
     }
 
-    /// What this host sends in a direction.
+    /// The sender's state of a direction at this host.
     fn sending(&mut self, direction: Direction) -> Option<&mut Sending> {
         if direction.id.is_response() {
             Some(&mut self.served.get_mut(&of_client(direction))?.responses)
@@ -180,7 +181,7 @@ impl Channels {
         }
     }
 
-    /// What this host receives in a direction.
+    /// The receiver's state of a direction at this host.
     fn receiving(&mut self, direction: Direction) -> Option<&mut Receiving> {
         if direction.id.is_response() {
             Some(&mut self.own_stream(direction.instance, direction.id)?.responses)
@@ -189,7 +190,8 @@ impl Channels {
         }
     }
 
-    /// The next read from a direction: whether it begins a message, and the bytes to the end of the message.
+    /// The next read from a direction: whether it is the start of a message, and the number of bytes to the end
+    /// of the message.
     pub(super) fn next_read(&self, direction: Direction) -> Option<(bool, u64)> {
         let receiving = if direction.id.is_response() {
             let channel = self.open.get(&(direction.instance, request(direction.id)))?;
@@ -199,17 +201,17 @@ impl Channels {
             &self.served.get(&direction)?.requests
         };
         let (_, end) = receiving.messages.front()?;
-        Some((receiving.taken == 0, end - receiving.taken))
+        Some((receiving.processed == 0, end - receiving.processed))
     }
 
-    /// A message has ended.
+    /// Removes a message that has ended from its channel.
     pub(super) fn forget_message(&mut self, (channel, sequence): (ChannelId, u64)) {
         if let Some(channel) = self.own.get_mut(&channel) {
             channel.members.remove(&sequence);
         }
     }
 
-    /// The place of a message, if its channel is one of unary RPCs.
+    /// The position of a message; `None` unless its channel is one of unary RPCs.
     pub(super) fn place(&self, (id, sequence): (ChannelId, u64)) -> Option<Place> {
         let channel = self.own.get(&id)?;
         let is_unary = matches!(channel.carrier, Carrier::Unary(_));
@@ -230,7 +232,7 @@ const fn of_client(direction: Direction) -> Direction {
 }
 
 impl App {
-    /// Adds a message that starts to the next channel in the round robin.
+    /// Adds a message that starts to a channel, chosen by round robin.
     pub(super) fn join_channel(&mut self, stream: u16, key: MessageKey) {
         let Some(streaming) = self.streams[usize::from(stream)].streaming else { return };
         let Some(dst) = self.messages.get(key).map(|message| message.dst) else { return };
@@ -262,7 +264,7 @@ impl App {
         }
     }
 
-    /// Writes a message to the stream of its channel. `false`: its channel has no stream.
+    /// Writes a message to the stream of its channel; returns false if the channel has no stream.
     pub(super) fn write_message(&mut self, key: MessageKey, bytes: u64) -> bool {
         let Some((id, _)) = self.messages.get(key).and_then(|message| message.channel) else {
             return false;
@@ -292,7 +294,7 @@ impl App {
         true
     }
 
-    /// The driver has opened a stream that it was asked for with [`Action::Open`].
+    /// Called after the driver has opened a stream for [`Action::Open`].
     pub fn opened(&mut self, channel: ChannelId, id: MessageId) {
         let Some(Channel { route, carrier: Carrier::Stream(state), .. }) =
             self.channels.own.get_mut(&channel)
@@ -311,7 +313,7 @@ impl App {
         }
     }
 
-    /// The transport has refused to open a stream.
+    /// Called if the transport has refused to open a stream.
     pub fn open_refused(&mut self, now: Time, channel: ChannelId) {
         self.refused += 1;
         self.fail_channel(now, channel, FailReason::Cancelled);
@@ -346,19 +348,20 @@ impl App {
         }
     }
 
-    /// The transport has refused an [`Action::Write`]; `busy`: it may take it later.
+    /// Called if the transport has refused an [`Action::Write`]. `busy` is set if it may accept the bytes
+    /// later.
     pub fn write_refused(&mut self, now: Time, direction: Direction, bytes: u64, busy: bool) {
         let Some(sending) = self.channels.sending(direction) else { return };
         sending.written -= bytes;
-        // There will be room when some of the bytes in flight are acknowledged.
+        // The bytes can be written when some of the bytes in flight are acknowledged.
         if !busy || sending.written == sending.acked {
             self.refused += 1;
             self.stream_failed(now, direction, FailReason::Cancelled);
         }
     }
 
-    /// A peer sends a message on a stream: `bytes` more of a direction, after those of the messages before. The
-    /// driver calls this no later than with the first of these bytes.
+    /// Called when a peer sends a message on a stream: `bytes` more of a direction, after those of the messages
+    /// before. The driver must call this no later than with the first of these bytes.
     pub fn announce(&mut self, stream: u16, direction: Direction, key: MessageKey, bytes: u64) {
         if !direction.id.is_response() {
             self.channels.served.entry(direction).or_default().stream = stream;
@@ -432,14 +435,14 @@ impl App {
         }
         receiving.readable = end;
         if bytes > 0 {
-            self.take_in(now, stream, Work::Bytes { direction, bytes });
+            self.enqueue_work(now, stream, Work::Bytes { direction, bytes });
         }
     }
 
-    /// The application has taken bytes of a stream in.
+    /// Handles bytes of a stream that the application has processed.
     pub(super) fn consumed(&mut self, now: Time, stream: u16, direction: Direction, bytes: u64) {
         let Some(receiving) = self.channels.receiving(direction) else { return };
-        receiving.taken += bytes;
+        receiving.processed += bytes;
         self.push(Action::Consume { direction, bytes });
         let is_answered = self.streams[usize::from(stream)].exchange != Exchange::OneWay;
         let kind = match (direction.id.is_response(), is_answered) {
@@ -448,8 +451,8 @@ impl App {
             (false, false) => Kind::OneWay,
         };
         while let Some(receiving) = self.channels.receiving(direction)
-            && let taken = receiving.taken
-            && let Some((key, end)) = receiving.messages.pop_front_if(|(_, end)| *end <= taken)
+            && let processed = receiving.processed
+            && let Some((key, end)) = receiving.messages.pop_front_if(|(_, end)| *end <= processed)
         {
             let bytes = end - receiving.completed;
             receiving.completed = end;
@@ -460,7 +463,7 @@ impl App {
         }
     }
 
-    /// A message of a channel of unary RPCs has arrived: it is delivered after its predecessors.
+    /// Handles a message of a channel of unary RPCs, which is delivered after its predecessors.
     pub(super) fn arrive_in_order(
         &mut self,
         now: Time,
@@ -475,8 +478,8 @@ impl App {
             return;
         };
         if sequence < order.next {
-            // A retransmission to a server that has crashed since.
-            return self.take_in(now, stream, work);
+            // The message is a retransmission to a server that has crashed since.
+            return self.enqueue_work(now, stream, work);
         }
         order.early.insert(sequence, work);
         let place = Place { channel, index, sequence: 0 };
@@ -484,22 +487,22 @@ impl App {
             && let Some(work) = order.early.remove(&order.next)
         {
             order.next += 1;
-            self.take_in(now, stream, work);
+            self.enqueue_work(now, stream, work);
         }
     }
 
-    /// A receiver has stored bytes of a stream.
+    /// Records bytes of a stream that a receiver has stored.
     pub(super) fn store_of_stream(&mut self, instance: u8, peer: HostId, slice: Slice) {
         let direction = Direction { instance, peer, id: slice.message };
         let Some(receiving) = self.channels.receiving(direction) else { return };
-        // Offsets count modulo 2^32, and what arrives is near what is read.
+        // Offsets count modulo 2^32, and arriving bytes are close to the readable ones.
         let ahead = slice.offset.wrapping_sub(receiving.readable as u32) as i32;
         let start = receiving.readable.checked_add_signed(i64::from(ahead));
         let start = start.expect("bytes from before the stream began");
         receiving.stored.insert(start..start + u64::from(slice.len));
     }
 
-    /// A stream has failed. Its client fails the messages on it; its server discards its state.
+    /// Handles the failure of a stream. Its client fails the messages on it; its server discards its state.
     pub(super) fn stream_failed(&mut self, now: Time, direction: Direction, reason: FailReason) {
         let of_client = of_client(direction);
         let own = self.channels.open.get(&(direction.instance, of_client.id)).copied();
@@ -517,8 +520,8 @@ impl App {
         self.channels.served.contains_key(&of_client(direction))
     }
 
-    /// The peer has abandoned a stream. This is for drivers that have that knowledge without a packet; the
-    /// transport's own notice is a failure of the stream.
+    /// Discards a stream that its peer has abandoned. For drivers that know this without a packet; the
+    /// transport reports it as a failure of the stream.
     pub fn forget_stream(&mut self, direction: Direction) {
         self.channels.served.remove(&of_client(direction));
     }
@@ -553,8 +556,8 @@ impl App {
         }
     }
 
-    /// This host has crashed: its own channels are lost, and so is its state of other hosts' channels. Their clients
-    /// detect that at their next request, or by [`App::server_crashed`].
+    /// Discards the state of all channels after a crash of this host. The clients of its channels detect that
+    /// at their next request, or by [`App::server_crashed`].
     pub(super) fn crash_channels(&mut self, now: Time) {
         let own: Vec<ChannelId> = self.channels.own.keys().copied().collect();
         for id in own {
@@ -562,7 +565,7 @@ impl App {
         }
         self.channels.served.clear();
         let early = self.channels.orders.iter_mut().flat_map(|((stream, ..), order)| {
-            // One lost message is enough: its client fails the whole channel.
+            // One lost message suffices: its client fails the whole channel.
             let lost = order.early.pop_first().map(|(_, work)| (*stream, work));
             order.early.clear();
             lost
@@ -573,9 +576,10 @@ impl App {
         }
     }
 
-    /// A server has crashed, as the driver knows without a packet. Streams to it continue as long as this host has
-    /// data to send on them, which fails them. The client of a stream with everything acknowledged would wait for
-    /// ever: it fails at once. (On a real host the server's application, or keep-alives, would notify the client.)
+    /// Called when a server has crashed, by drivers that know this without a packet. Streams to it continue
+    /// while this host has data to send on them, which makes them fail. The client of a stream whose bytes are
+    /// all acknowledged would wait indefinitely, so that the stream fails at once. (On a real host the server's
+    /// application, or keep-alives, would notify the client.)
     pub fn server_crashed(&mut self, now: Time, server: HostId) {
         let mut to_it = Vec::new();
         for (id, channel) in &mut self.channels.own {
@@ -591,8 +595,8 @@ impl App {
         }
     }
 
-    /// Whether the server of this host's stream has crashed since it was opened. A transport without any
-    /// acknowledgement may open it again there; the application has lost its state of it.
+    /// Whether the server of this host's stream has crashed since the stream was opened. A transport without
+    /// any acknowledgement may open it there a second time; the application has lost its state of it.
     #[must_use]
     pub fn is_forgotten_by_server(&self, instance: u8, id: MessageId) -> bool {
         let channel = self.channels.open.get(&(instance, request(id)));

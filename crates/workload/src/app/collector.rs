@@ -10,14 +10,14 @@
 //!   complete or not, by the host that started the exchange.
 //! - The *ideal time* of a message is what it would take on the unloaded path; of a request, there and back. Its
 //!   *slowdown* is the time that it took divided by that.
-//! - A message *fails* when its sender's transport, or the crash of a host, says that it will not complete.
+//! - A message *fails* when its sender's transport reports that it will not complete, or its host crashes.
 
 use rackweave_core::{FailReason, HostId, Span, Time};
 
 use super::MessageEnd;
 use crate::pattern::Exchange;
 
-/// The start of a message.
+/// The start of a message, as its sender reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct MessageStart {
@@ -72,16 +72,16 @@ pub struct CollectorConfig {
     pub hosts: u32,
     /// Whether messages are answered, by stream.
     pub exchanges: Vec<Exchange>,
-    /// How many messages of the first stream are measured at most.
+    /// Maximum number of messages of the first stream that are measured.
     pub wanted: u64,
     /// Messages that start before this are not measured.
     pub warmup: Time,
-    /// Starts are reported by all hosts as they happen, in the order of time, as in a simulator. Otherwise hosts
+    /// Whether all hosts report starts as they happen, in the order of time, as in a simulator. Otherwise hosts
     /// report in batches ([`Collector::reported`]).
     pub in_order: bool,
 }
 
-/// Identifies a message in a [`Collector`] until it has ended.
+/// Identifies a message in a [`Collector`] until the message has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordId {
     serial: u64,
@@ -89,7 +89,7 @@ pub struct RecordId {
 }
 
 impl RecordId {
-    /// A message that is not measured.
+    /// The id of all messages that are not measured.
     const UNMEASURED: Self = Self { serial: u64::MAX, slot: u32::MAX };
 }
 
@@ -102,7 +102,7 @@ struct Entry {
     serial: u64,
     order: u64,
     start: MessageStart,
-    /// Its sender has its acknowledgement; its receiver has not reported it yet.
+    /// When its sender got the acknowledgement of a message that its receiver has not reported yet.
     sent: Option<Time>,
 }
 
@@ -112,18 +112,18 @@ impl Entry {
     }
 }
 
-/// The time up to which a host has reported.
+/// The reports of one host.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
     until: Time,
-    /// Its first stream of messages has ended.
+    /// Whether its first stream of messages has ended.
     has_ended: bool,
 }
 
-/// Combines the records of all hosts, and decides which messages are measured. Its definitions of done, goodput, ideal
-/// time and slowdown are those of every world.
+/// Combines the records of all hosts, and decides which messages are measured. Its definitions of done,
+/// goodput, ideal time and slowdown apply to the simulator and to real hosts.
 ///
-/// Memory grows with what is under way and measured, not with the length of the run.
+/// Memory grows with the number of messages in progress and measured, not with the length of the run.
 #[derive(Debug)]
 pub struct Collector {
     config: CollectorConfig,
@@ -131,18 +131,18 @@ pub struct Collector {
     free: Vec<u32>,
     ended: Vec<(Entry, Time, MessageEnd)>,
     next_serial: u64,
-    /// Messages of the first stream that may be measured: started, and not ended.
+    /// Number of messages of the first stream that may be measured, and have started and not ended.
     started: u64,
     under_way: u64,
-    /// Only messages before this are measured, once it is known.
+    /// Only messages before this position are measured; `None` until it is known.
     limit: Option<Position>,
-    /// If starts are reported in order: the time of the last report.
+    /// If starts are reported in order, the time of the last report.
     latest: Time,
     hosts: Vec<Progress>,
-    /// Hosts whose first stream has not ended.
+    /// Number of hosts whose first stream has not ended.
     active_hosts: u32,
     last_end: Time,
-    /// By stream, and by the host that started the exchange.
+    /// Payload bytes stored in the measured time, by stream and by the host that started the exchange.
     delivered: Vec<Vec<u64>>,
 }
 
@@ -168,7 +168,8 @@ impl Collector {
         }
     }
 
-    /// A message has started. `order` places it among those of its host that start at the same time.
+    /// Records the start of a message. `order` is its position among messages of its host with the same start
+    /// time.
     pub fn started(&mut self, start: MessageStart, order: u64) -> RecordId {
         self.advance(start.at);
         if !self.may_be_measured((start.at, start.src, order)) {
@@ -200,8 +201,8 @@ impl Collector {
         entry.filter(|entry| entry.serial == id.serial)
     }
 
-    /// A message has ended: a request at the host that started it, a one-way message where it arrived. No effect if
-    /// it had ended before.
+    /// Records the end of a message: a request at the host that started it, a one-way message where it arrived.
+    /// Has no effect if it has ended before.
     pub fn ended(&mut self, id: RecordId, at: Time, end: MessageEnd) {
         self.advance(at);
         let Some(entry) = self.entry(id).copied() else { return };
@@ -214,15 +215,15 @@ impl Collector {
         self.ended.push((entry, at, end));
     }
 
-    /// The sender of a one-way message knows that it has arrived. It ends when the receiver reports it, or at this
-    /// time if the receiver never can.
+    /// Records that the sender of a one-way message knows of its arrival. The message ends when the receiver
+    /// reports it, or at this time if the receiver never can.
     pub fn sent(&mut self, id: RecordId, at: Time) {
         if let Some(entry) = self.entry(id) {
             entry.sent = Some(at);
         }
     }
 
-    /// A receiver has stored payload of an exchange that `src` started.
+    /// Records that a receiver has stored payload of an exchange that `src` started.
     #[inline]
     pub fn stored(&mut self, at: Time, stream: u16, src: HostId, bytes: u64) {
         if at >= self.config.warmup {
@@ -230,7 +231,7 @@ impl Collector {
         }
     }
 
-    /// The first stream of messages has ended at a host, or goes on there.
+    /// Records whether the first stream of messages has ended at a host.
     pub fn set_ended(&mut self, host: HostId, has_ended: bool) {
         let Some(known) = self.hosts.get_mut(host.0 as usize) else { return };
         match (std::mem::replace(&mut known.has_ended, has_ended), has_ended) {
@@ -240,7 +241,7 @@ impl Collector {
         }
     }
 
-    /// A host has reported all that happened there up to a time.
+    /// Records that a host has reported all its events up to a time.
     pub fn reported(&mut self, host: HostId, until: Time, has_ended: bool) {
         self.set_ended(host, has_ended);
         if let Some(known) = self.hosts.get_mut(host.0 as usize) {
@@ -249,13 +250,14 @@ impl Collector {
         self.find_limit();
     }
 
-    /// Up to when a host has reported everything.
+    /// The time up to which a host has reported all its events.
     #[must_use]
     pub fn reported_until(&self, host: HostId) -> Time {
         self.hosts.get(host.0 as usize).map_or(Time::ZERO, |known| known.until)
     }
 
-    /// A host has lost all its messages. What arrived there and was not reported, its senders know.
+    /// Records that a host has lost all its messages. Arrivals there that it has not reported are known to
+    /// their senders.
     pub fn host_crashed(&mut self, host: HostId, at: Time) {
         for slot in 0..self.open.len() {
             let Some(entry) = self.open[slot] else { continue };
@@ -269,13 +271,13 @@ impl Collector {
             }
         }
         if let Some(known) = self.hosts.get_mut(host.0 as usize) {
-            // Until it is back it starts nothing.
+            // It starts no message until it has restarted.
             known.until = Time::MAX;
         }
         self.find_limit();
     }
 
-    /// If starts are reported in order: no other message starts before this time.
+    /// If starts are reported in order, records that no other message starts before this time.
     #[inline]
     fn advance(&mut self, at: Time) {
         if self.config.in_order && at > self.latest {
@@ -284,7 +286,7 @@ impl Collector {
         }
     }
 
-    /// Once all wanted messages have started: which is the last of them.
+    /// Determines the last measured message, once all of them have started.
     fn find_limit(&mut self) {
         if self.limit.is_some() || self.started < self.config.wanted {
             return;
@@ -316,37 +318,37 @@ impl Collector {
         }
     }
 
-    /// Whether all that was to be measured has ended.
+    /// Whether all messages to be measured have ended.
     #[must_use]
     pub const fn is_done(&self) -> bool {
         self.under_way == 0 && (self.limit.is_some() || self.active_hosts == 0)
     }
 
-    /// How many measured messages of the first stream are wanted (`u64::MAX`: unknown), and how many have ended.
+    /// Number of measured messages of the first stream (`u64::MAX` if unknown), and of those that have ended.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         let started = self.started.min(self.config.wanted);
         (self.config.wanted, started.saturating_sub(self.under_way))
     }
 
-    /// When the last measured message ended, if any did.
+    /// When the last measured message ended; `None` if none has.
     #[must_use]
     pub fn last_end(&self) -> Option<Time> {
         (!self.ended.is_empty()).then_some(self.last_end)
     }
 
-    /// The payload stored in the measured time, by stream and by the host that started the exchange.
+    /// Payload bytes stored in the measured time, by stream and by the host that started the exchange.
     #[must_use]
     pub fn delivered(&self) -> &[Vec<u64>] {
         &self.delivered
     }
 
-    /// The measured messages, in the order of their start. `ideal` is the time that some bytes of a stream take from
-    /// one host to another on the unloaded path.
+    /// The measured messages, in the order of their start. `ideal` returns the time that a number of bytes of a
+    /// stream take from one host to another on the unloaded path.
     #[must_use]
     pub fn records(&self, ideal: impl Fn(u16, HostId, HostId, u64) -> Span) -> Vec<MessageRecord> {
         let open = self.open.iter().flatten().map(|entry| {
-            // Its receiver cannot report it any more, but its sender knows.
+            // Its receiver cannot report it any more, but its sender knows of its arrival.
             let outcome = entry.sent.map_or(Outcome::Unfinished, Outcome::Completed);
             (entry, outcome)
         });
@@ -357,7 +359,7 @@ impl Collector {
         let mut all: Vec<(&Entry, Outcome)> = open.chain(ended).collect();
         all.sort_unstable_by_key(|(entry, _)| entry.position());
         if self.limit.is_none() {
-            // The run has ended at the time at which the last of them started.
+            // The measured time ended when the last of them started.
             let mut first = 0;
             all.retain(|(entry, _)| {
                 let is_measured = first < self.config.wanted;
@@ -400,7 +402,8 @@ mod tests {
         records.iter().map(|record| (record.stream, record.src.0)).collect()
     }
 
-    /// Of the messages that start at one time, those of the first hosts are measured, in whatever order they come.
+    /// Of messages with the same start time, those of the hosts with the lowest numbers are measured, in any
+    /// order of reports.
     #[test]
     fn ties_of_starts_are_by_host() {
         let at_200 = [(0, 5), (0, 2), (1, 3), (0, 7), (1, 6), (0, 1)];
@@ -414,7 +417,7 @@ mod tests {
             let expected = vec![(0, 8), (0, 1), (0, 2), (1, 3), (0, 5)];
             assert_eq!(sources(&all), expected, "the run may end here");
             assert!(!all.is_done());
-            // A later start is not measured, and makes known that no other starts at 200.
+            // A later start is not measured, and shows that no other message starts at 200.
             all.started(start(0, 0, 201), 0);
             assert_eq!(sources(&all), expected);
             for record in records {

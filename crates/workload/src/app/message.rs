@@ -1,18 +1,18 @@
-//! The messages that a host has under way.
+//! The messages of a host that are in progress.
 
 use rackweave_core::{HostId, MessageId};
 
 use super::channel::ChannelId;
 
-/// Names a message among those of the host that started it, for as long as the host exists.
+/// Identifies a message among those of the host that started it, for as long as the host exists.
 ///
-/// It is a serial number with, in the low bits, the place of the message in memory: keys of one host increase,
-/// and lead to the message without a search. [`WireIds`] makes the transport's id of it.
+/// It consists of a serial number and, in the low bits, the slot of the message in memory: the keys of one host
+/// increase, and a message is found without a search. [`WireIds`] derives the transport's id from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct MessageKey(pub u64);
 
-/// Bits of a key that are the place.
+/// Number of bits of a key that hold the slot.
 const SLOT_BITS: u32 = 28;
 
 impl MessageKey {
@@ -24,7 +24,7 @@ impl MessageKey {
         self.0 >> SLOT_BITS
     }
 
-    /// The place of the message. No two messages of a host that are under way have the same one, and places are
+    /// The slot of the message. It is unique among the messages of the host that are in progress, and slots are
     /// numbered from 0 without gaps.
     #[must_use]
     pub const fn slot(self) -> usize {
@@ -32,33 +32,34 @@ impl MessageKey {
     }
 }
 
-/// The ids that messages have in the transports if one driver chooses those of all hosts: the key of the message with
+/// The ids of messages in the transports if one driver chooses those of all hosts: the key of the message and
 /// the number of the host that started it.
 ///
-/// Such an id names one message of the whole run and leads to it without a search. The ids of one host increase, as
-/// transports require, and do not depend on what other hosts do.
+/// Such an id identifies one message of the whole run, which is found without a search. The ids of one host
+/// increase, as transports require, and do not depend on other hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct WireIds {
     host_bits: u32,
     slot_bits: u32,
 }
 
-/// Bits of a [`MessageId`] above the direction.
+/// Number of bits of a [`MessageId`] besides the direction.
 const NUMBER_BITS: u32 = 63;
 
 impl WireIds {
-    /// The ids of a run with this many hosts.
+    /// Creates the scheme for a run with this number of hosts.
     #[must_use]
     pub fn new(hosts: u32) -> Self {
         let host_bits = u32::BITS - hosts.saturating_sub(1).leading_zeros();
-        // Serial numbers and places share the rest: with 16,384 hosts, each may start 2^25 messages.
+        // Serial numbers and slots share the other bits: with 16,384 hosts, each may start 2^25 messages.
         Self { host_bits, slot_bits: SLOT_BITS.min((NUMBER_BITS - host_bits) / 2) }
     }
 
     /// The id of a message.
     ///
     /// # Panics
-    /// If the host has started, or has under way, more messages than ids have room for.
+    ///
+    /// If the host has started more messages, or has more in progress, than ids can express.
     #[must_use]
     #[inline]
     pub fn id(self, host: HostId, key: MessageKey) -> MessageId {
@@ -69,7 +70,7 @@ impl WireIds {
         MessageId::request(serial << above | u64::from(host.0) << self.slot_bits | slot)
     }
 
-    /// The host that started the message, or the exchange that it belongs to, and the message's key there.
+    /// The host that started the message, or the exchange that it belongs to; and the message's key there.
     #[must_use]
     #[inline]
     pub const fn key(self, id: MessageId) -> (HostId, MessageKey) {
@@ -81,16 +82,16 @@ impl WireIds {
     }
 }
 
-/// A message under way.
+/// A message that is in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     serial: u64,
     pub(super) stream: u16,
     pub(super) dst: HostId,
     pub(super) bytes: u64,
-    /// Its id in the transport; `None`: not submitted, or part of a stream of bytes.
+    /// The message's id in the transport; `None` if it was not submitted, or is carried by a stream of bytes.
     pub(super) id: Option<MessageId>,
-    /// The channel that carries it, and its sequence number there.
+    /// The channel that carries it and its sequence number there; `None` without channels.
     pub(super) channel: Option<(ChannelId, u64)>,
 }
 
@@ -143,7 +144,7 @@ impl Messages {
         Some(message)
     }
 
-    /// The keys of all messages, by place.
+    /// The keys of all messages, in the order of their slots.
     pub(super) fn keys(&self) -> Vec<MessageKey> {
         let slots = self.slots.iter().enumerate();
         let key = |(slot, message): (usize, &Option<Message>)| {

@@ -1,22 +1,24 @@
 //! The application of one host: it starts the messages of its workloads, answers requests, processes what arrives,
 //! and records the outcome of every message.
 //!
-//! [`App`] is a state machine without a clock, I/O or randomness of its own (its generators are seeded). A driver,
-//! which owns the transports, uses it as follows.
+//! [`App`] is a state machine without a clock, I/O or unseeded randomness. A driver, which owns the transports,
+//! uses it as follows.
 //!
 //! - It calls [`App::handle_timeout`] when [`App::poll_timeout`] is due, and [`App::handle_event`] with
 //!   every event of a transport.
-//! - After either, it drains [`App::poll_record`], then [`App::poll_action`], and does what the actions say. It
-//!   reports what was refused.
+//! - After either, it drains [`App::poll_record`], then [`App::poll_action`], and performs the actions. It
+//!   reports those that were refused.
 //!
-//! One call of `handle_timeout` starts at most one message, so that a driver can let its transports act in between.
+//! One call of `handle_timeout` starts at most one message, so that a driver can let its transports send in
+//! between.
 //!
-//! A simulator knows more than any one host. It may use this to have the end of a one-way message known to its
-//! sender at the instant at which the receiver has it, without a packet ([`OneWayEnd::WhenReceived`] and
-//! [`App::received_by_peer`]). The verbs for such knowledge are named as such; a real host does not call them.
+//! A simulator knows more than any one host. It may use this to notify the sender of a one-way message at the
+//! instant at which the receiver has it, without a packet ([`OneWayEnd::WhenReceived`] and
+//! [`App::received_by_peer`]). The methods for such knowledge are documented as such; a real host does not call
+//! them.
 //!
-//! [`Collector`] puts the records of all hosts together: there is one definition of goodput, ideal time,
-//! slowdown and failure for both worlds.
+//! [`Collector`] combines the records of all hosts: goodput, ideal time, slowdown and failure have one
+//! definition for the simulator and for real hosts.
 
 mod action;
 mod channel;
@@ -46,32 +48,34 @@ use crate::application::{Application, Streaming};
 use crate::generator::HostGenerator;
 use crate::pattern::{Arrival, Exchange};
 
-/// From the failure of a message of a closed loop to the start of the next one, at least: or a loop whose
-/// messages fail at once would never let time pass. (Our choice: it is far below any retransmission timeout.)
+/// Minimum time from the failure of a message of a closed loop to the start of the next one, without which a
+/// loop whose messages fail at once would never let time pass. (Our choice: it is far below any retransmission
+/// timeout.)
 pub const DELAY_AFTER_FAILURE: Span = Span::from_us(10);
 
-/// Responses that may wait to be submitted. Beyond that the oldest is dropped and counted as refused.
+/// Maximum number of responses that wait to be submitted. Beyond that the oldest is dropped and counted as
+/// refused.
 const MAX_WAITING_RESPONSES: usize = 1 << 16;
 
 /// Whether a host is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Up,
-    /// Paused: what it would submit waits.
+    /// Paused: messages are not submitted.
     Paused,
     /// Crashed. Messages of open loops fail at once; those of closed loops wait for the restart.
     Down,
 }
 
-/// Something that can start now.
+/// An action that can start now.
 #[derive(Clone, Copy, Debug)]
 enum Ready {
-    /// A message of a closed loop.
+    /// Start a message of a closed loop.
     Start {
         stream: u16,
         arrival: Arrival,
     },
-    /// A message that has started while the host was paused.
+    /// Submit a message that started while the host was paused.
     Submit {
         key: MessageKey,
         start: Time,
@@ -82,7 +86,7 @@ enum Ready {
     },
 }
 
-/// A stream of messages, running.
+/// A stream of messages during the run.
 #[derive(Debug)]
 struct Stream {
     instance: u8,
@@ -91,15 +95,15 @@ struct Stream {
     application: Application,
     generator: HostGenerator,
     next: Option<Arrival>,
-    /// Messages that will start, and messages under way: zero means that the stream has ended here.
+    /// Number of messages that will start or are in progress; zero when the stream has ended here.
     alive: u64,
 }
 
-/// The actions for a transport, in order.
+/// The actions for one transport, in order.
 #[derive(Debug, Default)]
 struct ActionQueue {
     actions: VecDeque<Action>,
-    /// The transport had no room for the first of them.
+    /// Whether the transport had no room for the first of them.
     blocked: bool,
 }
 
@@ -111,24 +115,24 @@ pub struct App {
     one_way_end: OneWayEnd,
     verify: bool,
     state: State,
-    /// Messages do not start before this: when the host came back from a crash.
+    /// When the host last restarted after a crash. Messages do not start before.
     up_since: Time,
-    /// Of a process that replaces one that crashed: since when the host was down.
+    /// When the earlier process crashed, if this process replaces one.
     down_since: Option<Time>,
     messages: Messages,
     channels: Channels,
-    /// By stream of messages; empty if no application takes time.
+    /// The threads, by stream of messages; empty if no application takes time.
     threads: Vec<Thread>,
     ready: VecDeque<Ready>,
     waiting_responses: usize,
-    /// What waits for the host to go on, or to come back.
+    /// Actions that wait for the host to resume or to restart.
     held: Vec<Ready>,
     /// Messages of closed loops that start after their think time.
     scheduled: Schedule<(u16, Arrival)>,
     /// Actions by transport.
     actions: Vec<ActionQueue>,
     records: VecDeque<Record>,
-    /// Where the bytes of messages that arrive have been stored, if they are checked.
+    /// The stored ranges of arriving messages, if they are checked.
     coverage: BTreeMap<(HostId, MessageId), RangeSet>,
     /// Messages that have arrived since the last crash, if they are checked.
     completed: BTreeSet<(HostId, MessageId)>,
@@ -137,7 +141,7 @@ pub struct App {
 }
 
 impl App {
-    /// An application at time 0, with the first message of each of its streams drawn.
+    /// Creates an application at time 0, with the first message of each of its streams drawn.
     #[must_use]
     pub fn new(config: AppConfig) -> Self {
         let AppConfig { host, streams, one_way_end, verify, restarted } = config;
@@ -184,14 +188,14 @@ impl App {
         app
     }
 
-    /// Draws the next message that a stream starts by itself.
+    /// Draws the next message of an open-loop stream.
     fn draw(&mut self, stream: usize) {
         let state = &mut self.streams[stream];
         state.next = state.generator.next_arrival();
         if let Some(crashed) = self.down_since
             && !state.generator.is_loop()
         {
-            // The process before has recorded these.
+            // The earlier process has recorded these.
             while state.next.is_some_and(|arrival| arrival.at <= crashed) {
                 state.next = state.generator.next_arrival();
             }
@@ -199,25 +203,25 @@ impl App {
         state.alive += u64::from(state.next.is_some());
     }
 
-    /// The host that it runs on.
+    /// The host on which the application runs.
     #[must_use]
     pub const fn host(&self) -> HostId {
         self.host
     }
 
-    /// Whether a stream of messages has ended at this host: it starts nothing more, and nothing is under way.
+    /// Whether a stream of messages has ended at this host: no message will start, and none is in progress.
     #[must_use]
     pub fn has_ended(&self, stream: u16) -> bool {
         self.streams[usize::from(stream)].alive == 0
     }
 
-    /// Messages that transports have refused.
+    /// Number of messages that transports have refused.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Messages whose bytes were checked.
+    /// Number of messages whose bytes were checked.
     #[must_use]
     pub const fn verified(&self) -> u64 {
         self.verified
@@ -235,14 +239,14 @@ impl App {
         self.streams.iter().any(|stream| stream.streaming.is_some())
     }
 
-    /// The stream of messages and the receiver of a message under way.
+    /// The stream of messages and the receiver of a message that is in progress.
     #[must_use]
     #[inline]
     pub fn route(&self, key: MessageKey) -> Option<(u16, HostId)> {
         self.messages.get(key).map(|message| (message.stream, message.dst))
     }
 
-    /// The origin of a message of this host, for its receiver.
+    /// The facts about a message of this host that its receiver needs.
     #[must_use]
     pub fn origin(&self, key: MessageKey) -> Option<Origin> {
         let message = self.messages.get(key)?;
@@ -254,21 +258,22 @@ impl App {
         self.actions[usize::from(action.instance())].actions.push_back(action);
     }
 
-    /// The next action.
+    /// Takes the next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         let open = self.actions.iter_mut().filter(|queue| !queue.blocked);
         open.into_iter().find_map(|queue| queue.actions.pop_front())
     }
 
-    /// The transport has no room for an action now. It, and those after it for the same transport, are given out
-    /// again after [`App::unblock`]; until then the streams of this transport start nothing.
+    /// Returns an action for which the transport has no room. It and later actions for the same transport are
+    /// returned by [`App::poll_action`] after [`App::unblock`]; until then the streams of this transport start
+    /// no messages.
     pub fn put_back(&mut self, action: Action) {
         let queue = &mut self.actions[usize::from(action.instance())];
         queue.actions.push_front(action);
         queue.blocked = true;
     }
 
-    /// There may be room again. Returns whether any action had been put back.
+    /// Makes returned actions available, because a transport may have room. Returns whether there are any.
     pub fn unblock(&mut self) -> bool {
         let mut any = false;
         for queue in &mut self.actions {
@@ -277,18 +282,18 @@ impl App {
         any
     }
 
-    /// The next record of a message.
+    /// Takes the next record of a message.
     pub fn poll_record(&mut self) -> Option<Record> {
         self.records.pop_front()
     }
 
-    /// Whether something can start now, because of something that happened.
+    /// Whether an action can start now, because of an earlier event.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.next_ready().is_some()
     }
 
-    /// The first of what is ready whose transport has room.
+    /// Index of the first ready action whose transport has room.
     fn next_ready(&self) -> Option<usize> {
         let instance = |ready: &Ready| match ready {
             Ready::Start { stream, .. } | Ready::Respond { stream, .. } => Some(*stream),
@@ -299,7 +304,7 @@ impl App {
         })
     }
 
-    /// When [`App::handle_timeout`] is to be called next.
+    /// When [`App::handle_timeout`] must be called next; `None` if never.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.is_ready() {
@@ -316,7 +321,7 @@ impl App {
         self.actions[usize::from(instance)].blocked
     }
 
-    /// Does one thing that is due: starts a message, submits a response, or ends a thread's work.
+    /// Performs one action that is due: starts a message, submits a response, or ends a thread's work.
     pub fn handle_timeout(&mut self, now: Time) {
         let ready = self.next_ready().and_then(|index| self.ready.remove(index));
         if let Some(ready) = ready {
@@ -376,7 +381,7 @@ impl App {
     }
 
     fn submit(&mut self, key: MessageKey, start: Time) {
-        // It may have failed while it waited.
+        // The message may have failed while it waited.
         let Some(&message) = self.messages.get(key) else { return };
         if self.write_message(key, message.bytes) {
             return;
@@ -407,26 +412,26 @@ impl App {
         }
     }
 
-    /// The transport has taken a message of this host, under this id.
+    /// Called when a transport has accepted a message of this host, under this id.
     pub fn submitted(&mut self, key: MessageKey, id: MessageId) {
         if let Some(message) = self.messages.get_mut(key) {
             message.id = Some(id);
         }
     }
 
-    /// The transport has refused a message of this host.
+    /// Called when a transport has refused a message of this host.
     pub fn submit_refused(&mut self, now: Time, key: MessageKey) {
         self.refused += 1;
         self.fail(now, key, FailReason::Cancelled);
     }
 
-    /// The transport has refused a response.
+    /// Called when a transport has refused a response.
     pub const fn respond_refused(&mut self) {
         self.refused += 1;
     }
 
-    /// A transport of this host reports something. `origin` is that of the message that the event is about;
-    /// `None`: there is no such message under way, or the event is about a stream.
+    /// Handles an event of a transport of this host. `origin` describes the message that the event is about;
+    /// `None` if no such message is in progress, or the event is about a stream.
     pub fn handle_event(&mut self, now: Time, instance: u8, event: Event, origin: Option<Origin>) {
         match event {
             Event::Delivered { peer, id, bytes, kind } => {
@@ -473,11 +478,11 @@ impl App {
         let message = ReceivedMessage { peer, id, bytes, kind, key, direction: None };
         match place {
             Some(place) => self.arrive_in_order(now, stream, place, message),
-            None => self.take_in(now, stream, Work::Message(message)),
+            None => self.enqueue_work(now, stream, Work::Message(message)),
         }
     }
 
-    /// A receiver has stored bytes of a message or stream, where they are checked.
+    /// Called when a receiver has stored bytes of a message or stream, if they are checked.
     pub fn handle_store(&mut self, instance: u8, peer: HostId, slice: Slice, is_stream: bool) {
         if slice.len == 0 {
             return;
@@ -489,12 +494,12 @@ impl App {
         self.coverage.entry((peer, slice.message)).or_default().insert(start..start + len);
     }
 
-    /// Whether the exchange that a message belongs to has not ended, as far as this host knows.
+    /// Whether the exchange of a message has not ended, as far as this host knows.
     fn is_wanted(&self, message: &ReceivedMessage) -> bool {
         message.kind != Kind::Response || self.messages.get(message.key).is_some()
     }
 
-    /// The application has taken in a message.
+    /// Handles a message that the application has processed.
     fn processed(&mut self, now: Time, stream: u16, message: ReceivedMessage) {
         let ReceivedMessage { peer, id, kind, key, .. } = message;
         if self.verify && message.direction.is_none() {
@@ -522,7 +527,7 @@ impl App {
         }
     }
 
-    /// A peer's message is given up; it is of no use to go on with it. For drivers that know it without a packet.
+    /// Discards a peer's message that its sender has given up. For drivers that know this without a packet.
     pub fn forget(&mut self, peer: HostId, id: MessageId) {
         self.completed.remove(&(peer, id));
         for thread in &mut self.threads {
@@ -530,13 +535,13 @@ impl App {
         }
     }
 
-    /// A peer has taken in a one-way message of this host. For drivers that know it without a packet, with
-    /// [`OneWayEnd::WhenReceived`].
+    /// Called when a peer has processed a one-way message of this host. For drivers that know this without a
+    /// packet, with [`OneWayEnd::WhenReceived`].
     pub fn received_by_peer(&mut self, now: Time, key: MessageKey) {
         self.end(now, key, MessageEnd::Completed);
     }
 
-    /// A message of this host will not complete; all others of its channel fail with it.
+    /// Fails a message of this host, and all other messages of its channel.
     pub fn fail(&mut self, now: Time, key: MessageKey, reason: FailReason) {
         self.fail_at(now, now, key, reason);
     }
@@ -548,7 +553,7 @@ impl App {
         }
     }
 
-    /// The stream of a channel will not go on. For drivers that know it without a packet.
+    /// Fails the stream of a channel. For drivers that know this without a packet.
     pub fn fail_stream(&mut self, now: Time, direction: Direction, reason: FailReason) {
         self.stream_failed(now, direction, reason);
     }
@@ -557,7 +562,8 @@ impl App {
         self.end_at(now, now, key, end);
     }
 
-    /// A message of this host has ended, if it has not before; in a closed loop the next one follows.
+    /// Records the end of a message of this host, if it has not ended before. In a closed loop the next message
+    /// follows.
     fn end_at(&mut self, at: Time, now: Time, key: MessageKey, end: MessageEnd) {
         let Some(message) = self.messages.remove(key) else { return };
         if let Some(channel) = message.channel {
@@ -580,19 +586,20 @@ impl App {
         }
     }
 
-    /// Pauses the host: nothing is submitted or processed until [`App::resume`]. Messages start on time.
+    /// Pauses the host until [`App::resume`]: nothing is submitted or processed. Messages still start on time.
     pub fn pause(&mut self) {
         self.state = State::Paused;
     }
 
-    /// Resumes the host and its threads after a pause. (Our choice, since it is simplest: the time of the pause
-    /// counts as time worked, so that at most one item per thread is finished too early.)
+    /// Resumes the host and its threads after a pause. (Our choice, because it is simplest: the time of the
+    /// pause counts as time worked, so that at most one item per thread is finished too early.)
     pub fn resume(&mut self) {
         self.state = State::Up;
         self.ready.extend(self.held.drain(..));
     }
 
-    /// The host loses all state: the messages that it started, and those that had arrived and were not processed.
+    /// Discards all state after a crash: the messages that the host started, and those that had arrived and
+    /// were not processed.
     pub fn crash(&mut self, now: Time) {
         self.state = State::Down;
         self.held.clear();
@@ -617,8 +624,8 @@ impl App {
         self.crash_channels(now);
     }
 
-    /// Something that had arrived is lost. Its sender's transport may already have the acknowledgement, and would not
-    /// detect the loss. Bytes of a stream are lost with it.
+    /// Abandons an arrival that is lost. Its sender's transport may already have the acknowledgement, and would
+    /// not detect the loss. Bytes of a stream are lost with the stream.
     fn abandon(&mut self, stream: u16, work: Work) {
         if let Work::Message(ReceivedMessage { peer, id, key, kind, .. }) = work
             && kind != Kind::Response
@@ -628,7 +635,7 @@ impl App {
         }
     }
 
-    /// Restarts the host after a crash, running or paused.
+    /// Restarts the host after a crash. `paused` is set if it is then paused.
     pub fn restart(&mut self, now: Time, paused: bool) {
         self.state = if paused { State::Paused } else { State::Up };
         self.up_since = now;

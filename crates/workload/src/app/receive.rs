@@ -1,8 +1,8 @@
-//! Application threads: the time that a host takes for what arrives.
+//! Application threads, which model the time that a host takes to process arrivals.
 //!
-//! A host has one thread for each stream of messages whose application takes time. It takes one
-//! thing after the other, in the order in which they arrived: a whole message, or some bytes of a
-//! stream. Applications that take no time have no threads.
+//! A host has one thread for each stream of messages whose application takes time. The thread processes one
+//! item after the other, in the order of arrival: a complete message, or some bytes of a stream. Applications
+//! that take no time have no threads.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use super::channel::Direction;
 use super::message::MessageKey;
 use crate::application::Application;
 
-/// Most bytes of a stream that a thread takes at once: a page of Homa's receive buffers
+/// Maximum number of bytes of a stream that a thread processes at once: a page of Homa's receive buffers
 /// (`HOMA_BPAGE_SIZE` of HomaModule), and a common buffer size of a `read`.
 const READ_BYTES: u64 = 64 << 10;
 
-/// Something for an application to take in.
+/// An item for an application to process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// A message that arrived whole.
+    /// A message that has arrived completely.
     Message(ReceivedMessage),
     /// The next bytes of a stream of bytes.
     Bytes { direction: Direction, bytes: u64 },
@@ -34,7 +34,7 @@ pub(super) struct ReceivedMessage {
     pub(super) bytes: u64,
     pub(super) kind: Kind,
     pub(super) key: MessageKey,
-    /// It was part of this stream of bytes.
+    /// The direction of the stream of bytes that carried it; `None` without streams.
     pub(super) direction: Option<Direction>,
 }
 
@@ -42,12 +42,12 @@ pub(super) struct ReceivedMessage {
 #[derive(Debug, Default)]
 pub(super) struct Thread {
     queue: VecDeque<Work>,
-    /// What it works at, and when that ends.
+    /// The end of the current item's processing, and the item.
     current: Option<(Time, Option<Work>)>,
 }
 
 impl Thread {
-    /// Drops a message that its sender has given up. The time that the thread spends on it is spent.
+    /// Drops a message that its sender has given up. The time that the thread has spent on it is lost.
     pub(super) fn forget(&mut self, peer: HostId, id: MessageId) {
         let is_it = |work: &Work| match work {
             Work::Message(message) => (message.peer, message.id) == (peer, id),
@@ -59,7 +59,7 @@ impl Thread {
         }
     }
 
-    /// What it had not taken in, in order.
+    /// The items that were not processed, in order.
     pub(super) fn into_works(self) -> impl Iterator<Item = Work> {
         self.current.and_then(|(_, work)| work).into_iter().chain(self.queue)
     }
@@ -70,10 +70,10 @@ impl Thread {
 }
 
 impl App {
-    /// Something has arrived for the application of a stream of messages.
-    pub(super) fn take_in(&mut self, now: Time, stream: u16, work: Work) {
+    /// Handles an arrival for the application of a stream of messages.
+    pub(super) fn enqueue_work(&mut self, now: Time, stream: u16, work: Work) {
         if self.application(stream).is_instant() {
-            return self.taken(now, stream, work);
+            return self.work_done(now, stream, work);
         }
         let thread = &mut self.threads[usize::from(stream)];
         match (thread.queue.back_mut(), work) {
@@ -92,7 +92,7 @@ impl App {
         self.streams[usize::from(stream)].application
     }
 
-    /// A thread without work takes up the next.
+    /// Starts the next item of a thread that is idle.
     fn start_work(&mut self, now: Time, stream: u16) {
         let application = self.application(stream);
         while let Some(mut work) = self.threads[usize::from(stream)].queue.pop_front() {
@@ -140,13 +140,13 @@ impl App {
         let Some(stream) = self.threads.iter().position(is_due) else { return };
         let work = self.threads[stream].current.take().and_then(|(_, work)| work);
         if let Some(work) = work {
-            self.taken(now, stream as u16, work);
+            self.work_done(now, stream as u16, work);
         }
         self.start_work(now, stream as u16);
     }
 
-    /// The application has taken something in.
-    fn taken(&mut self, now: Time, stream: u16, work: Work) {
+    /// Handles an item that the application has processed.
+    fn work_done(&mut self, now: Time, stream: u16, work: Work) {
         match work {
             Work::Message(message) => self.processed(now, stream, message),
             Work::Bytes { direction, bytes } => self.consumed(now, stream, direction, bytes),

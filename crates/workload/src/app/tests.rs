@@ -1,4 +1,4 @@
-//! The application against a network that does what it wants: every message ends exactly once, and loops go on.
+//! The application against a random network: every message ends exactly once, and closed loops continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
@@ -31,7 +31,7 @@ fn apps(config: &WorkloadConfig, one_way_end: OneWayEnd, verify: bool) -> Vec<Ap
     (0..HOSTS).map(HostId).map(app).collect()
 }
 
-/// A message, or a stream's direction, that is on its way.
+/// A message, or bytes of a stream's direction, in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     from: HostId,
@@ -42,8 +42,7 @@ struct Flight {
     origin: Origin,
 }
 
-/// Applications and a network that delivers, fails and reorders as a random stream says, and does what a driver
-/// that knows both ends does.
+/// Applications and a network that delivers, fails and reorders at random, and that acts as a driver must.
 struct World {
     apps: Vec<App>,
     now: Time,
@@ -253,7 +252,7 @@ impl World {
         self.flights.retain(|flight| flight.from != host && flight.to != host);
         self.written.retain(|(from, of, _)| *from != host && of.peer != host);
         for peer in (0..HOSTS).map(HostId).filter(|peer| *peer != host) {
-            // What was on its way from or to it fails at its peers, as their transports would find.
+            // Messages in flight from or to it fail at its peers, as their transports would detect.
             self.app(peer).server_crashed(now, host);
             for key in self.app(peer).messages.keys() {
                 if self.app(peer).messages.get(key).is_some_and(|message| message.dst == host) {

@@ -137,11 +137,11 @@ pub(crate) fn config(fabric: FabricConfig, streams: Vec<StreamConfig>) -> RunCon
     RunConfig { seed: 1, run: 0, fabric, streams, faults: Vec::new(), measure: measure() }
 }
 
-/// A run in which every message that is measured completes or fails, and none is missing.
-pub(crate) fn go(config: &RunConfig) -> RunResult {
-    let result = go_to(config, End::AllDone);
+/// Runs a configuration in which every measured message completes or fails, and none is missing.
+pub(crate) fn run_to_completion(config: &RunConfig) -> RunResult {
+    let result = run_until(config, End::AllDone);
     let (hosts, main) = (config.fabric.topology.hosts(), &config.streams[0].workload);
-    // The gap matters to times only.
+    // The gap affects times only.
     let generator = Generator::new(main, hosts, Some(Span::from_us(1)), config.seed, config.run, 0);
     let total = generator.expect("a possible workload").total().unwrap_or(u64::MAX);
     let wanted = match total.min(config.measure.messages) {
@@ -153,8 +153,8 @@ pub(crate) fn go(config: &RunConfig) -> RunResult {
     result
 }
 
-/// A run that ends in this way.
-pub(crate) fn go_to(config: &RunConfig, end: End) -> RunResult {
+/// Runs a configuration and checks that it ends for this reason.
+pub(crate) fn run_until(config: &RunConfig, end: End) -> RunResult {
     let result = run(config, &Control::default()).expect("a possible run");
     assert_eq!(result.end, end);
     result
@@ -199,6 +199,6 @@ pub(crate) fn shares(transport: TransportConfig, flows: u32, time_limit: Span) -
     config.measure.verify = false;
     config.measure.warmup = Span::from_ms(100);
     config.measure.time_limit = time_limit;
-    let result = go_to(&config, End::TimeLimit);
+    let result = run_until(&config, End::TimeLimit);
     (1..=flows).map(|host| result.links[host as usize].utilisation).collect()
 }

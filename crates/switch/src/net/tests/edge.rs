@@ -1,10 +1,10 @@
-//! Hosts behind an [`Edge`]: when they are asked for packets.
+//! Hosts behind an [`Edge`]: when they are polled for packets.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Hosts that send a number of packets, and record when they are asked.
+/// Hosts that send a number of packets, and record when they are polled.
 #[derive(Debug, Default)]
 struct Senders {
     left: BTreeMap<u32, u32>,
@@ -62,7 +62,7 @@ fn what_a_host_would_have_sent_is_sent_before_it_learns_something() {
     let mut net = edge_net(Vec::new());
     let mut edge = Senders { left: BTreeMap::from([(1, 2)]), ..Senders::default() };
     net.wake(&mut edge, HostId(1));
-    // The first packet is out, but has not arrived yet.
+    // The first packet is sent, but has not arrived.
     net.advance(Time(FRAME_PS + 1000));
     net.flush(&mut edge, HostId(1));
     assert_eq!(edge.asked, [(0, 1), (FRAME_PS, 1)]);

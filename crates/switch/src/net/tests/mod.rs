@@ -17,7 +17,7 @@ use crate::config::{
 const LINK: Rate = Rate(1_000_000_000);
 const LATER: Time = Time(Span::from_secs(10).0);
 
-/// A packet's number, and its payload.
+/// A header with the packet's number and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tag {
     number: u32,
@@ -103,7 +103,7 @@ impl PayloadStore<Tag> for Slots {
 struct Scripted {
     /// The ports at which packets arrived.
     seen: Vec<u16>,
-    /// When it sends the next packet out of port 0; then one every millisecond, this many.
+    /// When it next sends a packet through port 0; then one per millisecond, this many.
     next: Option<Time>,
     left: u32,
     ready: u32,
@@ -369,7 +369,7 @@ fn no_slot_is_lost_under_faults() {
             let at = Time(step * 1_500_000);
             arrived += departures(&mut net, at).len() as u64;
             let (src, dst) = (rng.below(12) as u32, rng.below(2) as u32);
-            // Copies to all ports would circulate for ever through the spines.
+            // Copies to all ports would circulate indefinitely through the spines.
             let number = [ROUTE, ROUTE, CONSUME, DROP, TO_NONE][rng.below(5) as usize];
             let Some(slot) = net.payloads().slot() else { continue };
             let mut packet = Packet::new(HostId(src), HostId(dst), 1500, Tag { number, slot });
@@ -378,7 +378,7 @@ fn no_slot_is_lost_under_faults() {
             }
             net.arrive(at, HostId(src), packet);
             if step % 50 == 0 {
-                // A packet to the host itself goes to its switch and back.
+                // A packet to the sending host itself goes to its switch and back.
                 put(&mut net, at, src, src, ROUTE);
             }
         }
@@ -397,7 +397,7 @@ fn no_slot_is_lost_under_faults() {
     }
 }
 
-/// What becomes of the packets of a link depends on nothing that other links carry.
+/// The faults of a link's packets do not depend on the packets of other links.
 #[test]
 fn fault_draws_of_a_link_are_its_own() {
     let kinds = [
@@ -429,7 +429,7 @@ fn fault_draws_of_a_link_are_its_own() {
     for at_first in [0, 1, 7_000_000] {
         assert_eq!(arrivals(&[(2, 3), (5, 4), (3, 2)], at_first), expected);
     }
-    // Those that share its last link change what this link draws.
+    // Packets that share the last link change what this link draws.
     assert_ne!(arrivals(&[(2, 1)], 7_000_000), expected);
 }
 

@@ -107,7 +107,7 @@ fn values_are_added_at_the_switch_that_they_are_addressed_to() {
 }
 
 #[test]
-fn a_switch_or_group_without_anybody_has_no_route() {
+fn a_switch_or_group_without_hosts_has_no_route() {
     let fabric = Arc::new(Fabric::new(&config(LEAF_SPINE)).unwrap());
     let switches = fabric.switches();
     let adder = |me| Adder { me, wanted: 1, seen: 0, sum: None };

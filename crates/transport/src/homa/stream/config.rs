@@ -1,40 +1,40 @@
-//! The parameters of streams. All of them are ours, because the talk gives none.
+//! Parameters of streams. All of them are our choice, because the talk gives none.
 
 use rackweave_core::frame;
 use rackweave_wire::homa::size;
 use rackweave_wire::homa::stream::Stream;
 
-/// The longest window of a stream: offsets are compared modulo 2^32, so that half of that must
-/// hold the window and what has been written beyond it.
+/// Maximum window of a stream. Offsets are compared modulo 2^32, so that the window and the bytes written
+/// beyond it must fit half of that range.
 pub const MAX_WINDOW: u32 = 1 << 30;
 
 /// Parameters of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// Bytes of one direction of a stream that may arrive beyond those that the receiver's
-    /// application has consumed: the flow control of each stream.
+    /// Flow-control window of each direction, in bytes: how many may arrive beyond those that the receiver's
+    /// application has consumed.
     pub window_bytes: u32,
-    /// Ticks without a packet of an idle stream's peer after which it is asked.
+    /// Number of ticks without a packet from the peer after which it is asked, on an idle stream.
     pub ping_ticks: u32,
     /// Header bytes of STREAM, from the IP header on.
     pub stream_header: u32,
-    /// Bytes of CREDIT.
+    /// Size of CREDIT, from the IP header on.
     pub credit: u32,
-    /// Bytes of MISSING.
+    /// Size of MISSING, from the IP header on.
     pub missing: u32,
-    /// Bytes of RESET.
+    /// Size of RESET, from the IP header on.
     pub reset: u32,
 }
 
 impl StreamConfig {
-    /// The sizes on the wire. STREAM's header is no longer than DATA's, which is short in simulations that leave
-    /// addresses out.
+    /// The sizes on the wire. STREAM's header is not longer than DATA's, which is short in simulations that
+    /// omit addresses.
     pub(in crate::homa) fn with_data_header(data: u32) -> Self {
         Self {
             // Four bandwidth-delay products of 100 Gbps and 20 us, so that the window limits no stream whose
             // application keeps up.
             window_bytes: 1 << 20,
-            // A second: a packet in each keeps thousands of idle streams cheap.
+            // One second: one packet per second keeps thousands of idle streams cheap.
             ping_ticks: 1000,
             stream_header: data.min(frame::IPV4 + size::STREAM),
             credit: frame::IPV4 + size::CREDIT,
@@ -43,7 +43,7 @@ impl StreamConfig {
         }
     }
 
-    /// Bytes of this packet from the IP header on, without payload.
+    /// Size of this packet from the IP header on, without payload.
     pub(in crate::homa) const fn l3_bytes(&self, packet: &Stream) -> u32 {
         match packet {
             Stream::Data { .. } => self.stream_header,

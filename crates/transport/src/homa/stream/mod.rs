@@ -1,43 +1,40 @@
-//! Streams: RPCs whose two directions are written piece by piece and delivered in order as they
-//! arrive.
+//! Streams: RPCs whose two directions are written in pieces and delivered in order as the bytes arrive.
 //!
-//! The talk on Leverage Homa names the aim (one long-lived RPC instead of many, pipelined delivery)
-//! and shows no protocol: all of this is ours. The talk's original way, a stream made of many unary
-//! RPCs, needs nothing here: its driver submits a request for each piece.
+//! The talk on Leverage Homa names the goal (one long-lived RPC instead of many, pipelined delivery) but gives
+//! no protocol, so that the whole protocol is our choice. The talk's original method, a stream of many unary
+//! RPCs, needs no support here: its driver submits a request for each piece.
 //!
 //! # One id, two directions
-//! Client, server and bidirectional streams are the same thing, and a unary RPC is a stream whose
-//! directions are written once each, with their end. A stream has one slot among the RPCs. Its
-//! sending half is in the SRPT queue of all messages, by the bytes written and not sent; its
-//! receiving half among the messages to grant, by the bytes written and not received.
+//! Client-streaming, server-streaming and bidirectional RPCs are the same, and a unary RPC is a stream of which
+//! each direction is written and ended at once. A stream has one slot among the RPCs. Its sending half is in
+//! the SRPT queue of all messages, ordered by bytes written and not sent. Its receiving half is among the
+//! grantable messages, ordered by bytes written and not received.
 //!
 //! # Credit
-//! STREAM announces how much has been written, CREDIT up to where the peer may send. Each STREAM
-//! packet carries a CREDIT for the other direction. There are two kinds of credit:
-//! - *standing*: when all that was written may be sent, the sender may send about the unscheduled
-//!   window beyond what has arrived, so that the next write starts at once;
+//! STREAM announces how much has been written, CREDIT up to which offset the peer may send. Each STREAM packet
+//! carries a CREDIT for the other direction. There are two kinds of credit:
+//! - *standing*: when everything that was written may be sent, the sender may send about the unscheduled window
+//!   beyond what has arrived, so that the next write starts at once;
 //! - *granted*: while there is more to send than that, the stream takes part in Homa's grants, under
 //!   `max_incoming` and overcommitment, at a scheduled priority, like a message.
 //!
-//! Where Leverage Homa's windows are on, they are what is standing and what is granted; only messages
-//! measure them, since streams' packets have no time stamps.
+//! With Leverage Homa's windows, these determine the standing and the granted credit. They are measured by
+//! messages only, since packets of streams have no time stamps.
 //!
-//! Neither exceeds what the application has consumed by more than the stream's window.
+//! Neither kind of credit exceeds what the application has consumed by more than the stream's window.
 //!
 //! # Loss
-//! The receiver asks (MISSING) for bytes that it has allowed and that are late, the sender asks (an
-//! empty STREAM) for a CREDIT when its last bytes are not acknowledged, and either end asks after a long
-//! silence. Questions without an answer end the stream with [`FailReason::PeerSilent`]. An
-//! answer without progress lengthens the time until the next question.
+//! The receiver requests late bytes that it has allowed (MISSING). The sender requests a CREDIT (by an empty
+//! STREAM) when its last bytes are not acknowledged. Either end asks after a long silence. Unanswered requests
+//! end the stream with [`FailReason::PeerSilent`]; an answer without progress increases the time until the next
+//! request.
 //!
-//! # Beginning and end
-//! The client's packets are marked as opening until the first packet of the server, whose packets carry a tag:
-//! the time of its birth. A server that has restarted has another tag or none, so that bytes of two
-//! incarnations never mix: the stream fails with
-//! [`FailReason::PeerForgot`]. A stream that has closed is
-//! remembered like a finished RPC, and one that has failed likewise, with the reason: later packets of
-//! it are answered with RESET. Half-closed for long, or idle, a stream lives on: flow control and
-//! think time have no limit, only silence.
+//! # Opening and closing
+//! The client's packets are marked as opening until the first packet from the server, whose packets carry a
+//! tag: the time of the stream's creation. A server that has restarted has another tag or none, so that bytes
+//! of two incarnations are never mixed: the stream fails with [`FailReason::PeerForgot`]. Closed and failed
+//! streams are remembered like finished RPCs, with the reason; their late packets are answered with RESET. A
+//! half-closed or idle stream stays open: flow control and think time have no limit, only silence has.
 
 pub mod config;
 mod receive;
@@ -55,30 +52,30 @@ use super::{Config, Control, Host};
 use receive::Receiving;
 use send::Sending;
 
-/// A stream at one of its ends.
+/// One end of a stream.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     send: Sending,
     pub(super) receive: Receiving,
-    /// The server's name for its instance; 0 at a client before the server's first packet.
+    /// The tag that the server has chosen; 0 at a client before the server's first packet.
     tag: u32,
     deadline: Time,
-    /// A packet of it was sent, so that the peer may know of it.
+    /// Whether a packet was sent, so that the peer may know of the stream.
     started: bool,
     last_received: Time,
-    /// Questions since the peer's last packet.
+    /// Number of requests since the peer's last packet.
     asked: u16,
     asked_at: Time,
-    /// Answers without news, up to a limit.
+    /// Number of consecutive answers without progress, up to [`timers::MAX_FRUITLESS`].
     fruitless: u8,
-    /// When what has arrived is to be acknowledged at the latest.
+    /// The latest time at which arrived bytes are acknowledged.
     credit_due: Time,
 }
 
 impl Stream {
-    /// `free`: bytes that go to or come from this peer without grants.
+    /// Creates a stream with `free` bytes of standing credit in each direction.
     fn new(config: &Config, free: u32, now: Time, deadline: Time, tag: u32) -> Self {
-        // The same at both ends, or a receiver with a smaller one takes what comes up to the
+        // Both ends use the same value, or a receiver with a smaller one accepts what arrives up to the
         // stream's window.
         let free = config.whole_packets(free, u32::MAX);
         let free = u64::from(free.min(config.streams.window_bytes));
@@ -96,13 +93,13 @@ impl Stream {
         }
     }
 
-    /// Something of the stream has moved.
+    /// Records progress of the stream.
     const fn progress(&mut self) {
         self.fruitless = 0;
     }
 }
 
-/// The offset that is `value` modulo 2^32 and nearest to `near`.
+/// The offset that is `value` modulo 2^32 and nearest to `near`; `None` if it would be negative.
 fn expand(near: u64, value: u32) -> Option<u64> {
     let ahead = value.wrapping_sub(near as u32).cast_signed();
     near.checked_add_signed(i64::from(ahead))
@@ -142,11 +139,11 @@ impl Host {
         let stream = Stream::new(&self.config, free, now, open.deadline, 0);
         let state = State::Stream(Box::new(stream));
         let slot = self.add_rpc(now, open.peer, open.id.0, false, state).ok_or(Refused::Busy)?;
-        self.wake_stream(slot, open.deadline);
+        self.arm_stream_timer(slot, open.deadline);
         Ok(())
     }
 
-    /// A client's first packet.
+    /// Accepts the first packet of a client.
     fn accept_stream(&mut self, now: Time, from: HostId, id: u64, left_us: u32) -> Option<u32> {
         let tick = self.tick(now);
         if let Some(peer) = self.peers.find(from)
@@ -160,20 +157,20 @@ impl Host {
             0 => Time::MAX,
             us => now.saturating_add(rackweave_core::Span::from_us(u64::from(us))),
         };
-        // Two incarnations of a host never accept at the same nanosecond, and seldom at two that
-        // are equal modulo 2^32.
+        // Two incarnations of a host never accept at the same nanosecond, and rarely at two that are equal
+        // modulo 2^32.
         let tag = ((now.0 / 1000) as u32).max(1);
         let free = self.unscheduled_to(from);
         let stream = Stream::new(&self.config, free, now, deadline, tag);
         let state = State::Stream(Box::new(stream));
         let slot = self.add_rpc(now, from, id, false, state)?;
-        self.wake_stream(slot, deadline);
+        self.arm_stream_timer(slot, deadline);
         let id = MessageId(id ^ 1);
         self.events.push_back(Event::Stream(StreamEvent::Opened { peer: from, id }));
         Some(slot)
     }
 
-    /// STREAM, CREDIT, MISSING and RESET.
+    /// Handles STREAM, CREDIT, MISSING and RESET.
     pub(super) fn handle_stream(
         &mut self,
         now: Time,
@@ -216,10 +213,11 @@ impl Host {
         placement
     }
 
-    /// The stream that a packet belongs to, if it is of this incarnation of both ends; else a RESET is sent.
+    /// The stream that a packet belongs to, if it is from the current incarnation of both ends; otherwise sends
+    /// a RESET.
     fn stream_of(&mut self, now: Time, from: HostId, id: u64, body: &wire::Stream) -> Option<u32> {
         let is_client = id & 1 == 0;
-        // `None`: a client before its server's first packet.
+        // The tag is `None` in packets of a client that has not received any from its server.
         let (tag, is_reset) = match *body {
             wire::Stream::Data { flags, tag, .. } => {
                 ((flags & flags::OPENING == 0).then_some(tag), false)
@@ -257,7 +255,7 @@ impl Host {
                 };
             }
         };
-        // A message with this id: the packet is forged.
+        // If the id belongs to a message, the packet is forged.
         let stream = self.stream_mut(slot)?;
         let known = if is_client {
             match tag {
@@ -265,7 +263,7 @@ impl Host {
                     stream.tag = tag;
                     true
                 }
-                // The server's first packet says that it has ended the stream.
+                // The server's first packet reports that it has ended the stream.
                 Some(_) if stream.tag == 0 && is_reset => true,
                 tag => tag == Some(stream.tag) && (stream.tag != 0 || is_reset),
             }
@@ -278,7 +276,7 @@ impl Host {
     fn handle_reset(&mut self, now: Time, slot: u32, reason: Reason) {
         let Some(stream) = self.stream(slot) else { return };
         match reason {
-            // The peer closes when it has everything and knows that this end has: only its last
+            // The peer closes when it has received everything and knows that this end has, too: only its last
             // CREDIT was lost.
             Reason::Closed if stream.receive.has_ended() && stream.send.is_all_sent() => {
                 self.all_acknowledged(slot);
@@ -310,14 +308,14 @@ impl Host {
         self.events.push_back(Event::Stream(StreamEvent::Closed { peer, id }));
     }
 
-    /// The application cancels the stream.
+    /// Cancels the stream for the application.
     pub(super) fn cancel_stream(&mut self, now: Time, slot: u32) {
         self.reset_peer(slot, Reason::Cancelled);
         self.remove_stream(now, slot, Reason::Cancelled);
         self.issue_grants(now);
     }
 
-    /// The stream fails at this host; a RESET informs the peer.
+    /// Fails the stream at this host; a RESET notifies the peer.
     pub(super) fn fail_stream(&mut self, now: Time, slot: u32, reason: FailReason) {
         self.reset_peer(
             slot,
@@ -344,7 +342,7 @@ impl Host {
         self.send_control(peer, id, false, body);
     }
 
-    /// Reports to the application that the stream has failed, and forgets it.
+    /// Reports to the application that the stream has failed, and discards it.
     fn end_stream(&mut self, now: Time, slot: u32, reason: FailReason) {
         let rpc = self.rpcs.get(slot);
         let (peer, id) = (rpc.host, MessageId(rpc.id & !1));
@@ -368,14 +366,14 @@ impl Host {
         self.rpcs.set_ended(host, id, reason);
     }
 
-    /// Takes a stream out of all queues.
+    /// Removes a stream from all queues.
     pub(super) fn leave_stream(&mut self, slot: u32) {
         self.queue.remove(slot);
         self.stream_timers.remove(slot);
         self.leave_grants(slot);
     }
 
-    /// Queues a CREDIT; its fields are looked up when it is sent.
+    /// Queues a CREDIT, whose fields are determined when it is sent.
     fn queue_credit(&mut self, now: Time, slot: u32) {
         let rpc = self.rpcs.get_mut(slot);
         let (host, id) = (rpc.host, rpc.id);
@@ -386,12 +384,12 @@ impl Host {
         }
     }
 
-    /// The CREDIT that waited for the link.
+    /// Makes a queued CREDIT; `None` if it is obsolete.
     pub(super) fn credit_packet(&mut self, slot: u32) -> Option<Packet<Header>> {
         let rpc = self.rpcs.get_mut(slot);
         let (host, id) = (rpc.host, rpc.id);
         let State::Stream(stream) = &mut rpc.state else { return None };
-        // Its content has travelled with data.
+        // Its content has been sent with data.
         if !core::mem::replace(&mut stream.receive.incoming.grant_waits, false) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! The half of a stream that this host reads.
+//! The receiving half of a stream.
 
 use rackweave_core::{Assembler, Event, HostId, MessageId, Placement, Slice, StreamEvent, Time};
 use rackweave_wire::homa::Body;
@@ -9,34 +9,34 @@ use super::super::grants::Key;
 use super::super::rpc::{Incoming, State};
 use super::{Host, expand};
 
-/// Offsets relative to [`Receiving::base`] stay below this and what may be ahead of it.
+/// Offsets relative to [`Receiving::base`] are rebased when the received prefix exceeds this.
 const REBASE_AT: u32 = 1 << 30;
 
-/// The half of a stream that this host reads.
+/// The receiving half of a stream.
 #[derive(Clone, Debug)]
 pub(in crate::homa) struct Receiving {
-    /// What has arrived and what is granted, as of a message that begins at `base`: its length is
-    /// what has been written, and the grants are those of messages.
+    /// The received and granted bytes, as of a message that starts at `base`. Its length is what has been written.
     pub(in crate::homa) incoming: Incoming,
-    /// A multiple of a full packet; it follows what has arrived, so that 32 bits suffice from it.
+    /// The offset to which `incoming` is relative: a multiple of a full packet that follows the received
+    /// prefix, so that 32-bit offsets suffice.
     base: u64,
-    /// The application has consumed the bytes before this one.
+    /// Number of bytes that the application has consumed.
     consumed: u64,
-    /// Standing credit reaches to here.
+    /// Offset up to which standing credit permits the peer to send.
     standing: u64,
-    /// Where the direction ends, once the peer has announced it.
+    /// Offset at which the direction ends; `None` until the peer has announced it.
     end: Option<u64>,
-    /// The application knows that the direction has ended.
+    /// Whether the application knows that the direction has ended.
     ended: bool,
-    /// What the last CREDIT to the peer contained.
+    /// The offset that the last CREDIT to the peer allowed.
     advertised_credit: u64,
     advertised_received: u64,
     advertised_end: bool,
-    /// When something new last arrived or was allowed while nothing was on the way.
+    /// When the last new byte arrived, or was allowed while none was in flight.
     pub(super) moved_at: Time,
 }
 
-/// The fields of a STREAM packet about the direction whose data it carries.
+/// The fields of a STREAM packet that concern the direction of its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) offset: u32,
@@ -74,7 +74,7 @@ impl Receiving {
         }
     }
 
-    /// All bytes before this one have arrived.
+    /// The offset below which all bytes have arrived.
     fn received(&self) -> u64 {
         self.base + u64::from(self.incoming.received.prefix())
     }
@@ -83,16 +83,16 @@ impl Receiving {
         self.base + u64::from(self.incoming.length)
     }
 
-    /// The peer may send all bytes before this one.
+    /// The offset below which the peer may send.
     fn allowed(&self) -> u64 {
         self.standing.max(self.base + u64::from(self.incoming.granted))
     }
 
-    /// Flow control: the peer may send no byte from this one on.
+    /// The offset at which flow control stops the peer.
     fn limit(&self, config: &Config) -> u64 {
         let limit = self.consumed + u64::from(config.streams.window_bytes);
-        // Whole packets, so that an application that reads byte by byte makes the peer send no
-        // packets of one byte (RFC 1122 section 4.2.3.3, TCP's silly window).
+        // Whole packets, so that an application that reads single bytes does not make the peer send packets of
+        // one byte (RFC 1122 section 4.2.3.3, TCP's silly window).
         let packet = u64::from(config.max_payload);
         if config.streams.window_bytes < config.max_payload {
             limit
@@ -105,12 +105,12 @@ impl Receiving {
         self.ended
     }
 
-    /// Whether the complete reception was acknowledged; it is repeated only if the peer asks.
+    /// Whether the end of the direction was acknowledged. That is repeated only if the peer asks.
     pub(super) const fn has_acknowledged_end(&self) -> bool {
         self.advertised_end
     }
 
-    /// The credit and the acknowledgement for the next packet to the peer, which are recorded as sent.
+    /// The credit and acknowledgement for the next packet to the peer, which are recorded as sent.
     pub(super) fn advertise(&mut self) -> (Credit, u8) {
         let (allowed, received) = (self.allowed(), self.received());
         self.advertised_credit = allowed;
@@ -121,15 +121,15 @@ impl Receiving {
         (credit, if self.ended { flags::END_RECEIVED } else { 0 })
     }
 
-    /// The peer has written up to `written`.
+    /// Records that the peer has written bytes up to offset `written`.
     fn grow(&mut self, written: u64) {
         let more = written.saturating_sub(self.written()) as u32;
         self.incoming.length += more;
         self.incoming.left += more;
     }
 
-    /// Makes credit and limits follow what has arrived, been written and been consumed. `free`: bytes
-    /// that the peer may send without grants.
+    /// Updates credit and limits to what has arrived, been written and been consumed. `free` is the number of
+    /// bytes that the peer may send without grants.
     fn update_credit(&mut self, config: &Config, free: u32) {
         let arrived = self.incoming.received.prefix();
         if arrived > REBASE_AT {
@@ -141,9 +141,9 @@ impl Receiving {
             self.base += u64::from(by);
         }
         let limit = self.limit(config);
-        // As soon as all that was written may come, not when it is here: a stream of short writes, of
-        // which some are always on the way, has a round trip's worth of credit all the time. A packet
-        // more, because CREDIT is sent for every second one.
+        // Standing credit is given once everything that was written is allowed, not when it has arrived, so
+        // that a stream of short writes has a round trip's worth of credit at all times. One packet is added
+        // because CREDIT is sent for every second packet.
         let may_come = self.incoming.left == 0 || self.allowed() >= self.written();
         if may_come && self.end.is_none() {
             let wanted = free.saturating_add(config.max_payload).min(config.streams.window_bytes);
@@ -161,8 +161,7 @@ impl Receiving {
 }
 
 impl Host {
-    /// Changes what a stream receives, and what depends on it at the host: grants, and the bytes
-    /// that are on the way.
+    /// Applies a change to the receiving half of a stream, and updates the host's grants and granted bytes.
     fn change_receiving(&mut self, slot: u32, change: impl FnOnce(&mut Receiving)) {
         let rpc = self.rpcs.get(slot);
         let (birth, peer) = (rpc.birth, rpc.peer);
@@ -190,7 +189,7 @@ impl Host {
         }
     }
 
-    /// Takes a stream out of the grants.
+    /// Removes a stream from the grants.
     pub(super) fn leave_grants(&mut self, slot: u32) {
         let rpc = self.rpcs.get(slot);
         let Some(incoming) = rpc.incoming() else { return };
@@ -202,7 +201,7 @@ impl Host {
         }
     }
 
-    /// Handles a STREAM packet: data, and what the peer has written.
+    /// Handles a STREAM packet: its data, and what the peer has written.
     pub(super) fn handle_piece(&mut self, now: Time, slot: u32, piece: Piece) -> Placement {
         let rpc = self.rpcs.get(slot);
         let (peer, id) = (rpc.host, MessageId(rpc.id ^ 1));
@@ -232,7 +231,7 @@ impl Host {
                 receive.end = Some(written);
             }
             let base = receive.base;
-            // A packet that begins before the base has come late: its bytes are known.
+            // The bytes of a packet that starts before the base have arrived earlier.
             if fits && start >= base {
                 let (from, to) = ((start - base) as u32, (start + len - base) as u32);
                 let incoming = &mut receive.incoming;
@@ -266,9 +265,9 @@ impl Host {
         Placement::Store(Slice { message: id, offset: piece.offset, len: u32::from(piece.len) })
     }
 
-    /// Sends CREDIT with what the peer may send and what has arrived: at once when it may be waiting for that,
-    /// and for every second packet, else within a tick (as TCP: RFC 9293 section 3.8.6.3). `repeat`: the
-    /// peer has missed the last one.
+    /// Sends CREDIT with the current credit and acknowledgement: at once if the peer may be waiting for credit
+    /// or has sent two packets, otherwise within a tick (as TCP: RFC 9293 section 3.8.6.3). `repeat` is set if
+    /// the peer has missed the last CREDIT.
     fn acknowledge(&mut self, now: Time, slot: u32, repeat: bool) {
         let due = now.saturating_add(self.config.tick);
         let two_packets = 2 * u64::from(self.config.max_payload);
@@ -291,12 +290,12 @@ impl Host {
         if news || repeat {
             stream.credit_due = stream.credit_due.min(due);
         }
-        self.wake_stream_for(now, slot);
+        self.rearm_stream_timer(now, slot);
     }
 
-    /// Asks for what is missing on the peer's question whether it has arrived, as for messages: see
-    /// [`Config::need_ack_resends`]. `idle`: nothing was known to be on the way before the question,
-    /// which its sender asks when what it has sent is late.
+    /// Requests missing bytes when the peer asks whether they have arrived; for messages see
+    /// [`Config::need_ack_resends`]. `idle` is set if no bytes were known to be in flight before the packet,
+    /// which the sender sends when its bytes are not acknowledged in time.
     fn ask_if_late(&mut self, now: Time, slot: u32, idle: bool) {
         let patience = self.ticks(u32::from(self.config.resend_ticks));
         let Some(stream) = self.stream(slot) else { return };
@@ -305,7 +304,7 @@ impl Host {
         }
     }
 
-    /// Asks for the bytes that are allowed and not here.
+    /// Requests the bytes that are allowed and have not arrived.
     pub(super) fn send_missing(&mut self, slot: u32) {
         let most = if self.config.resend_all_gaps { usize::MAX } else { 1 };
         let rpc = self.rpcs.get(slot);
@@ -320,11 +319,11 @@ impl Host {
         }
     }
 
-    /// The application has taken `bytes` of the stream with this local id.
+    /// Records that the application has consumed `bytes` of the stream with this local id.
     pub(in crate::homa) fn consume_stream(&mut self, now: Time, peer: HostId, id: u64, bytes: u64) {
         let Some(slot) = self.find_stream(peer, id) else { return };
         if bytes == 0 {
-            // A client without a packet from its server has no tag for a CREDIT.
+            // A client that has received no packet from its server has no tag for a CREDIT.
             return;
         }
         self.change_receiving(slot, |receive| {

@@ -1,4 +1,4 @@
-//! The half of a stream that this host writes.
+//! The sending half of a stream.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{Event, HostId, MessageId, Packet, Refused, StreamEvent, Time};
@@ -13,39 +13,39 @@ use super::Host;
 use super::config::MAX_WINDOW;
 use super::expand;
 
-/// No stream is longer; beyond it, offsets would come near the end of 64 bits.
+/// Maximum length of a stream, which keeps offsets well below 2^64.
 const MAX_STREAM: u64 = 1 << 62;
 
-/// The most unacknowledged bytes that are announced as written to the receiver.
+/// Maximum number of unacknowledged bytes that are announced to the receiver as written.
 const MAX_AHEAD: u64 = MAX_WINDOW as u64 * 2 - 1;
 
-/// Ranges to retransmit that are kept separately; more are merged, at the cost of duplicates.
+/// Maximum number of ranges to retransmit. Further ones are merged with others, at the cost of duplicates.
 const MAX_RESEND_RANGES: usize = 4;
 
-/// The half of a stream that this host writes.
+/// The sending half of a stream.
 #[derive(Clone, Debug)]
 pub(super) struct Sending {
     written: u64,
-    /// Nothing is written after that.
+    /// Whether the application has ended the direction.
     ended: bool,
     /// The first byte that was never sent.
     next: u64,
-    /// The receiver has all bytes before this one.
+    /// The offset below which the receiver has all bytes.
     acked: u64,
     end_acked: bool,
-    /// All bytes before this one may be sent ...
+    /// The offset below which bytes may be sent.
     allowed: u64,
-    /// ... those from here ...
+    /// Start of the bytes with an unscheduled priority.
     free_from: u64,
-    /// ... to here at an unscheduled priority ...
+    /// End of the bytes with an unscheduled priority.
     free_to: u64,
-    /// ... and the others at this one: of the newest grant.
+    /// Priority of all other bytes, from the newest grant.
     priority: u8,
     /// Ranges to retransmit, in order.
-    again: SmallVec<[(u64, u64); MAX_RESEND_RANGES]>,
-    /// It is in the SRPT queue.
+    resends: SmallVec<[(u64, u64); MAX_RESEND_RANGES]>,
+    /// Whether the stream is in the SRPT queue.
     queued: bool,
-    /// When something of it was last sent or acknowledged.
+    /// When bytes were last sent or acknowledged.
     pub(super) moved_at: Time,
 }
 
@@ -61,13 +61,13 @@ impl Sending {
             free_from: 0,
             free_to: free,
             priority: 0,
-            again: SmallVec::new(),
+            resends: SmallVec::new(),
             queued: false,
             moved_at: now,
         }
     }
 
-    /// Whether there are bytes that may be sent and never were.
+    /// Whether there are new bytes that may be sent.
     fn is_ready(&self) -> bool {
         self.next < self.allowed.min(self.written)
     }
@@ -80,39 +80,39 @@ impl Sending {
         self.end_acked
     }
 
-    /// Whether the receiver must move for this half to go on.
+    /// Whether this half can only continue after a packet from the receiver.
     pub(super) fn waits(&self) -> bool {
         let open = self.acked < self.written || self.ended && !self.end_acked;
-        open && !self.queued && self.again.is_empty()
+        open && !self.queued && self.resends.is_empty()
     }
 
     fn left(&self, from: u64) -> u32 {
         u32::try_from(self.written - from).unwrap_or(u32::MAX)
     }
 
-    /// Notes that a range is to be sent again.
-    fn add_again(&mut self, mut from: u64, mut to: u64) {
-        self.again.retain(|&mut (start, end)| {
+    /// Adds a range to retransmit.
+    fn add_resend(&mut self, mut from: u64, mut to: u64) {
+        self.resends.retain(|&mut (start, end)| {
             let apart = end < from || to < start;
             if !apart {
                 (from, to) = (from.min(start), to.max(end));
             }
             apart
         });
-        let at = self.again.partition_point(|&(start, _)| start < from);
-        if self.again.len() < MAX_RESEND_RANGES {
-            self.again.insert(at, (from, to));
+        let at = self.resends.partition_point(|&(start, _)| start < from);
+        if self.resends.len() < MAX_RESEND_RANGES {
+            self.resends.insert(at, (from, to));
         } else if at > 0 {
-            self.again[at - 1].1 = to;
+            self.resends[at - 1].1 = to;
         } else {
-            self.again[0].0 = from;
+            self.resends[0].0 = from;
         }
     }
 
-    /// The receiver has what is before `acked`.
-    fn drop_acked_again(&mut self) {
+    /// Removes acknowledged bytes from the ranges to retransmit.
+    fn drop_acked_resends(&mut self) {
         let acked = self.acked;
-        self.again.retain(|(from, to)| {
+        self.resends.retain(|(from, to)| {
             *from = (*from).max(acked);
             from < to
         });
@@ -139,7 +139,7 @@ impl Host {
         }
         let written = send.written.checked_add(bytes).filter(|written| *written <= MAX_STREAM);
         let written = written.ok_or(Refused::TooLong { max: MAX_STREAM })?;
-        // The peer cannot be late before there is something that it could do.
+        // Time without a packet from the peer counts from the first byte to which the peer can react.
         if send.acked == send.written {
             send.moved_at = now;
         }
@@ -154,12 +154,12 @@ impl Host {
         if all_sent {
             self.send_empty(now, slot, 0);
         }
-        self.wake_stream_for(now, slot);
+        self.rearm_stream_timer(now, slot);
         Ok(())
     }
 
-    /// Puts the stream into the SRPT queue if it has something to send. What was written since it was
-    /// put there counts from its next packet on.
+    /// Adds the stream to the SRPT queue if it has bytes to send. Bytes that are written later count from its
+    /// next packet on.
     fn queue_if_ready(&mut self, slot: u32) {
         let rpc = self.rpcs.get_mut(slot);
         let birth = rpc.birth;
@@ -173,7 +173,7 @@ impl Host {
         }
     }
 
-    /// The next packet of new bytes, of a stream that stands first in the queue.
+    /// Makes the next packet of new bytes, of the stream that is first in the queue.
     pub(in crate::homa) fn stream_packet(
         &mut self,
         now: Time,
@@ -193,7 +193,7 @@ impl Host {
         Some(self.piece(now, slot, offset, end - offset, None))
     }
 
-    /// The next packet of bytes that the receiver misses.
+    /// Makes the next packet of a retransmission.
     pub(in crate::homa) fn next_stream_retransmission(
         &mut self,
         now: Time,
@@ -201,7 +201,7 @@ impl Host {
     ) -> Option<Packet<Header>> {
         let max_payload = u64::from(self.config.max_payload);
         let send = &mut self.stream_mut(slot)?.send;
-        let Some((from, to)) = send.again.first_mut() else {
+        let Some((from, to)) = send.resends.first_mut() else {
             debug_assert!(false, "only streams with something to send again are in the list");
             self.queue.resend_sent(false);
             return None;
@@ -210,11 +210,11 @@ impl Host {
         let end = (offset + max_payload).min(*to);
         *from = end;
         if end == *to {
-            send.again.remove(0);
+            send.resends.remove(0);
         }
-        let more = !send.again.is_empty();
+        let more = !send.resends.is_empty();
         self.queue.resend_sent(more);
-        // As retransmissions of messages (docs/sources.md#homa-sending).
+        // The same priority as for retransmissions of messages (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;
         Some(self.piece(now, slot, offset, end - offset, Some(priority)))
     }
@@ -225,9 +225,9 @@ impl Host {
         slot: u32,
         offset: u64,
         len: u64,
-        again: Option<u8>,
+        retransmit: Option<u8>,
     ) -> Packet<Header> {
-        let flags = if again.is_some() { flags::RETRANSMIT } else { 0 };
+        let flags = if retransmit.is_some() { flags::RETRANSMIT } else { 0 };
         let header = self.stream_header(now, slot, offset, len as u16, flags);
         let rpc = self.rpcs.get(slot);
         let (dst, id) = (rpc.host, rpc.id);
@@ -237,14 +237,14 @@ impl Host {
             unreachable!("callers have found the stream")
         };
         let free = (stream.send.free_from..stream.send.free_to).contains(&offset);
-        let priority = again.unwrap_or_else(|| {
-            // A stream has no length: what is left of it stands for that.
+        let priority = retransmit.unwrap_or_else(|| {
+            // A stream has no length, so that its remaining bytes determine the priority.
             if free { cutoffs.priority(stream.send.left(offset)) } else { stream.send.priority }
         });
         let l3_bytes = self.config.streams.stream_header + len as u32;
         let packet = self.packet(dst, l3_bytes, priority, header);
         if free && self.config.spray {
-            // As short messages: not out of order by spraying (see `Host::data_packet`).
+            // As for short messages, spraying must not reorder the packets (see `Host::data_packet`).
             let entropy = (mix(id) & 0x3fff) as u16;
             let (source, destination) = (packet.source_port() ^ entropy, packet.destination_port());
             packet.sprayed(false).with_ports(source, destination)
@@ -253,7 +253,7 @@ impl Host {
         }
     }
 
-    /// A STREAM packet's header; what it acknowledges is recorded as sent.
+    /// Makes the header of a STREAM packet. Its acknowledgement is recorded as sent.
     fn stream_header(&mut self, now: Time, slot: u32, offset: u64, len: u16, more: u8) -> Header {
         let rpc = self.rpcs.get_mut(slot);
         let (id, peer) = (rpc.id, rpc.peer);
@@ -296,7 +296,7 @@ impl Host {
         Header { id: Id64::new(id), one_way: false, body }
     }
 
-    /// A STREAM packet without bytes.
+    /// Sends a STREAM packet without payload.
     pub(super) fn send_empty(&mut self, now: Time, slot: u32, flags: u8) {
         let Some(stream) = self.stream(slot) else { return };
         let next = stream.send.next;
@@ -319,7 +319,7 @@ impl Host {
             let bytes = received - send.acked;
             if bytes > 0 {
                 send.acked = received;
-                send.drop_acked_again();
+                send.drop_acked_resends();
                 news = true;
                 self.events.push_back(Event::Stream(StreamEvent::Acked { peer, id, bytes }));
             }
@@ -338,7 +338,7 @@ impl Host {
             if allowed > send.allowed {
                 match credit.priority {
                     wire::UNSCHEDULED => {
-                        // What was granted before keeps its priority.
+                        // Bytes that were granted before keep their priority.
                         if send.free_to < send.allowed {
                             send.free_from = send.allowed;
                         }
@@ -354,15 +354,15 @@ impl Host {
             return;
         }
         send.moved_at = now;
-        let none_again = send.again.is_empty();
+        let none_left = send.resends.is_empty();
         stream.progress();
-        if none_again {
+        if none_left {
             self.queue.remove_resend(slot);
         }
         self.queue_if_ready(slot);
     }
 
-    /// The peer has closed: it has everything.
+    /// Records that the peer has closed the stream, and so has received everything.
     pub(super) fn all_acknowledged(&mut self, slot: u32) {
         let rpc = self.rpcs.get_mut(slot);
         let (peer, id) = (rpc.host, MessageId(rpc.id));
@@ -375,27 +375,28 @@ impl Host {
         }
     }
 
-    /// MISSING: bytes that the receiver has allowed are late there.
+    /// Handles MISSING: bytes that the receiver has allowed are late.
     pub(super) fn handle_missing(&mut self, now: Time, slot: u32, offset: u32, length: u32) {
         let Some(stream) = self.stream_mut(slot) else { return };
         let send = &mut stream.send;
         let Some(from) = expand(send.acked, offset) else { return };
         let to = from.saturating_add(u64::from(length));
-        // A range beyond what is allowed means that a CREDIT was lost.
+        // A range beyond the allowed bytes indicates that a CREDIT was lost.
         let allowed = to.min(send.acked + u64::from(MAX_WINDOW));
         send.allowed = send.allowed.max(allowed);
         let (from, to) = (from.max(send.acked), to.min(send.next));
         let lost = from < to;
-        let newly = send.again.is_empty();
+        let newly = send.resends.is_empty();
         if lost {
-            send.add_again(from, to);
+            send.add_resend(from, to);
         }
         if lost && newly {
             self.queue.push_resend(slot);
         }
         self.queue_if_ready(slot);
         if !(lost && newly) {
-            // What is asked for waits for the link, or has come meanwhile: this end is alive.
+            // The requested bytes are queued already, or have been acknowledged: reports that this end is
+            // alive.
             self.send_empty(now, slot, 0);
         }
     }

@@ -5,42 +5,42 @@ use rackweave_wire::homa::stream::flags;
 
 use super::{Host, Stream};
 
-/// The most doublings of the time until the next question, one for each answer without progress. Ours: a stream that
-/// waits for its peer's application then costs an eighth of the packets, and a peer that has lost its state is
-/// still noticed soon.
+/// Maximum number of times that the interval between requests is doubled, once for each answer without
+/// progress. Our choice: a stream that waits for its peer's application then costs an eighth of the packets,
+/// and a peer that has lost its state is still detected soon.
 pub(super) const MAX_FRUITLESS: u8 = 3;
 
 /// What a stream waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waits {
-    /// Bytes that this end has allowed have not arrived.
+    /// Whether bytes that this end has allowed have not arrived.
     missing: bool,
-    /// The peer has not acknowledged or allowed bytes.
+    /// Whether the peer has not acknowledged bytes, or not allowed them.
     unacked: bool,
-    /// When the peer is asked, if nothing arrives before.
+    /// When the peer is asked, if no packet arrives before.
     ask_at: Time,
 }
 
 impl Host {
-    /// The duration of this many ticks.
+    /// The duration of this number of ticks.
     pub(super) fn ticks(&self, ticks: u32) -> Span {
         Span(self.config.tick.0.saturating_mul(u64::from(ticks)))
     }
 
-    /// Arms the stream's timer for that time, if it is not armed for an earlier one.
-    pub(super) fn wake_stream(&mut self, slot: u32, at: Time) {
+    /// Arms the stream's timer for `at`, unless it is armed for an earlier time.
+    pub(super) fn arm_stream_timer(&mut self, slot: u32, at: Time) {
         if at < Time::MAX {
             self.stream_timers.set_earlier(slot, at);
         }
     }
 
-    /// Arms the stream's timer for when its next packet may be due.
-    pub(super) fn wake_stream_for(&mut self, now: Time, slot: u32) {
+    /// Arms the stream's timer for its next possible packet.
+    pub(super) fn rearm_stream_timer(&mut self, now: Time, slot: u32) {
         let Some(stream) = self.stream(slot) else { return };
-        // A question that is due later is found when this timer fires.
+        // If the request is due later, that is found when this timer expires.
         let ask_at = now.saturating_add(self.ticks(u32::from(self.config.resend_ticks)));
         let at = ask_at.min(stream.credit_due);
-        self.wake_stream(slot, at);
+        self.arm_stream_timer(slot, at);
     }
 
     pub(in crate::homa) fn handle_stream_timers(&mut self, now: Time) {
@@ -76,8 +76,9 @@ impl Host {
         Some(Waits { missing, unacked, ask_at })
     }
 
-    /// The client asks first, the server half as much later, because its client may be gone. A pseudo-random part
-    /// keeps streams that were opened together from asking together.
+    /// Number of silent ticks after which an idle stream's peer is asked. At the server it is longer by half,
+    /// so that the client usually asks first, and the server asks only if its client may be gone. A
+    /// pseudo-random addend keeps streams that were opened together from asking together.
     fn ping_after(&self, slot: u32) -> u32 {
         let id = self.rpcs.get(slot).id;
         let ticks = self.config.streams.ping_ticks;
@@ -113,7 +114,7 @@ impl Host {
             }
             at = at.min(waits.ask_at);
         }
-        self.wake_stream(slot, at);
+        self.arm_stream_timer(slot, at);
     }
 
     fn ask_peer(&mut self, now: Time, slot: u32, waits: Waits) {

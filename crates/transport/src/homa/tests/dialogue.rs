@@ -1,4 +1,4 @@
-//! Dialogues as traces: who says what to whom, in which order.
+//! Packet traces of whole conversations.
 
 use rackweave_core::{Kind, Span};
 use rackweave_wire::Id64;
@@ -22,7 +22,7 @@ fn a_short_request() {
         [
             "h0>h1 p7 DATA 1 0..100 of 100",
             "h1>h0 p7 DATA 1r 0..100 of 100",
-            // Nothing else goes to h1 that the acknowledgement could travel with.
+            // No other packet to h1 can carry the acknowledgement.
             "h1>h0 p7 NEED_ACK 1r",
             "h0>h1 p7 ACK 1",
         ]
@@ -77,7 +77,7 @@ fn a_scheduled_message() {
     );
 }
 
-/// Loses what hosts send while `f` runs.
+/// Drops all packets that hosts send while `f` runs.
 fn lost(network: &mut super::Network<Host>, f: impl FnOnce(&mut super::Network<Host>)) {
     network.lose = Some(|_| true);
     f(network);
@@ -88,7 +88,7 @@ fn lost(network: &mut super::Network<Host>, f: impl FnOnce(&mut super::Network<H
 fn lost_data_is_asked_for() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 4_000, Kind::OneWay);
-    // The first packet is on its way; the second is lost.
+    // The first packet is in flight; the second is lost.
     lost(&mut network, |network| {
         network.run_until(at(Span::from_us(2)));
     });
@@ -99,11 +99,11 @@ fn lost_data_is_asked_for() {
             "h0>h1 p5 DATA 1 0..1442 of 4000",
             "h0>h1 p6 DATA 1 1442..2884 of 4000",
             "h0>h1 p6 DATA 1 2884..4000 of 4000",
-            // The data is not late enough; when it is, the receiver asks by itself.
+            // The data is not overdue; when it is, the receiver requests it.
             "h0>h1 p7 NEED_ACK 1",
             "h1>h0 p7 BUSY 1r",
             "h1>h0 p7 RESEND 1r 1442..2884",
-            "h0>h1 p7 DATA 1 1442..2884 of 4000 again",
+            "h0>h1 p7 DATA 1 1442..2884 of 4000 retransmit",
             "h0>h1 p7 NEED_ACK 1",
             "h1>h0 p7 ACK 1r",
         ]
@@ -126,13 +126,13 @@ fn linux_sends_what_is_missing_when_it_asks_for_an_acknowledgement() {
             "h1>h0 p7 CUTOFFS version 1",
             "h0>h1 p7 NEED_ACK 1",
             "h1>h0 p7 RESEND 1r 1420..2000",
-            "h0>h1 p7 DATA 1 1420..2000 of 2000 again",
+            "h0>h1 p7 DATA 1 1420..2000 of 2000 retransmit",
         ]
     );
 }
 
 #[test]
-fn a_lost_request_is_unknown_and_begins_anew() {
+fn a_lost_request_is_unknown_and_restarts() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     lost(&mut network, |network| submit(network, 0, 1, 1, 3_000, Kind::Request));
     lost(&mut network, |network| {
@@ -145,7 +145,7 @@ fn a_lost_request_is_unknown_and_begins_anew() {
         [
             "h0>h1 p7 RESEND 1 0..1442",
             "h1>h0 p7 UNKNOWN 1r",
-            // With one packet; the receiver grants the rest.
+            // One packet is sent; the receiver grants the rest.
             "h0>h1 p5 DATA 1 0..1442 of 3000",
             "h1>h0 p7 GRANT 1r ..3000 at p6",
             "h0>h1 p6 DATA 1 1442..2884 of 3000",
@@ -157,13 +157,13 @@ fn a_lost_request_is_unknown_and_begins_anew() {
     );
 }
 
-/// The Linux profile without what is ours in it.
+/// The Linux profile without our additions.
 fn kernel_module() -> Config {
     Config { max_restarts: 0, ..Config::linux(LINK) }
 }
 
 #[test]
-fn the_kernel_module_begins_a_lost_request_anew_with_all_of_it() {
+fn the_kernel_module_restarts_a_lost_request_with_its_whole_window() {
     let mut network = network(&kernel_module(), 2, Span::from_us(1));
     lost(&mut network, |network| submit(network, 0, 1, 1, 3_000, Kind::Request));
     lost(&mut network, |network| {
@@ -176,9 +176,9 @@ fn the_kernel_module_begins_a_lost_request_anew_with_all_of_it() {
         [
             "h0>h1 p7 RESEND 1 0.. all sent",
             "h1>h0 p7 UNKNOWN 1r",
-            "h0>h1 p7 DATA 1 0..1420 of 3000 again",
-            "h0>h1 p7 DATA 1 1420..2840 of 3000 again",
-            "h0>h1 p7 DATA 1 2840..3000 of 3000 again",
+            "h0>h1 p7 DATA 1 0..1420 of 3000 retransmit",
+            "h0>h1 p7 DATA 1 1420..2840 of 3000 retransmit",
+            "h0>h1 p7 DATA 1 2840..3000 of 3000 retransmit",
             "h1>h0 p7 CUTOFFS version 1",
         ]
     );
@@ -195,7 +195,7 @@ fn a_slow_server_is_busy() {
         ["h0>h1 p7 DATA 1 0..100 of 100", "h0>h1 p7 RESEND 1 0..1442", "h1>h0 p7 BUSY 1r",]
     );
     network.run_until(at(MS(500)));
-    // It is asked again after 5 to 40 ms.
+    // The peer is asked again after 5 to 40 ms.
     let asked = trace(&mut network).iter().filter(|line| line.contains("RESEND")).count();
     assert!((12..50).contains(&asked), "{asked}");
     assert_eq!(events(&mut network), ["h1: Request 1 of 100 bytes from h0"]);
@@ -206,7 +206,7 @@ fn a_slow_server_is_busy() {
 }
 
 #[test]
-fn lost_grants_are_made_good() {
+fn lost_grants_are_repaired() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 30_000, Kind::OneWay);
     network.lose = Some(|packet| matches!(packet.header.body, Body::Grant { .. }));
@@ -266,7 +266,7 @@ fn questions_to_a_silent_peer_are_spread_and_never_sooner_than_the_interval() {
     }
     assert_eq!(gaps, (interval..=interval + 8).collect());
     assert_eq!(asks(&kernel_module(), 1), [15, 25, 35, 45, 55]);
-    // At the ends of the counters.
+    // Extreme values of the counters.
     config.timeout_resends = 2;
     config.resend_ticks = u16::MAX;
     assert!(config.check().is_err());
@@ -276,7 +276,7 @@ fn questions_to_a_silent_peer_are_spread_and_never_sooner_than_the_interval() {
 }
 
 #[test]
-fn what_was_begun_anew_and_arrived_all_the_same_is_sent() {
+fn a_restarted_message_that_arrived_before_counts_as_sent() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 5_000, Kind::OneWay);
@@ -285,8 +285,8 @@ fn what_was_begun_anew_and_arrived_all_the_same_is_sent() {
     let text = trace(&mut network);
     assert_eq!(text.last().unwrap(), "h0>h1 p7 NEED_ACK 1");
     network.set_down(1, false);
-    // The question overtakes the data; the answer makes the client begin anew; then all of the old
-    // data arrive before the packet of the new beginning.
+    // RESEND overtakes the data, and its answer makes the client restart; then all of the old data arrive
+    // before the packet of the restart.
     let unknown = Header { id: Id64::new(id(1).response().0), one_way: true, body: Body::Unknown };
     network.inject(packet(1, 0, unknown));
     for packet in late.into_iter().filter(|p| matches!(p.header.body, Body::Data { .. })) {
@@ -313,14 +313,14 @@ fn linux_asks_a_peer_for_one_thing_at_a_time() {
         resends
     };
     assert_eq!(resends_until(24_500), ["h0>h1 p7 RESEND 1 0.. all sent"]);
-    // Ten ticks later one may be sent again; since the peer answers now, the others follow soon.
+    // Ten ticks later one RESEND may be sent again; the peer answers it, so that the others follow soon.
     assert_eq!(resends_until(25_500), ["h0>h1 p7 RESEND 1 0.. all sent"]);
     let others = ["h0>h1 p7 RESEND 2 0.. all sent", "h0>h1 p7 RESEND 3 0.. all sent"];
     assert_eq!(resends_until(27_500), others);
 }
 
 #[test]
-fn a_server_that_restarts_executes_the_request_anew() {
+fn a_server_that_restarts_executes_the_request_a_second_time() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     network.respond = None;
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
@@ -374,7 +374,7 @@ fn cancelled_messages_leave_nothing_behind() {
     network.run_until(at(Span::from_us(50)));
     network.cancel(0, 1, id(1));
     network.cancel(0, 1, id(2));
-    // Arriving at h0, not submitted there.
+    // The message arrives at h0; it was not submitted there.
     network.cancel(0, 1, id(1));
     network.run_until(at(MS(100)));
     assert_eq!(events(&mut network), ["h1: 1 with h0 failed: peer forgot"]);

@@ -1,4 +1,4 @@
-//! Leverage Homa: round trips, windows, and what forged packets do to them.
+//! Leverage Homa: round trips, windows, and the effect of forged packets on them.
 
 use rackweave_core::{HostId, Kind, Node as _, Rate, Rng, Span, Time, Transport};
 use rackweave_wire::Id64;
@@ -9,11 +9,11 @@ use super::super::windows::UnscheduledRatio;
 use super::{Config, Detection, Host, LINK, Leverage, at, id, network, packet, submit, trace};
 use crate::tests::Network;
 
-/// A full DATA packet there and a GRANT back.
+/// The time of a full DATA packet in one direction and a GRANT in the other.
 fn base_rtt(config: &Config, delay: Span) -> Span {
     let grant = rackweave_core::frame::wire_bytes(config.header_bytes.grant);
     let full = config.framing().packet_wire_bytes(config.max_payload);
-    // Each crosses two links.
+    // Each packet crosses two links.
     LINK.span_of(2 * u64::from(full)) + LINK.span_of(2 * u64::from(grant)) + delay * 2
 }
 
@@ -85,12 +85,13 @@ fn a_grant_withheld_by_policy_is_no_delay() {
     let right = base_rtt(&config, delay);
     let measured = network.hosts[1].round_trips()[0];
     assert!(off_by(measured.min, right) < 0.02, "{measured:?}");
-    // The other's window waits before the receiver: tens of microseconds, not the hundreds of the grant.
+    // The other message's window queues before the receiver: tens of microseconds, not the hundreds that the
+    // grant waits.
     assert!(measured.recent < right * 3, "{measured:?}");
     assert!(!network.hosts[1].is_congested(HostId(2)));
 }
 
-/// A host that has sent 0..5 packets of a message and their times to host 1.
+/// A host that has sent packets 0..5 of a message to host 1, and their time stamps.
 fn sender(config: &Config) -> (Host, Vec<u32>) {
     let mut host = Host::new(HostId(0), config.clone().into());
     let message =
@@ -112,7 +113,7 @@ fn grant(stamps: GrantStamps) -> rackweave_core::Packet<Header> {
 }
 
 #[test]
-fn forged_echoes_teach_nothing() {
+fn forged_echoes_are_ignored() {
     let config = Config::leverage(LINK);
     let (mut host, times) = sender(&config);
     assert_eq!(times, [2_000, 4_000, 6_000, 8_000, 10_000]);
@@ -124,7 +125,7 @@ fn forged_echoes_teach_nothing() {
         echo(12_000, 0),
         echo(u32::MAX, 0),
         echo(0, 0),
-        // The right time, but kept for so long that nothing is left for the network.
+        // The right time, but with a holding time that leaves nothing for the network.
         echo(2_000, 27_900),
         echo(4_000, u32::MAX),
     ] {
@@ -134,7 +135,7 @@ fn forged_echoes_teach_nothing() {
     host.handle_packet(now, 0, &grant(echo(8_000, 2_000)));
     let measured = host.round_trips();
     assert_eq!((measured[0].min, measured[0].samples), (Span::from_us(20), 1));
-    // Once, and nothing older.
+    // An echo counts once, and an older one not at all.
     host.handle_packet(now, 0, &grant(echo(8_000, 12_000)));
     host.handle_packet(now, 0, &grant(echo(6_000, 12_000)));
     assert_eq!(host.round_trips(), measured);
@@ -151,26 +152,26 @@ fn retransmissions_and_short_packets_carry_no_time() {
         submit(&mut network, 0, 1, n, 40_000 + 100 * n, Kind::OneWay);
     }
     assert!(network.run_until(at(Span::from_secs(10))));
-    let (mut stamped, mut again) = (0, 0);
+    let (mut stamped, mut resent) = (0, 0);
     for (_, packet) in &network.packets {
         if let Body::Data { stamps, retransmit, segment_length, .. } = packet.header.body {
             let is_full = u32::from(segment_length) == config.max_payload;
-            again += u32::from(retransmit);
+            resent += u32::from(retransmit);
             stamped += u32::from(stamps.sent_at != 0);
             assert!(stamps == Default::default() || is_full && !retransmit);
         }
     }
-    assert!(stamped > 10 && again > 10, "{stamped} {again}");
+    assert!(stamped > 10 && resent > 10, "{stamped} {resent}");
 }
 
-/// Feeds host 0 with round trips of so many microseconds to host 1, each as long after the one before,
-/// and tells the unscheduled packets of a message after each.
+/// Feeds host 0 with round trips of these lengths to host 1, in microseconds and in sequence, and returns the
+/// number of unscheduled packets of a message after each.
 fn unscheduled_after(config: &Config, round_trips: &[u64]) -> Vec<u32> {
     let mut network: Network<Host> = network(config, 2, Span::from_us(1));
     network.set_down(1, true);
     let mut rows = Vec::new();
     for (n, us) in (1..).zip(round_trips) {
-        // A message's first packet, on whose time the GRANT answers.
+        // The first packet of a message, whose time the GRANT echoes.
         submit(&mut network, 0, 1, n, 900_000, Kind::OneWay);
         let mut stamps = network.packets.iter().rev().filter_map(|(_, p)| match p.header.body {
             Body::Data { stamps, .. } if stamps.sent_at != 0 => Some(stamps.sent_at),
@@ -199,24 +200,24 @@ fn unscheduled_after(config: &Config, round_trips: &[u64]) -> Vec<u32> {
 fn the_unscheduled_window_follows_round_trips() {
     let mut config = Config::leverage(LINK);
     config.leverage.unscheduled_ratio = false;
-    // 40 us at 10 Gbps: 50,000 bytes, 36 packets. Above 8 * 40 us is congestion; between 3 * 40 us and
-    // that the window stays.
+    // 40 us at 10 Gbps are 50,000 bytes: 36 packets. Above 8 * 40 us is congestion; between 3 * 40 us and that
+    // the window stays.
     let trips = [40, 60, 321, 400, 319, 121, 400, 400, 400, 400, 119, 40, 40];
     let windows = unscheduled_after(&config, &trips);
     assert_eq!(windows, [36, 36, 18, 9, 9, 9, 5, 3, 2, 1, 2, 3, 4]);
-    // Up to the cap again.
+    // The window grows to the cap again.
     let mut long = vec![40, 400];
     long.resize(30, 41);
     assert_eq!(unscheduled_after(&config, &long)[29], 36);
-    // A shorter path lowers the cap at once.
+    // A shorter path reduces the cap at once.
     assert_eq!(unscheduled_after(&config, &[40, 40, 20])[2], 18);
-    // Without detection nothing shrinks.
+    // Without detection the window does not shrink.
     config.leverage.congestion = None;
     assert_eq!(unscheduled_after(&config, &[40, 900, 900]), [36, 36, 36]);
-    // Peers with slower links take less.
+    // Peers with slower links get a smaller window.
     config.leverage.peer_link = Some(Rate::from_gbps(1));
     assert_eq!(unscheduled_after(&config, &[40]), [4]);
-    // Off: the kernel module's.
+    // If disabled, the window is the kernel module's.
     config.leverage.unscheduled_window = false;
     assert_eq!(unscheduled_after(&config, &[40, 900]), [8, 8]);
 }
@@ -227,7 +228,7 @@ fn the_average_is_slower_to_see_congestion_than_the_last_round_trip() {
     config.leverage.unscheduled_ratio = false;
     let trips = [20, 20, 300, 20, 300, 300, 300, 300];
     assert_eq!(unscheduled_after(&config, &trips), [18, 18, 9, 10, 5, 3, 2, 1]);
-    // The average: 20, 20, 55, 51, 82, 109 ...: above 3 * 20 us and a half of it from the sixth on.
+    // The average: 20, 20, 55, 51, 82, 109 ...: from the sixth on it exceeds 3 * 20 us by more than half.
     config.leverage.congestion = Some(Detection::Average);
     let windows = unscheduled_after(&config, &trips);
     assert_eq!(windows, [18, 18, 18, 18, 18, 9, 5, 3]);
@@ -257,7 +258,7 @@ fn the_receiver_grants_three_round_trips() {
         }
         (offset - received) / config.max_payload
     };
-    // 3 * 22.6 us at 10 Gbps: 84,750 bytes.
+    // 3 * 22.6 us at 10 Gbps are 84,750 bytes.
     assert_eq!(granted(&config), 84_750 / 1412 + 1);
     config.leverage.scheduled_factor = 1;
     assert_eq!(granted(&config), 28_250 / 1412 + 1);
@@ -270,7 +271,7 @@ fn the_unscheduled_ratio_halves_and_recovers() {
     let leverage = Leverage::talk();
     let mut ratio = UnscheduledRatio::default();
     let mut rows = Vec::new();
-    // Per period: unscheduled bytes of 1000, and whether messages wait in the sender.
+    // For each period: unscheduled bytes out of 1000, and whether messages wait in the sender.
     for (period, (unscheduled, throttled)) in
         [(100, true), (399, true), (100, false), (400, true), (399, true), (0, true), (0, true)]
             .into_iter()
@@ -280,7 +281,8 @@ fn the_unscheduled_ratio_halves_and_recovers() {
         ratio.submitted(now, &leverage, unscheduled, 1000, throttled);
         rows.push(ratio.halvings);
     }
-    // The first period had no bytes at all: nothing to judge. Each row judges the one before.
+    // The first period had no bytes, so that the rule does not apply. Each row is the result of the period
+    // before.
     assert_eq!(rows, [0, 1, 0, 1, 0, 1, 2]);
     let mut config = Config::leverage(LINK);
     let mut after = |period| {
@@ -298,7 +300,7 @@ fn the_unscheduled_ratio_halves_and_recovers() {
 
 #[test]
 fn lost_fabric_or_late_software() {
-    // The receiver's software does not run for 3 ms; its NIC keeps what comes.
+    // The receiver's software does not run for 3 ms; its NIC queues arriving packets.
     let stalled = |host_delay| {
         let mut config = Config::leverage(LINK);
         config.leverage.host_delay = host_delay;
@@ -314,7 +316,7 @@ fn lost_fabric_or_late_software() {
     };
     assert!(stalled(false));
     assert!(!stalled(true));
-    // GRANTs that waited for the peer's link.
+    // GRANTs waited for the peer's link.
     let waited = |host_delay| {
         let mut config = Config::leverage(LINK);
         config.leverage.host_delay = host_delay;
@@ -347,14 +349,14 @@ fn the_pacer_trickles_without_grants_and_backs_off() {
         }
         sent.len()
     };
-    // Up to 20,000 bytes are granted: 15 packets, 5 of which were sent before. Then 5 % of the link: a
-    // packet in 24.6 us.
+    // Up to 20,000 bytes are granted: 15 packets, 5 of which were sent before. Then 5 % of the link is used:
+    // one packet per 24.6 us.
     let trickled = sent_without_grants(&config) - 10;
     assert!((22..=24).contains(&trickled), "{trickled}");
     config.leverage.rtt_pacer = false;
     assert_eq!(sent_without_grants(&config), 10);
 
-    // With congestion each packet is followed by room for another.
+    // With congestion each packet is followed by the idle time of another.
     let gaps = |rtt_pacer| {
         let mut config = Config::leverage(LINK);
         config.leverage.rtt_pacer = rtt_pacer;
@@ -399,14 +401,15 @@ fn all_messages_together_get_the_overcommitted_window() {
             }
             for step in 0..400 {
                 network.run_until(at(Span::from_us(12 * (400 * n + step))));
-                // The first messages come before anything was measured.
+                // The first messages arrive before anything was measured.
                 most = if n > 1 { network.hosts[6].grants.incoming.max(most) } else { 0 };
             }
         }
         most
     };
-    // 22.6 us at 10 Gbps are 28,250 bytes: two messages have thrice that. The unscheduled bytes of new messages come
-    // on top, since they need no grants, and the queue before the receiver lengthens the measured round trip.
+    // 22.6 us at 10 Gbps are 28,250 bytes: the window of two messages is three times that. The unscheduled
+    // bytes of new messages are added, since they need no grants, and the queue before the receiver increases
+    // the measured round trip.
     let (unscheduled, window) = (6 * 28_250, 3 * 28_250);
     let two = unscheduled + 5 * window / 2;
     let most = most_on_the_way(&config);
@@ -414,19 +417,19 @@ fn all_messages_together_get_the_overcommitted_window() {
     config.overcommit = 6;
     let most = most_on_the_way(&config);
     assert!(most > two, "{most}");
-    // The kernel module's limit does not count any more.
+    // The kernel module's limit does not apply any more.
     config.max_incoming = 30_000;
     let most = most_on_the_way(&config);
     assert!(most > two, "{most}");
 }
 
 #[test]
-fn messages_without_grants_tell_of_round_trips_too() {
+fn unscheduled_messages_measure_round_trips_too() {
     let mut config = Config::leverage(LINK);
     config.leverage.unscheduled_ratio = false;
     let delay = Span::from_us(20);
     let mut network = network(&config, 2, delay);
-    // Below the unscheduled window; the others, of one packet, are not worth an echo.
+    // Below the unscheduled window; the other messages, of one packet, are not worth an echo.
     for (n, bytes) in [(1, 10_000), (2, 10_000), (3, 1_412), (4, 100)] {
         submit(&mut network, 0, 1, n, bytes, Kind::OneWay);
         network.run_until(at(Span::from_ms(n)));
@@ -457,7 +460,7 @@ fn streams_use_the_measured_windows() {
     network.run_until(at(Span::from_ms(25)));
     assert_eq!(network.readable(1, 0, id(9)), (1_000_000, false));
     let (mut first_flight, mut granted, mut standing) = (0, 0, 0);
-    // No CREDIT is back before.
+    // No CREDIT arrives earlier.
     let round_trip = at(Span::from_ms(20) + Span::from_us(40));
     for (time, packet) in &network.packets {
         match packet.header.body {
@@ -474,7 +477,7 @@ fn streams_use_the_measured_windows() {
             _ => {}
         }
     }
-    // What goes unasked, three round trips of grants, and what the next write finds.
+    // The unscheduled bytes, three round trips of grants, and the credit that the next write finds.
     assert!(first_flight > least, "{first_flight}");
     assert!(granted > 2 * windows[1], "{granted} of {windows:?}");
     assert!(standing >= windows[1], "{standing} of {windows:?}");

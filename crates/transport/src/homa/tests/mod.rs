@@ -29,7 +29,7 @@ fn network(config: &Config, hosts: u32, delay: Span) -> Network<Host> {
     network
 }
 
-/// The published sets of parameters, Leverage Homa's, and that with all of its future work.
+/// The published sets of parameters, Leverage Homa, and Leverage Homa with all of its future work.
 const PROFILES: usize = 5;
 
 fn profile(number: usize) -> Config {
@@ -60,7 +60,7 @@ impl Subject for Homa {
         (0..PROFILES).map(profile).collect()
     }
 
-    /// The kernel module's own way of repairing.
+    /// The kernel module's method of repair.
     fn fragile() -> Vec<Config> {
         vec![Config { max_restarts: 0, ..Config::linux(LINK) }]
     }
@@ -103,7 +103,8 @@ impl Subject for Homa {
         (vec![profile(0), profile(1)], [Span::ZERO, Span::from_us(2), Span::from_us(20)], sizes)
     }
 
-    /// One packet there and a grant back, over two links each, both with the delay: what `rtt_bytes` must cover.
+    /// The round trip that `rtt_bytes` must cover: one packet and a grant back, over two links each, with the
+    /// delay.
     fn covering(config: Config, delay: Span) -> Config {
         if config == profile(1) && delay < Span::from_us(3) {
             return config;
@@ -113,19 +114,19 @@ impl Subject for Homa {
     }
 }
 
-/// One packet as a line: from, to, priority, and what its type says.
+/// One packet as a line: source, destination, priority and the fields of its type.
 fn line(packet: &Packet<Header>) -> String {
     let mut text = format!("{}>{} p{} ", packet.src, packet.dst, packet.priority);
     let message = MessageId(packet.header.id.get());
     let _ = match packet.header.body {
         Body::Data { message_length, ack_id, retransmit, offset, segment_length, .. } => {
             let end = offset + u32::from(segment_length);
-            let again = if retransmit { " again" } else { "" };
+            let retransmitted = if retransmit { " retransmit" } else { "" };
             let ack = match ack_id.get() {
                 0 => String::new(),
                 id => format!(" ack {}", MessageId(id)),
             };
-            write!(text, "DATA {message} {offset}..{end} of {message_length}{again}{ack}")
+            write!(text, "DATA {message} {offset}..{end} of {message_length}{retransmitted}{ack}")
         }
         Body::Grant { offset, priority, .. } => {
             write!(text, "GRANT {message} ..{offset} at p{priority}")
@@ -152,12 +153,12 @@ fn line(packet: &Packet<Header>) -> String {
     text
 }
 
-/// All packets so far, and forgets them.
+/// Takes the trace of all packets so far.
 fn trace(network: &mut Network<Host>) -> Vec<String> {
     network.packets.drain(..).map(|(_, packet)| line(&packet)).collect()
 }
 
-/// A one-way DATA packet's header.
+/// The header of a one-way DATA packet.
 fn data(message: MessageId, length: u32, offset: u32, len: u16) -> Header {
     let body = Body::Data {
         message_length: length,

@@ -1,4 +1,4 @@
-//! Who goes first: SRPT, priorities, overcommitment, FIFO shares, limits on grants.
+//! The order of transmission: SRPT, priorities, overcommitment, FIFO shares, limits on grants.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn paper() -> Config {
 #[test]
 fn the_sender_sends_the_shortest_message_first() {
     let mut network = network(&paper(), 4, Span::from_us(1));
-    // The first packet of the first message is on the link before the others come.
+    // The first packet of the first message is on the link before the others are submitted.
     for (n, bytes) in [(1, 9_000), (2, 6_000), (3, 3_000), (4, 3_000), (5, 100)] {
         submit(&mut network, 0, 1 + n as u32 % 3, n, bytes, Kind::OneWay);
     }
@@ -67,7 +67,7 @@ fn unscheduled_packets_go_by_length_and_scheduled_ones_low() {
     assert_eq!(priorities(1), [7]);
     assert_eq!(priorities(2), [6]);
     assert_eq!(priorities(3), [5, 5]);
-    // 8 packets unscheduled; alone, a scheduled message uses the lowest level.
+    // 8 unscheduled packets; a single scheduled message uses the lowest level.
     assert_eq!(priorities(4), [vec![4; 8], vec![0; 14]].concat());
 }
 
@@ -85,8 +85,8 @@ fn by_bytes_left_the_end_of_a_message_rises() {
         .filter(|(_, packet)| matches!(packet.header.body, Body::Data { .. }))
         .map(|(_, packet)| packet.priority)
         .collect();
-    // Unscheduled at the lowest such level, then scheduled at 0. Packets go at the priority of the
-    // newest grant, which is one window ahead here: the last ones rise early.
+    // Unscheduled packets use the lowest such level, scheduled ones level 0. Packets have the priority of the
+    // newest grant, which is one window ahead here, so that the last ones are raised early.
     let (first, last) = priorities.split_at(10);
     assert_eq!(first, [vec![4; 7], vec![0; 3]].concat());
     assert_eq!(last, [0, 4, 5, 5, 6, 6, 7, 7, 7, 7]);
@@ -109,7 +109,7 @@ fn a_peers_cutoffs_are_learnt_and_used() {
         [
             "h0>h1 p7 DATA 1 0..150 of 150",
             "h0>h1 p7 DATA 2 0..150 of 150",
-            // Once, though both packets were sent without knowing them.
+            // It is sent once, although both packets were sent without knowing the cutoffs.
             "h1>h0 p7 CUTOFFS version 5",
             "h0>h1 p5 DATA 3 0..150 of 150",
             "h0>h1 p5 DATA 4 0..150 of 150",
@@ -122,7 +122,7 @@ fn the_receiver_grants_the_shortest_messages_at_different_levels() {
     let config = paper().with_priorities(Cutoffs::new(&[u32::MAX; 5], 8).unwrap());
     assert_eq!(config.overcommit, 3);
     let mut network = network(&config, 6, Span::from_us(1));
-    // Five senders; none is done with its unscheduled bytes before all have begun.
+    // Five senders; none has sent its unscheduled bytes before all have started.
     for sender in 1..=5 {
         let bytes = 100_000 * u64::from(sender);
         submit(&mut network, sender, 0, u64::from(sender), bytes, Kind::OneWay);
@@ -133,7 +133,7 @@ fn the_receiver_grants_the_shortest_messages_at_different_levels() {
     let of = |n: u64| -> Vec<u8> {
         granted.iter().filter(|(message, ..)| *message == id(n)).map(|grant| grant.3).collect()
     };
-    // As the messages come in one after another, the first has level 0, then 1, then 2.
+    // As the messages arrive one after another, the first has level 0, then 1, then 2.
     assert!(of(1).ends_with(&[2, 2, 2]), "{:?}", of(1));
     assert!(of(2).ends_with(&[1, 1, 1]), "{:?}", of(2));
     assert!(of(3).ends_with(&[0, 0, 0]), "{:?}", of(3));
@@ -162,7 +162,7 @@ fn only_one_message_of_a_peer_is_granted_at_a_time() {
     assert_eq!(delivered(&network, 0).len(), 4);
 }
 
-/// What `poll_transmit` would send now, with the grants among it noted by their peer.
+/// Takes the packets that `poll_transmit` sends now, and records the grants among them by peer.
 fn note_grants(host: &mut Host, granted: &mut BTreeMap<HostId, u32>) {
     while let Some(packet) = host.poll_transmit(Time::ZERO, 0) {
         if let Body::Grant { offset, .. } = packet.header.body {
@@ -172,7 +172,7 @@ fn note_grants(host: &mut Host, granted: &mut BTreeMap<HostId, u32>) {
 }
 
 #[test]
-fn max_incoming_limits_what_is_on_the_way() {
+fn max_incoming_limits_granted_bytes() {
     let mut config = Config::linux(LINK);
     config.max_incoming = 30_000;
     config.grant_fifo_fraction = 0;
@@ -182,7 +182,7 @@ fn max_incoming_limits_what_is_on_the_way() {
     let mut granted = BTreeMap::new();
     let mut received = BTreeMap::new();
     let mut most = 0;
-    // Each of eight peers sends all that it may; its packets and those of the others take turns.
+    // Each of eight peers sends everything it may, in turns with the others.
     loop {
         let mut any = false;
         for peer in 1..=8 {
@@ -254,7 +254,7 @@ fn a_twentieth_of_the_granted_bytes_goes_to_the_oldest_message() {
             }
             offset + piece
         };
-        // The oldest message is long; shorter ones, always two, follow each other without a pause.
+        // The oldest message is long; two shorter ones follow each other at all times.
         arrive(1, 0, 10_000_000);
         let mut short = [1, 2];
         while short[1] < 200 {
@@ -319,7 +319,7 @@ fn events_name_both_ends() {
             "h1: Request 1 of 500 bytes from h0",
             "h0: OneWay 1 of 600 bytes from h1",
             "h0: Response 1r of 500 bytes from h1",
-            // h0 acknowledges the one with the other.
+            // h0 acknowledges one message with a packet of the other.
             "h1: 1 sent to h0",
             "h1: 1r sent to h0",
         ]

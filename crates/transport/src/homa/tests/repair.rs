@@ -1,4 +1,4 @@
-//! What is lost is asked for as it can come; what only waits is not asked for.
+//! Lost packets are requested at the rate at which they can arrive; packets that only wait are not requested.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ fn data_packet(from: u32, length: u32, offset: u32) -> Packet<Header> {
     Packet::new(HostId(from), HostId(0), 58 + len, header)
 }
 
-/// What the host asks for now: of whom, and which bytes.
+/// The requests that the host sends now: peer, offset and length.
 fn asked(host: &mut Host, now: Time) -> Vec<(u32, u32, u32)> {
     let mut asked = Vec::new();
     while let Some(packet) = host.poll_transmit(now, 0) {
@@ -29,7 +29,7 @@ fn asked(host: &mut Host, now: Time) -> Vec<(u32, u32, u32)> {
 }
 
 #[test]
-fn what_many_have_lost_is_asked_for_as_it_comes() {
+fn losses_of_many_messages_are_requested_as_packets_arrive() {
     let config = Config::sigcomm18(LINK, 10_000);
     let window = config.window + FULL;
     let mut host = Host::new(HostId(0), config.into());
@@ -40,7 +40,7 @@ fn what_many_have_lost_is_asked_for_as_it_comes() {
         host.handle_timeout(at(MS(ms)));
         assert_eq!(asked(&mut host, at(MS(ms))), []);
     }
-    // From here on no timer is needed: each packet that comes lets the next be asked for.
+    // From here on no timer is needed: each arriving packet triggers the next request.
     let now = at(MS(5));
     host.handle_timeout(now);
     let mut on_the_way = VecDeque::new();
@@ -65,7 +65,7 @@ fn what_many_have_lost_is_asked_for_as_it_comes() {
 }
 
 #[test]
-fn one_that_does_not_answer_is_asked_for_a_packet_and_others_come_first() {
+fn a_sender_that_does_not_answer_is_asked_for_one_packet_after_the_others() {
     let config = Config::sigcomm18(LINK, 10_000);
     let mut host = Host::new(HostId(0), config.into());
     host.handle_packet(Time::ZERO, 0, &data_packet(1, 9_000, FULL));
@@ -84,7 +84,7 @@ fn what_waits_behind_higher_priorities_is_not_asked_for() {
     let config = Config::sigcomm18(LINK, 10_000);
     let mut host = Host::new(HostId(0), config.into());
     host.handle_packet(Time::ZERO, 0, &data_packet(1, 100_000, 0));
-    // Another fills the link at the highest level for 20 ms.
+    // Another message fills the link at the highest level for 20 ms.
     let mut offset = 0;
     for ms in 1..=20 {
         for _ in 0..830 {

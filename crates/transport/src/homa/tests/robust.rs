@@ -1,4 +1,4 @@
-//! Packets that lie, floods, and things that come twice.
+//! Forged packets, floods, and duplicates.
 
 use rackweave_core::{Kind, MessageId, Node as _, Placement, Rng, Span, Time};
 use rackweave_wire::Id64;
@@ -13,7 +13,7 @@ fn paper() -> Config {
 }
 
 #[test]
-fn a_packet_that_comes_again_after_the_end_is_acknowledged() {
+fn a_late_duplicate_is_acknowledged() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
     network.run_until(at(Span::from_ms(10)));
@@ -46,14 +46,14 @@ fn without_room_to_remember_old_ids_are_refused() {
     network.run_until(at(Span::from_ms(20)));
     assert_eq!(trace(&mut network), ["h1>h0 p7 UNKNOWN 2r", "h1>h0 p7 ACK 9r"]);
     assert_eq!(events(&mut network), [""; 0]);
-    // A message that was not yet begun then fails, with a reason, rather than being doubtful.
+    // A message that had not started then fails with a reason, rather than with an unknown outcome.
     submit(&mut network, 0, 1, 0, 100, Kind::OneWay);
     network.run_until(at(Span::from_ms(390)));
     assert_eq!(events(&mut network), ["h0: 0 with h1 failed: peer forgot"]);
 }
 
 #[test]
-fn lengths_that_lie_are_thrown_away() {
+fn contradictory_lengths_are_discarded() {
     let mut host = Host::new(HostId(0), Config::linux(LINK).into());
     let mut arrive = |header| host.handle_packet(Time::ZERO, 0, &packet(1, 0, header));
     assert_eq!(arrive(data(id(1), 100, 0, 0)), Placement::Discard);
@@ -84,7 +84,7 @@ fn a_forged_resend_sends_no_more_than_the_message() {
         network.inject(packet(1, 0, header));
     }
     network.run_until(at(Span::from_ms(1)));
-    // Once again what was sent (and one packet more, which was on the link), and the rest.
+    // Everything that was sent, and one packet that was on the link, is sent a second time, then the rest.
     let sent = trace(&mut network).len();
     assert!((70..=90).contains(&sent), "{sent}");
 }
@@ -102,7 +102,7 @@ fn what_a_silent_peer_began_is_forgotten() {
         assert!(network.run_until(at(patience + Span::from_ms(30))));
         assert_eq!(network.hosts[0].rpcs_under_way(), 0);
         network.hosts[0].check_bounds();
-        // The application never heard of them.
+        // The application has no event of these messages.
         assert_eq!(events(&mut network), [""; 0]);
     }
 }
@@ -122,7 +122,7 @@ fn control_packets_that_wait_are_limited() {
 }
 
 #[test]
-fn what_is_cancelled_is_not_sent_again() {
+fn cancelled_messages_are_not_retransmitted() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 30_000, Kind::OneWay);
     network.run_until(at(Span::from_us(5)));
@@ -139,7 +139,7 @@ fn what_is_cancelled_is_not_sent_again() {
 }
 
 pub(super) fn any_header(rng: &mut Rng) -> Header {
-    // Small numbers meet state, large ones overflow.
+    // Small numbers match state, large ones overflow.
     let number = |rng: &mut Rng| match rng.below(4) {
         0 => rng.below(4) as u32,
         1 => rng.below(30_000) as u32,

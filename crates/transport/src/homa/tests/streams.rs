@@ -14,7 +14,7 @@ use rackweave_wire::homa::{Body, Header};
 use super::{Config, Host, LINK, at, events, id, network, packet, submit, trace};
 use crate::tests::Network;
 
-/// A packet's own part as text. Tags depend on the time and are left out.
+/// The fields of a packet of a stream as text. Tags are omitted, because they depend on the time.
 pub(super) fn write_line(
     text: &mut String,
     message: MessageId,
@@ -26,7 +26,7 @@ pub(super) fn write_line(
             (flags::END_RECEIVED, " end-received"),
             (flags::ASK, " ask"),
             (flags::OPENING, " opening"),
-            (flags::RETRANSMIT, " again"),
+            (flags::RETRANSMIT, " retransmit"),
         ];
         names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect::<String>()
     };
@@ -64,7 +64,7 @@ fn write(network: &mut Network<Host>, from: u32, n: MessageId, bytes: u64, end: 
 }
 
 #[test]
-fn a_unary_rpc_is_a_stream_that_is_written_once_each_way() {
+fn a_unary_rpc_is_a_stream_written_once_in_each_direction() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     open(&mut network, 1);
     write(&mut network, 0, id(1), 100, true);
@@ -101,7 +101,7 @@ fn a_unary_rpc_is_a_stream_that_is_written_once_each_way() {
     assert!(network.hosts.iter().all(Host::is_idle));
 }
 
-/// What became of a stream at a host.
+/// The outcome of a stream at a host.
 fn fate(network: &Network<Host>, host: u32) -> Vec<(Time, Result<(), FailReason>)> {
     let of = |event: &Event| match *event {
         Event::Stream(StreamEvent::Closed { .. }) => Some(Ok(())),
@@ -112,7 +112,7 @@ fn fate(network: &Network<Host>, host: u32) -> Vec<(Time, Result<(), FailReason>
     here.filter_map(|(time, _, event)| of(event).map(|fate| (*time, fate))).collect()
 }
 
-/// When the first and the last byte of a direction were readable.
+/// When the first and the last byte of a direction became readable.
 fn read_from_to(network: &Network<Host>, host: u32, direction: MessageId) -> (Time, Time) {
     let mut times = network.events.iter().filter_map(|(time, at, event)| match event {
         Event::Stream(StreamEvent::Readable { id, .. }) if *id == direction => {
@@ -141,7 +141,7 @@ fn a_write_beyond_the_standing_credit_is_granted_like_a_message() {
         ],
         "{trace:#?}"
     );
-    // All may come: the next write finds credit.
+    // All bytes are allowed: the next write finds credit.
     assert_eq!(trace.last().unwrap(), "h1>h0 p7 CREDIT 1r ..30282, received 18746");
     assert_eq!(network.readable(1, 0, id(1)), (20_000, false));
 }
@@ -158,13 +158,13 @@ fn the_first_byte_is_readable_long_before_the_last_is_written() {
     assert!(network.run_until(at(Span::from_ms(20))));
     let (first, last) = read_from_to(&network, 1, id(1));
     assert!(first < at(Span::from_us(5)), "{first:?}");
-    // A megabyte takes 853 us of a 10 Gbps link; it was written in 990.
+    // A megabyte takes 853 us on a 10 Gbps link; it was written in 990.
     assert!(last < at(Span::from_us(1010)), "{last:?}");
     assert_eq!(network.readable(1, 0, id(1)), (1_000_000, true));
     assert!(network.hosts.iter().all(Host::is_idle));
 }
 
-/// Four messages of 5 KB under way, so that some of what was written is never here.
+/// Four messages of 5 KB are in progress, so that some written bytes are in flight at all times.
 #[test]
 fn short_writes_fill_the_link() {
     let mut network = network(&paper(), 2, Span::from_us(1));
@@ -188,12 +188,12 @@ fn a_long_stream_fills_the_link() {
     open(&mut network, 1);
     write(&mut network, 0, id(1), 10_000_000, true);
     network.run_until(at(Span::from_us(8_600)));
-    // 6,935 packets of 1538 bytes on the wire take 8.53 ms.
+    // 6,935 packets of 1538 bytes take 8.53 ms.
     assert_eq!(network.readable(1, 0, id(1)), (10_000_000, true));
 }
 
 #[test]
-fn nobody_sends_more_than_is_consumed_and_the_window() {
+fn no_sender_exceeds_the_window() {
     let mut config = paper();
     config.streams.window_bytes = 20_000;
     let mut network = network(&config, 2, Span::from_us(1));
@@ -201,7 +201,7 @@ fn nobody_sends_more_than_is_consumed_and_the_window() {
     network.stream_window = Some(20_000);
     open(&mut network, 1);
     write(&mut network, 0, id(1), 100_000, true);
-    // Longer than any patience with a silent peer.
+    // Longer than any timeout for a silent peer.
     network.run_until(at(Span::from_secs(1)));
     let (readable, _) = network.readable(1, 0, id(1));
     assert_eq!(readable, 20_000 - 20_000 % 1442);
@@ -222,7 +222,7 @@ fn nobody_sends_more_than_is_consumed_and_the_window() {
 }
 
 #[test]
-fn a_lost_tail_is_asked_about_and_sent_again() {
+fn a_lost_tail_is_detected_and_retransmitted() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     open(&mut network, 1);
     write(&mut network, 0, id(1), 1_000, false);
@@ -240,14 +240,14 @@ fn a_lost_tail_is_asked_about_and_sent_again() {
             "h0>h1 p7 STREAM 1 1500..1500 of 1500 end ask, received 0",
             "h1>h0 p7 CREDIT 1r ..12978, received 1000",
             "h1>h0 p7 MISSING 1r 1000..1500",
-            "h0>h1 p7 STREAM 1 1000..1500 of 1500 end again, received 0",
+            "h0>h1 p7 STREAM 1 1000..1500 of 1500 end retransmit, received 0",
             "h1>h0 p7 CREDIT 1r ..12978 end-received, received 1500",
         ]
     );
 }
 
 #[test]
-fn cancel_tells_the_peer_until_it_has_heard() {
+fn cancel_resets_the_peer_until_it_has_answered() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     open(&mut network, 1);
     write(&mut network, 0, id(1), 5_000, false);
@@ -257,7 +257,7 @@ fn cancel_tells_the_peer_until_it_has_heard() {
     assert_eq!(fate(&network, 0), [(fate(&network, 0)[0].0, Err(FailReason::Cancelled))]);
     assert_eq!(network.write(0, 1, id(1), 1, false), Err(Refused::Ended));
 
-    // The RESET is lost; the next packet brings another.
+    // The RESET is lost; the next packet triggers another one.
     open(&mut network, 2);
     write(&mut network, 0, id(2), 5_000, false);
     network.run_until(at(Span::from_ms(8)));
@@ -274,7 +274,7 @@ fn cancel_tells_the_peer_until_it_has_heard() {
 }
 
 #[test]
-fn a_client_that_has_heard_of_no_server_hears_that_it_does_not_want() {
+fn a_client_without_a_packet_from_its_server_accepts_a_reset() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     open(&mut network, 1);
     write(&mut network, 0, id(1), 100, false);
@@ -292,7 +292,7 @@ fn a_deadline_passes_at_both_ends() {
     network.run_until(at(Span::from_ms(2)));
     write(&mut network, 0, id(1), 5_000, false);
     network.run_until(at(Span::from_ms(6)));
-    // Neither end can tell the other.
+    // Neither end can notify the other.
     network.set_down(1, true);
     assert!(network.run_until(at(Span::from_ms(10))));
     for host in 0..2 {
@@ -326,7 +326,8 @@ fn a_peer_that_restarts_has_forgotten() {
         network.run_until(at(Span::from_ms(2)));
         let opening = network.packets[0].1;
         network.restart(end, Host::new(HostId(end), paper().into()));
-        // It comes late and opens the stream anew at a server; the client does not mix the two.
+        // The packet is delayed and opens the stream a second time at the server; the client does not mix the
+        // two.
         network.inject(opening);
         network.run_until(at(Span::from_ms(3)));
         let writes = if end == 1 { id(1) } else { id(1).response() };
@@ -353,7 +354,7 @@ fn offsets_wrap() {
     network.run_until(at(Span::from_secs(10)));
     assert_eq!(network.readable(1, 0, id(1)), (bytes + 1, true));
     let (_, last) = read_from_to(&network, 1, id(1));
-    // 9 GiB at 10 Gbps are 7.73 s.
+    // 9 GiB at 10 Gbps take 7.73 s.
     assert!(last < at(Span::from_ms(7_800)), "{last:?}");
     write(&mut network, 1, id(1).response(), 0, true);
     assert!(network.run_until(at(Span::from_secs(11))));
@@ -369,7 +370,7 @@ fn short_messages_and_streams_go_before_long_streams() {
     submit(&mut network, 0, 1, 2, 50_000, Kind::OneWay);
     open(&mut network, 3);
     write(&mut network, 0, id(3), 50_000, true);
-    // And from elsewhere: the receiver's order.
+    // A stream from another sender: the receiver determines the order.
     network.open(2, 1, id(4), Time::MAX).unwrap();
     network.write(2, 1, id(4), 50_000, true).unwrap();
     network.run_until(at(Span::from_us(2_200)));
@@ -378,7 +379,7 @@ fn short_messages_and_streams_go_before_long_streams() {
     let sent = network.events_at(0).any(|event| matches!(event, Event::Sent { .. }));
     let delivered = network.events_at(1).any(|event| matches!(event, Event::Delivered { .. }));
     assert!(delivered && !sent, "acknowledged later");
-    // The long one lost no more than that.
+    // The long stream was delayed by no more than that.
     network.run_until(at(Span::from_us(8_900)));
     assert_eq!(network.readable(1, 0, id(1)), (10_000_000, true));
 }
@@ -391,7 +392,7 @@ fn long_streams_of_many_senders_share_the_receiver() {
         network.write(client, 0, id(u64::from(client)), 1_000_000, true).unwrap();
         network.write(0, client, id(u64::from(client)).response(), 0, true).unwrap_err();
     }
-    // The kit's core has no queue: each sender goes at its link's rate as far as it is granted.
+    // The fabric's core has no queue: each sender sends at its link's rate as far as it is granted.
     network.run_until(at(Span::from_ms(4)));
     for client in 1..5 {
         assert_eq!(network.readable(0, client, id(u64::from(client))), (1_000_000, true));
@@ -491,7 +492,7 @@ proptest! {
             host.write(now, HostId(n as u32), id(n), 5_000 * n, n == 2).unwrap();
         }
         for (from, n, mut body) in packets {
-            // Half of the time the forger knows tags: of the nanosecond, which is 1 to 4 here.
+            // In half of the cases the forger knows the tag: the nanosecond, which is 1 to 4 here.
             if let (true, Body::Stream(Stream::Data { flags, tag, .. })) = (tags, &mut body) {
                 *flags &= !flags::OPENING;
                 *tag = (*tag).max(1);
@@ -512,7 +513,7 @@ proptest! {
             host.check_bounds();
             now += Span(1_000);
         }
-        // Then silence: all is given up.
+        // Without further packets, all streams are given up.
         let mut fired = 0;
         while let Some(at) = host.poll_timeout() {
             while host.poll_transmit(now, 0).is_some() {}

@@ -1,4 +1,4 @@
-//! Dialogues as traces: who says what to whom, in which order.
+//! Packet traces of whole conversations.
 
 use rackweave_core::{HostId, Kind, Span};
 
@@ -8,7 +8,7 @@ use crate::tests::Network;
 use crate::tests::driven::trace;
 use crate::tests::suite::{at, events, id, network, submit};
 
-/// A window of three packets, so that pulls are soon seen.
+/// A window of three packets, so that pulls start early.
 fn small() -> Config {
     Config { initial_window: 3, ..Config::paper(LINK) }
 }
@@ -16,7 +16,7 @@ fn small() -> Config {
 const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
 
-/// Loses what hosts send while `f` runs.
+/// Drops all packets that hosts send while `f` runs.
 fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
     network.lose = Some(|_| true);
     f(network);
@@ -59,7 +59,7 @@ fn a_pulled_message() {
             "h0>h1 p0 DATA 1 0 +1436 of 8616",
             "h0>h1 p0 DATA 1 1 +1436 of 8616",
             "h0>h1 p0 DATA 1 2 +1436 of 8616",
-            // Packets come as fast as pulls may go: these ride on acknowledgements.
+            // Packets arrive as fast as pulls may be sent: these travel with acknowledgements.
             "h1>h0 p7 ACK 1 0 pull 1",
             "h0>h1 p0 DATA 1 3 +1436 of 8616",
             "h1>h0 p7 ACK 1 1 pull 2",
@@ -67,7 +67,7 @@ fn a_pulled_message() {
             "h1>h0 p7 ACK 1 2 pull 3",
             "h0>h1 p0 DATA 1 5 +1436 of 8616",
             "h1>h0 p7 ACK 1 3 pull 3",
-            // Everything is on its way: no further pulls.
+            // Everything is in flight: no further pulls.
             "h1>h0 p7 ACK 1 4 pull 3",
             "h1>h0 p7 ACK 1 complete",
         ]
@@ -86,18 +86,18 @@ fn pulls_are_paced() {
         }
         _ => None,
     });
-    // When each number was first said.
+    // When each pull number was first sent.
     let mut pulls: Vec<_> = pulls.collect();
     pulls.dedup_by_key(|(pull, _)| *pull);
     let times: Vec<_> = pulls.iter().map(|(_, time)| *time).collect();
     assert_eq!(pulls.iter().map(|(pull, _)| *pull).collect::<Vec<_>>(), [1, 2]);
-    // An acknowledgement may be on the link when the second pull is due.
+    // An acknowledgement may occupy the link when the second pull is due.
     let late = times[1].since(times[0]).0 - config.pull_spacing().0;
     assert!(late <= LINK.span_of(84).0, "{late} ps late");
 }
 
 #[test]
-fn a_trimmed_packet_is_sent_again_when_it_is_pulled_and_before_new_ones() {
+fn a_trimmed_packet_is_retransmitted_when_pulled_and_before_new_ones() {
     let mut network = network::<Ndp>(&small(), 2, US(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 5 * 1_436, Kind::OneWay);
@@ -128,7 +128,7 @@ fn a_trimmed_packet_is_sent_again_when_it_is_pulled_and_before_new_ones() {
 }
 
 #[test]
-fn a_lost_packet_is_sent_again_after_the_timeout() {
+fn a_lost_packet_is_retransmitted_after_the_timeout() {
     let mut network = network::<Ndp>(&small(), 2, US(1));
     lost(&mut network, |network| submit(network, 0, 1, 1, 2 * 1_436, Kind::OneWay));
     network.run_until(at(Span::from_us(4_999)));
@@ -166,7 +166,7 @@ fn a_lost_last_acknowledgement_is_repeated() {
 fn a_lost_pull_is_asked_for() {
     let config = Config { initial_window: 1, pull_percent: 50, ..Config::paper(LINK) };
     let mut network = network::<Ndp>(&config, 2, US(1));
-    // Two messages: the second one's pull must wait for the first one's, and is lost.
+    // There are two messages: the pull of the second one waits behind the first one's, and is lost.
     submit(&mut network, 0, 1, 1, 2 * 1_436, Kind::OneWay);
     submit(&mut network, 0, 1, 2, 2 * 1_436, Kind::OneWay);
     network.lose = Some(|packet| {
@@ -183,7 +183,7 @@ fn a_lost_pull_is_asked_for() {
         [
             "h0>h1 p7 ASK 2",
             "h1>h0 p7 PULL 2 1",
-            // Who asks has nothing on the way, for all that the receiver counted: one more.
+            // By the receiver's count a peer that asks has nothing in flight: it sends one more pull.
             "h1>h0 p7 PULL 2 2",
             "h0>h1 p0 DATA 2 1 +1436 of 2872",
             "h1>h0 p7 ACK 2 complete",
@@ -198,7 +198,7 @@ fn a_peer_that_never_answers_is_silent() {
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
     assert!(network.run_until(at(MS(200))));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // The first window, and one packet at each timeout but the last: after 5 to 10 ms each.
+    // The first window, and one packet at each timeout except the last, after 5 to 10 ms each.
     let packets = trace(&mut network).len();
     assert!((3 + 16..3 + 32).contains(&packets), "{packets}");
     assert_eq!(network.hosts[0].exchanges_under_way(), 0);
@@ -222,7 +222,7 @@ fn a_client_notices_that_its_server_forgot_the_request() {
     network.respond = None;
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(25)));
-    // Alive, and busy.
+    // It is alive, and busy.
     assert_eq!(
         trace(&mut network)[2..],
         ["h0>h1 p7 ASK 1", "h1>h0 p7 ACK 1 complete", "h0>h1 p7 ASK 1", "h1>h0 p7 ACK 1 complete"]
@@ -250,7 +250,7 @@ fn what_is_cancelled_is_forgotten() {
     submit(&mut network, 0, 1, 2, 50_000, Kind::OneWay);
     network.run_until(network.now() + US(20));
     network.cancel(1, 0, id(2));
-    // It counts as received: nobody wants it.
+    // It counts as received, and the application does not get it.
     network.run_until(at(MS(3)));
     assert_eq!(events(&mut network), ["h0: 2 sent to h1"]);
     assert!(network.run_until(at(MS(400))));

@@ -1,4 +1,4 @@
-//! Tests of whole hosts: those of every receiver-driven transport, and NDP's own.
+//! Tests of whole hosts: the suite of all receiver-driven transports, and NDP's own tests.
 
 mod dialogue;
 mod path;
@@ -17,7 +17,7 @@ use crate::tests::suite::{Expect, LINK, control_span};
 driven_suite!(Ndp);
 
 impl DrivenSubject for Ndp {
-    /// The last acknowledgement of a request goes before the response.
+    /// The last acknowledgement of a request precedes the response.
     const EXPECT: Expect = Expect { acknowledgement: control_span(), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 ACK 1 complete";
@@ -61,7 +61,7 @@ impl DrivenSubject for Ndp {
         }
     }
 
-    fn spoil(mut packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
+    fn corrupt(mut packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
         packet.header.path = rng.below(20) as u16;
         if rng.chance(0.3) {
             packet.trim();

@@ -17,7 +17,8 @@ fn a_long_message_is_pulled_at_99_percent() {
     assert!((0.989..0.992).contains(&share), "{share}");
 }
 
-/// The first windows wait in the queue before the receiver, which never runs empty: pulls bring the rest in time.
+/// First windows wait in the queue before the receiver, which never runs empty: pulls trigger the remaining
+/// packets in time.
 #[test]
 fn an_incast_is_pulled_at_the_receivers_pace_and_fairly() {
     let (senders, packets) = (40_u64, 100);
@@ -32,6 +33,6 @@ fn an_incast_is_pulled_at_the_receivers_pace_and_fairly() {
     let all = LINK.span_of(config.framing().message_wire_bytes(packets * 1_436)) * senders;
     let last = delivered[senders as usize - 1];
     assert!(last >= at(all) && last < at(all + Span::from_us(10)), "{last} for {all}");
-    // In round-robin order, equal messages end together.
+    // Equal messages in round-robin order end together.
     assert!(last.since(delivered[0]) < config.pull_spacing() * (senders + 30));
 }

@@ -1,4 +1,4 @@
-//! Packets that switches send back, and the paths that packets name.
+//! Packets that switches return to their senders, and packets that name their path.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn small() -> Config {
     Config { initial_window: 3, ..Config::paper(LINK) }
 }
 
-/// Sends a message into nothing, and gives its packets back as a switch would.
+/// Submits a message, drops its packets, and returns them as a switch would.
 fn returned(config: &Config, bytes: u64) -> (Network<Host>, Vec<Packet<Header>>) {
     let mut network = network::<Ndp>(config, 2, Span::from_us(1));
     network.set_down(1, true);
@@ -28,16 +28,17 @@ fn returned(config: &Config, bytes: u64) -> (Network<Host>, Vec<Packet<Header>>)
 }
 
 #[test]
-fn the_last_packet_that_comes_back_goes_again_at_once() {
+fn the_last_returned_packet_is_retransmitted_at_once() {
     let (mut network, packets) = returned(&small(), 3 * 1_436);
-    // Others are on the way: pulls may come for all.
+    // Other packets are in flight: pulls may come for all.
     network.inject(packets[0]);
     network.inject(packets[1]);
     network.run_until(at(Span::from_us(11)));
     assert_eq!(trace(&mut network), [""; 0]);
     network.inject(packets[2]);
     network.run_until(at(Span::from_ms(1)));
-    // One goes, and each that arrives lets another one go: no timeout, no window at once.
+    // One packet is retransmitted, and each that arrives triggers another one: no timeout, and no burst of a
+    // window.
     assert_eq!(
         trace(&mut network),
         [
@@ -53,7 +54,7 @@ fn the_last_packet_that_comes_back_goes_again_at_once() {
 }
 
 #[test]
-fn a_packet_that_comes_back_waits_while_pulls_are_expected() {
+fn a_returned_packet_waits_while_pulls_are_expected() {
     let (mut network, packets) = returned(&small(), 3 * 1_436);
     let header =
         Header { body: Body::Nack { offset: 1_436, pull: 0, incarnation: 7 }, ..packets[0].header };
@@ -69,7 +70,7 @@ fn a_packet_that_comes_back_waits_while_pulls_are_expected() {
 }
 
 #[test]
-fn what_comes_back_twice_or_was_never_sent_does_nothing() {
+fn duplicate_and_forged_returned_packets_have_no_effect() {
     let (mut network, packets) = returned(&small(), 50_000);
     let mut forged = packets[0];
     for (offset, id) in [(0, 2), (0, 3), (49_000, 2), (u32::MAX, 2), (0, 99)] {

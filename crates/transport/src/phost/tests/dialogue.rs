@@ -1,4 +1,4 @@
-//! Dialogues as traces: who says what to whom, in which order.
+//! Packet traces of whole conversations.
 
 use rackweave_core::{HostId, Kind, Node as _, Packet, Span, Time};
 use rackweave_wire::Id64;
@@ -13,12 +13,12 @@ use crate::tests::suite::{at, events, id, network, submit};
 const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
 
-/// Two free packets, so that tokens are soon seen, and two that may be unused.
+/// Two free packets, so that tokens start early, and at most two unused tokens.
 fn small() -> Config {
     Config::paper(LINK).with_free_tokens(2)
 }
 
-/// Loses what hosts send while `f` runs.
+/// Drops all packets that hosts send while `f` runs.
 fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
     network.lose = Some(|_| true);
     f(network);
@@ -89,8 +89,8 @@ fn a_lost_packet_gets_another_token_when_all_have_had_theirs() {
     // Nine packet times after the last token, which was the third after two free packets.
     let config = small();
     // Each packet crosses two links: the request to send, the token and the data.
-    let again = config.token_spacing * (2 + 2 + 9) + LINK.span_of(2 * 84);
-    let delivered = again + LINK.span_of(2 * (84 + 1_538));
+    let resent_at = config.token_spacing * (2 + 2 + 9) + LINK.span_of(2 * 84);
+    let delivered = resent_at + LINK.span_of(2 * (84 + 1_538));
     assert_eq!(network.events[0].0, at(delivered));
 }
 
@@ -98,7 +98,7 @@ fn a_lost_packet_gets_another_token_when_all_have_had_theirs() {
 fn a_sender_that_uses_no_tokens_is_asked_rarely() {
     let config = small();
     let mut network = network::<PHost>(&config, 3, Span::ZERO);
-    // Host 1 begins a long message and vanishes; host 2 has a longer one.
+    // Host 1 starts a long message and is cut off; host 2 has a longer one.
     submit(&mut network, 1, 0, 1, 100 * 1_460, Kind::OneWay);
     network.run_until(at(Span::from_ns(100)));
     network.set_down(1, true);
@@ -111,7 +111,7 @@ fn a_sender_that_uses_no_tokens_is_asked_rarely() {
         network.packets.iter().filter(|(_, p)| is_token(p)).map(|(at, _)| *at).collect()
     };
     let (silent, alive) = (tokens(1), tokens(2));
-    // Two beyond its window, because one free packet has come, and then one each 25 packet times.
+    // Two tokens beyond its window, because one free packet has arrived, and then one per 25 packet times.
     assert_eq!(silent.len(), 2 + 500_000 / (25 * 1_230), "{silent:?}");
     for pair in silent[1..].windows(2) {
         let gap = pair[1].since(pair[0]);
@@ -134,7 +134,7 @@ fn tokens_that_are_not_used_at_once_expire() {
         };
         host.submit(Time::ZERO, message).unwrap();
     }
-    // After the free tokens' time.
+    // The free tokens have expired.
     let now = at(US(100));
     assert_eq!(std::iter::from_fn(|| host.poll_transmit(now, 0)).count(), 2, "the requests");
     for (n, packet, missing) in [(1, 3, 7), (1, 4, 7), (2, 2, 8)] {
@@ -142,7 +142,7 @@ fn tokens_that_are_not_used_at_once_expire() {
         let header = super::Header { id: Id64::new(id(n).0), one_way: true, body };
         host.handle_packet(now, 0, &Packet::new(HostId(1), HostId(0), 100, header));
     }
-    // Fewest missing first, as the tokens say.
+    // Fewest missing packets first, according to the tokens.
     let first = host.poll_transmit(now, 0).map(|packet| PHost::line(&packet));
     assert_eq!(first.as_deref(), Some("h0>h1 p5 DATA 1 3 +1460 token 3"));
     let in_time = now + config.token_expiry;
@@ -165,7 +165,7 @@ fn a_lost_request_is_repeated() {
             "h0>h1 p7 RTS 1 of 100",
             "h0>h1 p6 DATA 1 0 +100 token 0",
             "h0>h1 p7 RTS 1 of 100",
-            // The free packet is taken for lost when it and nine more could have come.
+            // The free packet counts as lost when it and nine more could have arrived.
             "h1>h0 p7 TOKEN 1 1 for 0",
             "h0>h1 p6 DATA 1 0 +100 token 1",
             "h1>h0 p7 ACK 1",
@@ -195,13 +195,13 @@ fn a_peer_that_never_answers_is_silent() {
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
     assert!(network.run_until(at(MS(200))));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // The free packets, and requests after 1, 2, 4 and then up to 8 ms.
+    // The free packets, and requests to send after 1, 2, 4 and then up to 8 ms.
     let packets = trace(&mut network).len();
     assert!((2 + 20..2 + 45).contains(&packets), "{packets}");
 }
 
 #[test]
-fn a_receiver_that_restarts_gets_the_message_anew() {
+fn a_receiver_that_restarts_gets_the_message_again() {
     let mut network = network::<PHost>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
     network.run_until(at(US(20)));
@@ -217,7 +217,7 @@ fn a_client_notices_that_its_server_forgot_the_request() {
     network.respond = None;
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(10)));
-    // Alive, and busy.
+    // It is alive, and busy.
     assert_eq!(trace(&mut network)[3..], ["h0>h1 p7 ASK 1", "h1>h0 p7 BUSY 1"]);
     network.restart(1, Host::new(HostId(1), small().into()));
     network.events.clear();

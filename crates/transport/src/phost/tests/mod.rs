@@ -1,4 +1,4 @@
-//! Tests of whole hosts: those of every receiver-driven transport, and pHost's own.
+//! Tests of whole hosts: the suite of all receiver-driven transports, and pHost's own tests.
 
 mod dialogue;
 mod path;
@@ -16,7 +16,7 @@ use crate::tests::suite::{Expect, LINK, control_span};
 driven_suite!(PHost);
 
 impl DrivenSubject for PHost {
-    /// A request to send goes first, and the last acknowledgement of a request before the response.
+    /// The request to send precedes data, and the last acknowledgement of a request precedes the response.
     const EXPECT: Expect =
         Expect { head_start: control_span(), acknowledgement: control_span(), ..Expect::RELIABLE };
 
@@ -31,12 +31,12 @@ impl DrivenSubject for PHost {
         (Self::variants(), [Span::ZERO, Span::from_us(2), Span::from_us(20)], sizes)
     }
 
-    /// One packet there and a token back, both with the delay.
+    /// The round trip is one data packet there and a token back, both with the delay.
     fn covering(config: Config, delay: Span) -> Config {
         config.for_round_trip(LINK.span_of(1_538) + control_span() + delay * 2)
     }
 
-    /// The paper's numbers are for a shorter round trip.
+    /// The paper's numbers, which are for a shorter round trip.
     fn narrow() -> Config {
         Config::paper(LINK)
     }
@@ -63,7 +63,7 @@ impl DrivenSubject for PHost {
         }
     }
 
-    fn spoil(mut packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
+    fn corrupt(mut packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
         if rng.chance(0.3) {
             packet.trim();
         }

@@ -18,8 +18,8 @@ fn holding_back_costs_a_long_message_a_round_trip() {
     assert!(lost >= delay * 2 && lost < delay * 2 + Span::from_us(2), "{lost}");
 }
 
-/// The free packets of all wait in the queue before the receiver, and the rest comes at the pace of tokens: message by
-/// message, or all of them together.
+/// The free packets of all senders wait in the queue before the receiver, and the rest arrives at the pace of
+/// tokens: message by message, or all of them together.
 #[test]
 fn an_incast_gets_tokens_at_the_receivers_pace() {
     let (senders, packets) = (40_u64, 100);
@@ -38,7 +38,7 @@ fn an_incast_gets_tokens_at_the_receivers_pace() {
         let last = delivered[senders as usize - 1];
         let free = config.token_spacing * (senders * u64::from(config.free_tokens));
         assert!(last >= at(pace + free), "{last} for {pace} and {free}");
-        // Tokens expire while the free packets wait in the queue: those are given again.
+        // Tokens expire while the free packets wait in the queue: they are sent again.
         assert!(last < at(pace + free * 2 + Span::from_us(100)), "{last} for {pace} and {free}");
         let together = last.since(delivered[0]) < config.token_spacing * (senders + 30);
         assert_eq!(together, round_robin, "shortest first, equal messages end one by one");

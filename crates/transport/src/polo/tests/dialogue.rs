@@ -1,4 +1,4 @@
-//! Dialogues as traces: who says what to whom, in which order.
+//! Packet traces of whole conversations.
 
 use rackweave_core::{HostId, Kind, Span, Time};
 
@@ -8,7 +8,7 @@ use crate::tests::Network;
 use crate::tests::driven::trace;
 use crate::tests::suite::{at, events, id, network, submit};
 
-/// A window of three packets, so that driving packets are soon seen.
+/// A window of three packets, so that driving packets start early.
 fn small() -> Config {
     Config { first_window: 3, ..Config::slides() }
 }
@@ -16,7 +16,7 @@ fn small() -> Config {
 const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
 
-/// Loses what hosts send while `f` runs.
+/// Drops all packets that hosts send while `f` runs.
 fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
     network.lose = Some(|_| true);
     f(network);
@@ -55,7 +55,7 @@ fn a_short_request_between_processes() {
     let mut network = network::<Polo>(&small().for_hosts(), 2, US(1));
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(30)));
-    // The response says that the request has arrived.
+    // The response acknowledges the request.
     assert_eq!(
         trace(&mut network),
         ["h0>h1 p0 DATA 1 0 +100", "h1>h0 p0 DATA 1r 0 +100", "h0>h1 p7 COMPLETE 1r"]
@@ -72,7 +72,7 @@ fn a_short_request_between_processes() {
     assert!(network.hosts[0].is_idle() && network.hosts[1].is_idle());
 }
 
-/// Between processes the ping-pong is no busier than `min_epoch` says, and everything still arrives.
+/// Between processes, adjoint packets are sent no faster than `min_epoch` permits, and everything is delivered.
 #[test]
 fn epochs_between_processes_are_long() {
     let config = small().for_hosts();
@@ -111,11 +111,11 @@ fn a_driven_message() {
             "h1>h0 p7 DRIVE 1 upto 5",
             "h0>h1 p0 DATA 1 4 +1460 driven",
             "h1>h0 p7 DRIVE 1 upto 6",
-            // The ping-pong begins; it ends the first epoch when it is back.
+            // The adjoint packet is answered; its return ends the first epoch.
             "h1>h0 p7 ADJOINT-ACK 1 epoch 1 tick",
             "h0>h1 p0 DATA 1 5 +1460 driven",
             "h1>h0 p7 DRIVE 1 upto 7",
-            // All of it is asked for.
+            // All packets are requested.
             "h1>h0 p7 DRIVE 1 upto 8",
             "h0>h1 p7 ADJOINT 1 sent 6 epoch 1",
             "h0>h1 p0 DATA 1 6 +1460 driven",
@@ -128,7 +128,7 @@ fn a_driven_message() {
     assert_eq!(events(&mut network), ["h1: OneWay 1 of 11680 bytes from h0", "h0: 1 sent to h1",]);
 }
 
-/// Slide 11: packet 4 is lost, and packet 5 tells of it.
+/// Slide 11: packet 4 is lost, which the arrival of packet 5 reveals.
 #[test]
 fn recovery_1_finds_a_gap() {
     let mut network = network::<Polo>(&small(), 2, US(1));
@@ -160,7 +160,7 @@ fn recovery_1_finds_a_gap() {
             "h1>h0 p7 LOSS 1 4 +1",
             "h1>h0 p7 DRIVE 1 upto 9",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 2 tick",
-            "h0>h1 p7 DATA 1 4 +1460 driven again",
+            "h0>h1 p7 DATA 1 4 +1460 driven retransmit",
             "h0>h1 p7 ADJOINT 1 sent 8 epoch 2",
             "h0>h1 p0 DATA 1 8 +1460 driven",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 3 tick",
@@ -171,7 +171,7 @@ fn recovery_1_finds_a_gap() {
     assert_eq!(events(&mut network), ["h1: OneWay 1 of 13140 bytes from h0", "h0: 1 sent to h1",]);
 }
 
-/// Slide 11: all from packet 3 on is lost, so that there is no gap; the clock goes on.
+/// Slide 11: all packets from packet 3 on are lost, so that there is no gap; the clock continues.
 #[test]
 fn recovery_2_finds_silence() {
     let mut network = network::<Polo>(&small(), 2, US(1));
@@ -203,13 +203,13 @@ fn recovery_2_finds_silence() {
             // Two epochs without data.
             "h1>h0 p7 LOSS 1 3 +1",
             "h0>h1 p7 ADJOINT 1 sent 6 epoch 4",
-            "h0>h1 p7 DATA 1 3 +1460 driven again",
+            "h0>h1 p7 DATA 1 3 +1460 driven retransmit",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 5 tick",
             "h1>h0 p7 LOSS 1 4 +2",
             "h0>h1 p7 ADJOINT 1 sent 6 epoch 5",
-            "h0>h1 p7 DATA 1 4 +1460 driven again",
+            "h0>h1 p7 DATA 1 4 +1460 driven retransmit",
             "h1>h0 p7 DRIVE 1 upto 7",
-            "h0>h1 p7 DATA 1 5 +1460 driven again",
+            "h0>h1 p7 DATA 1 5 +1460 driven retransmit",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 6 tick",
             "h1>h0 p7 DRIVE 1 upto 8",
             "h0>h1 p7 ADJOINT 1 sent 6 epoch 6",
@@ -222,11 +222,11 @@ fn recovery_2_finds_silence() {
             "h1>h0 p7 ADJOINT-ACK 1 epoch 9 tick",
             "h1>h0 p7 LOSS 1 6 +1",
             "h0>h1 p7 ADJOINT 1 sent 8 epoch 9",
-            "h0>h1 p7 DATA 1 6 +1460 driven again",
+            "h0>h1 p7 DATA 1 6 +1460 driven retransmit",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 10 tick",
             "h1>h0 p7 LOSS 1 7 +1",
             "h0>h1 p7 ADJOINT 1 sent 8 epoch 10",
-            "h0>h1 p7 DATA 1 7 +1460 driven again",
+            "h0>h1 p7 DATA 1 7 +1460 driven retransmit",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 11 tick",
             "h0>h1 p7 ADJOINT 1 sent 8 epoch 11",
             "h1>h0 p7 COMPLETE 1",
@@ -235,7 +235,7 @@ fn recovery_2_finds_silence() {
     assert_eq!(events(&mut network), ["h1: OneWay 1 of 11680 bytes from h0", "h0: 1 sent to h1",]);
 }
 
-/// Slide 11: the first window is lost, with its adjoint packet.
+/// Slide 11: the first window is lost, and its adjoint packet with it.
 #[test]
 fn recovery_3_is_a_timeout() {
     let mut network = network::<Polo>(&small(), 2, US(1));
@@ -253,15 +253,15 @@ fn recovery_3_is_a_timeout() {
             "h1>h0 p7 ADJOINT-ACK 1 epoch 1 tick",
             "h1>h0 p7 LOSS 1 0 +1",
             "h0>h1 p7 ADJOINT 1 sent 3 epoch 1",
-            "h0>h1 p7 DATA 1 0 +1460 driven again",
+            "h0>h1 p7 DATA 1 0 +1460 driven retransmit",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 2 tick",
             "h0>h1 p7 ADJOINT 1 sent 3 epoch 2",
             "h1>h0 p7 LOSS 1 1 +1",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 3 tick",
             "h1>h0 p7 LOSS 1 2 +1",
-            "h0>h1 p7 DATA 1 1 +1460 driven again",
+            "h0>h1 p7 DATA 1 1 +1460 driven retransmit",
             "h0>h1 p7 ADJOINT 1 sent 3 epoch 3",
-            "h0>h1 p7 DATA 1 2 +1460 driven again",
+            "h0>h1 p7 DATA 1 2 +1460 driven retransmit",
             "h1>h0 p7 DRIVE 1 upto 4",
             "h1>h0 p7 ADJOINT-ACK 1 epoch 4 tick",
             "h0>h1 p0 DATA 1 3 +1460 driven",
@@ -272,9 +272,9 @@ fn recovery_3_is_a_timeout() {
     assert_eq!(events(&mut network), ["h1: OneWay 1 of 5840 bytes from h0", "h0: 1 sent to h1",]);
 }
 
-/// Slide 12. The second flow is woken when the first has nothing left to be driven.
+/// Slide 12: the second flow is activated when the first has nothing left to be driven.
 #[test]
-fn a_flow_that_begins_after_a_mark_is_paused() {
+fn a_flow_that_starts_after_a_mark_is_paused() {
     let mut network = network::<Polo>(&small(), 3, US(1));
     network.mark = Some(|packet| {
         matches!(packet.header.body, Body::Data { offset: 1_460, .. })
@@ -299,7 +299,7 @@ fn a_flow_that_begins_after_a_mark_is_paused() {
             "h0>h1 p7 ADJOINT-ACK 1 epoch 1 tick",
             "h2>h0 p0 DATA 2 2 +1460",
             "h1>h0 p0 DATA 1 4 +1460 driven",
-            // Told at its first packet.
+            // The answer to its first packet pauses it.
             "h0>h2 p7 ADJOINT-ACK 2 epoch 1 paused",
             // The wasted-driving rule: the first flow has nothing left to send.
             "h0>h2 p7 DRIVE 2 upto 4",
@@ -328,10 +328,10 @@ fn a_flow_that_begins_after_a_mark_is_paused() {
     );
 }
 
-/// Paused in the middle of its first window, a sender stops, says how far it went, and is quiet. What wakes
-/// it is lost, and repeated until it is heard.
+/// A sender that is paused within its first window stops, reports how much it has sent, and is quiet. The
+/// packet that ends the pause is lost, and repeated until it arrives.
 #[test]
-fn a_paused_sender_is_quiet_and_a_lost_waking_is_repeated() {
+fn a_paused_sender_is_quiet_and_a_lost_resume_is_repeated() {
     let variant =
         Config { wasted_driving_rule: false, wake_in_quiet_epochs: false, ..Config::slides() };
     let mut network = network::<Polo>(&variant, 3, US(1));
@@ -377,7 +377,8 @@ fn a_peer_that_never_answers_is_silent() {
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
     assert!(network.run_until(at(MS(1_000))));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // The first window, and an adjoint packet at each timeout: after 1, 2, 4 and then 8 ms, scattered.
+    // The first window, and an adjoint packet at each timeout: after 1, 2, 4 and then 8 ms, with random
+    // spreading.
     let packets = trace(&mut network).len();
     assert!((4 + 100..4 + 200).contains(&packets), "{packets}");
     assert_eq!(network.hosts[0].exchanges_under_way(), 0);
@@ -403,7 +404,7 @@ fn a_sender_that_restarts_leaves_nothing_behind() {
     network.run_until(at(US(100)));
     network.restart(1, Host::new(HostId(1), small().into()));
     network.run_until(at(MS(5)));
-    // The other one goes on, though what was asked of the first does not come.
+    // The other flow continues, although the packets requested from the first do not arrive.
     assert_eq!(events(&mut network), ["h0: OneWay 2 of 500000 bytes from h2", "h2: 2 sent to h0"]);
     assert_eq!(network.hosts[0].exchanges_under_way(), 1);
     assert!(network.run_until(at(MS(2_000))));
@@ -416,7 +417,7 @@ fn a_client_notices_that_its_server_forgot_the_request() {
     network.respond = None;
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(70)));
-    // Alive, and busy.
+    // It is alive, and busy.
     assert_eq!(
         trace(&mut network)[3..],
         ["h0>h1 p7 ASK 1", "h1>h0 p7 COMPLETE 1", "h0>h1 p7 ASK 1", "h1>h0 p7 COMPLETE 1"]
@@ -444,7 +445,7 @@ fn what_is_cancelled_is_forgotten() {
     submit(&mut network, 0, 1, 2, 50_000, Kind::OneWay);
     network.run_until(network.now() + US(20));
     network.cancel(1, 0, id(2));
-    // It counts as received: nobody wants it.
+    // It counts as received, and the application does not get it.
     assert!(network.run_until(at(MS(5_000))));
     assert_eq!(events(&mut network), ["h0: 2 sent to h1"]);
     assert!(network.hosts.iter().all(Host::is_idle));

@@ -1,4 +1,4 @@
-//! Tests of whole hosts: those of every receiver-driven transport, and Polo's own.
+//! Tests of whole hosts: the suite of all receiver-driven transports, and Polo's own tests.
 
 mod dialogue;
 mod path;
@@ -16,13 +16,13 @@ use crate::tests::suite::{Expect, control_span};
 driven_suite!(Polo);
 
 impl DrivenSubject for Polo {
-    /// An adjoint packet overtakes; the last acknowledgement of a request goes before the response.
+    /// An adjoint packet may overtake data; the last acknowledgement of a request precedes the response.
     const EXPECT: Expect =
         Expect { overtaking: control_span(), acknowledgement: control_span(), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 COMPLETE 1";
 
-    /// The protocol, and its variants.
+    /// The protocol of the slides, and its variants.
     fn variants() -> Vec<Config> {
         let slides = Config::slides;
         vec![
@@ -35,7 +35,7 @@ impl DrivenSubject for Polo {
         ]
     }
 
-    /// Messages within the first window: adjoint packets go between the packets of longer ones.
+    /// Messages within the first window: adjoint packets are sent between the packets of longer ones.
     fn back_to_back() -> (Vec<Config>, [Span; 3], Vec<u64>) {
         let sizes = vec![1, 100, 1_460, 1_461, 9_329, 17_520];
         (vec![Config::slides()], [Span::ZERO, Span::from_us(2), Span::from_us(50)], sizes)
@@ -80,7 +80,7 @@ impl DrivenSubject for Polo {
         }
     }
 
-    fn spoil(packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
+    fn corrupt(packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
         packet.with_ecn(if rng.chance(0.3) { Ecn::Marked } else { Ecn::Capable })
     }
 
@@ -91,8 +91,9 @@ impl DrivenSubject for Polo {
         let _ = match packet.header.body {
             Body::Data { offset, len, driven, retransmit, .. } => {
                 let number = offset / Config::slides().max_payload;
-                let (driven, again) = (mark(driven, " driven"), mark(retransmit, " again"));
-                write!(text, "DATA {message} {number} +{len}{driven}{again}")
+                let (driven, retransmitted) =
+                    (mark(driven, " driven"), mark(retransmit, " retransmit"));
+                write!(text, "DATA {message} {number} +{len}{driven}{retransmitted}")
             }
             Body::Adjoint { sent, epoch, timeout, .. } => {
                 let timeout = mark(timeout, " timeout");

@@ -5,7 +5,7 @@ use rackweave_core::{HostId, Kind, Span, Time};
 use super::{Config, Polo};
 use crate::tests::suite::{LINK, at, network, submit};
 
-/// Beyond it the adjoint packets cost their 84 bytes an epoch.
+/// Beyond the first window, adjoint packets cost 84 bytes per epoch.
 #[test]
 fn a_long_message_fills_the_link_but_for_adjoint_packets() {
     let config = Config::slides();

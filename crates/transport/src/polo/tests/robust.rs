@@ -10,7 +10,7 @@ use crate::tests::driven::forged;
 use crate::tests::suite::{at, id, network, submit};
 
 #[test]
-fn a_marked_copy_that_comes_late_pauses_no_later_flow() {
+fn a_late_marked_duplicate_pauses_no_later_flow() {
     let mut host = Host::new(HostId(0), Config::slides().into());
     let arrive = |host: &mut Host, n, length: u32, marked: bool| {
         let len = length.min(1_460) as u16;
@@ -24,7 +24,7 @@ fn a_marked_copy_that_comes_late_pauses_no_later_flow() {
         arrive(&mut host, n, 100_000, false);
     }
     assert!(host.scheme.inactive.is_empty());
-    // While there are flows, a mark pauses the next ones, whose ever it is.
+    // While there are flows, a mark of any flow pauses the next ones.
     arrive(&mut host, 1, 100, true);
     arrive(&mut host, 6, 100_000, false);
     assert!(!host.scheme.inactive.is_empty());
@@ -34,7 +34,7 @@ fn forge(network: &mut Network<Host>, n: u64, body: Body) {
     network.inject(forged::<Polo>(id(n), body).with_ecn(Ecn::Capable));
 }
 
-/// A flood of driving packets sends each packet once, a window at a time; of loss packets, 64 are kept.
+/// A flood of driving packets sends each packet once, a window at a time; 64 loss packets are stored.
 #[test]
 fn forged_driving_and_loss_packets_are_bounded() {
     let mut network = network::<Polo>(&Config::slides(), 2, Span::from_us(1));
@@ -57,11 +57,11 @@ fn forged_driving_and_loss_packets_are_bounded() {
     network.hosts[0].check_bounds();
     network.packets.clear();
     network.run_until(network.now() + Span::from_ms(10));
-    let again = network.packets.iter().filter(|(_, packet)| packet.payload().is_some()).count();
-    assert!(again <= 65 * 48, "{again}");
+    let resent = network.packets.iter().filter(|(_, packet)| packet.payload().is_some()).count();
+    assert!(resent <= 65 * 48, "{resent}");
 }
 
-/// A flood of adjoint packets brings an answer each, and ends no epoch but the present one.
+/// A flood of adjoint packets triggers one answer each, and ends no epoch except the current one.
 #[test]
 fn forged_adjoint_packets_are_bounded() {
     let mut network = network::<Polo>(&Config::slides(), 2, Span::from_us(1));
@@ -79,7 +79,7 @@ fn forged_adjoint_packets_are_bounded() {
     assert_eq!(network.hosts[0].exchanges_under_way(), 1);
     network.hosts[0].check_bounds();
     assert!(network.hosts[0].scheme.drives.d() <= 48);
-    // And of acknowledgements, an adjoint packet each.
+    // Each of a flood of acknowledgements triggers one adjoint packet.
     submit(&mut network, 0, 1, 2, 1_460, Kind::OneWay);
     for n in 0..10_000 {
         let body = Body::AdjointAck { epoch: n, paused: n % 2 == 0, tick: true };

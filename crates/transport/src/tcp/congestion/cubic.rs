@@ -1,11 +1,11 @@
-//! CUBIC (RFC 9438) in integers: times in units of 2^20 ps (about 1.05 us), windows in bytes.
+//! CUBIC (RFC 9438) in integers. Times are in units of 2^20 ps (about 1.05 us), windows in bytes.
 
 use rackweave_core::{Span, Time};
 
 use super::{AckInfo, CongestionEvent, CongestionKind, Controller, NewReno};
 use crate::tcp::config::Config;
 
-/// Picoseconds of a unit of time, as a shift.
+/// Picoseconds per unit of time, as a shift.
 const UNIT_SHIFT: u32 = 20;
 
 /// C = 0.4 segments/s^3 is `mss * 2/5` bytes/s^3; a unit cubed is 2^60 * 10^-36 s^3, which is
@@ -13,10 +13,11 @@ const UNIT_SHIFT: u32 = 20;
 const UNIT_CUBED: u128 = 87_112;
 const UNIT_CUBED_SHIFT: u32 = 76;
 
-/// Longer than any connection stands still: 2^31 units, 37 minutes. Keeps the cube within 128 bits.
+/// Maximum time since the reduction, longer than any real one: 2^31 units are 37 minutes. It keeps the cube
+/// within 128 bits.
 const MAX_UNITS: u64 = 1 << 31;
 
-/// CUBIC: NewReno's slow start, and a window that follows a cubic curve of the time since it was reduced.
+/// CUBIC: NewReno's slow start, and a window that is a cubic function of the time since its last reduction.
 #[derive(Clone, Debug)]
 pub(in crate::tcp) struct Cubic {
     reno: NewReno,
@@ -59,35 +60,36 @@ impl Controller for Cubic {
     }
 }
 
-/// The curve between two reductions.
+/// The window's function of time between two reductions.
 #[derive(Clone, Debug, Default)]
 struct Curve {
-    /// Where the window was when it last shrank: the curve's plateau.
+    /// `W_max`: the window before the last reduction, and the plateau of the function.
     w_max: u64,
-    /// Begin of the epoch; `None` until the window grows again.
+    /// Start of the epoch; `None` until the window grows again.
     epoch: Option<Time>,
-    /// When the plateau comes after that, in units.
+    /// `K`: time from the start of the epoch to the plateau, in units.
     k: u64,
     /// The plateau of this epoch.
     origin: u64,
-    /// What Reno would have (section 4.3), and bytes of progress to its next segment, times 17.
+    /// `W_est`: the window that Reno would have (section 4.3).
     w_est: u64,
+    /// Bytes of progress towards the next segment of `w_est`, times 17.
     est_credit: u64,
-    /// The window before the reduction: from here on the Reno-friendly window adds a full segment.
+    /// The window before the reduction. From here on the Reno-friendly window grows by a full segment.
     prior: u64,
-    /// Bytes of growth not yet given, times the window.
+    /// Bytes of growth not yet applied, times the window.
     credit: u64,
 }
 
 impl Curve {
-    /// Begins a new epoch with the next acknowledgement.
+    /// Starts a new epoch with the next acknowledgement.
     const fn restart(&mut self) {
         self.epoch = None;
     }
 
-    /// The window after congestion: beta = 0.7 of what was in use (section 4.6).
+    /// The window after congestion: beta = 0.7 of the bytes in use (section 4.6).
     fn shrink(&mut self, window: u64, base: u64) -> u64 {
-        // Fast convergence (4.7): a window that did not reach its old plateau makes room.
+        // Fast convergence (4.7): a window that did not reach its previous plateau releases bandwidth.
         self.w_max = if window < self.w_max { window / 20 * 17 } else { window };
         self.prior = window;
         self.epoch = None;
@@ -97,7 +99,7 @@ impl Curve {
     /// The window after `bytes` were acknowledged in congestion avoidance.
     fn grow(&mut self, window: u64, now: Time, bytes: u64, rtt: Span, mss: u64) -> u64 {
         let epoch = *self.epoch.get_or_insert_with(|| {
-            // Without a reduction before, the plateau is here and now (section 4.8).
+            // Without an earlier reduction, the plateau is the current window (section 4.8).
             self.origin = self.w_max.max(window);
             self.k = time_to_plateau(self.origin - window, mss);
             self.w_est = window;
@@ -105,7 +107,7 @@ impl Curve {
             self.credit = 0;
             now
         });
-        // (4.3): alpha = 3 (1 - beta) / (1 + beta) = 9/17 of a segment a window, later one.
+        // (4.3): alpha = 3 (1 - beta) / (1 + beta) = 9/17 of a segment per window, and one segment later.
         self.est_credit += bytes * if self.w_est < self.prior { 9 } else { 17 };
         while self.est_credit >= 17 * window {
             self.est_credit -= 17 * window;
@@ -115,7 +117,7 @@ impl Curve {
         if self.at(elapsed, mss) < self.w_est {
             return window.max(self.w_est);
         }
-        // (4.4, 4.5): towards where the curve is one RTT later, at most half as much again.
+        // (4.4, 4.5): the target is the window one RTT later, limited to 1.5 times the current one.
         let target = self.at(elapsed.saturating_add(rtt.0), mss);
         let target = target.clamp(window, window + window / 2);
         self.credit += (target - window) * bytes.min(window);
@@ -140,7 +142,7 @@ fn time_to_plateau(gap: u64, mss: u64) -> u64 {
     cube_root((u128::from(gap) << UNIT_CUBED_SHIFT) / c)
 }
 
-/// The largest number whose cube is no larger than `n`, and below [`MAX_UNITS`].
+/// The largest number whose cube does not exceed `n`, limited to [`MAX_UNITS`].
 fn cube_root(n: u128) -> u64 {
     let (mut low, mut high) = (0, MAX_UNITS);
     while high - low > 1 {
@@ -183,13 +185,14 @@ mod tests {
 
     #[test]
     fn with_a_long_rtt_the_window_follows_the_curve() {
-        // 100-ms RTT: far from Reno's reach. One acknowledgement of a full window each RTT.
+        // An RTT of 100 ms is outside of the Reno-friendly region. One acknowledgement per RTT covers a full
+        // window.
         let mut curve = Curve::default();
         let mut window = curve.shrink(1000 * MSS, 1000 * MSS);
         let rtt = Span::from_ms(100);
         let mut now = Time::ZERO;
         for _ in 0..100 {
-            // In ten portions, as acknowledgements come.
+            // In ten parts, as acknowledgements arrive.
             for _ in 0..10 {
                 window = curve.grow(window, now, window / 10, rtt, MSS);
                 now += Span::from_ms(10);
@@ -202,7 +205,7 @@ mod tests {
 
     #[test]
     fn with_a_short_rtt_it_grows_like_reno_at_the_same_average() {
-        // 100 us RTT: the curve is flat, and 9/17 of a segment a window is what Reno would have.
+        // At an RTT of 100 us the cubic function is flat, and 9/17 of a segment per window is Reno's growth.
         let mut curve = Curve::default();
         let mut window = curve.shrink(100 * MSS, 100 * MSS);
         assert_eq!(window, 70 * MSS);

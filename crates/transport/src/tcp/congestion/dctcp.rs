@@ -1,14 +1,14 @@
-//! DCTCP's estimate of congestion (Alizadeh et al., SIGCOMM 2010; RFC 8257), in Linux's fixed point.
+//! DCTCP's estimate of congestion (Alizadeh et al., SIGCOMM 2010; RFC 8257), in Linux's fixed-point arithmetic.
 
 use rackweave_core::Span;
 
 use super::{AckInfo, CongestionEvent, CongestionKind, Controller, NewReno};
 use crate::tcp::config::Config;
 
-/// One, in the fixed point of alpha.
+/// The value 1 in the fixed-point format of alpha.
 const ONE: u64 = 1 << 10;
 
-/// NewReno's window, which marks cut by the share of marked bytes.
+/// NewReno's window, which ECN marks reduce in proportion to the share of marked bytes.
 #[derive(Clone, Debug)]
 pub(in crate::tcp) struct Dctcp {
     reno: NewReno,
@@ -41,7 +41,7 @@ impl Controller for Dctcp {
         if event.kind == CongestionKind::Mark {
             self.reno.reduce(event.kind, self.share.cut(self.reno.window()));
         } else {
-            // RFC 8257, section 3.5: a loss is reacted to as conventional TCP does.
+            // RFC 8257, section 3.5: the reaction to a loss is that of conventional TCP.
             self.reno.on_congestion_event(event);
         }
     }
@@ -56,16 +56,17 @@ impl Controller for Dctcp {
     }
 }
 
-/// The marked share of the bytes, averaged over windows.
+/// The marked share of bytes, averaged over windows.
 #[derive(Clone, Debug)]
 struct MarkedShare {
-    /// In 1/1024; starts at one, so that the first mark halves the window.
+    /// The average in 1/1024. It starts at one, so that the first mark halves the window.
     alpha: u64,
     gain_shift: u32,
-    /// Bytes of this window that arrived, and of these the marked ones.
+    /// Bytes acknowledged in this window.
     arrived: u64,
+    /// Number of these bytes that were marked.
     marked: u64,
-    /// The window ends when this is acknowledged.
+    /// The window ends when this position is acknowledged.
     window_end: u64,
 }
 
@@ -74,7 +75,8 @@ impl MarkedShare {
         Self { alpha: ONE, gain_shift: gain_shift.min(10), arrived: 0, marked: 0, window_end: 0 }
     }
 
-    /// Counts; at the end of a window, alpha = (1 - g) alpha + g F, F = marked / arrived.
+    /// Counts acknowledged bytes. At the end of a window, alpha = (1 - g) alpha + g F, with F = marked /
+    /// arrived.
     #[inline]
     fn delivered(&mut self, bytes: u64, marked: bool, una: u64, nxt: u64) {
         self.arrived += bytes;
@@ -86,7 +88,7 @@ impl MarkedShare {
         }
         let marked = self.marked << (10 - self.gain_shift);
         if let Some(share) = marked.checked_div(self.arrived) {
-            // Below 2^g the shift alone would never reach zero: Linux then drops the rest.
+            // Below 2^g the shift alone would never reach zero: as in Linux, the remainder is dropped.
             let decay = match self.alpha >> self.gain_shift {
                 0 => self.alpha,
                 decay => decay,

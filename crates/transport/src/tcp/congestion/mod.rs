@@ -1,9 +1,9 @@
-//! Congestion control: how many bytes may be under way, and how fast they leave.
+//! Congestion control: how many bytes may be in flight, and how fast they are sent.
 //!
-//! A [`Controller`] learns what is sent, acknowledged, lost and marked, and answers with a window and, if it
-//! paces, a rate. The interface is quinn's (`quinn-proto`, `congestion.rs`). What is lost, and which bytes go
-//! next, is the sender's business. [`Congestion`] holds the controllers as an enum: one call for each
-//! acknowledgement is no place for a virtual one.
+//! A [`Controller`] is notified of sent, acknowledged, lost and marked bytes, and determines a window and, if
+//! it paces, a rate. The interface follows quinn's (`quinn-proto`, `congestion.rs`). The sender decides which
+//! bytes are lost and which are sent next. [`Congestion`] holds the controllers as an enum, because a virtual
+//! call per acknowledgement would cost time.
 
 mod cubic;
 mod dctcp;
@@ -16,34 +16,34 @@ use cubic::Cubic;
 use dctcp::Dctcp;
 use new_reno::NewReno;
 
-/// What an acknowledgement says.
+/// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckInfo {
     pub(super) now: Time,
-    /// When the newest segment that it newly acknowledges was sent. `None` if all of them were sent more
-    /// than once (Karn), or if the controller does not use delays.
+    /// When the newest segment that it newly acknowledges was sent. `None` if all of them were retransmitted
+    /// (Karn's algorithm), or if the controller does not use delays.
     pub(super) sent: Option<Time>,
-    /// Bytes that are newly known to have arrived, cumulatively or selectively.
+    /// Number of bytes that are newly known to have arrived, cumulatively or selectively.
     pub(super) delivered: u64,
-    /// Bytes that are newly acknowledged cumulatively.
+    /// Number of bytes that are newly acknowledged cumulatively.
     pub(super) acked: u64,
-    /// It reports congestion marks (ECE).
+    /// Whether it reports congestion marks (ECE).
     pub(super) marked: bool,
-    /// Bytes under way before it.
+    /// Bytes in flight before it.
     pub(super) in_flight: u64,
-    /// What it acknowledges was not sent at the limit of the window: more could have been.
+    /// Whether the bytes that it acknowledges were sent below the limit of the window.
     pub(super) app_limited: bool,
     /// The smoothed round-trip time.
     pub(super) rtt: Span,
-    /// The stream is acknowledged below this position,
+    /// The position below which the stream is acknowledged.
     pub(super) una: u64,
-    /// and sent below this one.
+    /// The position below which the stream was sent.
     pub(super) nxt: u64,
 }
 
 impl AckInfo {
-    /// The round-trip time of the newest segment that it acknowledges: network, peer, and the time by which
-    /// the peer delayed its acknowledgement.
+    /// The round-trip time of the newest segment that it acknowledges, which includes the peer's delay of the
+    /// acknowledgement.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "for delay-based controllers; tests have one")
@@ -53,7 +53,7 @@ impl AckInfo {
     }
 }
 
-/// A sign of congestion. The sender raises at most one in a window of data, timeouts excepted.
+/// A sign of congestion. The sender reports at most one per window of data, except for timeouts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CongestionEvent {
     #[cfg_attr(
@@ -62,50 +62,51 @@ pub(super) struct CongestionEvent {
     )]
     pub(super) now: Time,
     pub(super) kind: CongestionKind,
-    /// Bytes under way.
+    /// Bytes in flight.
     pub(super) in_flight: u64,
 }
 
-/// What the sign is.
+/// The kind of a congestion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CongestionKind {
     /// Segments were lost, and acknowledgements still arrive.
     Loss,
-    /// The retransmission timer ran out.
+    /// The retransmission timer has expired.
     Timeout,
-    /// It ran out again for the same data.
+    /// The retransmission timer has expired repeatedly for the same data.
     RepeatedTimeout,
-    /// The network marked packets (ECN).
+    /// The network has marked packets (ECN).
     Mark,
 }
 
 /// A congestion control algorithm.
 pub(super) trait Controller {
-    /// `bytes` were sent, for the first time or again.
+    /// Called when `bytes` were sent, for the first time or as a retransmission.
     fn on_sent(&mut self, _now: Time, _bytes: u64) {}
 
-    /// An acknowledgement arrived. Comes before the congestion event that it may give rise to.
+    /// Called for each acknowledgement, before the congestion event that it may cause.
     fn on_ack(&mut self, _ack: &AckInfo) {}
 
-    /// An acknowledgement that moved the left edge is dealt with, and the connection is neither in fast
-    /// recovery nor in the window that a congestion event has reduced: the window may grow.
+    /// Called after an acknowledgement that moved the left edge, if the window may grow: outside of fast
+    /// recovery and of the window that a congestion event has reduced.
     fn on_end_acks(&mut self, _ack: &AckInfo) {}
 
-    /// The network is congested.
+    /// Called when the network is congested.
     fn on_congestion_event(&mut self, event: &CongestionEvent);
 
-    /// Nothing was under way for `idle` when the next segment is to be sent.
+    /// Called before the next segment is sent, if nothing was in flight for `idle`.
     fn on_idle(&mut self, _idle: Span, _rto: Span) {}
 
-    /// Bytes that may be under way. Below a segment, one segment may be, at the pacing rate.
+    /// Maximum number of bytes in flight. Below one segment, a single segment may be in flight, at the pacing
+    /// rate.
     fn window(&self) -> u64;
 
-    /// The rate at which segments leave; `None`: as fast as the window and the link allow.
+    /// The pacing rate; `None` if segments are sent as fast as the window and the link permit.
     fn pacing_rate(&self) -> Option<Rate> {
         None
     }
 
-    /// Whether the sender is to keep the times at which segments were sent, for [`AckInfo::sent`].
+    /// Whether the sender must record when segments were sent, for [`AckInfo::sent`].
     fn uses_delay(&self) -> bool {
         false
     }
@@ -121,7 +122,7 @@ pub(super) enum Congestion {
     Delay(super::tests::delay::DelayBased),
 }
 
-/// Calls the controller that there is.
+/// Calls a method of the current controller.
 macro_rules! delegate {
     ($congestion:expr, $controller:ident => $call:expr) => {
         match $congestion {
@@ -147,7 +148,7 @@ impl Congestion {
         }
     }
 
-    /// DCTCP's estimate of the marked share, in 1/1024.
+    /// DCTCP's estimate of the marked share, in 1/1024; `None` for other controllers.
     #[cfg(test)]
     pub(super) fn alpha(&self) -> Option<u64> {
         match self {

@@ -1,5 +1,5 @@
-//! NewReno's window (RFC 5681), and what CUBIC and DCTCP share with it: slow start, and what a timeout and
-//! idle time do.
+//! NewReno's window (RFC 5681), and what CUBIC and DCTCP share with it: slow start, and the reactions to
+//! timeouts and idle time.
 
 use rackweave_core::Span;
 
@@ -10,7 +10,7 @@ use crate::tcp::config::Config;
 #[derive(Clone, Debug)]
 pub(in crate::tcp) struct NewReno {
     window: u64,
-    /// Slow start ends here (ssthresh).
+    /// The window at which slow start ends (ssthresh).
     threshold: u64,
     /// Bytes acknowledged since the last step of the additive increase.
     acked: u64,
@@ -28,18 +28,18 @@ impl NewReno {
         self.mss
     }
 
-    /// Sets the window that congestion avoidance has come to.
+    /// Sets the window that another algorithm's congestion avoidance has computed.
     pub(super) const fn set_window(&mut self, window: u64) {
         self.window = window;
     }
 
-    /// Takes an acknowledgement's bytes into slow start and returns those that are left for congestion
-    /// avoidance; `None` if there are none.
+    /// Applies an acknowledgement in slow start, and returns the bytes that are left for congestion avoidance;
+    /// `None` if there are none.
     #[inline]
     pub(super) fn slow_start(&mut self, ack: &AckInfo) -> Option<u64> {
         let in_slow_start = self.window < self.threshold;
-        // RFC 7661's concern: a window that is not used must not grow. As Linux's tcp_is_cwnd_limited, slow
-        // start goes on while more than half of the window is used.
+        // A window that is not used must not grow (RFC 7661). As in Linux's tcp_is_cwnd_limited, slow start
+        // continues while more than half of the window is used.
         let doubling = in_slow_start && self.window < 2 * ack.in_flight;
         if ack.app_limited && !doubling && ack.in_flight < self.window {
             return None;
@@ -47,13 +47,13 @@ impl NewReno {
         if !in_slow_start {
             return Some(ack.acked);
         }
-        // Every byte acknowledged counts, delayed acknowledgement or not, as in Linux.
+        // Every acknowledged byte counts, with or without delayed acknowledgements, as in Linux.
         let step = ack.acked.min(self.threshold - self.window);
         self.window += step;
         (ack.acked > step).then(|| ack.acked - step)
     }
 
-    /// Appropriate byte counting (RFC 3465): one segment for each window of bytes.
+    /// Appropriate byte counting (RFC 3465): one segment per window of acknowledged bytes.
     #[inline]
     pub(super) const fn avoid_congestion(&mut self, bytes: u64) {
         self.acked += bytes;
@@ -63,28 +63,28 @@ impl NewReno {
         }
     }
 
-    /// What a loss cuts: RFC 5681 (4) and RFC 9438 (4.6) take what is under way, so that a window that was
-    /// not in use is no reserve.
+    /// The bytes to which a reduction applies: those in flight, so that an unused part of the window is not
+    /// kept (RFC 5681, equation 4; RFC 9438, section 4.6).
     pub(super) fn used(&self, in_flight: u64) -> u64 {
         self.window.min(in_flight.max(self.mss))
     }
 
-    /// Sets the threshold, to two segments at least (RFC 5681, (4)), and the window.
+    /// Sets the threshold, to two segments at least (RFC 5681, equation 4), and the window.
     pub(super) fn reduce(&mut self, kind: CongestionKind, threshold: u64) {
         self.acked = 0;
         self.threshold = threshold.max(2 * self.mss);
-        // RFC 5681, section 3.1: after a timeout, the loss window of one segment.
+        // RFC 5681, section 3.1: after a timeout, the loss window of one segment applies.
         self.window = if kind == CongestionKind::Timeout { self.mss } else { self.threshold };
     }
 
-    /// The timer ran out again for the same data: RFC 5681 (page 8) keeps the threshold.
+    /// Reacts to a repeated timeout for the same data: the threshold is kept (RFC 5681, page 8).
     pub(super) const fn collapse(&mut self) {
         self.acked = 0;
         self.window = self.mss;
     }
 
-    /// RFC 2861: the window halves for each timeout without a transmission, down to the initial one, and the
-    /// threshold remembers three quarters of it. Returns whether it did.
+    /// RFC 2861: the window is halved for each RTO without a transmission, down to the initial window, and the
+    /// threshold is set to three quarters of it. Returns whether the window has changed.
     pub(super) fn decay(&mut self, idle: Span, rto: Span) -> bool {
         let floor = self.initial_window.min(self.window);
         let mut left = idle.0;
@@ -150,7 +150,8 @@ mod tests {
         assert_eq!(reno.window(), 11 * MSS);
         loses(&mut reno, CongestionKind::Timeout, 11 * MSS);
         assert_eq!(reno.window(), MSS);
-        // Slow start up to half of what was under way, the rest of the bytes count beyond.
+        // Slow start up to half of the bytes that were in flight; the remaining bytes count for congestion
+        // avoidance.
         reno.on_end_acks(&AckInfo::of(5 * MSS));
         assert_eq!(reno.window(), 11 * MSS / 2);
         loses(&mut reno, CongestionKind::RepeatedTimeout, MSS);

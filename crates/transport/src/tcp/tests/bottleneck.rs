@@ -1,4 +1,4 @@
-//! Long flows through one slow link: how full it is, how long its queue, and how fair the shares.
+//! Long flows through one slow link: its utilisation, its queue, and the fairness of the shares.
 
 use rackweave_core::{Event, Kind, Rate, Span, Time};
 use rackweave_switch::config::{BufferConfig, Topology};
@@ -9,8 +9,9 @@ use crate::tcp::Config;
 
 const RATE: Rate = Rate::from_gbps(10);
 
-/// `senders` hosts, each with one endless message to the last host, over one slow link whose queue marks above `mark`
-/// bytes and drops above `limit`. The round trip is about 40 us, so that a window of 50 KB fills the link.
+/// `senders` hosts send one endless message each to the last host, over one slow link whose queue marks packets
+/// above `mark` bytes and drops them above `limit`. The round trip is about 40 us, so that a window of 50 KB
+/// fills the link.
 #[derive(Clone, Copy)]
 pub(super) struct Bottleneck {
     pub(super) mark: u64,
@@ -20,11 +21,11 @@ pub(super) struct Bottleneck {
     pub(super) time: Span,
 }
 
-/// What is measured after the warm-up.
+/// The measurements after the warm-up.
 pub(super) struct Measured {
-    /// The slow link.
+    /// Statistics of the slow link.
     pub(super) link: LinkStats,
-    /// Bytes of each sender that were acknowledged.
+    /// Acknowledged bytes of each sender.
     pub(super) shares: Vec<u64>,
 }
 
@@ -60,7 +61,7 @@ impl Bottleneck {
 }
 
 impl Measured {
-    /// Jain's index: 1 is fair.
+    /// Jain's fairness index: 1 if all shares are equal.
     pub(super) fn fairness(&self) -> f64 {
         let sum: f64 = self.shares.iter().map(|share| *share as f64).sum();
         let squares: f64 = self.shares.iter().map(|share| (*share as f64).powi(2)).sum();
@@ -100,7 +101,7 @@ fn dctcp_flows_share_fairly() {
 fn cubic_and_new_reno_fill_the_link_and_share_it() {
     for config in [Config::tcp(), Config::new_reno(), Config { sack: false, ..Config::new_reno() }]
     {
-        // A buffer of two BDPs, which they fill until it drops.
+        // A buffer of two BDPs, which the senders fill until it drops packets.
         let (warmup, time) = (Span::from_ms(50), Span::from_ms(600));
         let limit = 150_000;
         let measured = Bottleneck { mark: u64::MAX, limit, senders: 2, warmup, time }.run(&config);
@@ -112,7 +113,7 @@ fn cubic_and_new_reno_fill_the_link_and_share_it() {
 
 #[test]
 fn an_incast_is_served_in_turns_without_collapse() {
-    // 40 hosts, 20 KB each, into a buffer of 100 KB: the first windows alone are six times that.
+    // 40 hosts send 20 KB each into a buffer of 100 KB: the first windows together are six times as large.
     let config = Config::dctcp();
     let mut fabric = fabric(Topology::SingleSwitch { hosts: 41, host_link: RATE }, DELAY);
     fabric.switch.ecn_threshold_bytes = Some(30_000);
@@ -124,6 +125,6 @@ fn an_incast_is_served_in_turns_without_collapse() {
     net.run_until(Time::ZERO + Span::from_ms(100));
     assert_eq!(net.count(40, |event| matches!(event, Event::Delivered { .. })), 40);
     let last = net.events.iter().map(|entry| entry.0).max().unwrap();
-    // 0.8 MB take 0.7 ms at best; timeouts of 1 ms and their doubles are in it.
+    // 0.8 MB take at least 0.7 ms; the rest is timeouts of 1 ms and their doublings.
     assert!(last < Time::ZERO + Span::from_ms(20), "{last}");
 }

@@ -1,4 +1,4 @@
-//! Any network and any peer: each message arrives once, whole and in order, or fails with a reason.
+//! Under any network and any peer, each message arrives once, complete and in order, or fails with a reason.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use rackweave_wire::tcp::{Body, Header};
 use super::{network, send};
 use crate::tcp::{Config, CongestionControl, Host};
 
-/// The network is bad until then.
+/// The network has faults until this time.
 const HEALED: Time = Time(Span::from_ms(20).0);
-/// By then everything has ended, retries and keep-alives included.
+/// By this time everything has ended, including retries and keep-alives.
 const END: Time = Time(Span::from_secs(5).0);
 
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ proptest! {
             let delivered = |event: &Event| matches!(event, Event::Delivered { .. });
             let sent = |event: &Event| matches!(event, Event::Sent { .. });
             let failed = |event: &Event| matches!(event, Event::Failed { .. });
-            // 15 timeouts in a row are past the healing, so nothing may fail.
+            // 15 consecutive timeouts end after the last fault, so that no message may fail.
             prop_assert_eq!(told(to, id, delivered), 1);
             prop_assert_eq!(told(from, id, sent), 1);
             prop_assert_eq!(told(from, id, failed), 0);
@@ -160,7 +160,7 @@ proptest! {
         restart_us in 1_u64..3_000,
         who in 0_u32..2,
     ) {
-        // Every incarnation has its own sequence numbers. What a dead client left half sent stays
+        // Every incarnation has its own sequence numbers. A message that a dead client has sent in part remains
         // at the server until the connection counts as idle.
         let idle_timeout = Span::from_secs(1);
         let config = Config { initial_sequence: None, idle_timeout, ..config };
@@ -174,7 +174,7 @@ proptest! {
         let before = net.events.len();
         send(&mut net, 0, 1, 99, 20_000, Kind::Request);
         net.run_until(END);
-        // Of what the restarted client was told, only its last life counts.
+        // Of a restarted client, only events of its last incarnation count.
         let mut fate: BTreeMap<(HostId, MessageId), [u32; 3]> = BTreeMap::new();
         for (index, &(_, host, event)) in net.events.iter().enumerate() {
             if who == 0 && host == HostId(0) && index < before {
@@ -232,7 +232,7 @@ proptest! {
             if host.poll_timeout().is_some_and(|at| at <= now) {
                 host.handle_timeout(now);
             }
-            // A slow link: the lists must not grow for that.
+            // A slow link: the lists must not grow because of it.
             if rng.chance(0.3) && let Some(packet) = host.poll_transmit(now, 0) {
                 known_ports.push(packet.ports);
                 assert!(packet.wire_bytes <= 38 + 40 + 3000);
@@ -249,7 +249,7 @@ proptest! {
     }
 }
 
-/// A segment that may hit something.
+/// A segment with numbers that may match a connection.
 pub(super) fn forge(rng: &mut Rng, start: u32, known_ports: &[u32]) -> Packet<Header> {
     let near = |rng: &mut Rng| match rng.below(4) {
         0 => rng.next_u64() as u32,
@@ -277,7 +277,7 @@ pub(super) fn forge(rng: &mut Rng, start: u32, known_ports: &[u32]) -> Packet<He
     let (seq, ack) = (near(rng), near(rng));
     let header = Header { seq, ack, window: rng.next_u64() as u16, flags, body };
     let mut packet = Packet::new(HostId(1), HostId(0), 1500, header);
-    // Answers to what the host has sent, or openings.
+    // Answers to what the host has sent, or opening segments.
     let known = known_ports[rng.below(known_ports.len() as u64) as usize];
     packet.ports = match rng.below(3) {
         0 => known.rotate_left(16),

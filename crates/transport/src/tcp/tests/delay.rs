@@ -1,5 +1,5 @@
-//! A congestion controller that aims at a delay, after Swift (Kumar et al., SIGCOMM 2020, section 3.1): it
-//! shows that the sender gives what such controllers need. It is for tests only.
+//! A delay-based congestion controller, modelled on Swift (Kumar et al., SIGCOMM 2020, section 3.1). It shows
+//! that the sender provides what such controllers need, and is for tests only.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,13 +15,13 @@ use crate::tcp::{Config, CongestionControl};
 const MSS: u64 = 1460;
 const PACKET: u64 = 1538;
 
-/// Additive increase below the target delay, multiplicative decrease above it, at most once in a round trip.
+/// Additive increase below the target delay, multiplicative decrease above it, at most once per round trip.
 #[derive(Clone, Debug)]
 pub(in crate::tcp) struct DelayBased {
     target: Span,
-    /// The last delay.
+    /// The last measured delay.
     delay: Span,
-    /// In 1/1024 byte, because a step of a window far below a segment is less than a byte.
+    /// The window in 1/1024 byte, because an increase far below one segment is less than a byte.
     window: u64,
     reduced_at: Time,
     mss: u64,
@@ -35,7 +35,7 @@ impl DelayBased {
         Self { target, delay: target, window, reduced_at: Time::ZERO, mss }
     }
 
-    /// Swift's Algorithm 1: no more than by half, and not below a thousandth of a segment.
+    /// Swift's Algorithm 1: the window is reduced by at most half, and not below a thousandth of a segment.
     fn reduce(&mut self, now: Time, by: u64) {
         if now.since(self.reduced_at) >= self.delay {
             self.window = (self.window - by.min(self.window / 2)).max(self.mss * UNIT / 1000);
@@ -49,7 +49,7 @@ impl Controller for DelayBased {
         let Some(delay) = ack.delay() else { return };
         self.delay = delay;
         if delay < self.target {
-            // A quarter of a segment in a round trip; below a segment, for each that is acknowledged.
+            // A quarter of a segment per round trip; below one segment, per acknowledged segment.
             let step = self.mss * UNIT / 4;
             self.window += if self.window >= self.mss * UNIT {
                 u64::try_from(
@@ -76,7 +76,7 @@ impl Controller for DelayBased {
         self.window / UNIT
     }
 
-    /// Below a segment, one segment each `delay * mss / window`.
+    /// Below one segment, one segment per `delay * mss / window`.
     fn pacing_rate(&self) -> Option<Rate> {
         let bits = u128::from(self.window) * 8 / u128::from(UNIT);
         let rate = bits * 1_000_000_000_000 / u128::from(self.delay.0);
@@ -98,7 +98,7 @@ fn with_target(target: Span) -> Config {
 
 #[test]
 fn a_window_below_a_segment_is_paced() {
-    // The round trip takes 20 us and more, so that the window only shrinks, to a thousandth of a segment.
+    // The round trip is 20 us or more, so that the window only shrinks, to a thousandth of a segment.
     let config = Config { min_rto: Span::from_ms(100), ..with_target(Span::from_us(16)) };
     let sent = Rc::new(RefCell::new(Vec::new()));
     let times = Rc::clone(&sent);
@@ -115,7 +115,7 @@ fn a_window_below_a_segment_is_paced() {
     assert!((1..MSS / 20).contains(&window), "{window}");
     let sent = sent.borrow();
     let gaps: Vec<Span> = sent.windows(2).map(|pair| pair[1].since(pair[0])).collect();
-    // The first window leaves at the rate of the link; in the end each gap is as long as the rate says.
+    // The first window is sent at link rate; in the end each gap is as long as the pacing rate requires.
     assert!(gaps[..9].iter().all(|gap| *gap < Span::from_us(2)), "{gaps:?}");
     let round_trip = Span(2 * DELAY.0);
     let (before, last) = (gaps[gaps.len() - 2], gaps[gaps.len() - 1]);
@@ -127,13 +127,13 @@ fn a_window_below_a_segment_is_paced() {
 fn a_hundred_senders_share_a_link_that_holds_less_than_a_segment_of_each() {
     let senders = 100;
     let (warmup, time) = (Span::from_ms(20), Span::from_ms(40));
-    // The round trip without a queue takes 42 us; the target leaves 40 us of queue: 50 KB.
+    // The round trip without a queue is 42 us; the target permits 40 us of queue: 50 KB.
     let link = Bottleneck { mark: u64::MAX, limit: 1_000_000, senders, warmup, time };
     let config = with_target(Span::from_us(82));
     let measured = link.run(&config);
     assert_eq!(measured.link.drops, 0);
     assert!(measured.link.utilisation > 0.95, "{}", measured.link.utilisation);
-    // Both are below what a hundred windows of a segment take; DCTCP's least are two.
+    // Both are below the queue of a hundred windows of one segment; DCTCP's minimum is two segments.
     assert!(
         measured.link.mean_queue_bytes < 70.0 * PACKET as f64,
         "{}",

@@ -1,4 +1,4 @@
-//! Conversations that read like a trace.
+//! Packet traces of whole conversations.
 
 use rackweave_core::{Ecn, Event, FailReason, Kind, Node as _, Packet, Rate, Span, Time};
 use rackweave_switch::config::Topology;
@@ -10,8 +10,8 @@ use crate::tcp::{Config, CongestionControl};
 
 const MSS: u64 = 1000;
 
-/// Sequence numbers from 0, segments of 1000 bytes and no timers besides the RTO, so that a trace
-/// is easy to read.
+/// Sequence numbers from 0, segments of 1000 bytes and no timer besides the RTO, so that traces are easy to
+/// read.
 fn plain() -> Config {
     Config {
         mss: MSS as u32,
@@ -22,7 +22,7 @@ fn plain() -> Config {
     }
 }
 
-/// Loses the first copy of the segments that carry these sequence numbers.
+/// Drops the first copy of the segments with these sequence numbers.
 fn lose_once(mut sequences: Vec<u32>) -> impl FnMut(Time, &mut Packet<Header>) -> Vec<Span> {
     move |_, packet| match sequences.iter().position(|sequence| carries(packet, *sequence)) {
         Some(index) => {
@@ -49,7 +49,7 @@ fn assert_done(net: &Network) {
     assert_eq!(net.events.len(), 2, "{:?}", net.events);
 }
 
-/// The first window of ten segments is out, one of them lost: what follows.
+/// The trace after the first window of ten segments, one of which is lost.
 fn after_first_window(net: &Network) -> Vec<String> {
     let mut trace = trace(net);
     let first = trace.iter().position(|line| line.contains("h1>h0")).expect("an answer");
@@ -109,7 +109,7 @@ fn fast_retransmit_with_sack() {
             "17.76 h1>h0 ack 2000 [3000..8000)",
             "18.62 h1>h0 ack 2000 [3000..9000)",
             "19.48 h1>h0 ack 2000 [3000..10000)",
-            // When the third arrives.
+            // Sent when the third duplicate acknowledgement arrives.
             "26.18 h0>h1 data 2000+1000",
             "37.90 h1>h0 ack 10000",
         ]
@@ -128,8 +128,8 @@ fn sack_repairs_two_losses_in_one_round_trip() {
             "h0>h1 data 11000+1000",
             "h0>h1 data 12000+1000",
             "h0>h1 data 13000+1000 end",
-            // Window 12 -> 6: of 12 under way 5 are SACKed, 2 lost and 1 sent again, so pipe is 6
-            // and the second hole waits for one more acknowledgement.
+            // The window is reduced from 12 to 6. Of 12 segments in flight 5 are SACKed, 2 are lost and 1 is
+            // retransmitted, so that pipe is 6 and the second hole waits for another acknowledgement.
             "h0>h1 data 2000+1000",
             "h0>h1 data 5000+1000",
         ]
@@ -153,7 +153,7 @@ fn new_reno_learns_of_the_second_loss_from_a_partial_acknowledgement() {
             "35.30 h1>h0 ack 2000",
             "36.17 h1>h0 ack 2000",
             "38.75 h1>h0 ack 5000",
-            // A round trip after the first.
+            // One round trip after the first.
             "48.89 h0>h1 data 5000+1000",
             "60.61 h1>h0 ack 14000",
         ]
@@ -167,10 +167,10 @@ fn new_reno_learns_of_the_second_loss_from_a_partial_acknowledgement() {
 fn without_limited_transmit_duplicates_bring_nothing_new() {
     let config = Config { limited_transmit: false, ..plain() };
     let net = run(&config, 14, lose_once(vec![2000]));
-    // Two acknowledgements let four out, and two of them wait for the window (10 -> 12).
+    // Two acknowledgements permit four segments, and two of these wait for the window (10 -> 12).
     let sent = lines(&net, "h0>h1");
-    let again = sent.iter().skip(10).position(|line| line.contains("data 2000")).unwrap();
-    assert_eq!(again, 4, "{sent:?}");
+    let resent = sent.iter().skip(10).position(|line| line.contains("data 2000")).unwrap();
+    assert_eq!(resent, 4, "{sent:?}");
     assert_done(&net);
 }
 
@@ -182,7 +182,7 @@ fn the_timeout_backs_off_and_then_slow_start_resends() {
         [
             "1.72 h0>h1 data 2000+1000 syn end  (lost)",
             "11.72 h1>h0 ack 1000",
-            // 1 ms after that acknowledgement, then 2, then 4.
+            // 1 ms after that acknowledgement, then 2 ms, then 4 ms.
             "1021.85 h0>h1 data 1000+1000  (lost)",
             "3021.85 h0>h1 data 1000+1000  (lost)",
             "7021.85 h0>h1 data 1000+1000",
@@ -203,7 +203,7 @@ fn a_probe_finds_a_lost_tail_before_the_timeout() {
         [
             "22.72 h0>h1 data 11000+1000 end  (lost)",
             "33.58 h1>h0 ack 11000",
-            // Two RTTs and, for a lone segment, the delay of an acknowledgement.
+            // Two RTTs and, for a single segment, the delay of an acknowledgement.
             "287.43 h0>h1 data 11000+1000 end",
             "299.16 h1>h0 ack 12000",
         ]
@@ -234,7 +234,7 @@ fn a_lost_acknowledgement_costs_a_probe_and_no_window() {
 #[test]
 fn reordering_within_the_threshold_is_no_loss() {
     let net = run(&plain(), 10, |_: Time, packet: &mut Packet<Header>| {
-        // Two segments late.
+        // The segment is delayed by two segment times.
         vec![if carries(packet, 4000) { Span::from_us(2) } else { Span::ZERO }]
     });
     assert_eq!(lines(&net, "data 4000").len(), 1);
@@ -242,7 +242,7 @@ fn reordering_within_the_threshold_is_no_loss() {
 }
 
 #[test]
-fn dctcp_acknowledgements_speak_of_one_kind_of_packet() {
+fn dctcp_acknowledgements_cover_one_kind_of_packet() {
     let config =
         Config { congestion_control: CongestionControl::Dctcp, ack_every_segments: 2, ..plain() };
     let mut net = network(2, &config, move |_: Time, packet: &mut Packet<Header>| {
@@ -257,7 +257,7 @@ fn dctcp_acknowledgements_speak_of_one_kind_of_packet() {
         lines(&net, "h1>h0"),
         [
             "h1>h0 ack 2000",
-            "h1>h0 ack 3000", // A mark: what was before it.
+            "h1>h0 ack 3000", // Before the marked segment.
             "h1>h0 ack 4000 ece",
             "h1>h0 ack 6000 ece",
             "h1>h0 ack 7000",
@@ -266,8 +266,8 @@ fn dctcp_acknowledgements_speak_of_one_kind_of_packet() {
         ]
     );
     let sender = &net.hosts[0].iter().next().unwrap().sender;
-    // alpha was 1 and the first acknowledgement ended a window without marks: 1024 - 64. The first
-    // mark came when the window was 10 + 2 + 1: cut by 960/2048.
+    // alpha was 1, and the first acknowledgement ended a window without marks: 1024 - 64. At the first mark the
+    // window was 10 + 2 + 1: it is reduced by 960/2048.
     assert_eq!(sender.congestion().alpha(), Some(960));
     assert_eq!(sender.congestion().window(), 13 * MSS - 13 * MSS * 960 / 2048);
 }

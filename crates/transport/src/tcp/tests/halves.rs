@@ -1,4 +1,4 @@
-//! The two halves of a connection, each on its own.
+//! The sending and the receiving half of a connection, tested separately.
 
 use rackweave_core::{Kind, MessageId, Placement, Slice, Span, Time};
 
@@ -18,17 +18,17 @@ fn ack(ack: u64) -> Acked<'static> {
     Acked { ack, sacked: &[], pure: true, duplicate: false, ece: false, window }
 }
 
-/// A sender with this many segments submitted, of which the window allows ten.
+/// A sender with this number of submitted segments, of which the window permits ten.
 fn sender(config: &Config, segments: u64) -> Sender {
     let mut sender = Sender::new(config);
     sender.push(MessageId::request(1), (segments * MSS) as u32, Kind::OneWay);
-    while sender.take(Time::ZERO, config).is_some() {}
-    sender.handle_ack(Time::ZERO, &ack(0), config); // Tells the window.
+    while sender.take_segment(Time::ZERO, config).is_some() {}
+    sender.handle_ack(Time::ZERO, &ack(0), config); // Sets the window.
     sender
 }
 
 fn sent(sender: &mut Sender, now: Time, config: &Config) -> Vec<Segment> {
-    core::iter::from_fn(|| sender.take(now, config)).collect()
+    core::iter::from_fn(|| sender.take_segment(now, config)).collect()
 }
 
 #[test]
@@ -42,11 +42,11 @@ fn two_timeouts_in_a_row_forget_what_was_sacked() {
         let now = sender.deadline();
         assert!(sender.handle_timeout(now, &config));
         assert_eq!(sent(&mut sender, now, &config), [Segment { position: 0, len: MSS }]);
-        // Slow start over everything that is not known to have arrived.
+        // Slow start covers everything that is not known to have arrived.
         let mut probe = sender.clone();
         probe.handle_ack(now, &ack(1000), &config);
         let mut end = 1000;
-        while let Some(segment) = probe.take(now, &config) {
+        while let Some(segment) = probe.take_segment(now, &config) {
             end = segment.position + segment.len;
             probe.handle_ack(now, &ack(end), &config);
         }
@@ -55,14 +55,14 @@ fn two_timeouts_in_a_row_forget_what_was_sacked() {
 }
 
 #[test]
-fn new_reno_does_not_take_its_own_repetitions_for_a_loss() {
+fn new_reno_does_not_mistake_its_retransmissions_for_a_loss() {
     let config = Config { sack: false, ..config() };
     let mut sender = sender(&config, 30);
     for _ in 0..3 {
         sender.handle_ack(Time::ZERO, &ack(0), &config);
     }
-    let again = sent(&mut sender, Time::ZERO, &config);
-    assert_eq!(again[0], Segment { position: 0, len: MSS });
+    let resent = sent(&mut sender, Time::ZERO, &config);
+    assert_eq!(resent[0], Segment { position: 0, len: MSS });
     let recovered = sender.nxt();
     sender.handle_ack(Time::ZERO, &ack(recovered), &config);
     let window = sender.congestion().window();
@@ -84,18 +84,18 @@ fn new_reno_does_not_take_its_own_repetitions_for_a_loss() {
 fn new_reno_s_pipe_counts_what_a_partial_acknowledgement_covers_once() {
     let config = Config { sack: false, limited_transmit: false, ..config() };
     let mut sender = sender(&config, 30);
-    // Segments 0 and 4 of ten are lost: eight duplicates.
+    // Segments 0 and 4 of ten are lost, which causes eight duplicate acknowledgements.
     for _ in 0..8 {
         sender.handle_ack(Time::ZERO, &ack(0), &config);
     }
     assert_eq!(sender.congestion().window(), 5 * MSS);
-    // Pipe: ten less eight that arrived less one lost: 1, and the repeated one.
+    // Pipe: ten minus eight that arrived minus one lost is 1; the retransmitted segment is added.
     let first = sent(&mut sender, Time::ZERO, &config);
     assert_eq!(first.len(), 4, "{first:?}");
     assert_eq!(sender.nxt(), 13_000);
-    // Up to 4 it is whole: of the eight, three are below that.
+    // Everything below 4 has arrived; three of the eight are below that.
     sender.handle_ack(Time::ZERO, &ack(4000), &config);
-    // Pipe: nine less five that arrived less one lost: 3, and the repeated one.
+    // Pipe: nine minus five that arrived minus one lost is 3; the retransmitted segment is added.
     let second = sent(&mut sender, Time::ZERO, &config);
     assert_eq!(
         second,
@@ -153,7 +153,7 @@ fn only_a_probe_that_repaired_a_loss_costs_window() {
     }
 }
 
-/// A segment of a message of 5000 bytes that starts at 0, unless changed.
+/// A segment of a message of 5000 bytes that starts at 0, unless the test changes that.
 fn arrived(position: u64, offset: u32) -> Arrived {
     let slice = Slice { message: MessageId::request(1), offset, len: 1000 };
     let (message_length, kind) = (5000, Kind::OneWay);
@@ -162,7 +162,7 @@ fn arrived(position: u64, offset: u32) -> Arrived {
 }
 
 #[test]
-fn a_mapping_that_contradicts_what_is_known_is_thrown_away() {
+fn a_contradictory_mapping_is_discarded() {
     let config = config();
     let mut receiver = Receiver::new();
     let mut take = |data: Arrived| receiver.handle_data(Time::ZERO, &data, |_| true, &config);
@@ -178,7 +178,7 @@ fn a_mapping_that_contradicts_what_is_known_is_thrown_away() {
     assert_eq!(take(arrived(4500, 4500)), Placement::Discard, "ends behind the message");
     assert_eq!(take(arrived(1000, 1000)), Placement::Store(arrived(1000, 1000).slice));
     assert_eq!(receiver.nxt(), 2000);
-    // Once delivered, its place in the stream is taken for ever.
+    // After the delivery of a message its positions in the stream are never used again.
     for position in (2000..5000).step_by(1000) {
         let data = arrived(position, position as u32);
         let _ = receiver.handle_data(Time::ZERO, &data, |_| true, &config);

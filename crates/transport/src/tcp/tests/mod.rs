@@ -1,4 +1,4 @@
-//! What two or more hosts say to each other.
+//! Tests of conversations between two or more hosts.
 
 mod bottleneck;
 mod chaos;
@@ -30,7 +30,8 @@ impl Subject for Tcp {
     type Config = Config;
     type Host = Host;
 
-    /// A host holds a connection and the pool that it is in; the last acknowledgement may go before the response.
+    /// A host holds a connection and the pool that contains it; the last acknowledgement may precede the
+    /// response.
     const EXPECT: Expect = Expect {
         held_per_message: 2,
         longest: Some(u32::MAX as u64),
@@ -43,7 +44,7 @@ impl Subject for Tcp {
         vec![Config::tcp(), Config::dctcp(), plain]
     }
 
-    /// With known sequence numbers, near which segments are forged.
+    /// Sequence numbers are known, so that forged segments can be close to them.
     fn limited(config: Config, limits: &Limits) -> Config {
         let (max_connections, max_messages) = (limits.live, limits.live);
         Config { max_connections, max_messages, initial_sequence: Some(7), ..config }
@@ -87,11 +88,11 @@ impl Subject for Tcp {
     }
 }
 
-/// Propagation delay from host to host, besides the times on their two links.
+/// Propagation delay from host to host, excluding the transmission times on both links.
 const DELAY: Span = Span::from_us(10);
 
-/// Hosts at one switch, with links of 10 Gbit/s, that record their packets and do not answer requests. `fate` decides
-/// what happens to each packet.
+/// Hosts at one switch, with links of 10 Gbps, that record their packets and do not answer requests. `fate`
+/// decides what happens to each packet.
 fn network<F>(hosts: u32, config: &Config, fate: F) -> Network
 where
     F: FnMut(Time, &mut Packet<Header>) -> Vec<Span> + 'static,
@@ -116,7 +117,7 @@ fn on(fabric: &FabricConfig, config: &Config) -> Network {
     net
 }
 
-/// Every packet goes on at once.
+/// Forwards every packet without delay.
 fn faithful(_: Time, _: &mut Packet<Header>) -> Vec<Span> {
     vec![Span::ZERO]
 }
@@ -125,7 +126,7 @@ fn send(net: &mut Network, from: u32, to: u32, number: u64, bytes: u64, kind: Ki
     net.submit(from, to, MessageId::request(number), bytes, kind).expect("a good message");
 }
 
-/// One line for each packet, with the time at which it left.
+/// One line for each packet, with the time at which it was sent.
 fn trace(net: &Network) -> Vec<String> {
     let line = |(at, packet): &(Time, Packet<Header>)| {
         let lost = if net.lost.contains(&(*at, packet.src)) { "  (lost)" } else { "" };
@@ -140,7 +141,7 @@ fn lines(net: &Network, what: &str) -> Vec<String> {
     lines.map(|line| line.split_once(' ').expect("a time and a text").1.to_owned()).collect()
 }
 
-/// The line of a packet: its data, its acknowledgements and its flags.
+/// A packet as a line: its data, acknowledgements and flags.
 fn describe(packet: &Packet<Header>) -> String {
     let header = &packet.header;
     let mut text = format!("{}>{}", packet.src, packet.dst);
@@ -174,7 +175,7 @@ fn describe(packet: &Packet<Header>) -> String {
     text
 }
 
-/// Whether a packet carries the byte at this sequence number.
+/// Whether a packet carries the byte with this sequence number.
 fn carries(packet: &Packet<Header>, sequence: u32) -> bool {
     matches!(packet.header.body, Body::Data { len, .. }
         if sequence.wrapping_sub(packet.header.seq) < u32::from(len))

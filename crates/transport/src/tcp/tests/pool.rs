@@ -1,4 +1,4 @@
-//! Connections: how they open and end, and who takes which.
+//! Connections: how they open and close, and which message uses which connection.
 
 use rackweave_core::{
     Event, FailReason, HostId, Kind, MessageId, Node as _, Packet, Refused, Span, Submit, Time,
@@ -41,12 +41,12 @@ fn a_handshake_takes_one_round_trip() {
 }
 
 #[test]
-fn a_lost_syn_is_sent_again() {
+fn a_lost_syn_is_retransmitted() {
     let config = Config { handshake: true, ..Config::tcp() };
     let mut n = 0;
     let mut net = network(2, &config, move |_: Time, _: &mut Packet<Header>| {
         n += 1;
-        // The first SYN, then the first answer.
+        // The first SYN and the first answer are lost.
         if n == 1 || n == 3 { vec![] } else { vec![Span::ZERO] }
     });
     send(&mut net, 0, 1, 1, 100, Kind::OneWay);
@@ -76,14 +76,14 @@ fn messages_spread_over_connections_and_then_wait_in_order() {
         send(&mut net, 0, 1, number, kilobytes * 1000, Kind::OneWay);
     }
     assert_eq!(net.hosts[0].connections(), 3);
-    // The fourth waits behind the second, which is shortest.
+    // The fourth message waits behind the second, which is shortest.
     net.run_until(after(Span::from_ms(5)));
     let sizes = net.events.iter().filter_map(|entry| match entry.2 {
         Event::Delivered { bytes, .. } => Some(bytes / 1000),
         _ => None,
     });
     assert_eq!(sizes.collect::<Vec<_>>(), [100, 50, 300, 400]);
-    // Now all are idle, and one is taken again.
+    // All connections are idle now, and one is used again.
     send(&mut net, 0, 1, 5, 10, Kind::OneWay);
     net.run_until(after(Span::from_ms(10)));
     assert_eq!(net.hosts[0].connections(), 3);
@@ -115,7 +115,7 @@ fn responses_return_on_the_connection_of_the_request() {
 }
 
 #[test]
-fn a_server_that_restarted_says_that_it_forgot() {
+fn a_restarted_server_reports_that_it_forgot() {
     let mut net = network(2, &Config::tcp(), faithful);
     send(&mut net, 0, 1, 1, 1000, Kind::OneWay);
     net.run_until(after(Span::from_ms(1)));
@@ -124,7 +124,7 @@ fn a_server_that_restarted_says_that_it_forgot() {
     net.run_until(after(Span::from_ms(2)));
     assert_eq!(lines(&net, "rst").len(), 1);
     assert_eq!(net.count(0, |event| failed(event, FailReason::PeerForgot)), 1);
-    // The next one opens a new connection.
+    // The next message opens a new connection.
     send(&mut net, 0, 1, 3, 1000, Kind::OneWay);
     net.run_until(after(Span::from_ms(3)));
     assert_eq!(net.count(1, delivered), 2);
@@ -155,7 +155,7 @@ fn a_client_that_restarted_gets_through_on_the_same_ports() {
     net.run_until(after(Span::from_us(900)));
     net.restart(0, Host::new(HostId(0), Config::tcp()));
     net.reuse_ids();
-    // Shorter than what the old connection carried: it must not pass for a repetition.
+    // It is shorter than the message of the old connection, and must not be mistaken for a duplicate of it.
     send(&mut net, 0, 1, 1, 4000, Kind::Request);
     net.run_until(after(Span::from_ms(10)));
     assert_eq!(lines(&net, "rst").len(), 3, "one for each segment: {:?}", trace(&net));
@@ -163,7 +163,7 @@ fn a_client_that_restarted_gets_through_on_the_same_ports() {
     assert_eq!(net.count(1, |e| matches!(e, Event::Delivered { bytes: 4000, .. })), 1);
 }
 
-/// Both connections on the port have ended when a copy of the first one's segment arrives: it must not
+/// Both connections on the port have ended when a duplicate of the first one's segment arrives: it must not
 /// open that connection again and deliver its message a second time (RFC 9293, 3.6.1).
 #[test]
 fn a_late_segment_of_an_ended_connection_opens_nothing_after_two_restarts() {
@@ -174,7 +174,7 @@ fn a_late_segment_of_an_ended_connection_opens_nothing_after_two_restarts() {
             return vec![Span::ZERO, Span::from_ms(30)];
         }
         copies_of_third += u32::from(message == Some(MessageId::request(3)));
-        // The third message only brings the server to reset the second connection.
+        // The third message only causes the server to reset the second connection.
         if message == Some(MessageId::request(3)) && copies_of_third > 1 {
             return vec![];
         }
@@ -196,7 +196,7 @@ fn a_late_segment_of_an_ended_connection_opens_nothing_after_two_restarts() {
 
 #[test]
 fn a_client_that_awaits_a_response_notices_that_the_server_is_gone() {
-    // It restarted: the keep-alive is answered by a reset.
+    // The server has restarted: the keep-alive is answered by a reset.
     let mut net = network(2, &Config::tcp(), faithful);
     send(&mut net, 0, 1, 1, 1000, Kind::Request);
     net.run_until(after(Span::from_ms(1)));
@@ -204,7 +204,7 @@ fn a_client_that_awaits_a_response_notices_that_the_server_is_gone() {
     net.run_until(after(Span::from_ms(150)));
     assert_eq!(net.count(0, |event| failed(event, FailReason::PeerForgot)), 1);
 
-    // It is cut off: nothing answers.
+    // The server is cut off: nothing answers.
     let mut net = network(2, &Config::tcp(), move |now: Time, _: &mut Packet<Header>| {
         if now < after(Span::from_ms(1)) { vec![Span::ZERO] } else { vec![] }
     });
@@ -311,9 +311,9 @@ fn a_cancelled_message_that_waits_is_not_sent() {
         send(&mut net, 0, 1, number, 100_000, Kind::OneWay);
     }
     let now = net.now();
-    net.host_mut(0).cancel(now, HostId(1), MessageId::request(1)); // Under way: goes on.
-    net.host_mut(0).cancel(now, HostId(1), MessageId::request(2)); // Not begun.
-    net.host_mut(0).cancel(now, HostId(1), MessageId::request(9)); // Never heard of.
+    net.host_mut(0).cancel(now, HostId(1), MessageId::request(1)); // In flight: continues.
+    net.host_mut(0).cancel(now, HostId(1), MessageId::request(2)); // Not started.
+    net.host_mut(0).cancel(now, HostId(1), MessageId::request(9)); // Unknown.
     net.run_until(after(Span::from_ms(5)));
     assert_eq!(net.count(1, delivered), 2);
     assert_eq!(
@@ -334,7 +334,7 @@ fn a_cancelled_request_brings_no_response() {
     net.run_until(after(Span::from_ms(5)));
     assert_eq!(net.count(0, |_| true), 0);
     assert_eq!(net.stored[0], 0, "its bytes are thrown away");
-    // The stream goes on.
+    // The stream continues.
     send(&mut net, 0, 1, 2, 1000, Kind::Request);
     net.run_until(after(Span::from_ms(10)));
     assert_eq!(net.count(0, delivered), 1);
@@ -386,7 +386,7 @@ fn a_request_that_its_server_cancels_fails_and_its_connection_goes_on() {
 }
 
 #[test]
-fn a_cancelled_arrival_is_thrown_away() {
+fn a_cancelled_arrival_is_discarded() {
     let mut net = network(2, &Config::tcp(), faithful);
     send(&mut net, 0, 1, 1, 100_000, Kind::OneWay);
     net.run_until(after(Span::from_us(30)));

@@ -1,4 +1,4 @@
-//! Streams: a connection each.
+//! Streams, each on a connection of its own.
 
 use proptest::prelude::*;
 use rackweave_core::{
@@ -81,11 +81,11 @@ fn the_window_follows_what_is_consumed() {
     network.stream_window = Some(20_480);
     network.open(0, 1, id(1), Time::MAX).unwrap();
     network.write(0, 1, id(1), 100_000, true).unwrap();
-    // A closed window is no silence.
+    // A closed window does not count as silence.
     network.run_until(at(Span::from_secs(5)));
     let (readable, _) = network.readable(1, 0, id(1));
     assert!((20_480 - 1_460..=20_480).contains(&readable), "{readable}");
-    // Both ends ask each other ten times a second.
+    // Both ends send ten keep-alives per second.
     assert!(network.packets.len() < 250, "{} packets", network.packets.len());
     for n in 1..=100 {
         network.consume(1, 0, id(1), 1_000);
@@ -114,8 +114,8 @@ fn a_cancelled_stream_is_reset() {
     assert_eq!(network.hosts.iter().map(Host::connections).sum::<u32>(), 0);
 }
 
-/// The list of connections with data still holds the slot of the one that was cancelled: data before
-/// the SYN's answer would lose its timer to that.
+/// The list of connections with data still holds the slot of a cancelled connection. Data sent before the SYN
+/// is answered would lose its timer to the SYN.
 #[test]
 fn a_connection_in_a_used_slot_sends_no_data_before_its_handshake() {
     let config = Config { handshake: true, ..Config::tcp() };
@@ -161,7 +161,7 @@ fn offsets_wrap() {
     assert_eq!(network.readable(1, 0, id(1)), (bytes, true));
 }
 
-/// A connection takes the place, and the turns, of one that was cancelled with data to send.
+/// A new connection gets the slot, and the entries in the lists, of a cancelled one with data to send.
 #[test]
 fn no_data_goes_before_the_handshake() {
     let mut network = network(&Config { handshake: true, ..Config::tcp() });
@@ -186,7 +186,7 @@ fn no_data_goes_before_the_handshake() {
 fn survives(schedule: &Schedule, config: Config) -> Result<(), TestCaseError> {
     let config = Config { receive_window: 51_200, ..config };
     let new = |id| Host::new(id, config.clone());
-    // Connections for messages stay open until they have been idle for long.
+    // Connections for messages stay open until they have been idle for a long time.
     let idle = |host: &Host| host.connections() == 0;
     run(schedule, new, idle, |host| {
         assert!(
