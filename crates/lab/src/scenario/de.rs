@@ -19,26 +19,35 @@ pub(crate) struct DeError {
     pub(crate) message: String,
     pub(crate) label: String,
     pub(crate) help: Option<String>,
-    pub(crate) origin: Option<Origin>,
-    /// Paths at which the value may be, best first, if the origin is not known.
-    keys: Vec<String>,
+    pub(crate) place: Place,
+}
+
+/// Where the value is that is wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Place {
+    Unknown,
+    Origin(Origin),
+    /// Paths at which it may be, best first.
+    Keys(Vec<String>),
 }
 
 impl From<Problem> for DeError {
     fn from(problem: Problem) -> Self {
         let Problem { keys, message, help } = problem;
-        Self { message, label: "here".into(), help, origin: None, keys }
+        Self { message, label: "here".into(), help, place: Place::Keys(keys) }
     }
 }
 
 impl DeError {
     pub(crate) fn new(message: impl Into<String>, label: impl Into<String>) -> Self {
         let (message, label) = (message.into(), label.into());
-        Self { message, label, help: None, origin: None, keys: Vec::new() }
+        Self { message, label, help: None, place: Place::Unknown }
     }
 
     pub(crate) fn at(mut self, origin: Origin) -> Self {
-        self.origin = self.origin.or(Some(origin));
+        if self.place == Place::Unknown {
+            self.place = Place::Origin(origin);
+        }
         self
     }
 
@@ -48,14 +57,14 @@ impl DeError {
     }
 
     /// With the place of the value in this tree: its key, or as much of the key's path as there is.
-    pub(crate) fn located_in(self, whole: &Table) -> Self {
-        if self.keys.is_empty() {
-            return self;
+    pub(crate) fn located_in(mut self, whole: &Table) -> Self {
+        if let Place::Keys(keys) = &self.place {
+            let exact = keys.iter().find_map(|key| whole.find(key));
+            let nearest = || keys.iter().find_map(|key| whole.find_nearest(key));
+            let origin = exact.or_else(nearest).map_or(START, |node| node.origin);
+            self.place = Place::Origin(origin);
         }
-        let exact = self.keys.iter().find_map(|key| whole.find(key));
-        let nearest = || self.keys.iter().find_map(|key| whole.find_nearest(key));
-        let origin = exact.or_else(nearest).map_or(START, |node| node.origin);
-        self.at(origin)
+        self
     }
 
     /// An unknown key, with what was probably meant.
@@ -65,12 +74,12 @@ impl DeError {
 
     /// Puts the key in front, once: the innermost key is the one to name.
     fn of_key(mut self, entry: &Entry) -> Self {
-        if self.origin.is_none() {
+        if self.place == Place::Unknown {
             // What begins with a verb goes on from the key: "`tick` must be above 0".
             let is_verb = ["must ", "is "].iter().any(|verb| self.message.starts_with(verb));
             let colon = if is_verb { "" } else { ":" };
             self.message = format!("`{}`{colon} {}", entry.key, self.message);
-            self.origin = Some(entry.node.origin);
+            self.place = Place::Origin(entry.node.origin);
         }
         self
     }

@@ -2,7 +2,7 @@
 
 use miette::{LabeledSpan, NamedSource};
 
-use super::de::DeError;
+use super::de::{DeError, Place};
 use super::tree::{NotToml, Origin};
 use crate::error::ScenarioError;
 
@@ -32,9 +32,9 @@ impl Sources {
     }
 
     pub(crate) fn de_error(&self, error: DeError) -> ScenarioError {
-        let made = match error.origin {
-            Some(origin) => self.error(&error.message, &error.label, origin),
-            None => ScenarioError::new(error.message),
+        let made = match error.place {
+            Place::Origin(origin) => self.error(&error.message, &error.label, origin),
+            Place::Unknown | Place::Keys(_) => ScenarioError::new(error.message),
         };
         match error.help {
             Some(help) => made.with_help(help),
