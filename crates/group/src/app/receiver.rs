@@ -65,6 +65,11 @@ impl Receiver {
         (self.delivered > had).then_some(self.delivered as u32)
     }
 
+    /// The host has crashed and lost what it had stored. What it has recorded stays.
+    pub fn crashed(&mut self) {
+        self.stored = RangeSet::default();
+    }
+
     /// The stream has ended, with this length.
     pub fn ended(&mut self, length: u64) {
         self.wrong += length.abs_diff(self.total());

@@ -334,8 +334,13 @@ impl Role for Member {
         !matches!(&self.part, Part::Server(server) if !server.app.is_done())
     }
 
-    fn restart(&mut self) {
+    fn restart(&mut self, now: Time) {
         self.host = self.host.restarted();
+        match &mut self.part {
+            Part::Server(server) => server.app.all_failed(now, FailReason::HostCrashed),
+            Part::Client(client) => client.app.crashed(),
+            Part::Agent => {}
+        }
     }
 }
 
@@ -387,7 +392,7 @@ impl Role for Control {
         Report { silent_agents: self.silent, ..Report::default() }
     }
 
-    fn restart(&mut self) {
+    fn restart(&mut self, _now: Time) {
         self.controller = self.controller.restarted();
     }
 }
