@@ -1,6 +1,7 @@
 //! `rackweave testbed`: scenarios with real processes. Without privileges only the overlay is tested.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -44,7 +45,9 @@ impl Place {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+        // It dies with the thread of its test, even if that is killed: what it starts disturbs the whole machine.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_rackweave")]);
         command.args(args).current_dir(self.path()).stdin(Stdio::null());
         command
     }
@@ -464,7 +467,10 @@ fn ctrl_c_keeps_what_is_finished() {
     let sweep = "sweep.measure.time_limit=['100 ms', '300 s']";
     let place = Place::new(ENDLESS);
     let args = ["testbed", "x.toml", "--overlay", "--out", "o", "--set", sweep];
-    let mut child = place.start(&args);
+    // As a job of a terminal has, so that a signal reaches all of its processes.
+    let mut command = place.command(&args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().unwrap();
     let mut found = None;
     let (first, _, _) = under_load(&child);
     until("the second point", || {
@@ -472,12 +478,15 @@ fn ctrl_c_keeps_what_is_finished() {
             .filter(|(path, entry)| *path != first && processes_of(entry).len() == 4);
         found.is_some()
     });
-    signal(child.id(), "-INT");
+    let group = format!("-{}", child.id());
+    assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
     wait(&mut child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(code(&output), 130, "{}", stderr(&output));
+    assert!(!stderr(&output).contains("error:"), "{}", stderr(&output));
     let summary = place.summary("o");
     assert_eq!(summary["interrupted"], true);
+    assert!(summary["failures"].as_array().is_none_or(Vec::is_empty), "{summary:#}");
     assert_eq!(summary["points"].as_array().unwrap().len(), 1);
     let (path, entry) = found.unwrap();
     assert!(!path.exists() && processes_of(&entry).iter().all(|part| !is_alive(*part)));

@@ -66,6 +66,11 @@ impl Receiver {
         (self.delivered > had).then_some(self.delivered as u32)
     }
 
+    /// Handles a crash of the host, which loses the stored bytes. The records are kept.
+    pub fn crashed(&mut self) {
+        self.stored = RangeSet::default();
+    }
+
     /// Records the end of the stream and its length in bytes.
     pub fn ended(&mut self, length: u64) {
         self.wrong += length.abs_diff(self.total());

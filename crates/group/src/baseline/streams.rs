@@ -7,7 +7,7 @@
 use std::convert::Infallible;
 
 use rackweave_core::{
-    Event, HostId, MessageId, Node, Open, Packet, StreamEvent, Time, Transport as _,
+    Event, FailReason, HostId, MessageId, Node, Open, Packet, StreamEvent, Time, Transport as _,
 };
 use rackweave_transport::{Machine, TransportConfig};
 use rackweave_wire::Header;
@@ -66,11 +66,11 @@ fn earliest(machines: &[Machine]) -> Option<Time> {
 /// The server that sends the files.
 #[derive(Debug)]
 pub struct Server {
+    config: Config,
     machines: Vec<Machine>,
     clients: Vec<Client>,
     outlets: Vec<Outlet>,
     app: Sender,
-    socket_bytes: u64,
     /// The number of acknowledgement bytes received, by client.
     acks: Vec<u64>,
 }
@@ -88,7 +88,7 @@ impl Server {
             .filter_map(|c| Outlet::open(&mut machines, usize::from(c.port), c.host, STREAM))
             .collect();
         let acks = vec![0; clients.len()];
-        Self { machines, clients, outlets, app, socket_bytes: config.socket_bytes, acks }
+        Self { config: config.clone(), machines, clients, outlets, app, acks }
     }
 
     /// Returns the application that this server runs.
@@ -97,9 +97,18 @@ impl Server {
         &self.app
     }
 
+    /// Its host is back after a crash. The process that sent is gone, and its connections are forgotten: all casts that were
+    /// not acknowledged fail.
+    pub fn restart(&mut self, now: Time) {
+        let Config { transport, hosts, .. } = &self.config;
+        self.machines = hosts.iter().map(|host| transport.machine(*host)).collect();
+        self.outlets.clear();
+        self.app.all_failed(now, FailReason::HostCrashed);
+    }
+
     fn write(&mut self, now: Time) {
         loop {
-            let (outlets, most) = (&self.outlets, self.socket_bytes);
+            let (outlets, most) = (&self.outlets, self.config.socket_bytes);
             let room = |socket: usize| outlets.get(socket).is_some_and(|o| o.unacked < most);
             let Some(Write { socket, bytes }) = self.app.poll_write(now, room) else { break };
             self.outlets[socket].write(now, &mut self.machines, bytes);
@@ -178,12 +187,13 @@ impl Node for Server {
 /// A client, which in a chain forwards to the next client.
 #[derive(Debug)]
 pub struct Receiver {
+    config: Config,
+    me: HostId,
     machines: [Machine; 1],
     server: Outlet,
     next: Option<Outlet>,
     app: Receiving,
     chunk: u64,
-    socket_bytes: u64,
     /// The number of bytes received, and how many of them were forwarded.
     have: u64,
     forwarded: u64,
@@ -200,15 +210,37 @@ impl Receiver {
         next: Option<(HostId, u64)>,
         app: Receiving,
     ) -> Option<Self> {
+        let chunk = next.map_or(1, |(_, chunk)| chunk.max(1));
+        let next = next.map(|(next, _)| next);
+        let (machines, server, next) = Self::connect(config, me, server, next)?;
+        let config = config.clone();
+        Some(Self { config, me, machines, server, next, app, chunk, have: 0, forwarded: 0 })
+    }
+
+    /// Opens the streams to the server and to the next client.
+    fn connect(
+        config: &Config,
+        me: HostId,
+        server: HostId,
+        next: Option<HostId>,
+    ) -> Option<([Machine; 1], Outlet, Option<Outlet>)> {
         let mut machines = [config.transport.machine(me)];
         let server = Outlet::open(&mut machines, 0, server, ACKS)?;
-        let chunk = next.map_or(1, |(_, chunk)| chunk.max(1));
         let next = match next {
-            Some((next, _)) => Some(Outlet::open(&mut machines, 0, next, STREAM)?),
+            Some(next) => Some(Outlet::open(&mut machines, 0, next, STREAM)?),
             None => None,
         };
-        let socket_bytes = config.socket_bytes;
-        Some(Self { machines, server, next, app, chunk, socket_bytes, have: 0, forwarded: 0 })
+        Some((machines, server, next))
+    }
+
+    /// Its host is back after a crash, without what it had received, and its connections are forgotten.
+    pub fn restart(&mut self) {
+        let (server, next) = (self.server.peer, self.next.map(|next| next.peer));
+        if let Some(connected) = Self::connect(&self.config, self.me, server, next) {
+            (self.machines, self.server, self.next) = connected;
+        }
+        (self.have, self.forwarded) = (0, 0);
+        self.app.crashed();
     }
 
     /// Returns the application that this client runs.
@@ -246,7 +278,7 @@ impl Receiver {
         let Some(next) = &mut self.next else { return };
         // Bytes of an incomplete file wait for a full chunk.
         let complete = self.app.next_start();
-        while next.unacked < self.socket_bytes {
+        while next.unacked < self.config.socket_bytes {
             let waiting = self.have - self.forwarded;
             let bytes = if waiting >= self.chunk {
                 self.chunk

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use rackweave_core::{Header, HostId, MessageId, Node, Packet, Slice, Time, frame};
+use rackweave_core::{FailReason, Header, HostId, MessageId, Node, Packet, Slice, Time, frame};
 use rackweave_wire::frame::{self as wire_frame, Unframeable};
 use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::Framed;
@@ -116,6 +116,13 @@ impl Server {
         &self.app
     }
 
+    /// Its host is back after a crash. The process that sent is gone: all casts that were not acknowledged fail.
+    pub fn restart(&mut self, now: Time) {
+        self.queues.iter_mut().for_each(VecDeque::clear);
+        self.sockets.clear();
+        self.app.all_failed(now, FailReason::HostCrashed);
+    }
+
     fn write(&mut self, now: Time) {
         loop {
             let (sockets, most) = (&self.sockets, self.socket_bytes);
@@ -191,6 +198,12 @@ impl Receiver {
     #[must_use]
     pub const fn new(me: HostId, server: HostId, app: Receiving) -> Self {
         Self { me, server, app, acks: VecDeque::new() }
+    }
+
+    /// Handles the return of its host after a crash, without the bytes that it had received.
+    pub fn restart(&mut self) {
+        self.acks.clear();
+        self.app.crashed();
     }
 
     /// Returns the application that this client runs.

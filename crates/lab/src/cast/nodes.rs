@@ -16,7 +16,7 @@ pub(super) trait Role {
         true
     }
     /// Handles the return of its host after a crash: the protocol's state is lost, the application's records are kept.
-    fn restart(&mut self) {}
+    fn restart(&mut self, now: Time);
 }
 
 macro_rules! roles {
@@ -28,15 +28,22 @@ macro_rules! roles {
             fn is_done(&self) -> bool {
                 self.app().is_done()
             }
+            fn restart(&mut self, now: Time) {
+                self.restart(now);
+            }
         }
         impl Role for $carrier::Receiver {
             fn report(&self) -> Report {
                 self.app().report()
             }
+            fn restart(&mut self, _now: Time) {
+                self.restart();
+            }
         }
     )*};
 }
 
+// Inherent methods come before those of the trait.
 roles!(streams, unicast);
 
 /// One of two kinds of nodes.
@@ -88,9 +95,9 @@ where
     fn is_done(&self) -> bool {
         Role::is_done(self)
     }
-    fn crash(&mut self, _now: Time, down: bool) {
+    fn crash(&mut self, now: Time, down: bool) {
         if !down {
-            self.restart();
+            self.restart(now);
         }
     }
 }
@@ -102,7 +109,7 @@ impl<S: Role, R: Role> Role for Either<S, R> {
     fn is_done(&self) -> bool {
         each!(self, node => node.is_done())
     }
-    fn restart(&mut self) {
-        each!(self, node => node.restart());
+    fn restart(&mut self, now: Time) {
+        each!(self, node => Role::restart(node, now));
     }
 }

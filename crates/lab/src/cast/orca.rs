@@ -335,8 +335,13 @@ impl Role for Member {
         !matches!(&self.side, Side::Server(server) if !server.app.is_done())
     }
 
-    fn restart(&mut self) {
+    fn restart(&mut self, now: Time) {
         self.host = self.host.restarted();
+        match &mut self.side {
+            Side::Server(server) => server.app.all_failed(now, FailReason::HostCrashed),
+            Side::Client(client) => client.app.crashed(),
+            Side::Agent => {}
+        }
     }
 }
 
@@ -388,7 +393,7 @@ impl Role for Control {
         Report { silent_agents: self.silent, ..Report::default() }
     }
 
-    fn restart(&mut self) {
+    fn restart(&mut self, _now: Time) {
         self.controller = self.controller.restarted();
     }
 }

@@ -153,6 +153,29 @@ fn a_crash_of_the_active_agent_is_detected_and_repaired() {
 }
 
 #[test]
+fn a_host_that_is_back_after_a_crash_has_lost_its_connections_and_bytes() {
+    let schemes = "sweep.transport.name=['cast-tcp', 'cast-chain', 'cast-unicast', 'orca']";
+    let sets = ["workload.cast.sender=0", "workload.cast.files=['40 MB', '1 MB']", schemes];
+    let outcomes = |host: u32| {
+        let fault = format!(
+            "faults=[{{ kind = 'crash', place = 'host {host}', from = '25 ms', until = '26 ms' }}]"
+        );
+        let results = run(&[&sets[..], &[&fault, "measure.time_limit='5 s'"]].concat());
+        let messages = |point: &crate::results::PointResult| point.summary.messages;
+        results.points.iter().map(messages).collect::<Vec<_>>()
+    };
+    // The receiver gets neither file; in a chain those behind it do not, either.
+    for (point, messages) in outcomes(5).into_iter().enumerate() {
+        assert!(messages.failed > 0, "{point}: {messages:?}");
+        assert!(messages.completed <= 6, "{point}: {messages:?}");
+    }
+    // No receiver gets anything from a sender that has crashed.
+    for (point, messages) in outcomes(0).into_iter().enumerate() {
+        assert_eq!((messages.started, messages.completed), (4, 0), "{point}: {messages:?}");
+    }
+}
+
+#[test]
 fn errors_about_tables_name_the_mistake() {
     let error = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();

@@ -249,6 +249,8 @@ impl Testbed {
                 }
                 PointEnd::Finished(Box::new(result))
             }
+            // A worker that had no session yet, or a program that makes namespaces, got the Ctrl-C too.
+            Err(_) if self.is_cancelled() => PointEnd::Cancelled,
             Err(error) => PointEnd::Failed(PointFailure {
                 set: spec.set.iter().cloned().collect(),
                 transport: spec.transport.clone(),

@@ -46,6 +46,9 @@ pub(super) const FIRST_PORT: u16 = 4700;
 /// It is only meant for the hidden subcommand of the program: it reads standard input, and ends with it.
 #[must_use]
 pub fn main() -> u8 {
+    // Ctrl-C in a terminal goes to the whole process group. It is for the coordinator, which ends its workers in order.
+    // It also makes an autogroup: where the kernel divides processors by session, niceness counts inside one only.
+    let _ = rustix::process::setsid();
     let mut stdin = std::io::stdin().lock();
     let mut line = String::new();
     let setup = match stdin.read_line(&mut line) {
@@ -94,8 +97,6 @@ fn run(setup: &Setup) -> Result<(), String> {
     // Hosts are scheduled fairly: at a real-time priority one host could make others wait for long.
     if !is_switch || rackweave_linux::sys::set_realtime_priority(SWITCH_PRIORITY).is_err() {
         let _ = rustix::process::setpriority_process(None, if is_switch { -15 } else { -10 });
-        // Where the kernel divides processor time by session (autogroups), niceness counts only within a session.
-        let _ = rustix::process::setsid();
         let _ = std::fs::write("/proc/self/autogroup", if is_switch { "-15" } else { "-10" });
     }
     let text = ScenarioText {
