@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use crate::common::{PATIENCE, nap, now, processor_time, status_of, until};
@@ -33,6 +34,17 @@ measure = { messages = "unlimited", time_limit = "300 s" }
 
 struct Place(TempDir);
 
+/// Whether util-linux's `setpriv`, which can end a process with its parent, is installed.
+fn has_setpriv() -> bool {
+    static HAS: LazyLock<bool> = LazyLock::new(|| {
+        Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "true"])
+            .output()
+            .is_ok_and(|o| o.status.success())
+    });
+    *HAS
+}
+
 impl Place {
     fn new(scenario: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -45,9 +57,12 @@ impl Place {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        // It dies with the thread of its test, even if that is killed: what it starts disturbs the whole machine.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_rackweave")]);
+        let program = env!("CARGO_BIN_EXE_rackweave");
+        // A testbed disturbs the whole machine, so it ends with the thread of its test, even if that is killed.
+        let mut command = Command::new(if has_setpriv() { "setpriv" } else { program });
+        if has_setpriv() {
+            command.args(["--pdeathsig", "KILL", program]);
+        }
         command.args(args).current_dir(self.path()).stdin(Stdio::null());
         command
     }
