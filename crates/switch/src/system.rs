@@ -313,7 +313,8 @@ pub enum Either<A, B> {
     Second(B),
 }
 
-/// Two systems on the same switches, which must not share a protocol.
+/// Two systems on the same switches. They must not share the number or the port of a protocol: [`System::programs`]
+/// then fails.
 impl<A: System, B: System> System for (A, B) {
     type View = Either<A::View, B::View>;
     type Program = (A::Program, B::Program);
@@ -342,6 +343,14 @@ impl<A: System, B: System> System for (A, B) {
     }
 
     fn programs(&self, fabric: &Fabric) -> Result<Vec<Self::Program>, SystemError> {
+        for first in self.0.protocols() {
+            let is_shared = |other: Protocol| first.kind == other.kind || first.port == other.port;
+            if self.1.protocols().any(is_shared) {
+                let Protocol { kind, port, .. } = first;
+                let message = format!("two systems share the protocol {kind} or the port {port}");
+                return Err(SystemError::new(message));
+            }
+        }
         Ok(self.0.programs(fabric)?.into_iter().zip(self.1.programs(fabric)?).collect())
     }
 }

@@ -183,3 +183,10 @@ fn without_a_payload_store_packets_are_headers() {
     let kinds: Vec<_> = made.map(|(_, packet)| packet.header.0.kind).collect();
     assert_eq!(kinds, [sum::Kind::Ack, sum::Kind::Sum]);
 }
+
+#[test]
+fn two_systems_with_one_protocol_are_refused() {
+    let both = (sum::system(), sum::system());
+    let error = both.programs(&sum::fabric()).unwrap_err();
+    assert_eq!(error.to_string(), "two systems share the protocol 9 or the port 7009");
+}
