@@ -10,7 +10,8 @@ use crate::{Id64, Ports};
 
 /// A protocol's header: the fields that the state machines use, and their encoding.
 pub trait Codec: rackweave_core::Header + fmt::Debug + Eq {
-    /// Returns the IP protocol number. Only Homa's depends on the layout.
+    /// Returns the IP protocol number, by which packets are decoded: no other transport has it (a test compares them).
+    /// Only Homa's depends on the layout.
     #[must_use]
     fn ip_protocol(layout: Layout) -> u8;
 

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rackweave_core::{Header as _, Packet};
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Header, Malformed, Ports, frame, overlay};
+use rackweave_wire::{Codec, Header, Malformed, Ports, frame, overlay};
 
 macro_rules! define_checks {
     ($($(#[$doc:meta])* $variant:ident => $module:ident,)+) => {
@@ -17,6 +17,29 @@ macro_rules! define_checks {
     };
 }
 rackweave_wire::transports!(define_checks);
+
+macro_rules! define_protocols {
+    ($($(#[$doc:meta])* $variant:ident => $module:ident,)+) => {
+        /// Returns the name and the IP protocol number of each transport in this layout.
+        fn protocols(layout: Layout) -> Vec<(&'static str, u8)> {
+            vec![$((
+                stringify!($module),
+                <rackweave_wire::$module::Header as Codec>::ip_protocol(layout),
+            )),+]
+        }
+    };
+}
+rackweave_wire::transports!(define_protocols);
+
+#[test]
+fn an_ip_protocol_number_names_one_transport() {
+    let all: Vec<_> = Layout::ALL.into_iter().flat_map(protocols).collect();
+    for (name, number) in &all {
+        for (other, its) in &all {
+            assert!(number != its || name == other, "{name} and {other} are both {number}");
+        }
+    }
+}
 
 fn encoded(header: &Header, layout: Layout, ports: Ports) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
@@ -118,7 +141,7 @@ proptest! {
         checks_of_all(&bytes);
         checks::frame(&bytes);
         checks::overlay(&bytes);
-        for protocol in [146, 253, 250, 6, 254, 252, 251, 17] {
+        for protocol in 0..=u8::MAX {
             // Most are rejected; none may panic, whatever length IP claims.
             let _ = Header::decode(protocol, &bytes, l4_bytes);
         }
