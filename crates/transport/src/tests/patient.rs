@@ -16,7 +16,7 @@ const PATIENCE: Span = Span::from_secs(2);
 const ALMOST: Span = Span::from_ms(1450);
 
 fn transports() -> Vec<(&'static str, TransportConfig)> {
-    vec![
+    let transports = vec![
         ("sigcomm18", TransportConfig::Homa(Arc::new(homa::Config::sigcomm18(LINK, 10_000)))),
         ("linux", TransportConfig::Homa(Arc::new(homa::Config::linux(LINK)))),
         ("leverage", TransportConfig::Homa(Arc::new(homa::Config::leverage(LINK)))),
@@ -25,7 +25,9 @@ fn transports() -> Vec<(&'static str, TransportConfig)> {
         ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(LINK)))),
         ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(LINK)))),
         ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
-    ]
+    ];
+    crate::testkit::assert_complete(transports.iter().map(|(_, config)| config));
+    transports
 }
 
 fn at(ms: u64) -> Time {

@@ -20,7 +20,7 @@ pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
         // A half-open stream must be detected within a test's patience.
         TransportConfig::Tcp(Arc::new(tcp::Config { idle_timeout: Span::from_secs(2), ..config }))
     };
-    vec![
+    let transports = vec![
         ("homa", homa(homa::Config::sigcomm18(link, 60_000))),
         ("homa linux", homa(homa::Config::linux(link))),
         ("leverage-homa", homa(homa::Config::leverage(link))),
@@ -29,7 +29,9 @@ pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
         ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(link)))),
         ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(link)))),
         ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
-    ]
+    ];
+    rackweave_transport::testkit::assert_complete(transports.iter().map(|(_, config)| config));
+    transports
 }
 
 /// Returns the same transports with timeouts so long that no peer is declared dead only because its thread was not
