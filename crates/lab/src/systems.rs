@@ -8,8 +8,20 @@ use rackweave_core::HostId;
 use rackweave_group::orca::system::Orca;
 use rackweave_wire::orca::Key;
 
+use crate::cast::Scheme;
+
 /// The systems that the switches of a fabric run; `None` if they only forward.
 pub type Systems = Option<Orca>;
+
+/// Returns what the testbed's switches run for a cast over this scheme.
+pub(crate) fn of_scheme(scheme: &Scheme) -> Systems {
+    match scheme {
+        Scheme::Orca(orca) => Some(Orca { controller: orca.controller, key: None }),
+        Scheme::Unicast { .. } | Scheme::Streams { .. } => None,
+    }
+}
+
+/// Names a system's switch programs, on the command line.
 
 /// The name of a system's switch programs on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,16 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
 use rackweave_core::{Span, Time};
-use rackweave_group::orca::system::Orca;
 use rackweave_linux::Clock;
 use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
 use rackweave_sim::config::FabricConfig;
 use rackweave_sim::result::{Counters, QueueSample};
 
-use crate::cast::Scheme;
 use crate::results::capture_layout;
 use crate::scenario::PointSpec;
-use crate::systems::Systems;
+use crate::systems;
 use crate::testbed::protocol::{Bind, Command, Setup, SwitchEnd, WorkerMessage};
 
 /// The largest number of queue samples that the switch is asked for, because all are kept.
@@ -42,12 +40,9 @@ pub(super) fn run(
         host_receive_delay: Span::ZERO,
         ..config.fabric.clone()
     };
-    let systems: Systems = match point.cast.as_ref().map(|cast| &cast.scheme) {
-        Some(Scheme::Orca(orca)) => Some(Orca { controller: orca.controller, key: None }),
-        _ => None,
-    };
+    let systems = point.cast.as_ref().map(|cast| systems::of_scheme(&cast.scheme));
     let edges = (0..hosts).map(edge).collect();
-    let mut wanted = SwitchConfig::new(fabric, edges).with_system(systems);
+    let mut wanted = SwitchConfig::new(fabric, edges).with_system(systems.unwrap_or_default());
     wanted.seed = config.seed;
     wanted.run = config.run;
     wanted.clock = Clock::with_origin(bind.origin_ns);
