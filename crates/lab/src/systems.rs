@@ -21,8 +21,6 @@ pub(crate) fn of_scheme(scheme: &Scheme) -> Systems {
     }
 }
 
-/// Names a system's switch programs, on the command line.
-
 /// The name of a system's switch programs on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProgramName {
