@@ -25,8 +25,10 @@ use crate::cast::{CastConfig, CastResult};
 use crate::scenario::PointSpec;
 
 /// The time from when all workers have read the scenario to the start of the load. In it they bind their addresses and
-/// greet their peers.
+/// greet their peers. If it is too short on a busy machine, the workers are started again with four times as much.
 const HEAD_START: Span = Span::from_ms(1500);
+/// The longest head start before the testbed gives up.
+const MAX_HEAD_START: Span = Span::from_secs(30);
 /// The additional time for each host.
 const HEAD_START_PER_HOST: Span = Span::from_ms(20);
 /// The interval at which the coordinator checks for faults and cancellation.
@@ -153,8 +155,19 @@ fn host_faults(point: &PointSpec) -> Vec<(Time, u32, HostFault)> {
 
 impl PointRun<'_> {
     fn run(mut self) -> Result<Option<PointOutcome>, TestbedError> {
-        if !self.start_workers()? {
-            return Ok(None);
+        let mut head_start = HEAD_START;
+        loop {
+            match self.start_workers(head_start) {
+                Ok(true) => break,
+                Ok(false) => return Ok(None),
+                Err(TestbedError::Late(_)) if head_start < MAX_HEAD_START => {
+                    head_start = head_start * 4;
+                    self.workers.clear();
+                    self.ports.fill(None);
+                    self.addresses.clear();
+                }
+                Err(error) => return Err(error),
+            }
         }
         let watch = &self.bed.watch;
         let limit = self.point.config.measure.time_limit;
@@ -215,7 +228,10 @@ impl PointRun<'_> {
     }
 
     /// Starts all workers. Returns `false` if the run was stopped meanwhile.
-    fn start_workers(&mut self) -> Result<bool, TestbedError> {
+    ///
+    /// # Errors
+    /// [`TestbedError::Late`] if not all of them are ready when the load should start.
+    fn start_workers(&mut self, head_start: Span) -> Result<bool, TestbedError> {
         let hosts: Vec<Role> = self.hosts().map(Role::Host).collect();
         let all: Vec<Role> = std::iter::once(Role::Switch).chain(hosts.iter().copied()).collect();
         for role in &all {
@@ -226,7 +242,7 @@ impl PointRun<'_> {
             return Ok(false);
         }
         self.clock = Clock::start();
-        self.start = HEAD_START + Span(HEAD_START_PER_HOST.0 * hosts.len() as u64);
+        self.start = head_start + Span(HEAD_START_PER_HOST.0 * hosts.len() as u64);
         let bound = |message: &WorkerMessage| match message {
             WorkerMessage::Bound(addresses) => Some(addresses.clone()),
             _ => None,
