@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use rackweave_core::{DropReason, HostId, Node as _, Packet, Span, Time};
+use rackweave_core::{DropReason, HostId, Node as _, Packet, RangeSet, Span, Time};
 use rackweave_switch::Fabric;
 use rackweave_switch::config::{BufferConfig, Fault, FaultKind, FaultPlace, Topology};
 use rackweave_switch::net::{Edge, Net, NetConfig, NetEvent};
 use rackweave_wire::orca::{Data, Header, Session, TO_AGENT, TO_GROUP};
 
 use super::controller::{Controller, ControllerConfig, ControllerEvent};
-use super::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
+use super::flow::{FlowConfig, Placement, ReceiverEvent, Recovery, SenderEvent};
 use super::host::{Event, Host, HostConfig, Spread, Tor};
 use super::label::Layout;
 use super::label::tests::fabric;
@@ -23,22 +23,21 @@ const WINDOW: u64 = 1 << 20;
 /// The data that a receiver has of one session.
 #[derive(Clone, Debug, Default)]
 struct Received {
-    /// For each byte, whether it was stored.
-    bytes: Vec<bool>,
+    stored: RangeSet<u64>,
     readable: u64,
     ended: Option<u64>,
 }
 
-impl Received {
-    fn store(&mut self, from: u64, to: u64) {
-        self.bytes.resize(self.bytes.len().max(to as usize), false);
-        self.bytes[from as usize..to as usize].fill(true);
+/// Stores the bytes of a block that a receiver recovers, and asserts that it has all cells that it does not miss.
+pub(crate) fn recover(stored: &mut RangeSet<u64>, recovery: &Recovery) {
+    let payload = recovery.payload;
+    let cells = (recovery.block..recovery.end).step_by(usize::from(payload));
+    for (number, from) in cells.enumerate() {
+        let is_missing = recovery.missing >> number & 1 == 1;
+        let cell = from..recovery.end.min(from + u64::from(payload));
+        assert!(is_missing || stored.contains_range(cell), "not missing, but not stored");
     }
-
-    fn has(&self, from: u64, to: u64) -> bool {
-        let bytes = self.bytes.get(from as usize..to as usize);
-        bytes.is_some_and(|bytes| bytes.iter().all(|stored| *stored))
-    }
+    stored.insert(recovery.block..recovery.end);
 }
 
 /// A host with its application, which joins every session and consumes data at once.
@@ -90,19 +89,13 @@ impl Station {
         let received = self.received.entry(session).or_default();
         match event {
             ReceiverEvent::Readable { upto } => {
-                assert!(received.has(received.readable, upto), "readable but not stored");
+                let stored = received.stored.contains_range(received.readable..upto);
+                assert!(stored, "readable but not stored");
                 received.readable = upto;
                 self.host.consume(now, session, upto);
             }
             ReceiverEvent::Recover(recovery) => {
-                let payload = u64::from(recovery.payload);
-                let cells = (recovery.block..recovery.end).step_by(usize::from(recovery.payload));
-                for (number, from) in cells.enumerate() {
-                    let is_missing = recovery.missing >> number & 1 == 1;
-                    let to = recovery.end.min(from + payload);
-                    assert!(is_missing || received.has(from, to), "not missing, but not stored");
-                }
-                received.store(recovery.block, recovery.end);
+                recover(&mut received.stored, &recovery);
                 self.host.recovered(now, session, recovery.block, true);
             }
             ReceiverEvent::Ended { length } => {
@@ -130,7 +123,8 @@ impl Station {
             assert!(data.parity.is_none());
             assert_eq!(offset, data.offset + u64::from(skip));
             assert!(skip + len <= data.len);
-            self.received.entry(session).or_default().store(offset, offset + u64::from(len));
+            let received = self.received.entry(session).or_default();
+            received.stored.insert(offset..offset + u64::from(len));
         }
     }
 

@@ -26,11 +26,11 @@
 
 mod config;
 mod congestion;
+#[cfg(test)]
+mod network;
 mod receiver;
 mod sender;
 mod summary;
-#[cfg(test)]
-mod testkit;
 #[cfg(test)]
 mod tests;
 

@@ -7,7 +7,7 @@ use rackweave_wire::orca::{
     Body, Data, Gap, Label, Labelled, Parity, Place, Reason, Session, Status,
 };
 
-use super::super::testkit::{Action, App, Link, Net};
+use super::super::network::{Action, App, Link, Network};
 use super::super::{FlowConfig, Receiver, ReceiverEvent, Sender, SenderEvent, SlowPolicy};
 use rackweave_core::HostId;
 
@@ -97,7 +97,7 @@ proptest! {
         agents in prop_oneof![Just(None), Just(Some(Span::from_ms(1)))],
         writes in prop::collection::vec((0_u64..300, 0_u64..700_000), 1..5),
     ) {
-        let mut net = Net::new(seed, mbps, config);
+        let mut net = Network::new(seed, mbps, config);
         net.agents = agents;
         net.source(None);
         let mut total = 0;

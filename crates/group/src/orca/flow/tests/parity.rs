@@ -5,17 +5,22 @@ use rackweave_wire::orca::{
     Body, Data, Gap, Label, Labelled, Parity, Place, Reason, Session, Status,
 };
 
-use super::super::testkit::{App, HEADERS, Link, Net};
+use super::super::network::{App, HEADERS, Link, Network};
 use super::super::{
     FlowConfig, Outgoing, Piece, Placement, Receiver, ReceiverEvent, Recovery, Sender, SenderEvent,
 };
 
 /// Sends 32 MiB to `receivers` at 1 Gbps. `lost` returns how many packets of a million each of them loses. Returns the
 /// time as a multiple of the link time, and the share of repairs in percent.
-fn cast(fec_block: u8, receivers: usize, lost: impl Fn(usize) -> u64) -> (f64, f64, Net) {
+fn cast(
+    seed: u64,
+    fec_block: u8,
+    receivers: usize,
+    lost: impl Fn(usize) -> u64,
+) -> (f64, f64, Network) {
     let (bytes, mbps) = (32 << 20, 1000);
     let config = FlowConfig { fec_block, ..FlowConfig::default() };
-    let mut net = Net::new(1, mbps, config);
+    let mut net = Network::new(seed, mbps, config);
     net.source(None);
     for end in 0..receivers {
         net.end(0, Link { lost: lost(end), ..Link::new(mbps) }, App::default());
@@ -40,8 +45,14 @@ fn cast(fec_block: u8, receivers: usize, lost: impl Fn(usize) -> u64) -> (f64, f
 fn random_loss_costs_less_than_a_tenth() {
     let random = [(4, 10_000), (16, 10_000), (64, 10_000), (16, 1000), (4, 50_000), (16, 50_000)];
     for (receivers, lost) in random {
-        let (clean, _, _) = cast(64, receivers, |_| 0);
-        let [off, on] = [0, 64].map(|block| cast(block, receivers, |_| lost));
+        let (clean, _, _) = cast(1, 64, receivers, |_| 0);
+        // At such loss the congestion window depends much on which packets are lost: the mean of several runs counts.
+        let runs = if lost == 50_000 { 4 } else { 1 };
+        let [off, on] = [0, 64].map(|block| {
+            let casts = (1..=runs).map(|seed| cast(seed, block, receivers, |_| lost));
+            let (time, again) = casts.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            (time / runs as f64, again / runs as f64)
+        });
         println!(
             "{receivers} receivers, {} % each: {:.4} of the time without loss ({:.4} without parity), {:.2} % again ({:.2} %)",
             lost as f64 / 10_000.0,
@@ -59,10 +70,11 @@ fn random_loss_costs_less_than_a_tenth() {
 
 #[test]
 fn without_loss_nothing_changes() {
-    let [off, on] = [0, 64].map(|block| cast(block, 16, |_| 0));
+    let [off, on] = [0, 64].map(|block| cast(1, block, 16, |_| 0));
     assert_eq!(off.0, on.0);
-    let sent =
-        |net: &Net| (net.sources[0].sent_bytes, net.sources[0].controls, net.sources[0].statuses);
+    let sent = |net: &Network| {
+        (net.sources[0].sent_bytes, net.sources[0].controls, net.sources[0].statuses)
+    };
     assert_eq!(sent(&off.2), sent(&on.2));
     assert_eq!(on.2.sources[0].machine.summary(), off.2.sources[0].machine.summary());
 }
@@ -70,7 +82,8 @@ fn without_loss_nothing_changes() {
 /// What only one receiver lacks is retransmitted to it by unicast, without parity.
 #[test]
 fn one_bad_receiver_of_many_costs_the_others_nothing() {
-    let [off, on] = [0, 64].map(|block| cast(block, 16, |end| if end == 3 { 50_000 } else { 0 }));
+    let [off, on] =
+        [0, 64].map(|block| cast(1, block, 16, |end| if end == 3 { 50_000 } else { 0 }));
     println!("{:.4} {:.4}; again {:.2} % {:.2} %", on.0, off.0, on.1, off.1);
     let summary = on.2.sources[0].machine.summary();
     assert_eq!(summary.parity, 0);
@@ -352,7 +365,7 @@ fn parity_that_can_not_be_right_is_not_kept() {
 /// A receiver that joined within a block cannot use its parity, and gets cells.
 #[test]
 fn a_receiver_that_joins_within_a_block_gets_cells() {
-    let mut net = Net::new(1, 1000, FlowConfig::default());
+    let mut net = Network::new(1, 1000, FlowConfig::default());
     net.source(None);
     for at in [0, 0, 1400 * 10, 1400 * 70 + 3] {
         net.end(0, Link { lost: 100_000, ..Link::new(1000) }, App { at, ..App::default() });

@@ -3,7 +3,7 @@
 
 use rackweave_core::{Rate, Span, Time};
 
-use super::super::testkit::{Action, App, Link, Net};
+use super::super::network::{Action, App, Link, Network};
 use super::super::{FlowConfig, SlowPolicy};
 
 fn ms(n: u64) -> Time {
@@ -12,7 +12,7 @@ fn ms(n: u64) -> Time {
 
 /// Asserts that all receivers finish within seconds, and that repetitions are limited to a small multiple of the
 /// stream.
-fn ends_soon(net: &mut Net) {
+fn ends_soon(net: &mut Network) {
     net.run(ms(5000));
     for end in &net.ends {
         assert!(end.ended.is_some() && end.closed.is_some(), "{} bytes are here", end.read);
@@ -33,7 +33,7 @@ fn bursts_into_short_queues() {
         max_gaps: 5,
         ..FlowConfig::default()
     };
-    let mut net = Net::new(11_854_642_749_415_275_119, 100, config);
+    let mut net = Network::new(11_854_642_749_415_275_119, 100, config);
     net.source(None);
     net.at(ms(36), Action::Offer(34_811));
     net.at(ms(51), Action::Offer(319_734));
@@ -58,7 +58,7 @@ fn few_gaps() {
         max_rate: Some(Rate(465_000_000)),
         ..FlowConfig::default()
     };
-    let mut net = Net::new(14_123_147_416_762_741_616, 100, config);
+    let mut net = Network::new(14_123_147_416_762_741_616, 100, config);
     net.source(None);
     net.at(ms(0), Action::Offer(142_446));
     net.at(ms(1), Action::Finish);

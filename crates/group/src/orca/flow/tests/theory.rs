@@ -2,7 +2,7 @@
 
 use rackweave_core::{Rate, Span, Time};
 
-use super::super::testkit::{Action, App, HEADERS, Link, Net};
+use super::super::network::{Action, App, HEADERS, Link, Network};
 use super::super::{FlowConfig, SenderEvent};
 
 /// Returns the time that the packets of a stream take on a link.
@@ -11,7 +11,7 @@ fn link_time(bytes: u64, mbps: u64) -> Span {
     Rate(mbps * 1_000_000).span_of(bytes + bytes.div_ceil(payload) * HEADERS)
 }
 
-fn send(net: &mut Net, bytes: u64) {
+fn send(net: &mut Network, bytes: u64) {
     for end in 0..net.ends.len() {
         net.invite(end);
     }
@@ -22,8 +22,8 @@ fn send(net: &mut Net, bytes: u64) {
     net.run(Time::ZERO + Span::from_secs(100));
 }
 
-fn network(mbps: u64, receivers: usize, link: Link) -> Net {
-    let mut net = Net::new(1, mbps, FlowConfig::default());
+fn network(mbps: u64, receivers: usize, link: Link) -> Network {
+    let mut net = Network::new(1, mbps, FlowConfig::default());
     net.source(None);
     for _ in 0..receivers {
         net.end(0, link, App::default());
@@ -32,7 +32,7 @@ fn network(mbps: u64, receivers: usize, link: Link) -> Net {
 }
 
 /// Returns the time at which the last receiver finishes, as a multiple of the link time.
-fn ratio(net: &Net, bytes: u64, mbps: u64) -> f64 {
+fn ratio(net: &Network, bytes: u64, mbps: u64) -> f64 {
     let last = net.ends.iter().map(|end| end.ended.expect("ended")).max().expect("receivers");
     let summary = net.sources[0].machine.summary();
     let ratio = last.as_us_f64() / link_time(bytes, mbps).as_us_f64();
@@ -161,7 +161,7 @@ fn a_paused_receiver_rejoins() {
 
 #[test]
 fn summaries_keep_reports_few() {
-    let mut net = Net::new(1, 200, FlowConfig::default());
+    let mut net = Network::new(1, 200, FlowConfig::default());
     net.agents = Some(Span::from_ms(1));
     net.source(None);
     for _ in 0..64 {
@@ -181,7 +181,7 @@ fn summaries_keep_reports_few() {
 fn two_senders_share_a_link() {
     // First the receivers have separate links, then one host's port receives both streams.
     for own_links in [false, true] {
-        let mut net = Net::new(1, if own_links { 10_000 } else { 1000 }, FlowConfig::default());
+        let mut net = Network::new(1, if own_links { 10_000 } else { 1000 }, FlowConfig::default());
         net.source(None);
         net.source((!own_links).then_some(0));
         net.end(0, Link::new(1000), App::default());
@@ -272,7 +272,7 @@ fn detached_receivers_share_the_remaining_bandwidth() {
 
 #[test]
 fn a_thousand_receivers() {
-    let mut net = Net::new(1, 1000, FlowConfig::default());
+    let mut net = Network::new(1, 1000, FlowConfig::default());
     net.agents = Some(Span::from_ms(1));
     net.source(None);
     for _ in 0..1000 {
@@ -293,7 +293,7 @@ fn a_thousand_receivers() {
 #[test]
 fn a_set_rate_is_kept() {
     let config = FlowConfig { max_rate: Some(Rate(300_000_000)), ..FlowConfig::default() };
-    let mut net = Net::new(1, 1000, config);
+    let mut net = Network::new(1, 1000, config);
     net.source(None);
     for _ in 0..4 {
         net.end(0, Link { lost: 1000, ..Link::new(1000) }, App::default());
