@@ -92,9 +92,9 @@ struct Request {
     due: Time,
 }
 
-/// The client, in the numbers of the workload.
+/// The number of the client as a host of the workload.
 const CLIENT: HostId = HostId(0);
-/// In the numbers of the workload, the client is 0 and its servers start here.
+/// The number of the first server as a host of the workload; the others follow.
 const FIRST_SERVER: u32 = 1;
 
 /// Creates the generator of one thread's requests: their lengths, their servers and, in an open loop, their times.

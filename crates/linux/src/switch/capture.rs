@@ -57,7 +57,7 @@ fn encode<V: Copy + fmt::Debug>(
     Some(Frame::from_bytes(at, interface, head, packet.header.frame_bytes(), comment))
 }
 
-/// A frame that is no packet of ours, in the style of [`rackweave_wire::dump`].
+/// Describes a frame that is not a packet of a Rackweave transport, in the style of [`rackweave_wire::dump`].
 fn line<V: Copy + fmt::Debug>(packet: &Packet<Carried<V>>) -> String {
     let (source, destination) = (packet.source_port(), packet.destination_port());
     let (src, dst, bytes) = (packet.src, packet.dst, packet.header.frame_bytes());
