@@ -10,7 +10,7 @@
 //! same picosecond, as those of equal hosts with equal links do, would otherwise lock each other out of a full
 //! queue permanently (the phase effects of Floyd and Jacobson, 1991).
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use rackweave_core::Time;
@@ -29,6 +29,24 @@ const fn scramble(at: Time) -> u32 {
     (at.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
+/// A pending event.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: Time,
+    component: Component,
+}
+
+impl Entry {
+    /// The order of events: by time, then by a permutation of the components that depends on the time.
+    #[inline]
+    fn order(&self, other: &Self) -> Ordering {
+        self.at.cmp(&other.at).then_with(|| {
+            let salt = scramble(self.at);
+            (self.component ^ salt).cmp(&(other.component ^ salt))
+        })
+    }
+}
+
 /// Pending events, earliest first.
 #[derive(Debug)]
 pub struct EventQueue {
@@ -43,11 +61,12 @@ pub struct EventQueue {
     /// One bit per word of `occupied` that is not zero.
     summary: Vec<u64>,
     /// For each component, the time of its event and the next component in its bucket.
-    pending: Vec<(u64, u32)>,
+    pending: Vec<(Time, Component)>,
     /// The absolute number of the current bucket.
     bucket: u64,
-    current: Vec<u128>,
-    far: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The events of the current bucket, latest first.
+    current: Vec<Entry>,
+    far: BinaryHeap<Reverse<(Time, Component)>>,
     len: usize,
     /// Whether the queue has moved on to a new bucket since the last read-ahead.
     turned: bool,
@@ -68,7 +87,7 @@ impl EventQueue {
             heads: vec![NONE; buckets],
             occupied: vec![0; buckets / 64],
             summary: vec![0; (buckets / 64).div_ceil(64)],
-            pending: vec![(0, NONE); components],
+            pending: vec![(Time::ZERO, NONE); components],
             bucket: 0,
             current: Vec::new(),
             far: BinaryHeap::new(),
@@ -89,16 +108,10 @@ impl EventQueue {
         self.len == 0
     }
 
-    /// The sort key of an event: its time, then a permutation of the components that depends on the time.
+    /// The absolute number of a time's bucket.
     #[inline]
-    const fn key(at: Time, component: Component) -> u128 {
-        (at.0 as u128) << 32 | (component ^ scramble(at)) as u128
-    }
-
-    #[inline]
-    const fn unkey(key: u128) -> (Time, Component) {
-        let at = Time((key >> 32) as u64);
-        (at, key as u32 ^ scramble(at))
+    const fn bucket_of(&self, at: Time) -> u64 {
+        at.0.wrapping_shr(self.shift)
     }
 
     /// Adds an event of a component that has none pending. A time before that of the last popped event is
@@ -106,48 +119,43 @@ impl EventQueue {
     #[inline]
     pub fn push(&mut self, at: Time, component: Component) {
         self.len += 1;
-        let bucket = at.0 >> self.shift;
+        let bucket = self.bucket_of(at);
         if bucket <= self.bucket {
-            self.insert_current(Self::key(at, component));
+            self.insert_current(Entry { at, component });
         } else if bucket - self.bucket <= self.mask {
             self.link(bucket & self.mask, at, component);
         } else {
-            self.far.push(Reverse((at.0, component)));
+            self.far.push(Reverse((at, component)));
         }
     }
 
     /// Adds an event of a component that may have others pending.
     pub fn push_timer(&mut self, at: Time, component: Component) {
         self.len += 1;
-        if at.0 >> self.shift <= self.bucket {
-            self.insert_current(Self::key(at, component));
+        if self.bucket_of(at) <= self.bucket {
+            self.insert_current(Entry { at, component });
         } else {
-            self.far.push(Reverse((at.0, component)));
+            self.far.push(Reverse((at, component)));
         }
     }
 
     /// Removes the earliest event and returns it.
     #[inline]
     pub fn pop(&mut self) -> Option<(Time, Component)> {
-        if self.current.is_empty() && !self.advance(u64::MAX) {
-            return None;
-        }
-        let key = self.current.pop()?;
-        self.len -= 1;
-        Some(Self::unkey(key))
+        self.pop_until(Time::MAX)
     }
 
     /// The time of the earliest event. The queue does not advance, so that an earlier event may still be
     /// pushed.
     #[must_use]
     pub fn next_at(&self) -> Option<Time> {
-        if let Some(key) = self.current.last() {
-            return Some(Self::unkey(*key).0);
+        if let Some(next) = self.current.last() {
+            return Some(next.at);
         }
         let far = self.far.peek().map(|Reverse((at, _))| *at);
         let near = self.next_occupied().map(|bucket| {
             let mut component = self.heads[(bucket & self.mask) as usize];
-            let mut first = u64::MAX;
+            let mut first = Time::MAX;
             while component != NONE {
                 let (at, next) = self.pending[component as usize];
                 first = first.min(at);
@@ -156,8 +164,8 @@ impl EventQueue {
             first
         });
         match (near, far) {
-            (Some(near), Some(far)) => Some(Time(near.min(far))),
-            (near, far) => near.or(far).map(Time),
+            (Some(near), Some(far)) => Some(near.min(far)),
+            (near, far) => near.or(far),
         }
     }
 
@@ -165,10 +173,12 @@ impl EventQueue {
     /// advance beyond the bucket of `until`.
     #[inline]
     pub fn pop_until(&mut self, until: Time) -> Option<(Time, Component)> {
-        if self.current.is_empty() && !self.advance(until.0 >> self.shift) {
-            return None;
+        if self.current.is_empty()
+            && let Some(only) = self.advance(until)
+        {
+            return Some(only);
         }
-        let (at, component) = Self::unkey(*self.current.last()?);
+        let Entry { at, component } = *self.current.last()?;
         if at > until {
             return None;
         }
@@ -181,108 +191,109 @@ impl EventQueue {
     #[inline]
     pub fn read_ahead(&mut self) -> Option<impl Iterator<Item = Component> + Clone + '_> {
         let turned = std::mem::replace(&mut self.turned, false);
-        turned.then(|| self.current.iter().rev().map(|key| Self::unkey(*key).1))
+        turned.then(|| self.current.iter().rev().map(|event| event.component))
     }
 
     #[inline]
-    fn insert_current(&mut self, key: u128) {
+    fn insert_current(&mut self, event: Entry) {
         // It is nearly always among the next few events, which are at the end.
         let mut at = self.current.len();
-        while at > 0 && self.current[at - 1] < key {
+        while at > 0 && self.current[at - 1].order(&event).is_lt() {
             at -= 1;
         }
-        self.current.insert(at, key);
+        self.current.insert(at, event);
     }
 
     #[inline]
     fn link(&mut self, slot: u64, at: Time, component: Component) {
         let slot = slot as usize;
-        self.pending[component as usize] = (at.0, self.heads[slot]);
+        self.pending[component as usize] = (at, self.heads[slot]);
         self.heads[slot] = component;
         self.occupied[slot / 64] |= 1 << (slot % 64);
         self.summary[slot / 4096] |= 1 << (slot / 64 % 64);
     }
 
-    /// Advances to the next bucket that has events; false if there is none up to the bucket `last`.
-    fn advance(&mut self, last: u64) -> bool {
+    /// Empties a slot of the wheel and returns its first component.
+    #[inline]
+    fn unlink(&mut self, slot: usize) -> Component {
+        let word = &mut self.occupied[slot / 64];
+        *word &= !(1 << (slot % 64));
+        if *word == 0 {
+            self.summary[slot / 4096] &= !(1 << (slot / 64 % 64));
+        }
+        std::mem::replace(&mut self.heads[slot], NONE)
+    }
+
+    /// Advances to the next bucket that has events, if it is not after that of `until`. An event that has the bucket
+    /// for itself, and is due by `until`, is removed and returned.
+    #[inline]
+    fn advance(&mut self, until: Time) -> Option<(Time, Component)> {
         let near = self.next_occupied();
-        let far = self.far.peek().map(|Reverse((at, _))| at >> self.shift);
+        let far = self.far.peek().map(|Reverse((at, _))| self.bucket_of(*at));
         let bucket = match (near, far) {
             (Some(near), Some(far)) => near.min(far),
-            (Some(bucket), None) | (None, Some(bucket)) => bucket,
-            (None, None) => return false,
+            (near, far) => near.or(far)?,
         };
-        if bucket > last {
-            return false;
+        if bucket > self.bucket_of(until) {
+            return None;
         }
         self.bucket = bucket;
         if near == Some(bucket) {
-            let slot = (bucket & self.mask) as usize;
-            let mut component = std::mem::replace(&mut self.heads[slot], NONE);
+            let mut component = self.unlink((bucket & self.mask) as usize);
+            let (at, next) = self.pending[component as usize];
+            if next == NONE && far != Some(bucket) && at <= until {
+                self.len -= 1;
+                return Some((at, component));
+            }
             while component != NONE {
                 let (at, next) = self.pending[component as usize];
-                self.current.push(Self::key(Time(at), component));
+                self.current.push(Entry { at, component });
                 component = next;
             }
-            self.occupied[slot / 64] &= !(1 << (slot % 64));
-            if self.occupied[slot / 64] == 0 {
-                self.summary[slot / 4096] &= !(1 << (slot / 64 % 64));
-            }
         }
-        while let Some(&Reverse((at, component))) = self.far.peek() {
-            if at >> self.shift > bucket {
-                break;
-            }
-            self.far.pop();
-            self.current.push(Self::key(Time(at), component));
+        if far == Some(bucket) {
+            self.take_far();
         }
         if self.current.len() > 1 {
-            self.current.sort_unstable_by(|a, b| b.cmp(a));
+            self.current.sort_unstable_by(|a, b| b.order(a));
             self.turned = true;
         }
-        true
+        None
+    }
+
+    /// Moves the timers of the current bucket there.
+    fn take_far(&mut self) {
+        while let Some(&Reverse((at, component))) = self.far.peek()
+            && self.bucket_of(at) <= self.bucket
+        {
+            self.far.pop();
+            self.current.push(Entry { at, component });
+        }
     }
 
     /// The first bucket after the current one that has components.
     #[inline]
     fn next_occupied(&self) -> Option<u64> {
-        let buckets = self.heads.len();
-        let start = ((self.bucket + 1) & self.mask) as usize;
-        let slot = self.scan(start, buckets).or_else(|| self.scan(0, start))?;
-        // Slots behind the current one belong to the next turn of the wheel.
-        let ahead = (slot as u64).wrapping_sub(self.bucket) & self.mask;
-        Some(self.bucket + ahead)
-    }
-
-    /// The first occupied slot in `from..to`.
-    #[inline]
-    fn scan(&self, from: usize, to: usize) -> Option<usize> {
-        if from >= to {
-            return None;
-        }
-        let found = |word: usize, bits: u64| {
-            let slot = word * 64 + bits.trailing_zeros() as usize;
-            (slot < to).then_some(slot)
-        };
-        let word = from / 64;
-        let bits = self.occupied[word] & (!0 << (from % 64));
+        let from = self.bucket + 1;
+        let slot = (from & self.mask) as usize;
+        let bits = self.occupied[slot / 64] >> (slot % 64);
         if bits != 0 {
-            return found(word, bits);
+            return Some(from + u64::from(bits.trailing_zeros()));
         }
-        // By summary words: 4096 buckets at a time.
-        let mut group = (word + 1) / 64;
-        let mut words = self.summary.get(group)? & (!0_u64).checked_shl((word as u32 + 1) % 64)?;
-        loop {
+        // By summary words, 4096 buckets at a time, around the wheel; at the end the words up to this one.
+        let mut group = slot / 4096;
+        let mut words = self.summary[group] & !1 << (slot / 64 % 64);
+        for _ in 0..=self.summary.len() {
             if words != 0 {
                 let word = group * 64 + words.trailing_zeros() as usize;
-                return found(word, self.occupied[word]);
+                let slot = word * 64 + self.occupied[word].trailing_zeros() as usize;
+                // Slots behind the current one belong to the next turn of the wheel.
+                return Some(self.bucket + ((slot as u64).wrapping_sub(self.bucket) & self.mask));
             }
-            group += 1;
-            if group * 4096 >= to {
-                return None;
-            }
-            words = *self.summary.get(group)?;
+            group = if group + 1 < self.summary.len() { group + 1 } else { 0 };
+            words = self.summary[group];
         }
+        None
     }
 }
 
