@@ -155,12 +155,6 @@ impl<H: Header> Pool<H> {
         self.links[packet.0 as usize].at
     }
 
-    /// Stores a time beside a packet.
-    #[inline]
-    pub fn set_time(&mut self, packet: PacketRef, at: Time) {
-        self.links[packet.0 as usize].at = at;
-    }
-
     /// Returns the number of packets in flight.
     #[must_use]
     pub const fn live(&self) -> u32 {
@@ -216,6 +210,19 @@ impl Fifo {
     #[inline]
     pub fn push<H: Header>(&mut self, pool: &mut Pool<H>, packet: PacketRef) {
         pool.links[packet.0 as usize].next = NONE;
+        if self.head == NONE {
+            self.head = packet.0;
+        } else {
+            pool.links[self.tail as usize].next = packet.0;
+        }
+        self.tail = packet.0;
+    }
+
+    /// As [`Self::push`], and stores a time beside the packet.
+    #[inline]
+    pub fn push_timed<H: Header>(&mut self, pool: &mut Pool<H>, packet: PacketRef, at: Time) {
+        let link = &mut pool.links[packet.0 as usize];
+        (link.at, link.next) = (at, NONE);
         if self.head == NONE {
             self.head = packet.0;
         } else {

@@ -10,7 +10,7 @@
 //! same picosecond, as those of equal hosts with equal links do, would otherwise lock each other out of a full
 //! queue permanently (the phase effects of Floyd and Jacobson, 1991).
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use rackweave_core::Time;
@@ -29,22 +29,17 @@ const fn scramble(at: Time) -> u32 {
     (at.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
-/// A pending event.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    at: Time,
-    component: Component,
+/// The sort key of an event: its time, then a permutation of the components that depends on the time.
+#[inline]
+const fn key(at: Time, component: Component) -> u128 {
+    (at.0 as u128) << 32 | (component ^ scramble(at)) as u128
 }
 
-impl Entry {
-    /// The order of events: by time, then by a permutation of the components that depends on the time.
-    #[inline]
-    fn order(&self, other: &Self) -> Ordering {
-        self.at.cmp(&other.at).then_with(|| {
-            let salt = scramble(self.at);
-            (self.component ^ salt).cmp(&(other.component ^ salt))
-        })
-    }
+/// The event with this sort key.
+#[inline]
+const fn unkey(key: u128) -> (Time, Component) {
+    let at = Time((key >> 32) as u64);
+    (at, key as u32 ^ scramble(at))
 }
 
 /// Pending events, earliest first.
@@ -64,8 +59,8 @@ pub struct EventQueue {
     pending: Vec<(Time, Component)>,
     /// The absolute number of the current bucket.
     bucket: u64,
-    /// The events of the current bucket, latest first.
-    current: Vec<Entry>,
+    /// The sort keys of the events of the current bucket, latest first.
+    current: Vec<u128>,
     far: BinaryHeap<Reverse<(Time, Component)>>,
     len: usize,
     /// Whether the queue has moved on to a new bucket since the last read-ahead.
@@ -118,22 +113,25 @@ impl EventQueue {
     /// assigned to the current bucket, so that the event is next.
     #[inline]
     pub fn push(&mut self, at: Time, component: Component) {
-        self.len += 1;
         let bucket = self.bucket_of(at);
-        if bucket <= self.bucket {
-            self.insert_current(Entry { at, component });
-        } else if bucket - self.bucket <= self.mask {
-            self.link(bucket & self.mask, at, component);
-        } else {
-            self.far.push(Reverse((at, component)));
+        let ahead = bucket.wrapping_sub(self.bucket);
+        if ahead.wrapping_sub(1) >= self.mask {
+            return self.push_timer(at, component);
         }
+        self.len += 1;
+        let slot = (bucket & self.mask) as usize;
+        self.pending[component as usize] = (at, self.heads[slot]);
+        self.heads[slot] = component;
+        self.occupied[slot / 64] |= 1 << (slot % 64);
+        self.summary[slot / 4096] |= 1 << (slot / 64 % 64);
     }
 
     /// Adds an event of a component that may have others pending.
+    #[inline(never)]
     pub fn push_timer(&mut self, at: Time, component: Component) {
         self.len += 1;
         if self.bucket_of(at) <= self.bucket {
-            self.insert_current(Entry { at, component });
+            self.insert_current(key(at, component));
         } else {
             self.far.push(Reverse((at, component)));
         }
@@ -150,7 +148,7 @@ impl EventQueue {
     #[must_use]
     pub fn next_at(&self) -> Option<Time> {
         if let Some(next) = self.current.last() {
-            return Some(next.at);
+            return Some(unkey(*next).0);
         }
         let far = self.far.peek().map(|Reverse((at, _))| *at);
         let near = self.next_occupied().map(|bucket| {
@@ -178,7 +176,7 @@ impl EventQueue {
         {
             return Some(only);
         }
-        let Entry { at, component } = *self.current.last()?;
+        let (at, component) = unkey(*self.current.last()?);
         if at > until {
             return None;
         }
@@ -191,26 +189,17 @@ impl EventQueue {
     #[inline]
     pub fn read_ahead(&mut self) -> Option<impl Iterator<Item = Component> + Clone + '_> {
         let turned = std::mem::replace(&mut self.turned, false);
-        turned.then(|| self.current.iter().rev().map(|event| event.component))
+        turned.then(|| self.current.iter().rev().map(|key| unkey(*key).1))
     }
 
     #[inline]
-    fn insert_current(&mut self, event: Entry) {
+    fn insert_current(&mut self, key: u128) {
         // It is nearly always among the next few events, which are at the end.
         let mut at = self.current.len();
-        while at > 0 && self.current[at - 1].order(&event).is_lt() {
+        while at > 0 && self.current[at - 1] < key {
             at -= 1;
         }
-        self.current.insert(at, event);
-    }
-
-    #[inline]
-    fn link(&mut self, slot: u64, at: Time, component: Component) {
-        let slot = slot as usize;
-        self.pending[component as usize] = (at, self.heads[slot]);
-        self.heads[slot] = component;
-        self.occupied[slot / 64] |= 1 << (slot % 64);
-        self.summary[slot / 4096] |= 1 << (slot / 64 % 64);
+        self.current.insert(at, key);
     }
 
     /// Empties a slot of the wheel and returns its first component.
@@ -247,7 +236,7 @@ impl EventQueue {
             }
             while component != NONE {
                 let (at, next) = self.pending[component as usize];
-                self.current.push(Entry { at, component });
+                self.current.push(key(at, component));
                 component = next;
             }
         }
@@ -255,7 +244,7 @@ impl EventQueue {
             self.take_far();
         }
         if self.current.len() > 1 {
-            self.current.sort_unstable_by(|a, b| b.order(a));
+            self.current.sort_unstable_by(|a, b| b.cmp(a));
             self.turned = true;
         }
         None
@@ -267,7 +256,7 @@ impl EventQueue {
             && self.bucket_of(at) <= self.bucket
         {
             self.far.pop();
-            self.current.push(Entry { at, component });
+            self.current.push(key(at, component));
         }
     }
 

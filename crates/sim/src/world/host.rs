@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{DropReason, HostId, Node as _, Packet, PacketRef, Placement, Time};
+use rackweave_core::{
+    DropReason, HostId, Node as _, Packet, PacketRef, Placement, Time, Transport,
+};
 use rackweave_switch::Edge;
 
 use super::World;
@@ -93,6 +95,12 @@ impl<M: Model> Hosts<M> {
     }
 }
 
+/// The earliest timeout of several transports.
+#[inline(never)]
+fn first_timeout(transports: &[impl Transport]) -> Time {
+    transports.iter().filter_map(|it| it.poll_timeout()).min().unwrap_or(Time::MAX)
+}
+
 impl<M: Model> Edge<M::Header> for Hosts<M> {
     #[inline]
     fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<M::Header>> {
@@ -117,10 +125,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
         let first = match state.transports.as_slice() {
             [] => Time::MAX,
             [only] => only.poll_timeout().unwrap_or(Time::MAX),
-            several => {
-                let timeouts = several.iter().filter_map(M::Transport::poll_timeout);
-                timeouts.min().unwrap_or(Time::MAX)
-            }
+            several => first_timeout(several),
         };
         match state.node() {
             // A node with several ports has one timer, which is that of its first port.
@@ -207,9 +212,11 @@ impl<M: Model> World<'_, M> {
 
     #[inline]
     fn drain_events(&mut self, host: HostId) {
-        for index in 0..self.hosts.all[host.0 as usize].transports.len() {
-            while let Some(event) = self.hosts.all[host.0 as usize].transports[index].poll_event() {
-                self.on_event(host, index as u8, event);
+        let mut index = 0;
+        while let Some(transport) = self.hosts.all[host.0 as usize].transports.get_mut(index) {
+            match transport.poll_event() {
+                Some(event) => self.on_event(host, index as u8, event),
+                None => index += 1,
             }
         }
     }

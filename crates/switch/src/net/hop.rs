@@ -19,15 +19,15 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     ) -> Option<(HostId, PacketRef)> {
         let state = &mut self.links[link as usize];
         let packet = state.in_flight.pop(&self.pool)?;
+        let (to, special, is_due) = (state.to, state.special, state.is_due(self.now));
         if let Some(next) = state.in_flight.front() {
             self.events.push(self.pool.time(next), link);
         }
-        let (to, special) = (state.to, state.special);
         self.counters.packet_hops += 1;
         // The decisions of the sending port that are due: at least one if it has packets queued.
         if link < self.components.hosts {
             self.link_freed(edge, HostId(link));
-        } else {
+        } else if is_due {
             self.catch_up(link, Time(self.now.0 + 1));
         }
         if special & FAULTY != 0 && !self.survives(link, packet) {
@@ -218,18 +218,24 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// Sends a packet by `link`, or queues it.
     #[inline]
     fn enqueue(&mut self, switch: u32, link: u32, packet: PacketRef) {
-        let now = self.now;
         let state = &self.links[link as usize];
-        if state.down {
+        if state.busy_until <= self.now && state.queue.is_empty() && !state.down {
+            return self.transmit(link, packet, self.now);
+        }
+        self.join(switch, link, packet);
+    }
+
+    /// As [`Self::enqueue`], for a port that was busy when it was last updated.
+    #[inline(never)]
+    fn join(&mut self, switch: u32, link: u32, packet: PacketRef) {
+        if self.links[link as usize].down {
             self.stats[link as usize].drops += 1;
             return self.discard(packet, DropReason::LinkDown);
         }
-        if !state.queue.is_empty() {
-            self.catch_up(link, now);
-        }
+        self.catch_up(link, self.now);
         let state = &self.links[link as usize];
-        if state.busy_until <= now && state.queue.is_empty() {
-            return self.transmit(link, packet, now);
+        if state.busy_until <= self.now && state.queue.is_empty() {
+            return self.transmit(link, packet, self.now);
         }
         self.wait(switch, link, packet);
     }
@@ -296,14 +302,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[inline]
     pub(super) fn catch_up(&mut self, link: u32, before: Time) {
         loop {
-            let start = self.links[link as usize].busy_until;
+            let state = &mut self.links[link as usize];
+            let start = state.busy_until;
             if start >= before {
                 return;
             }
-            let queue = &mut self.links[link as usize].queue;
-            let waiting = queue.bytes();
-            let Some(packet) = queue.dequeue(&mut self.pool) else { return };
-            let left = queue.bytes();
+            let waiting = state.queue.bytes();
+            let Some(packet) = state.queue.dequeue(&mut self.pool) else { return };
+            let left = state.queue.bytes();
             self.stats[link as usize].queue_changes(start, waiting, left);
             if self.shares_buffers {
                 self.give_back(link, waiting - left);
@@ -325,29 +331,33 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[inline]
     pub(super) fn transmit(&mut self, link: u32, packet: PacketRef, start: Time) {
         let state = &mut self.links[link as usize];
-        let bytes = self.pool.wire_bytes(packet);
         let kind = &self.kinds[usize::from(state.kind)];
-        let span = serialisation(kind.ps_per_byte_q16, bytes);
+        let span = serialisation(kind.ps_per_byte_q16, self.pool.wire_bytes(packet));
         let end = start + span;
         state.busy_until = end;
         state.busy += span;
         let arrival = end + kind.delay;
-        self.pool.set_time(packet, arrival);
-        let was_empty = state.in_flight.is_empty();
-        state.in_flight.push(&mut self.pool, packet);
-        let special = state.special;
-        if was_empty {
+        let is_first = state.in_flight.is_empty();
+        state.in_flight.push_timed(&mut self.pool, packet, arrival);
+        if state.special & !FAULTY != 0 {
+            self.record(link, packet, start);
+        }
+        if is_first {
             self.events.push(arrival, link);
         }
-        if special & !FAULTY != 0 {
-            if special & COUNTED != 0 {
-                let counts = &mut self.counts[link as usize];
-                counts.frames += 1;
-                counts.bytes += u64::from(bytes);
-            }
-            if special & TAPPED != 0 {
-                self.capture(link, packet, start);
-            }
+    }
+
+    /// Counts and captures a packet that is put on a link.
+    #[inline(never)]
+    fn record(&mut self, link: u32, packet: PacketRef, start: Time) {
+        let special = self.links[link as usize].special;
+        if special & COUNTED != 0 {
+            let counts = &mut self.counts[link as usize];
+            counts.frames += 1;
+            counts.bytes += u64::from(self.pool.wire_bytes(packet));
+        }
+        if special & TAPPED != 0 {
+            self.capture(link, packet, start);
         }
     }
 

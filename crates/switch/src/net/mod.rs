@@ -205,6 +205,14 @@ struct Link {
     queue: PortQueue,
 }
 
+impl Link {
+    /// Whether the port has to decide what it sends next, by now.
+    #[inline]
+    fn is_due(&self, now: Time) -> bool {
+        self.busy_until <= now && !self.queue.is_empty()
+    }
+}
+
 /// The link has a fault.
 const FAULTY: u8 = 1;
 /// The link's packets are captured.

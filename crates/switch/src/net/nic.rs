@@ -37,12 +37,24 @@ impl<H: Header> Edge<H> for () {
 /// The state of one host's NIC.
 #[derive(Clone, Debug)]
 struct Nic {
-    /// Whether the host had nothing to send when it was last polled, and its state has not changed since.
-    idle: bool,
-    /// When its state last changed. Nothing is sent before.
+    /// When the host's state last changed. Nothing is sent before. [`IDLE`] if it had nothing to send when it was last
+    /// polled, and its state has not changed since.
     woken: Time,
     /// The earliest valid time of its timer.
     armed: Time,
+}
+
+/// A time that never comes, in place of the one when a host's state last changed.
+const IDLE: Time = Time::MAX;
+
+impl Nic {
+    /// Polls the host from `now` on, if it was idle.
+    #[inline]
+    fn wake(&mut self, now: Time) {
+        if self.woken == IDLE {
+            self.woken = now;
+        }
+    }
 }
 
 /// The NICs of all hosts.
@@ -56,7 +68,7 @@ pub(super) struct Nics {
 
 impl Nics {
     pub(super) fn new(hosts: u32, multi_homed: &[Vec<HostId>]) -> Self {
-        let nic = Nic { idle: true, woken: Time::ZERO, armed: Time::MAX };
+        let nic = Nic { woken: IDLE, armed: Time::MAX };
         let nodes: Vec<_> = multi_homed.iter().filter(|ports| ports.len() > 1).cloned().collect();
         let mut node_of = vec![None; if nodes.is_empty() { 0 } else { hosts as usize }];
         for (number, ports) in nodes.iter().enumerate() {
@@ -80,8 +92,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         if let Some(node) = self.nics.node_of(host) {
             return self.pull_node(edge, node, Time(self.now.0.saturating_sub(1)));
         }
-        let number = host.0 as usize;
-        if !self.nics.nics[number].idle && self.links[number].busy_until < self.now {
+        if self.next_poll(host) < self.now {
             self.pull_due(edge, host, Time(self.now.0 - 1));
         }
     }
@@ -93,20 +104,22 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             self.wake_ports(node, self.now);
             return self.pull_node(edge, node, self.now);
         }
-        let nic = &mut self.nics.nics[host.0 as usize];
-        if nic.idle {
-            nic.idle = false;
-            nic.woken = self.now;
-        }
+        self.nics.nics[host.0 as usize].wake(self.now);
         self.pull(edge, host, self.now);
         self.arm(edge, host);
+    }
+
+    /// When a host is next polled for a packet, if its link works.
+    #[inline]
+    fn next_poll(&self, host: HostId) -> Time {
+        let number = host.0 as usize;
+        self.links[number].busy_until.max(self.nics.nics[number].woken)
     }
 
     /// As [`Net::wake`], for a host that was stopped, whose timer must be armed.
     pub fn resume<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
         let nic = &mut self.nics.nics[host.0 as usize];
-        nic.armed = Time::MAX;
-        nic.idle = true;
+        *nic = Nic { woken: IDLE, armed: Time::MAX };
         self.wake(edge, host);
     }
 
@@ -132,24 +145,21 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// whether the host was polled.
     #[inline]
     fn pull<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) -> bool {
-        let number = host.0 as usize;
         let mut polled = false;
-        while !self.nics.nics[number].idle && !self.links[number].down {
-            let start = self.links[number].busy_until.max(self.nics.nics[number].woken);
-            if start > until {
-                break;
+        loop {
+            let start = self.next_poll(host);
+            if start > until || self.links[host.0 as usize].down {
+                return polled;
             }
             polled = true;
-            match edge.poll_transmit(host, start) {
-                Some(packet) => {
-                    self.counters.sent += 1;
-                    let packet = self.pool.insert(packet);
-                    self.transmit(host.0, packet, start);
-                }
-                None => self.nics.nics[number].idle = true,
-            }
+            let Some(packet) = edge.poll_transmit(host, start) else {
+                self.nics.nics[host.0 as usize].woken = IDLE;
+                return polled;
+            };
+            self.counters.sent += 1;
+            let packet = self.pool.insert(packet);
+            self.transmit(host.0, packet, start);
         }
-        polled
     }
 
     /// As [`Self::pull`], for all ports of a multi-homed node in the order of time: it is never polled for one
@@ -158,9 +168,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let node = node as usize;
         loop {
             let start = |host: &HostId| {
-                let number = host.0 as usize;
-                let (nic, link) = (&self.nics.nics[number], &self.links[number]);
-                (!nic.idle && !link.down).then(|| (link.busy_until.max(nic.woken), *host))
+                (!self.links[host.0 as usize].down).then(|| (self.next_poll(*host), *host))
             };
             let next = self.nics.nodes[node].iter().filter_map(start).min();
             let Some((start, host)) = next.filter(|(start, _)| *start <= until) else { break };
@@ -172,7 +180,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                     // A packet sent through one port may enable another port to send.
                     self.wake_ports(node as u32, start);
                 }
-                None => self.nics.nics[host.0 as usize].idle = true,
+                None => self.nics.nics[host.0 as usize].woken = IDLE,
             }
         }
         for port in 0..self.nics.nodes[node].len() {
@@ -183,11 +191,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     fn wake_ports(&mut self, node: u32, at: Time) {
         let Nics { nics, nodes, .. } = &mut self.nics;
         for host in &nodes[node as usize] {
-            let nic = &mut nics[host.0 as usize];
-            if nic.idle {
-                nic.idle = false;
-                nic.woken = at;
-            }
+            nics[host.0 as usize].wake(at);
         }
     }
 

@@ -285,6 +285,11 @@ impl Sender {
         {
             return flight;
         }
+        self.pipe_in_recovery(config)
+    }
+
+    #[inline(never)]
+    fn pipe_in_recovery(&self, config: &Config) -> u64 {
         let arrived = if config.sack {
             self.sacked.covered()
         } else {
@@ -293,33 +298,41 @@ impl Sender {
         let uncovered = |edge: u64| {
             if edge > self.una { edge - self.una - self.sacked.covered_below(edge) } else { 0 }
         };
-        (flight + uncovered(self.resent_below))
+        (self.flight() + uncovered(self.resent_below))
             .saturating_sub(arrived.saturating_add(uncovered(self.lost_below)))
     }
 
     /// What may be sent now, by RFC 6675's rules (1) and (2).
     #[inline]
     fn plan(&self, config: &Config) -> Option<Plan> {
-        let mss = config.segment_bytes();
         if self.probe_due {
-            return self.plan_probe(mss);
+            return self.plan_probe(config.segment_bytes());
         }
+        if self.lost_below > self.una
+            && let Some(segment) = self.next_lost(config)
+        {
+            let may = self.resend_first || self.fits(segment, config);
+            return may.then_some(Plan::Retransmit(segment));
+        }
+        let segment = self.next_new(config.segment_bytes())?;
+        self.fits(segment, config).then_some(Plan::New(segment))
+    }
+
+    /// Whether the congestion window has room for a segment.
+    #[inline]
+    fn fits(&self, segment: Segment, config: &Config) -> bool {
         let pipe = self.pipe(config);
-        let fits = |len: u64| pipe == 0 || pipe + len <= self.congestion.window();
-        if self.lost_below > self.una {
-            let gap = self.sacked.gap_from(self.resent_below.max(self.una));
-            let from = gap.start;
-            if from < self.lost_below
-                && let Some(message) = self.message_at(from)
-            {
-                let end = gap.end.min(self.lost_below).min(message.end()).min(self.nxt);
-                let segment = Segment { position: from, len: (end - from).min(mss) };
-                return (self.resend_first || fits(segment.len))
-                    .then_some(Plan::Retransmit(segment));
-            }
-        }
-        let segment = self.next_new(mss)?;
-        fits(segment.len).then_some(Plan::New(segment))
+        pipe == 0 || pipe + segment.len <= self.congestion.window()
+    }
+
+    /// The first bytes that are lost and were not retransmitted.
+    #[inline(never)]
+    fn next_lost(&self, config: &Config) -> Option<Segment> {
+        let gap = self.sacked.gap_from(self.resent_below.max(self.una));
+        let from = gap.start;
+        let message = self.message_at(from).filter(|_| from < self.lost_below)?;
+        let end = gap.end.min(self.lost_below).min(message.end()).min(self.nxt);
+        Some(Segment { position: from, len: (end - from).min(config.segment_bytes()) })
     }
 
     /// The next new bytes, if the receive window has room for them. With nothing in flight one segment may
