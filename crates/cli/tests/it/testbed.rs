@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::common::{PATIENCE, nap, now, processor_time, status_of, until};
@@ -32,7 +32,14 @@ workload = { arrivals = "closed-loop", sizes = "5 KB", exchange = "rpc" }
 measure = { messages = "unlimited", time_limit = "300 s" }
 "#;
 
-struct Place(TempDir);
+/// A folder for one test, which has the machine for itself among the tests of testbeds: two of them together can need
+/// more than two processors.
+struct Place {
+    folder: TempDir,
+    _machine: MutexGuard<'static, ()>,
+}
+
+static MACHINE: Mutex<()> = Mutex::new(());
 
 /// Whether util-linux's `setpriv`, which can end a process with its parent, is installed.
 fn has_setpriv() -> bool {
@@ -49,11 +56,12 @@ impl Place {
     fn new(scenario: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("x.toml"), scenario).unwrap();
-        Self(folder)
+        // A test that failed leaves nothing behind that another could find.
+        Self { folder, _machine: MACHINE.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
     fn path(&self) -> &Path {
-        self.0.path()
+        self.folder.path()
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -471,6 +479,7 @@ fn parts_die_with_their_coordinator() {
     child.kill().unwrap();
     child.wait().unwrap();
     until("all parts are gone", || parts.iter().all(|part| !is_alive(*part)));
+    drop(place);
     let place = Place::new(INCAST);
     let output = place.run(&["testbed", "x.toml", "--overlay", "-q"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));

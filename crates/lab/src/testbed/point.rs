@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rackweave_core::{Framing, HostId, Span, Time, frame};
 use rackweave_linux::Clock;
+use rackweave_linux::sys::{set_ordinary_priority, set_realtime_priority};
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{FaultKind, FaultPlace};
 use rackweave_sim::result::{Counters, End, MeasuredRoundTrip, Outcome, RunResult};
@@ -20,6 +21,7 @@ use super::collect::ReportCollector;
 use super::endpoints::EndpointSpecs;
 use super::process::{PATIENCE, Update, Worker, Workers};
 use super::protocol::{Bind, Command, HostEnd, Role, Setup, SwitchEnd, WorkerMessage};
+use super::worker::SWITCH_PRIORITY;
 use super::{Testbed, TestbedError, captured_links, space, worker};
 use crate::cast::{CastConfig, CastResult};
 use crate::scenario::PointSpec;
@@ -133,7 +135,12 @@ pub(super) fn run(
         crashed_at: BTreeMap::new(),
         host_ends: BTreeMap::new(),
     };
-    run.run()
+    // The coordinator does little, but must notice the end of a run whose workers leave no processor to others: two
+    // testbeds on one machine could go on forever.
+    let _ = set_realtime_priority(SWITCH_PRIORITY + 1);
+    let outcome = run.run();
+    let _ = set_ordinary_priority();
+    outcome
 }
 
 /// Returns the pauses and crashes, last first.

@@ -16,5 +16,5 @@ mod udp;
 pub use limits::outlive_file_limit;
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use tcp::{bind_late, unanswered_for};
-pub use timers::{set_realtime_priority, tighten_timers};
+pub use timers::{set_ordinary_priority, set_realtime_priority, tighten_timers};
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket, route_to};

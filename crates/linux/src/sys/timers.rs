@@ -24,8 +24,21 @@ pub fn tighten_timers() {
 /// # Errors
 /// If the process lacks CAP_SYS_NICE.
 pub fn set_realtime_priority(priority: i32) -> io::Result<()> {
+    set_scheduler(libc::SCHED_RR, priority)
+}
+
+/// Schedules the calling thread by its niceness, as ordinary threads are, also if it was started by one with
+/// [`set_realtime_priority`].
+///
+/// # Errors
+/// If the system refuses it.
+pub fn set_ordinary_priority() -> io::Result<()> {
+    set_scheduler(libc::SCHED_OTHER, 0)
+}
+
+fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
     let wanted = libc::sched_param { sched_priority: priority };
     // SAFETY: it reads the struct, which lives until the call returns; 0 is the calling thread.
-    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const wanted) };
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const wanted) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

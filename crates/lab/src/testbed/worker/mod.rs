@@ -80,7 +80,7 @@ fn send(message: &WorkerMessage) {
 }
 
 /// A real-time priority (1 to 99), most of which are unused.
-const SWITCH_PRIORITY: i32 = 20;
+pub(super) const SWITCH_PRIORITY: i32 = 20;
 
 fn run(setup: &Setup) -> Result<(), String> {
     end_with_parent(setup.parent)?;
@@ -94,7 +94,11 @@ fn run(setup: &Setup) -> Result<(), String> {
     // Other activity of the machine should disturb the run as little as possible; without privileges the priorities
     // stay as they are. All hosts wait for the switch, so it has priority.
     let is_switch = setup.role == Role::Switch;
-    // Hosts are scheduled fairly: at a real-time priority one host could make others wait for long.
+    // Hosts are scheduled fairly: at a real-time priority one host could make others wait for long. The coordinator has
+    // one, which its processes inherit.
+    if !is_switch {
+        let _ = rackweave_linux::sys::set_ordinary_priority();
+    }
     if !is_switch || rackweave_linux::sys::set_realtime_priority(SWITCH_PRIORITY).is_err() {
         let _ = rustix::process::setpriority_process(None, if is_switch { -15 } else { -10 });
         let _ = std::fs::write("/proc/self/autogroup", if is_switch { "-15" } else { "-10" });
