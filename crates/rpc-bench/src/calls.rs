@@ -121,6 +121,8 @@ pub(crate) struct Calls<'a> {
     began: Time,
     /// The requests that were sent and have not ended, by server and id.
     sent: FxHashMap<(HostId, MessageId), Call>,
+    /// The number of requests sent since the counter of all was increased.
+    newly_sent: u64,
     /// Whether the next request of an open loop was counted as one that could not be sent when it was due.
     was_backed_up: bool,
     /// The time of the last response, by the clock; the failures since then are counted.
@@ -140,6 +142,7 @@ impl<'a> Calls<'a> {
             later,
             began: now,
             sent: FxHashMap::default(),
+            newly_sent: 0,
             was_backed_up: false,
             last_response: now,
             failed_since: 0,
@@ -199,6 +202,7 @@ impl<'a> Calls<'a> {
             self.back_up();
         }
         let mut interval = self.client.shared.interval(self.client.thread);
+        interval.sent += std::mem::take(&mut self.newly_sent);
         interval.outstanding = self.sent.len() as u64;
         interval.lag_ns = due.map_or(0, |due| now.since(due).0 / 1000);
         Ok(())
@@ -236,7 +240,7 @@ impl<'a> Calls<'a> {
                         self.app.submitted(key, id);
                         let call = Call { key, sent, offset, len, response: 0 };
                         self.sent.insert((peer, id), call);
-                        client.shared.interval(client.thread).sent += 1;
+                        self.newly_sent += 1;
                         self.was_backed_up = false;
                     }
                     Err(SendError::Full { .. } | SendError::Refused(Refused::Busy)) => {

@@ -262,6 +262,7 @@ impl App {
 
     /// The facts about a message of this host that its receiver needs.
     #[must_use]
+    #[inline]
     pub fn origin(&self, key: MessageKey) -> Option<Origin> {
         let message = self.messages.get(key)?;
         let place = message.channel.and_then(|channel| self.channels.place(channel));
@@ -273,6 +274,7 @@ impl App {
     }
 
     /// Takes the next action. Messages that have ended meanwhile are not submitted.
+    #[inline]
     pub fn poll_action(&mut self) -> Option<Action> {
         let Self { actions, messages, .. } = self;
         let is_current = |action: &Action| match action {
@@ -304,6 +306,7 @@ impl App {
     }
 
     /// Takes the next record of a message.
+    #[inline]
     pub fn poll_record(&mut self) -> Option<Record> {
         self.records.pop_front()
     }
@@ -465,6 +468,7 @@ impl App {
     }
 
     /// Called when a transport has accepted a message of this host, under this id.
+    #[inline]
     pub fn submitted(&mut self, key: MessageKey, id: MessageId) {
         if let Some(message) = self.messages.get_mut(key) {
             message.id = Some(id);
