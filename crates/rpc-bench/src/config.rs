@@ -262,6 +262,13 @@ pub struct BenchConfig {
 }
 
 impl BenchConfig {
+    /// The number of bytes of requests or of a stream that one thread sends: its share of the total.
+    pub(crate) fn share(&self, thread: usize) -> u64 {
+        let Some(total) = self.total else { return u64::MAX };
+        let threads = u64::from(self.ports).max(1);
+        total / threads + u64::from((thread as u64) < total % threads)
+    }
+
     /// Validates the configuration. Messages longer than the transport's maximum are truncated if `truncate` allows it.
     ///
     /// # Errors

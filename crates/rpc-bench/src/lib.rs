@@ -2,7 +2,8 @@
 //! and clients in a closed or an open loop, with the published message sizes.
 //!
 //! - [`Server`]: threads that echo requests or send short responses, and digest streams.
-//! - [`Bench`]: client threads; [`Bench::tick`] returns the measurements since the last call.
+//! - [`Bench`]: client threads; [`Bench::tick`] returns the measurements since the last call. Each thread drives an
+//!   application of scenarios (`rackweave_workload::app`), which starts and ends its calls.
 //! - [`report`]: `cp_node`'s line, its dump of (length, round trip), and the summary.
 //!
 //! ```
@@ -14,6 +15,7 @@
 //! assert!("neither".parse::<Sizes>().is_err());
 //! ```
 
+mod calls;
 mod client;
 mod config;
 mod measure;

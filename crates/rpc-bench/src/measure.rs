@@ -55,7 +55,7 @@ pub struct Interval {
     /// The round trips of calls, in nanoseconds: from when the transport took the request, as `cp_node` counts.
     pub rtt_ns: Histogram<u64>,
     /// Latencies of calls, in nanoseconds: from when the request was due, as in scenarios. In a closed loop that is
-    /// when it was sent.
+    /// when the call before it ended.
     pub latency_ns: Histogram<u64>,
     /// Bytes of answered requests, or of streams.
     pub bytes_out: u64,

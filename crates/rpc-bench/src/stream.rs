@@ -28,10 +28,12 @@ impl Client {
         let mut hasher = blake3::Hasher::new();
         let (mut written, mut ended, mut digest) = (0, false, Vec::new());
         let mut heard = began;
+        let share = self.config.share(self.thread);
         loop {
             while !ended && self.endpoint.unacknowledged(host, id) < AHEAD_BYTES {
                 let over = self.stopped() || self.clock.now() >= until;
-                let len = if over { 0 } else { self.shared.take(BLOCK_BYTES as u64) as usize };
+                let left = if over { 0 } else { share - written };
+                let len = left.min(BLOCK_BYTES as u64) as usize;
                 let start = self.rng.below((self.shared.noise.len() - len) as u64) as usize;
                 let block: Bytes = self.shared.noise.slice(start..start + len);
                 let end = len < BLOCK_BYTES;

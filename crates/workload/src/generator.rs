@@ -33,6 +33,8 @@ pub struct HostGenerator {
     host: HostId,
     /// The state of the host; `None` if it does not send.
     state: Option<HostState>,
+    /// The number of bytes that may still be drawn.
+    left: u64,
 }
 
 /// The state that all hosts share.
@@ -227,7 +229,7 @@ impl Generator {
     pub fn of_host(&self, host: HostId) -> HostGenerator {
         let index = self.shared.peers.sender_index(host);
         let state = index.map(|index| self.hosts[index].clone());
-        HostGenerator { shared: Arc::clone(&self.shared), host, state }
+        HostGenerator { shared: Arc::clone(&self.shared), host, state, left: u64::MAX }
     }
 
     /// Returns the total number of messages, or `None` if it is limited by time only.
@@ -238,16 +240,40 @@ impl Generator {
 }
 
 impl HostGenerator {
+    /// Limits the messages that are drawn from now on to this number of bytes in total. The last message is shortened to
+    /// what remains; with 0 bytes there is no more message.
+    #[must_use]
+    pub fn limited_to(self, bytes: u64) -> Self {
+        Self { left: bytes, ..self }
+    }
+
+    /// Ends the messages: none is drawn any more.
+    pub(crate) const fn stop(&mut self) {
+        self.left = 0;
+    }
+
     /// Returns the next message of this host; see [`Generator::next`].
     #[inline]
     pub fn next_arrival(&mut self) -> Option<Arrival> {
-        self.state.as_mut()?.next(&self.shared, self.host)
+        self.draw(|state, shared, host| state.next(shared, host))
     }
 
     /// Reports the end of a message of this host; see [`Generator::completed`].
     #[inline]
     pub fn completed(&mut self, now: Time) -> Option<Arrival> {
-        self.state.as_mut()?.completed(&self.shared, self.host, now)
+        self.draw(|state, shared, host| state.completed(shared, host, now))
+    }
+
+    #[inline]
+    fn draw(
+        &mut self,
+        draw: impl FnOnce(&mut HostState, &Shared, HostId) -> Option<Arrival>,
+    ) -> Option<Arrival> {
+        let state = self.state.as_mut().filter(|_| self.left > 0)?;
+        let arrival = draw(state, &self.shared, self.host)?;
+        let bytes = arrival.bytes.min(self.left);
+        self.left -= bytes;
+        Some(Arrival { bytes, ..arrival })
     }
 
     /// Returns whether the end of a message causes the next one (a closed loop).

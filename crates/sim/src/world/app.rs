@@ -319,11 +319,11 @@ impl<M: Model> World<'_, M> {
                     None => records.push(record),
                 }
             }
-            Record::Ended { key, dst, at, end, .. } => {
+            Record::Ended { key, start, at, end, .. } => {
                 apps.collector.ended(apps.records[host.0 as usize][key.slot()], at, end);
                 if matches!(end, MessageEnd::Failed(_)) {
                     let id = apps.ids.id(host, key);
-                    apps.app(dst).forget(host, id);
+                    apps.app(start.dst).forget(host, id);
                 }
             }
             Record::Received { peer, key, .. } => {
@@ -339,10 +339,6 @@ impl<M: Model> World<'_, M> {
         let now = self.net.now();
         match action {
             Action::Submit { key, instance, peer, bytes, kind, .. } => {
-                // The message may have failed together with another message of its channel.
-                if self.apps.app(host).route(key).is_none() {
-                    return;
-                }
                 let id = self.apps.ids.id(host, key);
                 self.apps.app(host).submitted(key, id);
                 let message = Submit { id, peer, bytes, kind };

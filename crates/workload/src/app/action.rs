@@ -1,7 +1,8 @@
 //! The configuration of an application, the actions that it requests from its driver, and its records.
 
-use rackweave_core::{FailReason, HostId, Kind, MessageId, Time};
+use rackweave_core::{FailReason, HostId, Kind, MessageId, Span, Time};
 
+use super::DELAY_AFTER_FAILURE;
 use super::channel::{ChannelId, Direction, Place};
 use super::collector::MessageStart;
 use super::message::MessageKey;
@@ -22,10 +23,20 @@ pub struct AppStream {
     pub application: Application,
     /// Draws the messages that this host starts.
     pub generator: HostGenerator,
+    /// Maximum number of messages of an open loop that are in progress at this host. Further ones wait, and start
+    /// when others end; their [`MessageStart::at`] remains the time at which they were due. (How many bytes are in
+    /// progress is limited by the transport: see [`App::put_back`](super::App::put_back).)
+    pub max_outstanding: u64,
+    /// Time after which a message that has not ended fails with [`FailReason::Deadline`], from when it was first
+    /// passed to the driver to be submitted; `None` if there is no such limit. A message that fails on a channel
+    /// fails the channel.
+    pub deadline: Option<Span>,
+    /// Minimum time from the failure of a message of a closed loop to the start of the next one.
+    pub delay_after_failure: Span,
 }
 
 impl AppStream {
-    /// Creates the share of one host in a workload.
+    /// Creates the share of one host in a workload, without a limit of outstanding messages or a deadline.
     #[must_use]
     pub const fn new(config: &WorkloadConfig, instance: u8, generator: HostGenerator) -> Self {
         Self {
@@ -34,6 +45,9 @@ impl AppStream {
             streaming: config.streaming,
             application: config.application,
             generator,
+            max_outstanding: u64::MAX,
+            deadline: None,
+            delay_after_failure: DELAY_AFTER_FAILURE,
         }
     }
 }
@@ -194,10 +208,8 @@ pub enum Record {
     Ended {
         /// The key of the message.
         key: MessageKey,
-        /// The stream of messages that it belongs to.
-        stream: u16,
-        /// The receiving host.
-        dst: HostId,
+        /// Its start, as in the record of that, so that the records need not be paired to measure a message.
+        start: MessageStart,
         /// The message's id in the transport; `None` if it was not submitted by itself.
         id: Option<MessageId>,
         /// The time of its end.

@@ -1,7 +1,8 @@
 //! The messages of a host that are in progress.
 
-use rackweave_core::{HostId, MessageId};
+use rackweave_core::{HostId, MessageId, Time};
 
+use super::MessageStart;
 use super::channel::ChannelId;
 
 /// Identifies a message among those of the host that started it, for as long as the host exists.
@@ -89,6 +90,8 @@ pub(super) struct Message {
     pub(super) stream: u16,
     pub(super) dst: HostId,
     pub(super) bytes: u64,
+    /// When it started; see [`MessageStart::at`].
+    pub(super) start: Time,
     /// The message's id in the transport; `None` if it was not submitted, or is carried by a stream of bytes.
     pub(super) id: Option<MessageId>,
     /// The channel that carries it and its sequence number there; `None` without channels.
@@ -104,14 +107,15 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    pub(super) fn insert(&mut self, stream: u16, dst: HostId, bytes: u64) -> MessageKey {
+    pub(super) fn insert(&mut self, start: &MessageStart) -> MessageKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
         });
         assert!(slot < 1 << SLOT_BITS, "fewer than 2^{SLOT_BITS} messages under way");
         let serial = self.next_serial();
-        let message = Message { serial, stream, dst, bytes, id: None, channel: None };
+        let &MessageStart { stream, dst, bytes, at: start, .. } = start;
+        let message = Message { serial, stream, dst, bytes, start, id: None, channel: None };
         self.slots[slot as usize] = Some(message);
         MessageKey::new(serial, u64::from(slot))
     }
@@ -160,6 +164,8 @@ mod tests {
 
     #[test]
     fn wire_ids_name_host_and_message() {
+        let start =
+            |src, bytes| MessageStart { stream: 0, src, dst: HostId(1), bytes, at: Time::ZERO };
         let ids = |hosts| (WireIds::new(hosts), HostId(hosts - 1));
         for (ids, last) in [1, 2, 3, 432, 16_384, 1 << 20, u32::MAX].map(ids) {
             let mut messages = [Messages::default(), Messages::default()];
@@ -170,7 +176,7 @@ mod tests {
                     let key = if n % 5 == 4 {
                         messages.unused_key()
                     } else {
-                        messages.insert(0, HostId(1), n)
+                        messages.insert(&start(host, n))
                     };
                     let id = ids.id(host, key);
                     assert!(

@@ -8,6 +8,8 @@
 //!   every event of a transport.
 //! - After either, it drains [`App::poll_record`], then [`App::poll_action`], and performs the actions. It
 //!   reports those that were refused.
+//! - It passes the records to whatever measures: [`Collector`], which keeps each measured message, or, in a run without an
+//!   end, histograms: [`Record::Ended`] describes the whole message.
 //!
 //! One call of `handle_timeout` starts at most one message, so that a driver can let its transports send in
 //! between.
@@ -23,6 +25,7 @@
 mod action;
 mod channel;
 mod collector;
+mod deadline;
 mod message;
 mod receive;
 #[cfg(test)]
@@ -42,15 +45,15 @@ pub use self::collector::{
 pub use self::message::{MessageKey, WireIds};
 
 use self::channel::Channels;
-use self::message::Messages;
+use self::deadline::Deadlines;
+use self::message::{Message, Messages};
 use self::receive::{ReceivedMessage, Thread, Work};
 use crate::application::{Application, Streaming};
 use crate::generator::HostGenerator;
 use crate::pattern::{Arrival, Exchange};
 
-/// Minimum time from the failure of a message of a closed loop to the start of the next one, without which a
-/// loop whose messages fail at once would never let time pass. (Our choice: it is far below any retransmission
-/// timeout.)
+/// Default of [`AppStream::delay_after_failure`]. Without a delay, a loop whose messages fail at once would never
+/// let time pass. (Our choice: it is far below any retransmission timeout.)
 pub const DELAY_AFTER_FAILURE: Span = Span::from_us(10);
 
 /// Maximum number of responses that wait to be submitted. Beyond that the oldest is dropped and counted as
@@ -78,7 +81,6 @@ enum Ready {
     /// Submit a message that started while the host was paused.
     Submit {
         key: MessageKey,
-        start: Time,
     },
     Respond {
         stream: u16,
@@ -97,6 +99,17 @@ struct Stream {
     next: Option<Arrival>,
     /// Number of messages that will start or are in progress; zero when the stream has ended here.
     alive: u64,
+    max_outstanding: u64,
+    deadlines: Option<Deadlines>,
+    delay_after_failure: Span,
+}
+
+impl Stream {
+    /// The next message to start, unless the maximum number of messages is in progress.
+    fn next(&self) -> Option<Arrival> {
+        // The next message is one of those that are alive.
+        self.next.filter(|_| self.alive <= self.max_outstanding)
+    }
 }
 
 /// The actions for one transport, in order.
@@ -172,16 +185,17 @@ impl App {
         };
         app.actions.resize_with(instances.unwrap_or(0), ActionQueue::default);
         for stream in streams {
-            let AppStream { instance, exchange, streaming, application, generator } = stream;
-            let (next, alive) = (None, 0);
             app.streams.push(Stream {
-                instance,
-                exchange,
-                streaming,
-                application,
-                generator,
-                next,
-                alive,
+                instance: stream.instance,
+                exchange: stream.exchange,
+                streaming: stream.streaming,
+                application: stream.application,
+                generator: stream.generator,
+                next: None,
+                alive: 0,
+                max_outstanding: stream.max_outstanding,
+                deadlines: stream.deadline.map(Deadlines::new),
+                delay_after_failure: stream.delay_after_failure,
             });
             app.draw(app.streams.len() - 1);
         }
@@ -248,6 +262,7 @@ impl App {
 
     /// The facts about a message of this host that its receiver needs.
     #[must_use]
+    #[inline]
     pub fn origin(&self, key: MessageKey) -> Option<Origin> {
         let message = self.messages.get(key)?;
         let place = message.channel.and_then(|channel| self.channels.place(channel));
@@ -258,10 +273,18 @@ impl App {
         self.actions[usize::from(action.instance())].actions.push_back(action);
     }
 
-    /// Takes the next action.
+    /// Takes the next action. Messages that have ended meanwhile are not submitted.
+    #[inline]
     pub fn poll_action(&mut self) -> Option<Action> {
-        let open = self.actions.iter_mut().filter(|queue| !queue.blocked);
-        open.into_iter().find_map(|queue| queue.actions.pop_front())
+        let Self { actions, messages, .. } = self;
+        let is_current = |action: &Action| match action {
+            Action::Submit { key, .. } => messages.get(*key).is_some(),
+            _ => true,
+        };
+        let mut open = actions.iter_mut().filter(|queue| !queue.blocked);
+        open.find_map(|queue| {
+            std::iter::from_fn(|| queue.actions.pop_front()).find(|action| is_current(action))
+        })
     }
 
     /// Returns an action for which the transport has no room. It and later actions for the same transport are
@@ -283,8 +306,35 @@ impl App {
     }
 
     /// Takes the next record of a message.
+    #[inline]
     pub fn poll_record(&mut self) -> Option<Record> {
         self.records.pop_front()
+    }
+
+    /// When the next message of a stream is due that is not caused by the end of another. If this is in the past, the
+    /// message waits for its transport or for the end of others.
+    #[must_use]
+    pub fn next_arrival(&self, stream: u16) -> Option<Time> {
+        self.streams[usize::from(stream)].next.map(|arrival| arrival.at)
+    }
+
+    /// Starts no more messages. Those in progress end as they would have.
+    pub fn stop(&mut self) {
+        for stream in &mut self.streams {
+            stream.generator.stop();
+            stream.alive -= u64::from(stream.next.take().is_some());
+        }
+        let streams = &mut self.streams;
+        let mut keep = |ready: &Ready| {
+            let Ready::Start { stream, .. } = ready else { return true };
+            streams[usize::from(*stream)].alive -= 1;
+            false
+        };
+        self.ready.retain(&mut keep);
+        self.held.retain(&mut keep);
+        while let Some((_, (stream, _))) = self.scheduled.pop() {
+            self.streams[usize::from(stream)].alive -= 1;
+        }
     }
 
     /// Whether an action can start now, because of an earlier event.
@@ -311,9 +361,9 @@ impl App {
             return Some(Time::ZERO);
         }
         let arrivals = self.streams.iter().filter(|stream| !self.is_blocked(stream.instance));
-        let arrivals = arrivals.filter_map(|stream| stream.next.map(|arrival| arrival.at));
+        let arrivals = arrivals.filter_map(|stream| stream.next().map(|arrival| arrival.at));
         let works = self.threads.iter().filter_map(Thread::due);
-        let works = works.filter(|_| self.state == State::Up);
+        let works = works.chain(self.next_deadline()).filter(|_| self.state == State::Up);
         arrivals.chain(self.scheduled.next_time()).chain(works).min()
     }
 
@@ -321,8 +371,12 @@ impl App {
         self.actions[usize::from(instance)].blocked
     }
 
-    /// Performs one action that is due: starts a message, submits a response, or ends a thread's work.
+    /// Performs one action that is due: starts a message, submits a response, fails a message at its deadline, or ends
+    /// a thread's work.
     pub fn handle_timeout(&mut self, now: Time) {
+        if self.state == State::Up && self.expire(now) {
+            return;
+        }
         let ready = self.next_ready().and_then(|index| self.ready.remove(index));
         if let Some(ready) = ready {
             return self.start_ready(now, ready);
@@ -332,7 +386,7 @@ impl App {
         }
         for stream in 0..self.streams.len() {
             let instance = self.streams[stream].instance;
-            let next = self.streams[stream].next.filter(|arrival| arrival.at <= now);
+            let next = self.streams[stream].next().filter(|arrival| arrival.at <= now);
             if let Some(arrival) = next.filter(|_| !self.is_blocked(instance)) {
                 self.start(now, stream as u16, arrival);
                 self.draw(stream);
@@ -353,7 +407,7 @@ impl App {
                 self.streams[usize::from(stream)].alive -= 1;
             }
             (State::Paused, _) => self.held.push(ready),
-            (State::Up, Ready::Submit { key, start }) => self.submit(key, start),
+            (State::Up, Ready::Submit { key }) => self.submit(now, key),
             (State::Up, Ready::Respond { stream, request }) => {
                 self.waiting_responses -= 1;
                 self.respond(stream, request);
@@ -368,21 +422,22 @@ impl App {
         let down = at < self.up_since && self.down_since.is_some_and(|crashed| at > crashed);
         let start = if down { at } else { at.max(self.up_since) };
         self.streams[usize::from(stream)].alive += 1;
-        let key = self.messages.insert(stream, dst, bytes);
+        let start = MessageStart { stream, src: self.host, dst, bytes, at: start };
+        let key = self.messages.insert(&start);
         self.join_channel(stream, key);
-        let what = MessageStart { stream, src: self.host, dst, bytes, at: start };
-        self.records.push_back(Record::Started { key, start: what });
+        self.records.push_back(Record::Started { key, start });
         match self.state {
             _ if down => self.fail_at(at, now, key, FailReason::HostCrashed),
-            State::Up => self.submit(key, start),
-            State::Paused => self.held.push(Ready::Submit { key, start }),
+            State::Up => self.submit(now, key),
+            State::Paused => self.held.push(Ready::Submit { key }),
             State::Down => self.fail(now, key, FailReason::HostCrashed),
         }
     }
 
-    fn submit(&mut self, key: MessageKey, start: Time) {
+    fn submit(&mut self, now: Time, key: MessageKey) {
         // The message may have failed while it waited.
         let Some(&message) = self.messages.get(key) else { return };
+        self.start_deadline(now, message.stream, key);
         if self.write_message(key, message.bytes) {
             return;
         }
@@ -395,7 +450,7 @@ impl App {
             peer: message.dst,
             bytes: message.bytes,
             kind,
-            start,
+            start: message.start,
         });
     }
 
@@ -413,6 +468,7 @@ impl App {
     }
 
     /// Called when a transport has accepted a message of this host, under this id.
+    #[inline]
     pub fn submitted(&mut self, key: MessageKey, id: MessageId) {
         if let Some(message) = self.messages.get_mut(key) {
             message.id = Some(id);
@@ -569,15 +625,19 @@ impl App {
         if let Some(channel) = message.channel {
             self.channels.forget_message(channel);
         }
-        let (stream, dst, id) = (message.stream, message.dst, message.id);
-        self.records.push_back(Record::Ended { key, stream, dst, id, at, end });
+        let Message { stream, dst, bytes, start, id, .. } = message;
+        let start = MessageStart { stream, src: self.host, dst, bytes, at: start };
+        self.records.push_back(Record::Ended { key, start, id, at, end });
         let state = &mut self.streams[usize::from(stream)];
         state.alive -= 1;
+        if let Some(deadlines) = &mut state.deadlines {
+            deadlines.forget_ended(&self.messages);
+        }
         if let Some(arrival) = state.generator.completed(now) {
             state.alive += 1;
             let is_failure = matches!(end, MessageEnd::Failed(_));
-            let delay = if is_failure { DELAY_AFTER_FAILURE } else { Span::ZERO };
-            let at = arrival.at.max(now + delay);
+            let delay = if is_failure { state.delay_after_failure } else { Span::ZERO };
+            let at = arrival.at.max(now.saturating_add(delay));
             if at <= now {
                 self.ready.push_back(Ready::Start { stream, arrival });
             } else {

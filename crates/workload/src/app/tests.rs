@@ -1,5 +1,7 @@
 //! The application against a random network: every message ends exactly once, and closed loops continue.
 
+mod limits;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
 
@@ -20,13 +22,20 @@ fn closed_loop(outstanding: u32, think: Span) -> Pattern {
     Pattern::ClosedLoop { sizes: SizeDist::fixed(1000).unwrap(), outstanding, think }
 }
 
+fn generator(config: &WorkloadConfig) -> Generator {
+    Generator::new(config, HOSTS, Some(Span::from_us(5)), 1, 0, 0).unwrap()
+}
+
+fn app(host: HostId, stream: AppStream, one_way_end: OneWayEnd, verify: bool) -> App {
+    let streams = vec![stream];
+    App::new(AppConfig { host, streams, one_way_end, verify, restarted: None })
+}
+
 fn apps(config: &WorkloadConfig, one_way_end: OneWayEnd, verify: bool) -> Vec<App> {
-    let gap = Some(Span::from_us(5));
-    let generator = Generator::new(config, HOSTS, gap, 1, 0, 0).unwrap();
+    let generator = generator(config);
     let app = |host| {
         let stream = AppStream::new(config, 0, generator.of_host(host));
-        let streams = vec![stream];
-        App::new(AppConfig { host, streams, one_way_end, verify, restarted: None })
+        app(host, stream, one_way_end, verify)
     };
     (0..HOSTS).map(HostId).map(app).collect()
 }
@@ -48,28 +57,40 @@ struct World {
     now: Time,
     rng: Rng,
     fail_share: f64,
+    /// The share of messages and of streams that are lost, which no one detects.
+    loss_share: f64,
+    lost_streams: BTreeSet<MessageId>,
     flights: Vec<Flight>,
     /// Bytes written to streams and not delivered: (from, direction at the sender).
     written: Vec<(HostId, Direction, u64)>,
     opened: BTreeSet<(HostId, HostId, MessageId)>,
     next_id: u64,
-    started: BTreeMap<(HostId, MessageKey), u64>,
+    started: BTreeMap<(HostId, MessageKey), MessageStart>,
     ended: BTreeMap<(HostId, MessageKey), MessageEnd>,
+    /// The times from start to end, in the order of the ends.
+    latencies: Vec<(Span, MessageEnd)>,
 }
 
 impl World {
     fn new(config: &WorkloadConfig, seed: u64, fail_share: f64) -> Self {
+        Self::of(apps(config, OneWayEnd::WhenReceived, false), seed, fail_share, 0.0)
+    }
+
+    fn of(apps: Vec<App>, seed: u64, fail_share: f64, loss_share: f64) -> Self {
         let mut world = Self {
-            apps: apps(config, OneWayEnd::WhenReceived, false),
+            apps,
             now: Time::ZERO,
             rng: Rng::stream(seed, 0, 0, "application tests"),
             fail_share,
+            loss_share,
+            lost_streams: BTreeSet::new(),
             flights: Vec::new(),
             written: Vec::new(),
             opened: BTreeSet::new(),
             next_id: 0,
             started: BTreeMap::new(),
             ended: BTreeMap::new(),
+            latencies: Vec::new(),
         };
         (0..HOSTS).for_each(|host| world.drain(HostId(host)));
         world
@@ -94,13 +115,14 @@ impl World {
     fn record(&mut self, host: HostId, record: Record) {
         match record {
             Record::Started { key, start, .. } => {
-                assert!(self.started.insert((host, key), start.bytes).is_none(), "started twice");
+                assert!(self.started.insert((host, key), start).is_none(), "started twice");
             }
-            Record::Ended { key, dst, id, end, .. } => {
-                assert!(self.started.contains_key(&(host, key)), "ended without a start");
+            Record::Ended { key, start, id, at, end } => {
+                assert_eq!(self.started.get(&(host, key)), Some(&start), "ended as it started");
+                self.latencies.push((at.since(start.at), end));
                 assert!(self.ended.insert((host, key), end).is_none(), "{key:?} ended twice");
                 if let (Some(id), MessageEnd::Failed(_)) = (id, end) {
-                    self.app(dst).forget(host, id);
+                    self.app(start.dst).forget(host, id);
                 }
             }
             Record::Received { peer, key, .. } => {
@@ -108,6 +130,12 @@ impl World {
                 self.app(peer).received_by_peer(now, key);
                 self.drain(peer);
             }
+        }
+    }
+
+    fn fly(&mut self, flight: Flight) {
+        if !self.rng.chance(self.loss_share) {
+            self.flights.push(flight);
         }
     }
 
@@ -127,7 +155,7 @@ impl World {
                 let id = self.new_id();
                 self.app(host).submitted(key, id);
                 let origin = self.app(host).origin(key).unwrap();
-                self.flights.push(Flight { from: host, to: peer, id, bytes, kind, origin });
+                self.fly(Flight { from: host, to: peer, id, bytes, kind, origin });
             }
             Action::Respond { peer, id, bytes, stream, .. } => {
                 let request = MessageId(id.0 & !1);
@@ -137,7 +165,7 @@ impl World {
                 let place = self.app(peer).origin(key).and_then(|origin| origin.place);
                 let origin = Origin { stream, key, place };
                 let kind = Kind::Response;
-                self.flights.push(Flight { from: host, to: peer, id, bytes, kind, origin });
+                self.fly(Flight { from: host, to: peer, id, bytes, kind, origin });
             }
             Action::Open { channel, peer, .. } => {
                 if self.rng.chance(self.fail_share / 4.0) {
@@ -145,12 +173,17 @@ impl World {
                 }
                 let id = self.new_id();
                 self.opened.insert((host, peer, id));
+                if self.rng.chance(self.loss_share) {
+                    self.lost_streams.insert(id);
+                }
                 self.app(host).opened(channel, id);
             }
             Action::Append { stream, direction, key, bytes } => {
                 let at_peer = Direction { peer: host, ..direction };
                 self.app(direction.peer).announce(stream, at_peer, key, bytes);
             }
+            Action::Write { direction, .. }
+                if self.lost_streams.contains(&MessageId(direction.id.0 & !1)) => {}
             Action::Write { direction, bytes } => self.written.push((host, direction, bytes)),
             Action::Consume { .. } | Action::Cancel { .. } => {}
             Action::CancelAtBothEnds { peer, id, instance } => {

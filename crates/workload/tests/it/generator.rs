@@ -5,7 +5,8 @@ use core::ops::Range;
 use proptest::prelude::*;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_workload::{
-    Arrival, Exchange, Generator, LoadCounts, Pattern, SizeDist, WorkloadConfig, WorkloadError,
+    Arrival, Exchange, Generator, HostGenerator, LoadCounts, Pattern, SizeDist, WorkloadConfig,
+    WorkloadError,
 };
 
 const GAP: Span = Span::from_us(10);
@@ -154,6 +155,26 @@ fn a_hosts_own_generator_gives_what_the_whole_one_gives() {
                 assert_eq!((own.is_some(), own), (true, all));
             }
         }
+    }
+}
+
+#[test]
+fn a_limit_of_bytes_shortens_the_last_message() {
+    for config in [open_loop(), closed_loop(3)] {
+        let whole = generator(&config, 4).of_host(HostId(1));
+        let draw = |mut own: HostGenerator| {
+            let next = || own.next_arrival().or_else(|| own.completed(Time(1)));
+            std::iter::from_fn(next).take(50).collect::<Vec<_>>()
+        };
+        let all = draw(whole.clone());
+        let (nine, tenth) = (all[..9].iter().map(|arrival| arrival.bytes).sum::<u64>(), all[9]);
+        for bytes in [1, tenth.bytes] {
+            let limited = draw(whole.clone().limited_to(nine + bytes));
+            assert_eq!(limited[..9], all[..9]);
+            assert_eq!(limited[9..], [Arrival { bytes, ..tenth }]);
+        }
+        assert_eq!(draw(whole.clone().limited_to(nine)), all[..9]);
+        assert_eq!(draw(whole.limited_to(0)), []);
     }
 }
 

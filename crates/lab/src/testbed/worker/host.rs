@@ -177,7 +177,7 @@ impl Host {
             Record::Started { key, start, .. } => {
                 self.starting.insert(key, start);
             }
-            Record::Ended { key, stream, id, at, end, .. } => {
+            Record::Ended { key, start: MessageStart { stream, .. }, id, at, end } => {
                 if let Some(start) = self.starting.remove(&key) {
                     self.log.started(key, None, &start);
                 }
