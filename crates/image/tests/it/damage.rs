@@ -55,7 +55,7 @@ fn each_kind_of_damage_has_a_sentence() {
     assert!(long.contains("truncated or has been appended to"), "{long}");
     // The first of several damaged chunks is named.
     let mut bytes = image.to_vec();
-    (1000..200_000).step_by(1000).for_each(|at| bytes[at] ^= 1);
+    (1000..110_000).step_by(1000).for_each(|at| bytes[at] ^= 1);
     assert!(verify(&bytes).unwrap_err().to_string().contains("chunk 0 of "));
 }
 

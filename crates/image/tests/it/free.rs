@@ -65,7 +65,7 @@ fn the_unused_blocks_are_those_of_dumpe2fs_for_every_layout() {
         (48, &["-b", "1024", "-g", "1024", "-G", "4"]),
         (16, &["-b", "4096", "-O", "64bit"]),
         (300, &["-b", "1024", "-O", "^64bit,^metadata_csum,uninit_bg"]),
-        (40, &["-b", "1024", "-O", "^flex_bg,^metadata_csum,^sparse_super"]),
+        (40, &["-b", "1024", "-O", "^flex_bg,^metadata_csum,^sparse_super,^resize_inode"]),
         (40, &["-b", "1024", "-O", "sparse_super2"]),
         (24, &["-t", "ext2"]),
         (24, &["-t", "ext3", "-b", "2048"]),

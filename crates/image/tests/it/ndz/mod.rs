@@ -193,12 +193,12 @@ fn lilo_addresses_are_moved_and_their_checksum_is_computed() {
     // Sector 0: an address in linear form. Sectors 1 and 2: the descriptors. Sector 3: a map of two addresses.
     bytes[20..25].copy_from_slice(&[0x34, 0x12, 0xc0, 0x01, 9]);
     bytes[1536..1551]
-        .copy_from_slice(&[0xff, 0xff, 0xf0, 0xff, 0, 1, 0, 0xa0, 0, 7, 0, 0, 0, 0, 0]);
+        .copy_from_slice(&[0xff, 0xff, 0xb0, 0xff, 0, 1, 0, 0xa0, 0, 7, 0, 0, 0, 0, 0]);
     let mut chunk = Chunk::new(3, 0, vec![(8, bytes.clone())]);
     chunk.relocations = vec![[3, 8, 20, 5], [4, 11, 0, 512], [5, 9, 990, 2]];
     let moved = expanded(&chunk, 0x0101).unwrap();
     assert_eq!(moved[20..25], [0x35, 0x13, 0xc0, 0x01, 9]);
-    assert_eq!(moved[1536..1551], [0, 1, 0xf0, 0, 1, 2, 1, 0xa0, 0, 7, 0, 0, 0, 0, 0]);
+    assert_eq!(moved[1536..1551], [0, 1, 0xb0, 0, 1, 2, 1, 0xa0, 0, 7, 0, 0, 0, 0, 0]);
     let words = moved[512..1536].chunks(2);
     assert_eq!(words.fold(0xabcd, |sum, it| sum ^ u16::from_le_bytes([it[0], it[1]])), 0);
     assert_eq!(moved[514..1536], bytes[514..1536]);
