@@ -87,7 +87,7 @@ impl Image {
         move |source| ImageError::Chunk { path: path.clone(), chunk, source }
     }
 
-    /// Reads the stored bytes of a chunk. They are not checked: whoever receives them does.
+    /// Reads the stored bytes of a chunk. They are not checked: the receiver does.
     ///
     /// # Errors
     /// If the image has no such chunk, or the system refuses.

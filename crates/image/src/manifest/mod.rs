@@ -116,7 +116,7 @@ pub struct Chunk {
 /// The signature of an image's root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// Who signed. It is as trustworthy as the way by which the reader knows this key.
+    /// The key that signed. Its trustworthiness is for the reader to determine.
     pub key: PublicKey,
     bytes: [u8; 64],
 }
@@ -160,7 +160,7 @@ pub enum ManifestError {
 /// Everything about an image except the bytes of its chunks: its header, the index of chunks, the root hash over both,
 /// and perhaps a signature.
 ///
-/// Whoever has authenticated the root hash, or the key of the signature, can verify each chunk from any source.
+/// A client that has authenticated the root hash, or the key of the signature, can verify each chunk from any source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     head: Head,

@@ -1,5 +1,5 @@
 //! Relocations of `.ndz` chunks: data that contain absolute sector numbers. imagezip makes them relative to the start of
-//! the partition that it reads, and whoever writes the image adds the start of the partition that it writes to.
+//! the partition that it reads, and a writer of the image adds the start of the partition that it writes to.
 
 use super::{ChunkHeader, MAX_RELOCATED, Relocation, SECTOR};
 
