@@ -29,7 +29,7 @@ pub struct SecretKey(SigningKey);
 
 /// The ed25519 key by which signatures of images are checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PublicKey(VerifyingKey);
+pub struct PublicKey([u8; 32]);
 
 fn message(root: &Hash) -> Vec<u8> {
     [CONTEXT, root].concat()
@@ -75,7 +75,7 @@ impl SecretKey {
     /// Returns the key by which signatures of this one are checked.
     #[must_use]
     pub fn public(&self) -> PublicKey {
-        PublicKey(self.0.verifying_key())
+        PublicKey(self.0.verifying_key().to_bytes())
     }
 
     pub(crate) fn sign(&self, root: &Hash) -> [u8; 64] {
@@ -105,16 +105,17 @@ impl PublicKey {
     }
 
     pub(crate) fn from_bytes(bytes: &[u8; 32]) -> Result<Self, KeyError> {
-        VerifyingKey::from_bytes(bytes).map(Self).map_err(|_| KeyError::Curve)
+        VerifyingKey::from_bytes(bytes).map(|_| Self(*bytes)).map_err(|_| KeyError::Curve)
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8; 32] {
-        self.0.as_bytes()
+    pub(crate) const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
     }
 
     pub(crate) fn verify(&self, root: &Hash, signature: &[u8; 64]) -> bool {
         let signature = ed25519_dalek::Signature::from_bytes(signature);
-        self.0.verify_strict(&message(root), &signature).is_ok()
+        let key = VerifyingKey::from_bytes(&self.0);
+        key.is_ok_and(|key| key.verify_strict(&message(root), &signature).is_ok())
     }
 }
 

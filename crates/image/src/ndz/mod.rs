@@ -35,6 +35,9 @@ const CHECKSUM_ZEROED: usize = 64;
 /// them for a few sectors with boot data only.
 const MAX_RELOCATED: u64 = 64 << 20;
 
+/// Receives data with their offsets.
+type Sink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), ChunkError> + 'a;
+
 /// The checksum of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
@@ -219,7 +222,7 @@ impl ChunkHeader {
         stored: &[u8],
         partition_start: u64,
         room: &mut Vec<u8>,
-        sink: &mut dyn FnMut(u64, &[u8]) -> Result<(), ChunkError>,
+        sink: &mut Sink<'_>,
     ) -> Result<(), ChunkError> {
         let compressed = stored.get(HEADER_AREA..self.stored());
         let compressed = compressed.ok_or(ChunkError::Compressed("it is shorter than its data"))?;
@@ -266,11 +269,7 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    fn write(
-        &mut self,
-        mut bytes: &[u8],
-        sink: &mut dyn FnMut(u64, &[u8]) -> Result<(), ChunkError>,
-    ) -> Result<(), ChunkError> {
+    fn write(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) -> Result<(), ChunkError> {
         while let ([extent, extents @ ..], [(_, sectors), regions @ ..]) =
             (self.extents, self.regions)
             && !bytes.is_empty()
