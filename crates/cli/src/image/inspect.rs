@@ -102,7 +102,6 @@ fn document(image: &Image, chunks: bool) -> Value {
 fn table(manifest: &Manifest, chunks: bool) -> String {
     let (head, totals) = (manifest.head(), Totals::new(manifest));
     let mut text = String::new();
-    let mut row = |key: &str, value: String| writeln!(text, "{key:<12} {value}");
     let what = match head.format {
         Format::Rackweave => format!("Rackweave image, zstd level {}", head.level),
         Format::Ndz => "Frisbee image".to_owned(),
@@ -119,8 +118,10 @@ fn table(manifest: &Manifest, chunks: bool) -> String {
         ("root", hex(manifest.root())),
         ("signed", signed),
     ];
-    // Writing to a string cannot fail.
-    rows.into_iter().for_each(|(key, value)| drop(row(key, value)));
+    for (key, value) in rows {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{key:<12} {value}");
+    }
     if chunks {
         text += "\n   chunk       offset    stored  codec      data     zeros  extents  content\n";
     }

@@ -24,7 +24,7 @@ struct System {
     swaps: String,
 }
 
-/// Checks that neither a device nor a partition of it, nor the disk that it is a partition of, is in use.
+/// Checks that neither a device nor a partition of it is in use.
 pub(crate) fn check_unused(path: &Path, device: u64, which: Use) -> Result<(), ImageError> {
     let text = |file| fs::read_to_string(file).map_err(ImageError::read(Path::new(file)));
     let system = System {
@@ -74,18 +74,17 @@ impl System {
     }
 
     fn user_of_one(&self, number: &str, which: Use, what: &str) -> Option<String> {
-        for line in self.mounts.lines() {
-            let mut fields = line.split(' ');
-            let (device, place) = (fields.nth(2)?, fields.nth(1)?);
-            let writable = fields.next()?.split(',').any(|option| option == "rw");
-            if device == number && (writable || which == Use::Any) {
-                let how = if writable { "" } else { ", although only for reading" };
-                return Some(format!("{what} is mounted at {}{how}", unescape(place)));
-            }
-        }
         let device = self.devices.join(number);
         let name = device.canonicalize().ok();
         let name = name.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+        for mount in self.mounts.lines().filter_map(Mount::parse) {
+            // Some file systems, such as Btrfs, have a number that is not that of a device.
+            let same = mount.number == number || name.is_some() && mount.source.as_deref() == name;
+            if same && (mount.writable || which == Use::Any) {
+                let how = if mount.writable { "" } else { ", although only for reading" };
+                return Some(format!("{what} is mounted at {}{how}", mount.place));
+            }
+        }
         let swap = |line: &str| {
             let file = line.split_whitespace().next().unwrap_or_default();
             file.strip_prefix("/dev/").is_some_and(|device| Some(device) == name)
@@ -97,6 +96,28 @@ impl System {
             fs::read_dir(device.join("holders")).ok().into_iter().flatten().flatten().next();
         let holder = holder.filter(|_| which == Use::Any)?;
         Some(format!("{what} is used by {}", holder.file_name().to_string_lossy()))
+    }
+}
+
+/// A line of `mountinfo`.
+struct Mount<'a> {
+    number: &'a str,
+    place: String,
+    writable: bool,
+    /// The name of the device in `/dev`.
+    source: Option<String>,
+}
+
+impl<'a> Mount<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (fields, system) = line.split_once(" - ")?;
+        let mut fields = fields.split(' ').skip(2);
+        let (number, _, place) = (fields.next()?, fields.next()?, fields.next()?);
+        let writable = fields.next()?.split(',').any(|option| option == "rw");
+        let source = system.split(' ').nth(1).map(unescape).filter(|it| it.starts_with("/dev/"));
+        let source = source.map(|it| fs::canonicalize(&it).unwrap_or_else(|_| it.into()));
+        let source = source.and_then(|it| Some(it.file_name()?.to_str()?.to_owned()));
+        Some(Self { number, place: unescape(place), writable, source })
     }
 }
 
@@ -147,6 +168,11 @@ mod tests {
         assert_eq!(system.user("8:2", Use::Any).unwrap(), format!("it {why}"));
         assert_eq!(system.user("8:0", Use::Any).unwrap(), format!("its partition sda2 {why}"));
         assert_eq!(system.user("8:1", Use::Any), None);
+        // Btrfs has no device's number.
+        let btrfs = MOUNTS.replace(" 8:2 ", " 0:40 ").replace("ext4", "btrfs");
+        let (folder, why) = (tempfile::tempdir().unwrap(), format!("it {why}"));
+        let of_btrfs = self::system(folder.path(), &btrfs, "");
+        assert_eq!(of_btrfs.user("8:2", Use::Any), Some(why));
         // Reading is safe while nothing is written.
         assert_eq!(system.user("8:0", Use::Writing), None);
     }

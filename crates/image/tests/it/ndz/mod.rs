@@ -74,6 +74,8 @@ fn all_versions_are_unpacked_with_their_holes() {
     }
 }
 
+type Change = fn(&mut Vec<Chunk>);
+
 /// Returns the sentence with which a changed image is refused.
 fn refused(change: impl FnOnce(&mut Vec<Chunk>)) -> String {
     let (mut chunks, _) = disk(4);
@@ -83,7 +85,7 @@ fn refused(change: impl FnOnce(&mut Vec<Chunk>)) -> String {
 
 #[test]
 fn what_makes_no_sense_is_refused_with_a_sentence() {
-    let cases: [(&str, fn(&mut Vec<Chunk>)); 11] = [
+    let cases: [(&str, Change); 11] = [
         ("chunk 1 of ", |it| it[1].cipher = 1),
         ("it is encrypted", |it| it[0].cipher = 1),
         ("checksum is of an unknown kind", |it| it[0].checksum = 2),
