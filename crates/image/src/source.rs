@@ -270,7 +270,7 @@ mod tests {
     fn what_is_left_of_a_range() {
         let left: Vec<_> = without(&(10..20), &[0..3, 8..11, 14..15, 19..30]).collect();
         assert_eq!(left, [11..14, 15..19]);
-        assert!(without(&(10..20), &[5..25]).next().is_none());
-        assert!(without(&(10..20), &[]).eq([10..20]));
+        assert!(without(&(10..20), &[5..15, 15..25]).next().is_none());
+        assert!(without(&(10..20), &[]).eq(std::iter::once(10..20)));
     }
 }
