@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::list::Topic;
 
 use crate::cast::CastCommand;
+use crate::image::ImageCommand;
 use crate::rpc::RpcCommand;
 use crate::switch::SwitchArgs;
 
@@ -44,6 +45,9 @@ pub(crate) enum Command {
     /// Send files and streams to many hosts at once, hashed and resumable.
     #[command(subcommand)]
     Cast(CastCommand),
+    /// Make, check and write images of disks, in chunks.
+    #[command(subcommand)]
+    Image(ImageCommand),
 }
 
 /// Run a scenario in the simulator: all points of its sweep, on all cores.

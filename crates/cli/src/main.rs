@@ -2,6 +2,7 @@
 
 mod args;
 mod cast;
+mod image;
 mod paper;
 mod progress;
 mod rpc;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Paper(args) => paper::paper(&args),
         Command::Rpc(command) => rpc::rpc(command),
         Command::Cast(command) => cast::cast(command),
+        Command::Image(command) => image::image(command),
     });
     ExitCode::from(match result {
         Ok(Ok(code)) => code,

@@ -42,11 +42,24 @@ impl Progress {
         wanted: bool,
         message: fn(&rackweave_lab::Progress, f64) -> String,
     ) -> Self {
+        let (work, mut events) = (Arc::clone(work), 0);
+        Self::drawn(wanted, move |period| {
+            let now = progress(&work);
+            let per_second = now.events.saturating_sub(events) as f64 / period.as_secs_f64();
+            events = now.events;
+            (now.fraction, message(&now, per_second))
+        })
+    }
+
+    /// Shows a fraction and a message on stderr, if that is a terminal. Each period, they are asked for.
+    pub(crate) fn drawn(
+        wanted: bool,
+        mut state: impl FnMut(Duration) -> (f64, String) + Send + 'static,
+    ) -> Self {
         if !wanted || !std::io::stderr().is_terminal() {
             return Self { stop: None, thread: None };
         }
         let (stop, stopped) = channel();
-        let work = Arc::clone(work);
         let thread = std::thread::spawn(move || {
             let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::stderr());
             // `wide_msg` keeps it on one line: a wrapped line could not be redrawn.
@@ -54,14 +67,11 @@ impl Progress {
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
             }
-            let mut events = 0;
             let period = Duration::from_millis(200);
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                let now = progress(&work);
-                let per_second = now.events.saturating_sub(events) as f64 / period.as_secs_f64();
-                events = now.events;
-                bar.set_message(message(&now, per_second));
-                bar.set_position((now.fraction * STEPS as f64) as u64);
+                let (fraction, message) = state(period);
+                bar.set_message(message);
+                bar.set_position((fraction * STEPS as f64) as u64);
             }
             bar.finish_and_clear();
         });

@@ -33,11 +33,23 @@ pub enum Need {
     Ipv6,
     /// IP multicast on the loopback interface.
     Multicast,
+    /// Making ext4 file systems.
+    Ext4,
+    /// Block devices that are files, by `losetup`.
+    Loop,
 }
 
 impl Need {
-    const ALL: [Self; 6] =
-        [Self::NetAdmin, Self::SysAdmin, Self::SetUid, Self::Clang, Self::Ipv6, Self::Multicast];
+    const ALL: [Self; 8] = [
+        Self::NetAdmin,
+        Self::SysAdmin,
+        Self::SetUid,
+        Self::Clang,
+        Self::Ipv6,
+        Self::Multicast,
+        Self::Ext4,
+        Self::Loop,
+    ];
 
     /// Returns the name by which `RACKWEAVE_REQUIRE` lists the need.
     #[must_use]
@@ -49,6 +61,8 @@ impl Need {
             Self::Clang => "clang",
             Self::Ipv6 => "ipv6",
             Self::Multicast => "multicast",
+            Self::Ext4 => "ext4",
+            Self::Loop => "loop",
         }
     }
 
@@ -60,12 +74,15 @@ impl Need {
             Self::Clang => "the program clang",
             Self::Ipv6 => "IPv6",
             Self::Multicast => "multicast on loopback",
+            Self::Ext4 => "mkfs.ext4",
+            Self::Loop => "CAP_SYS_ADMIN, loop devices and the program losetup",
         }
     }
 
     /// Returns whether this machine meets the need. Each process tries it once.
     fn is_met(self) -> bool {
-        static MET: [OnceLock<bool>; Need::ALL.len()] = [const { OnceLock::new() }; 6];
+        static MET: [OnceLock<bool>; Need::ALL.len()] =
+            [const { OnceLock::new() }; Need::ALL.len()];
         *MET[self as usize].get_or_init(|| match self {
             Self::NetAdmin => {
                 let name = format!("rw-needs-{}", std::process::id());
@@ -76,6 +93,11 @@ impl Need {
             Self::SetUid => has_capability(7),
             Self::Clang => succeeds(&["clang", "--version"]),
             Self::Ipv6 => std::net::UdpSocket::bind("[::1]:0").is_ok(),
+            Self::Ext4 => succeeds(&["mkfs.ext4", "-V"]),
+            Self::Loop => {
+                let script = "f=$(mktemp); truncate -s 1M $f; d=$(losetup -f --show $f) && losetup -d $d; r=$?; rm $f; exit $r";
+                succeeds(&["sh", "-c", script])
+            }
             Self::Multicast => {
                 let joins = |socket: std::net::UdpSocket| {
                     let group = std::net::Ipv4Addr::new(239, 255, 0, 1);

@@ -5,6 +5,7 @@ mod cast_edges;
 mod casts;
 mod command;
 mod common;
+mod image;
 mod labels;
 mod labels_ways;
 mod paper;

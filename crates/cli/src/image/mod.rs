@@ -1,0 +1,126 @@
+//! `rackweave image`: images of disks.
+
+mod args;
+mod inspect;
+mod keys;
+mod pack;
+mod unpack;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Subcommand;
+use miette::miette;
+use rackweave_image::{Image, ImageError, Progress, PublicKey, SecretKey};
+
+use crate::exit;
+use crate::progress;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Make an image of a disk, a partition or a file.
+    Pack(args::PackArgs),
+    /// Show what an image is.
+    Inspect(args::InspectArgs),
+    /// Check every chunk of an image, its root hash and its signature.
+    Verify(args::VerifyArgs),
+    /// Write an image to a file or a block device.
+    Unpack(args::UnpackArgs),
+    /// Make a key pair that signs images.
+    Keygen(args::KeygenArgs),
+}
+
+pub(crate) fn image(command: ImageCommand) -> miette::Result<u8> {
+    // If the system refuses, exceeding the file size limit ends the process, which loses nothing.
+    let _ = rackweave_linux::sys::outlive_file_limit();
+    match command {
+        ImageCommand::Pack(args) => pack::pack(&args),
+        ImageCommand::Inspect(args) => inspect::inspect(&args),
+        ImageCommand::Verify(args) => inspect::verify(&args),
+        ImageCommand::Unpack(args) => unpack::unpack(&args),
+        ImageCommand::Keygen(args) => keys::keygen(&args),
+    }
+}
+
+/// Creates the progress of a command, which Ctrl-C or SIGTERM stops. A second signal ends the process.
+fn watched() -> miette::Result<Arc<Progress>> {
+    let progress = Arc::new(Progress::default());
+    let stopped = Arc::clone(&progress);
+    let handler = move || {
+        if stopped.is_stopped() {
+            std::process::exit(i32::from(exit::INTERRUPTED));
+        }
+        stopped.stop();
+    };
+    ctrlc::set_handler(handler).map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
+    Ok(progress)
+}
+
+/// Shows the bytes that a command has processed, on a terminal.
+fn bar(progress: &Arc<Progress>, quiet: bool) -> progress::Progress {
+    let work = Arc::clone(progress);
+    progress::Progress::drawn(!quiet, move |_| {
+        let (done, total) = work.bytes();
+        #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+        let fraction = if total == 0 { 0.0 } else { done as f64 / total as f64 };
+        (fraction, format!("{} of {}", size(done), size(total)))
+    })
+}
+
+/// Reports an error: as wrong usage if nothing was attempted, otherwise as a failure.
+fn failed(error: ImageError) -> miette::Result<u8> {
+    match error {
+        ImageError::Option(_)
+        | ImageError::Exists(_)
+        | ImageError::Kind { .. }
+        | ImageError::InUse { .. }
+        | ImageError::TooSmall { .. } => Err(miette!("{error}")),
+        ImageError::Interrupted => {
+            status("interrupted\n");
+            Ok(exit::INTERRUPTED)
+        }
+        error => {
+            status(&format!("error: {error}\n"));
+            Ok(exit::FAILED)
+        }
+    }
+}
+
+fn status(text: &str) {
+    use std::io::Write as _;
+    // If stderr is closed, the text cannot be reported anywhere.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Reads a key file.
+fn read_key<T>(
+    path: &Path,
+    parse: fn(&str) -> Result<T, rackweave_image::KeyError>,
+) -> miette::Result<T> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| miette!("cannot read the key file {}: {error}", path.display()))?;
+    parse(&text).map_err(|error| miette!("{} is not a key file: {error}", path.display()))
+}
+
+fn secret_key(path: &Path) -> miette::Result<SecretKey> {
+    read_key(path, SecretKey::from_text)
+}
+
+/// Checks that an image was signed by the key in a file, if one is given.
+fn check_signer(image: &Image, key: Option<&Path>) -> miette::Result<Result<(), ImageError>> {
+    let Some(path) = key else { return Ok(Ok(())) };
+    let key = read_key(path, PublicKey::from_text)?;
+    let path = image.path().to_owned();
+    let checked = image.manifest().require_signer(&key);
+    Ok(checked.map_err(|source| ImageError::Manifest { path, source }))
+}
+
+/// A number of bytes with three significant digits, such as "12.3 MB".
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn size(bytes: u64) -> String {
+    rackweave_lab::report::number::bytes(bytes as f64)
+}
+
+fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}

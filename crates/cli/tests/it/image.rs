@@ -1,0 +1,252 @@
+//! `rackweave image` as operators use it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{interrupt_after, nap, until};
+
+const COMMAND: &str = env!("CARGO_BIN_EXE_rackweave");
+
+struct Folder(TempDir);
+
+impl Folder {
+    /// A folder with a disk of this size that no compression shortens, and a hole of 1 MiB at its end.
+    fn new(size: usize) -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        let mut bytes = vec![0; size];
+        let mut word = 1_u64;
+        for chunk in bytes.chunks_mut(8) {
+            word = word
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            chunk.copy_from_slice(&(word ^ word >> 29).to_le_bytes()[..chunk.len()]);
+        }
+        let disk = File::create(folder.path("disk")).unwrap();
+        disk.write_all_at(&bytes, 0).unwrap();
+        disk.set_len(size as u64 + (1 << 20)).unwrap();
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(COMMAND);
+        command.arg("image").args(arguments).current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs a command that succeeds, and returns its JSON document.
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Runs a command that fails, and returns its sentence on one line.
+    fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        one_line(&output.stderr)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn same(&self, one: &str, other: &str) -> bool {
+        fs::read(self.path(one)).unwrap() == fs::read(self.path(other)).unwrap()
+    }
+}
+
+/// Undoes the wrapping of messages.
+fn one_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let words = text.split_whitespace().filter(|word| !["│", "×"].contains(word));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_disk_is_packed_signed_inspected_verified_and_unpacked() {
+    let folder = Folder::new(3_000_000);
+    let output = folder.run(&["keygen", "images"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(folder.path("images.key").metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(
+        folder.fails(2, &["keygen", "images"]).contains("cannot create the key file images.key")
+    );
+    folder.run(&["keygen", "other"]);
+    let packed = folder.json(&[
+        "pack",
+        "disk",
+        "--to",
+        "a.rwi",
+        "--sign",
+        "images.key",
+        "--chunk-size",
+        "256KiB",
+    ]);
+    assert_eq!(packed["chunks"], 16);
+    let text = folder.run(&["inspect", "a.rwi"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains("name         a\n") && text.contains("chunks       16 of 262 KB\n"),
+        "{text}"
+    );
+    let found = folder.json(&["inspect", "a.rwi", "--chunks"]);
+    assert_eq!(found["root"], packed["root"]);
+    assert_eq!(found["zero_bytes"], 4_048_576 - 3_002_368);
+    assert_eq!(found["chunks"].as_array().unwrap().len(), 16);
+    assert_eq!(found["chunks"][15]["codec"], "empty");
+    let public = fs::read_to_string(folder.path("images.pub")).unwrap();
+    assert!(public.trim().ends_with(found["signed_by"].as_str().unwrap()));
+    let verified = folder.run(&["verify", "a.rwi", "--key", "images.pub"]);
+    assert_eq!(verified.status.code(), Some(0), "{verified:?}");
+    assert!(one_line(&verified.stdout).contains("all 16 chunks are correct"));
+    let other = folder.fails(1, &["verify", "a.rwi", "--key", "other.pub"]);
+    assert!(other.contains("it is signed by another key"), "{other}");
+    let other = folder.fails(1, &["unpack", "a.rwi", "--to", "copy", "--key", "other.pub"]);
+    assert!(other.contains("it is signed by another key") && !folder.path("copy").exists());
+    let wrong = folder.fails(2, &["verify", "a.rwi", "--key", "images.key"]);
+    assert!(wrong.contains("images.key is not a key file"), "{wrong}");
+    for written in [16, 0] {
+        let document = folder.json(&["unpack", "a.rwi", "--to", "copy", "--key", "images.pub"]);
+        assert_eq!(document["written_chunks"], written);
+        assert!(folder.same("copy", "disk"));
+    }
+    let exists = folder.fails(2, &["pack", "disk", "--to", "a.rwi"]);
+    assert!(exists.contains("a.rwi exists already: use --overwrite"), "{exists}");
+}
+
+#[test]
+fn verify_names_the_first_bad_chunk() {
+    let folder = Folder::new(3_000_000);
+    folder.json(&["pack", "disk", "--to", "a.rwi"]);
+    let file = File::options().write(true).open(folder.path("a.rwi")).unwrap();
+    file.write_all_at(b"wrong", 1_500_000).unwrap();
+    file.write_all_at(b"wrong", 2_500_000).unwrap();
+    let sentence =
+        "error: chunk 1 of a.rwi: it is damaged: its bytes do not have the hash in the index";
+    assert_eq!(folder.fails(1, &["verify", "a.rwi"]), sentence);
+    assert_eq!(folder.fails(1, &["unpack", "a.rwi", "--to", "copy"]), sentence);
+    assert!(!folder.path("copy").exists());
+    file.set_len(2_000_000).unwrap();
+    let sentence = folder.fails(1, &["verify", "a.rwi"]);
+    assert!(sentence.contains("it is truncated or has been appended to"), "{sentence}");
+    let sentence = folder.fails(1, &["inspect", "disk"]);
+    assert_eq!(sentence, "error: disk: it is not an image");
+    let sentence = folder.fails(1, &["inspect", "none"]);
+    assert!(sentence.starts_with("error: cannot read none: "), "{sentence}");
+}
+
+/// Runs a script in a mount namespace where `small` is a disk of 3 MiB.
+fn on_a_small_disk(folder: &Folder, script: &str) -> String {
+    fs::create_dir(folder.path("small")).unwrap();
+    let script = format!("mount -t tmpfs -o size=3m none small; rw=\"$0 image\"; {script}");
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &script, COMMAND]).current_dir(folder.0.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    one_line(&[output.stdout, output.stderr].concat())
+}
+
+#[test]
+fn a_full_disk_leaves_no_image() {
+    rackweave_testing::needs!(SysAdmin);
+    let folder = Folder::new(6_000_000);
+    let found =
+        on_a_small_disk(&folder, "$rw pack disk --to small/a.rwi; echo code=$?; ls -A small");
+    assert!(found.starts_with("code=1 error: the disk is full: cannot write "), "{found}");
+    assert!(
+        found.contains("small/a.rwi.part, and ") && found.ends_with(" bytes are free"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_target_on_a_full_disk_is_completed_when_there_is_room() {
+    rackweave_testing::needs!(SysAdmin);
+    let folder = Folder::new(6_000_000);
+    folder.json(&["pack", "disk", "--to", "a.rwi", "--chunk-size", "256KiB"]);
+    let script = "$rw unpack a.rwi --to small/copy 2>&1; echo code=$?; ls -A small; \
+        mount -o remount,size=20m small; $rw unpack a.rwi --to small/copy --json > report; \
+        echo code=$?; ls -A small; cmp disk small/copy && echo same";
+    let found = on_a_small_disk(&folder, script);
+    assert!(found.contains("the disk is full: cannot write "), "{found}");
+    let rest = "code=1 copy.part copy.part.chunks code=0 copy same";
+    assert!(found.ends_with(rest), "{found}");
+    let report: Value = serde_json::from_slice(&fs::read(folder.path("report")).unwrap()).unwrap();
+    let written = report["written_chunks"].as_u64().unwrap();
+    assert!((10..=20).contains(&written), "{report}");
+}
+
+#[test]
+fn packing_that_is_interrupted_leaves_nothing() {
+    let folder = Folder::new(24_000_000);
+    let arguments = ["pack", "disk", "--to", "a.rwi", "--level", "22", "--threads", "1"];
+    let mut child = folder.command(&arguments).stderr(Stdio::null()).spawn().unwrap();
+    interrupt_after(&child, Duration::from_millis(200));
+    let code = child.wait().unwrap().code();
+    assert_eq!(code, Some(130));
+    assert_eq!(folder.names(), ["disk"]);
+}
+
+fn has_grown(path: &Path, beyond: u64) -> bool {
+    path.metadata().is_ok_and(|found| found.len() > beyond)
+}
+
+#[test]
+fn what_is_killed_can_be_repeated() {
+    let folder = Folder::new(24_000_000);
+    let pack = ["pack", "disk", "--to", "a.rwi", "--level", "19", "--chunk-size", "64KiB"];
+    let mut child = folder.command(&pack).stdout(Stdio::null()).spawn().unwrap();
+    until("it packs", || has_grown(&folder.path("a.rwi.part"), 500_000));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(folder.names(), ["a.rwi.part", "disk"]);
+    folder.json(&pack);
+    let again =
+        ["pack", "disk", "--to", "b.rwi", "--name", "a", "--level", "19", "--chunk-size", "64KiB"];
+    folder.json(&again);
+    assert!(folder.same("a.rwi", "b.rwi"));
+    // The last attempt may be complete before it is killed.
+    let mut resumed = false;
+    for _ in 0..20 {
+        let unpack = ["unpack", "a.rwi", "--to", "copy"];
+        let mut child = folder.command(&unpack).stdout(Stdio::null()).spawn().unwrap();
+        until("it unpacks", || {
+            has_grown(&folder.path("copy.part.chunks"), 160) || folder.path("copy").exists()
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if folder.path("copy").exists() {
+            fs::remove_file(folder.path("copy")).unwrap();
+            nap();
+            continue;
+        }
+        let report = folder.json(&unpack);
+        let (written, all) = (report["written_chunks"].as_u64(), report["chunks"].as_u64());
+        resumed = written < all && written > Some(0);
+        assert!(folder.same("copy", "disk"));
+        break;
+    }
+    assert!(resumed, "no attempt was killed in the middle");
+    assert!(folder.names().iter().all(|name| !name.contains(".part")));
+}

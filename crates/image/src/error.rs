@@ -1,0 +1,151 @@
+//! Why an image cannot be packed, read or written.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::{ChunkError, ManifestError};
+
+/// Why an operation on an image failed. Each message is a sentence for an operator.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The system refused to read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file or device.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The system refused to write, for another reason than a full disk.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// The file or device.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The disk, or the user's quota of it, is full.
+    #[error("the disk is full: cannot write {}{}", path.display(), free.map_or_else(String::new, |free| format!(", and {free} bytes are free")))]
+    Full {
+        /// The file that cannot be written.
+        path: PathBuf,
+        /// The number of bytes that are free, if it is known.
+        free: Option<u64>,
+    },
+    /// The file would exceed a limit of the process or of the file system.
+    #[error("{0} would be larger than the file system or `ulimit -f` allows")]
+    TooLarge(PathBuf),
+    /// The target exists and must not be replaced.
+    #[error("{0} exists already: use --overwrite to replace it")]
+    Exists(PathBuf),
+    /// Another process writes the same file.
+    #[error("another process is writing {0}")]
+    Busy(PathBuf),
+    /// The source is not a regular file or block device.
+    #[error(
+        "{path} is {kind}: an image is made from, or written to, a regular file or a block device"
+    )]
+    Kind {
+        /// The path that was given.
+        path: PathBuf,
+        /// What is there, such as "a directory".
+        kind: &'static str,
+    },
+    /// The source changed while it was read.
+    #[error(
+        "{0} changed while it was read, so the image would be inconsistent; nothing was written"
+    )]
+    Changed(PathBuf),
+    /// The device, or a part of it, is used by the system.
+    #[error("{device} is in use: {why}")]
+    InUse {
+        /// The device.
+        device: PathBuf,
+        /// Who uses it, as half a sentence.
+        why: String,
+    },
+    /// The image does not fit on the device.
+    #[error("the image has {image} bytes, but {} only {device_size}", device.display())]
+    TooSmall {
+        /// The device.
+        device: PathBuf,
+        /// The size of the device in bytes.
+        device_size: u64,
+        /// The size of the image in bytes.
+        image: u64,
+    },
+    /// The file is not an image, or its header, index or footer is damaged.
+    #[error("{path}: {source}")]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: ManifestError,
+    },
+    /// The chunks of an `.ndz` file contradict each other.
+    #[error("{path}: {why}")]
+    Ndz {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, as a sentence.
+        why: String,
+    },
+    /// A chunk is damaged, or could not be written.
+    #[error("chunk {chunk} of {path}: {source}")]
+    Chunk {
+        /// The file.
+        path: PathBuf,
+        /// The number of the chunk, from 0.
+        chunk: u32,
+        /// What is wrong.
+        source: ChunkError,
+    },
+    /// The target was to be completed, but a chunk is missing.
+    #[error("{path} is not complete: chunk {chunk} is missing")]
+    Missing {
+        /// The target.
+        path: PathBuf,
+        /// The number of the first missing chunk.
+        chunk: u32,
+    },
+    /// The unused blocks of a file system were to be skipped, but cannot be determined.
+    #[error("the unused blocks of {path} cannot be determined: {why}")]
+    Free {
+        /// The source.
+        path: PathBuf,
+        /// Why, as half a sentence.
+        why: String,
+    },
+    /// An option has a value that no image can have.
+    #[error("{0}")]
+    Option(String),
+    /// [`Progress::stop`](crate::Progress::stop) was called.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl ImageError {
+    /// Makes the error of a failed read.
+    pub(crate) fn read(path: &Path) -> impl Fn(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Read { path: path.clone(), source }
+    }
+
+    /// Makes the error of a failed write.
+    pub(crate) fn write(path: &Path) -> impl Fn(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| {
+            let path = path.clone();
+            match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+                    let disk = rustix::fs::statvfs(folder.unwrap_or(Path::new("."))).ok();
+                    let free = disk.map(|it| it.f_bavail.saturating_mul(it.f_frsize));
+                    Self::Full { path, free }
+                }
+                io::ErrorKind::FileTooLarge => Self::TooLarge(path),
+                _ => Self::Write { path, source },
+            }
+        }
+    }
+}

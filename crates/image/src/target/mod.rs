@@ -1,0 +1,343 @@
+//! Writing an image to a file or a block device, chunk by chunk in any order.
+
+pub(crate) mod device;
+mod record;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, OFlags};
+
+use self::record::Record;
+use crate::part::{Part, resolved};
+use crate::scan::scan_chunks;
+use crate::{
+    ChunkError, ChunkSet, Expander, ImageError, Manifest, PIECE, Piece, Progress, recompress,
+};
+
+/// How a target is opened.
+#[derive(Clone, Debug)]
+pub struct TargetConfig {
+    /// Whether to replace an existing file. The chunks that it shares with the image are copied from it, so that they
+    /// need not be fetched. A file that holds the image already is left as it is in any case.
+    pub overwrite: bool,
+    /// Whether a device is read first, so that the chunks that it holds already need not be fetched. It takes as
+    /// long as reading the used part of the image. The default is true.
+    pub scan_device: bool,
+    /// Whether the ranges of a device that the image does not use are overwritten with zeros. In a file they are holes.
+    pub zero_unused: bool,
+}
+
+impl Default for TargetConfig {
+    fn default() -> Self {
+        Self { overwrite: false, scan_device: true, zero_unused: false }
+    }
+}
+
+#[derive(Debug)]
+enum Place {
+    /// A file that is written aside and named in the end.
+    Part(Part, Record),
+    Device(File),
+    /// A file that holds the image already.
+    Complete(File),
+}
+
+/// A file or block device that an image is written to. Only verified chunks are written, each at its place, so that what is
+/// there is always correct; and it can be abandoned at any moment, and opened again.
+///
+/// A file is written under another name (with the suffix `.part`) and renamed when it has all chunks; holes stay holes. Which
+/// chunks it has is recorded beside it, and checked when it is opened again. A device must not be in use, and is opened
+/// exclusively; which chunks it has is determined by reading it.
+///
+/// Nothing outside of the image's size is ever written.
+#[derive(Debug)]
+pub struct Target {
+    place: Place,
+    path: PathBuf,
+    manifest: Manifest,
+    have: ChunkSet,
+    expander: Expander,
+    zero_unused: bool,
+}
+
+impl Target {
+    /// Opens or creates the target, and determines which chunks it has.
+    ///
+    /// # Errors
+    /// If the target exists and must not be replaced, is in use or too small, the system refuses, or the operation is
+    /// stopped.
+    pub fn open(
+        path: &Path,
+        manifest: Manifest,
+        config: &TargetConfig,
+        progress: &Progress,
+    ) -> Result<Self, ImageError> {
+        let path = resolved(path);
+        let expander = Expander::new().map_err(ImageError::write(&path))?;
+        let found = path.symlink_metadata().ok();
+        let zero_unused = config.zero_unused;
+        if let Some(found) = found.as_ref().filter(|it| it.file_type().is_block_device()) {
+            let file = open_device(&path, found.rdev(), &manifest)?;
+            let all: Vec<u32> = (0..manifest.chunks()).collect();
+            let have = match config.scan_device {
+                true => scan_chunks(&file, &path, &manifest, &all, progress)?,
+                false => ChunkSet::new(manifest.chunks()),
+            };
+            let expander = expander.partition_start(device::partition_start(found.rdev()));
+            let place = Place::Device(file);
+            return Ok(Self { place, path, manifest, have, expander, zero_unused });
+        }
+        let old = match found {
+            Some(found) if found.is_file() => {
+                let file = File::open(&path).map_err(ImageError::read(&path))?;
+                let all: Vec<u32> = (0..manifest.chunks()).collect();
+                let have = scan_chunks(&file, &path, &manifest, &all, progress)?;
+                if have.is_full() && found.len() == manifest.head().size {
+                    let place = Place::Complete(file);
+                    return Ok(Self { place, path, manifest, have, expander, zero_unused });
+                }
+                Some((file, have))
+            }
+            _ => None,
+        };
+        let part = Part::open(&path, config.overwrite)?;
+        let mut this = Self::resume(part, path, manifest, expander, progress)?;
+        if let Some((file, have)) = old {
+            this.copy(&file, &have, progress)?;
+        }
+        Ok(this)
+    }
+
+    /// Opens the incomplete file with the chunks that an earlier attempt has left.
+    fn resume(
+        part: Part,
+        path: PathBuf,
+        manifest: Manifest,
+        expander: Expander,
+        progress: &Progress,
+    ) -> Result<Self, ImageError> {
+        let claimed = Record::read(part.path(), manifest.root(), manifest.chunks());
+        let have = match &claimed {
+            Some(claimed) => scan_chunks(&part.file, part.path(), &manifest, claimed, progress)?,
+            None => ChunkSet::new(manifest.chunks()),
+        };
+        let wrong = ImageError::write(part.path());
+        if have.is_empty() {
+            part.file.set_len(0).map_err(&wrong)?;
+        }
+        part.file.set_len(manifest.head().size).map_err(&wrong)?;
+        let record = Record::create(part.path(), manifest.root(), &have).map_err(&wrong)?;
+        let place = Place::Part(part, record);
+        Ok(Self { place, path, manifest, have, expander, zero_unused: false })
+    }
+
+    /// Copies chunks that an older file holds.
+    fn copy(&mut self, old: &File, held: &ChunkSet, progress: &Progress) -> Result<(), ImageError> {
+        let missing: Vec<_> = self.missing().filter(|chunk| held.contains(*chunk)).collect();
+        progress.start(missing.iter().map(|chunk| self.manifest.data(*chunk)).sum());
+        let mut buffer = Vec::new();
+        for chunk in missing {
+            if progress.is_stopped() {
+                return Err(ImageError::Interrupted);
+            }
+            for extent in self.manifest.extents(chunk).iter().filter(|it| !it.zero) {
+                let mut at = extent.start;
+                let mut result = Ok(());
+                let range = extent.start..extent.end();
+                let read = crate::source::pieces(old, &range, &mut buffer, &mut |bytes| {
+                    result = self.file().write_all_at(bytes, at);
+                    at += bytes.len() as u64;
+                    result.is_ok()
+                });
+                read.map_err(ImageError::read(&self.path))?;
+                result.map_err(|error| self.refused(error))?;
+            }
+            progress.advance(self.manifest.data(chunk));
+            self.record(chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the manifest of the image.
+    #[must_use]
+    pub const fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Returns the path of the file or device.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the chunks that it has.
+    #[must_use]
+    pub const fn have(&self) -> &ChunkSet {
+        &self.have
+    }
+
+    /// Returns the chunks that it lacks, in ascending order.
+    #[must_use]
+    pub fn missing(&self) -> std::vec::IntoIter<u32> {
+        self.have.missing().collect::<Vec<_>>().into_iter()
+    }
+
+    const fn file(&self) -> &File {
+        match &self.place {
+            Place::Part(part, _) => &part.file,
+            Place::Device(file) | Place::Complete(file) => file,
+        }
+    }
+
+    fn refused(&self, error: io::Error) -> ImageError {
+        match &self.place {
+            Place::Part(part, _) => ImageError::write(part.path())(error),
+            _ => ImageError::write(&self.path)(error),
+        }
+    }
+
+    /// Verifies the stored bytes of a chunk, expands them, and writes the content. A chunk that is there already is
+    /// ignored.
+    ///
+    /// # Errors
+    /// If the chunk is damaged, and then nothing was written (of an `.ndz` chunk that has the right hash and cannot be
+    /// expanded, a part may be); or the system refuses.
+    pub fn write(&mut self, chunk: u32, stored: &[u8]) -> Result<(), ImageError> {
+        if self.have.contains(chunk) {
+            return Ok(());
+        }
+        let damaged = |source| ImageError::Chunk { path: self.path.clone(), chunk, source };
+        self.manifest.verify_chunk(chunk, stored).map_err(damaged)?;
+        let (file, zeros) = match &self.place {
+            Place::Device(file) => (file, true),
+            // No zero was ever overwritten there.
+            Place::Part(Part { file, .. }, _) | Place::Complete(file) => (file, false),
+        };
+        let expanded =
+            self.expander.expand(&self.manifest, chunk, stored, &mut |offset, piece| match piece {
+                Piece::Data(bytes) => file.write_all_at(bytes, offset),
+                Piece::Zero(len) if zeros => write_zeros(file, offset, len),
+                Piece::Zero(_) => Ok(()),
+            });
+        match expanded {
+            Ok(()) => self.record(chunk),
+            Err(ChunkError::Sink(error)) => Err(self.refused(error)),
+            Err(source) => Err(ImageError::Chunk { path: self.path.clone(), chunk, source }),
+        }
+    }
+
+    fn record(&mut self, chunk: u32) -> Result<(), ImageError> {
+        if let Place::Part(_, record) = &mut self.place
+            && let Err(error) = record.add(chunk)
+        {
+            return Err(self.refused(error));
+        }
+        self.have.insert(chunk);
+        Ok(())
+    }
+
+    /// Makes the stored bytes of a chunk from what was written, to serve them to others: `None` if the target does not have the
+    /// chunk, if it is one of an `.ndz` file, or if this version of zstd compresses otherwise.
+    ///
+    /// # Errors
+    /// If the target cannot be read.
+    pub fn stored(&self, chunk: u32) -> Result<Option<Vec<u8>>, ImageError> {
+        let data = self.manifest.data(chunk);
+        let chunk_size = u64::from(self.manifest.head().chunk_size);
+        if !self.have.contains(chunk) || data > chunk_size {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; data as usize];
+        let mut rest = &mut bytes[..];
+        for extent in self.manifest.extents(chunk).iter().filter(|it| !it.zero) {
+            let (now, later) = rest.split_at_mut(extent.len as usize);
+            self.file().read_exact_at(now, extent.start).map_err(ImageError::read(&self.path))?;
+            rest = later;
+        }
+        recompress(&self.manifest, chunk, &bytes).map_err(ImageError::read(&self.path))
+    }
+
+    /// Completes the target: it is synced to the disk, and a file gets its name.
+    ///
+    /// # Errors
+    /// If a chunk is missing, the system refuses, or the operation is stopped. What is written stays, and can be opened again.
+    pub fn finish(self, progress: &Progress) -> Result<(), ImageError> {
+        if let Some(chunk) = self.have.missing().next() {
+            return Err(ImageError::Missing { path: self.path, chunk });
+        }
+        match &self.place {
+            Place::Complete(_) => Ok(()),
+            Place::Part(part, record) => {
+                part.finish()?;
+                record.remove();
+                Ok(())
+            }
+            Place::Device(file) => {
+                if self.zero_unused {
+                    self.zero_unused(file, progress)?;
+                }
+                file.sync_all().map_err(ImageError::write(&self.path))
+            }
+        }
+    }
+
+    fn zero_unused(&self, file: &File, progress: &Progress) -> Result<(), ImageError> {
+        /// The most that is overwritten between two looks at whether to stop.
+        const STEP: u64 = 64 << 20;
+        let unused = self.manifest.unused();
+        progress.start(unused.iter().map(|range| range.end - range.start).sum());
+        for range in unused {
+            let mut at = range.start;
+            while at < range.end {
+                if progress.is_stopped() {
+                    return Err(ImageError::Interrupted);
+                }
+                let len = (range.end - at).min(STEP);
+                write_zeros(file, at, len).map_err(ImageError::write(&self.path))?;
+                progress.advance(len);
+                at += len;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Overwrites a range of a device with zeros, by the device itself where it can.
+fn write_zeros(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+    if rustix::fs::fallocate(file, flags, offset, len).is_ok() {
+        return Ok(());
+    }
+    let zeros = vec![0; PIECE];
+    let end = offset + len;
+    for at in (offset..end).step_by(PIECE) {
+        file.write_all_at(&zeros[..(end - at).min(PIECE as u64) as usize], at)?;
+    }
+    Ok(())
+}
+
+/// Opens a device that nothing uses, exclusively.
+fn open_device(path: &Path, number: u64, manifest: &Manifest) -> Result<File, ImageError> {
+    device::check_unused(path, number, device::Use::Any)?;
+    let mut options = OpenOptions::new();
+    // For devices, O_EXCL without O_CREAT refuses one that is mounted or part of another device, and keeps it so.
+    let options = options.read(true).write(true).custom_flags(OFlags::EXCL.bits() as i32);
+    let file = options.open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => ImageError::InUse {
+            device: path.to_owned(),
+            why:
+                "the kernel refuses exclusive access, so it is mounted or a part of another device"
+                    .to_owned(),
+        },
+        _ => ImageError::write(path)(error),
+    })?;
+    let device_size = crate::source::size(&file).map_err(ImageError::read(path))?;
+    let image = manifest.head().size;
+    match device_size >= image {
+        true => Ok(file),
+        false => Err(ImageError::TooSmall { device: path.to_owned(), device_size, image }),
+    }
+}
