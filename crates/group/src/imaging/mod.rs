@@ -1,9 +1,16 @@
 //! Disk imaging: one image on many hosts, while its server sends as little of it as possible.
 //!
 //! - [`Shape`]: how an image is divided; [`chunks`]: sets of its chunks; [`order`]: in which order clients ask for them.
-//! - [`packet`]: packets in the simulator.
+//! - [`intake`]: how long a client takes to expand and write what it has received.
+//! - [`frisbee`]: the multicast system of Hibler et al. (USENIX 2003), the baseline; [`multicast`]: how switches copy its packets to the
+//!   members of a session.
+//! - [`packet`]: packets in the simulator; [`node`]: the machines as nodes there.
 
 pub mod chunks;
+pub mod frisbee;
+pub mod intake;
+pub mod multicast;
+pub mod node;
 pub mod order;
 pub mod packet;
 
