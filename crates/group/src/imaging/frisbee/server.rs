@@ -51,6 +51,8 @@ pub struct Server {
     config: ServerConfig,
     queue: WorkQueue,
     pace: Pace,
+    /// Whether a block waits for the end of a gap.
+    paced: bool,
     /// What is being sent.
     sending: Option<(u32, Run)>,
     replies: VecDeque<Body>,
@@ -69,6 +71,7 @@ impl Server {
         Self {
             queue: WorkQueue::default(),
             pace: Pace::new(config.pace),
+            paced: false,
             sending: None,
             replies: VecDeque::new(),
             clients: BTreeSet::new(),
@@ -192,7 +195,8 @@ impl Server {
         if let Some(reply) = self.replies.pop_front() {
             return Some(reply.into());
         }
-        if now < self.pace.ready_at() {
+        self.paced = now < self.pace.ready_at();
+        if self.paced {
             return None;
         }
         if self.sending.is_none() {
@@ -213,10 +217,9 @@ impl Server {
         Some(body.into())
     }
 
-    /// Returns when [`Server::poll`] will have a block that it has not now; `None` if it waits for requests.
+    /// Returns when to poll the server again that had no message because of its pacing; `None` if it waits for requests.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let has_work = self.sending.is_some() || !self.queue.is_empty();
-        has_work.then(|| self.pace.ready_at())
+        self.paced.then(|| self.pace.ready_at())
     }
 }
