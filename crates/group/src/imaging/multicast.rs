@@ -169,3 +169,111 @@ impl SystemProgram for Program {
         core::iter::once(("image packets copied", self.copied))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::{Rate, Span};
+    use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
+
+    use super::*;
+
+    fn fabric(topology: Topology) -> Fabric {
+        let switch = SwitchConfig {
+            latency: Span::from_ns(250),
+            buffer: BufferConfig::PerPort { bytes: 500_000 },
+            ecn_threshold_bytes: None,
+            priorities: true,
+            trim: None,
+            routing: Routing::Transport,
+        };
+        let config = FabricConfig {
+            topology,
+            host_link_delay: Span::ZERO,
+            host_link_delays: Vec::new(),
+            core_link_delay: Span::ZERO,
+            host_send_delay: Span::ZERO,
+            host_receive_delay: Span::ZERO,
+            switch,
+        };
+        Fabric::new(&config).unwrap()
+    }
+
+    fn leaf_spine() -> Fabric {
+        let (host_link, core_link) = (Rate::from_gbps(1), Rate::from_gbps(1));
+        let (leaves, hosts_per_leaf, spines) = (3, 4, 2);
+        fabric(Topology::LeafSpine { leaves, hosts_per_leaf, spines, host_link, core_link })
+    }
+
+    fn members(hosts: &[u32]) -> Multicast {
+        Multicast { members: hosts.iter().copied().map(HostId).collect() }
+    }
+
+    /// Follows a packet from a host; returns how many copies each host got.
+    fn deliver(fabric: &Fabric, ports: &[PortSet], from: u32) -> Vec<u32> {
+        let mut got = vec![0; fabric.hosts() as usize];
+        let mut links = vec![from];
+        let mut steps = 0;
+        while let Some(link) = links.pop() {
+            steps += 1;
+            assert!(steps < 10_000, "a loop");
+            let Node::Switch(switch) = fabric.links()[link as usize].to else {
+                let Node::Host(host) = fabric.links()[link as usize].to else { unreachable!() };
+                got[host as usize] += 1;
+                continue;
+            };
+            let first = fabric.ports(switch).start;
+            let came = fabric.ports(switch).find(|port| {
+                fabric.links()[*port as usize].to == fabric.links()[link as usize].from
+            });
+            let arrival = Port((came.unwrap() - first) as u16);
+            let Verdict::Replicate(mut set) =
+                Program::new(ports[switch as usize]).decide(arrival, TO_GROUP)
+            else {
+                panic!("a copy to each port")
+            };
+            while let Some(port) = set.pop() {
+                links.push(first + u32::from(port.0));
+            }
+        }
+        got
+    }
+
+    #[test]
+    fn each_other_member_gets_one_copy_wherever_it_is() {
+        let (host_link, core_link) = (Rate::from_gbps(1), Rate::from_gbps(1));
+        let fabrics = [
+            fabric(Topology::SingleSwitch { hosts: 9, host_link }),
+            fabric(Topology::Dumbbell { left: 4, right: 5, host_link, core_link }),
+            leaf_spine(),
+            fabric(Topology::FatTree { k: 4, host_link }),
+        ];
+        for fabric in fabrics {
+            for group in [&[0, 1][..], &[0, 8], &[0, 2, 5, 8], &[0, 1, 2, 3, 4, 5, 6, 7, 8]] {
+                let ports = members(group).ports(&fabric).unwrap();
+                for from in group {
+                    let expected: Vec<u32> = (0..fabric.hosts())
+                        .map(|host| u32::from(group.contains(&host) && host != *from))
+                        .collect();
+                    assert_eq!(deliver(&fabric, &ports, *from), expected, "{group:?} from {from}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_in_one_rack_stays_there_and_other_packets_are_routed() {
+        let ports = members(&[4, 6, 6]).ports(&leaf_spine()).unwrap();
+        assert_eq!(ports.iter().filter(|set| !set.is_empty()).count(), 2, "its leaf and the root");
+        assert_eq!(ports[1].bits(), 0b101);
+        assert_eq!(Program::new(ports[1]).decide(Port(0), HostId(3)), Verdict::Route);
+    }
+
+    #[test]
+    fn what_no_tree_can_have_is_refused() {
+        let error = members(&[0, 12]).ports(&leaf_spine()).unwrap_err();
+        assert_eq!(error, MulticastError::NoSuchHost { number: 12, hosts: 12 });
+        let wide = fabric(Topology::SingleSwitch { hosts: 65, host_link: Rate::from_gbps(1) });
+        let error = members(&[0]).ports(&wide).unwrap_err();
+        assert_eq!(error, MulticastError::TooManyPorts { ports: 65 });
+    }
+}

@@ -62,10 +62,10 @@ impl FrisbeeNode {
         }
     }
 
-    /// Returns whether the node has written the whole image. A server, which waits for requests, and a host that is down always have.
+    /// Returns whether the node has written the whole image and left. A server, which waits for requests, and a host that is down always have.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.down || self.client().is_none_or(|client| client.finished_at().is_some())
+        self.down || self.client().is_none_or(Client::is_gone)
     }
 
     /// Handles a packet with its payload.

@@ -81,10 +81,15 @@ enum Phase {
     Running,
     /// All chunks are received; they are expanded and written.
     Finishing,
+    /// The image is written; the client has said so.
     Left {
         at: Time,
+        gone: bool,
     },
 }
+
+/// How long a client that has the image still exists, so that its last message leaves the host.
+const EXIT: Span = Span::from_ms(10);
 
 /// Messages that can wait to be sent: requests for all buffers, and what is requested ahead.
 const MAX_OUTGOING: usize = 2048;
@@ -180,9 +185,15 @@ impl Client {
     #[must_use]
     pub const fn finished_at(&self) -> Option<Time> {
         match self.phase {
-            Phase::Left { at } => Some(at),
+            Phase::Left { at, .. } => Some(at),
             _ => None,
         }
+    }
+
+    /// Returns whether it has said that it leaves, and is gone.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        matches!(self.phase, Phase::Left { gone: true, .. })
     }
 
     /// Returns how many chunks are missing; all, before the reply to its join.
@@ -477,9 +488,12 @@ impl Client {
                 self.receive_timed_out(now);
             }
             Phase::Finishing if self.expanding.is_none() && self.written_at <= now => {
-                self.phase = Phase::Left { at: now };
+                self.phase = Phase::Left { at: now, gone: false };
                 let elapsed_s = (now.since(self.start).0 / Span::from_secs(1).0) as u32;
                 self.send(Body::Leave2 { client: self.id, elapsed_s }.into());
+            }
+            Phase::Left { at, .. } if now >= at + EXIT => {
+                self.phase = Phase::Left { at, gone: true }
             }
             _ => {}
         }
@@ -513,7 +527,7 @@ impl Client {
                 Some(expanded.map_or(self.receive_until, |at| at.min(self.receive_until)))
             }
             Phase::Finishing => Some(expanded.unwrap_or(self.written_at)),
-            Phase::Left { .. } => None,
+            Phase::Left { at, gone } => (!gone).then(|| at + EXIT),
         }
     }
 
