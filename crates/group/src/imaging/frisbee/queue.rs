@@ -152,10 +152,13 @@ mod tests {
             (Some((5, 0, 1024)), "New 1"),
             (None, "5: 0..1024, 0"),
             (Some((5, FULL.0, FULL.1)), "Merged 0"),
+            // Blocks within what is being sent: the element at the head takes no more of them, a second one does.
             (Some((5, 100, 4)), "New 1"),
-            (Some((5, 200, 4)), "Merged 1"),
+            (Some((5, 200, 4)), "New 2"),
+            (Some((5, 300, 4)), "Merged 2"),
             (None, "5: 100..104, 1"),
-            (None, "5: 200..204, 0"),
+            (None, "5: 200..204, 1"),
+            (None, "5: 300..304, 0"),
         ]);
     }
 
