@@ -205,7 +205,7 @@ fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
 const WORLD: &str = "world";
 
 /// The keys that `quick` may set: they determine how much is run, and not what is compared.
-const SHRINKABLE: [&str; 18] = [
+const SHRINKABLE: [&str; 19] = [
     "measure.messages",
     "measure.warmup",
     "measure.time_limit",
