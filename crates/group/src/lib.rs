@@ -3,6 +3,7 @@
 //!
 //! - [`app`]: the application of one-to-many transfers and what is measured of it, over any carrier.
 //! - [`orca`]: multicast with labels in packets and agents in racks.
+//! - [`imaging`]: disk images for many hosts.
 //! - [`system`]: the contract between a group system and the switches.
 //! - [`baseline`]: one-to-many transfers by applications without such assistance, for comparison.
 //!
@@ -44,5 +45,6 @@
 
 pub mod app;
 pub mod baseline;
+pub mod imaging;
 pub mod orca;
 pub mod system;

@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 34] = builtins! {
+pub const SCENARIOS: [Builtin; 35] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -52,6 +52,7 @@ pub const SCENARIOS: [Builtin; 34] = builtins! {
     "orca-scaling": "papers/orca/scaling.toml",
     "orca-failover": "papers/orca/failover.toml",
     "orca-state": "papers/orca/state.toml",
+    "frisbee-2003": "papers/swp2p/frisbee-2003.toml",
     "receiver-driven-sigcomm18": "papers/receiver-driven-sigcomm18.toml",
     "two-worlds-cast": "papers/two-worlds/two-worlds-cast.toml",
     "two-worlds-cast-8": "papers/two-worlds/two-worlds-cast-8.toml",
@@ -61,10 +62,11 @@ pub const SCENARIOS: [Builtin; 34] = builtins! {
 };
 
 /// The built-in files of claims, by the name of the paper.
-pub const CLAIMS: [Builtin; 4] = builtins! {
+pub const CLAIMS: [Builtin; 5] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
     "orca": "papers/orca/claims.toml",
+    "swp2p": "papers/swp2p/claims.toml",
     "two-worlds": "papers/two-worlds/claims.toml",
 };
 

@@ -7,6 +7,7 @@ use rackweave_workload::Pattern;
 use serde::Serialize;
 
 use crate::cast::CastConfig;
+use crate::image::ImageConfig;
 use crate::path::Path;
 use crate::report::number::{bytes, short};
 use crate::results::plain;
@@ -72,6 +73,9 @@ impl Explanation {
         let path = Path::longest(&point.fabric);
         let hosts = u64::from(fabric.topology.hosts());
         let plan = match (&point.cast, point.config.streams.first()) {
+            (None, _) if point.image.is_some() => {
+                point.image.as_ref().map_or_else(Plan::default, |image| Plan::of_image(image))
+            }
             (None, Some(stream)) => Plan::of(stream, &point.fabric),
             (cast, _) => cast.as_ref().map_or_else(Plan::default, |cast| Plan::of_files(cast)),
         };
@@ -222,6 +226,19 @@ struct Plan {
 }
 
 impl Plan {
+    /// Of an image for many: a message is the image on its way to a client.
+    fn of_image(image: &ImageConfig) -> Self {
+        let bytes = image.image.bytes() as f64;
+        Self {
+            mean_bytes: bytes,
+            // Blocks, and now and then a request.
+            packets_per_message: bytes / 1024.0 * 1.1,
+            senders: 1,
+            per_second: None,
+            messages: Some(image.clients.len() as u64),
+        }
+    }
+
     /// Of files from one to many: a message is a file on its way to a receiver.
     fn of_files(cast: &CastConfig) -> Self {
         let files = cast.files.len().max(1) as f64;

@@ -6,6 +6,7 @@
 //! - [`run`]: runs in the simulator, on all cores.
 //! - [`testbed`]: runs on real hosts.
 //! - [`cast`]: transfers of files from one host to many.
+//! - [`image`]: disk images for many hosts.
 //! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
@@ -40,6 +41,7 @@ pub mod builtin;
 pub mod cast;
 pub mod error;
 pub mod explain;
+pub mod image;
 mod item;
 pub mod list;
 pub mod output;

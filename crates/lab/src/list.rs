@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::item::About;
 pub use crate::item::Item;
-use crate::scenario::{Choice as _, Scenario, cast, transport};
+use crate::scenario::{Choice as _, Scenario, cast, image, transport};
 use crate::{builtin, paper};
 
 /// What can be listed.
@@ -43,7 +43,7 @@ fn claims() -> Vec<Item> {
     paper::items(&paper::papers().unwrap_or_default())
 }
 
-/// Transports, and then the schemes of `[workload.cast]`.
+/// Transports, and then the schemes of `[workload.cast]` and `[workload.image]`.
 fn transports() -> Vec<Item> {
     let item = |about: &About| {
         let facts = json!({ "profiles": about.profiles, "sources": about.sources });
@@ -54,7 +54,13 @@ fn transports() -> Vec<Item> {
         item.facts.insert("workload".into(), "cast".into());
         item
     });
-    transport::Name::ALL.iter().map(|name| item(name.about())).chain(schemes).collect()
+    let images = image::Name::ALL.iter().map(|scheme| {
+        let mut item = item(scheme.about());
+        item.facts.insert("workload".into(), "image".into());
+        item
+    });
+    let transports = transport::Name::ALL.iter().map(|name| item(name.about()));
+    transports.chain(schemes).chain(images).collect()
 }
 
 fn fabrics() -> Vec<Item> {
@@ -224,6 +230,7 @@ mod tests {
             };
             let workload = match transport.facts.get("workload").and_then(Value::as_str) {
                 Some("cast") => "[workload.cast]\nsender = 0\nreceivers = [1, 2]\nfiles = ['1 KB']",
+                Some("image") => "[workload.image]\nclients = [1, 2]\nsize = '1 MiB'",
                 _ => "[workload]\narrivals = 'poisson'\nsizes = 'W1'\nload = 0.5",
             };
             let name = &transport.name;

@@ -55,13 +55,14 @@ pub struct OutputDir {
 /// The suffix of files that are not complete yet.
 const PARTIAL_SUFFIX: &str = ".part";
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
-const OPTIONAL: [&str; 6] = [
+const OPTIONAL: [&str; 7] = [
     "streams.csv",
     "messages.csv",
     "round_trips.csv",
     "capture",
     "cast_files.csv",
     "cast_receivers.csv",
+    "image_clients.csv",
 ];
 
 impl OutputDir {
@@ -192,6 +193,11 @@ impl Staged<'_> {
         if points.iter().any(|point| point.cast.is_some()) {
             self.csv("cast_files.csv", points, columns::CAST_FILE, files)?;
             self.csv("cast_receivers.csv", points, columns::CAST_RECEIVER, arrivals)?;
+        }
+        if points.iter().any(|point| point.summary.image.is_some()) {
+            self.csv("image_clients.csv", points, columns::IMAGE_CLIENT, |point| {
+                point.summary.image.iter().flat_map(|image| &image.clients)
+            })?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use rackweave_sim::{BuildError, Control};
 use rayon::prelude::*;
 
 use crate::cast::{self, CastError, CastSummary};
+use crate::image::{self, ImageError, ImageSummary};
 use crate::results::{Capture, PointFailure, PointResult, Results, capture_layout};
 use crate::scenario::{PointSpec, Scenario};
 
@@ -58,6 +59,14 @@ pub enum RunError {
         index: usize,
         /// The reason why it cannot be run.
         source: CastError,
+    },
+    /// An image cannot be run.
+    #[error("point {index} of the scenario can't be run")]
+    Image {
+        /// The index of the point in the sweep.
+        index: usize,
+        /// The reason why it cannot be run.
+        source: ImageError,
     },
     /// The worker threads cannot be started.
     #[error("can't start {jobs} threads: {message}")]
@@ -181,7 +190,15 @@ impl Batch {
             let before = thread_cpu_s();
             let control = &self.controls[index];
             let build = |source| RunError::Build { index, source };
+            let mut image = None;
             let (result, cast) = match &spec.cast {
+                None if spec.image.is_some() => {
+                    let Some(config) = &spec.image else { unreachable!("it is there") };
+                    let done = image::run(config, &spec.config, capture_layout(spec), control);
+                    let run = done.map_err(|source| RunError::Image { index, source })?;
+                    image = Some((ImageSummary::new(config, &run.image), run.capture));
+                    (run.result, None)
+                }
                 None => (simulate(spec, control).map_err(build)?, None),
                 Some(config) => {
                     let layout = capture_layout(spec);
@@ -198,6 +215,10 @@ impl Batch {
             if let Some((config, result, capture)) = cast {
                 point.summary.cast = Some(CastSummary::new(config, &result));
                 point.cast = Some(result);
+                point.capture = Capture::Frames(capture);
+            }
+            if let Some((summary, capture)) = image {
+                point.summary.image = Some(summary);
                 point.capture = Capture::Frames(capture);
             }
             Ok(PointEnd::Finished(Box::new(point)))

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Mixed, Node, Span, SwitchProgram, Time};
+use rackweave_core::{HostId, Mixed, Node, PayloadStore, Span, SwitchProgram, Time};
 use rackweave_switch::ForwardOnly;
 use rackweave_transport::{Machine, TransportConfig};
 use rackweave_wire::Header;
@@ -244,22 +244,24 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
 }
 
 /// The model of a run in which the nodes `N` of a group system are measured, beside transports.
-pub type GroupModel<N, P> =
-    Both<MixedTransport<Machine, <N as Node>::Header>, MixedGroup<Header, N>, P>;
+pub type GroupModel<N, P, B = ()> =
+    Both<MixedTransport<Machine, <N as Node>::Header>, MixedGroup<Header, N>, P, B>;
 
-/// Builds a run that is measured by its nodes of a group system; the streams of `config` run beside them.
+/// Builds a run that is measured by its nodes of a group system; the streams of `config` run beside them. `B` holds the bytes
+/// of the nodes' packets: `()` if they carry none.
 ///
 /// # Errors
 /// If the configuration cannot be run; see [`BuildError`].
-pub fn group_world<'a, N, P>(
+pub fn group_world<'a, N, P, B>(
     config: &'a RunConfig,
     fabric: Arc<Fabric>,
     nodes: Vec<Attached<N>>,
     programs: impl FnMut(u32) -> P + 'a,
-) -> Result<World<'a, GroupModel<N, P>>, BuildError>
+) -> Result<World<'a, GroupModel<N, P, B>>, BuildError>
 where
     N: GroupNode + Debug,
     P: SwitchProgram<Header = Mixed<Header, N::Header>>,
+    B: PayloadStore<Mixed<Header, N::Header>> + Default,
 {
     check(config, &fabric)?;
     let (kinds, instances) = transports(&config.streams);

@@ -6,8 +6,8 @@ use core::fmt::Debug;
 use core::marker::PhantomData;
 
 use rackweave_core::{
-    Event, Framing, Header, HostId, MessageId, Mixed, Node, Packet, Placement, Refused, Submit,
-    SwitchProgram, Time, Transport,
+    Event, Framing, Header, HostId, MessageId, Mixed, Node, Packet, PayloadStore, Placement,
+    Refused, Submit, SwitchProgram, Time, Transport,
 };
 use rackweave_switch::ForwardOnly;
 
@@ -21,6 +21,8 @@ pub trait Model {
     type Group: GroupNode<Header = Self::Header> + Debug;
     /// The programs of the switches.
     type Program: SwitchProgram<Header = Self::Header>;
+    /// The store of the bytes that packets carry: `()`, which holds none, unless hosts or programs read them.
+    type Payloads: PayloadStore<Self::Header> + Default;
 }
 
 /// A [`Node`] of a group system together with its application, which takes its events and places its payload.
@@ -32,6 +34,24 @@ pub trait GroupNode: Node<Event = Infallible, Placement = ()> {
     #[must_use]
     fn is_done(&self) -> bool {
         true
+    }
+
+    /// Handles a packet together with its payload, which is empty unless the run's [`Model::Payloads`] holds bytes.
+    #[inline]
+    fn handle_payload(
+        &mut self,
+        now: Time,
+        port: u8,
+        packet: &Packet<Self::Header>,
+        _payload: &[u8],
+    ) {
+        self.handle_packet(now, port, packet);
+    }
+
+    /// The payload of the packet that [`Node::poll_transmit`] returned last. The network keeps a copy.
+    #[inline]
+    fn payload(&self) -> &[u8] {
+        &[]
     }
 
     /// Called when its host crashes (`down`), or restarts with an empty memory. No other method is called in
@@ -48,25 +68,33 @@ impl<T: Transport + Debug> Model for TransportsOnly<T> {
     type Transport = T;
     type Group = NoGroup<T::Header>;
     type Program = ForwardOnly<T::Header>;
+    type Payloads = ();
 }
 
 /// Runs with nodes of a group system and programs for it only.
 #[derive(Debug)]
-pub struct GroupsOnly<G, P>(PhantomData<(G, P)>, Infallible);
+pub struct GroupsOnly<G, P, B = ()>(PhantomData<(G, P, B)>, Infallible);
 
-impl<G: GroupNode + Debug, P: SwitchProgram<Header = G::Header>> Model for GroupsOnly<G, P> {
+impl<G, P, B> Model for GroupsOnly<G, P, B>
+where
+    G: GroupNode + Debug,
+    P: SwitchProgram<Header = G::Header>,
+    B: PayloadStore<G::Header> + Default,
+{
     type Header = G::Header;
     type Transport = NoTransport<G::Header>;
     type Group = G;
     type Program = P;
+    type Payloads = B;
 }
 
 /// Runs with transports, nodes of a group system and programs for it.
 #[derive(Debug)]
-pub struct Both<T, G, P>(PhantomData<(T, G, P)>, Infallible);
+pub struct Both<T, G, P, B = ()>(PhantomData<(T, G, P, B)>, Infallible);
 
-impl<T, G, P> Model for Both<T, G, P>
+impl<T, G, P, B> Model for Both<T, G, P, B>
 where
+    B: PayloadStore<T::Header> + Default,
     T: Transport + Debug,
     G: GroupNode<Header = T::Header> + Debug,
     P: SwitchProgram<Header = T::Header>,
@@ -75,6 +103,7 @@ where
     type Transport = T;
     type Group = G;
     type Program = P;
+    type Payloads = B;
 }
 
 /// A transport on a network whose packets it shares with a group system's.
@@ -216,6 +245,22 @@ impl<T: Header, G: GroupNode> Node for MixedGroup<T, G> {
 impl<T: Header, G: GroupNode> GroupNode for MixedGroup<T, G> {
     fn is_done(&self) -> bool {
         self.0.is_done()
+    }
+
+    fn handle_payload(
+        &mut self,
+        now: Time,
+        port: u8,
+        packet: &Packet<Self::Header>,
+        payload: &[u8],
+    ) {
+        if let Mixed::Group(header) = packet.header {
+            self.0.handle_payload(now, port, &packet.map(|_| header), payload);
+        }
+    }
+
+    fn payload(&self) -> &[u8] {
+        self.0.payload()
     }
 
     fn crash(&mut self, now: Time, down: bool) {

@@ -18,7 +18,7 @@ use rackweave_core::{Destination, Ecn, Header as _, HostId, Packet};
 
 use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
-use crate::{Header, Ports, orca, tcp};
+use crate::{Header, Ports, frisbee, orca, tcp};
 
 /// An Ethernet header: addresses and type.
 pub const ETHERNET_HEADER: u32 = 14;
@@ -167,7 +167,10 @@ pub fn encode_datagram<H: rackweave_core::Header>(
 ) -> Result<u32, Unframeable> {
     let source = ip_address(packet.src).ok_or(Unframeable::NoAddress(packet.src))?;
     let (destination, mac) = match Destination::from_address(packet.dst) {
-        Destination::Group(_) => (orca::GROUP, multicast_mac(orca::GROUP)),
+        Destination::Group(_) => {
+            let group = if packet.dst == frisbee::TO_GROUP { frisbee::GROUP } else { orca::GROUP };
+            (group, multicast_mac(group))
+        }
         _ => {
             let address = ip_address(packet.dst).ok_or(Unframeable::NoAddress(packet.dst))?;
             (address, mac_address(packet.dst))

@@ -2,7 +2,7 @@
 //!
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`datagram`]: the headers of one protocol each; [`Codec`]:
 //!   their common interface. [`transports!`] lists them.
-//! - [`orca`]: the packets of Orca, a group system.
+//! - [`orca`], [`frisbee`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
 //!   datagram.
 //! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
@@ -31,6 +31,7 @@ mod codec;
 pub mod datagram;
 pub mod dump;
 pub mod frame;
+pub mod frisbee;
 pub mod homa;
 mod malformed;
 pub mod ndp;

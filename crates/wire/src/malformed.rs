@@ -106,6 +106,14 @@ pub enum Malformed {
         /// The field's value.
         value: u64,
     },
+    /// A field of a Frisbee message has an impossible value.
+    #[error("a Frisbee message whose {what} is {value}")]
+    FrisbeeField {
+        /// The field's name.
+        what: &'static str,
+        /// The field's value.
+        value: u64,
+    },
     /// The packet has no check made with the key, which the receiver requires.
     #[error("the packet is not authenticated by the key")]
     NotKeyed,

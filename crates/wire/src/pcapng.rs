@@ -20,7 +20,7 @@ use crate::Header;
 use crate::dump::Line;
 use crate::frame::{self, Unframeable};
 use crate::homa::Layout;
-use crate::orca;
+use crate::{frisbee, orca};
 
 /// Timestamps are in units of 10^-9 seconds: times are truncated to nanoseconds.
 const TIMESTAMP_RESOLUTION: u8 = 9;
@@ -94,6 +94,28 @@ impl Framed for orca::Header {
 
     fn line(packet: &Packet<Self>) -> String {
         format!("{} > {} Orca {:?}", packet.src, packet.dst, packet.header)
+    }
+}
+
+impl Framed for frisbee::Header {
+    fn encode_frame(
+        packet: &Packet<Self>,
+        _layout: Layout,
+        out: &mut Vec<u8>,
+    ) -> Result<u32, Unframeable> {
+        let mut header = Vec::with_capacity(40);
+        frisbee::encode(&packet.header, &mut header);
+        frame::encode_datagram(packet, &header, out)
+    }
+
+    fn line(packet: &Packet<Self>) -> String {
+        let mut line = if packet.dst == frisbee::TO_GROUP {
+            format!("{} > group ", packet.src)
+        } else {
+            format!("{} > {} ", packet.src, packet.dst)
+        };
+        packet.header.fmt_line(&mut line).expect("a string takes any text");
+        line
     }
 }
 

@@ -210,7 +210,8 @@ impl RunContext<'_> {
                 .and_then(Option::take)
                 .expect("a switch of the fabric")
         };
-        let mut world = group_world(self.config, Arc::new(fabric), nodes, program)?;
+        let mut world: World<'_, GroupModel<N, P>> =
+            group_world(self.config, Arc::new(fabric), nodes, program)?;
         let end = world.run_to_end(self.control);
         self.result(end, &mut world)
     }

@@ -205,7 +205,7 @@ fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
 const WORLD: &str = "world";
 
 /// The keys that `quick` may set: they determine how much is run, and not what is compared.
-const SHRINKABLE: [&str; 18] = [
+const SHRINKABLE: [&str; 19] = [
     "measure.messages",
     "measure.warmup",
     "measure.time_limit",
@@ -224,6 +224,7 @@ const SHRINKABLE: [&str; 18] = [
     "workload.cast.files",
     "workload.cast.scale",
     "workload.cast.repeat",
+    "workload.image.size",
 ];
 
 /// Returns the reduced scenario, after checking that it differs only in size.
@@ -240,7 +241,10 @@ fn shrink(quick: &Quick, whole: Scenario, mut small: Scenario) -> Result<Scenari
     if small.points.len() != whole.points.len() {
         return Err("it has other points than the scenario; leave points out with `only`".into());
     }
-    let bytes = |point: &PointSpec| point.cast.as_ref().map_or(0, |cast| cast.bytes());
+    let bytes = |point: &PointSpec| {
+        let image = point.image.as_ref().map_or(0, |image| image.image.bytes());
+        point.cast.as_ref().map_or(image, |cast| cast.bytes())
+    };
     for (less, more) in small.points.iter().zip(&whole.points) {
         let grown = [
             (less.config.measure.messages > more.config.measure.messages, "messages"),

@@ -320,6 +320,7 @@ fn every_claim_is_there() {
             "orca-scaling",
             "orca-failover",
             "orca-state",
+            "frisbee-2003",
             "two-worlds-incast",
             "two-worlds-load",
             "two-worlds-split",

@@ -11,7 +11,7 @@ use super::charts::{self, Section};
 use super::compare::{self, ShownColumn, bucket, shown};
 use super::svg::{self, Look, Theme, escape};
 use super::{Head, number};
-use crate::results::columns::{CAST, RECEIVER, STREAM};
+use crate::results::columns::{CAST, IMAGE, IMAGE_CLIENT, RECEIVER, STREAM};
 use crate::results::{PointResult, SizeBucket, end_name};
 
 /// The style sheet of the page, without the lines' colours.
@@ -42,6 +42,7 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
         warnings(&mut page, points);
         summary(&mut page, points);
         cast(&mut page, points);
+        image(&mut page, points);
         let mut sections = charts::sections(points).into_iter().peekable();
         while let Some(section) = sections.next_if(|s| s.title != charts::LATENCY_TITLE) {
             figures(&mut page, &section);
@@ -222,6 +223,29 @@ fn cast(page: &mut String, points: &[PointResult]) {
         figure_rows(page, &section);
     }
     page.push_str("</section>\n");
+}
+
+/// Writes the tables of images.
+fn image(page: &mut String, points: &[PointResult]) {
+    if points.iter().all(|point| point.summary.image.is_none()) {
+        return;
+    }
+    page.push_str(
+        "<section><h2>An image for many</h2>\n<p>The run time of a client is the time from its start \
+         until it has written the image; the makespan is that from the first start until all have. \
+         Copies are bytes of the image that the server has sent for each byte of it, and the duplicate \
+         share is the part of them that it had sent before.</p>\n",
+    );
+    let images = points.iter().zip(charts::looks(points));
+    let images = images.filter_map(|(p, look)| Some((p, look, p.summary.image.as_ref()?)));
+    plain_table(page, &shown(IMAGE).collect::<Vec<_>>(), images);
+    page.push_str("<details><summary>Each client</summary>");
+    let clients = points.iter().flat_map(|point| {
+        let clients = point.summary.image.iter().flat_map(|image| &image.clients);
+        clients.map(move |client| (point, None, client))
+    });
+    plain_table(page, &shown(IMAGE_CLIENT).collect::<Vec<_>>(), clients);
+    page.push_str("</details>\n</section>\n");
 }
 
 /// Writes the table of the streams beside the measured workload.

@@ -8,6 +8,7 @@ use rackweave_sim::result::{LinkStats, MeasuredRoundTrip, MessageRecord, Outcome
 
 use super::{CurvePoint, PointSummary, SizeBucket, Spread, StreamSummary};
 use crate::cast::{CastSummary, ReceiverSummary};
+use crate::image::{ClientSummary, ImageSummary};
 use rackweave_group::app::CastTimes;
 
 /// One column: its heading with the unit, and its value in a row.
@@ -313,6 +314,42 @@ pub(crate) const CAST: &[Column<CastSummary>] = &[
     }),
     shown("", Shown { name: "detached", unit: Unit::Count, ..PLAIN }, |cast| cast.detached.into()),
     shown("", Shown { name: "lost", unit: Unit::Count, ..PLAIN }, |cast| cast.lost.into()),
+];
+
+/// The columns for an image in the report.
+pub(crate) const IMAGE: &[Column<ImageSummary>] = &[
+    shown("", Shown { name: "mean", group: "run time", ..MICROS }, |i| i.run_us.mean.into()),
+    shown("", Shown { name: "first", group: "run time", ..MICROS }, |i| i.run_us.min.into()),
+    shown("", Shown { name: "last", group: "run time", ..MICROS }, |i| i.run_us.max.into()),
+    shown("", Shown { name: "makespan", ..MICROS }, |i| i.makespan_us.into()),
+    shown("", Shown { name: "copies", ..PLAIN }, |i| i.copies.into()),
+    shown("", Shown { name: "duplicate share", ..PLAIN }, |i| i.duplicate_share.into()),
+    shown("", Shown { name: "trunks", unit: Unit::Bytes, ..PLAIN }, |i| i.trunk_bytes.into()),
+    shown("", Shown { name: "messages", unit: Unit::Count, ..PLAIN }, |i| i.messages.into()),
+    shown("", Shown { name: "messages/s", ..PLAIN }, |i| i.messages_per_s.into()),
+    shown("", Shown { name: "dropped", unit: Unit::Bytes, ..PLAIN }, |i| i.dropped_bytes.into()),
+    shown("", Shown { name: "incomplete", unit: Unit::Count, ..PLAIN }, |i| i.incomplete.into()),
+];
+
+/// The columns for a client of an image, for `image_clients.csv` and the report.
+pub(crate) const IMAGE_CLIENT: &[Column<ClientSummary>] = &[
+    shown("host", Shown { name: "host", ..PLAIN }, |c| Value::Count(u64::from(c.host))),
+    shown("start_us", Shown { name: "start", ..MICROS }, |c| c.start_us.into()),
+    shown("receive_us", Shown { name: "received after", ..MICROS }, |c| c.receive_us.into()),
+    shown("run_us", Shown { name: "run time", ..MICROS }, |c| c.run_us.into()),
+    shown("received_bytes", Shown { name: "received", unit: Unit::Bytes, ..PLAIN }, |c| {
+        c.received_bytes.into()
+    }),
+    shown("duplicate_bytes", Shown { name: "again", unit: Unit::Bytes, ..PLAIN }, |c| {
+        c.duplicate_bytes.into()
+    }),
+    shown("dropped_bytes", Shown { name: "dropped", unit: Unit::Bytes, ..PLAIN }, |c| {
+        c.dropped_bytes.into()
+    }),
+    shown("requests", Shown { name: "requests", unit: Unit::Count, ..PLAIN }, |c| {
+        c.requests.into()
+    }),
+    column("rerequests", |c| c.rerequests.into()),
 ];
 
 /// The columns for a stream beside the measured workload, for `streams.csv` and the report.

@@ -22,6 +22,7 @@ pub(crate) use self::naming::{plain, short_key};
 use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::cast::{CastResult, CastSummary};
+use crate::image::ImageSummary;
 use crate::scenario::{PointSpec, Scenario, Unfinished};
 
 /// The fields of `summary.json` that depend on the machine and its load. All others are determined by scenario and
@@ -114,6 +115,9 @@ pub struct PointSummary {
     /// The results of the cast, if the workload is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cast: Option<CastSummary>,
+    /// The results of the image, if the workload is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageSummary>,
     /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
@@ -319,8 +323,8 @@ impl PointResult {
     /// Computes the results of a run.
     #[must_use]
     pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
-        // A cast is not a stream of the configuration, but is measured like one.
-        let first = usize::from(spec.cast.is_some());
+        // A cast or an image is not a stream of the configuration, but is measured like one.
+        let first = usize::from(spec.cast.is_some() || spec.image.is_some());
         let streams = spec.config.streams.len() + first;
         let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
         for message in &result.messages {
@@ -339,7 +343,7 @@ impl PointResult {
             by_stream[0].iter().map(|message| message.src).collect();
         // In a closed loop, a host that starts no message is starved by the hosts that it waits for.
         if let Some(workload) = spec.config.streams.first().map(|stream| &stream.workload)
-            && spec.cast.is_none()
+            && first == 0
             && let (Pattern::ClosedLoop { .. }, Some(range)) =
                 (&workload.pattern, &workload.senders)
         {
@@ -396,6 +400,7 @@ impl PointResult {
             verified_messages: result.verified_messages,
             background: background.collect(),
             cast: None,
+            image: None,
             doubts: Vec::new(),
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();

@@ -100,15 +100,19 @@ impl Measure {
         })
     }
 
-    /// Refuses keys that have no meaning for a cast, all of whose files are measured.
-    pub(crate) fn check_for_casts(&self) -> Result<(), Problem> {
+    /// Refuses keys that have no meaning for a cast or an image, all of which is measured.
+    pub(crate) fn check_for_many(&self, kind: &str) -> Result<(), Problem> {
         if self.messages.is_none() {
             return Ok(());
         }
         let message =
-            "`messages` has no meaning with [workload.cast], whose files are all measured";
-        Err(Problem::new("measure.messages", message)
-            .with_help("workload.cast.files and workload.cast.repeat name the files; `warmup` leaves out the first of them"))
+            format!("`messages` has no meaning with [workload.{kind}], all of which is measured");
+        let problem = Problem::new("measure.messages", message);
+        Err(if kind == "cast" {
+            problem.with_help("workload.cast.files and workload.cast.repeat name the files; `warmup` leaves out the first of them")
+        } else {
+            problem
+        })
     }
 
     /// Returns the upper edges of the size buckets; a further bucket is above the last edge.

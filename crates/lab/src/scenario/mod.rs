@@ -9,6 +9,7 @@ pub(crate) mod cast;
 mod de;
 mod fabric;
 mod hosts;
+pub(crate) mod image;
 mod keys;
 mod measure;
 mod problem;
@@ -42,6 +43,7 @@ use self::sweep::{Axis, PointTree};
 use self::tree::{Origin, Table, Value, parse_document};
 use crate::cast::CastConfig;
 use crate::error::ScenarioError;
+use crate::image::ImageConfig;
 
 /// A checked scenario, every point of which can be run.
 #[derive(Clone, Debug)]
@@ -92,6 +94,8 @@ pub struct PointSpec {
     pub testbed: TestbedConfig,
     /// The parameters of the cast, if the workload is one; `config` then has only the other streams.
     pub cast: Option<Arc<CastConfig>>,
+    /// The parameters of the image, if the workload is one; `config` then has only the other streams.
+    pub image: Option<Arc<ImageConfig>>,
 }
 
 /// The tables that serde reads directly.
@@ -108,11 +112,13 @@ struct File {
     #[serde(default = "first_seed")]
     seed: u64,
     fabric: fabric::Fabric,
-    /// The measured workload; `[workload.cast]` is read separately.
+    /// The measured workload; `[workload.cast]` and `[workload.image]` are read separately.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<workload::Workload>,
     #[serde(skip)]
     cast: Option<cast::CastWorkload>,
+    #[serde(skip)]
+    image: Option<image::ImageWorkload>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     faults: Vec<measure::FaultSpec>,
     #[serde(default)]
@@ -232,6 +238,7 @@ struct Streams {
     /// Whether the measured load goes on until it is stopped.
     endless: bool,
     cast: Option<Arc<CastConfig>>,
+    image: Option<Arc<ImageConfig>>,
 }
 
 /// The context in which the tables of streams and casts are checked.
@@ -291,16 +298,21 @@ impl Reader<'_> {
         let mut root = self.root.clone();
         root.remove("transport");
         root.remove("background");
-        let mut cast = None;
-        if first.cast.is_some()
+        let (mut cast, mut image) = (None, None);
+        if (first.cast.is_some() || first.image.is_some())
             && let Some(entry) = root.remove("workload")
         {
             let Value::Table(table) = &entry.node.value else { return first };
-            let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
-            cast = Some(read);
+            if first.cast.is_some() {
+                let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
+                cast = Some(read);
+            } else {
+                let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
+                image = Some(read);
+            }
         }
         match de::from_table::<File>(&root, START) {
-            Ok(file) => File { cast, ..file },
+            Ok(file) => File { cast, image, ..file },
             Err(_) => first,
         }
     }
@@ -315,11 +327,15 @@ impl Reader<'_> {
         let PointTree { mut root, set, arguments } = tree;
         let (transport, background) = (root.remove("transport"), root.remove("background"));
         self.refuse_unknown_tables(&root)?;
-        let is_cast = root.find("workload.cast").is_some();
-        let cast = if is_cast { root.remove("workload") } else { None };
+        let kind = ["cast", "image"]
+            .into_iter()
+            .find(|kind| root.find(&format!("workload.{kind}")).is_some());
+        let to_many = if kind.is_some() { root.remove("workload") } else { None };
         let mut file: File = de::from_table(&root, START)?;
-        if let Some(entry) = cast {
-            file.cast = Some(self.cast_workload(&entry)?);
+        match (kind, to_many) {
+            (Some("cast"), Some(entry)) => file.cast = Some(only_key("cast", &entry)?),
+            (Some(kind), Some(entry)) => file.image = Some(only_key(kind, &entry)?),
+            _ => {}
         }
         let config = file.fabric.resolve(swept)?;
         let fabric = match before {
@@ -340,6 +356,9 @@ impl Reader<'_> {
         let context = PointContext { swept, fabric: &fabric, faults: &faults };
         let streams = match &file.cast {
             Some(_) => self.cast(&file, &transport, background.as_ref(), context)?,
+            None if file.image.is_some() => {
+                self.image(&file, &transport, background.as_ref(), context)?
+            }
             None => self.messages(&file, &transport, background.as_ref(), context)?,
         };
         let config = RunConfig {
@@ -364,6 +383,7 @@ impl Reader<'_> {
             kernel_tcp: streams.kernel_tcp,
             testbed: file.testbed.resolve(),
             cast: streams.cast,
+            image: streams.image,
         };
         Ok((file, point))
     }
@@ -378,7 +398,7 @@ impl Reader<'_> {
     ) -> Result<Streams, DeError> {
         let Some(workload) = &file.cast else { return Ok(Streams::default()) };
         let PointContext { swept, fabric, faults } = context;
-        file.measure.check_for_casts()?;
+        file.measure.check_for_many("cast")?;
         let scheme = cast::read(&transport.node, swept)?;
         let config = workload.cast.resolve(&scheme, fabric.config(), faults, file.seed);
         let mut streams = Streams {
@@ -386,6 +406,29 @@ impl Reader<'_> {
             labels: vec![scheme.label()],
             kernel_tcp: scheme.kernel_tcp().into_iter().map(Some).collect(),
             cast: Some(Arc::new(config?)),
+            ..Streams::default()
+        };
+        self.background(background, context, &mut streams)?;
+        Ok(streams)
+    }
+
+    /// Resolves an image and the streams beside it.
+    fn image(
+        &self,
+        file: &File,
+        transport: &tree::Entry,
+        background: Option<&tree::Entry>,
+        context: PointContext<'_>,
+    ) -> Result<Streams, DeError> {
+        let Some(workload) = &file.image else { return Ok(Streams::default()) };
+        let PointContext { swept, fabric, faults } = context;
+        file.measure.check_for_many("image")?;
+        let scheme = image::read(&transport.node, swept)?;
+        let config = workload.image.resolve(&scheme, fabric.config(), faults, file.seed);
+        let mut streams = Streams {
+            transport: scheme.name.as_str().to_owned(),
+            labels: vec![scheme.label()],
+            image: Some(Arc::new(config?)),
             ..Streams::default()
         };
         self.background(background, context, &mut streams)?;
@@ -467,20 +510,6 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads `[workload]` with `[workload.cast]`, which must be its only key.
-    fn cast_workload(&self, entry: &tree::Entry) -> Result<cast::CastWorkload, DeError> {
-        let Value::Table(table) = &entry.node.value else {
-            let error = DeError::new("`workload` must be a table", "not a table");
-            return Err(error.at(entry.node.origin));
-        };
-        if let Some(other) = table.0.iter().find(|other| other.key != "cast") {
-            let message = format!("`{}` has no meaning beside [workload.cast]", other.key);
-            let error = DeError::new(message, "of workloads of messages").at(other.key_origin);
-            return Err(error);
-        }
-        de::from_table(table, entry.node.origin)
-    }
-
     /// Reports unknown tables. Serde does not see all known tables, and so cannot suggest all of them.
     fn refuse_unknown_tables(&self, root: &Table) -> Result<(), DeError> {
         match root.0.iter().find(|entry| !TOP_LEVEL.contains(&entry.key.as_str())) {
@@ -501,9 +530,10 @@ impl Reader<'_> {
         }
         let failed = |error: toml::ser::Error| ScenarioError::new(error.to_string());
         let mut table = toml::Table::try_from(&file).map_err(failed)?;
-        if let Some(cast) = &file.cast {
-            let cast = toml::Value::try_from(cast).map_err(failed)?;
-            table.insert("workload".to_owned(), cast);
+        let cast = file.cast.as_ref().map(toml::Value::try_from);
+        let image = file.image.as_ref().map(toml::Value::try_from);
+        if let Some(to_many) = cast.or(image) {
+            table.insert("workload".to_owned(), to_many.map_err(failed)?);
         }
         let mut ordered = toml::Table::new();
         for key in ["name", "description", "version", "seed", "fabric"] {
@@ -528,4 +558,18 @@ impl Reader<'_> {
         }
         Ok(text)
     }
+}
+
+/// Reads `[workload]` with `[workload.cast]` or `[workload.image]`, which must be its only key.
+fn only_key<T: serde::de::DeserializeOwned>(kind: &str, entry: &tree::Entry) -> Result<T, DeError> {
+    let Value::Table(table) = &entry.node.value else {
+        let error = DeError::new("`workload` must be a table", "not a table");
+        return Err(error.at(entry.node.origin));
+    };
+    if let Some(other) = table.0.iter().find(|other| other.key != kind) {
+        let message = format!("`{}` has no meaning beside [workload.{kind}]", other.key);
+        let error = DeError::new(message, "of workloads of messages").at(other.key_origin);
+        return Err(error);
+    }
+    de::from_table(table, entry.node.origin)
 }

@@ -135,6 +135,12 @@ fn unknown(text: &str) -> DeError {
             "not a transport of other workloads",
         );
     }
+    if super::image::Name::named(text).is_some() {
+        return DeError::new(
+            format!("`{text}` puts an image on many hosts: it needs [workload.image]"),
+            "not a transport of other workloads",
+        );
+    }
     let help = match nearest(text, Name::names()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("there are {}", Name::names().join(", ")),

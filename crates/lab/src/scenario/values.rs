@@ -166,6 +166,12 @@ impl<const MIN: u32, const MAX: u32> From<Whole<MIN, MAX, Self>> for u32 {
     }
 }
 
+impl<const MIN: u32, const MAX: u32> From<Whole<MIN, MAX, Self>> for u16 {
+    fn from(value: Whole<MIN, MAX, Self>) -> Self {
+        value.0
+    }
+}
+
 impl<const MIN: u32, const MAX: u32> From<Whole<MIN, MAX, Self>> for u8 {
     fn from(n: Whole<MIN, MAX, Self>) -> Self {
         n.0

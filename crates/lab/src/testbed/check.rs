@@ -41,6 +41,12 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
     features(point)?;
+    if point.image.is_some() {
+        return Err(refused(
+            "the testbed does not run [workload.image]: its schemes run in the simulator",
+            "`rackweave run` simulates this scenario",
+        ));
+    }
     if let Some(cast) = &point.cast {
         files(point, cast, overlay)?;
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rackweave_core::{
-    DropReason, HostId, Node as _, Packet, PacketRef, Placement, Time, Transport,
+    DropReason, HostId, Node as _, Packet, PacketRef, PayloadStore, Placement, Time, Transport,
 };
 use rackweave_switch::Edge;
 
@@ -74,7 +74,12 @@ impl<M: Model> Hosts<M> {
     }
 
     /// The next packet of a host with several transports or a node, which are polled in round-robin order.
-    fn next_round_robin(&mut self, host: HostId, at: Time) -> Option<Packet<M::Header>> {
+    fn next_round_robin<B: PayloadStore<M::Header>>(
+        &mut self,
+        host: HostId,
+        at: Time,
+        payloads: &mut B,
+    ) -> Option<Packet<M::Header>> {
         let state = &mut self.all[host.0 as usize];
         let transports = state.transports.len();
         let n = transports + usize::from(state.node().is_some());
@@ -84,7 +89,7 @@ impl<M: Model> Hosts<M> {
             let node = state.node();
             let packet = match (state.transports.get_mut(turn), node) {
                 (Some(transport), _) => transport.poll_transmit(at, 0),
-                (None, Some((node, port))) => self.nodes.poll_transmit(node, at, port),
+                (None, Some((node, port))) => self.nodes.poll_transmit(node, at, port, payloads),
                 (None, None) => None,
             };
             if let Some(packet) = packet {
@@ -104,6 +109,16 @@ fn first_timeout(transports: &[impl Transport]) -> Time {
 impl<M: Model> Edge<M::Header> for Hosts<M> {
     #[inline]
     fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<M::Header>> {
+        self.poll_with_payload(host, at, &mut ())
+    }
+
+    #[inline]
+    fn poll_with_payload<B: PayloadStore<M::Header>>(
+        &mut self,
+        host: HostId,
+        at: Time,
+        payloads: &mut B,
+    ) -> Option<Packet<M::Header>> {
         let state = &mut self.all[host.0 as usize];
         if !state.is_up() {
             return None;
@@ -111,8 +126,8 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
         let node = state.node();
         match (state.transports.as_mut_slice(), node) {
             ([only], None) => only.poll_transmit(at, 0),
-            ([], Some((node, port))) => self.nodes.poll_transmit(node, at, port),
-            _ => self.next_round_robin(host, at),
+            ([], Some((node, port))) => self.nodes.poll_transmit(node, at, port, payloads),
+            _ => self.next_round_robin(host, at, payloads),
         }
     }
 
@@ -168,8 +183,10 @@ impl<M: Model> World<'_, M> {
                 self.store(instance as u8, packet.src, host, slice);
             }
         } else if !self.node_handles(host, packet) {
+            self.net.payloads().release(packet);
             return self.net.count_drops(DropReason::WrongProtocol, 1);
         }
+        self.net.payloads().release(packet);
         self.changed(host);
     }
 

@@ -89,7 +89,7 @@ mod wake {
 
 /// A network with its hosts and their applications, running.
 pub struct World<'a, M: Model> {
-    net: Net<M::Program>,
+    net: Net<M::Program, M::Payloads>,
     hosts: Hosts<M>,
     factory: Factory<'a, M::Transport>,
     apps: Apps<'a>,
@@ -138,7 +138,7 @@ impl<'a, M: Model> World<'a, M> {
         let hosts = Hosts::new(n_hosts, &mut factory, nodes);
         let apps = Apps::new(n_hosts, streams, measure, first_stream == 0);
         let mut world = Self {
-            net: Net::new(config, (), programs),
+            net: Net::new(config, M::Payloads::default(), programs),
             hosts,
             factory,
             apps,

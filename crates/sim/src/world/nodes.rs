@@ -1,6 +1,6 @@
 //! Nodes of group systems in a run.
 
-use rackweave_core::{DropReason, HostId, Packet, PacketRef, Time};
+use rackweave_core::{DropReason, HostId, Packet, PacketRef, PayloadStore, Time};
 
 use super::World;
 use crate::build::BuildError;
@@ -86,17 +86,26 @@ impl<G: GroupNode> Nodes<G> {
     }
 
     #[inline]
-    pub(super) fn poll_transmit(
+    pub(super) fn poll_transmit<B: PayloadStore<G::Header>>(
         &mut self,
         node: u32,
         at: Time,
         port: u8,
+        payloads: &mut B,
     ) -> Option<Packet<G::Header>> {
         let entry = &mut self.all[node as usize];
         if entry.timed.is_some_and(|timed| timed < at) {
             entry.timed = None;
         }
-        let packet = entry.node.poll_transmit(at, port)?;
+        let mut packet = entry.node.poll_transmit(at, port)?;
+        if B::CARRIES_BYTES
+            && let bytes = entry.node.payload()
+            && !bytes.is_empty()
+            && let Some(header) = payloads.make(packet.header, bytes.len())
+        {
+            packet.header = header;
+            payloads.write(&packet).copy_from_slice(bytes);
+        }
         self.note(node);
         Some(packet)
     }
@@ -122,13 +131,20 @@ impl<G: GroupNode> Nodes<G> {
     }
 
     #[inline]
-    fn handle_packet(&mut self, node: u32, now: Time, port: u8, packet: &Packet<G::Header>) {
+    fn handle_packet(
+        &mut self,
+        node: u32,
+        now: Time,
+        port: u8,
+        packet: &Packet<G::Header>,
+        payload: &[u8],
+    ) {
         let entry = &mut self.all[node as usize];
         if entry.timed.is_some_and(|timed| timed < now) {
             entry.timed = None;
         }
         entry.delivered += 1;
-        entry.node.handle_packet(now, port, packet);
+        entry.node.handle_payload(now, port, packet, payload);
         self.note(node);
     }
 
@@ -173,7 +189,8 @@ impl<M: Model> World<'_, M> {
         let arrived = self.net.packet(packet);
         match self.hosts.all[host.0 as usize].node() {
             Some((node, port)) if arrived.instance() == 0 => {
-                self.hosts.nodes.handle_packet(node, now, port, arrived);
+                let payload = self.net.payload(packet);
+                self.hosts.nodes.handle_packet(node, now, port, arrived, payload);
                 self.net.free(packet);
                 // A node has no events, so nothing else follows.
                 self.net.wake(&mut self.hosts, host);
@@ -191,7 +208,8 @@ impl<M: Model> World<'_, M> {
         if usize::from(packet.instance()) != state.transports.len() {
             return false;
         }
-        self.hosts.nodes.handle_packet(node, now, port, packet);
+        let payload = PayloadStore::read(self.net.payloads(), packet);
+        self.hosts.nodes.handle_packet(node, now, port, packet, payload);
         true
     }
 

@@ -442,6 +442,13 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.pool.get(packet)
     }
 
+    /// The payload of a packet that has arrived; empty if the network's store holds none.
+    #[must_use]
+    #[inline]
+    pub fn payload(&self, packet: PacketRef) -> &[u8] {
+        self.payloads.read(self.pool.get(packet))
+    }
+
     /// Takes out a packet that has arrived at a host. The caller must release its payload.
     #[inline]
     pub fn take(&mut self, packet: PacketRef) -> Packet<P::Header> {

@@ -17,6 +17,18 @@ pub trait Edge<H: Header> {
     /// decreases.
     fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<H>>;
 
+    /// As [`Edge::poll_transmit`], for owners whose packets carry bytes: those of the packet are put into `payloads`, the
+    /// network's store. The network calls this one.
+    #[inline]
+    fn poll_with_payload<B: PayloadStore<H>>(
+        &mut self,
+        host: HostId,
+        at: Time,
+        _payloads: &mut B,
+    ) -> Option<Packet<H>> {
+        self.poll_transmit(host, at)
+    }
+
     /// When the host asks for [`NetEvent::Timer`](super::NetEvent::Timer); [`Time::MAX`] means never.
     fn poll_timeout(&self, host: HostId) -> Time;
 }
@@ -152,7 +164,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                 return polled;
             }
             polled = true;
-            let Some(packet) = edge.poll_transmit(host, start) else {
+            let polled_packet = edge.poll_with_payload(host, start, &mut self.payloads);
+            let Some(packet) = polled_packet else {
                 self.nics.nics[host.0 as usize].woken = IDLE;
                 return polled;
             };
@@ -172,7 +185,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             };
             let next = self.nics.nodes[node].iter().filter_map(start).min();
             let Some((start, host)) = next.filter(|(start, _)| *start <= until) else { break };
-            match edge.poll_transmit(host, start) {
+            match edge.poll_with_payload(host, start, &mut self.payloads) {
                 Some(packet) => {
                     self.counters.sent += 1;
                     let packet = self.pool.insert(packet);

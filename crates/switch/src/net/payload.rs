@@ -3,7 +3,9 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-use rackweave_core::{Header, Packet, PayloadStore, Port, Rng, SwitchProgram, Time, Verdict};
+use rackweave_core::{
+    Header, Mixed, Packet, PayloadStore, Port, Rng, SwitchProgram, Time, Verdict,
+};
 
 /// The program of a switch that only forwards. The network never calls it.
 pub struct ForwardOnly<H>(PhantomData<H>);
@@ -66,6 +68,24 @@ pub trait HasPayload: Header {
     fn with_payload(self, id: PayloadId) -> Self;
 }
 
+/// Packets of transports name no payload: their bytes stay at the hosts.
+impl<T: Header, G: HasPayload> HasPayload for Mixed<T, G> {
+    #[inline]
+    fn payload_id(&self) -> Option<PayloadId> {
+        match self {
+            Self::Transport(_) => None,
+            Self::Group(header) => header.payload_id(),
+        }
+    }
+
+    fn with_payload(self, id: PayloadId) -> Self {
+        match self {
+            Self::Transport(_) => self,
+            Self::Group(header) => Self::Group(header.with_payload(id)),
+        }
+    }
+}
+
 /// A payload store for simulated packets that carry real bytes. Buffers of released payloads are reused, so
 /// that packets eventually cost no allocation.
 #[derive(Debug)]
@@ -73,6 +93,13 @@ pub struct Slab {
     buffers: Vec<Vec<u8>>,
     free: Vec<u32>,
     limit: u32,
+}
+
+/// A store without a limit.
+impl Default for Slab {
+    fn default() -> Self {
+        Self::new(u32::MAX)
+    }
 }
 
 impl Slab {

@@ -38,11 +38,20 @@ fn frames_and_what_is_no_transport() {
     }
 }
 
-/// Seeds of Orca's packets that are truncated, concatenated, corrupted and extended. The mutations are the same in each
-/// run.
 #[test]
 fn orca_packets_that_are_nearly_right() {
-    let mut seeds: Vec<_> = fs::read_dir(corpus("decode_orca"))
+    nearly_right("decode_orca", checks::orca);
+}
+
+#[test]
+fn frisbee_messages_that_are_nearly_right() {
+    nearly_right("decode_frisbee", checks::frisbee);
+}
+
+/// Checks a decoder on seeds that are truncated, concatenated, corrupted and extended. The mutations are the same in each
+/// run.
+fn nearly_right(target: &str, check: fn(&[u8])) {
+    let mut seeds: Vec<_> = fs::read_dir(corpus(target))
         .expect("the corpus is there")
         .map(|entry| entry.expect("the folder can be read").path())
         .collect();
@@ -72,7 +81,7 @@ fn orca_packets_that_are_nearly_right() {
                 _ => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << (at & 7)),
             }
         }
-        checks::orca(&bytes);
+        check(&bytes);
     }
 }
 

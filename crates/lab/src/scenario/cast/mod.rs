@@ -141,7 +141,7 @@ struct Hosts(Vec<u32>);
 
 /// A number of receivers, or a list of hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Receivers {
+pub(crate) enum Receivers {
     Number(u32),
     Hosts(Vec<u32>),
 }
@@ -286,7 +286,12 @@ impl CastKeys {
         taken.extend(scheme.controller());
         let receivers = match &self.receivers {
             Receivers::Hosts(hosts) => self.hosts("receivers", hosts, all, &taken)?,
-            Receivers::Number(number) => spread(*number, fabric, &taken)?,
+            Receivers::Number(number) => spread(*number, fabric, &taken).map_err(|free| {
+                let message = format!(
+                    "{number} receivers: the fabric has 1 to {free} hosts beside the sender's and the controller's"
+                );
+                Problem::new(key("receivers"), message)
+            })?,
         };
         if self.buffer.0.0 == 0 || self.buffer.0.0 > 1 << 30 {
             return Err(Problem::new(key("buffer"), "a buffer has 1 byte to 1 GiB"));
@@ -381,8 +386,12 @@ impl CastKeys {
     }
 }
 
-/// Returns this number of hosts that are not in `taken`, from each rack in turn.
-fn spread(number: u32, fabric: &FabricConfig, taken: &[HostId]) -> Result<Vec<HostId>, Problem> {
+/// Returns this number of hosts that are not in `taken`, from each rack in turn, or how many there are.
+pub(crate) fn spread(
+    number: u32,
+    fabric: &FabricConfig,
+    taken: &[HostId],
+) -> Result<Vec<HostId>, usize> {
     let racks = racks(fabric.topology);
     let free = |rack: &std::ops::Range<u32>| -> Vec<HostId> {
         rack.clone().map(HostId).filter(|host| !taken.contains(host)).collect()
@@ -392,13 +401,7 @@ fn spread(number: u32, fabric: &FabricConfig, taken: &[HostId]) -> Result<Vec<Ho
     let in_turn = (0..longest).flat_map(|nth| free.iter().filter_map(move |rack| rack.get(nth)));
     let chosen: Vec<HostId> = in_turn.copied().take(number as usize).collect();
     if number == 0 || chosen.len() < number as usize {
-        let free: usize = free.iter().map(Vec::len).sum();
-        return Err(Problem::new(
-            key("receivers"),
-            format!(
-                "{number} receivers: the fabric has 1 to {free} hosts beside the sender's and the controller's"
-            ),
-        ));
+        return Err(free.iter().map(Vec::len).sum());
     }
     Ok(chosen)
 }

@@ -3,7 +3,7 @@
 use rackweave_core::{Header as _, Packet};
 use rackweave_wire::dump::Line;
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Codec, Header, Malformed, Ports, frame, orca, overlay};
+use rackweave_wire::{Codec, Header, Malformed, Ports, frame, frisbee, orca, overlay};
 
 /// Lengths that IP may claim for a packet with `captured` bytes.
 fn claimed_lengths(captured: usize) -> [usize; 4] {
@@ -15,8 +15,12 @@ type Check = fn(&[u8]);
 
 /// The targets besides those of the transports' headers, and their checks.
 #[allow(dead_code, reason = "each user needs some of these")]
-pub(crate) const OTHERS: [(&str, Check); 3] =
-    [("decode_frame", frame), ("decode_overlay", overlay), ("decode_orca", orca)];
+pub(crate) const OTHERS: [(&str, Check); 4] = [
+    ("decode_frame", frame),
+    ("decode_overlay", overlay),
+    ("decode_orca", orca),
+    ("decode_frisbee", frisbee),
+];
 
 /// A decoded header is encoded in its full length, and decoded to the same header.
 #[allow(dead_code, reason = "each user needs some of these")]
@@ -151,6 +155,37 @@ fn orca_packet(bytes: &[u8]) {
     assert_eq!(again.len() as u32, orca::header_bytes(&read.header, words, false));
     again.extend_from_slice(payload);
     assert_eq!(again, bytes);
+}
+
+/// A decoded Frisbee message is encoded as the same message. Also with the length of what is there, which random changes
+/// seldom hit, and its payload read as statistics.
+#[allow(dead_code, reason = "each user needs some of these")]
+pub(crate) fn frisbee(bytes: &[u8]) {
+    frisbee_message(bytes);
+    let mut fitting = bytes.to_vec();
+    if let Some(length) = bytes.len().checked_sub(frisbee::HEADER_BYTES as usize) {
+        fitting[8..12].copy_from_slice(&(length as u32).to_le_bytes());
+        frisbee_message(&fitting);
+    }
+}
+
+fn frisbee_message(bytes: &[u8]) {
+    let Ok(read) = frisbee::decode(bytes) else { return };
+    let payload = &bytes[read.payload.clone()];
+    assert_eq!(payload.len(), read.header.payload_len() as usize);
+    let mut again = Vec::new();
+    frisbee::encode(&read.header, &mut again);
+    assert_eq!(again.len() as u32, read.header.header_bytes());
+    again.extend_from_slice(payload);
+    assert_eq!(again, bytes[..read.payload.end]);
+    let mut line = String::new();
+    read.header.fmt_line(&mut line).expect("a string takes any text");
+    assert!(!line.is_empty());
+    if let Ok(stats) = frisbee::ClientStats::decode(payload) {
+        again.clear();
+        stats.encode(&mut again);
+        assert_eq!(frisbee::ClientStats::decode(&again), Ok(stats));
+    }
 }
 
 fn print(header: Header, ports: Ports) {

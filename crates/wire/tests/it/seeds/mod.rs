@@ -2,7 +2,7 @@
 
 use rackweave_core::{Ecn, Header as _, HostId, Packet};
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Codec, Header, Id64, frame, orca, overlay};
+use rackweave_wire::{Codec, Header, Id64, frame, frisbee, orca, overlay};
 
 use crate::headers::{self, PORTS, changed, encoded};
 
@@ -17,6 +17,7 @@ pub(crate) fn all() -> Seeds {
     };
     add("decode_overlay", hellos());
     add("decode_orca", orca_packets());
+    add("decode_frisbee", frisbee_messages());
     add("decode_frame", wrong_frames());
     seeds
 }
@@ -193,5 +194,56 @@ fn orca_packets() -> Vec<(&'static str, Vec<u8>)> {
     }
     seeds.push(("wrong_no_label", vec![0xc1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     seeds.push(("wrong_cut", vec![0xc3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2]));
+    seeds
+}
+
+/// Returns every kind of Frisbee message, and some invalid ones.
+fn frisbee_messages() -> Vec<(&'static str, Vec<u8>)> {
+    use frisbee::{Body, Chunks, ClientStats};
+    let (client, image, bytes) = (0x1234_5678, 7, Id64::new(765_460_480));
+    let chunks = Chunks { image, first: 8190, count: 4, tries: 1 };
+    let join2 = |reply| {
+        let (chunk_blocks, block_bytes) = (1024, 1024);
+        Body::Join2 { reply, client, blocks: 0, chunk_blocks, block_bytes, bytes }
+    };
+    let bodies = [
+        ("join", Body::Join { client }),
+        ("join_reply", Body::JoinReply { blocks: 747_520 }),
+        ("leave", Body::Leave { client, elapsed_s: 34 }),
+        ("leave2", Body::Leave2 { client, elapsed_s: 34 }),
+        ("block", Body::Block { chunk: 3, block: 1023, len: 1024 }),
+        ("block_jumbo", Body::Block { chunk: 3, block: 127, len: 8192 }),
+        ("request", Body::Request { chunk: 3, block: 0, count: 1024 }),
+        ("partial_request", Body::PartialRequest { chunk: 3, retries: 1 }),
+        ("join2", join2(false)),
+        ("join2_reply", join2(true)),
+        ("progress", Body::Progress { client, who: 0, when: 1, what: 2, sequence: 9 }),
+        ("report", Body::Report { image, window: 1 }),
+        ("batch", Body::Batch(chunks)),
+        ("return", Body::Return { chunks, requester: [10, 0, 0, 9] }),
+        ("enter", Body::Enter { client, name_len: 5 }),
+        (
+            "entered",
+            Body::Entered { client, image, index: 2, clients: 30, chunk_bytes: 1 << 20, bytes },
+        ),
+        ("exit", Body::Exit { client, image }),
+    ];
+    let mut seeds = Vec::new();
+    for (name, body) in bodies {
+        let header = frisbee::Header::new(HostId(3), body);
+        let mut bytes = Vec::new();
+        frisbee::encode(&header, &mut bytes);
+        let end = bytes.len() + header.payload_len() as usize;
+        if matches!(body, Body::Leave2 { .. }) {
+            ClientStats { run_s: 34, requests: 40, ..Default::default() }.encode(&mut bytes);
+        }
+        bytes.resize(end, 0x5a);
+        seeds.push((name, bytes));
+    }
+    let request = seeds[6].1.clone();
+    seeds.push(("wrong_type", changed(request.clone(), 0, 3)));
+    seeds.push(("wrong_subtype", changed(request.clone(), 4, 14)));
+    seeds.push(("wrong_length_beyond_message", changed(request.clone(), 9, 1)));
+    seeds.push(("wrong_negative_chunk", changed(request, 19, 0x80)));
     seeds
 }

@@ -1,0 +1,62 @@
+//! The parameters of clients and servers. Defaults are those of the authors' code (`docs/sources.md#frisbee-constants`).
+
+use rackweave_core::Span;
+
+use super::PaceConfig;
+use crate::imaging::Shape;
+use crate::imaging::intake::Expand;
+use crate::imaging::order::Order;
+
+/// The parameters of a client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientConfig {
+    /// Chunks that it can hold while they are incomplete or wait to be expanded: 64.
+    pub buffers: u16,
+    /// Chunks that it requests ahead: 2.
+    pub read_ahead: u16,
+    /// Incomplete chunks beyond which it requests no further ones: 8.
+    pub in_progress: u16,
+    /// How long it waits for a message: 30 ms.
+    pub receive_timeout: Span,
+    /// How many such times pass without a useful block before it makes a request: 3.
+    pub idle_timeouts: u32,
+    /// How long it waits before it requests a chunk again, and before it requests one that it has seen requested: 1 s. Zero
+    /// disables the rule, and with it snooping.
+    pub redo_delay: Span,
+    /// Whether it takes note of the requests of other clients, so as not to repeat them.
+    pub snoop: bool,
+    /// The order of its requests: random.
+    pub order: Order,
+    /// How fast it expands and writes chunks.
+    pub expand: Expand,
+}
+
+impl ClientConfig {
+    /// The authors' values, for a client that expands and writes at this speed.
+    #[must_use]
+    pub const fn new(expand: Expand) -> Self {
+        Self {
+            buffers: 64,
+            read_ahead: 2,
+            in_progress: 8,
+            receive_timeout: Span::from_ms(30),
+            idle_timeouts: 3,
+            redo_delay: Span::from_secs(1),
+            snoop: true,
+            order: Order::Random,
+            expand,
+        }
+    }
+
+    /// The interval between two attempts to join: 500 ms.
+    pub const JOIN_INTERVAL: Span = Span::from_ms(500);
+}
+
+/// The parameters of a server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerConfig {
+    /// The image. Its chunks have [`Shape::FRISBEE_CHUNK`] bytes.
+    pub image: Shape,
+    /// How it paces blocks.
+    pub pace: PaceConfig,
+}

@@ -1,0 +1,187 @@
+//! Imaging's machines as nodes of a network.
+
+use core::convert::Infallible;
+
+use rackweave_core::{HostId, Node, Packet, Time};
+use rackweave_wire::frisbee::{Body, CHUNK_MAP_BYTES, ClientStats, STATS_BYTES, TO_GROUP};
+
+use super::frisbee::{Client, Outgoing, Server};
+use super::packet::{Header, packet};
+
+/// A machine of Frisbee.
+#[derive(Clone, Debug)]
+pub enum Machine {
+    /// A client.
+    Client(Box<Client>),
+    /// The server.
+    Server(Box<Server>),
+}
+
+/// A machine of Frisbee at a host of the simulator.
+#[derive(Clone, Debug)]
+pub struct FrisbeeNode {
+    host: HostId,
+    machine: Machine,
+    /// The only host whose blocks a client takes.
+    server: HostId,
+    /// The payload of the packet that was polled last.
+    payload: Payload,
+    down: bool,
+}
+
+/// The bytes of a packet that matter.
+#[derive(Clone, Debug)]
+enum Payload {
+    None,
+    Map([u8; CHUNK_MAP_BYTES as usize]),
+    Stats(Box<[u8; STATS_BYTES as usize]>),
+}
+
+impl FrisbeeNode {
+    /// A machine at a host; `server` is the server's.
+    #[must_use]
+    pub const fn new(host: HostId, server: HostId, machine: Machine) -> Self {
+        Self { host, machine, server, payload: Payload::None, down: false }
+    }
+
+    /// The client; `None` at the server.
+    #[must_use]
+    pub fn client(&self) -> Option<&Client> {
+        match &self.machine {
+            Machine::Client(client) => Some(client),
+            Machine::Server(_) => None,
+        }
+    }
+
+    /// The server; `None` at clients.
+    #[must_use]
+    pub fn server(&self) -> Option<&Server> {
+        match &self.machine {
+            Machine::Client(_) => None,
+            Machine::Server(server) => Some(server),
+        }
+    }
+
+    /// Returns whether the node has written the whole image and left. A server, which waits for requests, and a host that is down always have.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.down || self.client().is_none_or(Client::is_gone)
+    }
+
+    /// Handles a packet with its payload.
+    pub fn receive(&mut self, now: Time, packet: &Packet<Header>, payload: &[u8]) {
+        let message = packet.header.message;
+        // The authors' code drops a message whose sender is not the packet's.
+        if self.down || !message.is_from(packet.src) {
+            return;
+        }
+        match &mut self.machine {
+            Machine::Client(client) => {
+                let is_block = matches!(message.body, Body::Block { .. } | Body::JoinReply { .. });
+                if !is_block || packet.src == self.server {
+                    client.handle(now, &message.body, payload);
+                }
+            }
+            Machine::Server(server) => server.handle(now, &message.body, payload),
+        }
+    }
+
+    /// The payload of the packet that was polled last.
+    #[must_use]
+    pub const fn payload(&self) -> &[u8] {
+        match &self.payload {
+            Payload::None => &[],
+            Payload::Map(map) => map,
+            Payload::Stats(stats) => &**stats,
+        }
+    }
+
+    /// The host crashes, or restarts. A client that restarts has lost what it had and does not start a second time: Frisbee has no
+    /// resumption, and whether the host is to be imaged again is for its operator to decide.
+    pub fn crash(&mut self, down: bool) {
+        self.down |= down;
+    }
+}
+
+impl Node for FrisbeeNode {
+    type Header = Header;
+    type Event = Infallible;
+    type Placement = ();
+
+    fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Header>) {
+        self.receive(now, packet, &[]);
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        if let (Machine::Client(client), false) = (&mut self.machine, self.down) {
+            client.handle_timeout(now);
+        }
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
+        if self.down {
+            return None;
+        }
+        let Outgoing { body, map } = match &mut self.machine {
+            Machine::Client(client) => client.poll(),
+            Machine::Server(server) => server.poll(now),
+        }?;
+        self.payload = match (map, &self.machine) {
+            (Some(map), _) => Payload::Map(map.to_bytes()),
+            (None, Machine::Client(client)) if matches!(body, Body::Leave2 { .. }) => {
+                Payload::Stats(stats(client))
+            }
+            _ => Payload::None,
+        };
+        Some(packet(self.host, TO_GROUP, body))
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        match &self.machine {
+            _ if self.down => None,
+            Machine::Client(client) => client.poll_timeout(),
+            Machine::Server(server) => server.poll_timeout(),
+        }
+    }
+
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
+    }
+}
+
+/// The statistics of a client that leaves.
+fn stats(client: &Client) -> Box<[u8; STATS_BYTES as usize]> {
+    let counts = client.counts();
+    let int = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    let run = client.finished_at().map_or(0, |at| at.since(client.started_at()).0);
+    let config = client.config();
+    let stats = ClientStats {
+        run_s: int(run / 1_000_000_000_000),
+        run_ms: int(run / 1_000_000_000 % 1_000),
+        expanded_bytes_written: config.expand.expanded_bytes,
+        raw_bytes_written: config.expand.expanded_bytes,
+        chunk_buffers: u32::from(config.buffers),
+        max_read_ahead: u32::from(config.read_ahead),
+        max_in_progress: u32::from(config.in_progress),
+        packet_timeout_us: int(config.receive_timeout.0 / 1_000_000),
+        idle_timer: config.idle_timeouts,
+        redo_delay_us: int(config.redo_delay.0 / 1_000_000),
+        no_free_chunks: int(counts.no_buffer),
+        duplicate_chunk_blocks: int(counts.duplicate_chunk_blocks),
+        duplicate_blocks: int(counts.duplicate_blocks),
+        partial_requests: int(counts.partial_requests),
+        receive_idles: int(counts.idles),
+        join_attempts: int(counts.joins),
+        requests: int(counts.requests),
+        rerequests: int(counts.rerequests),
+        partial_drops: int(counts.partial_drops),
+        write_buffer_mib: int(config.expand.write_buffer >> 20),
+        ..ClientStats::default()
+    };
+    let mut bytes = Vec::with_capacity(STATS_BYTES as usize);
+    stats.encode(&mut bytes);
+    let mut boxed = Box::new([0; STATS_BYTES as usize]);
+    boxed.copy_from_slice(&bytes);
+    boxed
+}

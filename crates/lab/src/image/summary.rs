@@ -1,0 +1,260 @@
+//! The results of an image in `summary.json`.
+
+use rackweave_core::FailReason;
+use rackweave_core::{HostId, Span, Time};
+use rackweave_sim::Fabric;
+use rackweave_sim::fabric::Node;
+use rackweave_sim::result::{LinkStats, MessageRecord, Outcome, RunResult};
+use serde::Serialize;
+
+use super::ImageConfig;
+
+/// What a client reports at the end of a run, whatever the scheme.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientReport {
+    /// When the last byte was received.
+    pub received: Option<Time>,
+    /// When the last byte was written.
+    pub finished: Option<Time>,
+    /// Whether every chunk was written exactly once.
+    pub exact: bool,
+    /// The bytes of the image that it received, repeated ones included.
+    pub received_bytes: u64,
+    /// Those that it had already.
+    pub duplicate_bytes: u64,
+    /// Those that it dropped because all its buffers were in use.
+    pub dropped_bytes: u64,
+    /// Its requests.
+    pub requests: u64,
+    /// Requests for chunks that it had requested before.
+    pub rerequests: u64,
+}
+
+/// What the server reports at the end of a run, whatever the scheme.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServerReport {
+    /// The bytes of the image that it has sent.
+    pub sent_bytes: u64,
+    /// The messages of clients that it has received.
+    pub messages: u64,
+    /// The requests among them.
+    pub requests: u64,
+    /// The requests that asked for nothing that was not queued or being sent.
+    pub merged: u64,
+    /// The requests for less than a chunk.
+    pub partial_requests: u64,
+    /// The time from the first to the last message.
+    pub service: Span,
+    /// The most requests that waited.
+    pub max_queue: u64,
+}
+
+/// The results of an image.
+#[derive(Clone, Debug)]
+pub struct ImageResult {
+    /// The clients, in the order of the configuration.
+    pub clients: Vec<ClientReport>,
+    /// The server.
+    pub server: ServerReport,
+    /// The bytes that the server's link has carried, including Ethernet's preamble and gap.
+    pub server_link_bytes: u64,
+    /// The bytes on links between switches.
+    pub trunk_bytes: u64,
+}
+
+impl ImageResult {
+    /// Returns the bytes that crossed links between switches.
+    pub(super) fn trunk_bytes(fabric: &Fabric, links: &[LinkStats]) -> u64 {
+        let is_trunk = |link: usize| {
+            matches!(
+                (fabric.links()[link].from, fabric.links()[link].to),
+                (Node::Switch(_), Node::Switch(_))
+            )
+        };
+        links
+            .iter()
+            .enumerate()
+            .filter(|(link, _)| is_trunk(*link))
+            .map(|(_, link)| link.bytes)
+            .sum()
+    }
+
+    /// Inserts the image for each client before the other messages of a run, as its first stream.
+    pub(super) fn put_into(&self, config: &ImageConfig, fabric: &Fabric, run: &mut RunResult) {
+        let framing = rackweave_group::app::FRAMING;
+        let bytes = config.image.bytes();
+        let message = |((host, start), client): (&(HostId, Time), &ClientReport)| MessageRecord {
+            stream: 0,
+            src: config.server,
+            dst: *host,
+            bytes,
+            start: *start,
+            ideal: fabric.ideal(config.server, *host, bytes, framing),
+            outcome: match client.finished {
+                Some(at) => Outcome::Completed(at),
+                None if config.crashed.contains(host) => Outcome::Failed(FailReason::HostCrashed),
+                None => Outcome::Unfinished,
+            },
+        };
+        let images: Vec<_> = config.clients.iter().zip(&self.clients).map(message).collect();
+        let whole = self.clients.iter().filter(|client| client.finished.is_some()).count() as u64;
+        run.delivered_bytes.insert(0, whole * bytes);
+        run.delivered_by_sender.clear();
+        run.messages.splice(0..0, images);
+        let first = config.clients.iter().map(|(_, start)| *start).min();
+        let last = self.clients.iter().filter_map(|client| client.finished).max();
+        if let (Some(first), Some(last)) = (first, last) {
+            run.measured = last.since(first);
+        }
+    }
+}
+
+/// The lowest and highest of some times, and their mean, in microseconds. Without values they are NaN (`null` in JSON).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Range {
+    /// The lowest.
+    pub min: f64,
+    /// The arithmetic mean.
+    pub mean: f64,
+    /// The highest.
+    pub max: f64,
+}
+
+impl Range {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let (mut range, mut sum, mut count) =
+            (Self { min: f64::NAN, mean: f64::NAN, max: f64::NAN }, 0.0, 0.0);
+        for value in values {
+            range.min = value.min(range.min);
+            range.max = value.max(range.max);
+            sum += value;
+            count += 1.0;
+        }
+        range.mean = sum / count;
+        range
+    }
+}
+
+/// The object `image` of a point in `summary.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ImageSummary {
+    /// The length of the image in bytes.
+    pub bytes: u64,
+    /// The number of its chunks.
+    pub chunks: u64,
+    /// The time from a client's start until it has written the image.
+    pub run_us: Range,
+    /// The time from a client's start until it has received the image.
+    pub receive_us: Range,
+    /// The time from the start of the first client until all have written the image.
+    pub makespan_us: f64,
+    /// The bytes of the image that the server sent, per byte of the image.
+    pub copies: f64,
+    /// The share of those bytes that the server had sent before.
+    pub duplicate_share: f64,
+    /// The bytes on the server's link, headers included.
+    pub server_link_bytes: u64,
+    /// The bytes on links between switches, headers included.
+    pub trunk_bytes: u64,
+    /// The messages of clients that the server received.
+    pub messages: u64,
+    /// The same, per second between the first and the last.
+    pub messages_per_s: f64,
+    /// The requests among them.
+    pub requests: u64,
+    /// The share of requests that asked for nothing that was not queued or being sent.
+    pub redundant_share: f64,
+    /// The requests for less than a chunk.
+    pub partial_requests: u64,
+    /// The time from the first to the last message at the server.
+    pub service_us: f64,
+    /// The most requests that waited at the server.
+    pub max_queue: u64,
+    /// The bytes that clients dropped because all their buffers were in use.
+    pub dropped_bytes: u64,
+    /// The clients that have not written the image.
+    pub incomplete: u64,
+    /// The clients that have written the image, but not every chunk exactly once.
+    pub wrong: u64,
+    /// Each client.
+    pub clients: Vec<ClientSummary>,
+}
+
+/// The results of one client.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClientSummary {
+    /// Its host.
+    pub host: u32,
+    /// When it started.
+    pub start_us: f64,
+    /// The time from its start until it had received the image.
+    pub receive_us: f64,
+    /// The time from its start until it had written the image.
+    pub run_us: f64,
+    /// The bytes of the image that it received.
+    pub received_bytes: u64,
+    /// Those that it had already.
+    pub duplicate_bytes: u64,
+    /// Those that it dropped because all its buffers were in use.
+    pub dropped_bytes: u64,
+    /// Its requests.
+    pub requests: u64,
+    /// Requests for chunks that it had requested before.
+    pub rerequests: u64,
+}
+
+impl ImageSummary {
+    /// Computes the results of a run.
+    #[must_use]
+    pub fn new(config: &ImageConfig, result: &ImageResult) -> Self {
+        let server = &result.server;
+        let bytes = config.image.bytes();
+        let since =
+            |at: Option<Time>, start: Time| at.map_or(f64::NAN, |at| at.since(start).as_us_f64());
+        let clients: Vec<ClientSummary> = config
+            .clients
+            .iter()
+            .zip(&result.clients)
+            .map(|((host, start), client)| ClientSummary {
+                host: host.0,
+                start_us: start.as_us_f64(),
+                receive_us: since(client.received, *start),
+                run_us: since(client.finished, *start),
+                received_bytes: client.received_bytes,
+                duplicate_bytes: client.duplicate_bytes,
+                dropped_bytes: client.dropped_bytes,
+                requests: client.requests,
+                rerequests: client.rerequests,
+            })
+            .collect();
+        let count = |is: fn(&ClientReport) -> bool| {
+            result.clients.iter().filter(|client| is(client)).count() as u64
+        };
+        let known = |time: &f64| time.is_finite();
+        let first = config.clients.iter().map(|(_, start)| *start).min().unwrap_or_default();
+        let last = result.clients.iter().map(|client| client.finished).max().flatten();
+        let repeated = server.sent_bytes.saturating_sub(bytes);
+        Self {
+            bytes,
+            chunks: u64::from(config.image.chunks()),
+            run_us: Range::of(clients.iter().map(|client| client.run_us).filter(known)),
+            receive_us: Range::of(clients.iter().map(|client| client.receive_us).filter(known)),
+            makespan_us: since(last, first),
+            copies: server.sent_bytes as f64 / bytes as f64,
+            duplicate_share: repeated as f64 / server.sent_bytes as f64,
+            server_link_bytes: result.server_link_bytes,
+            trunk_bytes: result.trunk_bytes,
+            messages: server.messages,
+            messages_per_s: server.messages as f64 / server.service.as_secs_f64(),
+            requests: server.requests,
+            redundant_share: server.merged as f64 / server.requests as f64,
+            partial_requests: server.partial_requests,
+            service_us: server.service.as_us_f64(),
+            max_queue: server.max_queue,
+            dropped_bytes: result.clients.iter().map(|client| client.dropped_bytes).sum(),
+            incomplete: count(|client| client.finished.is_none()),
+            wrong: count(|client| client.finished.is_some() && !client.exact),
+            clients,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Images in the simulator, from scenario files to results.
+
+use std::path::Path;
+
+use crate::results::{Capture, PointResult};
+use crate::{Batch, Scenario};
+
+fn scenario(fabric: &str, more: &str) -> Result<Scenario, crate::ScenarioError> {
+    let text = format!(
+        "{fabric}\n[transport]\nname = 'frisbee'\nrate = '700 Mbps'\n{more}\n[measure]\ntime_limit = '60 s'"
+    );
+    Scenario::parse("image.toml", &text, Path::new("."), &[], None)
+}
+
+fn run(fabric: &str, more: &str) -> PointResult {
+    let batch = Batch::new(scenario(fabric, more).unwrap());
+    batch.run(Some(1)).unwrap().points.remove(0)
+}
+
+const SWITCH: &str = "[fabric]\ntopology = 'single-switch'\nhosts = 9\nhost_link = '1 Gbps'";
+
+#[test]
+fn an_image_reaches_all_clients_once_on_every_fabric() {
+    let fabrics = [
+        SWITCH,
+        "[fabric]\ntopology = 'dumbbell'\nleft = 4\nright = 5\nhost_link = '1 Gbps'",
+        "[fabric]\ntopology = 'leaf-spine'\nleaves = 3\nhosts_per_leaf = 3\nspines = 2\nhost_link = '1 Gbps'\ncore_link = '1 Gbps'",
+        "[fabric]\ntopology = 'fat-tree'\nk = 4\nhost_link = '1 Gbps'",
+    ];
+    for fabric in fabrics {
+        let point = run(fabric, "[workload.image]\nclients = 8\nsize = '6 MiB'");
+        let image = point.summary.image.unwrap();
+        assert_eq!((image.incomplete, image.wrong, image.chunks), (0, 0, 6), "{fabric}");
+        assert_eq!((image.copies, image.dropped_bytes), (1.0, 0), "{fabric}");
+        // 6 MiB at 700 Mbit/s on the link are 78 ms, after 30 ms of silence.
+        assert!((108e3..115e3).contains(&image.run_us.mean), "{fabric}: {:?}", image.run_us);
+        assert_eq!(point.summary.messages.completed, 8);
+        // No copy crosses a link twice: blocks make one tree.
+        let blocks = 6 * 1024 * 1114;
+        let most = point.links.iter().map(|link| link.bytes).max().unwrap();
+        assert!((blocks..blocks + 20_000).contains(&most), "{fabric}: {most}");
+        // Every request was seen by all: 8 joins, and 12 requests at least.
+        assert!(image.messages >= 20 && image.redundant_share > 0.3, "{image:?}");
+    }
+}
+
+#[test]
+fn late_clients_cost_repetitions() {
+    let groups = "[workload.image]\nclients = 8\nsize = '20 MiB'\ngroups = 2\ninterval = '150 ms'";
+    let image = run(SWITCH, groups).summary.image.unwrap();
+    assert_eq!((image.incomplete, image.wrong), (0, 0));
+    assert!((0.2..0.5).contains(&image.duplicate_share), "{}", image.duplicate_share);
+    assert_eq!(image.clients.iter().filter(|client| client.start_us == 150e3).count(), 4);
+    assert!(image.clients.iter().all(|client| client.run_us > 200e3), "{image:?}");
+}
+
+#[test]
+fn a_lagging_disk_drops_blocks_and_the_image_is_still_whole() {
+    let slow = "[transport.frisbee]\nbuffers = 3\n[workload.image]\nclients = 3\nsize = '12 MiB'\ndisk_rate = '100 Mbps'\nwrite_buffer = '1 MiB'";
+    let image = run(SWITCH, slow).summary.image.unwrap();
+    assert_eq!((image.incomplete, image.wrong), (0, 0));
+    assert!(image.dropped_bytes > 0, "{image:?}");
+    // 12 MiB at 100 Mbit/s.
+    assert!(image.run_us.min > 1.0e6, "{:?}", image.run_us);
+}
+
+#[test]
+fn loss_is_repaired_and_a_crashed_client_does_not_stop_the_others() {
+    let faults = "[workload.image]\nclients = 5\nsize = '8 MiB'\n\
+        [[faults]]\nkind = 'loss'\nplace = 'all links'\nprobability = 0.01\n\
+        [[faults]]\nkind = 'crash'\nplace = 'host 3'\nfrom = '60 ms'";
+    let point = run(SWITCH, faults);
+    let image = point.summary.image.unwrap();
+    assert_eq!((image.incomplete, image.wrong), (1, 0));
+    assert!(image.partial_requests > 0 && image.copies > 1.0);
+    assert_eq!((point.summary.messages.completed, point.summary.messages.failed), (4, 1));
+}
+
+#[test]
+fn requests_are_in_captures_and_results_do_not_depend_on_workers() {
+    let text = "[workload.image]\nclients = 3\nsize = '2 MiB'";
+    let set = ["measure.capture=[\"host 1 sends\"]".to_owned(), "sweep.seed=[1, 2]".to_owned()];
+    let read = || {
+        let text = format!("{SWITCH}\n[transport]\nname = 'frisbee'\n{text}");
+        Scenario::parse("image.toml", &text, Path::new("."), &set, None).unwrap()
+    };
+    let results: Vec<_> = [1, 2].map(|jobs| Batch::new(read()).run(Some(jobs)).unwrap()).into();
+    for (one, two) in results[0].points.iter().zip(&results[1].points) {
+        let json = |point: &PointResult| serde_json::to_string(&point.summary.image).unwrap();
+        assert_eq!(json(one), json(two));
+        let Capture::Frames(frames) = &one.capture else { panic!("frames of a group system") };
+        let lines: Vec<String> = frames.iter().map(|frame| format!("{frame:?}")).collect();
+        for name in ["JOIN client", "REQUEST chunk", "LEAVE2"] {
+            assert!(lines.iter().any(|line| line.contains(name)), "{name}: {lines:?}");
+        }
+    }
+    let image = |at: usize| results[0].points[at].summary.image.as_ref().unwrap().requests;
+    assert!(image(0) > 0 && image(1) > 0);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_reason() {
+    let wrong = |fabric: &str, more: &str| scenario(fabric, more).unwrap_err().to_string();
+    for (more, expected) in [
+        ("[workload.image]\nclients = 9", "9 clients: the fabric has 1 to 8 hosts"),
+        ("[workload.image]\nserver = 9", "there is no host 9"),
+        ("[workload.image]\nclients = [0]", "host 0 does not exist, is the server's"),
+        ("[workload.image]\nsize = '1500 KB'", "whole chunks of 1 MiB"),
+        ("[workload.image]\ninterval = '1 s'", "`interval` has no meaning with one group"),
+        ("[workload.image]\ngroups = 2", "`interval` is the time between"),
+        ("[workload.image]\ngroups = 2\ninterval = '1 s'\nspread = '1 s'", "not both"),
+        ("gap = '1 ms'\n[workload.image]", "`rate` determines the gap"),
+        ("[workload.image]\n[workload.cast]", "`cast` has no meaning beside [workload.image]"),
+        ("[workload]\nload = 0.5\n[workload.image]", "`load` has no meaning beside"),
+        ("[workload]\narrivals = 'incast'", "it needs [workload.image]"),
+    ] {
+        let message = wrong(SWITCH, more);
+        assert!(message.contains(expected), "{more}: {message}");
+    }
+    let text = format!("{SWITCH}\n[transport]\nname = 'homa'\n[workload.image]");
+    let error = Scenario::parse("image.toml", &text, Path::new("."), &[], None).unwrap_err();
+    assert!(error.to_string().contains("carries messages between two hosts"), "{error}");
+    let wide = "[fabric]\ntopology = 'single-switch'\nhosts = 70";
+    let batch = Batch::new(scenario(wide, "[workload.image]\nsize = '1 MiB'").unwrap());
+    let error = batch.run(Some(1)).unwrap_err();
+    let reason = std::error::Error::source(&error).unwrap().to_string();
+    assert!(reason.contains("a switch with 70 ports cannot copy"), "{reason}");
+}

@@ -1,0 +1,8 @@
+//! Any bytes as a Frisbee message.
+
+#![no_main]
+
+#[path = "../../crates/wire/tests/it/checks/mod.rs"]
+mod checks;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::frisbee(bytes));
