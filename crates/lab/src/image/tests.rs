@@ -110,7 +110,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         ("[workload.image]\ngroups = 2", "`interval` is the time between"),
         ("[workload.image]\ngroups = 2\ninterval = '1 s'\nspread = '1 s'", "not both"),
         ("gap = '1 ms'\n[workload.image]", "`rate` determines the gap"),
-        ("[workload.image]\n[workload.cast]", "`cast` has no meaning beside [workload.image]"),
+        ("[workload.image]\n[workload.cast]", "`image` has no meaning beside [workload.cast]"),
         ("[workload]\nload = 0.5\n[workload.image]", "`load` has no meaning beside"),
         ("[workload]\narrivals = 'incast'", "it needs [workload.image]"),
     ] {

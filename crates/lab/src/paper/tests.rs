@@ -321,6 +321,7 @@ fn every_claim_is_there() {
             "orca-failover",
             "orca-state",
             "frisbee-2003",
+            "frisbee-2003-nak",
             "two-worlds-incast",
             "two-worlds-load",
             "two-worlds-split",
