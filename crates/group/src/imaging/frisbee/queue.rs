@@ -114,8 +114,10 @@ mod tests {
 
     const FULL: (u32, u32) = (0, CHUNK_BLOCKS);
 
-    /// A script of requests (`Some((chunk, first, count))`) with their expected outcome, and of dequeues (`None`) with the expected run.
-    fn play(script: &[(Option<(u32, u32, u32)>, &str)]) {
+    /// A request `(chunk, first, count)` with its expected outcome, or a dequeue with the expected run.
+    type Step<'a> = (Option<(u32, u32, u32)>, &'a str);
+
+    fn play(script: &[Step<'_>]) {
         let mut queue = WorkQueue::default();
         for (step, (request, expected)) in script.iter().enumerate() {
             let got = match request {
