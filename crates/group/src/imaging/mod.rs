@@ -7,12 +7,15 @@
 //! - [`packet`]: packets in the simulator; [`node`]: the machines as nodes there.
 
 pub mod chunks;
+pub mod directory;
 pub mod frisbee;
 pub mod intake;
 pub mod multicast;
 pub mod node;
 pub mod order;
+pub mod p2p;
 pub mod packet;
+pub mod switch;
 
 /// The division of an image into chunks. All have the same length, except the last, which may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
