@@ -16,20 +16,20 @@ mod reports;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use rackweave_core::{HostId, Span, Time};
+use rackweave_core::{HostId, Rng, Span, Time};
+use rackweave_wire::frame;
 use rackweave_wire::frisbee::{Body, Chunks};
-use rackweave_wire::{Id64, frame};
 
 use self::fetch::Fetch;
 use self::reports::Reports;
 use super::serve::Serving;
 use super::{Check, ChunkOf, Outgoing, Send, Serve};
-use crate::imaging::chunks::ChunkSet;
-use crate::imaging::order::Order;
 use crate::imaging::Shape;
+use crate::imaging::chunks::ChunkSet;
+use crate::imaging::order::{Order, Position};
 
 /// How a client behaves.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The order in which chunks are requested.
     pub order: Order,
@@ -61,7 +61,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            order: Order::default(),
+            order: Order::Windows(64),
             batch: 1,
             outstanding: 16,
             report_every: 1,
@@ -87,7 +87,9 @@ pub enum Failure {
     #[error("the server now serves another image under this name")]
     Changed,
     /// The image cannot be received.
-    #[error("the server announces an image of {bytes} bytes in chunks of {chunk_bytes}, which cannot be")]
+    #[error(
+        "the server announces an image of {bytes} bytes in chunks of {chunk_bytes}, which cannot be"
+    )]
     Impossible {
         /// The length of the image.
         bytes: u64,
@@ -95,7 +97,9 @@ pub enum Failure {
         chunk_bytes: u32,
     },
     /// Nothing has arrived for too long.
-    #[error("no chunk has arrived for too long; {missing} are missing, the first of them is {chunk}")]
+    #[error(
+        "no chunk has arrived for too long; {missing} are missing, the first of them is {chunk}"
+    )]
     Stalled {
         /// The first missing chunk.
         chunk: u32,
@@ -163,15 +167,22 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Waits for the answer to its join.
-    Joining { since: Time, next: Time },
+    Joining {
+        since: Time,
+        next: Time,
+    },
     /// Has joined; the driver looks for the chunks that it has.
     Checking,
     Fetching,
     /// Has all chunks, which are not all written.
     Writing,
-    Lingering { until: Time },
+    Lingering {
+        until: Time,
+    },
     /// Has left; chunks are still being sent.
-    Leaving { until: Time },
+    Leaving {
+        until: Time,
+    },
     Over,
 }
 
@@ -192,7 +203,7 @@ pub struct Client {
     number: u32,
     state: State,
     image: u32,
-    shape: Shape,
+    shape: Option<Shape>,
     have: ChunkSet,
     written: ChunkSet,
     fetch: Fetch,
@@ -205,23 +216,23 @@ pub struct Client {
     /// When a chunk arrived last, or the client started.
     progress: Time,
     damaged_by_server: u32,
+    rng: Rng,
     counters: Counters,
 }
 
 impl Client {
-    /// Creates a client that joins for the image of this name, which is cut at 255 bytes. `number` identifies this run
-    /// of the client and should be random.
+    /// Creates a client that joins for the image of this name, which is cut at 255 bytes. `rng` is its own stream: from it
+    /// come the number that identifies this run of the client, and a random order.
     #[must_use]
-    pub fn new(config: Config, now: Time, server: HostId, name: &[u8], number: u32) -> Self {
-        let shape = Shape::default();
+    pub fn new(config: Config, now: Time, server: HostId, name: &[u8], mut rng: Rng) -> Self {
         Self {
             config,
             server,
             name: name[..name.len().min(MOST_NAME)].to_vec(),
-            number,
+            number: rng.next_u64() as u32,
             state: State::Joining { since: now, next: now },
             image: 0,
-            shape,
+            shape: None,
             have: ChunkSet::new(0),
             written: ChunkSet::new(0),
             fetch: Fetch::new(config.retry),
@@ -232,6 +243,7 @@ impl Client {
             events: VecDeque::new(),
             progress: now,
             damaged_by_server: 0,
+            rng,
             counters: Counters::default(),
         }
     }
@@ -260,7 +272,7 @@ impl Client {
         if self.state != State::Checking {
             return;
         }
-        for chunk in (0..self.shape.chunks()).filter(|chunk| have.contains(*chunk)) {
+        for chunk in have.iter().filter(|chunk| *chunk < self.have.chunks()).collect::<Vec<_>>() {
             self.have.insert(chunk);
             self.reports.add(now, chunk, &self.config);
             if written.contains(chunk) {
@@ -281,13 +293,19 @@ impl Client {
             Body::Entered { client, image, index, clients, chunk_bytes, bytes }
                 if from == self.server && client == self.number =>
             {
-                self.entered(now, image, (index, clients), Shape { bytes: bytes.get(), chunk_bytes });
+                self.entered(
+                    now,
+                    image,
+                    (index, clients),
+                    Shape { bytes: bytes.get(), chunk_bytes },
+                );
             }
             Body::Exit { image, .. } if from == self.server && image == self.image => {
-                if matches!(self.state, State::Fetching | State::Writing | State::Lingering { .. }) {
+                if matches!(self.state, State::Fetching | State::Writing | State::Lingering { .. })
+                {
                     self.fetch.rejoin = true;
-                    self.reports.all_again(now, self.shape.chunks());
-                    self.join(now);
+                    self.reports.all_again(now, self.have.chunks());
+                    self.join();
                 }
             }
             Body::Batch(chunks) if from != self.server => self.asked(now, from, chunks),
@@ -301,18 +319,16 @@ impl Client {
         self.update(now);
     }
 
-    fn entered(&mut self, now: Time, image: u32, place: (u16, u16), shape: Shape) {
+    fn entered(&mut self, now: Time, image: u32, position: Position, bytes: u64, chunk_bytes: u32) {
+        let shape = Shape::new(bytes, chunk_bytes).filter(|_| bytes <= self.config.most_bytes);
         if let State::Joining { .. } = self.state {
-            let Shape { bytes, chunk_bytes } = shape;
-            if chunk_bytes == 0 || bytes > self.config.most_bytes || shape.chunks() == u32::MAX {
+            let Some(shape) = shape else {
                 return self.fail(Failure::Impossible { bytes, chunk_bytes });
-            }
-            self.image = image;
-            self.shape = shape;
+            };
+            (self.image, self.shape) = (image, Some(shape));
             self.have = ChunkSet::new(shape.chunks());
             self.written = ChunkSet::new(shape.chunks());
-            let (index, clients) = place;
-            self.fetch.plan(self.config.order.list(shape.chunks(), index, clients));
+            self.fetch.plan(self.config.order.of(shape.chunks(), position, &mut self.rng));
             self.state = State::Checking;
             self.events.push_back(Event::Joined { image, shape });
         } else if self.fetch.rejoin {
@@ -324,7 +340,7 @@ impl Client {
                 self.image = image;
                 self.return_all();
             }
-            self.reports.all_again(now, shape.chunks());
+            self.reports.all_again(now, self.have.chunks());
             // Requests to the server were lost with its memory.
             self.fetch.all_due(now);
         }
@@ -335,7 +351,7 @@ impl Client {
         let Chunks { image, first, count, tries } = chunks;
         let is_serving =
             matches!(self.state, State::Fetching | State::Writing | State::Lingering { .. });
-        let end = first.saturating_add(u32::from(count)).min(self.shape.chunks());
+        let end = first.saturating_add(u32::from(count)).min(self.have.chunks());
         if image != self.image || first >= end || matches!(self.state, State::Over) {
             return;
         }
@@ -377,7 +393,7 @@ impl Client {
     pub fn chunk_received(&mut self, now: Time, from: HostId, what: ChunkOf, check: Check) {
         let chunk = what.chunk;
         let is_fetching = matches!(self.state, State::Fetching);
-        if what.image != self.image || chunk >= self.shape.chunks() {
+        if what.image != self.image || chunk >= self.have.chunks() {
             return;
         }
         if self.have.contains(chunk) || !is_fetching {
@@ -394,7 +410,10 @@ impl Client {
                 self.reports.add(now, chunk, &self.config);
                 for peer in self.serving.arrived(what) {
                     self.counters.returned += 1;
-                    self.give_back(Chunks { image: what.image, first: chunk, count: 1, tries: 0 }, peer);
+                    self.give_back(
+                        Chunks { image: what.image, first: chunk, count: 1, tries: 0 },
+                        peer,
+                    );
                 }
             }
             Check::Damaged => {
@@ -449,7 +468,7 @@ impl Client {
         if matches!(self.state, State::Leaving { .. } | State::Over) {
             return;
         }
-        if self.image != 0 {
+        if self.shape.is_some() {
             self.send(self.server, Body::Exit { client: self.number, image: self.image });
         }
         self.return_all();
@@ -469,7 +488,7 @@ impl Client {
         self.outgoing.push_back(Outgoing { to, body });
     }
 
-    fn join(&mut self, _now: Time) {
+    fn join(&mut self) {
         let name_len = self.name.len() as u8;
         self.send(self.server, Body::Enter { client: self.number, name_len });
     }
@@ -477,7 +496,7 @@ impl Client {
     fn fail(&mut self, failure: Failure) {
         if !matches!(self.state, State::Over) {
             self.return_all();
-            if self.image != 0 {
+            if self.shape.is_some() {
                 self.send(self.server, Body::Exit { client: self.number, image: self.image });
             }
             self.state = State::Over;
@@ -488,14 +507,14 @@ impl Client {
     /// Follows up on a change: requests, and the transitions at the end.
     fn update(&mut self, now: Time) {
         if self.state == State::Fetching {
-            if self.have.len() == self.shape.chunks() {
+            if self.have.is_full() {
                 self.state = State::Writing;
                 self.events.push_back(Event::Received);
             } else {
                 self.request(now);
             }
         }
-        if self.state == State::Writing && self.written.len() == self.shape.chunks() {
+        if self.state == State::Writing && self.written.is_full() {
             self.events.push_back(Event::Written);
             self.state = State::Lingering { until: now.saturating_add(self.config.linger) };
         }
@@ -529,14 +548,14 @@ impl Client {
                     return self.fail(Failure::NoServer);
                 }
                 if now >= next {
-                    self.join(now);
+                    self.join();
                     let next = now.saturating_add(self.config.join_every);
                     self.state = State::Joining { since, next };
                 }
             }
             State::Fetching if now >= self.progress.saturating_add(self.config.give_up) => {
-                let missing = self.shape.chunks() - self.have.len();
-                let chunk = self.have.first_missing().unwrap_or(0);
+                let missing = self.have.chunks() - self.have.len();
+                let chunk = (0..).find(|chunk| !self.have.contains(*chunk)).unwrap_or(0);
                 return self.fail(Failure::Stalled { chunk, missing });
             }
             _ => {}
@@ -588,7 +607,7 @@ impl Client {
     pub fn payload(&self, body: &Body, out: &mut Vec<u8>) {
         match *body {
             Body::Enter { .. } => out.extend_from_slice(&self.name),
-            Body::Report { window, .. } => self.have.write_window(window, out),
+            Body::Report { window, .. } => out.extend_from_slice(&self.have.window(window)),
             _ => {}
         }
     }
