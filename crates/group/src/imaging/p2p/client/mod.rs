@@ -293,12 +293,9 @@ impl Client {
             Body::Entered { client, image, index, clients, chunk_bytes, bytes }
                 if from == self.server && client == self.number =>
             {
-                self.entered(
-                    now,
-                    image,
-                    (index, clients),
-                    Shape { bytes: bytes.get(), chunk_bytes },
-                );
+                let clients = (clients > 0).then_some(u32::from(clients));
+                let position = Position { index: u32::from(index), clients };
+                self.entered(now, image, position, bytes.get(), chunk_bytes);
             }
             Body::Exit { image, .. } if from == self.server && image == self.image => {
                 if matches!(self.state, State::Fetching | State::Writing | State::Lingering { .. })
