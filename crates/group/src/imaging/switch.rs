@@ -20,7 +20,6 @@ use rackweave_core::{
     DropReason, Egress, Header as AnyHeader, HostId, Packet, PayloadStore, Port, Span, Time,
     Verdict,
 };
-use rackweave_switch::Fabric;
 use rackweave_wire::frame;
 use rackweave_wire::frisbee::{Body, Chunks, Header, REPORT_MAP_BYTES};
 
@@ -325,10 +324,4 @@ fn batch(requester: HostId, to: HostId, chunks: Chunks, run: directory::Run) -> 
     let (first, count) = (run.first, run.count as u16);
     let header = Header::new(requester, Body::Batch(Chunks { first, count, ..chunks }));
     Made { src: requester, dst: to, header, payload: Vec::new() }
-}
-
-/// The programs of all switches.
-#[must_use]
-pub fn programs(config: Config, fabric: &Fabric) -> Vec<Program> {
-    (0..fabric.switches()).map(|_| Program::new(config)).collect()
 }

@@ -24,6 +24,7 @@
 //! ([`super::directory`]), what a holder without a chunk does ([`client`]), and when a request is repeated.
 
 pub mod client;
+pub mod node;
 mod serve;
 pub mod server;
 #[cfg(test)]

@@ -105,6 +105,17 @@ impl Server {
         self.images.insert(image, entry);
     }
 
+    /// The server's process has restarted: it knows its images, and nobody who has joined. What it has counted is kept.
+    pub fn restart(&mut self) {
+        for image in self.images.values_mut() {
+            image.clients.clear();
+            image.joins = 0;
+        }
+        self.serving = Serving::new(self.config.serve);
+        self.directory = self.config.directory.map(Directory::new);
+        self.outgoing.clear();
+    }
+
     /// Returns what has been counted.
     #[must_use]
     pub const fn counters(&self) -> &Counters {

@@ -621,6 +621,12 @@ impl Client {
         self.expand.pop_front()
     }
 
+    /// Returns whether [`Client::poll_expand`] has a chunk.
+    #[must_use]
+    pub fn has_to_expand(&self) -> bool {
+        !self.expand.is_empty()
+    }
+
     /// Returns the next event.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
