@@ -17,13 +17,13 @@
 use std::collections::VecDeque;
 
 use rackweave_core::{
-    DropReason, Egress, Header as AnyHeader, HostId, Packet, PayloadStore, Port, Span, Time,
-    Verdict,
+    DropReason, Header as AnyHeader, HostId, Packet, PayloadStore, Port, Span, Time, Verdict,
 };
 use rackweave_wire::frame;
 use rackweave_wire::frisbee::{Body, Chunks, Header, REPORT_MAP_BYTES};
 
 use super::directory::{self, Ask, Directory};
+use super::p2p::CONTROL_PRIORITY;
 use crate::system::{Outgoing, SystemProgram};
 
 /// How the switches of a fabric run the program.
@@ -289,10 +289,8 @@ impl SystemProgram for Program {
         if self.spare.len() < 64 {
             self.spare.push(before);
         }
-        Some(
-            Outgoing { egress: Egress::Route, ..Outgoing::new(src, dst, header) }
-                .with_payload(&self.current),
-        )
+        let made = Outgoing::new(src, dst, header).with_payload(&self.current);
+        Some(Outgoing { priority: CONTROL_PRIORITY, ..made })
     }
 
     fn poll_timeout(&self) -> Option<Time> {

@@ -198,6 +198,12 @@ impl Image {
         }
     }
 
+    /// Whether a client has asked for a chunk and not reported it.
+    pub(super) fn is_pending(&self, slot: u16, chunk: u32) -> bool {
+        let (word, bit) = word_and_bit(slot);
+        self.row(chunk).is_some_and(|row| self.pending[row + word] & bit != 0)
+    }
+
     fn unload(&mut self, served_by: Option<u16>) {
         if let Some(client) = served_by.and_then(|slot| self.client_mut(slot)) {
             client.load = client.load.saturating_sub(1);

@@ -274,18 +274,21 @@ impl Directory {
     }
 
     /// Handles a request that `holder` returned because it does not have the chunks: the directory forgets that it has
-    /// them, and chooses again without it. Chunks that were not redirected from `ask.from` to this holder are ignored,
-    /// so that a forged return sends nothing to anybody.
+    /// them, and chooses again without it. Only chunks are chosen for that `ask.from` has asked for and that were redirected to this
+    /// holder, or to one that has left; so a forged return sends nothing to anybody who does not want it.
     pub fn returned(&mut self, now: Time, holder: HostId, ask: Ask, mut run: impl FnMut(Run)) {
         let Some(image) = self.images.get_mut(&ask.image) else { return };
-        let (Some(slot), Some(by)) = (image.slot(ask.from), image.slot(holder)) else { return };
+        let Some(slot) = image.slot(ask.from) else { return };
+        let by = image.slot(holder);
         let end = ask.first.saturating_add(ask.count.min(u32::from(self.config.requests)));
         let mut again: Vec<u32> = Vec::new();
         for chunk in ask.first..end.min(image.rows()) {
-            if image.assigned(slot, chunk) == Some(Some(by)) {
-                image.lacks(by, chunk);
-                again.push(chunk);
+            match (image.assigned(slot, chunk), by) {
+                (Some(Some(to)), Some(by)) if to == by => image.lacks(by, chunk),
+                (None, _) if image.is_pending(slot, chunk) => {}
+                _ => continue,
             }
+            again.push(chunk);
         }
         self.counters.returned += again.len() as u64;
         for chunk in again {

@@ -112,6 +112,17 @@ fn a_returned_request_goes_elsewhere_and_a_forged_return_nowhere() {
 }
 
 #[test]
+fn a_request_returned_by_a_holder_that_has_left_goes_elsewhere() {
+    let mut directory = directory(Policy::RoundRobin, 0);
+    directory.report(Time::ZERO, 1, HostId(1), 0, &map(&[0]));
+    assert_eq!(choose(&mut directory, Time(1), ask(3, 0, 1, 0)), [(0, 1, Some(1))]);
+    directory.leave(1, HostId(1));
+    let mut runs = Vec::new();
+    directory.returned(Time(1), HostId(1), ask(3, 0, 2, 0), |run| runs.push(run));
+    assert_eq!(runs, [Run { first: 0, count: 1, to: None }], "nobody has asked for chunk 1");
+}
+
+#[test]
 fn damaged_chunks_bar_a_holder_for_the_accuser_and_after_two_accusers_for_all() {
     let mut directory = directory(Policy::RoundRobin, 0);
     directory.report(Time::ZERO, 1, HostId(1), 0, &map(&[0, 1]));

@@ -35,6 +35,11 @@ use rackweave_wire::frisbee::Body;
 
 pub use serve::{ChunkOf, Send, Serve};
 
+/// The priority of control messages in each switch; chunks have the lowest. The choice is ours: a request shares the queue of
+/// its holder's link with the chunks that are sent there, and TCP fills that queue until packets are dropped. Every lost
+/// request costs its timeout, of at least a second.
+pub const CONTROL_PRIORITY: u8 = 7;
+
 /// A control message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {

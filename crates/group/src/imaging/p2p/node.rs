@@ -15,7 +15,7 @@ use rackweave_transport::{Machine, TransportConfig};
 
 use super::client::{self, Client, Event, Failure};
 use super::server::Server;
-use super::{Check, ChunkOf, Outgoing, Send};
+use super::{CONTROL_PRIORITY, Check, ChunkOf, Outgoing, Send};
 use crate::imaging::Shape;
 use crate::imaging::chunks::ChunkSet;
 use crate::imaging::intake::{Expand, Stage};
@@ -116,7 +116,12 @@ fn chunk_of(id: MessageId) -> (ChunkOf, Check) {
 impl P2pNode {
     /// Returns the node of a client, which starts at its time.
     #[must_use]
-    pub fn client(host: HostId, transport: &TransportConfig, config: ClientConfig, rng: Rng) -> Self {
+    pub fn client(
+        host: HostId,
+        transport: &TransportConfig,
+        config: ClientConfig,
+        rng: Rng,
+    ) -> Self {
         let side = ClientSide {
             config,
             rng,
@@ -193,6 +198,12 @@ impl P2pNode {
             Role::Client(side) => side.record.written.is_some() || side.record.failed.is_some(),
             Role::Server { .. } => true,
         }
+    }
+
+    /// Returns whether its host is down.
+    #[must_use]
+    pub const fn is_down(&self) -> bool {
+        self.down
     }
 
     /// The payload of the packet that was polled last.
@@ -284,6 +295,18 @@ impl P2pNode {
         } {
             self.control.push_back(outgoing);
         }
+    }
+
+    fn poll_control(&mut self) -> Option<Packet<NodeHeader>> {
+        let Outgoing { to, body } = self.control.pop_front()?;
+        if let Role::Client(ClientSide { client: Some(client), .. }) = &self.role {
+            client.payload(&body, &mut self.payload);
+        }
+        Some(packet(self.host, to, body).map(Mixed::Group).with_priority(CONTROL_PRIORITY))
+    }
+
+    fn poll_carrier(&mut self, now: Time) -> Option<Packet<NodeHeader>> {
+        Some(self.carrier.poll_transmit(now, 0)?.map(Mixed::Transport))
     }
 
     fn poll_send(&mut self, now: Time) -> Option<Send> {
@@ -411,16 +434,12 @@ impl Node for P2pNode {
             return None;
         }
         self.payload.clear();
-        if let Some(Outgoing { to, body }) = self.control.pop_front() {
-            if let Role::Client(ClientSide { client: Some(client), .. }) = &self.role {
-                client.payload(&body, &mut self.payload);
-            }
-            return Some(packet(self.host, to, body).map(Mixed::Group));
+        if let Some(packet) = self.poll_control().or_else(|| self.poll_carrier(now)) {
+            return Some(packet);
         }
-        let sent = self.carrier.poll_transmit(now, 0);
-        // A transport may have events after it has sent.
+        // A transport may have events after it was polled, which may lead to packets.
         self.pump(now);
-        Some(sent.or_else(|| self.carrier.poll_transmit(now, 0))?.map(Mixed::Transport))
+        self.poll_control().or_else(|| self.poll_carrier(now))
     }
 
     fn poll_timeout(&self) -> Option<Time> {

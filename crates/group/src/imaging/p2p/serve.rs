@@ -25,15 +25,17 @@ pub struct Serve {
     pub wait: Span,
 }
 
+/// The choice is ours, found by the sweep of [`super::client::Config`]: with one chunk for each peer at a time a chunk completes
+/// earlier, and can be served on; two cost 7 % of the time at a simultaneous start.
 impl Default for Serve {
     fn default() -> Self {
         Self {
-            uploads: 0,
-            per_peer: 2,
+            uploads: 8,
+            per_peer: 1,
             peers: 1024,
             queue: 1024,
             waiting: 4096,
-            wait: Span::from_secs(2),
+            wait: Span::from_secs(6),
         }
     }
 }
@@ -113,15 +115,15 @@ impl Serving {
 
     /// Lets a request wait for a chunk. Returns false if a bound refuses it.
     pub(super) fn wait(&mut self, now: Time, peer: HostId, what: ChunkOf) -> bool {
+        if self.waiting.get(&what).is_some_and(|peers| peers.contains(&peer)) {
+            return true;
+        }
         if self.waits >= usize::from(self.config.waiting) {
             return false;
         }
-        let peers = self.waiting.entry(what).or_default();
-        if !peers.contains(&peer) {
-            peers.push(peer);
-            self.waits += 1;
-            self.expiries.push_back((now.saturating_add(self.config.wait), what, peer));
-        }
+        self.waiting.entry(what).or_default().push(peer);
+        self.waits += 1;
+        self.expiries.push_back((now.saturating_add(self.config.wait), what, peer));
         true
     }
 
@@ -300,7 +302,7 @@ mod tests {
         assert!(!serving.wait(Time(5), HostId(1), chunk(9)), "three are the most");
         assert_eq!(serving.arrived(chunk(7)).len(), 0);
         assert_eq!(polled(&mut serving), [(1, 7), (2, 7)]);
-        let late = Time(5) + Span::from_secs(2);
+        let late = Time(5) + Span::from_secs(6);
         assert_eq!(serving.expired(Time(late.0 - 1)), None);
         assert_eq!(serving.expired(late), Some(Send { peer: HostId(1), what: chunk(8) }));
         assert_eq!((serving.expired(late), serving.waits), (None, 0));

@@ -154,9 +154,8 @@ impl Server {
                 }
             }
             Body::Return { chunks, requester } => {
-                if let Some(requester) = frame::host_at(requester)
-                    && self.knows(now, from, chunks.image)
-                {
+                // Whoever returns it may have left meanwhile.
+                if let Some(requester) = frame::host_at(requester) {
                     self.returned(now, from, requester, chunks);
                 }
             }

@@ -28,6 +28,8 @@ pub(super) struct Fetch {
     /// No chunk is due before.
     earliest: Time,
     rtt: RttEstimator,
+    /// When a chunk arrived last.
+    last: Time,
     retry: Span,
     /// Whether the client waits for the answer of a server that did not know it.
     pub(super) rejoin: bool,
@@ -35,6 +37,10 @@ pub(super) struct Fetch {
 
 /// The longest time after which a chunk is requested again.
 const LONGEST_RETRY: Span = Span::from_secs(20);
+/// The due time of a chunk that is requested again without delay.
+const AT_ONCE: Time = Time::ZERO;
+/// A chunk is requested again after this many timeouts even if others arrive.
+const PATIENCE: u64 = 2;
 /// Before the first chunk, the timeout is this many times [`Config::retry`]: how long a chunk takes is not known yet.
 const FIRST_RETRY: u64 = 3;
 
@@ -46,6 +52,7 @@ impl Fetch {
             asked: BTreeMap::new(),
             earliest: Time::MAX,
             rtt: RttEstimator::new(),
+            last: Time::ZERO,
             retry,
             rejoin: false,
         }
@@ -61,9 +68,10 @@ impl Fetch {
     }
 
     fn timeout(&self, tries: u16) -> Span {
-        let base = match self.rtt.rto() {
-            Some(rto) => rto.max(self.retry),
-            None => Span(self.retry.0.saturating_mul(FIRST_RETRY)),
+        let base = match (self.rtt.rto(), self.rtt.smoothed()) {
+            // The variation is small where a holder sends chunk after chunk, and says nothing about the next holder.
+            (Some(rto), Some(smoothed)) => (rto + smoothed).max(self.retry),
+            _ => Span(self.retry.0.saturating_mul(FIRST_RETRY)),
         };
         // RFC 6298 (5.5): back off.
         Span(base.0.saturating_mul(1 << tries.min(4)).min(LONGEST_RETRY.0.max(self.retry.0)))
@@ -110,13 +118,25 @@ impl Fetch {
         self.earliest = self.earliest.min(due);
     }
 
+    /// When a chunk is requested again. While others arrive, it probably waits for its turn at its holder: RFC 6298 (5.3)
+    /// restarts the timer with all new data, too. But it does not wait for ever.
+    fn due_of(&self, asked: &Asked) -> Time {
+        if asked.due == AT_ONCE {
+            return AT_ONCE;
+        }
+        let timeout = self.timeout(0);
+        let patience = asked.at.saturating_add(Span(timeout.0.saturating_mul(PATIENCE)));
+        asked.due.max(self.last.saturating_add(timeout).min(patience))
+    }
+
     /// Requests consecutive chunks again that are due and have been requested equally often.
     fn again(&mut self, now: Time, batch: u16) -> Option<(u32, u16, u16)> {
-        let due = |asked: &Asked| asked.due <= now;
+        let due = |asked: &Asked| self.due_of(asked) <= now;
         let Some((first, tries)) =
             self.asked.iter().find(|(_, asked)| due(asked)).map(|(chunk, a)| (*chunk, a.tries))
         else {
-            self.earliest = self.asked.values().map(|asked| asked.due).min().unwrap_or(Time::MAX);
+            self.earliest =
+                self.asked.values().map(|asked| self.due_of(asked)).min().unwrap_or(Time::MAX);
             return None;
         };
         let run = self.asked.range(first..).zip(first..).take(usize::from(batch.max(1)));
@@ -132,6 +152,7 @@ impl Fetch {
     }
 
     pub(super) fn received(&mut self, now: Time, chunk: u32) {
+        self.last = now;
         if let Some(asked) = self.asked.remove(&chunk)
             && asked.tries == 0
         {
@@ -150,20 +171,20 @@ impl Fetch {
 
     pub(super) fn due_now(&mut self, now: Time, chunk: u32) {
         if let Some(asked) = self.asked.get_mut(&chunk) {
-            asked.due = now;
+            asked.due = AT_ONCE;
             self.earliest = self.earliest.min(now);
         }
     }
 
     pub(super) fn peer_failed(&mut self, now: Time, peer: HostId) {
         for asked in self.asked.values_mut().filter(|asked| asked.from == Some(peer)) {
-            (asked.due, asked.from) = (now, None);
+            (asked.due, asked.from) = (AT_ONCE, None);
             self.earliest = self.earliest.min(now);
         }
     }
 
     pub(super) fn all_due(&mut self, now: Time) {
-        self.asked.values_mut().for_each(|asked| asked.due = now);
+        self.asked.values_mut().for_each(|asked| asked.due = AT_ONCE);
         self.earliest = now;
     }
 

@@ -2,8 +2,8 @@
 //! while after it has them all.
 //!
 //! - *Requests*: as many chunks as [`Config::outstanding`] are on request at a time, in batches. A chunk is requested again when
-//!   nothing of it has arrived for the retransmission timeout of RFC 6298, computed over the times between request and
-//!   chunk and at least [`Config::retry`]. The number of tries is in the request, by which a directory chooses
+//!   nothing of it has arrived for a timeout: that of RFC 6298, computed over the times between request and chunk, plus the
+//!   smoothed time, and at least [`Config::retry`]. The number of tries is in the request, by which a directory chooses
 //!   another holder. Frisbee's fixed delay of 1 s would repeat each request where a chunk takes longer than that.
 //! - *Serving*: a request for a chunk that is itself on request waits for it; one for any other chunk is returned to the
 //!   server through the switch ([`Body::Return`]), which thereby learns that the chunk is not here. SWP2P's slides do not
@@ -58,10 +58,13 @@ pub struct Config {
     pub most_bytes: u64,
 }
 
+/// The choice is ours, found by a sweep over 8 clients with 128 MiB at 200 Mbps. With windows of 32 chunks and 16 on request,
+/// all clients work on the same part of the image. With windows of 16 a client has too few chunks of its own to keep the server
+/// busy; with 64 and few on request, it waits for its neighbours, and late clients ask for chunks beyond what the earlier ones have.
 impl Default for Config {
     fn default() -> Self {
         Self {
-            order: Order::Windows(64),
+            order: Order::Windows(32),
             batch: 1,
             outstanding: 16,
             report_every: 1,
@@ -179,13 +182,16 @@ enum State {
     Lingering {
         until: Time,
     },
-    /// Has left; chunks are still being sent.
+    /// Has left. Chunks are still being sent, and requests that were on their way are returned.
     Leaving {
+        from: Time,
         until: Time,
     },
     Over,
 }
 
+/// For this time a client that has left returns the requests that still arrive.
+const LAST_RETURNS: Span = Span::from_ms(200);
 /// The time in which a client that leaves completes the chunks that it is sending.
 const LAST_SENDS: Span = Span::from_secs(5);
 /// A client fails after this many damaged chunks from the server itself.
@@ -465,11 +471,12 @@ impl Client {
         if matches!(self.state, State::Leaving { .. } | State::Over) {
             return;
         }
+        self.return_all();
         if self.shape.is_some() {
             self.send(self.server, Body::Exit { client: self.number, image: self.image });
         }
-        self.return_all();
-        self.state = State::Leaving { until: now.saturating_add(LAST_SENDS) };
+        let (from, until) = (now.saturating_add(LAST_RETURNS), now.saturating_add(LAST_SENDS));
+        self.state = State::Leaving { from, until };
         self.update(now);
     }
 
@@ -520,8 +527,8 @@ impl Client {
         {
             self.leave(now);
         }
-        if let State::Leaving { until } = self.state
-            && (now >= until || self.serving.is_idle())
+        if let State::Leaving { from, until } = self.state
+            && (now >= until || now >= from && self.serving.is_idle())
         {
             self.state = State::Over;
             self.events.push_back(Event::Left);
@@ -581,7 +588,8 @@ impl Client {
             }
             State::Writing => None,
             State::Lingering { until } => Some(until),
-            State::Leaving { until } => return Some(until),
+            State::Leaving { from, .. } if self.serving.is_idle() => return Some(from),
+            State::Leaving { until, .. } => return Some(until),
         };
         [state, serves, self.reports.poll_timeout(&self.config)].into_iter().flatten().min()
     }
