@@ -36,6 +36,8 @@ fn all() -> Vec<(Body, u32)> {
         (Body::Enter { client, name_len: 5 }, 25),
         (Body::Entered { client, image, index: 2, clients: 30, chunk_bytes: 1 << 20, bytes }, 40),
         (Body::Exit { client, image }, 24),
+        (Body::Redirect { chunks, requester: [10, 0, 0, 9] }, 32),
+        (Body::Damaged { image, chunk: 4, holder: [10, 0, 0, 2] }, 28),
     ]
 }
 
