@@ -81,7 +81,7 @@ impl Image {
         match config.policy {
             Policy::RoundRobin => {
                 let first = |bits: &dyn Fn(usize) -> u64| {
-                    Members::behind(self.last, self.words, bits).find_map(|slot| judge(slot))
+                    Members::behind(self.last, self.words, bits).find_map(&judge)
                 };
                 let (chosen, _) = first(&has).or_else(|| first(&about_to))?;
                 Some(chosen)

@@ -190,7 +190,7 @@ impl Directory {
             .iter()
             .rposition(|byte| *byte != 0)
             .map_or(first, |at| first + at as u64 * 8 + u64::from(7 - map[at].leading_zeros()));
-        let is_aligned = map.len() % 8 == 0;
+        let is_aligned = map.len().is_multiple_of(8);
         if !is_aligned || last >= u64::from(self.config.chunks) {
             self.counters.refused += 1;
             return false;

@@ -71,7 +71,6 @@ struct ClientSide {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each host")]
 enum Role {
     Client(ClientSide),
     Server { server: Server, shapes: Vec<(u32, Shape)> },

@@ -139,19 +139,15 @@ impl Server {
         match *body {
             Body::Enter { client, .. } => self.enter(now, from, client, payload),
             Body::Exit { client, image } => self.exit(from, client, image),
-            Body::Report { image, window } => {
-                if self.knows(now, from, image) {
-                    self.counters.reports += 1;
-                    if let Some(directory) = &mut self.directory {
-                        directory.report(now, image, from, window, payload);
-                    }
+            Body::Report { image, window } if self.knows(now, from, image) => {
+                self.counters.reports += 1;
+                if let Some(directory) = &mut self.directory {
+                    directory.report(now, image, from, window, payload);
                 }
             }
-            Body::Batch(chunks) => {
-                if self.knows(now, from, chunks.image) {
-                    self.counters.requests += 1;
-                    self.batch(now, from, chunks);
-                }
+            Body::Batch(chunks) if self.knows(now, from, chunks.image) => {
+                self.counters.requests += 1;
+                self.batch(now, from, chunks);
             }
             Body::Return { chunks, requester } => {
                 // Whoever returns it may have left meanwhile.

@@ -96,7 +96,7 @@ impl Fetch {
             return None;
         }
         let is_open = |chunk: &u32| !have.contains(*chunk) && !self.asked.contains_key(chunk);
-        let skip = self.order[self.next..].iter().position(|chunk| is_open(chunk))?;
+        let skip = self.order[self.next..].iter().position(&is_open)?;
         self.next += skip;
         let first = self.order[self.next];
         let count = self.order[self.next..]
