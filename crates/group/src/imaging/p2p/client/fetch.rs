@@ -69,8 +69,9 @@ impl Fetch {
 
     fn timeout(&self, tries: u16) -> Span {
         let base = match (self.rtt.rto(), self.rtt.smoothed()) {
-            // The variation is small where a holder sends chunk after chunk, and says nothing about the next holder.
-            (Some(rto), Some(smoothed)) => (rto + smoothed).max(self.retry),
+            // Chunks wait in queues of different length, so that the variation is large. Twice the time is enough, because
+            // the timer starts again with each arrival.
+            (Some(rto), Some(smoothed)) => rto.min(smoothed * 2).max(self.retry),
             _ => Span(self.retry.0.saturating_mul(FIRST_RETRY)),
         };
         // RFC 6298 (5.5): back off.

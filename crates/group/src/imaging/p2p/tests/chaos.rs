@@ -151,6 +151,8 @@ fn a_server_that_restarts_is_joined_again() {
     for assist in [Assist::Switch, Assist::Server] {
         let mut setup = Setup { assist, ..Setup::new(4, 64, 200) };
         setup.faults = vec![fault(FaultPlace::Host(SERVER), FaultKind::Crash, 700, 1700)];
+        // What is on request is requested again at once, and the restarted server does not know who has it.
+        setup.client.outstanding = 8;
         let outcome = setup.run();
         outcome.check_complete();
         assert!(outcome.copies() < 1.5, "{}", outcome.copies());
