@@ -25,6 +25,12 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
+    /// Creates an estimator without samples.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { smoothed: Span::ZERO, variation: Span::ZERO }
+    }
+
     /// Adds a measurement.
     #[inline]
     pub fn sample(&mut self, rtt: Span) {

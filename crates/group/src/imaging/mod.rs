@@ -4,15 +4,21 @@
 //! - [`intake`]: how long a client takes to expand and write what it has received.
 //! - [`frisbee`]: the multicast system of Hibler et al. (USENIX 2003), the baseline; [`multicast`]: how switches copy its packets to the
 //!   members of a session.
-//! - [`packet`]: packets in the simulator; [`node`]: the machines as nodes there.
+//! - [`p2p`]: SWP2P, whose clients serve each other; [`directory`]: who has which chunk; [`switch`] and [`system`]: how switches
+//!   redirect requests.
+//! - [`packet`]: packets in the simulator; [`node`] and [`p2p::node`]: the machines as nodes there.
 
 pub mod chunks;
+pub mod directory;
 pub mod frisbee;
 pub mod intake;
 pub mod multicast;
 pub mod node;
 pub mod order;
+pub mod p2p;
 pub mod packet;
+pub mod switch;
+pub mod system;
 
 /// The division of an image into chunks. All have the same length, except the last, which may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@ mod subtype {
     pub(super) const RETURN: u32 = 11;
     pub(super) const ENTER: u32 = 12;
     pub(super) const EXIT: u32 = 13;
+    pub(super) const DAMAGED: u32 = 14;
 }
 
 /// A message that was read from bytes.
@@ -62,7 +63,7 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
         }
         Body::Report { image, window } => put_all(out, [image, window]),
         Body::Batch(chunks) => put_chunks(out, chunks),
-        Body::Return { chunks, requester } => {
+        Body::Return { chunks, requester } | Body::Redirect { chunks, requester } => {
             put_chunks(out, chunks);
             out.extend_from_slice(&requester);
         }
@@ -74,6 +75,10 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
             out.extend_from_slice(&bytes.get().to_le_bytes());
         }
         Body::Exit { client, image } => put_all(out, [client, image]),
+        Body::Damaged { image, chunk, holder } => {
+            put_all(out, [image, chunk]);
+            out.extend_from_slice(&holder);
+        }
     }
     debug_assert_eq!(out.len() - start, header.header_bytes() as usize);
 }
@@ -145,6 +150,14 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
         (REQUEST, subtype::RETURN) => {
             Body::Return { chunks: chunks(&mut reader)?, requester: reader.array()? }
         }
+        (REPLY, subtype::RETURN) => {
+            Body::Redirect { chunks: chunks(&mut reader)?, requester: reader.array()? }
+        }
+        (REQUEST, subtype::DAMAGED) => Body::Damaged {
+            image: word(&mut reader)?,
+            chunk: int(&mut reader)?,
+            holder: reader.array()?,
+        },
         (REQUEST, subtype::ENTER) => {
             let (client, len) = (word(&mut reader)?, payload(4)?);
             let name_len = u8::try_from(len).map_err(|_| wrong("length", length as u32))?;
@@ -161,7 +174,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
         (REQUEST, subtype::EXIT) => {
             Body::Exit { client: word(&mut reader)?, image: word(&mut reader)? }
         }
-        (REPLY, subtype::LEAVE..=subtype::EXIT) => return Err(wrong("type", kind)),
+        (REPLY, subtype::LEAVE..=subtype::DAMAGED) => return Err(wrong("type", kind)),
         _ => return Err(wrong("subtype", subtype)),
     };
     let header = Header { source, body };
@@ -191,6 +204,8 @@ const fn kind_of(body: &Body) -> (u32, u32) {
         Body::Enter { .. } => (REQUEST, subtype::ENTER),
         Body::Entered { .. } => (REPLY, subtype::ENTER),
         Body::Exit { .. } => (REQUEST, subtype::EXIT),
+        Body::Redirect { .. } => (REPLY, subtype::RETURN),
+        Body::Damaged { .. } => (REQUEST, subtype::DAMAGED),
     }
 }
 

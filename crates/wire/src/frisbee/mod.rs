@@ -12,7 +12,7 @@
 //!
 //! All fields are 32-bit integers unless stated. Frisbee writes them in the byte order of the host, so that all hosts of a
 //! session must have the same; here they are little-endian. Signed fields that are negative are refused. Blocks and what
-//! clients send have type 1; only the replies to joins have type 2.
+//! clients send have type 1; only the replies to joins, and redirections by the server, have type 2.
 //!
 //! | subtype | message | fields, then payload |
 //! |---|---|---|
@@ -26,11 +26,12 @@
 //! | 8 | [`Body::Progress`] | client, who, when, what (16 bits), sequence (16); [`PROGRESS_BYTES`] |
 //! | 9 | [`Body::Report`] | image, window; a bitmap of [`REPORT_MAP_BYTES`] |
 //! | 10 | [`Body::Batch`] | image, first chunk, number of chunks (16 bits), tries (16) |
-//! | 11 | [`Body::Return`] | as a batch, then the requester's IPv4 address |
+//! | 11 | [`Body::Return`], [`Body::Redirect`] | as a batch, then the requester's IPv4 address |
 //! | 12 | [`Body::Enter`], [`Body::Entered`] | client; name of the image. The reply: client, image, index (16), clients (16), chunk bytes, image bytes (64) |
 //! | 13 | [`Body::Exit`] | client, image |
+//! | 14 | [`Body::Damaged`] | image, chunk, the holder's IPv4 address |
 //!
-//! In bitmaps, bit `i` is bit `i % 8` (the lowest is 0) of byte `i / 8`. Subtypes 9 to 13 are SWP2P's, and all but the report are
+//! In bitmaps, bit `i` is bit `i % 8` (the lowest is 0) of byte `i / 8`. Subtypes 9 to 14 are SWP2P's, and all but the report are
 //! our choice: its slides only name a report with 1024 bytes of availability, whose subtype they do not give, and 9 is the first that no
 //! version of Frisbee uses. Frisbee's requests cannot span chunks, and its joins say neither how many clients there are nor which
 //! image is meant, so SWP2P has its own.
@@ -186,6 +187,23 @@ pub enum Body {
         /// The IPv4 address of the client that asked for them.
         requester: [u8; 4],
     },
+    /// The server, which knows a holder of chunks that were requested from itself, asks it to send them to the requester. Where a
+    /// switch redirects, it changes the destination of the batch instead.
+    Redirect {
+        /// The chunks to send.
+        chunks: Chunks,
+        /// The IPv4 address of the client that asked for them.
+        requester: [u8; 4],
+    },
+    /// A client has received a chunk whose bytes are not those of the image. It goes to the server, through the switch that redirected.
+    Damaged {
+        /// The image.
+        image: u32,
+        /// The chunk.
+        chunk: u32,
+        /// The IPv4 address of the host that sent it.
+        holder: [u8; 4],
+    },
     /// A client joins for an image, whose name is the payload.
     Enter {
         /// The client's random number.
@@ -208,7 +226,7 @@ pub enum Body {
         /// The length of the image in bytes.
         bytes: Id64,
     },
-    /// A client no longer needs an image, nor serves it.
+    /// A client no longer needs an image, nor serves it. From the server: it does not know this client, which must join again.
     Exit {
         /// The client's random number.
         client: u32,
@@ -255,8 +273,8 @@ impl Header {
                 | Body::PartialRequest { .. }
                 | Body::Report { .. }
                 | Body::Exit { .. } => 8,
-                Body::Request { .. } | Body::Batch(_) => 12,
-                Body::Progress { .. } | Body::Return { .. } => 16,
+                Body::Request { .. } | Body::Batch(_) | Body::Damaged { .. } => 12,
+                Body::Progress { .. } | Body::Return { .. } | Body::Redirect { .. } => 16,
                 Body::Join2 { .. } | Body::Entered { .. } => 24,
             }
     }
@@ -317,10 +335,15 @@ impl Header {
                 f.write_str("swp2p REQUEST ")?;
                 chunks.fmt_line(f)
             }
-            Body::Return { chunks, requester: [a, b, c, d] } => {
-                f.write_str("swp2p RETURN ")?;
+            Body::Return { chunks, requester } | Body::Redirect { chunks, requester } => {
+                let is_return = matches!(self.body, Body::Return { .. });
+                f.write_str(if is_return { "swp2p RETURN " } else { "swp2p REDIRECT " })?;
                 chunks.fmt_line(f)?;
+                let [a, b, c, d] = requester;
                 write!(f, " of {a}.{b}.{c}.{d}")
+            }
+            Body::Damaged { image, chunk, holder: [a, b, c, d] } => {
+                write!(f, "swp2p DAMAGED image {image} chunk {chunk} from {a}.{b}.{c}.{d}")
             }
             Body::Enter { client, .. } => write!(f, "swp2p JOIN client {client:08x}"),
             Body::Entered { client, image, index, clients, chunk_bytes, bytes } => {

@@ -36,6 +36,8 @@ fn all() -> Vec<(Body, u32)> {
         (Body::Enter { client, name_len: 5 }, 25),
         (Body::Entered { client, image, index: 2, clients: 30, chunk_bytes: 1 << 20, bytes }, 40),
         (Body::Exit { client, image }, 24),
+        (Body::Redirect { chunks, requester: [10, 0, 0, 9] }, 32),
+        (Body::Damaged { image, chunk: 4, holder: [10, 0, 0, 2] }, 28),
     ]
 }
 
@@ -92,7 +94,7 @@ fn each_thing_that_can_be_wrong_is_named() {
     let field = |what, value| Malformed::FrisbeeField { what, value };
     assert_eq!(with(0, 3), field("type", 3));
     assert_eq!(with(0, 2), field("type", 2), "no reply to a request");
-    assert_eq!(with(4, 14), field("subtype", 14));
+    assert_eq!(with(4, 15), field("subtype", 15));
     assert_eq!(with(4, 0), field("subtype", 0));
     assert_eq!(with(8, 11), field("length", 11));
     assert_eq!(with(8, 13).to_string(), "a Frisbee message needs 29 bytes, but there are 28");

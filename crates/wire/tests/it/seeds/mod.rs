@@ -227,6 +227,8 @@ fn frisbee_messages() -> Vec<(&'static str, Vec<u8>)> {
             Body::Entered { client, image, index: 2, clients: 30, chunk_bytes: 1 << 20, bytes },
         ),
         ("exit", Body::Exit { client, image }),
+        ("redirect", Body::Redirect { chunks, requester: [10, 0, 0, 9] }),
+        ("damaged", Body::Damaged { image, chunk: 4, holder: [10, 0, 0, 2] }),
     ];
     let mut seeds = Vec::new();
     for (name, body) in bodies {

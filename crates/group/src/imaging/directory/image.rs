@@ -1,0 +1,310 @@
+//! The clients and bitmaps of one image.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::{HostId, Span, Time};
+use smallvec::SmallVec;
+
+/// What is known of one client.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub(super) host: HostId,
+    pub(super) rack: u32,
+    pub(super) seen: Time,
+    /// Redirected requests that are not yet covered by a report.
+    pub(super) load: u32,
+    /// The chunks that it has reported.
+    has: Vec<u64>,
+    /// Where its requests have gone: `None` is the server.
+    requests: BTreeMap<u32, Option<u16>>,
+    /// The requesters that received damaged chunks from it.
+    accusers: SmallVec<[u16; 4]>,
+    pub(super) is_barred: bool,
+}
+
+/// The state of one image.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Image {
+    pub(super) slots: Vec<Option<Client>>,
+    by_host: BTreeMap<HostId, u16>,
+    /// Words in a row of `have` and `pending`.
+    pub(super) words: usize,
+    /// For each chunk, the slots of the clients that have it.
+    pub(super) have: Vec<u64>,
+    /// For each chunk, the slots of the clients that have asked for it.
+    pub(super) pending: Vec<u64>,
+    /// The slots in each rack.
+    pub(super) racks: BTreeMap<u32, Vec<u64>>,
+    /// The slot that was chosen last.
+    pub(super) last: u16,
+}
+
+const fn word_and_bit(slot: u16) -> (usize, u64) {
+    (slot as usize / 64, 1 << (slot % 64))
+}
+
+impl Image {
+    pub(super) fn slot(&self, host: HostId) -> Option<u16> {
+        self.by_host.get(&host).copied()
+    }
+
+    pub(super) fn clients(&self) -> usize {
+        self.by_host.len()
+    }
+
+    pub(super) fn client(&self, slot: u16) -> Option<&Client> {
+        self.slots.get(usize::from(slot))?.as_ref()
+    }
+
+    fn client_mut(&mut self, slot: u16) -> Option<&mut Client> {
+        self.slots.get_mut(usize::from(slot))?.as_mut()
+    }
+
+    pub(super) fn seen(&mut self, slot: u16, now: Time) {
+        if let Some(client) = self.client_mut(slot) {
+            client.seen = now;
+        }
+    }
+
+    /// The number of chunks for which there are rows.
+    pub(super) fn rows(&self) -> u32 {
+        self.have.len().checked_div(self.words).unwrap_or(0) as u32
+    }
+
+    /// The memory of the bitmaps.
+    pub(super) fn bytes(&self) -> usize {
+        let clients: usize = self.slots.iter().flatten().map(|client| client.has.len()).sum();
+        (self.have.len() * 2 + clients) * 8
+    }
+
+    pub(super) fn holders(&self, chunk: u32) -> Vec<HostId> {
+        let Some(row) = self.row(chunk) else { return Vec::new() };
+        let has = |slot: &usize| self.have[row + slot / 64] >> (slot % 64) & 1 == 1;
+        let hosts = (0..self.slots.len()).filter(has).filter_map(|slot| self.slots[slot].as_ref());
+        hosts.map(|client| client.host).collect()
+    }
+
+    /// The index of a chunk's first word.
+    pub(super) fn row(&self, chunk: u32) -> Option<usize> {
+        (chunk < self.rows()).then_some(chunk as usize * self.words)
+    }
+
+    /// Adds a client if the wider rows fit in `budget` bytes. Returns its slot and the additional bytes.
+    pub(super) fn add(
+        &mut self,
+        now: Time,
+        host: HostId,
+        rack: u32,
+        budget: usize,
+    ) -> Option<(u16, usize)> {
+        let free = self.slots.iter().position(Option::is_none);
+        let slot = free.unwrap_or(self.slots.len());
+        let words = slot / 64 + 1;
+        let rows = self.rows() as usize;
+        let grown = words.saturating_sub(self.words) * rows * 16;
+        if grown > budget {
+            return None;
+        }
+        if words > self.words {
+            for rows_of in [&mut self.have, &mut self.pending] {
+                let old = std::mem::take(rows_of);
+                *rows_of = vec![0; rows * words];
+                for (row, from) in old.chunks_exact(self.words.max(1)).enumerate() {
+                    rows_of[row * words..][..from.len()].copy_from_slice(from);
+                }
+            }
+            self.words = words;
+        }
+        let client = Client {
+            host,
+            rack,
+            seen: now,
+            load: 0,
+            has: Vec::new(),
+            requests: BTreeMap::new(),
+            accusers: SmallVec::new(),
+            is_barred: false,
+        };
+        if free.is_some() {
+            self.slots[slot] = Some(client);
+        } else {
+            self.slots.push(Some(client));
+        }
+        let slot = slot as u16;
+        self.by_host.insert(host, slot);
+        let (word, bit) = word_and_bit(slot);
+        let members = self.racks.entry(rack).or_default();
+        members.resize(members.len().max(word + 1), 0);
+        members[word] |= bit;
+        Some((slot, grown))
+    }
+
+    /// Makes room for the rows up to `chunk` and for a client's own map, within `budget` bytes. Returns the additional
+    /// bytes.
+    pub(super) fn grow(&mut self, slot: u16, chunk: u32, budget: usize) -> Option<usize> {
+        let words = self.words;
+        let (rows, wanted) = (self.rows() as usize, (chunk as usize / 64 + 1) * 64);
+        let more_rows = wanted.saturating_sub(rows) * words;
+        let client = self.slots.get_mut(usize::from(slot))?.as_mut()?;
+        let more_map = (wanted / 64).saturating_sub(client.has.len());
+        let grown = (more_rows * 2 + more_map) * 8;
+        if grown > budget {
+            return None;
+        }
+        client.has.resize(client.has.len() + more_map, 0);
+        self.have.resize(self.have.len() + more_rows, 0);
+        self.pending.resize(self.pending.len() + more_rows, 0);
+        Some(grown)
+    }
+
+    /// Replaces the words of a client's map from `first` on.
+    pub(super) fn report(&mut self, slot: u16, first: usize, map: &[u8]) {
+        let Some(client) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else {
+            return;
+        };
+        let (at, bit) = word_and_bit(slot);
+        let mut covered: SmallVec<[Option<u16>; 8]> = SmallVec::new();
+        let maps = client.has.iter_mut().enumerate().skip(first);
+        for ((index, has), bytes) in maps.zip(map.as_chunks::<8>().0) {
+            let new = u64::from_le_bytes(*bytes);
+            let mut changed = *has ^ new;
+            *has = new;
+            while changed != 0 {
+                let chunk = index * 64 + changed.trailing_zeros() as usize;
+                let row = chunk * self.words + at;
+                if new & changed & changed.wrapping_neg() == 0 {
+                    self.have[row] &= !bit;
+                } else {
+                    self.have[row] |= bit;
+                    self.pending[row] &= !bit;
+                    covered.extend(client.requests.remove(&(chunk as u32)));
+                }
+                changed &= changed - 1;
+            }
+        }
+        for served_by in covered {
+            self.unload(served_by);
+        }
+    }
+
+    /// Records that a client lacks a chunk that it was expected to have.
+    pub(super) fn lacks(&mut self, slot: u16, chunk: u32) {
+        let Some(row) = self.row(chunk) else { return };
+        let (word, bit) = word_and_bit(slot);
+        self.have[row + word] &= !bit;
+        self.pending[row + word] &= !bit;
+        if let Some(has) = self.client_mut(slot).and_then(|c| c.has.get_mut(chunk as usize / 64)) {
+            *has &= !(1 << (chunk % 64));
+        }
+    }
+
+    /// Whether a client has asked for a chunk and not reported it.
+    pub(super) fn is_pending(&self, slot: u16, chunk: u32) -> bool {
+        let (word, bit) = word_and_bit(slot);
+        self.row(chunk).is_some_and(|row| self.pending[row + word] & bit != 0)
+    }
+
+    fn unload(&mut self, served_by: Option<u16>) {
+        if let Some(client) = served_by.and_then(|slot| self.client_mut(slot)) {
+            client.load = client.load.saturating_sub(1);
+        }
+    }
+
+    /// Where a request went: `Some(None)` is the server.
+    pub(super) fn assigned(&self, slot: u16, chunk: u32) -> Option<Option<u16>> {
+        self.client(slot)?.requests.get(&chunk).copied()
+    }
+
+    /// Records where a request has gone, and that the requester is about to have the chunk.
+    pub(super) fn assign(&mut self, slot: u16, chunk: u32, to: Option<u16>, most: u16) {
+        let Some(row) = self.row(chunk) else { return };
+        let Some(client) = self.client_mut(slot) else { return };
+        let before = client.requests.remove(&chunk);
+        let has_room = client.requests.len() < usize::from(most);
+        if has_room {
+            client.requests.insert(chunk, to);
+        }
+        self.unload(before.flatten());
+        if !has_room {
+            return;
+        }
+        if let Some(holder) = to.and_then(|to| self.client_mut(to)) {
+            holder.load += 1;
+        }
+        let (word, bit) = word_and_bit(slot);
+        if self.have[row + word] & bit == 0 {
+            self.pending[row + word] |= bit;
+        }
+    }
+
+    /// Records that `by` received a damaged chunk from `holder`. Returns whether nobody is sent there any more since now.
+    pub(super) fn accuse(&mut self, by: u16, holder: u16, most: u8) -> bool {
+        let Some(client) = self.client_mut(holder) else { return false };
+        if client.is_barred || client.accusers.contains(&by) {
+            return false;
+        }
+        client.accusers.push(by);
+        client.is_barred = client.accusers.len() >= usize::from(most.max(1));
+        client.is_barred
+    }
+
+    /// Whether `by` may be sent to this holder.
+    pub(super) fn trusts(&self, by: u16, holder: &Client) -> bool {
+        !holder.is_barred && !holder.accusers.contains(&by)
+    }
+
+    /// Forgets a client, and returns the freed bytes.
+    pub(super) fn remove(&mut self, slot: u16) -> usize {
+        let Some(client) = self.slots.get_mut(usize::from(slot)).and_then(Option::take) else {
+            return 0;
+        };
+        self.by_host.remove(&client.host);
+        let (word, bit) = word_and_bit(slot);
+        for row in (word..self.have.len()).step_by(self.words.max(1)) {
+            self.have[row] &= !bit;
+            self.pending[row] &= !bit;
+        }
+        if let Some(members) = self.racks.get_mut(&client.rack) {
+            members[word] &= !bit;
+            if members.iter().all(|word| *word == 0) {
+                self.racks.remove(&client.rack);
+            }
+        }
+        for served_by in client.requests.into_values() {
+            self.unload(served_by);
+        }
+        // Its slot will belong to another client.
+        for other in self.slots.iter_mut().flatten() {
+            other.accusers.retain(|by| *by != slot);
+            other.requests.retain(|_, to| *to != Some(slot));
+        }
+        client.has.len() * 8
+    }
+
+    /// Forgets the clients from which nothing has arrived for `silence`. Returns their number and the freed bytes.
+    pub(super) fn forget_silent(&mut self, now: Time, silence: Span) -> (u64, usize) {
+        let (mut forgotten, mut freed) = (0, 0);
+        for slot in 0..self.slots.len() as u16 {
+            if self.client(slot).is_some_and(|client| now.since(client.seen) > silence) {
+                freed += self.remove(slot);
+                forgotten += 1;
+            }
+        }
+        (forgotten, freed)
+    }
+
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        for (slot, client) in self.slots.iter().enumerate() {
+            let Some(client) = client else { continue };
+            let requests = self.slots.iter().flatten().flat_map(|other| other.requests.values());
+            let load = requests.filter(|to| **to == Some(slot as u16)).count();
+            assert_eq!(client.load as usize, load, "the load of {}", client.host);
+            for chunk in 0..self.rows() {
+                let row = self.row(chunk).unwrap() + slot / 64;
+                let has = client.has.get(chunk as usize / 64).copied().unwrap_or(0);
+                assert_eq!(self.have[row] >> (slot % 64) & 1, has >> (chunk % 64) & 1);
+            }
+        }
+    }
+}

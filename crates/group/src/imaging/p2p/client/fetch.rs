@@ -1,0 +1,195 @@
+//! What a client has requested, and when it requests it again.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::{HostId, RttEstimator, Span, Time};
+
+use super::Config;
+use crate::imaging::chunks::ChunkSet;
+
+/// A chunk on request.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    at: Time,
+    /// When it is requested again.
+    due: Time,
+    tries: u16,
+    /// The host from which it is arriving.
+    from: Option<HostId>,
+}
+
+/// The requests of a client.
+#[derive(Clone, Debug)]
+pub(super) struct Fetch {
+    order: Vec<u32>,
+    /// Chunks before this place of `order` are here or on request.
+    next: usize,
+    asked: BTreeMap<u32, Asked>,
+    /// No chunk is due before.
+    earliest: Time,
+    rtt: RttEstimator,
+    /// When a chunk arrived last.
+    last: Time,
+    retry: Span,
+    /// Whether the client waits for the answer of a server that did not know it.
+    pub(super) rejoin: bool,
+}
+
+/// The longest time after which a chunk is requested again.
+const LONGEST_RETRY: Span = Span::from_secs(20);
+/// The due time of a chunk that is requested again without delay.
+const AT_ONCE: Time = Time::ZERO;
+/// A chunk is requested again after this many timeouts even if others arrive.
+const PATIENCE: u64 = 2;
+/// Before the first chunk, the timeout is this many times [`Config::retry`]: how long a chunk takes is not known yet.
+const FIRST_RETRY: u64 = 3;
+
+impl Fetch {
+    pub(super) const fn new(retry: Span) -> Self {
+        Self {
+            order: Vec::new(),
+            next: 0,
+            asked: BTreeMap::new(),
+            earliest: Time::MAX,
+            rtt: RttEstimator::new(),
+            last: Time::ZERO,
+            retry,
+            rejoin: false,
+        }
+    }
+
+    /// Sets the order of requests.
+    pub(super) fn plan(&mut self, order: Vec<u32>) {
+        (self.order, self.next) = (order, 0);
+    }
+
+    pub(super) fn is_asked(&self, chunk: u32) -> bool {
+        self.asked.contains_key(&chunk)
+    }
+
+    fn timeout(&self, tries: u16) -> Span {
+        let base = match (self.rtt.rto(), self.rtt.smoothed()) {
+            // Chunks wait in queues of different length, so that the variation is large. Twice the time is enough, because
+            // the timer starts again with each arrival.
+            (Some(rto), Some(smoothed)) => rto.min(smoothed * 2).max(self.retry),
+            _ => Span(self.retry.0.saturating_mul(FIRST_RETRY)),
+        };
+        // RFC 6298 (5.5): back off.
+        Span(base.0.saturating_mul(1 << tries.min(4)).min(LONGEST_RETRY.0.max(self.retry.0)))
+    }
+
+    /// Returns the next request: first chunk, count and tries. `None` if nothing is due, or enough is on request.
+    pub(super) fn next(
+        &mut self,
+        now: Time,
+        have: &ChunkSet,
+        config: &Config,
+    ) -> Option<(u32, u16, u16)> {
+        if now >= self.earliest
+            && let Some(again) = self.again(now, config.batch)
+        {
+            return Some(again);
+        }
+        let room = usize::from(config.outstanding.max(1)).saturating_sub(self.asked.len());
+        let most = usize::from(config.batch.max(1));
+        // A request is not divided because there is room for a part of it now.
+        if room < most.min(usize::from(config.outstanding.max(1))) {
+            return None;
+        }
+        let is_open = |chunk: &u32| !have.contains(*chunk) && !self.asked.contains_key(chunk);
+        let skip = self.order[self.next..].iter().position(&is_open)?;
+        self.next += skip;
+        let first = self.order[self.next];
+        let count = self.order[self.next..]
+            .iter()
+            .zip(first..)
+            .take(most.min(room))
+            .take_while(|(chunk, expected)| **chunk == *expected && is_open(chunk))
+            .count();
+        self.next += count;
+        for chunk in first..first + count as u32 {
+            self.ask(now, chunk, 0);
+        }
+        Some((first, count as u16, 0))
+    }
+
+    fn ask(&mut self, now: Time, chunk: u32, tries: u16) {
+        let due = now.saturating_add(self.timeout(tries));
+        self.asked.insert(chunk, Asked { at: now, due, tries, from: None });
+        self.earliest = self.earliest.min(due);
+    }
+
+    /// When a chunk is requested again. While others arrive, it probably waits for its turn at its holder: RFC 6298 (5.3)
+    /// restarts the timer with all new data, too. But it does not wait for ever.
+    fn due_of(&self, asked: &Asked) -> Time {
+        if asked.due == AT_ONCE {
+            return AT_ONCE;
+        }
+        let timeout = self.timeout(0);
+        let patience = asked.at.saturating_add(Span(timeout.0.saturating_mul(PATIENCE)));
+        asked.due.max(self.last.saturating_add(timeout).min(patience))
+    }
+
+    /// Requests consecutive chunks again that are due and have been requested equally often.
+    fn again(&mut self, now: Time, batch: u16) -> Option<(u32, u16, u16)> {
+        let due = |asked: &Asked| self.due_of(asked) <= now;
+        let Some((first, tries)) =
+            self.asked.iter().find(|(_, asked)| due(asked)).map(|(chunk, a)| (*chunk, a.tries))
+        else {
+            self.earliest =
+                self.asked.values().map(|asked| self.due_of(asked)).min().unwrap_or(Time::MAX);
+            return None;
+        };
+        let run = self.asked.range(first..).zip(first..).take(usize::from(batch.max(1)));
+        let same = |(chunk, asked): (&u32, &Asked), expected: u32| {
+            *chunk == expected && due(asked) && asked.tries == tries
+        };
+        let count = run.take_while(|(entry, expected)| same(*entry, *expected)).count() as u16;
+        let tries = tries.saturating_add(1);
+        for chunk in first..first + u32::from(count) {
+            self.ask(now, chunk, tries);
+        }
+        Some((first, count, tries))
+    }
+
+    pub(super) fn received(&mut self, now: Time, chunk: u32) {
+        self.last = now;
+        if let Some(asked) = self.asked.remove(&chunk)
+            && asked.tries == 0
+        {
+            // RFC 6298 (3): no samples from what was requested twice.
+            self.rtt.sample(now.since(asked.at));
+        }
+    }
+
+    pub(super) fn progress(&mut self, now: Time, from: HostId, chunk: u32) {
+        let timeout = self.timeout(0);
+        if let Some(asked) = self.asked.get_mut(&chunk) {
+            asked.due = asked.due.max(now.saturating_add(timeout));
+            asked.from = Some(from);
+        }
+    }
+
+    pub(super) fn due_now(&mut self, now: Time, chunk: u32) {
+        if let Some(asked) = self.asked.get_mut(&chunk) {
+            asked.due = AT_ONCE;
+            self.earliest = self.earliest.min(now);
+        }
+    }
+
+    pub(super) fn peer_failed(&mut self, now: Time, peer: HostId) {
+        for asked in self.asked.values_mut().filter(|asked| asked.from == Some(peer)) {
+            (asked.due, asked.from) = (AT_ONCE, None);
+            self.earliest = self.earliest.min(now);
+        }
+    }
+
+    pub(super) fn all_due(&mut self, now: Time) {
+        self.asked.values_mut().for_each(|asked| asked.due = AT_ONCE);
+        self.earliest = now;
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        (self.earliest < Time::MAX).then_some(self.earliest)
+    }
+}

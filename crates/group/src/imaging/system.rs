@@ -1,0 +1,59 @@
+//! SWP2P as a [`System`]: the interface through which switches run its program.
+
+use rackweave_core::HostId;
+use rackweave_switch::Fabric;
+use rackweave_wire::frisbee::{self, Header};
+
+use super::switch::{Config, Program};
+use crate::system::{Outgoing, Parsed, Protocol, System, SystemError};
+
+/// SWP2P in the switches of a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swp2p {
+    /// How the switches run it.
+    pub config: Config,
+}
+
+/// Why SWP2P cannot run on a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server's host {number} does not exist: the fabric has {hosts} hosts")]
+pub struct NoServer {
+    /// The number of the server's host, as configured.
+    pub number: u32,
+    /// The number of hosts of the fabric.
+    pub hosts: u32,
+}
+
+impl System for Swp2p {
+    type View = Header;
+    type Program = Program;
+    type Made = Header;
+
+    fn protocols(&self) -> impl Iterator<Item = Protocol> {
+        core::iter::once(Protocol { kind: frisbee::KIND, port: frisbee::PORT, group: None })
+    }
+
+    fn resolves(&self, _dst: HostId) -> bool {
+        false
+    }
+
+    fn parse(&self, _kind: u8, bytes: &[u8]) -> Option<Parsed<Header>> {
+        let decoded = frisbee::decode(bytes).ok()?;
+        let (view, payload_at) = (decoded.header, decoded.payload.start);
+        Some(Parsed { view, addresses: None, payload_at })
+    }
+
+    fn encode(&self, packet: &Outgoing<'_, Header>, out: &mut Vec<u8>) -> u8 {
+        frisbee::encode(&packet.header, out);
+        out.extend_from_slice(packet.payload);
+        frisbee::KIND
+    }
+
+    fn programs(&self, fabric: &Fabric) -> Result<Vec<Program>, SystemError> {
+        let (number, hosts) = (self.config.server.0, fabric.hosts());
+        if number >= hosts {
+            return Err(SystemError::new(NoServer { number, hosts }));
+        }
+        Ok((0..fabric.switches()).map(|_| Program::new(self.config)).collect())
+    }
+}
