@@ -32,9 +32,11 @@ fn every_key_is_documented() {
         format!("{fabric}{tcp}{rest}[[faults]]\n{unknown}"),
         format!("{fabric}{tcp}[workload.cast]\n{unknown}"),
         format!("{fabric}{tcp}[workload.cast.cpu]\n{unknown}"),
+        format!("{fabric}{tcp}[workload.image]\n{unknown}"),
     ];
     let of_transports = items(Topic::Transports).into_iter().map(|item| {
-        let rest = if item.facts.contains_key("workload") { "[workload.cast]\n" } else { rest };
+        let kind = item.facts.get("workload").and_then(|kind| kind.as_str());
+        let rest = kind.map_or(rest.to_owned(), |kind| format!("[workload.{kind}]\n"));
         format!("{fabric}[transport]\nname='{}'\n{unknown}{rest}", item.name)
     });
     for table in tables.into_iter().chain(of_transports) {
