@@ -1,7 +1,7 @@
 //! How switches copy the packets of a session to its members: by a tree of the fabric, with static membership.
 //!
 //! The tree consists of shortest paths to one switch, so that it has no loops. A switch sends a packet to all its ports of
-//! the tree that have members behind them, but for the one that it came from. Real switches learn the members by IGMP snooping; here
+//! the tree that have members behind them, except the one that it came from. Real switches learn the members by IGMP snooping; here
 //! they are configured, because joining the group is no part of what is measured.
 
 use std::sync::Arc;

@@ -6,6 +6,7 @@ use rackweave_core::{HostId, Node, Packet, Time};
 use rackweave_wire::frisbee::{Body, CHUNK_MAP_BYTES, ClientStats, STATS_BYTES, TO_GROUP};
 
 use super::frisbee::{Client, Outgoing, Server};
+use super::order::Order;
 use super::packet::{Header, packet};
 
 /// A machine of Frisbee.
@@ -167,6 +168,7 @@ fn stats(client: &Client) -> Box<[u8; STATS_BYTES as usize]> {
         packet_timeout_us: int(config.receive_timeout.0 / 1_000_000),
         idle_timer: config.idle_timeouts,
         redo_delay_us: int(config.redo_delay.0 / 1_000_000),
+        randomize: u32::from(config.order == Order::Random),
         no_free_chunks: int(counts.no_buffer),
         duplicate_chunk_blocks: int(counts.duplicate_chunk_blocks),
         duplicate_blocks: int(counts.duplicate_blocks),
@@ -174,7 +176,9 @@ fn stats(client: &Client) -> Box<[u8; STATS_BYTES as usize]> {
         receive_idles: int(counts.idles),
         join_attempts: int(counts.joins),
         requests: int(counts.requests),
+        lost_blocks: int(counts.lost_blocks),
         rerequests: int(counts.rerequests),
+        full_rerequests: int(counts.full_rerequests),
         partial_drops: int(counts.partial_drops),
         write_buffer_mib: int(config.expand.write_buffer >> 20),
         ..ClientStats::default()
@@ -184,4 +188,71 @@ fn stats(client: &Client) -> Box<[u8; STATS_BYTES as usize]> {
     let mut boxed = Box::new([0; STATS_BYTES as usize]);
     boxed.copy_from_slice(&bytes);
     boxed
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::{Rate, Rng, Span};
+
+    use super::*;
+    use crate::imaging::frisbee::ClientConfig;
+    use crate::imaging::intake::Expand;
+
+    /// Sends what is due until `until`, and returns the statistics of LEAVE2 if that is sent.
+    fn statistics(node: &mut FrisbeeNode, until: Time) -> Option<ClientStats> {
+        let mut stats = None;
+        while let Some(now) = node.poll_timeout().filter(|now| *now <= until) {
+            node.handle_timeout(now);
+            while let Some(packet) = node.poll_transmit(now, 0) {
+                if matches!(packet.header.message.body, Body::Leave2 { .. }) {
+                    stats = Some(ClientStats::decode(node.payload()).unwrap());
+                }
+            }
+        }
+        stats
+    }
+
+    #[test]
+    fn leave2_reports_what_the_client_has_requested() {
+        let rate = Rate::from_gbps(100);
+        let expand = Expand {
+            expanded_bytes: 5 << 20,
+            expand_rate: rate,
+            disk_rate: rate,
+            write_buffer: 64 << 20,
+        };
+        let ms = |n| Time::ZERO + Span::from_ms(n);
+        for order in [Order::Random, Order::InOrder] {
+            let config = ClientConfig { order, ..ClientConfig::new(expand) };
+            let client = Client::new(config, Time::ZERO, Rng::stream(1, 0, 0, "client"));
+            let (host, server) = (HostId(1), HostId(0));
+            let machine = Machine::Client(Box::new(client));
+            let mut node = FrisbeeNode::new(host, server, machine);
+            let receive = |node: &mut FrisbeeNode, now, body| {
+                node.receive(now, &packet(server, TO_GROUP, body), &[]);
+            };
+            assert_eq!(statistics(&mut node, Time::ZERO), None);
+            receive(&mut node, Time::ZERO, Body::JoinReply { blocks: 2 * 1024 });
+            // Both chunks are requested after 30 ms, and partially again after 90 ms.
+            assert_eq!(statistics(&mut node, ms(120)), None);
+            for block in 0..1024 {
+                receive(&mut node, ms(121), Body::Block { chunk: 0, block, len: 1024 });
+                if block < 1000 {
+                    receive(&mut node, ms(121), Body::Block { chunk: 1, block, len: 1024 });
+                }
+            }
+            // Then the rest of the second chunk.
+            assert_eq!(statistics(&mut node, ms(300)), None);
+            for block in 1000..1024 {
+                receive(&mut node, ms(301), Body::Block { chunk: 1, block, len: 1024 });
+            }
+            let stats = statistics(&mut node, ms(400)).unwrap();
+            assert_eq!(stats.randomize, u32::from(order == Order::Random));
+            assert_eq!((stats.requests, stats.partial_requests), (5, 3));
+            assert_eq!((stats.rerequests, stats.full_rerequests), (3, 2));
+            assert_eq!(stats.lost_blocks, 2 * 1024 + 24);
+            assert_eq!((stats.join_attempts, stats.receive_idles), (1, 3));
+            assert_eq!((stats.run_s, stats.expanded_bytes_written), (0, 5 << 20));
+        }
+    }
 }

@@ -9,7 +9,7 @@ pub enum Order {
     Random,
     /// From the first chunk to the last: Frisbee's option `-O`.
     InOrder,
-    /// From a start that depends on the client, round the end of the image: SWP2P (`docs/sources.md#swp2p`).
+    /// From a start that depends on the client, continuing at its beginning after its end: SWP2P (`docs/sources.md#swp2p`).
     Rotation,
     /// As the rotation, within one window of this many chunks (at least 1) after the other, so that all clients work on the
     /// same part of the image. The choice is ours: holders then need not keep much.

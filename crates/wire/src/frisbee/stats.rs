@@ -49,9 +49,9 @@ client_stats! {
     run_ms: u32,
     /// How long the client waited before it joined, in milliseconds.
     delay_ms: u32,
-    /// Bytes written to the disk, including ranges that were skipped.
+    /// Bytes that were written to the disk.
     raw_bytes_written: u64,
-    /// Bytes of expanded data.
+    /// Bytes of the disk that the image covers, ranges that were skipped included.
     expanded_bytes_written: u64,
     /// The number of chunk buffers.
     chunk_buffers: u32,

@@ -29,6 +29,10 @@ pub struct ClientCounts {
     pub partial_requests: u64,
     /// Requests for chunks that it had requested before.
     pub rerequests: u64,
+    /// Those for whole chunks.
+    pub full_rerequests: u64,
+    /// Blocks in partial requests.
+    pub lost_blocks: u64,
     /// How often it was idle for too long.
     pub idles: u64,
     /// Incomplete chunks that it gave up for lack of buffers.
@@ -81,7 +85,7 @@ enum Phase {
     Running,
     /// All chunks are received; they are expanded and written.
     Finishing,
-    /// The image is written; the client has said so.
+    /// The image is written, and the client has sent LEAVE2.
     Left {
         at: Time,
         gone: bool,
@@ -190,7 +194,7 @@ impl Client {
         }
     }
 
-    /// Returns whether it has said that it leaves, and is gone.
+    /// Returns whether it has sent LEAVE2 and no longer exists.
     #[must_use]
     pub const fn is_gone(&self) -> bool {
         matches!(self.phase, Phase::Left { gone: true, .. })
@@ -361,7 +365,7 @@ impl Client {
             if buffer.have.contains_run(run) {
                 return false;
             }
-            // What was requested will come; what has come says nothing of the rest.
+            // Requested blocks will come, but a received block does not mean that the rest was requested.
             if !received {
                 buffer.state = State::Filling;
             }
@@ -370,7 +374,7 @@ impl Client {
         true
     }
 
-    /// Whether a chunk was not requested for so long that it may be.
+    /// Whether the last known request for a chunk is old enough for another one.
     fn may_request(&self, now: Time, chunk: u32) -> bool {
         let delay = self.config.redo_delay;
         let state = &self.chunks[chunk as usize];
@@ -400,7 +404,7 @@ impl Client {
         let mut ahead = u32::from(self.config.read_ahead).min(empty);
         let is_seen = |chunk: &Chunk| chunk.done || chunk.buffer > 0;
         let seen = |client: &Self, at: usize| is_seen(&client.chunks[client.order[at] as usize]);
-        // Seen chunks stay seen, but for those that are given up.
+        // Seen chunks stay seen, except those that are given up.
         while self.order_from < self.order.len() && seen(self, self.order_from) {
             self.order_from += 1;
         }
@@ -415,7 +419,7 @@ impl Client {
             if timed_out || self.may_request(now, chunk) {
                 self.request_all(now, chunk);
             }
-            // Another client may have requested it: it counts all the same.
+            // If it is not requested here, another client has requested it, so it counts as well.
             ahead -= 1;
         }
     }
@@ -433,7 +437,9 @@ impl Client {
         let again = self.chunks[chunk as usize].ours;
         let missing = have.missing(self.blocks_of(chunk));
         self.counts.partial_requests += 1;
+        self.counts.lost_blocks += u64::from(missing.count());
         self.counts.rerequests += u64::from(again);
+        self.counts.full_rerequests += u64::from(again && have == Blocks::EMPTY);
         let body = Body::PartialRequest { chunk, retries: u32::from(again) };
         self.requested(now, chunk, Outgoing { body, map: Some(missing) });
     }
@@ -499,8 +505,8 @@ impl Client {
         }
     }
 
-    /// Nothing was received for the receive timeout. After the idle time the client makes a request, and waits longer after each in
-    /// vain, up to about a second.
+    /// Nothing was received for the receive timeout. After the idle time the client makes a request, and waits longer after each
+    /// without an answer, up to about a second.
     fn receive_timed_out(&mut self, now: Time) {
         self.idle = self.idle.saturating_sub(1);
         if self.idle > 0 {

@@ -32,7 +32,7 @@ impl PaceConfig {
 const LOSS_INTERVAL: Span = Span::from_ms(500);
 
 /// The pacing of one server: after every burst, it sleeps until a gap after the start of the burst. A server that is late for
-/// this time continues at once, and the next gap counts from then, so that lost time is not made up.
+/// this time continues at once, and the next gap counts from then: it does not send faster later to compensate.
 #[derive(Clone, Debug)]
 pub struct Pace {
     config: PaceConfig,

@@ -107,7 +107,7 @@ impl Server {
             Body::Join { client } => {
                 let blocks = self.config.image.bytes().div_ceil(u64::from(BLOCK_BYTES));
                 match u32::try_from(blocks).ok().filter(|blocks| *blocks <= i32::MAX as u32) {
-                    // A client that joins in this way takes the image for whole chunks.
+                    // A client that joins in this manner assumes that all chunks are full.
                     Some(blocks) if self.is_padded() => {
                         self.join(client, Body::JoinReply { blocks });
                     }
@@ -179,7 +179,7 @@ impl Server {
             if is_full && !self.queued.insert(chunk) {
                 self.counts.duplicate_chunks += 1;
             }
-            // A request that the queue still holds says nothing about loss.
+            // The repetition of a request that is still in the queue is no sign of loss.
             if is_retry {
                 self.counts.client_lost += 1;
                 self.pace.lost();

@@ -42,7 +42,7 @@ fn bursts_follow_the_gap_and_an_overrun_resets_the_base_time() {
     // After being idle, the interval starts with the next block.
     pace.idle();
     assert_eq!(bursts(&mut pace, ms(50), Span::from_us(100), 8), [50_000, 52_000]);
-    // Blocks that take longer than the gap are sent without a pause, and what was lost is not made up afterwards.
+    // Blocks that take longer than the gap are sent without a pause, and later blocks are not sent faster to compensate.
     pace.idle();
     assert_eq!(bursts(&mut pace, ms(100), Span::from_ms(1), 8), [100_000, 104_000]);
     let next = bursts(&mut pace, ms(108), Span::from_us(100), 12);
