@@ -34,7 +34,8 @@ pub(crate) struct ImageKeys {
     disk_rate: Unit<Rate>,
     write_buffer: Unit<Bytes>,
     groups: u32,
-    interval: Unit<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interval: Option<Unit<Span>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<Unit<Span>>,
 }
@@ -50,7 +51,7 @@ impl Default for ImageKeys {
             disk_rate: Unit(Rate::from_gbps(4)),
             write_buffer: Unit(Bytes(64 << 20)),
             groups: 1,
-            interval: Unit(Span::ZERO),
+            interval: None,
             spread: None,
         }
     }
@@ -144,6 +145,7 @@ impl ImageKeys {
     /// Returns when each client starts.
     fn starts(&self, clients: &[HostId], seed: u64) -> Result<Vec<(HostId, Time)>, Problem> {
         let groups = self.groups;
+        let interval = self.interval.map_or(Span::ZERO, |interval| interval.0);
         if groups == 0 || groups as usize > clients.len() {
             let message = format!("`groups` is from 1 to the number of clients, {}", clients.len());
             return Err(Problem::new(key("groups"), message));
@@ -152,17 +154,17 @@ impl ImageKeys {
             let message = "clients start in groups or spread over a time, not both";
             return Err(Problem::new(key("spread"), message).or_at(key("groups")));
         }
-        if groups > 1 && self.interval.0 == Span::ZERO {
+        if groups > 1 && self.interval.is_none() {
             let message = "`interval` is the time between the starts of two groups";
             return Err(Problem::new(key("interval"), message).or_at(key("groups")));
         }
-        if groups == 1 && self.interval.0 > Span::ZERO {
+        if groups == 1 && interval > Span::ZERO {
             let message = "`interval` has no meaning with one group";
             return Err(Problem::new(key("interval"), message).with_help(
                 "with `groups` as large as the number of clients, they start one by one",
             ));
         }
-        let last = self.interval.0.0.checked_mul(u64::from(groups));
+        let last = interval.0.checked_mul(u64::from(groups));
         if last.is_none_or(|last| last > Span::from_secs(86_400).0)
             || self.spread.is_some_and(|spread| spread.0 > Span::from_secs(86_400))
         {
@@ -176,7 +178,7 @@ impl ImageKeys {
                     Span(rng.below(spread.0.0 + 1))
                 }
                 // Groups have the same size, or differ by one.
-                None => self.interval.0 * (nth as u64 * u64::from(groups) / clients.len() as u64),
+                None => interval * (nth as u64 * u64::from(groups) / clients.len() as u64),
             };
             (*host, Time::ZERO + start)
         };
