@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 37] = builtins! {
+pub const SCENARIOS: [Builtin; 38] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -55,6 +55,7 @@ pub const SCENARIOS: [Builtin; 37] = builtins! {
     "frisbee-2003": "papers/swp2p/frisbee-2003.toml",
     "frisbee-2003-nak": "papers/swp2p/frisbee-2003-nak.toml",
     "frisbee-2003-variants": "papers/swp2p/frisbee-2003-variants.toml",
+    "swp2p-load": "papers/swp2p/swp2p-load.toml",
     "receiver-driven-sigcomm18": "papers/receiver-driven-sigcomm18.toml",
     "two-worlds-cast": "papers/two-worlds/two-worlds-cast.toml",
     "two-worlds-cast-8": "papers/two-worlds/two-worlds-cast-8.toml",

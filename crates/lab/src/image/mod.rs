@@ -4,18 +4,21 @@
 //! - [`run()`]: a run on a [`World`](rackweave_sim::World).
 //! - [`ImageSummary`]: the results that only images have.
 
+mod nodes;
 mod run;
 mod summary;
 #[cfg(test)]
 mod tests;
 
 use rackweave_core::{HostId, Time};
-use rackweave_group::imaging::Shape;
 use rackweave_group::imaging::frisbee::{ClientConfig, PaceConfig};
+use rackweave_group::imaging::intake::Expand;
+use rackweave_group::imaging::{Shape, directory, p2p};
+use rackweave_transport::TransportConfig;
 
 pub use self::run::{ImageError, ImageRun, run};
 pub use self::summary::{
-    ClientReport, ClientSummary, ImageResult, ImageSummary, Range, ServerReport,
+    ClientReport, ClientSummary, ImageResult, ImageSummary, Range, ServerReport, SwitchReport,
 };
 
 /// The parameters of a run in which one server puts an image on many hosts.
@@ -42,6 +45,56 @@ pub enum Scheme {
         client: ClientConfig,
         /// How the server paces blocks.
         pace: PaceConfig,
+    },
+    /// Clients request chunks, which TCP carries: SWP2P, or unicast from the server.
+    P2p(Box<P2pScheme>),
+}
+
+/// The parameters of SWP2P, and of unicast, which is SWP2P without redirection.
+#[derive(Clone, Debug)]
+pub struct P2pScheme {
+    /// The transport that carries chunks.
+    pub carrier: TransportConfig,
+    /// How fast clients expand and write chunks.
+    pub expand: Expand,
+    /// Who redirects requests to clients that have the chunk.
+    pub redirects: Redirects,
+    /// What its directory does.
+    pub directory: directory::Config,
+    /// The number of clients that the server announces to each of them; 0 if it does not know it.
+    pub expected: u32,
+    /// The parameters of each client.
+    pub client: p2p::client::Config,
+}
+
+impl P2pScheme {
+    /// Unicast with the defaults of clients and server.
+    #[must_use]
+    pub fn over(carrier: TransportConfig, expand: Expand) -> Self {
+        Self {
+            carrier,
+            expand,
+            redirects: Redirects::Nobody,
+            directory: directory::Config::default(),
+            expected: 0,
+            client: p2p::client::Config::default(),
+        }
+    }
+}
+
+/// Who redirects requests to clients that have the chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirects {
+    /// The server sends all chunks itself.
+    Nobody,
+    /// The server, without help of switches.
+    Server,
+    /// Switches, on the path to the server.
+    Switches {
+        /// Control packets that a switch's processor handles in a second; 0 if the data plane handles them.
+        per_second: u32,
+        /// Maximum number of packets that wait for the processor.
+        queue: u32,
     },
 }
 

@@ -1,30 +1,30 @@
 //! Running an image in the simulator.
 
-use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rackweave_core::{Mixed, Node, Packet, Rng, SwitchProgram, Time};
+use rackweave_core::{Mixed, Rng, SwitchProgram};
 use rackweave_group::imaging::frisbee::{Client, Server, ServerConfig};
 use rackweave_group::imaging::multicast::{self, Multicast, MulticastError};
 use rackweave_group::imaging::node::{FrisbeeNode, Machine};
-use rackweave_group::imaging::packet;
+use rackweave_group::imaging::p2p::node::P2pNode;
+use rackweave_group::imaging::{p2p, switch};
 use rackweave_group::system::Simulated;
 use rackweave_sim::config::RunConfig;
 use rackweave_sim::result::{Captured, RunResult};
 use rackweave_sim::{
-    Attached, BuildError, Control, Fabric, FabricError, GroupModel, GroupNode, World, group_world,
+    Attached, BuildError, Control, Fabric, FabricError, GroupModel, World, group_world,
 };
-use rackweave_switch::net::Slab;
+use rackweave_switch::net::{HasPayload, Slab};
 use rackweave_wire::Header as WireHeader;
 use rackweave_wire::frame::Unframeable;
-use rackweave_wire::frisbee::BLOCK_BYTES;
 use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::{Frame, Framed};
 
-use super::summary::{ClientReport, ImageResult, ServerReport};
-use super::{ImageConfig, Scheme};
+use super::nodes::{Frisbee, Imager, Swp2p};
+use super::summary::{ImageResult, ServerReport, SwitchReport};
+use super::{ImageConfig, P2pScheme, Redirects, Scheme};
 
 /// Why an image cannot be run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -54,12 +54,6 @@ pub struct ImageRun {
     pub capture: Vec<Frame>,
 }
 
-/// A node that takes part in imaging, and what it reports.
-trait Imager: GroupNode {
-    /// Adds the node's report to the results; clients do so in their order.
-    fn report(&self, results: &mut ImageResult);
-}
-
 /// Runs a configuration to its end, with an image and beside it the streams of `config`. Captures have Homa's headers in this
 /// layout.
 ///
@@ -75,6 +69,7 @@ pub fn run(
     // Progress is measured by simulated time only.
     control.wanted.store(u64::MAX, Ordering::Relaxed);
     match &image.scheme {
+        Scheme::P2p(scheme) => p2p(image, scheme, config, fabric, layout, control),
         Scheme::Frisbee { client, pace } => {
             let server = ServerConfig { image: image.image, pace: *pace };
             let server = Machine::Server(Box::new(Server::new(server)));
@@ -91,24 +86,70 @@ pub fn run(
             });
             let program =
                 |switch: u32| Simulated::new(multicast::Program::new(ports[switch as usize]));
-            on_world(image, config, fabric, nodes.collect(), program, layout, control)
+            let counts = |_: &_| None;
+            on_world(image, config, fabric, nodes.collect(), program, counts, layout, control)
         }
     }
 }
 
+/// The number and the name of the image in packets.
+const IMAGE: (u32, &[u8]) = (1, b"image");
+
+/// Runs SWP2P, or unicast.
+fn p2p(
+    image: &ImageConfig,
+    scheme: &P2pScheme,
+    config: &RunConfig,
+    fabric: Fabric,
+    layout: Layout,
+    control: &Control,
+) -> Result<ImageRun, ImageError> {
+    let expected = u16::try_from(scheme.expected).unwrap_or(0);
+    let directory = (scheme.redirects == Redirects::Server).then_some(scheme.directory);
+    let server = p2p::server::Config { serve: scheme.client.serve, directory, expected };
+    let images = [(IMAGE.0, IMAGE.1.to_vec(), image.image)];
+    let server = P2pNode::server(image.server, &scheme.carrier, server, &images);
+    let mut nodes = vec![Attached::at(image.server, Swp2p::new(server, image.server, image.image))];
+    for (host, start) in &image.clients {
+        let client = p2p::node::ClientConfig {
+            client: scheme.client,
+            server: image.server,
+            name: IMAGE.1.to_vec(),
+            start: *start,
+            expand: Some(scheme.expand),
+            corrupts: false,
+        };
+        let rng = Rng::stream(config.seed, config.run, u64::from(host.0), "swp2p client");
+        let node = P2pNode::client(*host, &scheme.carrier, client, rng);
+        nodes.push(Attached::at(*host, Swp2p::new(node, image.server, image.image)));
+    }
+    let program = |_| {
+        let Redirects::Switches { per_second, queue } = scheme.redirects else { return None };
+        let (server, directory) = (image.server, scheme.directory);
+        Some(switch::Program::new(switch::Config { server, directory, per_second, queue }))
+    };
+    let program = |switch| Simulated::new(program(switch));
+    let counts = |program: &Simulated<Option<switch::Program>, _>| {
+        program.program().as_ref().map(switch::Program::counts).copied()
+    };
+    on_world(image, config, fabric, nodes, program, counts, layout, control)
+}
+
 /// Runs nodes: the server's is the first, and the clients' follow in order.
+#[expect(clippy::too_many_arguments, reason = "the two callers pass on what `run` has")]
 fn on_world<N, P>(
     image: &ImageConfig,
     config: &RunConfig,
     fabric: Fabric,
     nodes: Vec<Attached<N>>,
     program: impl Fn(u32) -> P,
+    counts: impl Fn(&P) -> Option<switch::Counters>,
     layout: Layout,
     control: &Control,
 ) -> Result<ImageRun, ImageError>
 where
-    N: Imager + Node<Header = packet::Header> + Debug,
-    P: SwitchProgram<Header = Mixed<WireHeader, packet::Header>>,
+    N: Imager<Header: Framed + HasPayload> + Debug,
+    P: SwitchProgram<Header = Mixed<WireHeader, N::Header>>,
 {
     let mut world: World<'_, GroupModel<N, P, Slab>> =
         group_world(config, Arc::new(fabric), nodes, program)?;
@@ -117,11 +158,17 @@ where
     let mut results = ImageResult {
         clients: Vec::with_capacity(image.clients.len()),
         server: ServerReport::default(),
+        switches: SwitchReport::default(),
         server_link_bytes: report.links.get(image.server.0 as usize).map_or(0, |link| link.bytes),
         trunk_bytes: ImageResult::trunk_bytes(world.fabric(), &report.links),
     };
     for node in world.nodes() {
         node.node().report(&mut results);
+    }
+    for switch in 0..world.fabric().switches() {
+        if let Some(counts) = counts(world.program(switch)) {
+            results.switches.add(&counts);
+        }
     }
     let capture = frames(&report.capture, layout)?;
     let mut result = RunResult {
@@ -152,86 +199,4 @@ fn frames<H: Framed>(captured: &[Captured<H>], layout: Layout) -> Result<Vec<Fra
         Frame::new(captured.at, captured.interface, &captured.packet, layout)
     };
     captured.iter().map(frame).collect()
-}
-
-/// A node of Frisbee.
-#[derive(Debug)]
-struct Frisbee(FrisbeeNode);
-
-impl Node for Frisbee {
-    type Header = packet::Header;
-    type Event = Infallible;
-    type Placement = ();
-
-    fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<packet::Header>) {
-        self.0.handle_packet(now, port, packet);
-    }
-    fn handle_timeout(&mut self, now: Time) {
-        self.0.handle_timeout(now);
-    }
-    #[inline]
-    fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<packet::Header>> {
-        self.0.poll_transmit(now, port)
-    }
-    #[inline]
-    fn poll_timeout(&self) -> Option<Time> {
-        self.0.poll_timeout()
-    }
-    fn poll_event(&mut self) -> Option<Infallible> {
-        None
-    }
-}
-
-impl GroupNode for Frisbee {
-    fn is_done(&self) -> bool {
-        self.0.is_done()
-    }
-    #[inline]
-    fn handle_payload(
-        &mut self,
-        now: Time,
-        _port: u8,
-        packet: &Packet<packet::Header>,
-        payload: &[u8],
-    ) {
-        self.0.receive(now, packet, payload);
-    }
-    #[inline]
-    fn payload(&self) -> &[u8] {
-        self.0.payload()
-    }
-    fn crash(&mut self, _now: Time, down: bool) {
-        self.0.crash(down);
-    }
-}
-
-impl Imager for Frisbee {
-    fn report(&self, results: &mut ImageResult) {
-        let bytes = |blocks: u64| blocks * u64::from(BLOCK_BYTES);
-        if let Some(client) = self.0.client() {
-            let counts = client.counts();
-            results.clients.push(ClientReport {
-                received: client.received_at(),
-                finished: client.finished_at(),
-                exact: client.is_exact(),
-                received_bytes: bytes(counts.blocks),
-                duplicate_bytes: bytes(counts.duplicate_chunk_blocks + counts.duplicate_blocks),
-                dropped_bytes: bytes(counts.no_buffer),
-                requests: counts.requests,
-                rerequests: counts.rerequests,
-            });
-        }
-        if let Some(server) = self.0.server() {
-            let counts = server.counts();
-            results.server = ServerReport {
-                sent_bytes: bytes(counts.blocks_sent),
-                messages: counts.messages,
-                requests: counts.requests,
-                merged: counts.merged,
-                partial_requests: counts.partial_requests,
-                service: server.service_time().unwrap_or_default(),
-                max_queue: counts.max_queue,
-            };
-        }
-    }
 }

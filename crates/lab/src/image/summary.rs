@@ -2,6 +2,7 @@
 
 use rackweave_core::FailReason;
 use rackweave_core::{HostId, Span, Time};
+use rackweave_group::imaging::switch;
 use rackweave_sim::Fabric;
 use rackweave_sim::fabric::Node;
 use rackweave_sim::result::{LinkStats, MessageRecord, Outcome, RunResult};
@@ -22,12 +23,18 @@ pub struct ClientReport {
     pub received_bytes: u64,
     /// Those that it had already.
     pub duplicate_bytes: u64,
-    /// Those that it dropped because all its buffers were in use.
+    /// Those that it dropped because all its buffers were in use, or because they were damaged.
     pub dropped_bytes: u64,
+    /// The bytes that it received from other clients; SWP2P counts whole chunks.
+    pub from_peers_bytes: u64,
+    /// The bytes that it sent to other clients.
+    pub served_bytes: u64,
     /// Its requests.
     pub requests: u64,
     /// Requests for chunks that it had requested before.
     pub rerequests: u64,
+    /// Requested chunks that it returned because it does not have them.
+    pub returned: u64,
 }
 
 /// What the server reports at the end of a run, whatever the scheme.
@@ -45,8 +52,39 @@ pub struct ServerReport {
     pub partial_requests: u64,
     /// The time from the first to the last message.
     pub service: Span,
-    /// The most requests that waited.
+    /// The most requests that waited; with SWP2P the most chunks.
     pub max_queue: u64,
+    /// Requested chunks that clients returned to it.
+    pub returned: u64,
+}
+
+/// What the switches of SWP2P have counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SwitchReport {
+    /// The control packets that they have handled. One that crosses two switches counts twice.
+    pub handled: u64,
+    /// The requests among them.
+    pub requests: u64,
+    /// The packets sent to a client in place of the server.
+    pub redirected: u64,
+    /// The longest queue in front of a switch's processor.
+    pub max_queue: u64,
+    /// The longest time from a packet's arrival at a switch until its processor had handled it.
+    pub max_wait_us: u64,
+    /// The packets for which the queue had no room.
+    pub dropped: u64,
+}
+
+impl SwitchReport {
+    /// Adds what one switch has counted.
+    pub(super) fn add(&mut self, counts: &switch::Counters) {
+        self.handled += counts.lifted;
+        self.requests += counts.requests;
+        self.redirected += counts.redirected;
+        self.max_queue = self.max_queue.max(counts.most_queued);
+        self.max_wait_us = self.max_wait_us.max(counts.most_wait_us);
+        self.dropped += counts.dropped;
+    }
 }
 
 /// The results of an image.
@@ -56,6 +94,8 @@ pub struct ImageResult {
     pub clients: Vec<ClientReport>,
     /// The server.
     pub server: ServerReport,
+    /// The switches.
+    pub switches: SwitchReport,
     /// The bytes that the server's link has carried, including Ethernet's preamble and gap.
     pub server_link_bytes: u64,
     /// The bytes on links between switches.
@@ -150,7 +190,11 @@ pub struct ImageSummary {
     pub makespan_us: f64,
     /// The bytes of the image that the server sent, per byte of the image.
     pub copies: f64,
-    /// The share of those bytes that the server had sent before.
+    /// The same in chunks.
+    pub server_chunks: f64,
+    /// The bytes that clients received from other clients.
+    pub from_peers_bytes: u64,
+    /// The share of the bytes sent by the server that it had sent before.
     pub duplicate_share: f64,
     /// The bytes on the server's link, headers included.
     pub server_link_bytes: u64,
@@ -170,8 +214,14 @@ pub struct ImageSummary {
     pub service_us: f64,
     /// The most requests that waited at the server.
     pub max_queue: u64,
-    /// The bytes that clients dropped because all their buffers were in use.
+    /// The bytes that clients dropped because all their buffers were in use, or because they were damaged.
     pub dropped_bytes: u64,
+    /// The chunks that clients requested again.
+    pub retries: u64,
+    /// The requested chunks that clients did not have and returned.
+    pub returned: u64,
+    /// The switches; zero unless they redirect.
+    pub switches: SwitchReport,
     /// The clients that have not written the image.
     pub incomplete: u64,
     /// The clients that have written the image, but not every chunk exactly once.
@@ -195,12 +245,18 @@ pub struct ClientSummary {
     pub received_bytes: u64,
     /// Those that it had already.
     pub duplicate_bytes: u64,
-    /// Those that it dropped because all its buffers were in use.
+    /// Those that it dropped because all its buffers were in use, or because they were damaged.
     pub dropped_bytes: u64,
+    /// The bytes that it received from other clients; SWP2P counts whole chunks.
+    pub from_peers_bytes: u64,
+    /// The bytes that it sent to other clients.
+    pub served_bytes: u64,
     /// Its requests.
     pub requests: u64,
     /// Requests for chunks that it had requested before.
     pub rerequests: u64,
+    /// Requested chunks that it returned because it does not have them.
+    pub returned: u64,
 }
 
 impl ImageSummary {
@@ -223,13 +279,17 @@ impl ImageSummary {
                 received_bytes: client.received_bytes,
                 duplicate_bytes: client.duplicate_bytes,
                 dropped_bytes: client.dropped_bytes,
+                from_peers_bytes: client.from_peers_bytes,
+                served_bytes: client.served_bytes,
                 requests: client.requests,
                 rerequests: client.rerequests,
+                returned: client.returned,
             })
             .collect();
         let count = |is: fn(&ClientReport) -> bool| {
             result.clients.iter().filter(|client| is(client)).count() as u64
         };
+        let sum = |of: fn(&ClientReport) -> u64| result.clients.iter().map(of).sum::<u64>();
         let known = |time: &f64| time.is_finite();
         let first = config.clients.iter().map(|(_, start)| *start).min().unwrap_or_default();
         let last = result.clients.iter().map(|client| client.finished).max().flatten();
@@ -241,6 +301,8 @@ impl ImageSummary {
             receive_us: Range::of(clients.iter().map(|client| client.receive_us).filter(known)),
             makespan_us: since(last, first),
             copies: server.sent_bytes as f64 / bytes as f64,
+            server_chunks: server.sent_bytes as f64 / f64::from(config.image.chunk_bytes()),
+            from_peers_bytes: sum(|client| client.from_peers_bytes),
             duplicate_share: repeated as f64 / server.sent_bytes as f64,
             server_link_bytes: result.server_link_bytes,
             trunk_bytes: result.trunk_bytes,
@@ -251,7 +313,10 @@ impl ImageSummary {
             partial_requests: server.partial_requests,
             service_us: server.service.as_us_f64(),
             max_queue: server.max_queue,
-            dropped_bytes: result.clients.iter().map(|client| client.dropped_bytes).sum(),
+            dropped_bytes: sum(|client| client.dropped_bytes),
+            retries: sum(|client| client.rerequests),
+            returned: sum(|client| client.returned),
+            switches: result.switches,
             incomplete: count(|client| client.finished.is_none()),
             wrong: count(|client| client.finished.is_some() && !client.exact),
             clients,

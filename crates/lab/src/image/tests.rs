@@ -17,6 +17,17 @@ fn run(fabric: &str, more: &str) -> PointResult {
     batch.run(Some(1)).unwrap().points.remove(0)
 }
 
+/// A scenario with another scheme than Frisbee.
+fn scheme(name: &str, more: &str) -> Result<Scenario, crate::ScenarioError> {
+    let text =
+        format!("{SWITCH}\n[transport]\nname = '{name}'\n{more}\n[measure]\ntime_limit = '60 s'");
+    Scenario::parse("image.toml", &text, Path::new("."), &[], None)
+}
+
+fn run_scheme(name: &str, more: &str) -> PointResult {
+    Batch::new(scheme(name, more).unwrap()).run(Some(1)).unwrap().points.remove(0)
+}
+
 const SWITCH: &str = "[fabric]\ntopology = 'single-switch'\nhosts = 9\nhost_link = '1 Gbps'";
 
 #[test]
@@ -125,4 +136,91 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
     let error = batch.run(Some(1)).unwrap_err();
     let reason = std::error::Error::source(&error).unwrap().to_string();
     assert!(reason.contains("a switch with 70 ports cannot copy"), "{reason}");
+}
+
+const EIGHT: &str = "[workload.image]\nclients = 8\nsize = '32 MiB'";
+
+#[test]
+fn unicast_sends_a_copy_to_each_client() {
+    let point = run_scheme("image-unicast", EIGHT);
+    let image = point.summary.image.unwrap();
+    assert_eq!((image.incomplete, image.wrong, image.copies), (0, 0, 8.0));
+    assert_eq!((image.from_peers_bytes, image.switches), (0, super::SwitchReport::default()));
+    // 8 x 32 MiB over 1 Gbit/s, with headers, are 2.28 s.
+    assert!((2.2e6..2.6e6).contains(&image.makespan_us), "{}", image.makespan_us);
+    assert_eq!(point.summary.messages.completed, 8);
+}
+
+#[test]
+fn swp2p_takes_copies_from_clients_and_every_byte_is_counted_once() {
+    let paper =
+        "order = 'paper'\npolicy = 'round-robin'\npending = 0\nuploads = 0\noutstanding = 4\n";
+    for keys in ["", "assist = 'server'\n", paper] {
+        let point = run_scheme("swp2p", &format!("{keys}{EIGHT}"));
+        let image = point.summary.image.unwrap();
+        assert_eq!((image.incomplete, image.wrong), (0, 0), "{keys}");
+        assert!((1.0..2.0).contains(&image.copies), "{keys}: {}", image.copies);
+        let received: u64 = image.clients.iter().map(|client| client.received_bytes).sum();
+        let served: u64 = image.clients.iter().map(|client| client.served_bytes).sum();
+        assert_eq!(received, 8 * image.bytes, "{keys}");
+        assert!(served <= image.from_peers_bytes && image.from_peers_bytes >= 6 * image.bytes);
+        assert_eq!(image.switches.requests > 0, keys != "assist = 'server'\n", "{keys}");
+        assert!(image.makespan_us < 0.8e6, "{keys}: {}", image.makespan_us);
+    }
+}
+
+#[test]
+fn a_slow_switch_has_a_queue_and_batches_shorten_it() {
+    let slow = "switch_requests_per_second = 400\n";
+    let one = run_scheme("swp2p", &format!("{slow}{EIGHT}")).summary.image.unwrap();
+    let batched = format!("{slow}batch = 8\nreport_every = 8\n{EIGHT}");
+    let batched = run_scheme("swp2p", &batched).summary.image.unwrap();
+    assert_eq!((one.incomplete, batched.incomplete), (0, 0));
+    assert!(one.switches.max_queue > 20, "{:?}", one.switches);
+    assert!(batched.switches.requests * 2 < one.switches.requests, "{:?}", batched.switches);
+    assert!(batched.switches.max_queue < one.switches.max_queue, "{:?}", batched.switches);
+}
+
+#[test]
+fn clients_that_stay_serve_those_that_come_later() {
+    let late = "[workload.image]\nclients = 4\nsize = '8 MiB'\ngroups = 4\ninterval = '2 s'";
+    let alone = run_scheme("swp2p", late).summary.image.unwrap();
+    assert_eq!((alone.copies, alone.from_peers_bytes), (4.0, 0));
+    let linger = run_scheme("swp2p", &format!("linger = '10 s'\n{late}")).summary.image.unwrap();
+    assert_eq!((linger.copies, linger.incomplete), (1.0, 0));
+    assert_eq!(linger.from_peers_bytes, 3 * linger.bytes);
+}
+
+#[test]
+fn a_crashed_client_does_not_stop_swp2p_and_captures_have_both_kinds_of_packets() {
+    let crash = "[workload.image]\nclients = 5\nsize = '16 MiB'\n\
+        [[faults]]\nkind = 'crash'\nplace = 'host 3'\nfrom = '60 ms'";
+    let set = ["measure.capture=[\"host 1 sends\"]".to_owned()];
+    let text = format!("{SWITCH}\n[transport]\nname = 'swp2p'\n{crash}");
+    let read = Scenario::parse("image.toml", &text, Path::new("."), &set, None).unwrap();
+    let point = Batch::new(read).run(Some(1)).unwrap().points.remove(0);
+    let image = point.summary.image.as_ref().unwrap();
+    assert_eq!((image.incomplete, image.wrong), (1, 0));
+    assert_eq!((point.summary.messages.completed, point.summary.messages.failed), (4, 1));
+    let Capture::Frames(frames) = &point.capture else { panic!("frames of a group system") };
+    let lines: Vec<String> = frames.iter().map(|frame| format!("{frame:?}")).collect();
+    for name in ["ENTER", "BATCH", "REPORT"] {
+        assert!(lines.iter().any(|line| line.contains(name)), "{name}: {:?}", &lines[..4]);
+    }
+}
+
+#[test]
+fn keys_of_swp2p_that_make_no_sense_are_refused() {
+    for (name, more, expected) in [
+        ("swp2p", "order = 'paper'\nwindow = 8", "`window` has no meaning"),
+        ("swp2p", "batch = 64", "`outstanding` is 32"),
+        ("swp2p", "switch_queue = 8", "only with `switch_requests_per_second`"),
+        ("swp2p", "assist = 'server'\nswitch_queue = 8", "no switch takes part"),
+        ("image-unicast", "linger = '1 s'", "not a key of image-unicast"),
+        ("swp2p", "snoop = true", "not a key of swp2p, but of frisbee"),
+        ("swp2p", "congestion = 'reno'", "congestion"),
+    ] {
+        let error = scheme(name, &format!("{more}\n{EIGHT}")).unwrap_err().to_string();
+        assert!(error.contains(expected), "{more}: {error}");
+    }
 }

@@ -327,6 +327,14 @@ pub(crate) const IMAGE: &[Column<ImageSummary>] = &[
     shown("", Shown { name: "trunks", unit: Unit::Bytes, ..PLAIN }, |i| i.trunk_bytes.into()),
     shown("", Shown { name: "messages", unit: Unit::Count, ..PLAIN }, |i| i.messages.into()),
     shown("", Shown { name: "messages/s", ..PLAIN }, |i| i.messages_per_s.into()),
+    shown("", Shown { name: "from clients", unit: Unit::Bytes, ..PLAIN }, |i| {
+        i.from_peers_bytes.into()
+    }),
+    shown(
+        "",
+        Shown { name: "longest queue", group: "switches", unit: Unit::Count, ..PLAIN },
+        |i| i.switches.max_queue.into(),
+    ),
     shown("", Shown { name: "dropped", unit: Unit::Bytes, ..PLAIN }, |i| i.dropped_bytes.into()),
     shown("", Shown { name: "incomplete", unit: Unit::Count, ..PLAIN }, |i| i.incomplete.into()),
 ];
@@ -339,6 +347,12 @@ pub(crate) const IMAGE_CLIENT: &[Column<ClientSummary>] = &[
     shown("run_us", Shown { name: "run time", ..MICROS }, |c| c.run_us.into()),
     shown("received_bytes", Shown { name: "received", unit: Unit::Bytes, ..PLAIN }, |c| {
         c.received_bytes.into()
+    }),
+    shown("from_peers_bytes", Shown { name: "from clients", unit: Unit::Bytes, ..PLAIN }, |c| {
+        c.from_peers_bytes.into()
+    }),
+    shown("served_bytes", Shown { name: "served", unit: Unit::Bytes, ..PLAIN }, |c| {
+        c.served_bytes.into()
     }),
     shown("duplicate_bytes", Shown { name: "again", unit: Unit::Bytes, ..PLAIN }, |c| {
         c.duplicate_bytes.into()

@@ -20,7 +20,7 @@ use super::de::{self, DeError};
 use super::keys::{self, Choice, Place, is_on_streams, read_label};
 use super::problem::{Problem, SweptKeys};
 use super::testbed::World;
-use super::tree::{Node, Origin, Table};
+use super::tree::{Entry, Node, Origin, Table, Value};
 use crate::error::nearest;
 use crate::item::About;
 
@@ -182,6 +182,27 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
     let (label, over) = (read_label(table)?, read_over(table)?);
     let patience = read_patience(table)?;
     Ok(Chosen { name, label, over, patience, path: path.to_owned(), keys })
+}
+
+/// Divides a scheme's table into its `own` keys and TCP's, and reads the latter: the scheme's chunks or files are carried
+/// by TCP.
+pub(super) fn read_tcp(
+    table: &Table,
+    origin: Origin,
+    path: &str,
+    own: &[&'static str],
+) -> Result<(Table, Chosen), DeError> {
+    let known = [own, TcpKeys::NAMES].concat();
+    let is_known = |entry: &&Entry| known.contains(&entry.key.as_str());
+    if let Some(entry) = table.0.iter().find(|entry| !is_known(entry)) {
+        return Err(DeError::unknown_key(&entry.key, &known).at(entry.key_origin));
+    }
+    let is_own = |entry: &Entry| own.contains(&entry.key.as_str());
+    let (own, mut tcp): (Vec<_>, Vec<_>) = table.0.iter().cloned().partition(is_own);
+    let node = Node { value: Value::String("tcp".to_owned()), origin };
+    tcp.push(Entry { key: "name".to_owned(), key_origin: origin, node });
+    let tcp = Node { value: Value::Table(Table(tcp)), origin };
+    Ok((Table(own), read(&tcp, path, &SweptKeys::new())?))
 }
 
 fn read_over(table: &Table) -> Result<Over, DeError> {

@@ -12,7 +12,7 @@ use super::super::keys::{self, Choice, Place, keys, read_label};
 use super::super::problem::{Problem, SweptKeys};
 use super::super::transport;
 use super::super::transport::TcpKeys;
-use super::super::tree::{Entry, Node, Origin, Table, Value};
+use super::super::tree::{Node, Origin, Table};
 use super::super::values::{AboveZero, AtMost, Unit};
 use crate::cast::{OrcaScheme, Scheme};
 use crate::error::nearest;
@@ -75,19 +75,10 @@ impl Choice for Name {
             Self::Orca => Keys::Orca(de::from_table(table, origin)?),
             Self::Unicast => Keys::Unicast(de::from_table(table, origin)?),
             Self::Tcp | Self::Chain => {
-                let known = self.keys();
-                let is_known = |entry: &&Entry| known.contains(&entry.key.as_str());
-                if let Some(entry) = table.0.iter().find(|entry| !is_known(entry)) {
-                    return Err(DeError::unknown_key(&entry.key, &known).at(entry.key_origin));
-                }
-                let is_own = |entry: &Entry| StreamKeys::NAMES.contains(&entry.key.as_str());
-                let (own, mut tcp): (Vec<_>, Vec<_>) = table.0.iter().cloned().partition(is_own);
-                let value = Value::String("tcp".to_owned());
-                let (key, node) = ("name".to_owned(), Node { value, origin });
-                tcp.push(Entry { key, key_origin: origin, node });
-                let tcp = Node { value: Value::Table(Table(tcp)), origin };
-                let tcp = transport::read(&tcp, PATH, &SweptKeys::new())?;
-                Keys::Streams(de::from_table(&Table(own), origin)?, tcp)
+                let own = self.keys();
+                let own = &own[..own.len() - TcpKeys::NAMES.len()];
+                let (own, tcp) = transport::read_tcp(table, origin, PATH, own)?;
+                Keys::Streams(de::from_table(&own, origin)?, tcp)
             }
         })
     }

@@ -1,24 +1,18 @@
 //! The keys of `[workload.image]`: an image from one server to many hosts, and the schemes that carry it.
 
+mod scheme;
+
 use rackweave_core::{Bytes, HostId, Rate, Rng, Span, Time};
 use rackweave_group::imaging::Shape;
-use rackweave_group::imaging::frisbee::{ClientConfig, PaceConfig};
 use rackweave_group::imaging::intake::Expand;
-use rackweave_group::imaging::order::Order;
 use rackweave_sim::config::{FabricConfig, Fault, FaultKind, FaultPlace};
-use rackweave_wire::frisbee::BLOCK_BYTES;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::scheme::{Chosen, Name, read};
 use super::cast::{Receivers, spread};
-use super::de::{self, DeError};
-use super::keys::{self, Choice, Place, keys, read_label};
-use super::problem::{Problem, SweptKeys};
-use super::transport;
-use super::tree::{Node, Origin, Table};
-use super::values::{AboveZero, Unit, Whole};
-use crate::error::nearest;
-use crate::image::{ImageConfig, Scheme};
-use crate::item::About;
+use super::problem::Problem;
+use super::values::Unit;
+use crate::image::ImageConfig;
 
 /// The table around `[workload.image]`, which has no other keys.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -40,7 +34,8 @@ pub(crate) struct ImageKeys {
     disk_rate: Unit<Rate>,
     write_buffer: Unit<Bytes>,
     groups: u32,
-    interval: Unit<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interval: Option<Unit<Span>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<Unit<Span>>,
 }
@@ -56,7 +51,7 @@ impl Default for ImageKeys {
             disk_rate: Unit(Rate::from_gbps(4)),
             write_buffer: Unit(Bytes(64 << 20)),
             groups: 1,
-            interval: Unit(Span::ZERO),
+            interval: None,
             spread: None,
         }
     }
@@ -142,7 +137,7 @@ impl ImageKeys {
             server,
             clients: self.starts(&clients, seed)?,
             image,
-            scheme: scheme.resolve(expand, image)?,
+            scheme: scheme.resolve(expand, image, fabric, clients.len())?,
             crashed: crashed.collect(),
         })
     }
@@ -150,6 +145,7 @@ impl ImageKeys {
     /// Returns when each client starts.
     fn starts(&self, clients: &[HostId], seed: u64) -> Result<Vec<(HostId, Time)>, Problem> {
         let groups = self.groups;
+        let interval = self.interval.map_or(Span::ZERO, |interval| interval.0);
         if groups == 0 || groups as usize > clients.len() {
             let message = format!("`groups` is from 1 to the number of clients, {}", clients.len());
             return Err(Problem::new(key("groups"), message));
@@ -158,17 +154,17 @@ impl ImageKeys {
             let message = "clients start in groups or spread over a time, not both";
             return Err(Problem::new(key("spread"), message).or_at(key("groups")));
         }
-        if groups > 1 && self.interval.0 == Span::ZERO {
+        if groups > 1 && self.interval.is_none() {
             let message = "`interval` is the time between the starts of two groups";
             return Err(Problem::new(key("interval"), message).or_at(key("groups")));
         }
-        if groups == 1 && self.interval.0 > Span::ZERO {
+        if groups == 1 && interval > Span::ZERO {
             let message = "`interval` has no meaning with one group";
             return Err(Problem::new(key("interval"), message).with_help(
                 "with `groups` as large as the number of clients, they start one by one",
             ));
         }
-        let last = self.interval.0.0.checked_mul(u64::from(groups));
+        let last = interval.0.checked_mul(u64::from(groups));
         if last.is_none_or(|last| last > Span::from_secs(86_400).0)
             || self.spread.is_some_and(|spread| spread.0 > Span::from_secs(86_400))
         {
@@ -182,148 +178,10 @@ impl ImageKeys {
                     Span(rng.below(spread.0.0 + 1))
                 }
                 // Groups have the same size, or differ by one.
-                None => self.interval.0 * (nth as u64 * u64::from(groups) / clients.len() as u64),
+                None => interval * (nth as u64 * u64::from(groups) / clients.len() as u64),
             };
             (*host, Time::ZERO + start)
         };
         Ok(clients.iter().enumerate().map(start).collect())
-    }
-}
-
-/// The names of the schemes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Name {
-    Frisbee,
-}
-
-impl Choice for Name {
-    type Keys = FrisbeeKeys;
-    const ALL: &'static [Self] = &[Self::Frisbee];
-    const COMMON: &'static [&'static str] = &["name", "label"];
-
-    fn about(self) -> &'static About {
-        match self {
-            Self::Frisbee => &About {
-                name: "frisbee",
-                description: "an image to many: the server multicasts the blocks that clients ask for",
-                profiles: &[],
-                sources: &["USENIX 2003"],
-            },
-        }
-    }
-
-    fn keys(self) -> Vec<&'static str> {
-        match self {
-            Self::Frisbee => FrisbeeKeys::NAMES.to_vec(),
-        }
-    }
-
-    fn read_keys(self, table: &Table, origin: Origin) -> Result<FrisbeeKeys, DeError> {
-        match self {
-            Self::Frisbee => de::from_table(table, origin),
-        }
-    }
-
-    fn unknown(text: &str) -> DeError {
-        let message = if transport::Name::named(text).is_some() {
-            format!("`{text}` carries messages between two hosts, and no [workload.image]")
-        } else if super::cast::Name::named(text).is_some() {
-            format!("`{text}` carries [workload.cast], and no [workload.image]")
-        } else {
-            format!("unknown scheme `{text}`")
-        };
-        let help = match nearest(text, Self::names()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("for [workload.image] there is {}", Self::names().join(", ")),
-        };
-        DeError::new(message, "no scheme for images").with_help(help)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum OrderName {
-    Random,
-    InOrder,
-}
-
-impl From<OrderName> for Order {
-    fn from(name: OrderName) -> Self {
-        match name {
-            OrderName::Random => Self::Random,
-            OrderName::InOrder => Self::InOrder,
-        }
-    }
-}
-
-keys! {
-    /// Frisbee's keys. A missing key has the default of the authors' code.
-    struct FrisbeeKeys for ClientConfig {
-        buffers: Whole<1, 65_534, u16> => buffers,
-        read_ahead: Whole<1, 65_534, u16> => read_ahead,
-        in_progress: Whole<1, 65_534, u16> => in_progress,
-        receive_timeout: AboveZero<Span> => receive_timeout,
-        idle_timeouts: Whole<1, 1_000, u32> => idle_timeouts,
-        // Zero disables the rule.
-        redo_delay: Unit<Span> => redo_delay,
-        snoop: bool => snoop,
-        order: OrderName => order,
-        rate: AboveZero<Rate>,
-        burst: Whole<1, 65_536, u32>,
-        // Zero disables pacing.
-        gap: Unit<Span>,
-        dynamic: bool,
-    }
-}
-
-/// The scheme that a scenario chooses, with its keys.
-pub(crate) struct Chosen {
-    pub(crate) name: Name,
-    label: Option<String>,
-    keys: FrisbeeKeys,
-}
-
-const PATH: &str = "transport";
-
-/// Reads the transport table of a scenario with `[workload.image]`.
-pub(crate) fn read(node: &Node, swept: &SweptKeys) -> Result<Chosen, DeError> {
-    let (name, keys, table) = keys::read::<Name>(node, PATH, swept)?;
-    Ok(Chosen { name, label: read_label(table)?, keys })
-}
-
-/// Bytes of a block on a link: block, headers, preamble and gap.
-const BLOCK_ON_LINK: u32 = BLOCK_BYTES + 90;
-
-impl Chosen {
-    /// Returns the scheme's name in results.
-    pub(crate) fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
-    }
-
-    fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
-        Place { path: PATH, name: self.name.as_str() }.bad(key, message)
-    }
-
-    fn resolve(&self, expand: Expand, image: Shape) -> Result<Scheme, Problem> {
-        if !image.bytes().is_multiple_of(u64::from(Shape::FRISBEE_CHUNK)) {
-            let message = "Frisbee's images consist of whole chunks of 1 MiB";
-            return Err(Problem::new(key("size"), message));
-        }
-        let mut client = ClientConfig::new(expand);
-        self.keys.apply(&mut client);
-        let mut pace = PaceConfig::default();
-        if let Some(burst) = self.keys.burst {
-            pace.burst = burst.0;
-        }
-        match (self.keys.rate, self.keys.gap) {
-            (Some(_), Some(_)) => {
-                return Err(self.bad("gap", "`rate` determines the gap: give one of the two"));
-            }
-            (Some(rate), None) => pace = pace.with_rate(rate.0, BLOCK_ON_LINK),
-            (None, Some(gap)) => pace.gap = gap.0,
-            (None, None) => {}
-        }
-        pace.dynamic = self.keys.dynamic.unwrap_or(false);
-        Ok(Scheme::Frisbee { client, pace })
     }
 }

@@ -1,0 +1,344 @@
+//! The schemes of an image: `[transport]` of a scenario with `[workload.image]`.
+
+use rackweave_core::{Rate, Span};
+use rackweave_group::imaging::frisbee::{ClientConfig, PaceConfig};
+use rackweave_group::imaging::intake::Expand;
+use rackweave_group::imaging::order::Order;
+use rackweave_group::imaging::{Shape, directory, directory::Policy, p2p};
+use rackweave_sim::config::{FabricConfig, Topology};
+use rackweave_wire::frisbee::BLOCK_BYTES;
+use serde::Deserialize;
+
+use super::super::de::{self, DeError};
+use super::super::keys::{self, Choice, Place, keys, read_label};
+use super::super::problem::{Problem, SweptKeys};
+use super::super::transport::{self, TcpKeys};
+use super::super::tree::{Entry, Node, Origin, Table};
+use super::super::values::{AboveZero, AtMost, Unit, Whole};
+use super::key;
+use crate::error::nearest;
+use crate::image::{P2pScheme, Redirects, Scheme};
+use crate::item::About;
+
+/// The names of the schemes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    Frisbee,
+    Swp2p,
+    Unicast,
+}
+
+impl Choice for Name {
+    type Keys = Keys;
+    const ALL: &'static [Self] = &[Self::Frisbee, Self::Swp2p, Self::Unicast];
+    const COMMON: &'static [&'static str] = &["name", "label"];
+
+    fn about(self) -> &'static About {
+        match self {
+            Self::Frisbee => &About {
+                name: "frisbee",
+                description: "an image to many: the server multicasts the blocks that clients ask for",
+                profiles: &[],
+                sources: &["USENIX 2003"],
+            },
+            Self::Swp2p => &About {
+                name: "swp2p",
+                description: "an image to many: requests are redirected to clients that have the chunk",
+                profiles: &[],
+                sources: &["Selvam, thesis, 2020"],
+            },
+            Self::Unicast => &About {
+                name: "image-unicast",
+                description: "an image to many: the server sends all chunks itself, over TCP",
+                profiles: &[],
+                sources: &["RFC 9293"],
+            },
+        }
+    }
+
+    fn keys(self) -> Vec<&'static str> {
+        match self {
+            Self::Frisbee => FrisbeeKeys::NAMES.to_vec(),
+            Self::Swp2p => [Swp2pKeys::NAMES, RequestKeys::NAMES, TcpKeys::NAMES].concat(),
+            Self::Unicast => [RequestKeys::NAMES, TcpKeys::NAMES].concat(),
+        }
+    }
+
+    fn read_keys(self, table: &Table, origin: Origin) -> Result<Keys, DeError> {
+        Ok(match self {
+            Self::Frisbee => Keys::Frisbee(Box::new(de::from_table(table, origin)?)),
+            Self::Swp2p | Self::Unicast => {
+                let own = self.keys();
+                let own = &own[..own.len() - TcpKeys::NAMES.len()];
+                let (own, tcp) = transport::read_tcp(table, origin, PATH, own)?;
+                let is_switch = |entry: &Entry| Swp2pKeys::NAMES.contains(&entry.key.as_str());
+                let (peers, requests) = own.0.into_iter().partition(is_switch);
+                Keys::Requests {
+                    peers: de::from_table(&Table(peers), origin)?,
+                    requests: de::from_table(&Table(requests), origin)?,
+                    tcp,
+                }
+            }
+        })
+    }
+
+    fn unknown(text: &str) -> DeError {
+        let message = if transport::Name::named(text).is_some() {
+            format!("`{text}` carries messages between two hosts, and no [workload.image]")
+        } else if super::super::cast::Name::named(text).is_some() {
+            format!("`{text}` carries [workload.cast], and no [workload.image]")
+        } else {
+            format!("unknown scheme `{text}`")
+        };
+        let help = match nearest(text, Self::names()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("for [workload.image] there are {}", Self::names().join(", ")),
+        };
+        DeError::new(message, "no scheme for images").with_help(help)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum OrderName {
+    Random,
+    InOrder,
+}
+
+impl From<OrderName> for Order {
+    fn from(name: OrderName) -> Self {
+        match name {
+            OrderName::Random => Self::Random,
+            OrderName::InOrder => Self::InOrder,
+        }
+    }
+}
+
+keys! {
+    /// Frisbee's keys. A missing key has the default of the authors' code.
+    struct FrisbeeKeys for ClientConfig {
+        buffers: Whole<1, 65_534, u16> => buffers,
+        read_ahead: Whole<1, 65_534, u16> => read_ahead,
+        in_progress: Whole<1, 65_534, u16> => in_progress,
+        receive_timeout: AboveZero<Span> => receive_timeout,
+        idle_timeouts: Whole<1, 1_000, u32> => idle_timeouts,
+        // Zero disables the rule.
+        redo_delay: Unit<Span> => redo_delay,
+        snoop: bool => snoop,
+        order: OrderName => order,
+        rate: AboveZero<Rate>,
+        burst: Whole<1, 65_536, u32>,
+        // Zero disables pacing.
+        gap: Unit<Span>,
+        dynamic: bool,
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Assist {
+    #[default]
+    Switch,
+    Server,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PolicyName {
+    RoundRobin,
+    LeastLoaded,
+}
+
+impl From<PolicyName> for Policy {
+    fn from(name: PolicyName) -> Self {
+        match name {
+            PolicyName::RoundRobin => Self::RoundRobin,
+            PolicyName::LeastLoaded => Self::LeastLoaded,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum RequestOrder {
+    Paper,
+    #[default]
+    Windows,
+    Random,
+    InOrder,
+}
+
+keys! {
+    /// SWP2P's keys: who redirects requests, and to whom.
+    struct Swp2pKeys for directory::Config {
+        assist: Assist,
+        policy: PolicyName => policy,
+        // Zero is the paper's rule: only clients that have reported a chunk serve it.
+        pending: AtMost<16, u8> => pending,
+        linger: Unit<Span>,
+        // Zero if the program runs in the switch's data plane.
+        switch_requests_per_second: AtMost<1_000_000_000, u32>,
+        switch_queue: AtMost<1_000_000, u32>,
+    }
+}
+
+keys! {
+    /// The keys of the schemes whose clients request chunks, in addition to TCP's.
+    struct RequestKeys for p2p::client::Config {
+        order: RequestOrder,
+        window: Whole<1, 65_535, u32>,
+        batch: Whole<1, 4_096, u16> => batch,
+        outstanding: Whole<1, 4_096, u16> => outstanding,
+        report_every: Whole<1, 65_535, u16> => report_every,
+        report_interval: AboveZero<Span> => report_interval,
+        // Zero for no limit, as with a sender thread for each peer.
+        uploads: AtMost<65_535, u16> => serve.uploads,
+    }
+}
+
+pub(crate) enum Keys {
+    Frisbee(Box<FrisbeeKeys>),
+    Requests { peers: Swp2pKeys, requests: RequestKeys, tcp: transport::Chosen },
+}
+
+/// The scheme that a scenario chooses, with its keys.
+pub(crate) struct Chosen {
+    pub(crate) name: Name,
+    label: Option<String>,
+    keys: Keys,
+}
+
+const PATH: &str = "transport";
+
+/// Reads the transport table of a scenario with `[workload.image]`.
+pub(crate) fn read(node: &Node, swept: &SweptKeys) -> Result<Chosen, DeError> {
+    let (name, keys, table) = keys::read::<Name>(node, PATH, swept)?;
+    Ok(Chosen { name, label: read_label(table)?, keys })
+}
+
+/// Bytes of a block on a link: block, headers, preamble and gap.
+const BLOCK_ON_LINK: u32 = BLOCK_BYTES + 90;
+
+impl Chosen {
+    /// Returns the scheme's name in results.
+    pub(crate) fn label(&self) -> String {
+        self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
+    }
+
+    fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
+        Place { path: PATH, name: self.name.as_str() }.bad(key, message)
+    }
+
+    /// Resolves the configuration, with defaults for missing keys.
+    pub(super) fn resolve(
+        &self,
+        expand: Expand,
+        image: Shape,
+        fabric: &FabricConfig,
+        clients: usize,
+    ) -> Result<Scheme, Problem> {
+        match &self.keys {
+            Keys::Frisbee(keys) => self.frisbee(keys, expand, image),
+            Keys::Requests { peers, requests, tcp } => {
+                let base = P2pScheme::over(tcp.tcp()?, expand);
+                Ok(Scheme::P2p(Box::new(self.p2p(base, peers, requests, fabric, clients)?)))
+            }
+        }
+    }
+
+    fn frisbee(&self, keys: &FrisbeeKeys, expand: Expand, image: Shape) -> Result<Scheme, Problem> {
+        if !image.bytes().is_multiple_of(u64::from(Shape::FRISBEE_CHUNK)) {
+            let message = "Frisbee's images consist of whole chunks of 1 MiB";
+            return Err(Problem::new(key("size"), message));
+        }
+        let mut client = ClientConfig::new(expand);
+        keys.apply(&mut client);
+        let mut pace = PaceConfig::default();
+        if let Some(burst) = keys.burst {
+            pace.burst = burst.0;
+        }
+        match (keys.rate, keys.gap) {
+            (Some(_), Some(_)) => {
+                return Err(self.bad("gap", "`rate` determines the gap: give one of the two"));
+            }
+            (Some(rate), None) => pace = pace.with_rate(rate.0, BLOCK_ON_LINK),
+            (None, Some(gap)) => pace.gap = gap.0,
+            (None, None) => {}
+        }
+        pace.dynamic = keys.dynamic.unwrap_or(false);
+        Ok(Scheme::Frisbee { client, pace })
+    }
+
+    fn p2p(
+        &self,
+        base: P2pScheme,
+        peers: &Swp2pKeys,
+        requests: &RequestKeys,
+        fabric: &FabricConfig,
+        clients: usize,
+    ) -> Result<P2pScheme, Problem> {
+        let order = requests.order.unwrap_or_default();
+        if order != RequestOrder::Windows && requests.window.is_some() {
+            return Err(self.bad("window", "`window` has no meaning without order = \"windows\""));
+        }
+        let mut client = p2p::client::Config {
+            linger: peers.linger.map_or(Span::ZERO, |linger| linger.0),
+            ..p2p::client::Config::default()
+        };
+        requests.apply(&mut client);
+        if client.batch > client.outstanding {
+            let message = format!(
+                "a batch has at most as many chunks as are on request: `outstanding` is {}",
+                client.outstanding
+            );
+            return Err(self.bad("batch", message));
+        }
+        client.order = match (order, requests.window) {
+            (RequestOrder::Paper, _) => Order::Rotation,
+            (RequestOrder::Windows, Some(window)) => Order::Windows(window.0),
+            (RequestOrder::Windows, None) => client.order,
+            (RequestOrder::Random, _) => Order::Random,
+            (RequestOrder::InOrder, _) => Order::InOrder,
+        };
+        let hosts_per_rack = match fabric.topology {
+            Topology::LeafSpine { hosts_per_leaf, .. } => Some(hosts_per_leaf),
+            _ => None,
+        };
+        let mut directory = directory::Config { hosts_per_rack, ..directory::Config::default() };
+        peers.apply(&mut directory);
+        let assist = peers.assist.unwrap_or_default();
+        let per_second = peers.switch_requests_per_second;
+        if assist == Assist::Server {
+            let given = [
+                ("switch_requests_per_second", per_second.is_some()),
+                ("switch_queue", peers.switch_queue.is_some()),
+            ];
+            if let Some((key, _)) = given.iter().find(|(_, is_given)| *is_given) {
+                let message = format!("`{key}`: with assist = \"server\" no switch takes part");
+                return Err(self.bad(key, message));
+            }
+        }
+        let per_second = per_second.map_or(0, |rate| rate.0);
+        if per_second == 0 && peers.switch_queue.is_some() {
+            let message = "a switch has a queue only with `switch_requests_per_second` above 0";
+            return Err(self.bad("switch_queue", message));
+        }
+        Ok(P2pScheme {
+            redirects: match (self.name, assist) {
+                (Name::Unicast, _) => Redirects::Nobody,
+                (_, Assist::Switch) => Redirects::Switches {
+                    per_second,
+                    queue: peers.switch_queue.map_or(DEFAULT_QUEUE, |queue| queue.0),
+                },
+                (_, Assist::Server) => Redirects::Server,
+            },
+            directory,
+            expected: if order == RequestOrder::Paper { clients as u32 } else { 0 },
+            client,
+            ..base
+        })
+    }
+}
+
+/// The packets that wait for a switch's processor: Linux's receive queue (`net.core.netdev_max_backlog`).
+const DEFAULT_QUEUE: u32 = 1_000;
