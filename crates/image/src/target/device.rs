@@ -92,10 +92,20 @@ impl System {
         if self.swaps.lines().any(swap) {
             return Some(format!("{what} is used for swapping"));
         }
-        let holder =
-            fs::read_dir(device.join("holders")).ok().into_iter().flatten().flatten().next();
-        let holder = holder.filter(|_| which == Use::Any)?;
-        Some(format!("{what} is used by {}", holder.file_name().to_string_lossy()))
+        let holders = fs::read_dir(device.join("holders")).ok().into_iter().flatten().flatten();
+        for holder in holders {
+            let name = holder.file_name().to_string_lossy().into_owned();
+            if which == Use::Any {
+                return Some(format!("{what} is used by {name}"));
+            }
+            // What is mounted may be on a device on a device, such as an encrypted volume of LVM.
+            let number = fs::read_to_string(holder.path().join("dev")).unwrap_or_default();
+            let what = format!("{what} is used by {name}, which");
+            if let Some(user) = self.user_of_one(number.trim(), which, &what) {
+                return Some(user);
+            }
+        }
+        None
     }
 }
 
@@ -186,5 +196,18 @@ mod tests {
         assert_eq!(system.user("8:2", Use::Any).unwrap(), "it is used by dm-0");
         let found = system.user("8:0", Use::Any).unwrap();
         assert_eq!(found, "its partition sda1 is used for swapping");
+    }
+
+    #[test]
+    fn what_is_mounted_on_a_device_of_the_device_mapper_protects_its_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let system = system(folder.path(), "22 1 252:0 / /srv rw - ext4 /dev/mapper/x rw\n", "");
+        assert_eq!(system.user("8:0", Use::Writing), None);
+        let holder = folder.path().join("real/sda/sda2/holders/dm-0");
+        fs::create_dir(&holder).unwrap();
+        fs::write(holder.join("dev"), "252:0\n").unwrap();
+        let why = "its partition sda2 is used by dm-0, which is mounted at /srv";
+        assert_eq!(system.user("8:0", Use::Writing).unwrap(), why);
+        assert!(system.user("8:1", Use::Writing).is_none());
     }
 }
