@@ -1,7 +1,11 @@
 //! Who uses a block device, so that nobody's disk is overwritten.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use crate::ImageError;
 
@@ -38,6 +42,21 @@ pub(crate) fn check_unused(path: &Path, device: u64, which: Use) -> Result<(), I
         Some(why) => Err(ImageError::InUse { device: path.to_owned(), why }),
         None => Ok(()),
     }
+}
+
+/// Opens a device that nothing uses, and keeps it so.
+pub(crate) fn open_exclusively(path: &Path, options: &mut OpenOptions) -> Result<File, ImageError> {
+    // For devices, O_EXCL without O_CREAT refuses one that is mounted or part of another device.
+    let opened = options.custom_flags(OFlags::EXCL.bits() as i32).open(path);
+    opened.map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => ImageError::InUse {
+            device: path.to_owned(),
+            why:
+                "the kernel refuses exclusive access, so it is mounted or a part of another device"
+                    .to_owned(),
+        },
+        _ => ImageError::write(path)(error),
+    })
 }
 
 /// Returns a device's number as the kernel prints it, such as "8:1".
