@@ -77,6 +77,18 @@ pub(crate) fn print(text: &str) -> miette::Result<u8> {
     }
 }
 
+/// Returns a text with control characters escaped, as a path may have some that a terminal would obey.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => escaped.extend(letter.escape_default()),
+            false => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
 /// Returns the error message for a text that is not an address.
 pub(crate) fn not_an_address(text: &str) -> String {
     format!(

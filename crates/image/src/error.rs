@@ -38,6 +38,9 @@ pub enum ImageError {
     /// The target exists and must not be replaced.
     #[error("{0} exists already: use --overwrite to replace it")]
     Exists(PathBuf),
+    /// The target, or the name under which it is written aside, is the file that is read.
+    #[error("{0} is the file that is read: choose another name")]
+    Same(PathBuf),
     /// Another process writes the same file.
     #[error("another process is writing {0}")]
     Busy(PathBuf),

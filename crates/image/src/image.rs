@@ -1,12 +1,14 @@
 //! Image files of either format, as a server reads them.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::expand::content_hasher;
 use crate::manifest::{Codec, Format, HEADER, Head, Index, MAX_CHUNKS, NewChunk};
 use crate::parallel::for_each_chunk;
+use crate::part::id;
 use crate::{ChunkError, Expander, ImageError, Manifest, ManifestError, Progress, ndz};
 
 /// An open image file.
@@ -56,7 +58,9 @@ impl Image {
         }
         let tail = Manifest::tail(&header, found.len()).map_err(not_image)?;
         let mut encoded = header.to_vec();
-        // The file has this length.
+        // The file has this length, but it may be a hole.
+        let room = encoded.try_reserve_exact((tail.end - tail.start) as usize);
+        room.map_err(|_| wrong(io::ErrorKind::OutOfMemory.into()))?;
         encoded.resize(HEADER + (tail.end - tail.start) as usize, 0);
         file.read_exact_at(&mut encoded[HEADER..], tail.start).map_err(&wrong)?;
         let manifest = Manifest::decode(&encoded).map_err(not_image)?;
@@ -79,6 +83,14 @@ impl Image {
     #[must_use]
     pub const fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Returns device and inode of the file, for [`TargetConfig::image`](crate::TargetConfig).
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn id(&self) -> Result<(u64, u64), ImageError> {
+        self.file.metadata().map(|found| id(&found)).map_err(ImageError::read(&self.path))
     }
 
     /// Makes the error of a chunk.

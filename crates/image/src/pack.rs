@@ -13,7 +13,7 @@ use crate::expand::compress;
 use crate::free::{OpenDisk, file_systems};
 use crate::manifest::{
     FOOTER, Format, HEADER, Head, Index, MAX_CHUNK, MAX_CHUNKS, MAX_NAME, MIN_CHUNK, Manifest,
-    NewChunk,
+    NewChunk, RECORD,
 };
 use crate::part::Part;
 use crate::source::Source;
@@ -85,12 +85,20 @@ impl Packing {
         }
         let chunks = size.div_ceil(u64::from(self.chunk_size));
         match u32::try_from(chunks) {
-            Ok(chunks) if chunks <= MAX_CHUNKS => Ok(chunks),
+            Ok(chunks) if chunks <= MAX_CHUNKS && fits(chunks) => Ok(chunks),
+            Ok(chunks) if chunks <= MAX_CHUNKS => option(TOO_LARGE.into()),
             _ => option(format!(
                 "the image would have {chunks} chunks, above the limit of {MAX_CHUNKS}: choose a larger chunk size"
             )),
         }
     }
+}
+
+const TOO_LARGE: &str = "the index would be larger than 1 GiB: choose a larger chunk size";
+
+/// Returns whether the index of this number of chunks can be small enough, so that nothing is compressed in vain.
+const fn fits(chunks: u32) -> bool {
+    (HEADER + FOOTER) as u64 + chunks as u64 * RECORD as u64 <= Manifest::MAX_ENCODED
 }
 
 /// What [`pack`] made.
@@ -131,7 +139,7 @@ pub fn pack(
     let (unused, notes) = unused(&source, packing.skip_free)?;
     let head = Head { skipped_free: unused.is_some(), ..head };
     progress.start(head.size);
-    let part = Part::open(target, packing.overwrite)?;
+    let part = Part::open(target, packing.overwrite, Some(source.id()?))?;
     let written = write(&source, &part, head, &unused.unwrap_or_default(), packing, progress);
     let written = written.and_then(|written| {
         source.check_unchanged()?;
@@ -347,9 +355,7 @@ fn write(
     let manifest = index.finish(head, packing.key.as_ref());
     let encoded = manifest.encode();
     if encoded.len() as u64 > Manifest::MAX_ENCODED {
-        return Err(ImageError::Option(
-            "the index would be larger than 1 GiB: choose a larger chunk size".into(),
-        ));
+        return Err(ImageError::Option(TOO_LARGE.into()));
     }
     let (header, tail) = encoded.split_at(HEADER);
     debug_assert!(tail.len() >= FOOTER, "the footer has a fixed length");

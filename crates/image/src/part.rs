@@ -1,7 +1,7 @@
 //! Files that are written aside and get their name when they are complete.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,26 @@ use crate::ImageError;
 /// The mode of an incomplete file, by which it is recognised.
 const INCOMPLETE: u32 = 0o600;
 
+/// Device and inode of a file.
+pub(crate) type FileId = (u64, u64);
+
+pub(crate) fn id(found: &Metadata) -> FileId {
+    (found.dev(), found.ino())
+}
+
+/// Returns whether a file that already exists may be another's: an incomplete file has content, one name, and its mode.
+pub(crate) fn is_foreign(found: &Metadata) -> bool {
+    found.len() > 0 && (found.mode() & 0o777 != INCOMPLETE || found.nlink() != 1)
+}
+
+/// Returns the permissions that the process does not give to new files.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    // Without /proc, nobody else may read the file.
+    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o077)
+}
+
 /// A file that is being written under the name `TARGET.part`, locked against other processes.
 #[derive(Debug)]
 pub(crate) struct Part {
@@ -20,6 +40,8 @@ pub(crate) struct Part {
     path: PathBuf,
     target: PathBuf,
     overwrite: bool,
+    /// The mode that the complete file gets: that of the file that it replaces, or that of a new file.
+    mode: u32,
 }
 
 /// Returns the path with a suffix.
@@ -35,9 +57,15 @@ pub(crate) fn resolved(path: &Path) -> PathBuf {
 }
 
 impl Part {
-    /// Opens or creates the incomplete file, with what an earlier attempt has left in it.
-    pub(crate) fn open(target: &Path, overwrite: bool) -> Result<Self, ImageError> {
+    /// Opens or creates the incomplete file, with what an earlier attempt has left in it. The file that is read for it,
+    /// if any, must not be touched.
+    pub(crate) fn open(
+        target: &Path,
+        overwrite: bool,
+        source: Option<FileId>,
+    ) -> Result<Self, ImageError> {
         let target = resolved(target);
+        let mut final_mode = 0o666 & !umask();
         if let Ok(found) = target.symlink_metadata() {
             if !found.is_file() {
                 let kind = crate::source::kind(&found);
@@ -46,6 +74,10 @@ impl Part {
             if !overwrite {
                 return Err(ImageError::Exists(target));
             }
+            if source == Some(id(&found)) {
+                return Err(ImageError::Same(target));
+            }
+            final_mode = found.mode() & 0o777;
         }
         let path = suffixed(&target, ".part");
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
@@ -63,6 +95,9 @@ impl Part {
         if !found.is_file() {
             return Err(ImageError::Kind { kind: crate::source::kind(&found), path });
         }
+        if source == Some(id(&found)) {
+            return Err(ImageError::Same(path));
+        }
         // Some file systems have no locks.
         if flock(&file, FlockOperation::NonBlockingLockExclusive)
             == Err(rustix::io::Errno::WOULDBLOCK)
@@ -70,14 +105,28 @@ impl Part {
             return Err(ImageError::Busy(target));
         }
         // Between opening and locking, another process may have completed the file.
-        let there = path.symlink_metadata();
-        if !there.is_ok_and(|it| (it.dev(), it.ino()) == (found.dev(), found.ino())) {
-            return Err(ImageError::Busy(target));
+        let part = Self { file, path, target, overwrite, mode: final_mode };
+        if !part.is_there() {
+            return Err(ImageError::Busy(part.target));
         }
-        if found.mode() & 0o777 != INCOMPLETE && found.len() > 0 {
-            return Err(ImageError::Exists(path));
+        if is_foreign(&found) {
+            return Err(ImageError::Exists(part.path));
         }
-        Ok(Self { file, path, target, overwrite })
+        if found.mode() & 0o777 != INCOMPLETE {
+            part.chmod(INCOMPLETE).map_err(wrong)?;
+        }
+        Ok(part)
+    }
+
+    /// Returns whether the path still names this file.
+    fn is_there(&self) -> bool {
+        let named = self.path.symlink_metadata().map(|found| id(&found));
+        let open = self.file.metadata().map(|found| id(&found));
+        named.ok().is_some_and(|named| open.is_ok_and(|open| named == open))
+    }
+
+    fn chmod(&self, mode: u32) -> io::Result<()> {
+        self.file.set_permissions(Permissions::from_mode(mode))
     }
 
     /// Returns the path of the incomplete file.
@@ -89,11 +138,14 @@ impl Part {
     pub(crate) fn finish(&self) -> Result<(), ImageError> {
         let wrong = ImageError::write(&self.path);
         self.file.sync_all().map_err(&wrong)?;
-        let mode = |mode| self.file.set_permissions(Permissions::from_mode(mode));
-        mode(0o644).map_err(&wrong)?;
+        // If it was removed, the name may be that of another attempt's file, which is incomplete.
+        if !self.is_there() {
+            return Err(wrong(io::ErrorKind::NotFound.into()));
+        }
+        self.chmod(self.mode).map_err(&wrong)?;
         if let Err(error) = self.rename() {
             // Another attempt must recognise the file.
-            let _ = mode(INCOMPLETE);
+            let _ = self.chmod(INCOMPLETE);
             return Err(match error.kind() {
                 io::ErrorKind::AlreadyExists => ImageError::Exists(self.target.clone()),
                 _ => ImageError::write(&self.target)(error),
@@ -128,7 +180,9 @@ impl Part {
 
     /// Removes the incomplete file.
     pub(crate) fn abandon(&self) {
-        // If it cannot be removed, the next attempt overwrites it.
-        let _ = std::fs::remove_file(&self.path);
+        if self.is_there() {
+            // If it cannot be removed, the next attempt overwrites it.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }

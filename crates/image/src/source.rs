@@ -10,6 +10,7 @@ use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::manifest::Extent;
+use crate::part::{FileId, id};
 use crate::target::device;
 use crate::{ImageError, PIECE};
 
@@ -47,11 +48,14 @@ pub(crate) struct Source {
     pub(crate) size: u64,
     /// Whether it has holes that can be found.
     seekable: bool,
-    stamp: (u64, i64, i64),
+    stamp: Stamp,
 }
 
-fn stamp(found: &Metadata) -> (u64, i64, i64) {
-    (found.len(), found.mtime(), found.mtime_nsec())
+/// Size, and the times of content and inode. A program can set the former, but not the latter.
+type Stamp = (u64, [i64; 4]);
+
+fn stamp(found: &Metadata) -> Stamp {
+    (found.len(), [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()])
 }
 
 impl Source {
@@ -70,9 +74,21 @@ impl Source {
         }
         if !seekable && !live {
             device::check_unused(path, found.rdev(), device::Use::Writing)?;
+            // A mount in another namespace is known to the kernel only.
+            if device::check_unused(path, found.rdev(), device::Use::Any).is_ok() {
+                device::open_exclusively(path, OpenOptions::new().read(true))?;
+            }
         }
         let size = size(&file).map_err(&wrong)?;
+        if !seekable && size == 0 {
+            return Err(wrong(io::Error::other("the device has no medium")));
+        }
         Ok(Self { file, path: path.to_owned(), size, seekable, stamp: stamp(&found) })
+    }
+
+    /// Identifies the file.
+    pub(crate) fn id(&self) -> Result<FileId, ImageError> {
+        self.file.metadata().map(|found| id(&found)).map_err(ImageError::read(&self.path))
     }
 
     /// Checks that a regular file has not changed since it was opened.
@@ -219,6 +235,24 @@ pub(crate) fn pieces(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_is_found_although_the_time_was_set_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        std::fs::write(&path, [1; 100]).unwrap();
+        let source = Source::open(&path, false).unwrap();
+        source.check_unchanged().unwrap();
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        let before = file.metadata().unwrap();
+        // The clock of the file system has steps of some milliseconds.
+        while stamp(&file.metadata().unwrap()) == stamp(&before) {
+            file.write_all_at(&[2], 50).unwrap();
+            file.set_modified(before.modified().unwrap()).unwrap();
+        }
+        assert_eq!(file.metadata().unwrap().modified().unwrap(), before.modified().unwrap());
+        assert!(matches!(source.check_unchanged(), Err(ImageError::Changed(_))));
+    }
 
     fn extent(start: u64, len: u64, zero: bool) -> Extent {
         Extent { start: start * 4096, len: len * 4096, zero }

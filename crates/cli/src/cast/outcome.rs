@@ -1,7 +1,6 @@
 //! The result of a transfer, as text and as JSON.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
 use rackweave_cast::orca::{ReceiverProgress, SendView};
 use rackweave_cast::sink::FileDone;
@@ -12,7 +11,7 @@ use serde_json::json;
 
 use super::args::{ReceiveArgs, SendArgs};
 use super::{hex, print_status, rate, size};
-use crate::{exit, print};
+use crate::{escaped, exit, print};
 
 /// Describes what is kept after an interrupted transfer.
 pub(super) fn interruption(args: &SendArgs, view: &SendView) -> &'static str {
@@ -136,18 +135,6 @@ impl Outcome {
     }
 }
 
-/// Returns a path that came from the network with control characters escaped, so that a terminal does not obey them.
-fn shown(path: &Path) -> String {
-    let mut shown = String::new();
-    for letter in path.to_string_lossy().chars() {
-        match letter.is_control() {
-            true => shown.extend(letter.escape_default()),
-            false => shown.push(letter),
-        }
-    }
-    shown
-}
-
 /// Reports a received stream, or why it failed.
 pub(super) fn report(
     args: &ReceiveArgs,
@@ -185,7 +172,11 @@ pub(super) fn report(
     let mut text = String::new();
     for file in files {
         let hash = hex(&file.hash[..8]);
-        text += &format!("{}  {}  blake3 {hash}...\n", shown(&file.path), size(file.bytes));
+        text += &format!(
+            "{}  {}  blake3 {hash}...\n",
+            escaped(&file.path.to_string_lossy()),
+            size(file.bytes)
+        );
     }
     text += &format!("received {} from {from} in {seconds:.2} s, {speed}\n", size(bytes));
     if to_stdout {

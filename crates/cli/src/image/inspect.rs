@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::args::{InspectArgs, VerifyArgs};
 use super::{bar, check_signer, failed, hex, size, status, watched};
-use crate::{exit, print};
+use crate::{escaped, exit, print};
 
 const fn codec(codec: Codec) -> &'static str {
     match codec {
@@ -63,7 +63,7 @@ fn document(image: &Image, chunks: bool) -> Value {
     let manifest = image.manifest();
     let (head, totals) = (manifest.head(), Totals::new(manifest));
     let mut document = json!({
-        "file": image.path(),
+        "file": image.path().to_string_lossy(),
         "format": format(head.format),
         "name": head.name,
         "size": head.size,
@@ -167,7 +167,7 @@ pub(super) fn verify(args: &VerifyArgs) -> miette::Result<u8> {
         return print(&format!(
             "{:#}\n",
             json!({
-                "file": args.file,
+                "file": args.file.to_string_lossy(),
                 "chunks": verified.chunks,
                 "data_bytes": verified.data,
                 "root": hex(image.manifest().root()),
@@ -189,6 +189,6 @@ pub(super) fn verify(args: &VerifyArgs) -> miette::Result<u8> {
     let (chunks, data) = (verified.chunks, size(verified.data));
     print(&format!(
         "{}: all {chunks} chunks are correct, {data} of data; {signed}\n",
-        args.file.display()
+        escaped(&args.file.to_string_lossy())
     ))
 }

@@ -13,6 +13,7 @@ use clap::Subcommand;
 use miette::miette;
 use rackweave_image::{Image, ImageError, Progress, PublicKey, SecretKey};
 
+use crate::escaped;
 use crate::exit;
 use crate::progress;
 
@@ -72,15 +73,16 @@ fn failed(error: ImageError) -> miette::Result<u8> {
     match error {
         ImageError::Option(_)
         | ImageError::Exists(_)
+        | ImageError::Same(_)
         | ImageError::Kind { .. }
         | ImageError::InUse { .. }
-        | ImageError::TooSmall { .. } => Err(miette!("{error}")),
+        | ImageError::TooSmall { .. } => Err(miette!("{}", escaped(&error.to_string()))),
         ImageError::Interrupted => {
             status("interrupted\n");
             Ok(exit::INTERRUPTED)
         }
         error => {
-            status(&format!("error: {error}\n"));
+            status(&format!("error: {}\n", escaped(&error.to_string())));
             Ok(exit::FAILED)
         }
     }

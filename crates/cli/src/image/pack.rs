@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::args::PackArgs;
 use super::{bar, failed, hex, secret_key, size, status, watched};
-use crate::{exit, print};
+use crate::{escaped, exit, print};
 
 /// Returns the name of the image: the file's, without the extension.
 fn name(to: &Path) -> String {
@@ -39,7 +39,7 @@ pub(super) fn pack(args: &PackArgs) -> miette::Result<u8> {
         return print(&format!(
             "{:#}\n",
             json!({
-                "file": args.to,
+                "file": args.to.to_string_lossy(),
                 "name": head.name,
                 "size": head.size,
                 "chunks": head.chunks,
@@ -57,7 +57,7 @@ pub(super) fn pack(args: &PackArgs) -> miette::Result<u8> {
     packed.notes.iter().for_each(|note| status(&format!("{note}\n")));
     print(&format!(
         "{}: {} in {} chunks, {} stored\nroot {}\n",
-        args.to.display(),
+        escaped(&args.to.to_string_lossy()),
         size(head.size),
         head.chunks,
         size(packed.length),

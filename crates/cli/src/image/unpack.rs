@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::args::UnpackArgs;
 use super::{bar, check_signer, failed, hex, size, watched};
-use crate::{exit, print};
+use crate::{escaped, exit, print};
 
 /// What was written.
 #[derive(Default)]
@@ -38,7 +38,7 @@ pub(super) fn unpack(args: &UnpackArgs) -> miette::Result<u8> {
         return print(&format!(
             "{:#}\n",
             json!({
-                "target": args.to,
+                "target": args.to.to_string_lossy(),
                 "size": head.size,
                 "chunks": head.chunks,
                 "written_chunks": written.chunks,
@@ -50,7 +50,7 @@ pub(super) fn unpack(args: &UnpackArgs) -> miette::Result<u8> {
     if args.quiet {
         return Ok(exit::DONE);
     }
-    let to = args.to.display();
+    let to = escaped(&args.to.to_string_lossy());
     print(&match written.chunks {
         0 => format!("{to}: it holds the image already\n"),
         some => format!(
@@ -66,6 +66,7 @@ fn write(args: &UnpackArgs, image: &Image, progress: &Progress) -> Result<Writte
     let config = TargetConfig {
         overwrite: args.overwrite,
         zero_unused: args.zero,
+        image: Some(image.id()?),
         ..TargetConfig::default()
     };
     let manifest = image.manifest();

@@ -1,6 +1,8 @@
 //! `rackweave image` as operators use it.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -249,4 +251,71 @@ fn what_is_killed_can_be_repeated() {
     }
     assert!(resumed, "no attempt was killed in the middle");
     assert!(folder.names().iter().all(|name| !name.contains(".part")));
+}
+
+#[test]
+fn names_of_any_bytes_are_reported_and_not_obeyed() {
+    let folder = Folder::new(100_000);
+    let name = OsStr::from_bytes(b"a\xff\x1b[31m.rwi");
+    let run = |arguments: &[&OsStr]| {
+        let output = folder.command(&[]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(!output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b), "{output:?}");
+        output.stdout
+    };
+    let copy = OsStr::from_bytes(b"copy\xff\x1b");
+    let commands: [&[&OsStr]; 4] = [
+        &["pack", "disk", "--name", "a", "--overwrite", "--to"].map(OsStr::new),
+        &[OsStr::new("inspect")],
+        &[OsStr::new("verify")],
+        &["unpack", "--to"].map(OsStr::new),
+    ];
+    for (at, command) in commands.into_iter().enumerate() {
+        let all: Vec<_> = if at == 3 { vec![copy, name] } else { vec![name] };
+        let arguments = [command, &all].concat();
+        run(&arguments);
+        let document = run(&[&arguments[..], &[OsStr::new("--json")]].concat());
+        serde_json::from_slice::<Value>(&document).unwrap();
+    }
+    let output = folder.command(&["verify"]).arg(copy).output().unwrap();
+    assert!(!output.stderr.contains(&0x1b), "{output:?}");
+}
+
+#[test]
+fn new_files_are_as_private_as_the_umask_requires() {
+    let folder = Folder::new(100_000);
+    let script =
+        "umask 027; \"$0\" image pack disk --to a.rwi -q && \"$0\" image unpack a.rwi --to copy -q";
+    let mut command = Command::new("sh");
+    let done = command.args(["-c", script, COMMAND]).current_dir(folder.0.path()).status();
+    assert!(done.unwrap().success());
+    for name in ["a.rwi", "copy"] {
+        assert_eq!(folder.path(name).metadata().unwrap().permissions().mode() & 0o777, 0o640);
+    }
+}
+
+#[test]
+fn the_length_that_a_file_of_holes_claims_is_not_fatal() {
+    let folder = Folder::new(100_000);
+    folder.json(&["pack", "disk", "--to", "a.rwi"]);
+    let mut header = fs::read(folder.path("a.rwi")).unwrap()[..512].to_vec();
+    let (chunks, index) = (1_u32 << 23, 900_u64 << 20);
+    header[12..16].copy_from_slice(&65_536_u32.to_le_bytes());
+    header[16..24].copy_from_slice(&(u64::from(chunks) * 65_536).to_le_bytes());
+    header[24..28].copy_from_slice(&chunks.to_le_bytes());
+    header[32..40].copy_from_slice(&512_u64.to_le_bytes());
+    header[40..48].copy_from_slice(&index.to_le_bytes());
+    fs::write(folder.path("a.rwi"), &header).unwrap();
+    File::options()
+        .write(true)
+        .open(folder.path("a.rwi"))
+        .unwrap()
+        .set_len(512 + index + 144)
+        .unwrap();
+    let script = "ulimit -v 600000; \"$0\" image verify a.rwi";
+    let mut command = Command::new("sh");
+    let output =
+        command.args(["-c", script, COMMAND]).current_dir(folder.0.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(one_line(&output.stderr).contains("cannot read a.rwi: out of memory"), "{output:?}");
 }

@@ -2,7 +2,7 @@
 //! documentation, `filesystems/ext4`). Nothing else of the file system is read.
 //!
 //! If anything is unusual, no block counts as free: an image that is too large is right, and one that lacks a block is not. In
-//! particular each bitmap must have as many free blocks as its descriptor counts.
+//! particular each bitmap must have as many free blocks as its descriptor counts, and all checksums must match.
 
 use std::ops::Range;
 
@@ -26,6 +26,10 @@ const RO_SPARSE_SUPER: u32 = 0x1;
 const RO_GDT_CSUM: u32 = 0x10;
 const RO_BIGALLOC: u32 = 0x200;
 const RO_METADATA_CSUM: u32 = 0x400;
+const INCOMPAT_CSUM_SEED: u32 = 0x2000;
+
+/// The place of a descriptor's checksum.
+const DESCRIPTOR_SUM_AT: usize = 30;
 
 /// The flag of a group whose bitmap was never written.
 const BLOCK_UNINIT: u16 = 0x2;
@@ -41,6 +45,54 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 fn wide(bytes: &[u8], low: usize, high: Option<usize>) -> u64 {
     let high = high.map_or(0, |at| u64::from(u32_at(bytes, at)));
     u64::from(u32_at(bytes, low)) | high << 32
+}
+
+/// Computes CRC-32C without the inversion at its end, as ext4 does.
+fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut at = 0;
+        while at < 256 {
+            let mut word = at as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                word = word >> 1 ^ if word & 1 == 1 { 0x82f6_3b78 } else { 0 };
+                bit += 1;
+            }
+            table[at] = word;
+            at += 1;
+        }
+        table
+    };
+    let step = |crc: u32, byte: &u8| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)];
+    bytes.iter().fold(seed, step)
+}
+
+/// Marks of what may have replaced a file system without overwriting its superblock: FAT has a sector at the beginning and then
+/// reserved ones, LVM and RAID (1.2) have their own beyond 512 and 4096, and so on.
+const OTHERS: [(&str, usize, &[u8]); 9] = [
+    ("FAT", 54, b"FAT1"),
+    ("FAT", 82, b"FAT32   "),
+    ("exFAT", 3, b"EXFAT   "),
+    ("NTFS", 3, b"NTFS    "),
+    ("XFS", 0, b"XFSB"),
+    ("LUKS", 0, b"LUKS\xba\xbe"),
+    ("LVM", 512, b"LABELONE"),
+    ("RAID", 4096, &[0xfc, 0x4e, 0x2b, 0xa9]),
+    ("swap", 4086, b"SWAPSPACE2"),
+];
+
+/// Refuses a superblock that something else has left.
+fn check_alone(disk: &dyn Disk, start: u64) -> Result<(), String> {
+    let mut first = vec![0; 4100];
+    disk.read(&mut first, start).map_err(|error| format!("it cannot be read: {error}"))?;
+    let other = OTHERS.iter().find(|(_, at, mark)| first[*at..].starts_with(mark));
+    match other {
+        None => Ok(()),
+        Some((name, ..)) => Err(format!(
+            "there are also marks of {name}, so that its superblock may be an old one: wipefs shows all"
+        )),
+    }
 }
 
 /// What the superblock says about the layout.
@@ -60,6 +112,8 @@ struct Layout {
     copies: Option<[u32; 2]>,
     /// Whether groups have flags.
     flags: bool,
+    /// What checksums of descriptors and bitmaps start with, if there are such.
+    seed: Option<u32>,
 }
 
 /// A group's place and counts.
@@ -69,6 +123,8 @@ struct Group {
     inode_table: u64,
     free: u64,
     uninit: bool,
+    /// The checksum of the bitmap, and the bits of it that are stored.
+    sum: (u32, u32),
 }
 
 fn ensure(condition: bool, what: &str) -> Result<(), String> {
@@ -79,6 +135,9 @@ impl Layout {
     fn new(superblock: &[u8], range: &Range<u64>) -> Result<Self, String> {
         let [compat, incompat, ro_compat] = [92, 96, 100].map(|at| u32_at(superblock, at));
         let state = u16_at(superblock, 58);
+        let sums = ro_compat & RO_METADATA_CSUM != 0;
+        let sum = crc32c(u32::MAX, &superblock[..1020]);
+        ensure(!sums || sum == u32_at(superblock, 1020), "its superblock is damaged: run fsck")?;
         ensure(
             incompat & INCOMPAT_RECOVER == 0,
             "its journal must be replayed first: mount and unmount it, or run fsck",
@@ -141,6 +200,10 @@ impl Layout {
             copies: (compat & COMPAT_SPARSE_SUPER2 != 0)
                 .then(|| [588, 592].map(|at| u32_at(superblock, at))),
             flags: ro_compat & (RO_GDT_CSUM | RO_METADATA_CSUM) != 0,
+            seed: sums.then(|| match incompat & INCOMPAT_CSUM_SEED {
+                0 => crc32c(u32::MAX, &superblock[104..120]),
+                _ => u32_at(superblock, 624),
+            }),
         })
     }
 
@@ -174,7 +237,16 @@ impl Layout {
             let at = table + number * self.descriptor as u64;
             disk.read(&mut bytes, at)
                 .map_err(|error| format!("its group descriptors cannot be read: {error}"))?;
+            if let Some(seed) = self.seed {
+                let mut sum = crc32c(seed, &(number as u32).to_le_bytes());
+                sum = crc32c(sum, &bytes[..DESCRIPTOR_SUM_AT]);
+                sum = crc32c(sum, &[0; 2]);
+                sum = crc32c(sum, &bytes[DESCRIPTOR_SUM_AT + 2..]);
+                let right = sum as u16 == u16_at(&bytes, DESCRIPTOR_SUM_AT);
+                ensure(right, &format!("the descriptor of group {number} is damaged: run fsck"))?;
+            }
             let high = |at: usize| (self.descriptor >= 64).then_some(at);
+            let sum_high = high(56).map_or(0, |at| u32::from(u16_at(&bytes, at)));
             let flags = if self.flags { u16_at(&bytes, 18) } else { 0 };
             let free_high = high(44).map_or(0, |at| u64::from(u16_at(&bytes, at)));
             groups.push(Group {
@@ -183,6 +255,10 @@ impl Layout {
                 inode_table: wide(&bytes, 8, high(40)),
                 free: u64::from(u16_at(&bytes, 12)) | free_high << 16,
                 uninit: flags & BLOCK_UNINIT != 0,
+                sum: (
+                    u32::from(u16_at(&bytes, 24)) | sum_high << 16,
+                    high(56).map_or(0xffff, |_| u32::MAX),
+                ),
             });
         }
         Ok(groups)
@@ -232,6 +308,11 @@ impl Layout {
         let mut bits = vec![0; (self.per_group / 8) as usize];
         disk.read(&mut bits, self.start + group.bitmap * self.block_size)
             .map_err(|error| format!("its block bitmaps cannot be read: {error}"))?;
+        if let Some(seed) = self.seed {
+            let (sum, stored) = group.sum;
+            let right = crc32c(seed, &bits) & stored == sum;
+            ensure(right, &format!("the block bitmap of group {number} is damaged: run fsck"))?;
+        }
         let is_free = |block: &u64| {
             let bit = block - blocks.start;
             bits[(bit / 8) as usize] >> (bit % 8) & 1 == 0
@@ -263,6 +344,7 @@ pub(super) fn unused(
 
 fn find(disk: &dyn Disk, superblock: &[u8], range: &Range<u64>) -> Result<Vec<Range<u64>>, String> {
     let layout = Layout::new(superblock, range)?;
+    check_alone(disk, range.start)?;
     let groups = layout.groups(disk)?;
     let metadata = layout.metadata(&groups);
     let mut unused: Vec<Range<u64>> = Vec::new();

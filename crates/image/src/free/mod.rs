@@ -64,8 +64,16 @@ pub fn file_systems(disk: &dyn Disk) -> Result<Vec<FileSystem>, String> {
         let unused = ext4::unused(disk, &range)?;
         Some(FileSystem { range, unused })
     };
+    let partitions = partitions::partitions(disk);
     if let Some(found) = find(whole) {
-        return Ok(vec![found]);
+        // Making a file system erases the table, but making a table leaves the superblock of a file system.
+        let unused = match partitions {
+            Ok(none) if none.is_empty() => found.unused,
+            _ => Err("there is also a partition table, so that its superblock may be an old one: \
+                wipefs shows all"
+                .to_owned()),
+        };
+        return Ok(vec![FileSystem { unused, ..found }]);
     }
-    Ok(partitions::partitions(disk)?.into_iter().filter_map(find).collect())
+    Ok(partitions?.into_iter().filter_map(find).collect())
 }

@@ -11,7 +11,7 @@ const VERSION: u16 = 1;
 const NAME_AT: usize = 64;
 
 /// A chunk in the index, without its extents.
-const RECORD: usize = 80;
+pub(crate) const RECORD: usize = 80;
 const EXTENT: usize = 16;
 
 /// The bit of an extent's length that marks zeros.
@@ -282,10 +282,10 @@ impl Manifest {
         // Both are bounded by the bytes that are there.
         let fixed = head.chunks as usize * RECORD;
         let extents = bytes.len().checked_sub(fixed).ok_or(SHORT)? / EXTENT;
-        let mut index = Index {
-            chunks: Vec::with_capacity(head.chunks as usize),
-            extents: Vec::with_capacity(extents),
-        };
+        let mut index = Index::default();
+        let room = index.chunks.try_reserve_exact(head.chunks as usize);
+        let room = room.and_then(|()| index.extents.try_reserve_exact(extents));
+        room.map_err(|_| Invalid("index needs more memory than there is"))?;
         let mut at = if head.format == Format::Ndz { 0 } else { HEADER as u64 };
         for number in 0..head.chunks {
             let (offset, stored) = (reader.u64()?, reader.u32()?);

@@ -4,7 +4,7 @@ mod codec;
 
 use std::ops::Range;
 
-pub(crate) use self::codec::{FOOTER, HEADER};
+pub(crate) use self::codec::{FOOTER, HEADER, RECORD};
 use crate::{ChunkError, PublicKey, SecretKey};
 
 /// A BLAKE3 hash.
@@ -293,10 +293,14 @@ impl Manifest {
     /// Returns the ranges of the image that are unused, in ascending order.
     #[must_use]
     pub fn unused(&self) -> Vec<Range<u64>> {
-        let mut used: Vec<Range<u64>> = self.extents.iter().map(|it| it.start..it.end()).collect();
-        used.sort_unstable_by_key(|range| range.start);
-        let ends = std::iter::once(0).chain(used.iter().map(|range| range.end));
-        let starts = used.iter().map(|range| range.start).chain([self.head.size]);
-        ends.zip(starts).map(|(end, start)| end..start).filter(|gap| !gap.is_empty()).collect()
+        gaps(self.extents.iter().map(|it| it.start..it.end()).collect(), self.head.size)
     }
+}
+
+/// Returns what of an image is in none of these ranges, which do not overlap, in ascending order.
+pub(crate) fn gaps(mut used: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
+    used.sort_unstable_by_key(|range| range.start);
+    let ends = std::iter::once(0).chain(used.iter().map(|range| range.end));
+    let starts = used.iter().map(|range| range.start).chain([size]);
+    ends.zip(starts).map(|(end, start)| end..start).filter(|gap| !gap.is_empty()).collect()
 }

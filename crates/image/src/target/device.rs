@@ -1,7 +1,11 @@
 //! Who uses a block device, so that nobody's disk is overwritten.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use crate::ImageError;
 
@@ -38,6 +42,21 @@ pub(crate) fn check_unused(path: &Path, device: u64, which: Use) -> Result<(), I
         Some(why) => Err(ImageError::InUse { device: path.to_owned(), why }),
         None => Ok(()),
     }
+}
+
+/// Opens a device that nothing uses, and keeps it so.
+pub(crate) fn open_exclusively(path: &Path, options: &mut OpenOptions) -> Result<File, ImageError> {
+    // For devices, O_EXCL without O_CREAT refuses one that is mounted or part of another device.
+    let opened = options.custom_flags(OFlags::EXCL.bits() as i32).open(path);
+    opened.map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => ImageError::InUse {
+            device: path.to_owned(),
+            why:
+                "the kernel refuses exclusive access, so it is mounted or a part of another device"
+                    .to_owned(),
+        },
+        _ => ImageError::write(path)(error),
+    })
 }
 
 /// Returns a device's number as the kernel prints it, such as "8:1".
@@ -92,10 +111,20 @@ impl System {
         if self.swaps.lines().any(swap) {
             return Some(format!("{what} is used for swapping"));
         }
-        let holder =
-            fs::read_dir(device.join("holders")).ok().into_iter().flatten().flatten().next();
-        let holder = holder.filter(|_| which == Use::Any)?;
-        Some(format!("{what} is used by {}", holder.file_name().to_string_lossy()))
+        let holders = fs::read_dir(device.join("holders")).ok().into_iter().flatten().flatten();
+        for holder in holders {
+            let name = holder.file_name().to_string_lossy().into_owned();
+            if which == Use::Any {
+                return Some(format!("{what} is used by {name}"));
+            }
+            // What is mounted may be on a device on a device, such as an encrypted volume of LVM.
+            let number = fs::read_to_string(holder.path().join("dev")).unwrap_or_default();
+            let what = format!("{what} is used by {name}, which");
+            if let Some(user) = self.user_of_one(number.trim(), which, &what) {
+                return Some(user);
+            }
+        }
+        None
     }
 }
 
@@ -186,5 +215,18 @@ mod tests {
         assert_eq!(system.user("8:2", Use::Any).unwrap(), "it is used by dm-0");
         let found = system.user("8:0", Use::Any).unwrap();
         assert_eq!(found, "its partition sda1 is used for swapping");
+    }
+
+    #[test]
+    fn what_is_mounted_on_a_device_of_the_device_mapper_protects_its_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let system = system(folder.path(), "22 1 252:0 / /srv rw - ext4 /dev/mapper/x rw\n", "");
+        assert_eq!(system.user("8:0", Use::Writing), None);
+        let holder = folder.path().join("real/sda/sda2/holders/dm-0");
+        fs::create_dir(&holder).unwrap();
+        fs::write(holder.join("dev"), "252:0\n").unwrap();
+        let why = "its partition sda2 is used by dm-0, which is mounted at /srv";
+        assert_eq!(system.user("8:0", Use::Writing).unwrap(), why);
+        assert!(system.user("8:1", Use::Writing).is_none());
     }
 }

@@ -5,12 +5,13 @@ mod record;
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::FallocateFlags;
 
 use self::record::Record;
+use crate::manifest::gaps;
 use crate::part::{Part, resolved};
 use crate::scan::scan_chunks;
 use crate::{
@@ -28,11 +29,13 @@ pub struct TargetConfig {
     pub scan_device: bool,
     /// Whether the ranges of a device that the image does not use are overwritten with zeros. In a file they are holes.
     pub zero_unused: bool,
+    /// Device and inode of the image file, which is refused as a target.
+    pub image: Option<(u64, u64)>,
 }
 
 impl Default for TargetConfig {
     fn default() -> Self {
-        Self { overwrite: false, scan_device: true, zero_unused: false }
+        Self { overwrite: false, scan_device: true, zero_unused: false, image: None }
     }
 }
 
@@ -103,7 +106,7 @@ impl Target {
             }
             _ => None,
         };
-        let part = Part::open(&path, config.overwrite)?;
+        let part = Part::open(&path, config.overwrite, config.image)?;
         let mut this = Self::resume(part, path, manifest, expander, progress)?;
         if let Some((file, have)) = old {
             this.copy(&file, &have, progress)?;
@@ -120,12 +123,13 @@ impl Target {
         progress: &Progress,
     ) -> Result<Self, ImageError> {
         let claimed = Record::read(part.path(), manifest.root(), manifest.chunks());
-        let have = match &claimed {
+        let mut have = match &claimed {
             Some(claimed) => scan_chunks(&part.file, part.path(), &manifest, claimed, progress)?,
             None => ChunkSet::new(manifest.chunks()),
         };
         let wrong = ImageError::write(part.path());
-        if have.is_empty() {
+        if have.is_empty() || clear(&part.file, &manifest, &have).is_err() {
+            have = ChunkSet::new(manifest.chunks());
             part.file.set_len(0).map_err(&wrong)?;
         }
         part.file.set_len(manifest.head().size).map_err(&wrong)?;
@@ -213,7 +217,7 @@ impl Target {
         self.manifest.verify_chunk(chunk, stored).map_err(damaged)?;
         let (file, zeros) = match &self.place {
             Place::Device(file) => (file, true),
-            // No zero was ever overwritten there.
+            // All that it does not have is a hole.
             Place::Part(Part { file, .. }, _) | Place::Complete(file) => (file, false),
         };
         let expanded =
@@ -269,7 +273,7 @@ impl Target {
             return Err(ImageError::Missing { path: self.path, chunk });
         }
         match &self.place {
-            Place::Complete(_) => Ok(()),
+            Place::Complete(file) => file.sync_all().map_err(ImageError::write(&self.path)),
             Place::Part(part, record) => {
                 part.finish()?;
                 record.remove();
@@ -305,6 +309,21 @@ impl Target {
     }
 }
 
+/// Makes all of an incomplete file a hole, except the extents of the chunks that it has.
+///
+/// # Errors
+/// If the file system cannot make holes.
+fn clear(file: &File, manifest: &Manifest, have: &ChunkSet) -> io::Result<()> {
+    let held = (0..manifest.chunks()).filter(|chunk| have.contains(*chunk));
+    let extents = held.flat_map(|chunk| manifest.extents(chunk));
+    let used = extents.map(|it| it.start..it.end()).collect();
+    for gap in gaps(used, manifest.head().size) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(file, flags, gap.start, gap.end - gap.start)?;
+    }
+    Ok(())
+}
+
 /// Overwrites a range of a device with zeros, by the device itself where it can.
 fn write_zeros(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
@@ -322,18 +341,7 @@ fn write_zeros(file: &File, offset: u64, len: u64) -> io::Result<()> {
 /// Opens a device that nothing uses, exclusively.
 fn open_device(path: &Path, number: u64, manifest: &Manifest) -> Result<File, ImageError> {
     device::check_unused(path, number, device::Use::Any)?;
-    let mut options = OpenOptions::new();
-    // For devices, O_EXCL without O_CREAT refuses one that is mounted or part of another device, and keeps it so.
-    let options = options.read(true).write(true).custom_flags(OFlags::EXCL.bits() as i32);
-    let file = options.open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::ResourceBusy => ImageError::InUse {
-            device: path.to_owned(),
-            why:
-                "the kernel refuses exclusive access, so it is mounted or a part of another device"
-                    .to_owned(),
-        },
-        _ => ImageError::write(path)(error),
-    })?;
+    let file = device::open_exclusively(path, OpenOptions::new().read(true).write(true))?;
     let device_size = crate::source::size(&file).map_err(ImageError::read(path))?;
     let image = manifest.head().size;
     match device_size >= image {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use crate::part::suffixed;
+use crate::part::{is_foreign, suffixed};
 use crate::{ChunkSet, Hash};
 
 const MAGIC: &[u8] = b"rackweave image: chunks of an incomplete file, version 1\n";
@@ -80,10 +80,15 @@ impl Record {
         options
             .write(true)
             .create(true)
-            .truncate(true)
+            .truncate(false)
             .mode(0o600)
             .custom_flags(flags.bits() as i32);
         let mut file = options.open(&path)?;
+        if is_foreign(&file.metadata()?) {
+            let text = format!("{} exists already, and is not Rackweave's", path.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        file.set_len(0)?;
         file.write_all(&bytes)?;
         Ok(Self { file, path, root: *root })
     }

@@ -1,8 +1,9 @@
 //! Real block devices, which are files in loop devices.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rackweave_image::{Image, Packing, Progress, TargetConfig, pack};
 
@@ -121,4 +122,35 @@ fn a_device_in_use_is_neither_overwritten_nor_read_while_it_changes() {
     assert_eq!(fs::read(&file).unwrap().len(), before.len());
     run("e2fsck", &["-fn".as_ref(), &device.0]);
     unpack(&image, &device.0, &TargetConfig::default()).unwrap();
+}
+
+#[test]
+fn a_device_that_is_mounted_in_another_namespace_is_in_use() {
+    rackweave_testing::needs!(Loop);
+    rackweave_testing::needs!(Ext4);
+    let disk = Disk::new();
+    let device = Device::new(&disk.path("backing"), 8 << 20);
+    run("mkfs.ext4", &["-q".as_ref(), &device.0]);
+    fs::create_dir(disk.path("mounted")).unwrap();
+    let script = "mount \"$0\" \"$1\" && touch \"$1/ready\" && echo && read end";
+    let mut mounting = Command::new("unshare");
+    mounting.args(["-m", "sh", "-c", script]).arg(&device.0).arg(disk.path("mounted"));
+    let mut child = mounting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let ready = child.stdout.as_mut().unwrap().read(&mut [0]).unwrap();
+    let found = pack(&device.0, &disk.image, &packing(), &Progress::default());
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert_eq!(ready, 1, "it was not mounted");
+    let error = found.unwrap_err().to_string();
+    assert!(error.contains("refuses exclusive access"), "{error}");
+    pack(&device.0, &disk.image, &packing(), &Progress::default()).unwrap();
+}
+
+#[test]
+fn a_device_without_a_medium_has_no_image() {
+    rackweave_testing::needs!(Loop);
+    let disk = Disk::new();
+    let device = Device::new(&disk.path("backing"), 0);
+    let error = pack(&device.0, &disk.image, &packing(), &Progress::default()).unwrap_err();
+    assert!(error.to_string().contains("the device has no medium"), "{error}");
 }

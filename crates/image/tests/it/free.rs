@@ -246,8 +246,57 @@ fn a_file_system_in_doubt_is_stored_whole_or_refused() {
         assert!(matches!(error, ImageError::Free { .. }));
         assert!(error.to_string().contains(sentence), "{error}");
     }
+    // Others that were put in its place and left the superblock.
+    let others: [(&str, usize, &[u8]); 4] = [
+        ("there are also marks of FAT", 82, b"FAT32   "),
+        ("there are also marks of LVM", 512, b"LABELONE"),
+        ("there are also marks of RAID", 4096, &[0xfc, 0x4e, 0x2b, 0xa9]),
+        ("there are also marks of swap", 4086, b"SWAPSPACE2"),
+    ];
+    for (sentence, at, mark) in others {
+        let mut bytes = good.clone();
+        bytes[at..at + mark.len()].copy_from_slice(mark);
+        fs::write(&disk.disk, &bytes).unwrap();
+        let error = try_with(SkipFree::Ext4).unwrap_err().to_string();
+        assert!(error.contains(sentence), "{error}");
+    }
+    let mut bytes = good.clone();
+    entry(&mut bytes, 0, 0, 7, 2048, 4096);
+    fs::write(&disk.disk, &bytes).unwrap();
+    let made = try_with(SkipFree::Auto).unwrap();
+    assert!(!made.manifest.head().skipped_free);
+    assert!(made.notes[0].contains("there is also a partition table"), "{:?}", made.notes);
     sparse(&disk.disk, 1 << 20, &[]);
     assert!(try_with(SkipFree::Auto).unwrap().notes.is_empty());
     let error = try_with(SkipFree::Ext4).unwrap_err().to_string();
     assert!(error.ends_with("there is no ext4 file system on it"), "{error}");
+}
+
+#[test]
+fn checksums_of_the_metadata_are_checked() {
+    rackweave_testing::needs!(Ext4);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fs");
+    for features in ["64bit,metadata_csum", "^64bit,metadata_csum,metadata_csum_seed"] {
+        make(&path, 8 << 20, &["-b", "1024", "-O", features]);
+        let good = fs::read(&path).unwrap();
+        assert!(!only(&good).is_empty());
+        let bitmap = u32::from_le_bytes(*good[2048..].first_chunk().unwrap()) as usize * 1024;
+        let bits = |bytes: &[u8], at: usize| bytes[bitmap + at / 8] >> (at % 8) & 1;
+        let used = (0..8192).rev().find(|at| bits(&good, *at) == 1).unwrap();
+        let free = (0..8192).find(|at| bits(&good, *at) == 0).unwrap();
+        let broken = |flips: &[(usize, usize)]| {
+            let mut bytes = good.clone();
+            flips.iter().for_each(|(at, bit)| bytes[at + bit / 8] ^= 1 << (bit % 8));
+            let [FileSystem { unused, .. }] = &file_systems(&&bytes[..]).unwrap()[..] else {
+                panic!("one")
+            };
+            unused.clone().unwrap_err()
+        };
+        // The number of free blocks is as before.
+        let swapped = broken(&[(bitmap, used), (bitmap, free)]);
+        assert_eq!(swapped, "the block bitmap of group 0 is damaged: run fsck");
+        assert_eq!(broken(&[(2048 + 8, 0)]), "the descriptor of group 0 is damaged: run fsck");
+        assert_eq!(broken(&[(1024 + 120, 0)]), "its superblock is damaged: run fsck");
+    }
 }

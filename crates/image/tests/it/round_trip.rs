@@ -169,6 +169,12 @@ fn wrong_options_and_sources_are_refused_with_a_sentence() {
         let error = pack(path.as_ref(), &disk.image, &packing(), &Progress::default()).unwrap_err();
         assert!(error.to_string().starts_with(&format!("{path} is {what}")), "{error}");
     }
+    // An index of 1 GiB has less than 2^24 chunks.
+    let (large, hollow) = (disk.path("large.rwi"), disk.path("hollow"));
+    sparse(&hollow, 14 << 40, &[]);
+    let coarse = Packing { chunk_size: 1 << 20, ..packing() };
+    let error = pack(&hollow, &large, &coarse, &Progress::default()).unwrap_err();
+    assert!(error.to_string().contains("choose a larger chunk size"), "{error}");
     disk.pack();
     let error = pack(&disk.disk, &disk.image, &packing(), &Progress::default()).unwrap_err();
     assert!(error.to_string().contains("disk.rwi exists already: use --overwrite"), "{error}");

@@ -1,13 +1,13 @@
 //! Targets: what they refuse, and how they go on after an interruption.
 
 use std::fs;
-use std::os::unix::fs::{FileExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 
-use rackweave_image::{ImageError, Progress, Target, TargetConfig};
+use rackweave_image::{Image, ImageError, Packing, Progress, Target, TargetConfig, pack};
 
-use crate::common::{Disk, unpack};
+use crate::common::{DISK, Disk, packing, unpack};
 
-fn open(disk: &Disk, image: &rackweave_image::Image) -> Result<Target, ImageError> {
+fn open(disk: &Disk, image: &Image) -> Result<Target, ImageError> {
     let (copy, progress) = (disk.path("copy"), Progress::default());
     Target::open(&copy, image.manifest().clone(), &TargetConfig::default(), &progress)
 }
@@ -123,4 +123,85 @@ fn somebody_elses_files_are_left_alone() {
     unpack(&image, &disk.path("copy"), &config).unwrap();
     assert!(disk.path("copy").is_symlink());
     assert!(fs::read(disk.path("old")).unwrap() == disk.bytes());
+}
+
+#[test]
+fn what_an_incomplete_file_has_in_place_of_zeros_is_removed() {
+    let disk = Disk::new();
+    let image = disk.pack();
+    let mut target = open(&disk, &image).unwrap();
+    let mut stored = Vec::new();
+    image.read(0, &mut stored).unwrap();
+    target.write(0, &stored).unwrap();
+    drop(target);
+    let part = fs::OpenOptions::new().write(true).open(disk.path("copy.part")).unwrap();
+    // A chunk of zeros, the zeros of a chunk with data, and beyond the end.
+    for at in [12 * 65_536, 900_000 + 20_000, DISK + 10] {
+        part.write_all_at(b"xyz", at).unwrap();
+    }
+    assert!(open(&disk, &image).unwrap().have().contains(0));
+    unpack(&image, &disk.path("copy"), &TargetConfig::default()).unwrap();
+    assert!(fs::read(disk.path("copy")).unwrap() == disk.bytes());
+}
+
+#[test]
+fn the_file_that_is_read_is_not_overwritten() {
+    let disk = Disk::new();
+    let bytes = disk.bytes();
+    let part = disk.path("x.part");
+    fs::copy(&disk.disk, &part).unwrap();
+    fs::set_permissions(&part, fs::Permissions::from_mode(0o600)).unwrap();
+    let over = Packing { overwrite: true, ..packing() };
+    for target in ["x", "x.part"] {
+        let error = pack(&part, &disk.path(target), &over, &Progress::default()).unwrap_err();
+        assert!(matches!(error, ImageError::Same(_)), "{error}");
+        assert!(fs::read(&part).unwrap() == bytes);
+    }
+    pack(&disk.disk, &disk.path("y.part"), &packing(), &Progress::default()).unwrap();
+    let image = Image::open(&disk.path("y.part"), &Progress::default()).unwrap();
+    let before = fs::read(image.path()).unwrap();
+    fs::set_permissions(image.path(), fs::Permissions::from_mode(0o600)).unwrap();
+    let config = TargetConfig {
+        overwrite: true,
+        image: Some(image.id().unwrap()),
+        ..TargetConfig::default()
+    };
+    for target in ["y", "y.part"] {
+        let error = unpack(&image, &disk.path(target), &config).unwrap_err();
+        assert!(matches!(error, ImageError::Same(_)), "{error}");
+        assert!(fs::read(image.path()).unwrap() == before);
+    }
+    // Somebody's file in the place of the record.
+    fs::write(disk.path("copy.part.chunks"), "mine").unwrap();
+    let error = open(&disk, &image).unwrap_err().to_string();
+    assert!(error.contains("copy.part.chunks exists already"), "{error}");
+    assert_eq!(fs::read(disk.path("copy.part.chunks")).unwrap(), b"mine");
+}
+
+#[test]
+fn an_incomplete_file_of_another_attempt_does_not_get_the_name() {
+    let disk = Disk::new();
+    let image = disk.pack();
+    let mut first = open(&disk, &image).unwrap();
+    let mut stored = Vec::new();
+    for chunk in 0..image.manifest().chunks() {
+        image.read(chunk, &mut stored).unwrap();
+        first.write(chunk, &stored).unwrap();
+    }
+    fs::remove_file(disk.path("copy.part")).unwrap();
+    let second = open(&disk, &image).unwrap();
+    first.finish(&Progress::default()).unwrap_err();
+    assert!(!disk.path("copy").exists() && disk.path("copy.part").exists());
+    drop(second);
+}
+
+#[test]
+fn a_file_that_is_replaced_keeps_its_mode() {
+    let disk = Disk::new();
+    let image = disk.pack();
+    fs::write(disk.path("copy"), "secret").unwrap();
+    fs::set_permissions(disk.path("copy"), fs::Permissions::from_mode(0o640)).unwrap();
+    let config = TargetConfig { overwrite: true, ..TargetConfig::default() };
+    unpack(&image, &disk.path("copy"), &config).unwrap();
+    assert_eq!(disk.path("copy").metadata().unwrap().permissions().mode() & 0o777, 0o640);
 }
