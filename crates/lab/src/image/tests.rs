@@ -204,7 +204,7 @@ fn a_crashed_client_does_not_stop_swp2p_and_captures_have_both_kinds_of_packets(
     assert_eq!((point.summary.messages.completed, point.summary.messages.failed), (4, 1));
     let Capture::Frames(frames) = &point.capture else { panic!("frames of a group system") };
     let lines: Vec<String> = frames.iter().map(|frame| format!("{frame:?}")).collect();
-    for name in ["ENTER", "BATCH", "REPORT"] {
+    for name in ["swp2p JOIN", "swp2p REQUEST", "swp2p REPORT"] {
         assert!(lines.iter().any(|line| line.contains(name)), "{name}: {:?}", &lines[..4]);
     }
 }
