@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 38] = builtins! {
+pub const SCENARIOS: [Builtin; 39] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -56,6 +56,7 @@ pub const SCENARIOS: [Builtin; 38] = builtins! {
     "frisbee-2003-nak": "papers/swp2p/frisbee-2003-nak.toml",
     "frisbee-2003-variants": "papers/swp2p/frisbee-2003-variants.toml",
     "swp2p-load": "papers/swp2p/swp2p-load.toml",
+    "swp2p-hiccup": "papers/swp2p/swp2p-hiccup.toml",
     "receiver-driven-sigcomm18": "papers/receiver-driven-sigcomm18.toml",
     "two-worlds-cast": "papers/two-worlds/two-worlds-cast.toml",
     "two-worlds-cast-8": "papers/two-worlds/two-worlds-cast-8.toml",
