@@ -79,3 +79,30 @@ pub struct RunResult<H = Header> {
     /// Messages whose bytes were checked; 0 unless [`crate::config::MeasureConfig::verify`] is set.
     pub verified_messages: u64,
 }
+
+impl<H> RunResult<H> {
+    /// Separates the captured packets, whose headers may be those of a group system, from the result.
+    #[must_use]
+    pub fn split_capture<T>(self) -> (RunResult<T>, Vec<Captured<H>>) {
+        let result = RunResult {
+            end: self.end,
+            ended_at: self.ended_at,
+            measured: self.measured,
+            messages: self.messages,
+            delivered_bytes: self.delivered_bytes,
+            delivered_by_sender: self.delivered_by_sender,
+            round_trips: self.round_trips,
+            counters: self.counters,
+            refused: self.refused,
+            mean_queue_bytes: self.mean_queue_bytes,
+            max_queue_bytes: self.max_queue_bytes,
+            queue_series: self.queue_series,
+            links: self.links,
+            capture_names: self.capture_names,
+            capture: Vec::new(),
+            peak_packets: self.peak_packets,
+            verified_messages: self.verified_messages,
+        };
+        (result, self.capture)
+    }
+}

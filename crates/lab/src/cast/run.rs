@@ -11,7 +11,7 @@ use rackweave_group::baseline::{Client, streams, unicast};
 use rackweave_group::orca::label::LabelError;
 use rackweave_group::orca::scale;
 use rackweave_sim::config::RunConfig;
-use rackweave_sim::result::{Captured, End, Outcome, RunResult};
+use rackweave_sim::result::{End, Outcome, RunResult};
 use rackweave_sim::{
     Attached, BuildError, Control, Fabric, FabricError, GroupModel, GroupNode, World, group_world,
 };
@@ -24,6 +24,7 @@ use rackweave_wire::pcapng::{Frame, Framed};
 use super::nodes::{Either, Role};
 use super::summary::CastResult;
 use super::{CastConfig, Scheme, orca};
+use crate::results::frames;
 
 /// Why a cast cannot be run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -241,29 +242,8 @@ impl RunContext<'_> {
             sender_link_bytes: of_senders().map(|link| link.bytes).sum(),
             plane: None,
         };
-        let frame = |captured: &Captured<_>| {
-            Frame::new(captured.at, captured.interface, &captured.packet, self.layout)
-        };
-        let capture = report.capture.iter().map(frame).collect::<Result<_, _>>()?;
-        let mut result = RunResult {
-            end,
-            ended_at: report.ended_at,
-            measured: report.measured,
-            messages: report.messages,
-            delivered_bytes: report.delivered_bytes,
-            delivered_by_sender: report.delivered_by_sender,
-            round_trips: report.round_trips,
-            counters: report.counters,
-            refused: report.refused,
-            mean_queue_bytes: report.mean_queue_bytes,
-            max_queue_bytes: report.max_queue_bytes,
-            links: report.links,
-            queue_series: report.queue_series,
-            capture_names: report.capture_names,
-            capture: Vec::new(),
-            peak_packets: report.peak_packets,
-            verified_messages: report.verified_messages,
-        };
+        let (mut result, captured) = report.split_capture();
+        let capture = frames(&captured, self.layout)?;
         cast.put_into(world.fabric(), &mut result);
         Ok(CastRun { result, cast, capture })
     }

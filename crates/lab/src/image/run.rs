@@ -12,7 +12,7 @@ use rackweave_group::imaging::p2p::node::P2pNode;
 use rackweave_group::imaging::{p2p, switch};
 use rackweave_group::system::Simulated;
 use rackweave_sim::config::RunConfig;
-use rackweave_sim::result::{Captured, RunResult};
+use rackweave_sim::result::RunResult;
 use rackweave_sim::{
     Attached, BuildError, Control, Fabric, FabricError, GroupModel, World, group_world,
 };
@@ -25,6 +25,7 @@ use rackweave_wire::pcapng::{Frame, Framed};
 use super::nodes::{Frisbee, Imager, Swp2p};
 use super::summary::{ImageResult, ServerReport, SwitchReport};
 use super::{ImageConfig, P2pScheme, Redirects, Scheme};
+use crate::results::frames;
 
 /// Why an image cannot be run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -54,6 +55,14 @@ pub struct ImageRun {
     pub capture: Vec<Frame>,
 }
 
+/// What the runs of all schemes share.
+struct RunContext<'a> {
+    image: &'a ImageConfig,
+    config: &'a RunConfig,
+    layout: Layout,
+    control: &'a Control,
+}
+
 /// Runs a configuration to its end, with an image and beside it the streams of `config`. Captures have Homa's headers in this
 /// layout.
 ///
@@ -68,8 +77,9 @@ pub fn run(
     let fabric = Fabric::new(&config.fabric)?;
     // Progress is measured by simulated time only.
     control.wanted.store(u64::MAX, Ordering::Relaxed);
+    let context = RunContext { image, config, layout, control };
     match &image.scheme {
-        Scheme::P2p(scheme) => p2p(image, scheme, config, fabric, layout, control),
+        Scheme::P2p(scheme) => p2p(&context, scheme, fabric),
         Scheme::Frisbee { client, pace } => {
             let server = ServerConfig { image: image.image, pace: *pace };
             let server = Machine::Server(Box::new(Server::new(server)));
@@ -87,7 +97,7 @@ pub fn run(
             let program =
                 |switch: u32| Simulated::new(multicast::Program::new(ports[switch as usize]));
             let counts = |_: &_| None;
-            on_world(image, config, fabric, nodes.collect(), program, counts, layout, control)
+            on_world(&context, fabric, nodes.collect(), program, counts)
         }
     }
 }
@@ -97,13 +107,11 @@ const IMAGE: (u32, &[u8]) = (1, b"image");
 
 /// Runs SWP2P, or unicast.
 fn p2p(
-    image: &ImageConfig,
+    context: &RunContext<'_>,
     scheme: &P2pScheme,
-    config: &RunConfig,
     fabric: Fabric,
-    layout: Layout,
-    control: &Control,
 ) -> Result<ImageRun, ImageError> {
+    let RunContext { image, config, .. } = *context;
     let expected = u16::try_from(scheme.expected).unwrap_or(0);
     let directory = (scheme.redirects == Redirects::Server).then_some(scheme.directory);
     let server = p2p::server::Config { serve: scheme.client.serve, directory, expected };
@@ -132,25 +140,22 @@ fn p2p(
     let counts = |program: &Simulated<Option<switch::Program>, _>| {
         program.program().as_ref().map(switch::Program::counts).copied()
     };
-    on_world(image, config, fabric, nodes, program, counts, layout, control)
+    on_world(context, fabric, nodes, program, counts)
 }
 
 /// Runs nodes: the server's is the first, and the clients' follow in order.
-#[expect(clippy::too_many_arguments, reason = "the two callers pass on what `run` has")]
 fn on_world<N, P>(
-    image: &ImageConfig,
-    config: &RunConfig,
+    context: &RunContext<'_>,
     fabric: Fabric,
     nodes: Vec<Attached<N>>,
     program: impl Fn(u32) -> P,
     counts: impl Fn(&P) -> Option<switch::Counters>,
-    layout: Layout,
-    control: &Control,
 ) -> Result<ImageRun, ImageError>
 where
     N: Imager<Header: Framed + HasPayload> + Debug,
     P: SwitchProgram<Header = Mixed<WireHeader, N::Header>>,
 {
+    let RunContext { image, config, control, .. } = *context;
     let mut world: World<'_, GroupModel<N, P, Slab>> =
         group_world(config, Arc::new(fabric), nodes, program)?;
     let end = world.run_to_end(control);
@@ -170,33 +175,8 @@ where
             results.switches.add(&counts);
         }
     }
-    let capture = frames(&report.capture, layout)?;
-    let mut result = RunResult {
-        end,
-        ended_at: report.ended_at,
-        measured: report.measured,
-        messages: report.messages,
-        delivered_bytes: report.delivered_bytes,
-        delivered_by_sender: report.delivered_by_sender,
-        round_trips: report.round_trips,
-        counters: report.counters,
-        refused: report.refused,
-        mean_queue_bytes: report.mean_queue_bytes,
-        max_queue_bytes: report.max_queue_bytes,
-        links: report.links,
-        queue_series: report.queue_series,
-        capture_names: report.capture_names,
-        capture: Vec::new(),
-        peak_packets: report.peak_packets,
-        verified_messages: report.verified_messages,
-    };
+    let (mut result, captured) = report.split_capture();
+    let capture = frames(&captured, context.layout)?;
     results.put_into(image, world.fabric(), &mut result);
     Ok(ImageRun { result, image: results, capture })
-}
-
-fn frames<H: Framed>(captured: &[Captured<H>], layout: Layout) -> Result<Vec<Frame>, Unframeable> {
-    let frame = |captured: &Captured<H>| {
-        Frame::new(captured.at, captured.interface, &captured.packet, layout)
-    };
-    captured.iter().map(frame).collect()
 }

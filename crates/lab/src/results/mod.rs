@@ -12,8 +12,9 @@ use rackweave_sim::result::{
 };
 use rackweave_transport::TransportConfig;
 use rackweave_wire::Header;
+use rackweave_wire::frame::Unframeable;
 use rackweave_wire::homa::Layout;
-use rackweave_wire::pcapng::Frame;
+use rackweave_wire::pcapng::{Frame, Framed};
 use rackweave_workload::Pattern;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -308,6 +309,16 @@ pub enum Capture {
     Packets(Vec<Captured<Header>>),
     /// Encoded packets of transports and group systems.
     Frames(Vec<Frame>),
+}
+
+/// Encodes captured packets. Those of Homa have headers in this layout.
+pub(crate) fn frames<H: Framed>(
+    captured: &[Captured<H>],
+    layout: Layout,
+) -> Result<Vec<Frame>, Unframeable> {
+    let frame =
+        |packet: &Captured<H>| Frame::new(packet.at, packet.interface, &packet.packet, layout);
+    captured.iter().map(frame).collect()
 }
 
 impl Default for Capture {
