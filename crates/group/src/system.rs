@@ -33,12 +33,18 @@ impl<V, T: Header, G: Visible<V>> Visible<V> for Mixed<T, G> {
 
 /// A header in which a switch program's own packets travel; `M` is the header that the program makes.
 pub trait Makeable<M>: Header {
+    /// The UDP port of such packets, source and destination, as in frames ([`Protocol::port`]): switches choose one of several
+    /// equal paths by it.
+    const PORT: u16;
+
     /// Returns the header of such a packet, and the packet's size in bytes from the IP header to the end of the
     /// payload.
     fn make(header: M) -> (Self, u32);
 }
 
 impl<M, T: Header, G: Makeable<M>> Makeable<M> for Mixed<T, G> {
+    const PORT: u16 = G::PORT;
+
     fn make(header: M) -> (Self, u32) {
         let (header, l3_bytes) = G::make(header);
         (Self::Group(header), l3_bytes)
@@ -47,6 +53,8 @@ impl<M, T: Header, G: Makeable<M>> Makeable<M> for Mixed<T, G> {
 
 /// Orca's programs make no packets.
 impl Makeable<Never> for rackweave_wire::orca::Header {
+    const PORT: u16 = rackweave_wire::orca::PORT;
+
     fn make(header: Never) -> (Self, u32) {
         match header {}
     }
@@ -113,6 +121,7 @@ impl<P: SystemProgram, H: Visible<P::View> + Makeable<P::Made>> SwitchProgram fo
             let (header, front_bytes) = H::make(made.header);
             let bytes = front_bytes + made.payload.len() as u32;
             let mut packet = Packet::new(made.src, made.dst, bytes, header)
+                .with_ports(H::PORT, H::PORT)
                 .with_priority(made.priority)
                 .with_ecn(made.ecn);
             if S::CARRIES_BYTES && !made.payload.is_empty() {

@@ -7,6 +7,7 @@ use rackweave_wire::frisbee::{self, Body, PORT};
 use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::Framed;
 
+use super::switch::View;
 use crate::system::{Makeable, Never, Visible};
 
 /// The header of a simulated packet: a message, and the name of its payload if that has bytes. Bitmaps have bytes, which
@@ -49,7 +50,15 @@ impl HasPayload for Header {
     }
 }
 
-/// Programs see the whole message.
+/// Programs see the whole message. Simulated hosts share no key, as nobody forges messages there.
+impl Visible<View> for Header {
+    #[inline]
+    fn view(&self) -> Option<View> {
+        Some(View { message: self.message, is_authentic: true })
+    }
+}
+
+/// The program of a multicast tree needs no more than the message.
 impl Visible<frisbee::Header> for Header {
     #[inline]
     fn view(&self) -> Option<frisbee::Header> {
@@ -58,12 +67,16 @@ impl Visible<frisbee::Header> for Header {
 }
 
 impl Makeable<Never> for Header {
+    const PORT: u16 = PORT;
+
     fn make(header: Never) -> (Self, u32) {
         match header {}
     }
 }
 
 impl Makeable<frisbee::Header> for Header {
+    const PORT: u16 = PORT;
+
     fn make(message: frisbee::Header) -> (Self, u32) {
         (Self { message, payload: None }, message.l3_bytes() - message.payload_len())
     }

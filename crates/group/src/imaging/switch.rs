@@ -8,6 +8,9 @@
 //!   learn from it too. So a request climbs towards the server until a switch knows a holder. Each switch knows the
 //!   holders whose reports cross it: that of a rack those of its rack, and the one next to the server all.
 //! - A request that a holder returns ([`Body::Return`]) is redirected again.
+//! - A message that is not addressed to the server is routed as it is. Thereby what one switch has redirected is final for the
+//!   switches behind it, and only the server redirects what it has received.
+//! - With a key, messages without its tag are dropped ([`View::is_authentic`]).
 //!
 //! # The processor
 //! In SWP2P an access list lifts control packets to the switch's processor, an Atom with 1.74 GHz, which handles them one by
@@ -39,6 +42,23 @@ pub struct Config {
     pub queue: u32,
 }
 
+impl Config {
+    /// The program in the data plane, with the defaults of a directory.
+    #[must_use]
+    pub fn data_plane(server: HostId) -> Self {
+        Self { server, directory: directory::Config::default(), per_second: 0, queue: 0 }
+    }
+}
+
+/// What a switch reads of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The message, without its payload.
+    pub message: Header,
+    /// False if the hosts share a key and the message is not followed by its tag. Nobody acts on such a message.
+    pub is_authentic: bool,
+}
+
 /// Counts of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -58,6 +78,8 @@ pub struct Counters {
     pub redirected: u64,
     /// Batches that were divided among several holders.
     pub split: u64,
+    /// Packets that were dropped because they have no tag of the key.
+    pub not_authentic: u64,
 }
 
 /// A packet in the processor's queue.
@@ -119,6 +141,7 @@ impl Program {
                 dropped: 0,
                 redirected: 0,
                 split: 0,
+                not_authentic: 0,
             },
         }
     }
@@ -165,19 +188,7 @@ impl Program {
                 // An empty request is the server's to judge.
                 whole.or_else(|| (self.made.len() == made).then_some(server))
             }
-            Body::Return { chunks, requester } => {
-                let Some(requester) = frame::host_at(requester) else { return Some(server) };
-                let (made, redirected) = (self.made.len(), &mut self.counters.redirected);
-                let list = &mut self.made;
-                self.directory.returned(now, src, ask(requester, chunks), |run| {
-                    if list.len() < MOST_MADE {
-                        list.push_back(batch(requester, run.to.unwrap_or(server), chunks, run));
-                        *redirected += u64::from(run.to.is_some());
-                    }
-                });
-                // Another switch may have redirected it.
-                (self.made.len() == made).then_some(server)
-            }
+            Body::Return { chunks, requester } => self.returned(now, src, chunks, requester),
             Body::Report { image, window } => {
                 self.directory.report(now, image, src, window, payload);
                 Some(server)
@@ -196,6 +207,41 @@ impl Program {
         }
     }
 
+    /// Redirects again what a holder has returned, if it was redirected here and there is another holder. The rest goes on as a return:
+    /// a switch further on the path would take a request for the requester's first one, and might choose the same holder.
+    fn returned(
+        &mut self,
+        now: Time,
+        holder: HostId,
+        chunks: Chunks,
+        requester: [u8; 4],
+    ) -> Option<HostId> {
+        let server = self.config.server;
+        let Some(from) = frame::host_at(requester) else { return Some(server) };
+        let (made, before) = (self.made.len(), self.counters.redirected);
+        let (list, redirected) = (&mut self.made, &mut self.counters.redirected);
+        self.directory.returned(now, holder, ask(from, chunks), |run| {
+            if list.len() < MOST_MADE {
+                list.push_back(match run.to {
+                    Some(to) => batch(from, to, chunks, run),
+                    None => {
+                        let (first, count) = (run.first, run.count as u16);
+                        let chunks = Chunks { first, count, ..chunks };
+                        let header = Header::new(holder, Body::Return { chunks, requester });
+                        Made { src: holder, dst: server, header, payload: Vec::new() }
+                    }
+                });
+                *redirected += u64::from(run.to.is_some());
+            }
+        });
+        if self.counters.redirected > before {
+            return None;
+        }
+        // The message itself says the same as those that were made from it.
+        self.made.truncate(made);
+        Some(server)
+    }
+
     fn service(&self) -> Span {
         Span(1_000_000_000_000 / u64::from(self.config.per_second.max(1)))
     }
@@ -212,23 +258,28 @@ impl Program {
 }
 
 impl SystemProgram for Program {
-    type View = Header;
+    type View = View;
     type Made = Header;
 
     fn handle_packet<H: AnyHeader, S: PayloadStore<H>>(
         &mut self,
         now: Time,
         _port: Port,
-        view: Header,
+        view: View,
         packet: &mut Packet<H>,
         payloads: &mut S,
     ) -> Verdict {
+        let View { message, is_authentic } = view;
+        if !is_authentic {
+            self.counters.not_authentic += 1;
+            return Verdict::Drop(DropReason::Program);
+        }
         // What comes from the server, what was redirected before, and what is Frisbee's passes.
         let is_lifted = packet.dst == self.config.server
             && packet.src != self.config.server
-            && view.is_from(packet.src)
+            && message.is_from(packet.src)
             && matches!(
-                view.body,
+                message.body,
                 Body::Enter { .. }
                     | Body::Batch(_)
                     | Body::Return { .. }
@@ -240,9 +291,10 @@ impl SystemProgram for Program {
             return Verdict::Route;
         }
         let bytes = payloads.read(packet);
-        // A program may see the header's bytes in front of the payload, if there are any.
-        let payload = &bytes[bytes.len().saturating_sub(view.payload_len() as usize)..];
-        if matches!(view.body, Body::Report { .. }) && payload.len() < REPORT_MAP_BYTES as usize {
+        // In a frame, a tag may follow the payload.
+        let payload = bytes.get(..message.payload_len() as usize).unwrap_or_default();
+        if matches!(message.body, Body::Report { .. }) && payload.len() < REPORT_MAP_BYTES as usize
+        {
             return Verdict::Drop(DropReason::Program);
         }
         if self.config.per_second > 0 {
@@ -254,10 +306,10 @@ impl SystemProgram for Program {
             copy.clear();
             copy.extend_from_slice(payload);
             let Packet { src, dst, .. } = *packet;
-            self.lift(now, Lifted { arrived: now, src, dst, header: view, payload: copy });
+            self.lift(now, Lifted { arrived: now, src, dst, header: message, payload: copy });
             return Verdict::Consume;
         }
-        match self.handle(now, packet.src, &view, payload) {
+        match self.handle(now, packet.src, &message, payload) {
             Some(to) => {
                 packet.dst = to;
                 Verdict::Route
@@ -299,6 +351,7 @@ impl SystemProgram for Program {
 
     fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Counters { lifted, requests, queued, dropped, redirected, split, .. } = self.counters;
+        let chunks = self.directory.counters();
         [
             ("lifted", lifted),
             ("requests", requests),
@@ -306,6 +359,12 @@ impl SystemProgram for Program {
             ("dropped", dropped),
             ("redirected", redirected),
             ("split", split),
+            ("not_authentic", self.counters.not_authentic),
+            ("chunks_to_holders", chunks.to_holders),
+            ("chunks_to_pending", chunks.to_pending),
+            ("chunks_to_server", chunks.to_server),
+            ("chunks_returned", chunks.returned),
+            ("not_recorded", chunks.refused),
         ]
         .into_iter()
     }

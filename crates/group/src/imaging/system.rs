@@ -2,9 +2,9 @@
 
 use rackweave_core::HostId;
 use rackweave_switch::Fabric;
-use rackweave_wire::frisbee::{self, Header};
+use rackweave_wire::frisbee::{self, Header, Key};
 
-use super::switch::{Config, Program};
+use super::switch::{Config, Program, View};
 use crate::system::{Outgoing, Parsed, Protocol, System, SystemError};
 
 /// SWP2P in the switches of a fabric.
@@ -12,6 +12,8 @@ use crate::system::{Outgoing, Parsed, Protocol, System, SystemError};
 pub struct Swp2p {
     /// How the switches run it.
     pub config: Config,
+    /// The key that all hosts of the session share, if there is one. It seals the messages that programs make too.
+    pub key: Option<Key>,
 }
 
 /// Why SWP2P cannot run on a fabric.
@@ -25,7 +27,7 @@ pub struct NoServer {
 }
 
 impl System for Swp2p {
-    type View = Header;
+    type View = View;
     type Program = Program;
     type Made = Header;
 
@@ -37,15 +39,20 @@ impl System for Swp2p {
         false
     }
 
-    fn parse(&self, _kind: u8, bytes: &[u8]) -> Option<Parsed<Header>> {
+    fn parse(&self, _kind: u8, bytes: &[u8]) -> Option<Parsed<View>> {
         let decoded = frisbee::decode(bytes).ok()?;
-        let (view, payload_at) = (decoded.header, decoded.payload.start);
-        Some(Parsed { view, addresses: None, payload_at })
+        let is_authentic = self.key.is_none_or(|key| key.is_sealed(bytes));
+        let view = View { message: decoded.header, is_authentic };
+        Some(Parsed { view, addresses: None, payload_at: decoded.payload.start })
     }
 
     fn encode(&self, packet: &Outgoing<'_, Header>, out: &mut Vec<u8>) -> u8 {
+        let start = out.len();
         frisbee::encode(&packet.header, out);
         out.extend_from_slice(packet.payload);
+        if let Some(key) = &self.key {
+            key.seal(out, start);
+        }
         frisbee::KIND
     }
 

@@ -59,6 +59,8 @@ impl Visible<Either<View, sum::Header>> for Typed {
 const FRONT_BYTES: u32 = 28 + HEADER_BYTES as u32;
 
 impl Makeable<Either<Never, sum::Header>> for Typed {
+    const PORT: u16 = sum::PORT;
+
     fn make(header: Either<Never, sum::Header>) -> (Self, u32) {
         match header {
             Either::First(header) => match header {},
@@ -94,6 +96,8 @@ impl Visible<sum::Header> for Single {
 }
 
 impl Makeable<sum::Header> for Single {
+    const PORT: u16 = sum::PORT;
+
     fn make(header: sum::Header) -> (Self, u32) {
         (Self(header, None), FRONT_BYTES)
     }

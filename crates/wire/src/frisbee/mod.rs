@@ -36,6 +36,7 @@
 //! version of Frisbee uses. Frisbee's requests cannot span chunks, and its joins say neither how many clients there are nor which
 //! image is meant, so SWP2P has its own.
 
+mod auth;
 mod codec;
 mod stats;
 #[cfg(test)]
@@ -48,6 +49,7 @@ use rackweave_core::{HostId, MessageId, Slice};
 use crate::Id64;
 use crate::frame::ip_address;
 
+pub use auth::{Key, TAG_BYTES};
 pub use codec::{Decoded, decode, encode};
 pub use stats::ClientStats;
 
@@ -180,7 +182,8 @@ pub enum Body {
     },
     /// A client asks for consecutive chunks. A switch may divide it among several holders.
     Batch(Chunks),
-    /// A holder to which a batch was redirected does not have these chunks. It goes to the server, through the switch that redirected.
+    /// A holder to which a batch was redirected does not have these chunks. It goes to the server, through the switch that redirected,
+    /// which may send it to another holder.
     Return {
         /// The chunks that it does not have.
         chunks: Chunks,

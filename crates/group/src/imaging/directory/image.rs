@@ -157,8 +157,14 @@ impl Image {
         Some(grown)
     }
 
-    /// Replaces the words of a client's map from `first` on.
-    pub(super) fn report(&mut self, slot: u16, first: usize, map: &[u8]) {
+    /// Replaces the words of a client's map from `first` on. Chunks that the client did not have before are added to `new_chunks`.
+    pub(super) fn report(
+        &mut self,
+        slot: u16,
+        first: usize,
+        map: &[u8],
+        new_chunks: &mut Vec<u32>,
+    ) {
         let Some(client) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else {
             return;
         };
@@ -177,6 +183,7 @@ impl Image {
                 } else {
                     self.have[row] |= bit;
                     self.pending[row] &= !bit;
+                    new_chunks.push(chunk as u32);
                     covered.extend(client.requests.remove(&(chunk as u32)));
                 }
                 changed &= changed - 1;
@@ -235,6 +242,16 @@ impl Image {
         if self.have[row + word] & bit == 0 {
             self.pending[row + word] |= bit;
         }
+    }
+
+    /// Forgets where a request went.
+    pub(super) fn unassign(&mut self, slot: u16, chunk: u32) {
+        let (word, bit) = word_and_bit(slot);
+        if let Some(row) = self.row(chunk) {
+            self.pending[row + word] &= !bit;
+        }
+        let before = self.client_mut(slot).and_then(|client| client.requests.remove(&chunk));
+        self.unload(before.flatten());
     }
 
     /// Records that `by` received a damaged chunk from `holder`. Returns whether nobody is sent there any more since now.

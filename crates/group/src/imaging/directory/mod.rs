@@ -125,12 +125,23 @@ pub struct Counters {
     pub barred: u64,
 }
 
+/// What becomes of chunks that no client can serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unserved {
+    /// The server sends them at once.
+    ByServer,
+    /// The server decides later.
+    Later,
+}
+
 /// Who has which chunk. See the [module](self).
 #[derive(Clone, Debug)]
 pub struct Directory {
     config: Config,
     images: BTreeMap<u32, Image>,
     bytes: usize,
+    /// Chunks that the last report has added.
+    new_chunks: Vec<u32>,
     counters: Counters,
 }
 
@@ -147,7 +158,7 @@ impl Directory {
             silent: 0,
             barred: 0,
         };
-        Self { config, images: BTreeMap::new(), bytes: 0, counters }
+        Self { config, images: BTreeMap::new(), bytes: 0, new_chunks: Vec::new(), counters }
     }
 
     /// Returns the configuration.
@@ -184,6 +195,7 @@ impl Directory {
     /// chunk `8 * byte + bit` in each byte's bits, lowest first. A report is the whole state of its window, so that a
     /// lost one is healed by the next. Returns false if a bound refuses it.
     pub fn report(&mut self, now: Time, image: u32, from: HostId, window: u32, map: &[u8]) -> bool {
+        self.new_chunks.clear();
         let chunks_per_window = map.len() as u64 * 8;
         let first = u64::from(window) * chunks_per_window;
         let last = map
@@ -203,8 +215,14 @@ impl Directory {
             return false;
         };
         self.bytes += grown;
-        image.report(slot, (first / 64) as usize, map);
+        image.report(slot, (first / 64) as usize, map, &mut self.new_chunks);
         true
+    }
+
+    /// Returns the chunks that the last report has added to what its client has.
+    #[must_use]
+    pub fn new_chunks(&self) -> &[u32] {
+        &self.new_chunks
     }
 
     /// Forgets a client of an image.
@@ -225,7 +243,28 @@ impl Directory {
 
     /// Chooses a holder for each chunk of a request, and passes runs of chunks with the same one to `run`, in order. A
     /// holder serves as many consecutive chunks as it can, so that a batch leads to few messages.
-    pub fn choose(&mut self, now: Time, ask: Ask, mut run: impl FnMut(Run)) {
+    pub fn choose(&mut self, now: Time, ask: Ask, run: impl FnMut(Run)) {
+        self.choose_as(now, ask, Unserved::ByServer, run);
+    }
+
+    /// Chooses holders like [`Self::choose`], for a server that will not send the other chunks at once: it calls
+    /// [`Self::sending`] when it does. Until then the client is not a pending holder.
+    pub fn choose_now(&mut self, now: Time, ask: Ask, run: impl FnMut(Run)) {
+        self.choose_as(now, ask, Unserved::Later, run);
+    }
+
+    /// Records that the server sends a chunk to a client.
+    pub fn sending(&mut self, now: Time, image: u32, to: HostId, chunk: u32) {
+        self.counters.to_server += 1;
+        let most = self.config.requests;
+        if let Some(slot) = self.client(now, image, to)
+            && let Some(image) = self.images.get_mut(&image)
+        {
+            image.assign(slot, chunk, None, most);
+        }
+    }
+
+    fn choose_as(&mut self, now: Time, ask: Ask, unserved: Unserved, mut run: impl FnMut(Run)) {
         let Ask { first, tries, .. } = ask;
         let count = ask.count.min(u32::from(self.config.requests));
         let end = first.saturating_add(count).min(self.config.chunks).max(first);
@@ -255,9 +294,14 @@ impl Directory {
             match chosen {
                 Some(chosen) if chosen.is_pending => self.counters.to_pending += 1,
                 Some(_) => self.counters.to_holders += 1,
-                None => self.counters.to_server += 1,
+                None if unserved == Unserved::ByServer => self.counters.to_server += 1,
+                None => {}
             }
-            image.assign(slot, chunk, chosen.map(|chosen| chosen.slot), config.requests);
+            if chosen.is_none() && unserved == Unserved::Later {
+                image.unassign(slot, chunk);
+            } else {
+                image.assign(slot, chunk, chosen.map(|chosen| chosen.slot), config.requests);
+            }
             previous = chosen.map(|chosen| chosen.slot);
             match &mut current {
                 Some(current) if current.to == to => current.count += 1,

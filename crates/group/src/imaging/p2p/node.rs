@@ -1,5 +1,5 @@
-//! SWP2P's machines as nodes of a network: control messages are datagrams, and a chunk is one message of a transport, usually
-//! TCP, whose machine runs in the node.
+//! SWP2P's machines as nodes of a network: control messages are datagrams, and a chunk is one message of a [`Carrier`]: of a transport,
+//! usually TCP, whose machine runs in the node, or a flow of the simulator, for runs with more packets than can be simulated.
 //!
 //! Chunks have no bytes in the simulator. What a receiver would find in them, which chunk it is and whether it is damaged, is in
 //! the id of the message.
@@ -23,6 +23,59 @@ use crate::imaging::packet::{Header, packet};
 
 /// The header of SWP2P's packets on a network: a control message, or a packet of the carrier.
 pub type NodeHeader = Mixed<rackweave_wire::Header, Header>;
+
+/// What carries chunks.
+#[derive(Clone, Debug)]
+pub enum Carrier {
+    /// A transport, packet by packet.
+    Transport(TransportConfig),
+    /// Flows without packets: the driver takes them from [`P2pNode::poll_transfer`].
+    Fluid,
+}
+
+/// The carrier of a node.
+#[derive(Debug)]
+enum Carrying {
+    Transport { config: TransportConfig, machine: Box<Machine> },
+    Fluid { transfers: VecDeque<Submit> },
+}
+
+impl Carrying {
+    fn new(carrier: &Carrier, host: HostId) -> Self {
+        match carrier {
+            Carrier::Transport(config) => {
+                Self::Transport { config: config.clone(), machine: Box::new(config.machine(host)) }
+            }
+            Carrier::Fluid => Self::Fluid { transfers: VecDeque::new() },
+        }
+    }
+
+    /// The host has crashed, or restarts.
+    fn reset(&mut self, host: HostId) {
+        match self {
+            Self::Transport { config, machine } => **machine = config.machine(host),
+            Self::Fluid { transfers } => transfers.clear(),
+        }
+    }
+
+    /// Returns whether the carrier takes the chunk.
+    fn submit(&mut self, now: Time, chunk: Submit) -> bool {
+        match self {
+            Self::Transport { machine, .. } => machine.submit(now, chunk).is_ok(),
+            Self::Fluid { transfers } => {
+                transfers.push_back(chunk);
+                true
+            }
+        }
+    }
+
+    fn machine(&mut self) -> Option<&mut Machine> {
+        match self {
+            Self::Transport { machine, .. } => Some(machine),
+            Self::Fluid { .. } => None,
+        }
+    }
+}
 
 /// What a client's node needs to run.
 #[derive(Clone, Debug)]
@@ -73,15 +126,34 @@ struct ClientSide {
 #[derive(Debug)]
 enum Role {
     Client(ClientSide),
-    Server { server: Server, shapes: Vec<(u32, Shape)> },
+    Server { server: Server, images: Vec<Served> },
 }
 
-/// A host with SWP2P's client or server and a transport.
+/// An image of a server, and the beginning of what was sent of it.
+#[derive(Debug)]
+struct Served {
+    number: u32,
+    shape: Shape,
+    /// Chunks sent, up to the number of chunks that the image has.
+    sent: u32,
+    /// The different chunks among them.
+    first: ChunkSet,
+}
+
+impl Served {
+    fn note(&mut self, chunk: u32) {
+        if self.sent < self.shape.chunks() {
+            self.sent += 1;
+            self.first.insert(chunk);
+        }
+    }
+}
+
+/// A host with SWP2P's client or server and a carrier.
 #[derive(Debug)]
 pub struct P2pNode {
     host: HostId,
-    transport: TransportConfig,
-    carrier: Machine,
+    carrier: Carrying,
     role: Role,
     control: VecDeque<Outgoing>,
     /// The payload of the packet that was polled last.
@@ -115,12 +187,7 @@ fn chunk_of(id: MessageId) -> (ChunkOf, Check) {
 impl P2pNode {
     /// Returns the node of a client, which starts at its time.
     #[must_use]
-    pub fn client(
-        host: HostId,
-        transport: &TransportConfig,
-        config: ClientConfig,
-        rng: Rng,
-    ) -> Self {
+    pub fn client(host: HostId, carrier: &Carrier, config: ClientConfig, rng: Rng) -> Self {
         let side = ClientSide {
             config,
             rng,
@@ -131,14 +198,14 @@ impl P2pNode {
             writes: Schedule::default(),
             record: Record::default(),
         };
-        Self::new(host, transport, Role::Client(side))
+        Self::new(host, carrier, Role::Client(side))
     }
 
     /// Returns the node of a server of these images, whose numbers are below 16.
     #[must_use]
     pub fn server(
         host: HostId,
-        transport: &TransportConfig,
+        carrier: &Carrier,
         config: super::server::Config,
         images: &[(u32, Vec<u8>, Shape)],
     ) -> Self {
@@ -146,15 +213,20 @@ impl P2pNode {
         for (number, name, shape) in images {
             server.add(*number, name, *shape);
         }
-        let shapes = images.iter().map(|(number, _, shape)| (*number, *shape)).collect();
-        Self::new(host, transport, Role::Server { server, shapes })
+        let served = |(number, _, shape): &(u32, Vec<u8>, Shape)| Served {
+            number: *number,
+            shape: *shape,
+            sent: 0,
+            first: ChunkSet::new(shape.chunks()),
+        };
+        let images = images.iter().map(served).collect();
+        Self::new(host, carrier, Role::Server { server, images })
     }
 
-    fn new(host: HostId, transport: &TransportConfig, role: Role) -> Self {
+    fn new(host: HostId, carrier: &Carrier, role: Role) -> Self {
         Self {
             host,
-            transport: transport.clone(),
-            carrier: transport.machine(host),
+            carrier: Carrying::new(carrier, host),
             role,
             control: VecDeque::new(),
             payload: Vec::new(),
@@ -190,6 +262,14 @@ impl P2pNode {
         }
     }
 
+    /// Returns the number of different chunks among the first N that the server sent of an image, which has N: it is N if the
+    /// first chunks are one whole copy. `None` at clients, and for an image that is not served here.
+    #[must_use]
+    pub fn first_copy(&self, image: u32) -> Option<u32> {
+        let Role::Server { images, .. } = &self.role else { return None };
+        images.iter().find(|served| served.number == image).map(|served| served.first.len())
+    }
+
     /// Returns whether the client has written the image or failed. A server is always done.
     #[must_use]
     pub const fn is_done(&self) -> bool {
@@ -216,7 +296,7 @@ impl P2pNode {
     pub fn crash(&mut self, now: Time, down: bool) {
         self.down = down;
         self.control.clear();
-        self.carrier = self.transport.machine(self.host);
+        self.carrier.reset(self.host);
         match &mut self.role {
             Role::Client(side) => {
                 side.client = None;
@@ -231,6 +311,22 @@ impl P2pNode {
         }
     }
 
+    /// Returns the next chunk that is sent as a flow ([`Carrier::Fluid`]).
+    pub fn poll_transfer(&mut self) -> Option<Submit> {
+        match &mut self.carrier {
+            Carrying::Transport { .. } => None,
+            Carrying::Fluid { transfers } => transfers.pop_front(),
+        }
+    }
+
+    /// Handles the end of a flow: of a chunk that has arrived, or that a peer has received from here.
+    pub fn handle_transfer(&mut self, now: Time, event: Carried) {
+        if !self.down {
+            self.carried(now, event);
+            self.pump(now);
+        }
+    }
+
     /// Handles a packet with its payload.
     pub fn receive(&mut self, now: Time, packet: &Packet<NodeHeader>, payload: &[u8]) {
         if self.down {
@@ -238,7 +334,8 @@ impl P2pNode {
         }
         match packet.header {
             Mixed::Transport(header) => {
-                let placed = self.carrier.handle_packet(now, 0, &packet.map(|_| header));
+                let Some(machine) = self.carrier.machine() else { return };
+                let placed = machine.handle_packet(now, 0, &packet.map(|_| header));
                 if let (Placement::Store(slice), Role::Client(side)) = (placed, &mut self.role)
                     && let Some(client) = &mut side.client
                 {
@@ -265,26 +362,30 @@ impl P2pNode {
 
     /// Passes on between the machine, the carrier and the disk whatever is due.
     fn pump(&mut self, now: Time) {
-        while let Some(event) = self.carrier.poll_event() {
+        while let Some(event) = self.carrier.machine().and_then(Machine::poll_event) {
             self.carried(now, event);
         }
         if let Role::Client(side) = &mut self.role {
             side.work(now);
         }
         while let Some(Send { peer, what }) = self.poll_send(now) {
-            let (bytes, damaged) = match &self.role {
+            let (bytes, damaged) = match &mut self.role {
                 Role::Client(side) => {
                     (side.shape.map_or(0, |shape| shape.len_of(what.chunk)), side.config.corrupts)
                 }
-                Role::Server { shapes, .. } => {
-                    let shape = shapes.iter().find(|(number, _)| *number == what.image);
-                    (shape.map_or(0, |(_, shape)| shape.len_of(what.chunk)), false)
+                Role::Server { images, .. } => {
+                    let served = images.iter_mut().find(|served| served.number == what.image);
+                    let bytes = served.map_or(0, |served| {
+                        served.note(what.chunk);
+                        served.shape.len_of(what.chunk)
+                    });
+                    (bytes, false)
                 }
             };
             self.submitted += 1;
             let id = message_of(self.submitted, what, damaged);
             let submit = Submit { id, peer, bytes: u64::from(bytes), kind: Kind::OneWay };
-            if self.carrier.submit(now, submit).is_err() {
+            if !self.carrier.submit(now, submit) {
                 self.peer_failed(now, peer);
             }
         }
@@ -305,7 +406,7 @@ impl P2pNode {
     }
 
     fn poll_carrier(&mut self, now: Time) -> Option<Packet<NodeHeader>> {
-        Some(self.carrier.poll_transmit(now, 0)?.map(Mixed::Transport))
+        Some(self.carrier.machine()?.poll_transmit(now, 0)?.map(Mixed::Transport))
     }
 
     fn poll_send(&mut self, now: Time) -> Option<Send> {
@@ -419,7 +520,9 @@ impl Node for P2pNode {
         if self.down {
             return;
         }
-        self.carrier.handle_timeout(now);
+        if let Some(machine) = self.carrier.machine() {
+            machine.handle_timeout(now);
+        }
         if let Role::Client(ClientSide { client: Some(client), .. }) = &mut self.role
             && client.poll_timeout().is_some_and(|at| at <= now)
         {
@@ -437,6 +540,7 @@ impl Node for P2pNode {
             return Some(packet);
         }
         // A transport may have events after it was polled, which may lead to packets.
+        self.carrier.machine()?;
         self.pump(now);
         self.poll_control().or_else(|| self.poll_carrier(now))
     }
@@ -449,7 +553,11 @@ impl Node for P2pNode {
             Role::Client(side) => side.poll_timeout(),
             Role::Server { .. } => None,
         };
-        [self.carrier.poll_timeout(), own].into_iter().flatten().min()
+        let carrier = match &self.carrier {
+            Carrying::Transport { machine, .. } => machine.poll_timeout(),
+            Carrying::Fluid { .. } => None,
+        };
+        [carrier, own].into_iter().flatten().min()
     }
 
     fn poll_event(&mut self) -> Option<Infallible> {

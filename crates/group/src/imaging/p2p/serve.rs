@@ -113,6 +113,17 @@ impl Serving {
         true
     }
 
+    /// Takes a chunk out of a peer's queue; false if it is not in it.
+    pub(super) fn take(&mut self, peer: HostId, what: ChunkOf) -> bool {
+        let Some(entry) = self.peers.get_mut(&peer) else { return false };
+        let Some(at) = entry.queue.iter().position(|other| *other == what) else { return false };
+        entry.queue.remove(at);
+        if entry.queue.is_empty() && entry.sending.is_empty() && !entry.is_ready {
+            self.peers.remove(&peer);
+        }
+        true
+    }
+
     /// Lets a request wait for a chunk. Returns false if a bound refuses it.
     pub(super) fn wait(&mut self, now: Time, peer: HostId, what: ChunkOf) -> bool {
         if self.waiting.get(&what).is_some_and(|peers| peers.contains(&peer)) {
@@ -174,7 +185,12 @@ impl Serving {
             let peer = self.ring.pop_front()?;
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             entry.is_ready = false;
-            let Some(what) = entry.queue.pop_front() else { continue };
+            let Some(what) = entry.queue.pop_front() else {
+                if entry.sending.is_empty() {
+                    self.peers.remove(&peer);
+                }
+                continue;
+            };
             entry.sending.push(what);
             self.sending += 1;
             self.make_ready(peer);

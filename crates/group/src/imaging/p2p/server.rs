@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::frisbee::{Body, Chunks};
 use rackweave_wire::{Id64, frame};
+use smallvec::SmallVec;
 
 use super::serve::Serving;
 use super::{ChunkOf, Outgoing, Send, Serve};
@@ -80,6 +81,9 @@ pub struct Server {
     images: BTreeMap<u32, Image>,
     serving: Serving,
     directory: Option<Directory>,
+    /// With a directory: requests that are queued here, and go to a client as soon as one has the chunk. So the client that asks
+    /// first for many chunks does not become the one from which all others get them.
+    deferred: BTreeMap<ChunkOf, SmallVec<[HostId; 4]>>,
     outgoing: VecDeque<Outgoing>,
     counters: Counters,
 }
@@ -93,6 +97,7 @@ impl Server {
             images: BTreeMap::new(),
             serving: Serving::new(config.serve),
             directory: config.directory.map(Directory::new),
+            deferred: BTreeMap::new(),
             outgoing: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -112,6 +117,7 @@ impl Server {
             image.joins = 0;
         }
         self.serving = Serving::new(self.config.serve);
+        self.deferred.clear();
         self.directory = self.config.directory.map(Directory::new);
         self.outgoing.clear();
     }
@@ -144,6 +150,7 @@ impl Server {
                 if let Some(directory) = &mut self.directory {
                     directory.report(now, image, from, window, payload);
                 }
+                self.redirect_deferred(now, image);
             }
             Body::Batch(chunks) if self.knows(now, from, chunks.image) => {
                 self.counters.requests += 1;
@@ -192,6 +199,7 @@ impl Server {
                     image.joins.wrapping_sub(1)
                 });
                 self.serving.forget(from);
+                forget(&mut self.deferred, from);
                 if let Some(directory) = &mut self.directory {
                     directory.join(now, id, from);
                 }
@@ -220,6 +228,39 @@ impl Server {
         }
     }
 
+    /// A client is gone without a word: its driver has noticed that its process has ended.
+    pub fn client_gone(&mut self, host: HostId) {
+        for (id, image) in &mut self.images {
+            if image.clients.remove(&host).is_some()
+                && let Some(directory) = &mut self.directory
+            {
+                directory.leave(*id, host);
+            }
+        }
+        self.peer_forgotten(host);
+    }
+
+    fn peer_forgotten(&mut self, host: HostId) {
+        self.serving.forget(host);
+        forget(&mut self.deferred, host);
+    }
+
+    /// Passes on the queued requests for chunks that the last report has added.
+    fn redirect_deferred(&mut self, now: Time, image: u32) {
+        let Some(directory) = &self.directory else { return };
+        if self.deferred.is_empty() {
+            return;
+        }
+        for chunk in directory.new_chunks().to_vec() {
+            let what = ChunkOf { image, chunk };
+            for peer in self.deferred.remove(&what).unwrap_or_default() {
+                if self.serving.take(peer, what) {
+                    self.batch(now, peer, Chunks { image, first: chunk, count: 1, tries: 0 });
+                }
+            }
+        }
+    }
+
     /// Whether the host has joined the image. If not, it is asked to join: the server may have restarted.
     fn knows(&mut self, now: Time, from: HostId, image: u32) -> bool {
         let entry = self.images.get_mut(&image);
@@ -236,10 +277,24 @@ impl Server {
         let mut runs = Vec::new();
         let all = Run { first: chunks.first, count: u32::from(chunks.count), to: None };
         match &mut self.directory {
+            Some(directory) if chunks.tries == 0 => {
+                directory.choose_now(now, ask(from, chunks), |run| runs.push(run));
+            }
             Some(directory) => directory.choose(now, ask(from, chunks), |run| runs.push(run)),
             None => runs.push(all),
         }
         for run in runs {
+            if self.directory.is_some() && chunks.tries == 0 && run.to.is_none() {
+                let chunks_of = self.images.get(&chunks.image).map_or(0, |it| it.shape.chunks());
+                let end = run.first.saturating_add(run.count).min(chunks_of);
+                for chunk in run.first..end {
+                    let what = ChunkOf { image: chunks.image, chunk };
+                    let peers = self.deferred.entry(what).or_default();
+                    if !peers.contains(&from) {
+                        peers.push(from);
+                    }
+                }
+            }
             self.follow(from, chunks, run);
         }
     }
@@ -258,8 +313,10 @@ impl Server {
             return self.outgoing.push_back(Outgoing { to, body });
         }
         for chunk in first..end {
-            if !self.serving.push(requester, ChunkOf { image, chunk }) {
+            let what = ChunkOf { image, chunk };
+            if !self.serving.push(requester, what) {
                 self.counters.refused += 1;
+                self.undefer(requester, what);
             }
         }
     }
@@ -294,7 +351,19 @@ impl Server {
 
     /// The connection to a client has failed: what it asked for is forgotten.
     pub fn peer_failed(&mut self, _now: Time, peer: HostId) {
-        self.serving.forget(peer);
+        self.peer_forgotten(peer);
+    }
+
+    /// A request is not deferred any more. Returns whether it was.
+    fn undefer(&mut self, peer: HostId, what: ChunkOf) -> bool {
+        let Some(peers) = self.deferred.get_mut(&what) else { return false };
+        let before = peers.len();
+        peers.retain(|other| *other != peer);
+        let was_deferred = peers.len() < before;
+        if peers.is_empty() {
+            self.deferred.remove(&what);
+        }
+        was_deferred
     }
 
     /// Returns the next control message to send.
@@ -305,11 +374,36 @@ impl Server {
 
     /// Returns the next chunk to send to a client.
     #[must_use]
-    pub fn poll_send(&mut self, _now: Time) -> Option<Send> {
-        let send = self.serving.poll();
-        self.counters.started += u64::from(send.is_some());
-        send
+    pub fn poll_send(&mut self, now: Time) -> Option<Send> {
+        loop {
+            let send = self.serving.poll()?;
+            let Send { peer, what } = send;
+            if self.undefer(peer, what)
+                && let Some(directory) = &mut self.directory
+            {
+                let ChunkOf { image, chunk } = what;
+                let chunks = Chunks { image, first: chunk, count: 1, tries: 0 };
+                let mut to = None;
+                directory.choose_now(now, ask(peer, chunks), |run| to = run.to);
+                if to.is_some() {
+                    self.serving.sent(peer, what);
+                    self.follow(peer, chunks, Run { first: chunk, count: 1, to });
+                    continue;
+                }
+                directory.sending(now, image, peer, chunk);
+            }
+            self.counters.started += 1;
+            return Some(send);
+        }
     }
+}
+
+/// Forgets what a client has asked for.
+fn forget(deferred: &mut BTreeMap<ChunkOf, SmallVec<[HostId; 4]>>, host: HostId) {
+    deferred.retain(|_, peers| {
+        peers.retain(|peer| *peer != host);
+        !peers.is_empty()
+    });
 }
 
 fn ask(from: HostId, chunks: Chunks) -> Ask {

@@ -16,6 +16,8 @@ struct Asked {
     tries: u16,
     /// The host from which it is arriving.
     from: Option<HostId>,
+    /// It is late when this many chunks have arrived.
+    late_at: u64,
 }
 
 /// The requests of a client.
@@ -28,8 +30,11 @@ pub(super) struct Fetch {
     /// No chunk is due before.
     earliest: Time,
     rtt: RttEstimator,
-    /// When a chunk arrived last.
+    /// When a chunk arrived last, and how many have arrived.
     last: Time,
+    arrived: u64,
+    /// A chunk is late when this many others have arrived.
+    late_after: u64,
     retry: Span,
     /// Whether the client waits for the answer of a server that did not know it.
     pub(super) rejoin: bool,
@@ -39,13 +44,16 @@ pub(super) struct Fetch {
 const LONGEST_RETRY: Span = Span::from_secs(20);
 /// The due time of a chunk that is requested again without delay.
 const AT_ONCE: Time = Time::ZERO;
-/// A chunk is requested again after this many timeouts even if others arrive.
-const PATIENCE: u64 = 2;
+/// A chunk is requested again although others arrive when these are this many times [`Config::outstanding`]. How long a chunk takes
+/// depends on the queues of holders, so that no time would fit slow links and fast ones; but requests are served about in
+/// their order. With 4, a chunk may wait four times as long as the mean. Its timeout must have passed as well.
+const PATIENCE: u64 = 4;
 /// Before the first chunk, the timeout is this many times [`Config::retry`]: how long a chunk takes is not known yet.
 const FIRST_RETRY: u64 = 3;
 
 impl Fetch {
-    pub(super) const fn new(retry: Span) -> Self {
+    pub(super) const fn new(config: &Config) -> Self {
+        let outstanding = if config.outstanding > 0 { config.outstanding as u64 } else { 1 };
         Self {
             order: Vec::new(),
             next: 0,
@@ -53,7 +61,9 @@ impl Fetch {
             earliest: Time::MAX,
             rtt: RttEstimator::new(),
             last: Time::ZERO,
-            retry,
+            arrived: 0,
+            late_after: outstanding * PATIENCE,
+            retry: config.retry,
             rejoin: false,
         }
     }
@@ -83,6 +93,7 @@ impl Fetch {
         &mut self,
         now: Time,
         have: &ChunkSet,
+        unwritten: u32,
         config: &Config,
     ) -> Option<(u32, u16, u16)> {
         if now >= self.earliest
@@ -90,10 +101,14 @@ impl Fetch {
         {
             return Some(again);
         }
-        let room = usize::from(config.outstanding.max(1)).saturating_sub(self.asked.len());
+        let outstanding = match config.backlog {
+            0 => u32::from(config.outstanding.max(1)),
+            backlog => u32::from(config.outstanding.max(1)).min(backlog.saturating_sub(unwritten)),
+        } as usize;
+        let room = outstanding.saturating_sub(self.asked.len());
         let most = usize::from(config.batch.max(1));
         // A request is not divided because there is room for a part of it now.
-        if room < most.min(usize::from(config.outstanding.max(1))) {
+        if room == 0 || room < most.min(usize::from(config.outstanding.max(1))) {
             return None;
         }
         let is_open = |chunk: &u32| !have.contains(*chunk) && !self.asked.contains_key(chunk);
@@ -115,19 +130,18 @@ impl Fetch {
 
     fn ask(&mut self, now: Time, chunk: u32, tries: u16) {
         let due = now.saturating_add(self.timeout(tries));
-        self.asked.insert(chunk, Asked { at: now, due, tries, from: None });
+        let late_at = self.arrived + self.late_after;
+        self.asked.insert(chunk, Asked { at: now, due, tries, from: None, late_at });
         self.earliest = self.earliest.min(due);
     }
 
     /// When a chunk is requested again. While others arrive, it probably waits for its turn at its holder: RFC 6298 (5.3)
-    /// restarts the timer with all new data, too. But it does not wait for ever.
+    /// restarts the timer with all new data, too. But it does not wait for ever ([`PATIENCE`]).
     fn due_of(&self, asked: &Asked) -> Time {
-        if asked.due == AT_ONCE {
-            return AT_ONCE;
+        if asked.due == AT_ONCE || self.arrived >= asked.late_at {
+            return asked.due;
         }
-        let timeout = self.timeout(0);
-        let patience = asked.at.saturating_add(Span(timeout.0.saturating_mul(PATIENCE)));
-        asked.due.max(self.last.saturating_add(timeout).min(patience))
+        asked.due.max(self.last.saturating_add(self.timeout(0)))
     }
 
     /// Requests consecutive chunks again that are due and have been requested equally often.
@@ -154,6 +168,10 @@ impl Fetch {
 
     pub(super) fn received(&mut self, now: Time, chunk: u32) {
         self.last = now;
+        self.arrived += 1;
+        if self.asked.values().any(|asked| asked.late_at <= self.arrived) {
+            self.earliest = now;
+        }
         if let Some(asked) = self.asked.remove(&chunk)
             && asked.tries == 0
         {
@@ -167,6 +185,7 @@ impl Fetch {
         if let Some(asked) = self.asked.get_mut(&chunk) {
             asked.due = asked.due.max(now.saturating_add(timeout));
             asked.from = Some(from);
+            asked.late_at = self.arrived + self.late_after;
         }
     }
 

@@ -3,12 +3,13 @@
 //!
 //! - *Requests*: as many chunks as [`Config::outstanding`] are on request at a time, in batches. A chunk is requested again when
 //!   none has arrived for a timeout: that of RFC 6298, computed over the times between request and chunk, at most twice the
-//!   smoothed time, and at least [`Config::retry`]; or after two timeouts although others arrive. The number of tries is in the
-//!   request, by which a directory chooses another holder. Frisbee's fixed delay of 1 s would repeat each request where a
+//!   smoothed time, and at least [`Config::retry`]; or, although others arrive, when these are four times as many as were on request. The
+//!   number of tries is in the request, by which a directory chooses another holder. Frisbee's fixed delay of 1 s would repeat each request where a
 //!   chunk takes longer than that.
 //! - *Serving*: a request for a chunk that is itself on request waits for it; one for any other chunk is returned to the
 //!   server through the switch ([`Body::Return`]), which thereby learns that the chunk is not here. SWP2P's slides do not
-//!   say what happens to it; in LMS a replier returns it likewise.
+//!   say what happens to it; in LMS a replier returns it likewise. A switch may send the return to another client, which serves
+//!   the requester that it names.
 //! - *Damage*: a chunk that is not verified is discarded; [`Body::Damaged`] names its sender to directory and server.
 //! - *Restart*: a server that does not know the client sends it an [`Body::Exit`]; the client joins again and goes on.
 
@@ -38,6 +39,9 @@ pub struct Config {
     pub batch: u16,
     /// Maximum number of chunks that are on request and have not arrived.
     pub outstanding: u16,
+    /// Maximum number of chunks that are on request, or have arrived and are not written: a bound of memory where the disk
+    /// is slower than the network. 0 for no limit.
+    pub backlog: u32,
     /// A report is sent after this many verified chunks. With 1, holders are known as early as possible; every report costs
     /// 1040 bytes and the work of each switch on the path.
     pub report_every: u16,
@@ -68,6 +72,7 @@ impl Default for Config {
             order: Order::Windows(64),
             batch: 1,
             outstanding: 32,
+            backlog: 0,
             report_every: 1,
             report_interval: Span::from_ms(100),
             keepalive: Span::from_secs(1),
@@ -213,6 +218,8 @@ pub struct Client {
     shape: Option<Shape>,
     have: ChunkSet,
     written: ChunkSet,
+    /// Chunks that are here but cannot be sent to others.
+    withheld: ChunkSet,
     fetch: Fetch,
     reports: Reports,
     serving: Serving,
@@ -242,7 +249,8 @@ impl Client {
             shape: None,
             have: ChunkSet::new(0),
             written: ChunkSet::new(0),
-            fetch: Fetch::new(config.retry),
+            withheld: ChunkSet::new(0),
+            fetch: Fetch::new(&config),
             reports: Reports::default(),
             serving: Serving::new(config.serve),
             expand: VecDeque::new(),
@@ -259,6 +267,19 @@ impl Client {
     #[must_use]
     pub const fn have(&self) -> &ChunkSet {
         &self.have
+    }
+
+    /// Returns the number of chunks that are written.
+    #[must_use]
+    pub const fn written_chunks(&self) -> u32 {
+        self.written.len()
+    }
+
+    /// Returns whether chunks are not requested because those that are here must be written first.
+    #[must_use]
+    pub fn is_behind_disk(&self) -> bool {
+        let unwritten = self.have.len() - self.written.len();
+        self.config.backlog > 0 && unwritten >= self.config.backlog
     }
 
     /// Returns what has been counted.
@@ -313,10 +334,12 @@ impl Client {
                 }
             }
             Body::Batch(chunks) if from != self.server => self.asked(now, from, chunks),
+            // The server redirects, or a switch that cannot make packets has sent on what another holder returned.
             Body::Redirect { chunks, requester } if from == self.server => {
-                if let Some(requester) = frame::host_at(requester) {
-                    self.asked(now, requester, chunks);
-                }
+                self.asked_by(now, requester, chunks);
+            }
+            Body::Return { chunks, requester } if from != self.server => {
+                self.asked_by(now, requester, chunks);
             }
             _ => {}
         }
@@ -332,6 +355,7 @@ impl Client {
             (self.image, self.shape) = (image, Some(shape));
             self.have = ChunkSet::new(shape.chunks());
             self.written = ChunkSet::new(shape.chunks());
+            self.withheld = ChunkSet::new(shape.chunks());
             self.fetch.plan(self.config.order.of(shape.chunks(), position, &mut self.rng));
             self.state = State::Checking;
             self.events.push_back(Event::Joined { image, shape });
@@ -350,6 +374,12 @@ impl Client {
         }
     }
 
+    fn asked_by(&mut self, now: Time, requester: [u8; 4], chunks: Chunks) {
+        if let Some(requester) = frame::host_at(requester) {
+            self.asked(now, requester, chunks);
+        }
+    }
+
     /// Another client asks for chunks.
     fn asked(&mut self, now: Time, requester: HostId, chunks: Chunks) {
         let Chunks { image, first, count, tries } = chunks;
@@ -364,7 +394,7 @@ impl Client {
             let what = ChunkOf { image, chunk };
             let is_taken = is_serving
                 && if self.have.contains(chunk) {
-                    self.serving.push(requester, what)
+                    !self.withheld.contains(chunk) && self.serving.push(requester, what)
                 } else {
                     self.fetch.is_asked(chunk) && self.serving.wait(now, requester, what)
                 };
@@ -449,6 +479,8 @@ impl Client {
     pub fn written(&mut self, now: Time, chunk: u32) {
         if self.have.contains(chunk) {
             self.written.insert(chunk);
+            // While the disk is behind, no chunk is requested.
+            self.progress = now;
             self.update(now);
         }
     }
@@ -457,6 +489,28 @@ impl Client {
     pub fn chunk_sent(&mut self, now: Time, to: HostId, what: ChunkOf) {
         self.counters.sent += u32::from(self.serving.sent(to, what));
         self.update(now);
+    }
+
+    /// A chunk that was to be sent is here, but no longer in the form in which it is sent: the request is returned, and the chunk
+    /// is not reported any more.
+    pub fn chunk_unavailable(&mut self, now: Time, to: HostId, what: ChunkOf) {
+        if !self.serving.sent(to, what) {
+            return;
+        }
+        self.counters.returned += 1;
+        if what.image == self.image && self.withheld.insert(what.chunk) {
+            self.reports.changed(what.chunk);
+        }
+        let chunks = Chunks { image: what.image, first: what.chunk, count: 1, tries: 0 };
+        self.give_back(chunks, to);
+        self.update(now);
+    }
+
+    /// The client serves nothing: its reports are empty, and it returns all requests. It is called after the client has joined.
+    pub fn withhold_all(&mut self) {
+        for chunk in 0..self.have.chunks() {
+            self.withheld.insert(chunk);
+        }
     }
 
     /// The connection to or from a peer has failed: what it asked for is forgotten, and what was arriving from it is
@@ -537,7 +591,10 @@ impl Client {
     }
 
     fn request(&mut self, now: Time) {
-        while let Some((first, count, tries)) = self.fetch.next(now, &self.have, &self.config) {
+        let unwritten = self.have.len() - self.written.len();
+        while let Some((first, count, tries)) =
+            self.fetch.next(now, &self.have, unwritten, &self.config)
+        {
             self.counters.requests += 1;
             self.counters.retries += if tries > 0 { u32::from(count) } else { 0 };
             let chunks = Chunks { image: self.image, first, count, tries };
@@ -613,7 +670,14 @@ impl Client {
     pub fn payload(&self, body: &Body, out: &mut Vec<u8>) {
         match *body {
             Body::Enter { .. } => out.extend_from_slice(&self.name),
-            Body::Report { window, .. } => out.extend_from_slice(&self.have.window(window)),
+            Body::Report { window, .. } => {
+                let mut map = self.have.window(window);
+                if !self.withheld.is_empty() {
+                    let withheld = self.withheld.window(window);
+                    map.iter_mut().zip(withheld).for_each(|(have, not)| *have &= !not);
+                }
+                out.extend_from_slice(&map);
+            }
             _ => {}
         }
     }

@@ -37,6 +37,12 @@ impl Reports {
         }
     }
 
+    /// A chunk is no longer offered.
+    pub(super) fn changed(&mut self, chunk: u32) {
+        self.dirty.insert(chunk / REPORT_CHUNKS);
+        self.flush();
+    }
+
     /// A report is due even if there is no chunk: directories thereby learn of the client.
     pub(super) fn touch(&mut self) {
         self.windows = self.windows.max(1);

@@ -50,3 +50,27 @@ fn clients_that_start_one_after_the_other_are_served_by_those_before() {
         assert!(worst <= most && copies <= 1.05, "{apart} s: {mean} {worst} {copies}");
     }
 }
+
+/// Two images at once, on hosts of the same racks: a chunk is never taken from a client of the other image, although they have the same
+/// numbers, and the server sends one copy of each.
+#[test]
+fn two_images_at_once_take_one_copy_each() {
+    for assist in [Assist::Switch, Assist::Server] {
+        let mut setup = Setup { assist, leaves: 2, per_leaf: 5, ..Setup::new(9, 64, 1000) };
+        setup.of_second = vec![2, 3, 6, 9];
+        setup.client.linger = Span::from_secs(10);
+        let outcome = setup.run();
+        outcome.check_complete();
+        for host in 1..=9 {
+            let received = &outcome.client(host).counters().received;
+            let is_second = |host: u32| setup.of_second.contains(&host);
+            for from in received.keys().filter(|from| **from != SERVER) {
+                assert_eq!(is_second(from.0), is_second(host), "{host} received from {from}");
+            }
+            assert_eq!(received.values().sum::<u32>(), 64, "{host}");
+        }
+        assert!(outcome.copies() <= 2.1, "{assist:?}: {}", outcome.copies());
+        let first = |image| outcome.world.hosts.nodes[0].first_copy(image);
+        assert_eq!((first(IMAGE), first(SECOND.0), first(9)), (Some(64), Some(64), None));
+    }
+}

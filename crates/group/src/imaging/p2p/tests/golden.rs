@@ -7,7 +7,8 @@ use super::*;
 use crate::imaging::directory::Policy;
 use crate::imaging::order::Order;
 use crate::imaging::packet::{Header, packet};
-use crate::system::SystemProgram as _;
+use crate::imaging::switch::View;
+use crate::system::{SystemProgram as _, Visible as _};
 
 fn paper(config: &mut Setup) {
     config.directory = directory::Config {
@@ -35,16 +36,14 @@ fn with_the_rotation_the_server_sends_each_chunk_once() {
     }
 }
 
+fn view_of(packet: &Packet<Header>) -> View {
+    packet.header.view().unwrap()
+}
+
 /// Redirection changes the destination, and nothing else.
 #[test]
 fn a_redirected_request_keeps_its_source() {
-    let config = switch::Config {
-        server: SERVER,
-        directory: directory::Config::default(),
-        per_second: 0,
-        queue: 0,
-    };
-    let mut program = Program::new(config);
+    let mut program = Program::new(switch::Config::data_plane(SERVER));
     let mut slab = Slab::default();
     let mut map = vec![0; 1024];
     map[0] = 0b110;
@@ -52,7 +51,7 @@ fn a_redirected_request_keeps_its_source() {
     let header: Header = PayloadStore::<Header>::make(&mut slab, report.header, 1024).unwrap();
     let mut report = report.map(|_| header);
     slab.write(&report).copy_from_slice(&map);
-    let view = report.header.message;
+    let view = view_of(&report);
     let verdict = program.handle_packet(Time(1), Port(1), view, &mut report, &mut slab);
     assert_eq!((verdict, report.dst), (Verdict::Route, SERVER), "it goes on to the server");
     let request = |from, first, count| {
@@ -60,13 +59,13 @@ fn a_redirected_request_keeps_its_source() {
         packet(HostId(from), SERVER, Body::Batch(chunks))
     };
     let mut one = request(2, 1, 1);
-    let view = one.header.message;
+    let view = view_of(&one);
     assert_eq!(program.handle_packet(Time(2), Port(2), view, &mut one, &mut slab), Verdict::Route);
     assert_eq!((one.src, one.dst), (HostId(2), HostId(1)));
     assert_eq!(one.header, request(2, 1, 1).header);
     // Two runs: packets are made for them.
     let mut batch = request(2, 1, 4);
-    let view = batch.header.message;
+    let view = view_of(&batch);
     assert_eq!(
         program.handle_packet(Time(3), Port(2), view, &mut batch, &mut slab),
         Verdict::Consume
@@ -78,10 +77,18 @@ fn a_redirected_request_keeps_its_source() {
         made.push((packet.src.0, packet.dst.0, chunks.first, chunks.count));
     }
     assert_eq!(made, [(2, 1, 1, 2), (2, 0, 3, 2)]);
+    // Without the hosts' tag nothing happens, to whomever the message is addressed.
+    for to in [SERVER, HostId(1)] {
+        let mut unsealed = packet(HostId(2), to, request(2, 1, 4).header.message.body);
+        let view = View { is_authentic: false, ..view_of(&unsealed) };
+        let verdict = program.handle_packet(Time(4), Port(2), view, &mut unsealed, &mut slab);
+        assert_eq!(verdict, Verdict::Drop(DropReason::Program));
+    }
+    assert_eq!((program.counts().not_authentic, program.counts().requests), (2, 2));
     // A message that names another source than its packet's is not read.
     let mut forged = request(2, 1, 1);
     forged.src = HostId(3);
-    let view = forged.header.message;
+    let view = view_of(&forged);
     assert_eq!(
         program.handle_packet(Time(4), Port(3), view, &mut forged, &mut slab),
         Verdict::Route
@@ -91,17 +98,13 @@ fn a_redirected_request_keeps_its_source() {
 
 #[test]
 fn the_slow_processor_queues_and_drops() {
-    let config = switch::Config {
-        server: SERVER,
-        directory: directory::Config::default(),
-        per_second: 1000,
-        queue: 2,
-    };
+    let config =
+        switch::Config { per_second: 1000, queue: 2, ..switch::Config::data_plane(SERVER) };
     let mut program = Program::new(config);
     let lift = |program: &mut Program, now| {
         let chunks = Chunks { image: IMAGE, first: 0, count: 1, tries: 0 };
         let mut request = packet(HostId(2), SERVER, Body::Batch(chunks));
-        let view = request.header.message;
+        let view = view_of(&request);
         program.handle_packet(now, Port(2), view, &mut request, &mut ())
     };
     assert_eq!(lift(&mut program, Time::ZERO), Verdict::Consume);
@@ -156,4 +159,44 @@ fn chunks_are_slices_of_messages_with_their_number() {
     outcome.check_complete();
     let received = &outcome.client(1).counters().received;
     assert_eq!(received.iter().map(|(from, n)| (from.0, *n)).collect::<Vec<_>>(), [(0, 3)]);
+}
+
+/// A switch that cannot make packets sends a return to another holder as it is.
+#[test]
+fn a_client_serves_the_requester_of_a_return() {
+    use crate::imaging::chunks::ChunkSet;
+    use crate::imaging::p2p::{self, ChunkOf};
+
+    let rng = Rng::stream(1, 0, 0, "a client");
+    let mut client = client::Client::new(client::Config::default(), Time(1), SERVER, b"x", rng);
+    client.handle_timeout(Time(1));
+    let Some(joined) = client.poll_control(Time(1)) else { panic!("it joins") };
+    let Body::Enter { client: number, .. } = joined.body else { panic!("{joined:?}") };
+    let entered = Body::Entered {
+        client: number,
+        image: IMAGE,
+        index: 0,
+        clients: 0,
+        chunk_bytes: 1 << 20,
+        bytes: rackweave_wire::Id64::new(3 << 20),
+    };
+    client.handle_control(Time(2), SERVER, &entered);
+    let mut have = ChunkSet::new(3);
+    have.insert(2);
+    client.start(Time(3), &have, &have);
+    while client.poll_control(Time(3)).is_some() {}
+    let returned = |requester, image| Body::Return {
+        chunks: Chunks { image, first: 2, count: 1, tries: 0 },
+        requester,
+    };
+    let requester = rackweave_wire::frame::ip_address(HostId(7)).unwrap();
+    let foreign = rackweave_wire::frame::ip_address(HostId(9)).unwrap();
+    // Not from the server, which gets returns itself and redirects by another message.
+    client.handle_control(Time(4), SERVER, &returned(requester, IMAGE));
+    client.handle_control(Time(4), HostId(5), &returned(foreign, IMAGE + 1));
+    assert_eq!(client.poll_send(Time(4)), None);
+    client.handle_control(Time(4), HostId(5), &returned(requester, IMAGE));
+    let what = ChunkOf { image: IMAGE, chunk: 2 };
+    assert_eq!(client.poll_send(Time(4)), Some(p2p::Send { peer: HostId(7), what }));
+    assert_eq!(client.poll_send(Time(4)), None);
 }

@@ -3,6 +3,8 @@
 mod chaos;
 mod goals;
 mod golden;
+mod several;
+mod single;
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use rackweave_switch::net::{Edge, NetEvent, Slab};
 use rackweave_switch::{Fabric, Net, NetConfig};
 use rackweave_transport::{TransportConfig, tcp};
 
-use super::node::{ClientConfig, NodeHeader, P2pNode, Record};
+use super::node::{Carrier, ClientConfig, NodeHeader, P2pNode, Record};
 use super::{client, server};
 use crate::imaging::intake::Expand;
 use crate::imaging::switch::Program;
@@ -25,6 +27,7 @@ use crate::system::{Simulated, System as _};
 const SERVER: HostId = HostId(0);
 const IMAGE: u32 = 3;
 const NAME: &[u8] = b"debian";
+const SECOND: (u32, &[u8]) = (4, b"fedora");
 
 /// Who redirects requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,8 @@ struct Setup {
     expand: Option<Expand>,
     faults: Vec<Fault>,
     corrupts: Vec<u32>,
+    /// The clients of a second image of the same shape.
+    of_second: Vec<u32>,
     seed: u64,
     until: Span,
 }
@@ -76,6 +81,7 @@ impl Setup {
             expand: None,
             faults: Vec::new(),
             corrupts: Vec::new(),
+            of_second: Vec::new(),
             seed: 1,
             until: Span::from_secs(600),
         }
@@ -114,8 +120,11 @@ impl Setup {
 
     fn run(&self) -> Outcome {
         let fabric = Arc::new(self.fabric());
-        let transport = TransportConfig::Tcp(Arc::new(tcp::Config::tcp()));
-        let images = [(IMAGE, NAME.to_vec(), self.shape)];
+        let transport = Carrier::Transport(TransportConfig::Tcp(Arc::new(tcp::Config::tcp())));
+        let mut images = vec![(IMAGE, NAME.to_vec(), self.shape)];
+        if !self.of_second.is_empty() {
+            images.push((SECOND.0, SECOND.1.to_vec(), self.shape));
+        }
         let own = (self.assist == Assist::Server).then_some(self.directory);
         let config = server::Config { serve: self.serve, directory: own, expected: self.expected };
         let mut nodes = vec![P2pNode::server(SERVER, &transport, config, &images)];
@@ -125,7 +134,7 @@ impl Setup {
             let config = ClientConfig {
                 client: self.client,
                 server: SERVER,
-                name: NAME.to_vec(),
+                name: if self.of_second.contains(&host) { SECOND.1 } else { NAME }.to_vec(),
                 start: if is_client { Time::ZERO + start } else { Time::MAX },
                 expand: self.expand,
                 corrupts: self.corrupts.contains(&host),
@@ -141,7 +150,7 @@ impl Setup {
             queue: self.queue,
         };
         let active = self.assist == Assist::Switch;
-        let mut programs = Swp2p { config }.programs(&fabric).unwrap().into_iter();
+        let mut programs = Swp2p { config, key: None }.programs(&fabric).unwrap().into_iter();
         let faults = self.faults.clone();
         let net_config = NetConfig { faults, ..NetConfig::new(fabric, self.seed, 0) };
         let program = |_| Simulated::new(active.then(|| programs.next().unwrap()));
