@@ -100,6 +100,9 @@ pub fn recompress(manifest: &Manifest, chunk: u32, data: &[u8]) -> io::Result<Op
     if level == 0 {
         return Ok(None);
     }
+    if manifest.chunk(chunk).is_some_and(|it| it.codec == Codec::Raw) {
+        return Ok(manifest.verify_chunk(chunk, data).is_ok().then(|| data.to_vec()));
+    }
     let mut room = Vec::new();
     let (_, stored) = compress(&mut Compressor::new(level)?, data, &mut room);
     Ok(manifest.verify_chunk(chunk, stored).is_ok().then(|| stored.to_vec()))

@@ -42,6 +42,7 @@ mod part;
 mod progress;
 mod scan;
 mod source;
+mod stored;
 mod target;
 
 pub use self::bits::ChunkSet;
@@ -55,7 +56,8 @@ pub use self::manifest::{
 pub use self::pack::{Packed, Packing, SkipFree, pack};
 pub use self::progress::Progress;
 pub use self::scan::scan;
-pub use self::target::{Target, TargetConfig};
+pub use self::stored::StoredChunk;
+pub use self::target::{Target, TargetConfig, TargetReader};
 
 /// The number of bytes that are read or written at once where a chunk may be much larger.
 const PIECE: usize = 256 << 10;

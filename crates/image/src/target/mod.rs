@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::FallocateFlags;
 
@@ -15,7 +16,8 @@ use crate::manifest::gaps;
 use crate::part::{Part, resolved};
 use crate::scan::scan_chunks;
 use crate::{
-    ChunkError, ChunkSet, Expander, ImageError, Manifest, PIECE, Piece, Progress, recompress,
+    ChunkError, ChunkSet, Expander, ImageError, Manifest, PIECE, Piece, Progress, StoredChunk,
+    recompress,
 };
 
 /// How a target is opened.
@@ -60,7 +62,7 @@ enum Place {
 pub struct Target {
     place: Place,
     path: PathBuf,
-    manifest: Manifest,
+    manifest: Arc<Manifest>,
     have: ChunkSet,
     expander: Expander,
     zero_unused: bool,
@@ -74,10 +76,11 @@ impl Target {
     /// stopped.
     pub fn open(
         path: &Path,
-        manifest: Manifest,
+        manifest: impl Into<Arc<Manifest>>,
         config: &TargetConfig,
         progress: &Progress,
     ) -> Result<Self, ImageError> {
+        let manifest = manifest.into();
         let path = resolved(path);
         let expander = Expander::new().map_err(ImageError::write(&path))?;
         let found = path.symlink_metadata().ok();
@@ -118,7 +121,7 @@ impl Target {
     fn resume(
         part: Part,
         path: PathBuf,
-        manifest: Manifest,
+        manifest: Arc<Manifest>,
         expander: Expander,
         progress: &Progress,
     ) -> Result<Self, ImageError> {
@@ -167,7 +170,7 @@ impl Target {
 
     /// Returns the manifest of the image.
     #[must_use]
-    pub const fn manifest(&self) -> &Manifest {
+    pub const fn manifest(&self) -> &Arc<Manifest> {
         &self.manifest
     }
 
@@ -215,6 +218,21 @@ impl Target {
         }
         let damaged = |source| ImageError::Chunk { path: self.path.clone(), chunk, source };
         self.manifest.verify_chunk(chunk, stored).map_err(damaged)?;
+        self.expand(chunk, stored)
+    }
+
+    /// Expands and writes a chunk that was verified when it arrived, like [`Self::write`].
+    ///
+    /// # Errors
+    /// If the chunk cannot be expanded, or the system refuses.
+    pub fn write_verified(&mut self, chunk: &StoredChunk) -> Result<(), ImageError> {
+        if self.have.contains(chunk.number()) {
+            return Ok(());
+        }
+        self.expand(chunk.number(), chunk.bytes())
+    }
+
+    fn expand(&mut self, chunk: u32, stored: &[u8]) -> Result<(), ImageError> {
         let (file, zeros) = match &self.place {
             Place::Device(file) => (file, true),
             // All that it does not have is a hole.
@@ -249,19 +267,19 @@ impl Target {
     /// # Errors
     /// If the target cannot be read.
     pub fn stored(&self, chunk: u32) -> Result<Option<Vec<u8>>, ImageError> {
-        let data = self.manifest.data(chunk);
-        let chunk_size = u64::from(self.manifest.head().chunk_size);
-        if !self.have.contains(chunk) || data > chunk_size {
+        if !self.have.contains(chunk) {
             return Ok(None);
         }
-        let mut bytes = vec![0; data as usize];
-        let mut rest = &mut bytes[..];
-        for extent in self.manifest.extents(chunk).iter().filter(|it| !it.zero) {
-            let (now, later) = rest.split_at_mut(extent.len as usize);
-            self.file().read_exact_at(now, extent.start).map_err(ImageError::read(&self.path))?;
-            rest = later;
-        }
-        recompress(&self.manifest, chunk, &bytes).map_err(ImageError::read(&self.path))
+        stored(self.file(), &self.path, &self.manifest, chunk)
+    }
+
+    /// Opens a second handle, with which another thread makes stored chunks from what was written.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn reader(&self) -> Result<TargetReader, ImageError> {
+        let file = self.file().try_clone().map_err(ImageError::read(&self.path))?;
+        Ok(TargetReader { file, path: self.path.clone(), manifest: Arc::clone(&self.manifest) })
     }
 
     /// Completes the target: it is synced to the disk, and a file gets its name.
@@ -307,6 +325,49 @@ impl Target {
         }
         Ok(())
     }
+}
+
+/// Reads what was written to a target, also after the target is complete.
+#[derive(Debug)]
+pub struct TargetReader {
+    file: File,
+    path: PathBuf,
+    manifest: Arc<Manifest>,
+}
+
+impl TargetReader {
+    /// Makes the stored bytes of a chunk, as [`Target::stored`]: `None` if the bytes on the target do not lead to them, because the
+    /// chunk was not written, or because it cannot be compressed to the same bytes.
+    ///
+    /// # Errors
+    /// If the target cannot be read.
+    pub fn stored(&self, chunk: u32) -> Result<Option<StoredChunk>, ImageError> {
+        let Some(bytes) = stored(&self.file, &self.path, &self.manifest, chunk)? else {
+            return Ok(None);
+        };
+        Ok(StoredChunk::verify(&self.manifest, chunk, bytes.into()).ok())
+    }
+}
+
+fn stored(
+    file: &File,
+    path: &Path,
+    manifest: &Manifest,
+    chunk: u32,
+) -> Result<Option<Vec<u8>>, ImageError> {
+    let data = manifest.data(chunk);
+    let chunk_size = u64::from(manifest.head().chunk_size);
+    if manifest.chunk(chunk).is_none() || data > chunk_size {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; data as usize];
+    let mut rest = &mut bytes[..];
+    for extent in manifest.extents(chunk).iter().filter(|it| !it.zero) {
+        let (now, later) = rest.split_at_mut(extent.len as usize);
+        file.read_exact_at(now, extent.start).map_err(ImageError::read(path))?;
+        rest = later;
+    }
+    recompress(manifest, chunk, &bytes).map_err(ImageError::read(path))
 }
 
 /// Makes all of an incomplete file a hole, except the extents of the chunks that it has.
