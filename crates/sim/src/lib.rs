@@ -6,6 +6,7 @@
 //! - [`config`], [`result`]: the configuration and the result of a run.
 //! - [`fabric`]: topologies, paths, ideal times.
 //! - [`world`]: a network with its hosts and applications. [`events`]: the event queue.
+//! - [`fluid`]: transfers as flows with max-min fair rates, in place of packets.
 //! - [`model`]: the types of a run.
 //! - [`run`]: a whole run of [`rackweave_transport::Machine`]s.
 //!
@@ -70,6 +71,7 @@
 
 mod build;
 pub mod config;
+pub mod fluid;
 pub mod model;
 pub mod result;
 pub mod world;

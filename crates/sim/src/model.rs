@@ -36,6 +36,15 @@ pub trait GroupNode: Node<Event = Infallible, Placement = ()> {
         true
     }
 
+    /// Returns the next message that the node sends as a [flow](crate::fluid) instead of packets.
+    #[inline]
+    fn poll_transfer(&mut self) -> Option<Submit> {
+        None
+    }
+
+    /// Handles the end of a transfer: of one that has arrived here, or that this node has sent.
+    fn handle_transfer(&mut self, _now: Time, _event: Event) {}
+
     /// Handles a packet together with its payload, which is empty unless the run's [`Model::Payloads`] holds bytes.
     #[inline]
     fn handle_payload(
@@ -245,6 +254,15 @@ impl<T: Header, G: GroupNode> Node for MixedGroup<T, G> {
 impl<T: Header, G: GroupNode> GroupNode for MixedGroup<T, G> {
     fn is_done(&self) -> bool {
         self.0.is_done()
+    }
+
+    #[inline]
+    fn poll_transfer(&mut self) -> Option<Submit> {
+        self.0.poll_transfer()
+    }
+
+    fn handle_transfer(&mut self, now: Time, event: Event) {
+        self.0.handle_transfer(now, event);
     }
 
     fn handle_payload(

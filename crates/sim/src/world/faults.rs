@@ -79,5 +79,8 @@ impl<M: Model> World<'_, M> {
         if let Some((node, _)) = self.hosts.all[host.0 as usize].node() {
             self.hosts.nodes.crash(node, now, down);
         }
+        if down {
+            self.crash_transfers(host);
+        }
     }
 }

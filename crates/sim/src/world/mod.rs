@@ -5,6 +5,7 @@
 
 mod app;
 mod faults;
+mod fluid;
 mod host;
 #[cfg(test)]
 mod node_tests;
@@ -84,7 +85,8 @@ impl<M: Model> std::fmt::Debug for Setup<'_, M> {
 mod wake {
     pub(super) const APPS: u32 = 0;
     pub(super) const MEASURE: u32 = 1;
-    pub(super) const COUNT: u32 = 2;
+    pub(super) const FLUID: u32 = 2;
+    pub(super) const COUNT: u32 = 3;
 }
 
 /// A network with its hosts and their applications, running.
@@ -97,6 +99,8 @@ pub struct World<'a, M: Model> {
     first_stream: u16,
     measure: &'a MeasureConfig,
     probe: Probe,
+    /// The transfers of nodes, and when the network wakes them; `None` if nodes have none.
+    transfers: Option<Box<fluid::Transfers>>,
 }
 
 impl<M: Model> std::fmt::Debug for World<'_, M> {
@@ -145,6 +149,7 @@ impl<'a, M: Model> World<'a, M> {
             first_stream,
             measure,
             probe: Probe::default(),
+            transfers: None,
         };
         world.start_probes();
         world.start_apps();
@@ -236,6 +241,7 @@ impl<'a, M: Model> World<'a, M> {
             NetEvent::Source(host) => self.on_app(HostId(host)),
             NetEvent::Faults => self.on_faults(),
             NetEvent::Wake(wake::APPS) => self.on_early_apps(),
+            NetEvent::Wake(wake::FLUID) => self.on_transfers(),
             NetEvent::Wake(_) => self.on_measure(),
         }
         true

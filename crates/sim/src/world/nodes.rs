@@ -1,6 +1,6 @@
 //! Nodes of group systems in a run.
 
-use rackweave_core::{DropReason, HostId, Packet, PacketRef, PayloadStore, Time};
+use rackweave_core::{DropReason, Event, HostId, Packet, PacketRef, PayloadStore, Submit, Time};
 
 use super::World;
 use crate::build::BuildError;
@@ -148,6 +148,19 @@ impl<G: GroupNode> Nodes<G> {
         self.note(node);
     }
 
+    pub(super) fn poll_transfer(&mut self, node: u32) -> Option<Submit> {
+        self.all[node as usize].node.poll_transfer()
+    }
+
+    pub(super) fn handle_transfer(&mut self, node: u32, now: Time, event: Event) {
+        let entry = &mut self.all[node as usize];
+        if entry.timed.is_some_and(|timed| timed < now) {
+            entry.timed = None;
+        }
+        entry.node.handle_transfer(now, event);
+        self.note(node);
+    }
+
     pub(super) fn crash(&mut self, node: u32, now: Time, down: bool) {
         let entry = &mut self.all[node as usize];
         if entry.down != down {
@@ -192,8 +205,9 @@ impl<M: Model> World<'_, M> {
                 let payload = self.net.payload(packet);
                 self.hosts.nodes.handle_packet(node, now, port, arrived, payload);
                 self.net.free(packet);
-                // A node has no events, so nothing else follows.
+                // A node has no events, so nothing else follows but its transfers.
                 self.net.wake(&mut self.hosts, host);
+                self.take_transfers(node);
             }
             _ => self.net.discard(packet, DropReason::WrongProtocol),
         }
@@ -210,6 +224,7 @@ impl<M: Model> World<'_, M> {
         }
         let payload = PayloadStore::read(self.net.payloads(), packet);
         self.hosts.nodes.handle_packet(node, now, port, packet, payload);
+        self.take_transfers(node);
         true
     }
 
@@ -269,6 +284,7 @@ impl<M: Model> World<'_, M> {
             let host = entry.hosts[0];
             self.changed(host);
             self.hosts.nodes.note(node);
+            self.take_transfers(node);
         }
         touched.clear();
         self.hosts.nodes.touched = touched;

@@ -41,8 +41,21 @@ impl<M: Model> World<'_, M> {
     }
 
     /// All links, in the fabric's order: link `h` is the uplink of host `h`.
+    ///
+    /// Transfers count with their bytes; they have no packets, and take part in the utilisation by their mean over the whole run.
     pub fn link_stats(&mut self) -> Vec<LinkStats> {
-        self.net.link_stats(&mut self.hosts)
+        let mut stats = self.net.link_stats(&mut self.hosts);
+        let seconds = self.net.now().since(Time::ZERO).as_secs_f64();
+        if let Some(fluid) = self.fluid()
+            && seconds > 0.0
+        {
+            let links = self.net.fabric().links();
+            for ((stats, link), bytes) in stats.iter_mut().zip(links).zip(fluid.link_bytes()) {
+                stats.bytes += bytes;
+                stats.utilisation += *bytes as f64 * 8.0 / (link.rate.0 as f64 * seconds);
+            }
+        }
+        stats
     }
 
     /// Starts the statistics of links at this time, or now if it has passed.
