@@ -174,7 +174,7 @@ pub fn interface_indices(names: &[String]) -> Result<Vec<u32>, TcError> {
 /// Compiles sources to an object file: `clang` reads its standard input and writes to its standard output.
 fn compile(sources: &[&str]) -> Result<Vec<u8>, TcError> {
     let mut child = Command::new("clang")
-        .args(["-O2", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
+        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
         .args(["-x", "c", "-c", "-o", "-", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -297,6 +297,15 @@ impl Fabric {
     /// The links of the path between two hosts; of several equal-cost paths, the first.
     #[must_use]
     pub fn path(&self, src: HostId, dst: HostId) -> Vec<u32> {
+        self.path_by(src, dst, 0)
+    }
+
+    /// The links of the path with this number among the equal-cost paths between two hosts. Numbers beyond the last path begin with
+    /// the first again.
+    #[must_use]
+    pub fn path_by(&self, src: HostId, dst: HostId, number: u32) -> Vec<u32> {
+        // As in [`Forwarder::with_stride`].
+        let leaf_ups = u32::from(self.switches[0].ups).max(1);
         let mut path = vec![src.0];
         let mut node = self.links[src.0 as usize].to;
         while let Node::Switch(switch) = node {
@@ -305,7 +314,8 @@ impl Fabric {
             let port = if below < u32::from(spec.downs) * spec.hosts_per_port {
                 below / spec.hosts_per_port
             } else {
-                u32::from(spec.downs)
+                let stride = if spec.hosts_per_port > 1 { leaf_ups } else { 1 };
+                u32::from(spec.downs) + number / stride % u32::from(spec.ups).max(1)
             };
             let link = spec.first_link + port;
             path.push(link);

@@ -10,6 +10,7 @@ use rackweave_wire::frame::{host_at, ip_address, mac_address};
 use rackweave_wire::{orca, overlay};
 
 use self::sum::{COUNTERS, Content, Got, HEADER_BYTES, Sum};
+use super::checksum;
 use super::core::{Core, CoreConfig};
 use super::frame::{Encapsulation, Rules, Unfit, finish_datagram, finish_frame};
 use super::frame::{read_datagram, read_frame};
@@ -75,9 +76,8 @@ impl Bench {
         bytes[36..38].copy_from_slice(&port.to_be_bytes());
         bytes[38..40].copy_from_slice(&(total - 20).to_be_bytes());
         bytes.extend_from_slice(&packet);
-        // The switch updates the header's checksum incrementally, so it must be correct on arrival.
-        let check = !ones_sum(&bytes[14..34]);
-        bytes[24..26].copy_from_slice(&check.to_be_bytes());
+        // The switch updates checksums incrementally, so they must be correct on arrival.
+        checksum::fill(&mut bytes);
         bytes
     }
 
@@ -139,9 +139,8 @@ impl Bench {
 /// Checks a frame as the receiver's kernel does, and returns its source.
 fn check_frame(bytes: &[u8], host: HostId) -> HostId {
     let ip = &bytes[14..];
-    assert_eq!(ones_sum(&ip[..20]), 0xffff, "the checksum of the IP header");
+    checksum::assert_right(bytes);
     assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip.len());
-    assert_eq!(usize::from(u16::from_be_bytes([ip[24], ip[25]])), ip.len() - 20);
     if ip[16..20] != orca::GROUP {
         assert_eq!(
             (&bytes[..6], &ip[16..20]),
@@ -151,13 +150,6 @@ fn check_frame(bytes: &[u8], host: HostId) -> HostId {
     let src = host_at([ip[12], ip[13], ip[14], ip[15]]).unwrap();
     assert_eq!(bytes[6..12], mac_address(src));
     src
-}
-
-fn ones_sum(bytes: &[u8]) -> u16 {
-    let sum: u32 =
-        bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 const BOTH: [Encapsulation; 2] = [Encapsulation::Overlay, Encapsulation::Ethernet];

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use rackweave_core::{DropReason, HostId, Packet, Time};
 use rackweave_switch::system::System;
+use rackweave_wire::frame::ETHERNET_HEADER;
 use smallvec::SmallVec;
 
+use super::checksum;
 use super::config::{Edge, SwitchConfig, SwitchError};
 use super::core::{Core, Departure};
 use super::frame::{self, Carried, Encapsulation, Rules, Unfit};
@@ -251,7 +253,8 @@ impl<S: System> Edges<S> {
                 let Some(slot) = slot else { continue };
                 if unfinished_checksum {
                     self.counters.unfinished_checksums += 1;
-                    frame::finish_checksum(&mut core.payloads().get_mut(slot)[..bytes.len()]);
+                    let frame = &mut core.payloads().get_mut(slot)[..bytes.len()];
+                    checksum::finish(&mut frame[ETHERNET_HEADER as usize..]);
                 }
             }
             if !PacketSocket::was_full(filled) {

@@ -11,6 +11,8 @@ use rackweave_wire::frame::{
 };
 use rackweave_wire::overlay;
 
+use super::checksum::{self, replace_word};
+
 /// The length of the longest frame that the switch forwards.
 pub const MAX_FRAME: usize = 2048;
 
@@ -406,15 +408,16 @@ fn put_front<V: Copy + fmt::Debug>(
     let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-    replace_word(ip, 0, [0x45, traffic_class(packet)], 10);
+    replace_word(ip, 0, [0x45, traffic_class(packet)]);
     for (address, at) in addresses.iter().zip([12, 16]) {
-        replace_word(ip, at, [address[0], address[1]], 10);
-        replace_word(ip, at + 2, [address[2], address[3]], 10);
+        replace_word(ip, at, [address[0], address[1]]);
+        replace_word(ip, at + 2, [address[2], address[3]]);
     }
     let udp = &mut ip[IP..];
     udp[..4].copy_from_slice(&packet.ports.to_be_bytes());
-    // The system's packet has a check of its own, so the UDP checksum is 0, which means "none".
     udp[4..6].copy_from_slice(&(total - IP as u16).to_be_bytes());
+    checksum::begin_udp(ip);
+    checksum::finish(ip);
 }
 
 /// The limits that incoming frames are checked against.
@@ -593,17 +596,24 @@ pub(super) fn read_frame<S: System>(
     }
     let (class, protocol) = (ip[1], ip[9]);
     let l4 = &ip[header..total];
-    let whole = word(6) & FRAGMENT == 0;
-    if whole && protocol == PROTOCOL_UDP && l4.len() > UDP {
-        let said = usize::from(u16::from_be_bytes([l4[4], l4[5]]));
-        if said == l4.len()
-            && let Ok(glance) = overlay::glance(&l4[UDP..])
-            && glance.envelope.src == from
-            && glance.envelope.dst == dst
+    let datagram = match l4 {
+        // The length in the UDP header is the one by which receivers read it.
+        [_, _, _, _, high, low, _, _, rest @ ..]
+            if word(6) & FRAGMENT == 0
+                && protocol == PROTOCOL_UDP
+                && usize::from(u16::from_be_bytes([*high, *low])) == l4.len() =>
         {
-            let (len, body) = (ETHERNET + total, ETHERNET + header + UDP);
-            return of_overlay(&glance, class, len, body, total as u32, rules.hosts);
+            Some(rest)
         }
+        _ => None,
+    };
+    if let Some(datagram) = datagram
+        && let Ok(glance) = overlay::glance(datagram)
+        && glance.envelope.src == from
+        && glance.envelope.dst == dst
+    {
+        let (len, body) = (ETHERNET + total, ETHERNET + header + UDP);
+        return of_overlay(&glance, class, len, body, total as u32, rules.hosts);
     }
     let ports = match l4 {
         [a, b, c, d, ..]
@@ -619,8 +629,8 @@ pub(super) fn read_frame<S: System>(
     let packet = Packet::new(from, dst, (bytes.len() - ETHERNET) as u32, carried);
     let mut packet = of_class(packet.with_ports(ports.0, ports.1), class);
     let known = rules.protocol(|known| known.port == ports.1);
-    if let Some(known) = known.filter(|_| whole && protocol == PROTOCOL_UDP) {
-        read_system(&mut packet, &l4[UDP.min(l4.len())..], from, known, rules)?;
+    if let (Some(known), Some(datagram)) = (known, datagram) {
+        read_system(&mut packet, datagram, from, known, rules)?;
     } else if dst.0 >= rules.hosts {
         // The frame is addressed to a system's group but is not one of the system's packets.
         return Err(Unfit::Ignored);
@@ -682,15 +692,11 @@ pub(super) fn finish_frame<S: System>(
         && ip[16..20] != address
     {
         // The frame is a copy for another host than the addressee, or was redirected.
-        replace_word(ip, 16, [address[0], address[1]], 10);
-        replace_word(ip, 18, [address[2], address[3]], 10);
-        // Packets of systems have checks of their own; a UDP checksum of 0 means "none".
-        let udp = usize::from(carried.body) - ETHERNET;
-        ip[udp + 6..udp + 8].fill(0);
+        checksum::readdress(ip, usize::from(carried.body) - ETHERNET, address);
     }
     if packet.is_trimmed() {
         let total = (len - ETHERNET) as u16;
-        replace_word(ip, 2, total.to_be_bytes(), 10);
+        replace_word(ip, 2, total.to_be_bytes());
         let udp = usize::from(carried.body) - ETHERNET - UDP;
         let udp_bytes = total - udp as u16;
         ip[udp + 4..udp + 6].copy_from_slice(&udp_bytes.to_be_bytes());
@@ -716,36 +722,7 @@ pub(super) fn apply_class<V: Copy + fmt::Debug>(frame: &mut [u8], packet: &Packe
         false if packet.ecn() == Ecn::Marked => ip[1] | 3,
         false => ip[1],
     };
-    replace_word(ip, 0, [first, class], 10);
-}
-
-/// Writes the checksum that a host has left to its NIC into a frame that [`read_frame`] has parsed. Before this call,
-/// the field holds the sum over the pseudo-header.
-pub(super) fn finish_checksum(frame: &mut [u8]) {
-    let ip = &mut frame[ETHERNET..];
-    let header = usize::from(ip[0] & 0xf) * 4;
-    let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-    let at = match ip[9] {
-        PROTOCOL_TCP => 16,
-        PROTOCOL_UDP => 6,
-        _ => return,
-    };
-    let l4 = &mut ip[header..total];
-    if l4.len() < at + 2 {
-        return;
-    }
-    let (pairs, rest) = l4.as_chunks::<2>();
-    let mut sum: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
-    sum += rest.iter().map(|last| u64::from(*last) << 8).sum::<u64>();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    // In UDP a checksum of zero means "none".
-    let check = match !(sum as u16) {
-        0 if ip[9] == PROTOCOL_UDP => 0xffff,
-        check => check,
-    };
-    ip[header + at..header + at + 2].copy_from_slice(&check.to_be_bytes());
+    replace_word(ip, 0, [first, class]);
 }
 
 /// Returns the MAC address of an IPv4 multicast group: its low 23 bits (RFC 1112 section 6.4). `None` if the address is
@@ -761,15 +738,4 @@ fn multicast_mac(address: &[u8]) -> Option<[u8; 6]> {
 fn swap(bytes: &mut [u8], at: usize, len: usize) {
     let (first, rest) = bytes[at..].split_at_mut(len);
     first.swap_with_slice(&mut rest[..len]);
-}
-
-/// Replaces two bytes that are covered by the Internet checksum at `check` (RFC 1624: HC' = ~(~HC + ~m + m')).
-fn replace_word(bytes: &mut [u8], at: usize, new: [u8; 2], check: usize) {
-    let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let (old, sum) = (word(at), word(check));
-    let mut new_sum = u32::from(!sum) + u32::from(!old) + u32::from(u16::from_be_bytes(new));
-    new_sum = (new_sum & 0xffff) + (new_sum >> 16);
-    new_sum = (new_sum & 0xffff) + (new_sum >> 16);
-    bytes[at..at + 2].copy_from_slice(&new);
-    bytes[check..check + 2].copy_from_slice(&(!(new_sum as u16)).to_be_bytes());
 }

@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod aggregation_tests;
 mod capture;
+mod checksum;
 mod config;
 mod core;
 mod edge;
@@ -20,6 +21,8 @@ mod frame;
 #[cfg(test)]
 mod orca_tests;
 mod stats;
+#[cfg(test)]
+mod swp2p_tests;
 #[cfg(test)]
 mod system_tests;
 #[cfg(test)]

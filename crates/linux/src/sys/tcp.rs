@@ -41,3 +41,19 @@ pub fn bind_late(socket: &impl AsFd) -> io::Result<()> {
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Sets how many bytes must have arrived before a socket is readable (`SO_RCVLOWAT`), so that a reader of long messages wakes less
+/// often. The end of the stream makes it readable in any case.
+///
+/// # Errors
+/// If the system refuses the option.
+pub fn set_receive_low_water(socket: &impl AsFd, least: u32) -> io::Result<()> {
+    let value = libc::c_int::try_from(least).unwrap_or(libc::c_int::MAX);
+    let bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value is an int that lives through the call, as its length says.
+    let result = unsafe {
+        let fd = socket.as_fd().as_raw_fd();
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const value).cast(), bytes)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -245,45 +245,109 @@ fn our_transports_between_interfaces() {
     assert_eq!(malformed, 0, "{:?}", report.counters);
 }
 
+const TCP_BYTES: usize = 3_000_000;
+
+/// Hosts 1 and 2 send bytes to host 0 by the kernel's TCP.
+fn send_by_tcp(spaces: &Spaces, port: u16) {
+    let listener = spaces.inside(0, move || TcpListener::bind((address(0), port)).unwrap());
+    let listener = listener.join().unwrap();
+    let server = std::thread::spawn(move || {
+        let connections = (0..2).map(|_| listener.accept().unwrap().0);
+        let readers = connections.map(|mut connection| {
+            std::thread::spawn(move || {
+                let mut all = Vec::new();
+                connection.read_to_end(&mut all).unwrap();
+                assert!(all == bytes(TCP_BYTES, 5));
+            })
+        });
+        let readers: Vec<_> = readers.collect();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    let clients = [1, 2].map(|host| {
+        spaces.inside(host, move || {
+            let until = std::time::Duration::from_secs(60);
+            let to = (address(0), port).into();
+            let mut connection = TcpStream::connect_timeout(&to, until).unwrap();
+            connection.write_all(&bytes(TCP_BYTES, 5)).unwrap();
+        })
+    });
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    server.join().unwrap();
+}
+
 #[test]
 fn the_kernels_tcp_between_interfaces() {
-    const LEN: usize = 3_000_000;
     let Some(spaces) = Spaces::make("k", 3) else { return };
     let config = spaces.config(false);
     let (took, report) = spaces.with_switch(config.clone(), |_| {
-        let listener = spaces.inside(0, || TcpListener::bind((address(0), PORT)).unwrap());
-        let listener = listener.join().unwrap();
-        let server = std::thread::spawn(move || {
-            let connections = (0..2).map(|_| listener.accept().unwrap().0);
-            let readers = connections.map(|mut connection| {
-                std::thread::spawn(move || {
-                    let mut all = Vec::new();
-                    connection.read_to_end(&mut all).unwrap();
-                    assert!(all == bytes(LEN, 5));
-                })
-            });
-            let readers: Vec<_> = readers.collect();
-            readers.into_iter().for_each(|reader| reader.join().unwrap());
-        });
         let began = config.clock.now();
-        let clients = [1, 2].map(|host| {
-            spaces.inside(host, || {
-                let until = std::time::Duration::from_secs(60);
-                let to = (address(0), PORT).into();
-                let mut connection = TcpStream::connect_timeout(&to, until).unwrap();
-                connection.write_all(&bytes(LEN, 5)).unwrap();
-            })
-        });
-        clients.into_iter().for_each(|client| client.join().unwrap());
-        server.join().unwrap();
+        send_by_tcp(&spaces, PORT);
         config.clock.now().since(began)
     });
     let counters = report.counters;
     assert_eq!((counters.oversized, counters.malformed, counters.foreign), (0, 0, 0));
     // Six megabytes cross one link, which must take at least their transmission time.
-    let due = LINK.span_of(2 * LEN as u64);
+    let due = LINK.span_of(2 * TCP_BYTES as u64);
     assert!(took > due, "{took} for {due}: {counters:?}");
-    assert!(counters.forwarded_bytes > 2 * LEN as u64);
+    assert!(counters.forwarded_bytes > 2 * TCP_BYTES as u64);
+}
+
+/// The receivers' kernels accept what the switch has readdressed and made, and TCP at the same port passes.
+#[test]
+fn swp2ps_requests_and_the_kernels_tcp_between_interfaces() {
+    use rackweave_group::imaging::{switch::Config, system::Swp2p};
+    use rackweave_wire::frisbee::{self, Body, Chunks, Header, Key, REPORT_MAP_BYTES};
+    let Some(spaces) = Spaces::make("w", 3) else { return };
+    let key = Key::derive(b"secret");
+    let system = Swp2p { config: Config::data_plane(HostId(0)), key: Some(key) };
+    let config = spaces.config(false).with_system(system);
+    let message = |from: u32, body, payload: &[u8]| {
+        let mut bytes = Vec::new();
+        frisbee::encode(&Header::new(HostId(from), body), &mut bytes);
+        bytes.extend_from_slice(payload);
+        key.seal(&mut bytes, 0);
+        bytes
+    };
+    let batch = |first, count| Body::Batch(Chunks { image: 1, first, count, tries: 0 });
+    let mut map = [0; REPORT_MAP_BYTES as usize];
+    map[1023] = 0x80;
+    let ((), report) = spaces.with_switch(config, |_| {
+        let sockets = [0, 1, 2].map(|host| {
+            let socket = spaces.inside(host, move || {
+                let socket = std::net::UdpSocket::bind((address(host), frisbee::PORT)).unwrap();
+                socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+                socket
+            });
+            socket.join().unwrap()
+        });
+        let send = |from: u32, bytes: &[u8]| {
+            let sent = sockets[from as usize].send_to(bytes, (address(0), frisbee::PORT));
+            assert_eq!(sent.unwrap(), bytes.len());
+        };
+        let receive = |host: usize| {
+            let mut bytes = [0; 2048];
+            let (len, from) = sockets[host].recv_from(&mut bytes).unwrap();
+            (from, bytes[..len].to_vec())
+        };
+        let from = |host| SocketAddr::from((address(host), frisbee::PORT));
+        let report = message(1, Body::Report { image: 1, window: 0 }, &map);
+        send(1, &report);
+        assert_eq!(receive(0), (from(1), report));
+        let request = message(2, batch(8191, 1), &[]);
+        send(2, &request);
+        assert_eq!(receive(1), (from(2), request.clone()), "as the requester sent it");
+        send(2, &message(2, batch(8190, 2), &[]));
+        assert_eq!(receive(0), (from(2), message(2, batch(8190, 1), &[])));
+        assert_eq!(receive(1), (from(2), request.clone()));
+        send(2, &request[..request.len() - 1]);
+        send_by_tcp(&spaces, frisbee::PORT);
+        sockets[0].set_nonblocking(true).unwrap();
+        assert!(sockets[0].recv(&mut [0; 2048]).is_err(), "without its whole tag it is dropped");
+    });
+    let (counters, program) = (report.counters, report.program);
+    assert_eq!((counters.oversized, counters.malformed, counters.foreign), (0, 0, 0));
+    assert_eq!((program["redirected"], program["split"], program["not_authentic"]), (2, 1, 1));
+    assert!(counters.forwarded_bytes > 2 * TCP_BYTES as u64);
 }
 
 #[test]
