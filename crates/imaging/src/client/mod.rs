@@ -1,0 +1,449 @@
+//! A client: fetches one image to a file or a device, serves it meanwhile, and for a while after.
+
+mod disk;
+mod drive;
+mod receive;
+mod session;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rackweave_core::{HostId, Rate, Rng, Span, Time};
+use rackweave_group::imaging::chunks::ChunkSet;
+use rackweave_group::imaging::p2p::ChunkOf;
+use rackweave_group::imaging::p2p::client::{Client, Config, Failure};
+use rackweave_image::{
+    ImageError, Manifest, ManifestError, Progress, PublicKey, Target, TargetConfig, TargetReader,
+};
+use rackweave_linux::{Clock, random};
+use rackweave_wire::frisbee::Key;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+use tokio::time::sleep;
+
+use self::disk::{Cache, Disk};
+pub use self::session::SessionError;
+use self::session::{Place, Session, Shared};
+use crate::control::Control;
+use crate::peers::Peers;
+use crate::rate::Limiter;
+use crate::status::Phase;
+use crate::uploads::{Holder, Uploads};
+
+/// What to fetch, and how.
+#[derive(Clone, Debug)]
+pub struct FetchConfig {
+    /// The server. Its port is also that of this client.
+    pub server: SocketAddrV4,
+    /// The address of this client; by default the one from which the server is reached.
+    pub own: Option<Ipv4Addr>,
+    /// The name of the image.
+    pub name: String,
+    /// The file or device.
+    pub target: PathBuf,
+    /// How the target is opened.
+    pub target_config: TargetConfig,
+    /// The key that all hosts share.
+    pub key: Option<Key>,
+    /// The key by which the image must be signed.
+    pub signer: Option<PublicKey>,
+    /// The machine's behaviour: what is on request at a time, how long it lingers, when it gives up.
+    pub machine: Config,
+    /// Maximum memory for stored chunks, in bytes. At least eight chunks are held.
+    pub memory: u64,
+    /// A cap on what is sent to others.
+    pub rate: Option<Rate>,
+    /// Whether to serve others.
+    pub serve: bool,
+}
+
+/// Why an image was not fetched. What has been written stays, and another attempt goes on from there, except for a target that was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// There is no session.
+    #[error("the server {server} cannot be used: {source}")]
+    Session {
+        /// The server.
+        server: SocketAddrV4,
+        /// Why.
+        source: SessionError,
+    },
+    /// The sockets of this end cannot be opened.
+    #[error("cannot use port {} of {} for UDP and TCP: {source}{}", .address.port(), .address.ip(), in_use(.source))]
+    Bind {
+        /// This end.
+        address: SocketAddrV4,
+        /// Why.
+        source: io::Error,
+    },
+    /// The image is not signed as required.
+    #[error("the image `{name}` of {server} is not accepted: {source}")]
+    Signer {
+        /// The name of the image.
+        name: String,
+        /// The server.
+        server: SocketAddrV4,
+        /// Why.
+        source: ManifestError,
+    },
+    /// The target cannot be opened, read or written.
+    #[error("{0}")]
+    Image(#[from] ImageError),
+    /// The machine has failed.
+    #[error("{failure}{}", problem.as_ref().map_or(String::new(), |why| format!("; the connection to the server {server}: {why}")))]
+    Failed {
+        /// What has failed.
+        failure: Failure,
+        /// The server.
+        server: SocketAddrV4,
+        /// Why there is no session at present.
+        problem: Option<String>,
+    },
+    /// The system refuses.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The operation was stopped.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn in_use(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            ". A fetch or serve of this host may still run; another one needs an address of its own (--bind)"
+        }
+        _ => "",
+    }
+}
+
+/// What a client reports while it runs.
+#[derive(Clone, Debug)]
+pub enum FetchEvent {
+    /// The manifest is here, and the target is open.
+    Opened {
+        /// The manifest.
+        manifest: Arc<Manifest>,
+        /// The chunks that are on the target.
+        kept: u32,
+    },
+    /// All chunks have been received and verified.
+    Received,
+    /// Every byte is on the target, which is complete.
+    Written(Fetched),
+    /// A peer has sent a damaged chunk, and is not listened to any more.
+    Damaged {
+        /// The peer.
+        holder: Ipv4Addr,
+        /// The chunk.
+        chunk: u32,
+    },
+    /// The connection to the server is broken.
+    ServerLost(String),
+    /// The connection to the server is there again.
+    ServerBack,
+}
+
+/// What was fetched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// Chunks that have arrived.
+    pub fetched: u32,
+    /// Chunks that were on the target.
+    pub kept: u32,
+    /// Stored bytes that have arrived.
+    pub bytes: u64,
+    /// Chunks received from each host.
+    pub from: BTreeMap<Ipv4Addr, u32>,
+    /// Chunks sent to each host.
+    pub to: BTreeMap<Ipv4Addr, u32>,
+    /// Chunks that were requested again.
+    pub retries: u32,
+    /// Chunks that were damaged.
+    pub damaged: u32,
+    /// Requests sent, each for a batch.
+    pub requests: u32,
+    /// Chunks that were here already when they arrived.
+    pub duplicates: u32,
+    /// Requested chunks that were returned because they are not here.
+    pub returned: u32,
+}
+
+/// The most holders of damaged chunks that are remembered.
+const MOST_BANNED: usize = 1024;
+/// How often it is checked whether to stop, and rates are computed.
+const TICK: Duration = Duration::from_millis(50);
+/// How long a stopped client takes to leave.
+const LAST: Duration = Duration::from_secs(2);
+
+/// What the tasks of a client share.
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    key: Option<Key>,
+    own: Ipv4Addr,
+    control: Control,
+    peers: RefCell<Peers>,
+    manifest: Arc<Manifest>,
+    /// The number of the image, once the server has given it.
+    image: Cell<u32>,
+    machine: RefCell<Client>,
+    cache: RefCell<Cache>,
+    reader: Arc<TargetReader>,
+    banned: RefCell<BTreeSet<Ipv4Addr>>,
+    /// Chunks that may be in memory without having been judged.
+    room: Semaphore,
+    uploads: Rc<Uploads>,
+    received: Cell<u64>,
+    sent: Cell<u64>,
+    sent_to: RefCell<BTreeMap<HostId, u32>>,
+    progress: Arc<Progress>,
+    wake: Notify,
+}
+
+impl Inner {
+    fn count_received(&self, bytes: u64) {
+        self.received.set(self.received.get() + bytes);
+        self.progress.advance(bytes);
+    }
+
+    fn ban(&self, address: Ipv4Addr) {
+        let mut banned = self.banned.borrow_mut();
+        let is_server = self.peers.borrow().known(address) == Some(SERVER);
+        if banned.len() < MOST_BANNED && !is_server {
+            banned.insert(address);
+        }
+    }
+}
+
+/// The server's number: the first that [`Peers`] gives.
+const SERVER: HostId = HostId(0);
+
+impl Holder for Inner {
+    async fn chunk(&self, what: ChunkOf) -> Option<Bytes> {
+        if let Some(stored) = self.cache.borrow().get(what.chunk) {
+            return Some(stored.bytes().clone());
+        }
+        let reader = Arc::clone(&self.reader);
+        let read = spawn_blocking(move || reader.stored(what.chunk)).await;
+        read.ok()?.ok()?.map(|stored| stored.bytes().clone())
+    }
+
+    fn sent(&self, to: HostId, what: ChunkOf, bytes: u64) {
+        self.sent.set(self.sent.get() + bytes);
+        if bytes > 0 {
+            *self.sent_to.borrow_mut().entry(to).or_insert(0) += 1;
+        }
+        self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
+        self.wake.notify_one();
+    }
+
+    fn unavailable(&self, to: HostId, what: ChunkOf) {
+        self.machine.borrow_mut().chunk_unavailable(self.clock.now(), to, what);
+        self.wake.notify_one();
+    }
+
+    fn failed(&self, to: HostId) {
+        self.machine.borrow_mut().peer_failed(self.clock.now(), to);
+        self.wake.notify_one();
+    }
+}
+
+/// Fetches an image, and returns when the client has left. Progress is counted in stored bytes; stopping it leaves early.
+///
+/// # Errors
+/// If not every byte of the image is on the target.
+pub fn fetch(
+    config: &FetchConfig,
+    progress: &Arc<Progress>,
+    on_event: &mut dyn FnMut(FetchEvent),
+) -> Result<Fetched, FetchError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| FetchError::System { what: "cannot start", source })?;
+    let result = LocalSet::new().block_on(&runtime, run(config, progress, on_event));
+    // A thread that reads a slow device is not waited for.
+    runtime.shutdown_background();
+    result
+}
+
+async fn run(
+    config: &FetchConfig,
+    progress: &Arc<Progress>,
+    on_event: &mut dyn FnMut(FetchEvent),
+) -> Result<Fetched, FetchError> {
+    let clock = Clock::start();
+    let mut place = Place {
+        server: config.server,
+        own: config.own,
+        key: config.key,
+        name: config.name.clone(),
+    };
+    let (session, manifest) = open_session(&place, config.machine.give_up, clock, progress).await?;
+    place.own = Some(session.own);
+    let own = session.own;
+    let manifest = Arc::new(manifest);
+    if let Some(signer) = &config.signer {
+        let wrong = |source| {
+            let (name, server) = (config.name.clone(), config.server);
+            FetchError::Signer { name, server, source }
+        };
+        manifest.require_signer(signer).map_err(wrong)?;
+    }
+    let shared = Rc::new(Shared::default());
+    shared.status.borrow_mut().chunks = manifest.chunks();
+    spawn_local(session::keep(session, *manifest.root(), place, Rc::clone(&shared)));
+    let result = fetch_image(config, progress, on_event, clock, own, manifest, &shared).await;
+    let mut status = shared.status.borrow().clone();
+    status.phase = match &result {
+        Ok(_) => Phase::Done,
+        Err(FetchError::Interrupted) => Phase::Interrupted,
+        Err(_) => Phase::Failed,
+    };
+    status.failure = result.as_ref().err().map(ToString::to_string);
+    status.elapsed_ms = clock.now().0 / 1_000_000_000;
+    shared.status.replace(status);
+    shared.report.notify_one();
+    // The server learns how it ended, if it is there.
+    let _ = tokio::time::timeout(LAST, shared.ended.notified()).await;
+    result
+}
+
+/// Tries to open a session until it succeeds, or the client gives up.
+async fn open_session(
+    place: &Place,
+    give_up: Span,
+    clock: Clock,
+    progress: &Progress,
+) -> Result<(Session, Manifest), FetchError> {
+    let mut pause = Duration::from_millis(100);
+    loop {
+        match Session::open(place).await {
+            Ok(opened) => return Ok(opened),
+            Err(source) if source.is_permanent() || clock.now() >= Time::ZERO + give_up => {
+                return Err(FetchError::Session { server: place.server, source });
+            }
+            Err(_) => {}
+        }
+        let until = clock.now() + Span::from_ms(pause.as_millis() as u64);
+        pause = (pause * 2).min(Duration::from_secs(1));
+        while clock.now() < until {
+            if progress.is_stopped() {
+                return Err(FetchError::Interrupted);
+            }
+            sleep(TICK).await;
+        }
+    }
+}
+
+/// Opens the target, and fetches what it lacks.
+async fn fetch_image(
+    config: &FetchConfig,
+    progress: &Arc<Progress>,
+    on_event: &mut dyn FnMut(FetchEvent),
+    clock: Clock,
+    own: Ipv4Addr,
+    manifest: Arc<Manifest>,
+    shared: &Rc<Shared>,
+) -> Result<Fetched, FetchError> {
+    let target = open_target(config, progress, &manifest).await?;
+    let kept = target.have().len();
+    on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept });
+    let missing: u64 = target.missing().map(|it| stored(&manifest, it)).sum();
+    progress.start(missing);
+    let mut start = ChunkSet::new(manifest.chunks());
+    for chunk in (0..manifest.chunks()).filter(|chunk| target.have().contains(*chunk)) {
+        start.insert(chunk);
+    }
+    let reader = Arc::new(target.reader()?);
+    let disk = Disk::start(target, Arc::clone(progress));
+    let disk =
+        disk.map_err(|source| FetchError::System { what: "cannot start a thread", source })?;
+    let mut ending = drive::Ending { fetched: Fetched { kept, ..Fetched::default() } };
+    if start.is_full() && (config.machine.linger == Span::ZERO || !config.serve) {
+        // Nothing to fetch, and nobody to serve.
+        return drive::finish_at_once(disk, ending, on_event).await;
+    }
+    let address = SocketAddrV4::new(own, config.server.port());
+    let bind = |source| FetchError::Bind { address, source };
+    let (udp, tcp) = crate::bind(address).map_err(bind)?;
+    let chunk_bytes = u64::from(manifest.head().chunk_size);
+    // Half of the memory holds what is not written, and the rest what is kept to be served.
+    let backlog = (config.memory / 2 / chunk_bytes).clamp(8, 1 << 20) as u32;
+    let machine = Config { backlog, ..config.machine };
+    let mut peers = Peers::new(None);
+    let server = peers.number(*config.server.ip()).unwrap_or(SERVER);
+    debug_assert_eq!(server, SERVER);
+    // The stream of random numbers decides the number by which the server knows this run of the client.
+    let rng = Rng::stream(random() as u64, 0, 0, "client");
+    let name = config.name.as_bytes();
+    let client = Client::new(machine, clock.now(), server, name, rng);
+    let limiter = Limiter::new(config.rate, clock);
+    let cache = if config.serve { config.memory - config.memory / 2 } else { 0 };
+    let inner = Rc::new(Inner {
+        clock,
+        key: config.key,
+        own,
+        control: Control::new(udp, address.port(), config.key),
+        peers: RefCell::new(peers),
+        manifest,
+        image: Cell::new(0),
+        machine: RefCell::new(client),
+        cache: RefCell::new(Cache::new(cache)),
+        reader,
+        banned: RefCell::default(),
+        room: Semaphore::new(usize::from(machine.outstanding) + 16),
+        uploads: Rc::new(Uploads::new(address.port(), config.key, limiter)),
+        received: Cell::new(0),
+        sent: Cell::new(0),
+        sent_to: RefCell::default(),
+        progress: Arc::clone(progress),
+        wake: Notify::new(),
+    });
+    let accepting = spawn_local(receive::accept(tcp, Rc::clone(&inner)));
+    ending.fetched.kept = kept;
+    let driver = drive::Driver::new(config, &inner, disk, shared, start, ending);
+    let result = driver.run(on_event).await;
+    accepting.abort();
+    result
+}
+
+fn stored(manifest: &Manifest, chunk: u32) -> u64 {
+    manifest.chunk(chunk).map_or(0, |chunk| u64::from(chunk.stored))
+}
+
+/// Opens the target, and writes the chunks that have no stored bytes.
+async fn open_target(
+    config: &FetchConfig,
+    progress: &Arc<Progress>,
+    manifest: &Arc<Manifest>,
+) -> Result<Target, FetchError> {
+    let (path, target_config) = (config.target.clone(), config.target_config.clone());
+    let (manifest, progress) = (Arc::clone(manifest), Arc::clone(progress));
+    let open = move || {
+        let mut target = Target::open(&path, manifest, &target_config, &progress)?;
+        let is_empty = |chunk: &u32| stored(target.manifest(), *chunk) == 0;
+        for chunk in target.missing().filter(is_empty).collect::<Vec<_>>() {
+            target.write(chunk, &[])?;
+        }
+        Ok(target)
+    };
+    match spawn_blocking(open).await {
+        Ok(Err(ImageError::Interrupted)) => Err(FetchError::Interrupted),
+        Ok(opened) => opened.map_err(FetchError::Image),
+        Err(error) => {
+            let (what, source) = ("the target cannot be opened", io::Error::other(error));
+            Err(FetchError::System { what, source })
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! A client's connection to its server: the manifest, and the client's status. When it breaks it is opened again, as long as
+//! the client runs.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rackweave_image::{Hash, Manifest, ManifestError};
+use rackweave_wire::frisbee::Key;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::frames::Frame;
+use crate::hello::{self, HelloError, Purpose};
+use crate::ipv4;
+use crate::status::ClientStatus;
+
+/// How long the server may take to accept a connection, or for a frame.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the server may take for its reply to a status: it may be busy.
+const REPLY: Duration = Duration::from_secs(10);
+/// The interval of statuses.
+const EACH: Duration = Duration::from_secs(1);
+/// The longest time between two attempts to connect.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The largest manifest.
+const MOST_MANIFEST: u64 = 1 << 30;
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The system or the network refuses.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The ends do not agree.
+    #[error("{0}")]
+    Hello(#[from] HelloError),
+    /// The server does not serve this client.
+    #[error("it says: {0}")]
+    Refused(String),
+    /// The manifest is wrong.
+    #[error("its manifest is wrong: {0}")]
+    Manifest(#[from] ManifestError),
+    /// The manifest has no tag of the key.
+    #[error("its manifest has a wrong tag")]
+    Tag,
+    /// The server's message is not expected here.
+    #[error("it does not follow the protocol")]
+    Protocol,
+    /// The image was replaced by another one.
+    #[error("it now serves another image under this name")]
+    Changed,
+}
+
+impl SessionError {
+    /// Whether another attempt would fail in the same way.
+    pub(super) const fn is_permanent(&self) -> bool {
+        match self {
+            Self::Io(_) => false,
+            Self::Hello(hello) => hello.is_permanent(),
+            _ => true,
+        }
+    }
+}
+
+/// Where a session leads, and as whom.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) server: SocketAddrV4,
+    pub(super) own: Option<Ipv4Addr>,
+    pub(super) key: Option<Key>,
+    pub(super) name: String,
+}
+
+/// An open session.
+#[derive(Debug)]
+pub(super) struct Session {
+    stream: TcpStream,
+    /// This end's address.
+    pub(super) own: Ipv4Addr,
+}
+
+impl Session {
+    /// Connects once, and gets the manifest.
+    pub(super) async fn open(place: &Place) -> Result<(Self, Manifest), SessionError> {
+        let socket = TcpSocket::new_v4()?;
+        if let Some(own) = place.own {
+            socket.bind(SocketAddr::from((own, 0)))?;
+        }
+        let connected = timeout(PATIENCE, socket.connect(place.server.into())).await;
+        let mut stream = connected.map_err(io::Error::from)??;
+        stream.set_nodelay(true)?;
+        let agreed = hello::connect(&mut stream, Purpose::Session, place.key.as_ref()).await?;
+        let own = ipv4(stream.local_addr()?).ok_or(SessionError::Protocol)?;
+        let open = Frame::Open(place.name.as_bytes().to_vec());
+        timeout(PATIENCE, open.write(&mut stream)).await.map_err(io::Error::from)??;
+        let reply = timeout(REPLY, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
+        let (len, tag) = match reply {
+            Frame::Manifest { len, tag } if len <= MOST_MANIFEST => (len, tag),
+            Frame::Refused(why) => return Err(SessionError::Refused(why)),
+            _ => return Err(SessionError::Protocol),
+        };
+        // Memory grows with what arrives, not with the length that is announced.
+        let mut bytes = Vec::new();
+        let mut limited = (&mut stream).take(len);
+        while (bytes.len() as u64) < len {
+            bytes.reserve(64 << 10);
+            let read = timeout(PATIENCE, limited.read_buf(&mut bytes)).await;
+            if read.map_err(io::Error::from)?? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+        let manifest = Manifest::decode(&bytes)?;
+        if !agreed.verify(place.key.as_ref(), manifest.root(), &tag) {
+            return Err(SessionError::Tag);
+        }
+        Ok((Self { stream, own }, manifest))
+    }
+
+    /// Reports the status each second, and at once when it is asked to, until the stream breaks.
+    async fn report(&mut self, shared: &Shared) -> Result<(), SessionError> {
+        loop {
+            let status = shared.status.borrow().clone();
+            let is_last = status.phase.is_over();
+            let json = serde_json::to_vec(&status).map_err(io::Error::from)?;
+            let frame = Frame::Status(json);
+            timeout(PATIENCE, frame.write(&mut self.stream)).await.map_err(io::Error::from)??;
+            let reply = timeout(REPLY, Frame::read(&mut self.stream)).await;
+            match reply.map_err(io::Error::from)?? {
+                Frame::Seen => {}
+                Frame::Refused(why) => return Err(SessionError::Refused(why)),
+                _ => return Err(SessionError::Protocol),
+            }
+            if shared.problem.borrow_mut().take().is_some() {
+                shared.wake.notify_one();
+            }
+            if is_last {
+                shared.ended.notify_one();
+                return Ok(());
+            }
+            tokio::select! {
+                () = sleep(EACH) => {}
+                () = shared.report.notified() => {}
+            }
+        }
+    }
+}
+
+/// What the session and the rest of the client share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) status: RefCell<ClientStatus>,
+    /// Why there is no connection at present.
+    pub(super) problem: RefCell<Option<String>>,
+    /// Why there will be none.
+    pub(super) failure: RefCell<Option<SessionError>>,
+    /// Requests that the status is sent at once.
+    pub(super) report: Notify,
+    /// The server has the last status.
+    pub(super) ended: Notify,
+    /// Something above has changed.
+    pub(super) wake: Notify,
+}
+
+/// Keeps the session open until the client is over.
+pub(super) async fn keep(mut session: Session, root: Hash, place: Place, shared: Rc<Shared>) {
+    loop {
+        match session.report(&shared).await {
+            Ok(()) => return,
+            Err(error) if error.is_permanent() => return fail(&shared, error),
+            Err(error) => *shared.problem.borrow_mut() = Some(error.to_string()),
+        }
+        shared.wake.notify_one();
+        let mut pause = Duration::from_millis(100);
+        session = loop {
+            if shared.status.borrow().phase.is_over() {
+                shared.ended.notify_one();
+                return;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            match Session::open(&place).await {
+                Ok((session, manifest)) if *manifest.root() == root => break session,
+                Ok(_) => return fail(&shared, SessionError::Changed),
+                Err(error) if error.is_permanent() => return fail(&shared, error),
+                Err(error) => *shared.problem.borrow_mut() = Some(error.to_string()),
+            }
+        };
+    }
+}
+
+fn fail(shared: &Shared, error: SessionError) {
+    *shared.failure.borrow_mut() = Some(error);
+    shared.ended.notify_one();
+    shared.wake.notify_one();
+}

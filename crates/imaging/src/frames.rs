@@ -1,0 +1,189 @@
+//! What follows the hello: the frames of a session, and those of chunks. All integers are little-endian.
+//!
+//! A frame of a session is its length (4), its kind (1), and that many bytes:
+//!
+//! | kind | from | bytes |
+//! |---|---|---|
+//! | 1 | client | the name of the image that it wants |
+//! | 2 | server | the length of the manifest (8), and a tag of its root (16); the manifest follows the frame |
+//! | 3 | server | why it cannot serve, in UTF-8 |
+//! | 4 | client | its status, in JSON ([`crate::status::ClientStatus`]) |
+//! | 5 | server | nothing: it has the status |
+//!
+//! A chunk is image (4), chunk (4), length (4), zeros (4), and its stored bytes. The receiver replies with image, chunk, and 0 if it has
+//! taken the chunk, or 1 if it did not need it.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+/// A frame of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The name of the image that the client wants.
+    Open(Vec<u8>),
+    /// A manifest of this length follows.
+    Manifest { len: u64, tag: [u8; 16] },
+    /// Why the server cannot serve.
+    Refused(String),
+    /// The client's status.
+    Status(Vec<u8>),
+    /// The server has the status.
+    Seen,
+}
+
+/// The longest frame: a status that names many peers.
+const MOST_BYTES: u32 = 64 << 10;
+/// The longest reason.
+const MOST_REASON: usize = 2000;
+
+fn invalid(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+impl Frame {
+    /// Reads the content of a frame.
+    pub(crate) fn decode(kind: u8, bytes: Vec<u8>) -> io::Result<Self> {
+        match kind {
+            1 => Ok(Self::Open(bytes)),
+            2 => {
+                let (len, tag) = bytes.split_at_checked(8).ok_or(invalid("a short frame"))?;
+                let len = len.try_into().map_err(|_| invalid("a short frame"))?;
+                let tag = tag.try_into().map_err(|_| invalid("a frame of the wrong length"))?;
+                Ok(Self::Manifest { len: u64::from_le_bytes(len), tag })
+            }
+            3 => {
+                let text = String::from_utf8_lossy(&bytes);
+                let shown = text.chars().filter(|letter| !letter.is_control());
+                Ok(Self::Refused(shown.take(MOST_REASON).collect()))
+            }
+            4 => Ok(Self::Status(bytes)),
+            5 if bytes.is_empty() => Ok(Self::Seen),
+            _ => Err(invalid("a frame of unknown kind")),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let (kind, bytes) = match self {
+            Self::Open(name) => (1, name.clone()),
+            Self::Manifest { len, tag } => (2, [&len.to_le_bytes()[..], tag].concat()),
+            Self::Refused(why) => (3, why.as_bytes().to_vec()),
+            Self::Status(status) => (4, status.clone()),
+            Self::Seen => (5, Vec::new()),
+        };
+        [&(bytes.len() as u32).to_le_bytes()[..], &[kind], &bytes].concat()
+    }
+
+    pub(crate) async fn write(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        to.write_all(&self.encode()).await
+    }
+
+    pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
+        let len = from.read_u32_le().await?;
+        let kind = from.read_u8().await?;
+        if len > MOST_BYTES {
+            return Err(invalid("a frame that is too long"));
+        }
+        let mut bytes = vec![0; len as usize];
+        from.read_exact(&mut bytes).await?;
+        Self::decode(kind, bytes)
+    }
+}
+
+/// What precedes the bytes of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkHeader {
+    pub(crate) image: u32,
+    pub(crate) chunk: u32,
+    pub(crate) len: u32,
+}
+
+pub(crate) const CHUNK_HEADER: usize = 16;
+
+impl ChunkHeader {
+    pub(crate) fn encode(self) -> [u8; CHUNK_HEADER] {
+        let mut bytes = [0; CHUNK_HEADER];
+        bytes[..4].copy_from_slice(&self.image.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.chunk.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if the bytes are not a header.
+    pub(crate) fn decode(bytes: &[u8; CHUNK_HEADER]) -> Option<Self> {
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+        (word(12) == 0).then(|| Self { image: word(0), chunk: word(4), len: word(8) })
+    }
+}
+
+/// The reply to a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkReply {
+    pub(crate) image: u32,
+    pub(crate) chunk: u32,
+    pub(crate) taken: bool,
+}
+
+pub(crate) const CHUNK_REPLY: usize = 12;
+
+impl ChunkReply {
+    pub(crate) fn encode(self) -> [u8; CHUNK_REPLY] {
+        let mut bytes = [0; CHUNK_REPLY];
+        bytes[..4].copy_from_slice(&self.image.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.chunk.to_le_bytes());
+        bytes[8] = u8::from(!self.taken);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; CHUNK_REPLY]) -> Option<Self> {
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+        let taken = match word(8) {
+            0 => true,
+            1 => false,
+            _ => return None,
+        };
+        Some(Self { image: word(0), chunk: word(4), taken })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    #[test]
+    fn frames_come_back_as_they_were() {
+        let frames = [
+            Frame::Open(b"debian".to_vec()),
+            Frame::Manifest { len: 1 << 33, tag: [7; 16] },
+            Frame::Refused("no such image".to_owned()),
+            Frame::Status(b"{}".to_vec()),
+            Frame::Seen,
+        ];
+        for frame in frames {
+            let bytes = frame.encode();
+            assert_eq!(Frame::decode(bytes[4], bytes[5..].to_vec()).unwrap(), frame);
+        }
+        let header = ChunkHeader { image: 1, chunk: 2, len: 3 };
+        assert_eq!(ChunkHeader::decode(&header.encode()), Some(header));
+        for taken in [false, true] {
+            let reply = ChunkReply { image: 9, chunk: 8, taken };
+            assert_eq!(ChunkReply::decode(&reply.encode()), Some(reply));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(kind in any::<u8>(), bytes in any::<Vec<u8>>()) {
+            if let Ok(frame) = Frame::decode(kind, bytes.clone())
+                && !matches!(frame, Frame::Refused(_))
+            {
+                prop_assert_eq!(&frame.encode()[5..], &bytes[..]);
+            }
+            if let Ok(Frame::Refused(why)) = Frame::decode(3, bytes) {
+                prop_assert!(why.chars().all(|letter| !letter.is_control()));
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The addresses of peers, and the numbers that the machines know them by.
+//!
+//! Machines name hosts by [`HostId`], and put the addresses that belong to these numbers (10.x.y.z) in messages. In a real network hosts
+//! have other addresses, so that the addresses in messages are translated, on arrival and on departure.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use rackweave_core::HostId;
+use rackweave_wire::frame::{host_at, ip_address};
+use rackweave_wire::frisbee::Body;
+
+/// Maximum number of peers. Packets with forged sources may claim addresses, unless there is a key.
+const MOST_PEERS: usize = 1 << 16;
+/// Numbers of hosts have this many bits, those of an address below 10.0.0.0/8.
+const HOST_BITS: u32 = 24;
+
+/// The peers of a process.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    numbers: BTreeMap<Ipv4Addr, HostId>,
+    addresses: BTreeMap<HostId, Ipv4Addr>,
+    /// The length of the prefix that the addresses of a rack share.
+    rack_prefix: Option<u8>,
+    racks: BTreeMap<u32, u32>,
+    next: u32,
+}
+
+impl Peers {
+    /// Peers with the same `rack_prefix` bits of their addresses, 16 to 30, are in the same rack.
+    pub(crate) fn new(rack_prefix: Option<u8>) -> Self {
+        let (numbers, addresses, racks) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { numbers, addresses, rack_prefix, racks, next: 0 }
+    }
+
+    /// The number of hosts that a rack can have, by which machines divide the numbers of hosts.
+    pub(crate) fn hosts_per_rack(prefix: u8) -> u32 {
+        1 << (32 - u32::from(prefix.clamp(16, 30)))
+    }
+
+    /// Returns the number of a peer, which gets one if it has none. `None` if there is no room.
+    pub(crate) fn number(&mut self, address: Ipv4Addr) -> Option<HostId> {
+        if let Some(known) = self.numbers.get(&address) {
+            return Some(*known);
+        }
+        if self.numbers.len() >= MOST_PEERS {
+            return None;
+        }
+        let host = match self.rack_prefix {
+            None => {
+                // Numbers are not used again soon, so that one names the same host for as long as possible.
+                while self.addresses.contains_key(&HostId(self.next)) {
+                    self.next = (self.next + 1) % (1 << HOST_BITS);
+                }
+                let host = HostId(self.next);
+                self.next = (self.next + 1) % (1 << HOST_BITS);
+                host
+            }
+            Some(prefix) => {
+                let size = Self::hosts_per_rack(prefix);
+                let bits = address.to_bits();
+                let count = self.racks.len() as u32;
+                if count >= (1 << HOST_BITS) / size && !self.racks.contains_key(&(bits / size)) {
+                    return None;
+                }
+                let rack = *self.racks.entry(bits / size).or_insert(count);
+                HostId(rack * size + bits % size)
+            }
+        };
+        self.numbers.insert(address, host);
+        self.addresses.insert(host, address);
+        Some(host)
+    }
+
+    /// Returns the number of a peer that has one.
+    pub(crate) fn known(&self, address: Ipv4Addr) -> Option<HostId> {
+        self.numbers.get(&address).copied()
+    }
+
+    /// Returns the address of a peer.
+    pub(crate) fn address(&self, host: HostId) -> Option<Ipv4Addr> {
+        self.addresses.get(&host).copied()
+    }
+
+    /// Forgets a peer, whose number may be given to another one.
+    pub(crate) fn forget(&mut self, address: Ipv4Addr) {
+        if let Some(host) = self.numbers.remove(&address) {
+            self.addresses.remove(&host);
+        }
+    }
+
+    /// Replaces the address in an arriving message by that which the machines use. `None` if there is no room for the peer.
+    pub(crate) fn arrived(&mut self, mut body: Body) -> Option<Body> {
+        if let Some(field) = field(&mut body) {
+            let host = self.number(Ipv4Addr::from(*field))?;
+            *field = ip_address(host)?;
+        }
+        Some(body)
+    }
+
+    /// Replaces the address in a departing message by the peer's.
+    pub(crate) fn departing(&self, mut body: Body) -> Option<Body> {
+        if let Some(field) = field(&mut body) {
+            *field = self.address(host_at(*field)?)?.octets();
+        }
+        Some(body)
+    }
+}
+
+/// The address that a message names.
+const fn field(body: &mut Body) -> Option<&mut [u8; 4]> {
+    match body {
+        Body::Return { requester, .. } | Body::Redirect { requester, .. } => Some(requester),
+        Body::Damaged { holder, .. } => Some(holder),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_wire::frisbee::Chunks;
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_translated_in_both_directions() {
+        let mut peers = Peers::new(None);
+        let (a, b) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 7));
+        assert_eq!(peers.number(a), Some(HostId(0)));
+        let chunks = Chunks { image: 1, first: 2, count: 3, tries: 0 };
+        let wire = Body::Redirect { chunks, requester: b.octets() };
+        let inner = peers.arrived(wire).unwrap();
+        assert_eq!(inner, Body::Redirect { chunks, requester: [10, 0, 0, 1] });
+        assert_eq!(peers.departing(inner), Some(wire));
+        let unknown = Body::Return { chunks, requester: [10, 0, 0, 9] };
+        assert_eq!(peers.departing(unknown), None);
+        assert_eq!(peers.departing(Body::Batch(chunks)), Some(Body::Batch(chunks)));
+        peers.forget(b);
+        assert_eq!((peers.known(b), peers.address(HostId(1))), (None, None));
+        assert_eq!(peers.number(b), Some(HostId(2)), "a number is not used again at once");
+    }
+
+    #[test]
+    fn hosts_of_a_prefix_are_a_rack() {
+        let mut peers = Peers::new(Some(26));
+        let size = Peers::hosts_per_rack(26);
+        assert_eq!(size, 64);
+        let rack = |peers: &mut Peers, d: [u8; 4]| peers.number(d.into()).unwrap().0 / size;
+        assert_eq!(rack(&mut peers, [192, 0, 2, 1]), rack(&mut peers, [192, 0, 2, 63]));
+        assert_ne!(rack(&mut peers, [192, 0, 2, 1]), rack(&mut peers, [192, 0, 2, 64]));
+        assert_eq!(rack(&mut peers, [192, 0, 2, 65]), 1);
+    }
+
+    #[test]
+    fn peers_are_bounded() {
+        let mut peers = Peers::new(None);
+        for number in 0..MOST_PEERS as u32 {
+            assert!(peers.number(Ipv4Addr::from_bits(number)).is_some());
+        }
+        assert_eq!(peers.number(Ipv4Addr::from_bits(1 << 20)), None);
+        assert_eq!(peers.number(Ipv4Addr::from_bits(5)), Some(HostId(5)));
+    }
+}

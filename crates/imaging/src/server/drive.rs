@@ -1,0 +1,133 @@
+//! The driver of a server's machine.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rackweave_core::{Span, Time};
+use rackweave_group::imaging::p2p::{Outgoing, Send};
+use rackweave_image::Progress;
+use rackweave_wire::frisbee::Body;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::view::View;
+use super::{Inner, ServeConfig, ServeError, ServeEvent, Served};
+use crate::status::ServerStatus;
+use crate::uploads::Peer;
+
+/// How often it is checked whether to end.
+const TICK: Duration = Duration::from_millis(100);
+/// How often what is shown is brought up to date.
+const VIEW: Span = Span::from_ms(500);
+/// How long clients that linger may still serve after all receivers are done.
+const LAST: Span = Span::from_ms(300);
+
+pub(super) async fn run(
+    config: &ServeConfig,
+    inner: &Rc<Inner>,
+    progress: &Progress,
+    shown: &watch::Sender<Option<Arc<ServerStatus>>>,
+    on_event: &mut dyn FnMut(ServeEvent),
+) -> Result<Served, ServeError> {
+    let mut buffer = Vec::new();
+    let mut view = View::new();
+    let mut next_view = Time::ZERO;
+    let mut end: Option<Time> = None;
+    loop {
+        pump(inner);
+        for event in inner.events.take() {
+            on_event(event);
+        }
+        let now = inner.clock.now();
+        if now >= next_view && !shown.is_closed() {
+            shown.send_replace(Some(Arc::new(view.take(inner))));
+            next_view = now + VIEW;
+        }
+        let missing = missing(inner);
+        let interrupted = progress.is_stopped();
+        let is_late = config.time_limit.is_some_and(|limit| now >= Time::ZERO + limit);
+        if config.receivers.is_some() && missing.is_empty() {
+            end.get_or_insert(now + LAST);
+        }
+        if interrupted || is_late || end.is_some_and(|end| now >= end) {
+            let status = view.take(inner);
+            shown.send_replace(Some(Arc::new(status.clone())));
+            let interrupted = interrupted && !missing.is_empty();
+            let counters = *inner.machine.borrow().counters();
+            return Ok(Served { status, counters, missing, interrupted });
+        }
+        tokio::select! {
+            biased;
+            () = inner.wake.notified() => {}
+            received = inner.control.receive(&mut buffer) => {
+                let what = "the UDP socket has failed";
+                let (from, body, payload) =
+                    received.map_err(|source| ServeError::System { what, source })?;
+                handle(inner, from, body, payload);
+            }
+            () = sleep(TICK) => {}
+        }
+    }
+}
+
+/// The receivers that do not have the image.
+fn missing(inner: &Inner) -> Vec<std::net::Ipv4Addr> {
+    let guests = inner.guests.borrow();
+    let has = |address: &&std::net::Ipv4Addr| {
+        guests.get(address).is_some_and(|guest| guest.status.phase.is_complete())
+    };
+    inner.receivers.iter().flatten().filter(|address| !has(address)).copied().collect()
+}
+
+/// Handles a control message. Only hosts with a session are listened to: their addresses are validated.
+fn handle(inner: &Inner, from: std::net::Ipv4Addr, body: Body, payload: &[u8]) {
+    let has_session = inner.guests.borrow().get(&from).is_some_and(|guest| guest.session > 0);
+    let mut peers = inner.peers.borrow_mut();
+    let Some(host) = peers.known(from).filter(|_| has_session) else {
+        inner.strangers.set(inner.strangers.get() + 1);
+        return;
+    };
+    // A message about a host that this one does not know is about one that is gone.
+    if let Body::Return { requester: named, .. } | Body::Damaged { holder: named, .. } = body
+        && peers.known(named.into()).is_none()
+    {
+        return;
+    }
+    let Some(body) = peers.arrived(body) else { return };
+    drop(peers);
+    // Others are not sent to a host that may not serve.
+    let is_holder = inner.holders.as_ref().is_none_or(|holders| holders.contains(&from));
+    if matches!(body, Body::Report { .. }) && !is_holder {
+        return;
+    }
+    inner.machine.borrow_mut().handle_control(inner.clock.now(), host, &body, payload);
+}
+
+/// Passes on whatever the machine has.
+fn pump(inner: &Rc<Inner>) {
+    let now = inner.clock.now();
+    let own_of = |address| inner.guests.borrow().get(&address).map(|guest| guest.own);
+    loop {
+        let send = inner.machine.borrow_mut().poll_send(now);
+        let Some(Send { peer, what }) = send else { break };
+        let address = inner.peers.borrow().address(peer);
+        if let Some(address) = address
+            && let Some(own) = own_of(address)
+        {
+            inner.uploads.push(inner, own, Peer { host: peer, address }, what);
+        } else {
+            inner.machine.borrow_mut().peer_failed(now, peer);
+        }
+    }
+    loop {
+        let outgoing = inner.machine.borrow_mut().poll_control(now);
+        let Some(Outgoing { to, body }) = outgoing else { break };
+        let peers = inner.peers.borrow();
+        if let (Some(address), Some(wire)) = (peers.address(to), peers.departing(body))
+            && let Some(own) = own_of(address)
+        {
+            inner.control.send(own, address, wire, |_| {});
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! A server: images for clients, sent once, and from then on by the clients to each other.
+
+mod catalog;
+mod drive;
+mod sessions;
+mod view;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rackweave_core::{HostId, Rate, Span, Time};
+use rackweave_group::imaging::p2p::ChunkOf;
+use rackweave_group::imaging::p2p::server::{Config, Counters, Server};
+use rackweave_image::Progress;
+use rackweave_linux::Clock;
+use rackweave_wire::frisbee::Key;
+use tokio::sync::{Notify, watch};
+use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+
+use self::catalog::Entry;
+pub use self::catalog::{Catalog, CatalogError};
+
+use crate::control::Control;
+use crate::page::{Page, PageConfig};
+use crate::peers::Peers;
+use crate::rate::Limiter;
+use crate::status::{ClientStatus, Phase, ServerStatus};
+use crate::uploads::{Holder, Uploads};
+
+/// How to serve.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// Where to listen. The port is that of all clients, too.
+    pub listen: SocketAddrV4,
+    /// The key that all hosts share.
+    pub key: Option<Key>,
+    /// The machine's behaviour, with a directory if the server redirects requests itself.
+    pub machine: Config,
+    /// A cap on what is sent.
+    pub rate: Option<Rate>,
+    /// The hosts that may fetch, and for which the server waits; `None` for all, and no end.
+    pub receivers: Option<BTreeSet<Ipv4Addr>>,
+    /// The hosts that others may be sent to; `None` for all.
+    pub holders: Option<BTreeSet<Ipv4Addr>>,
+    /// The server ends after this time even if receivers do not have the image.
+    pub time_limit: Option<Span>,
+    /// Addresses that share this many leading bits are in one rack, whose holders are preferred.
+    pub rack_prefix: Option<u8>,
+    /// The live page and metrics.
+    pub page: Option<PageConfig>,
+}
+
+/// Why a server has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The sockets cannot be opened.
+    #[error("cannot use port {} of {} for UDP and TCP: {source}", .address.port(), .address.ip())]
+    Bind {
+        /// This end.
+        address: SocketAddrV4,
+        /// Why.
+        source: io::Error,
+    },
+    /// The page cannot be served.
+    #[error("cannot serve the page at {address}: {source}")]
+    Page {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system refuses.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What a server reports while it runs.
+#[derive(Clone, Debug)]
+pub enum ServeEvent {
+    /// It can be reached.
+    Listening {
+        /// Where, by UDP and TCP.
+        address: SocketAddr,
+        /// Where its page is, by HTTP.
+        page: Option<SocketAddr>,
+    },
+    /// The page cannot be served, and the images are.
+    NoPage {
+        /// Where it should be.
+        address: SocketAddr,
+        /// Why it is not.
+        why: String,
+    },
+    /// A client has begun.
+    Joined {
+        /// Its address.
+        client: Ipv4Addr,
+        /// The name of the image.
+        image: String,
+    },
+    /// Every byte is on a client's target.
+    Done {
+        /// Its address.
+        client: Ipv4Addr,
+        /// Its last report.
+        status: ClientStatus,
+    },
+    /// A client has ended: it was done before, has failed, or is gone.
+    Ended {
+        /// Its address.
+        client: Ipv4Addr,
+        /// Its last report.
+        status: ClientStatus,
+    },
+    /// An image file cannot be read, or is damaged.
+    Broken(String),
+}
+
+/// What a server has done.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// Everything that it showed in the end.
+    pub status: ServerStatus,
+    /// What its machine has counted.
+    pub counters: Counters,
+    /// The receivers that do not have the image.
+    pub missing: Vec<Ipv4Addr>,
+    /// Whether it was stopped before all receivers had it.
+    pub interrupted: bool,
+}
+
+/// A client, from its first connection on.
+#[derive(Clone, Debug)]
+struct Guest {
+    /// This server's address, as the client knows it.
+    own: Ipv4Addr,
+    /// The number of the image.
+    image: u32,
+    /// Shared with what is shown, so that nothing is copied for it.
+    status: Arc<ClientStatus>,
+    /// Bytes per second that it received on average until it was complete.
+    rate: u64,
+    seen: Time,
+    /// The number of its connection; 0 if there is none.
+    session: u64,
+}
+
+/// The most clients that are remembered after they have ended.
+const MOST_ENDED: usize = 4096;
+
+/// What the tasks of a server share.
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    key: Option<Key>,
+    control: Control,
+    catalog: Catalog,
+    receivers: Option<BTreeSet<Ipv4Addr>>,
+    holders: Option<BTreeSet<Ipv4Addr>>,
+    machine: RefCell<Server>,
+    peers: RefCell<Peers>,
+    guests: RefCell<BTreeMap<Ipv4Addr, Guest>>,
+    sessions: Cell<u64>,
+    /// Why an image cannot be served any more.
+    broken: RefCell<BTreeMap<u32, String>>,
+    events: RefCell<Vec<ServeEvent>>,
+    uploads: Rc<Uploads>,
+    sent: Cell<u64>,
+    chunks_sent: RefCell<BTreeMap<u32, u64>>,
+    /// Messages from hosts without a session.
+    strangers: Cell<u64>,
+    wake: Notify,
+}
+
+impl Inner {
+    /// Whether a host may fetch.
+    fn admits(&self, address: Ipv4Addr) -> bool {
+        self.receivers.as_ref().is_none_or(|receivers| receivers.contains(&address))
+    }
+
+    /// Why a client cannot have an image.
+    fn refusal(&self, from: Ipv4Addr, name: &str) -> Option<String> {
+        let Some((number, _)) = self.catalog.named(name) else {
+            let names: Vec<&str> = self.catalog.names().map(|(name, _)| name).take(20).collect();
+            return Some(format!("there is no image `{name}`; it has {}", names.join(", ")));
+        };
+        let guests = self.guests.borrow();
+        let other = guests.get(&from).filter(|guest| guest.session > 0 && guest.image != number);
+        if other.is_some() {
+            return Some("this host is fetching another image; use another address".to_owned());
+        }
+        self.broken.borrow().get(&number).cloned()
+    }
+
+    /// A client has its manifest. Returns the number of its session, or `None` if there is no room for it.
+    fn opened(&self, from: Ipv4Addr, own: Ipv4Addr, image: u32) -> Option<u64> {
+        let host = self.peers.borrow_mut().number(from)?;
+        let session = self.sessions.get() + 1;
+        self.sessions.set(session);
+        let status = Arc::default();
+        let guest = Guest { own, image, status, rate: 0, seen: self.clock.now(), session };
+        let before = self.guests.borrow_mut().insert(from, guest);
+        let is_new = before.is_none_or(|before| {
+            before.status.phase.is_over() && before.status.phase != Phase::Gone
+        });
+        if is_new {
+            let image = self.catalog.get(image).map_or(String::new(), |it| it.name().to_owned());
+            self.events.borrow_mut().push(ServeEvent::Joined { client: from, image });
+        }
+        let _ = host;
+        self.wake.notify_one();
+        Some(session)
+    }
+
+    /// Takes a report. Returns false if it belongs to an old connection.
+    fn reported(&self, from: Ipv4Addr, session: u64, status: ClientStatus) -> bool {
+        let mut guests = self.guests.borrow_mut();
+        let Some(guest) = guests.get_mut(&from).filter(|guest| guest.session == session) else {
+            return false;
+        };
+        let chunks = self.catalog.get(guest.image).map_or(0, |it| it.image.manifest().chunks());
+        let status = status.sanitized(chunks);
+        let was_complete = guest.status.phase.is_complete();
+        guest.seen = self.clock.now();
+        if !was_complete {
+            guest.rate = status.average_rate();
+        }
+        guest.status = Arc::new(status);
+        let status = &*guest.status;
+        if status.phase.is_complete() && !was_complete {
+            let done = ServeEvent::Done { client: from, status: status.clone() };
+            self.events.borrow_mut().push(done);
+        }
+        if status.phase.is_over() {
+            let ended = ServeEvent::Ended { client: from, status: status.clone() };
+            self.events.borrow_mut().push(ended);
+        }
+        self.wake.notify_one();
+        true
+    }
+
+    /// A connection has ended.
+    fn closed(&self, from: Ipv4Addr, session: u64) {
+        let mut guests = self.guests.borrow_mut();
+        let Some(guest) = guests.get_mut(&from).filter(|guest| guest.session == session) else {
+            return;
+        };
+        guest.session = 0;
+        if !guest.status.phase.is_over() {
+            // One that was complete is: it had every byte when it was last here.
+            let status = Arc::make_mut(&mut guest.status);
+            status.phase = if status.phase.is_complete() { Phase::Done } else { Phase::Gone };
+            let ended = ServeEvent::Ended { client: from, status: status.clone() };
+            self.events.borrow_mut().push(ended);
+        }
+        let gone = guests.values().filter(|guest| guest.session == 0).count();
+        if gone > MOST_ENDED {
+            let oldest = guests
+                .iter()
+                .filter(|(_, guest)| guest.session == 0)
+                .min_by_key(|(_, guest)| guest.seen)
+                .map(|(address, _)| *address);
+            if let Some(oldest) = oldest {
+                guests.remove(&oldest);
+            }
+        }
+        drop(guests);
+        let mut peers = self.peers.borrow_mut();
+        if let Some(host) = peers.known(from) {
+            self.machine.borrow_mut().client_gone(host);
+            peers.forget(from);
+        }
+        self.wake.notify_one();
+    }
+
+    /// Why a client's image cannot be served any more.
+    fn broken(&self, client: Ipv4Addr) -> Option<String> {
+        let guests = self.guests.borrow();
+        self.broken.borrow().get(&guests.get(&client)?.image).cloned()
+    }
+
+    fn read_failed(&self, what: ChunkOf, why: String) {
+        let mut broken = self.broken.borrow_mut();
+        if broken.insert(what.image, why.clone()).is_none() {
+            self.events.borrow_mut().push(ServeEvent::Broken(why));
+            self.wake.notify_one();
+        }
+    }
+}
+
+impl Holder for Inner {
+    async fn chunk(&self, what: ChunkOf) -> Option<Bytes> {
+        let entry: Arc<Entry> = Arc::clone(self.catalog.get(what.image)?);
+        let read = spawn_blocking(move || entry.read(what.chunk)).await;
+        match read {
+            Ok(Ok(stored)) => Some(stored.bytes().clone()),
+            Ok(Err(error)) => {
+                self.read_failed(what, error.to_string());
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    fn sent(&self, to: HostId, what: ChunkOf, bytes: u64) {
+        self.sent.set(self.sent.get() + bytes);
+        if bytes > 0 {
+            *self.chunks_sent.borrow_mut().entry(what.image).or_insert(0) += 1;
+        }
+        self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
+        self.wake.notify_one();
+    }
+
+    fn unavailable(&self, to: HostId, what: ChunkOf) {
+        self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
+        self.wake.notify_one();
+    }
+
+    fn failed(&self, to: HostId) {
+        self.machine.borrow_mut().peer_failed(self.clock.now(), to);
+        self.wake.notify_one();
+    }
+}
+
+/// Serves images until it is stopped, all receivers have theirs, or the time is over.
+///
+/// # Errors
+/// If the sockets cannot be opened, or fail.
+pub fn serve(
+    config: &ServeConfig,
+    catalog: Catalog,
+    progress: &Progress,
+    on_event: &mut dyn FnMut(ServeEvent),
+) -> Result<Served, ServeError> {
+    let (view, shown) = watch::channel(None);
+    let page = config.page.as_ref().map(|page| (page, Page::start(page, shown)));
+    let page = match page {
+        None => None,
+        Some((_, Ok(page))) => Some(page),
+        Some((config, Err(source))) if config.is_required => {
+            return Err(ServeError::Page { address: config.listen, source });
+        }
+        Some((config, Err(error))) => {
+            on_event(ServeEvent::NoPage { address: config.listen, why: error.to_string() });
+            None
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| ServeError::System { what: "cannot start", source })?;
+    let address = page.as_ref().map(|page| page.address);
+    let running = run(config, catalog, progress, &view, address, on_event);
+    let served = LocalSet::new().block_on(&runtime, running);
+    runtime.shutdown_background();
+    // What was shown last is the end.
+    drop(view);
+    if let Some(page) = page {
+        page.join();
+    }
+    served
+}
+
+async fn run(
+    config: &ServeConfig,
+    catalog: Catalog,
+    progress: &Progress,
+    view: &watch::Sender<Option<Arc<ServerStatus>>>,
+    page: Option<SocketAddr>,
+    on_event: &mut dyn FnMut(ServeEvent),
+) -> Result<Served, ServeError> {
+    let bind = |source| ServeError::Bind { address: config.listen, source };
+    let (udp, tcp) = crate::bind(config.listen).map_err(bind)?;
+    let listening = tcp.local_addr().map_err(bind)?;
+    let clock = Clock::start();
+    let mut machine_config = config.machine;
+    if let Some(directory) = &mut machine_config.directory {
+        directory.hosts_per_rack = config.rack_prefix.map(Peers::hosts_per_rack);
+    }
+    let mut machine = Server::new(machine_config);
+    for (number, entry) in catalog.iter() {
+        if let Some(shape) = entry.shape {
+            machine.add(number, entry.name().as_bytes(), shape);
+        }
+    }
+    let limiter = Limiter::new(config.rate, clock);
+    let inner = Rc::new(Inner {
+        clock,
+        key: config.key,
+        control: Control::new(udp, listening.port(), config.key),
+        catalog,
+        receivers: config.receivers.clone(),
+        holders: config.holders.clone(),
+        machine: RefCell::new(machine),
+        peers: RefCell::new(Peers::new(config.rack_prefix)),
+        guests: RefCell::default(),
+        sessions: Cell::new(0),
+        broken: RefCell::default(),
+        events: RefCell::default(),
+        uploads: Rc::new(Uploads::new(listening.port(), config.key, limiter)),
+        sent: Cell::new(0),
+        chunks_sent: RefCell::default(),
+        strangers: Cell::new(0),
+        wake: Notify::new(),
+    });
+    on_event(ServeEvent::Listening { address: listening, page });
+    let accepting = spawn_local(sessions::accept(tcp, Rc::clone(&inner)));
+    let served = drive::run(config, &inner, progress, view, on_event).await;
+    accepting.abort();
+    served
+}

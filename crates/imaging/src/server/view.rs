@@ -1,0 +1,204 @@
+//! What a server shows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rackweave_core::{Span, Time};
+
+use super::{Guest, Inner};
+use crate::status::{ClientView, ImageView, Limit, Phase, ServerStatus, hex};
+
+/// Computes what is shown; it remembers what was sent, for rates.
+#[derive(Debug)]
+pub(super) struct View {
+    at: Time,
+    sent: u64,
+    rate: u64,
+}
+
+/// Rates are those of at least this time.
+const RATES: Span = Span::from_secs(1);
+
+impl View {
+    pub(super) const fn new() -> Self {
+        Self { at: Time::ZERO, sent: 0, rate: 0 }
+    }
+
+    pub(super) fn take(&mut self, inner: &Inner) -> ServerStatus {
+        let now = inner.clock.now();
+        let sent = inner.sent.get();
+        if now.since(self.at) >= RATES {
+            let micros = u128::from((now.since(self.at).0 / 1_000_000).max(1));
+            self.rate = (u128::from(sent - self.sent) * 1_000_000 / micros) as u64;
+            (self.at, self.sent) = (now, sent);
+        }
+        let guests = inner.guests.borrow();
+        let machine = inner.machine.borrow();
+        let counters = machine.counters();
+        let directory =
+            machine.directory().map(rackweave_group::imaging::directory::Directory::counters);
+        let chunks_sent = inner.chunks_sent.borrow();
+        let receivers = inner.receivers.iter().flatten();
+        let mut clients: Vec<ClientView> =
+            guests.iter().map(|(address, guest)| client(inner, now, *address, guest)).collect();
+        compare(guests.values().zip(&mut clients));
+        ServerStatus {
+            elapsed_ms: now.0 / 1_000_000_000,
+            images: inner
+                .catalog
+                .iter()
+                .map(|(number, entry)| {
+                    let manifest = entry.image.manifest();
+                    let sent = chunks_sent.get(&number).copied().unwrap_or(0);
+                    ImageView {
+                        name: entry.name().to_owned(),
+                        root: hex(manifest.root()),
+                        chunks: manifest.chunks(),
+                        bytes: manifest.head().size,
+                        stored: entry.stored,
+                        signed: manifest.signature().is_some(),
+                        chunks_sent: sent,
+                        copies: sent as f64 / f64::from(manifest.chunks().max(1)),
+                    }
+                })
+                .collect(),
+            clients,
+            absent: receivers.filter(|address| !guests.contains_key(address)).copied().collect(),
+            chunks_sent: chunks_sent.values().sum(),
+            bytes_sent: sent,
+            send_rate: self.rate,
+            requests: counters.requests,
+            redirected: directory.map_or(0, |it| it.to_holders + it.to_pending),
+            returned: counters.returned,
+            damaged: counters.damaged,
+            barred: directory.map_or(0, |it| it.barred),
+            refused: inner.control.refused() + inner.strangers.get(),
+        }
+    }
+}
+
+fn client(inner: &Inner, now: Time, address: std::net::Ipv4Addr, guest: &Guest) -> ClientView {
+    let age = now.since(guest.seen);
+    let serves = inner.holders.as_ref().is_none_or(|holders| holders.contains(&address));
+    ClientView {
+        address,
+        server: guest.own,
+        image: inner.catalog.get(guest.image).map_or(String::new(), |it| it.name().to_owned()),
+        status: Arc::clone(&guest.status),
+        age_ms: age.0 / 1_000_000_000,
+        serves,
+        slow: slow(guest, age),
+    }
+}
+
+/// The fewest clients whose rates are compared.
+const COMPARED: usize = 4;
+/// How many times slower than the median a client must be.
+const SLOWER: u64 = 4;
+/// A client that fetches is judged after this time.
+const JUDGED_MS: u64 = 3000;
+
+/// Names the clients that receive much less than others of their image. The numbers are ours: within a factor of four, rates differ
+/// because clients start at different times and serve different numbers of others.
+fn compare<'a>(clients: impl Iterator<Item = (&'a Guest, &'a mut ClientView)>) {
+    let mut by_image: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+    for (guest, view) in clients {
+        let is_compared = match view.status.phase {
+            Phase::Fetching => guest.status.elapsed_ms >= JUDGED_MS,
+            phase => phase == Phase::Writing || phase.is_complete(),
+        };
+        // One that had all chunks has received none.
+        if is_compared && view.status.have > view.status.kept {
+            by_image.entry(guest.image).or_default().push((guest.rate, view));
+        }
+    }
+    for mut clients in by_image.into_values().filter(|clients| clients.len() >= COMPARED) {
+        clients.sort_by_key(|(rate, _)| *rate);
+        let median = clients[clients.len() / 2].0;
+        for (rate, client) in clients.iter_mut().take_while(|(rate, _)| *rate < median / SLOWER) {
+            if client.status.phase == Phase::Fetching && client.slow.is_none() {
+                let mega = |rate: u64| rate as f64 / 1e6;
+                client.slow = Some(format!(
+                    "the network: it receives {:.1} MB/s on average, and half of the others at least {:.1} MB/s",
+                    mega(*rate),
+                    mega(median)
+                ));
+            }
+        }
+    }
+}
+
+/// A client that has not reported for this time is late.
+const LATE: Span = Span::from_secs(3);
+
+/// Why a client is slow, in half a sentence.
+fn slow(guest: &Guest, age: Span) -> Option<String> {
+    let status = &guest.status;
+    match status.phase {
+        Phase::Failed => return status.failure.clone().or(Some("it has failed".to_owned())),
+        Phase::Gone => return Some("its connection has broken".to_owned()),
+        Phase::Done | Phase::Interrupted | Phase::Lingering => return None,
+        _ if age > LATE => {
+            return Some(format!("it has not reported for {} s", age.0 / 1_000_000_000_000));
+        }
+        _ => {}
+    }
+    match status.limit {
+        Limit::Disk => {
+            let waiting = status.have - status.written;
+            Some(format!("its disk: {waiting} chunks wait to be written"))
+        }
+        Limit::Silence => Some("no chunk has arrived for a second".to_owned()),
+        Limit::Network if status.retries > status.have / 10 + 5 => {
+            Some(format!("{} chunks were requested again", status.retries))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::page::tests::client as shown;
+    use crate::status::ClientStatus;
+
+    /// Clients of one image that differ in phase and rate.
+    fn compared(clients: &[(Phase, u64)]) -> Vec<Option<String>> {
+        let of = |(phase, rate): &(Phase, u64)| {
+            let status = ClientStatus {
+                phase: *phase,
+                chunks: 9,
+                have: 5,
+                elapsed_ms: 4000,
+                ..ClientStatus::default()
+            };
+            let view = shown(Ipv4Addr::LOCALHOST, status);
+            let status = Arc::clone(&view.status);
+            let own = Ipv4Addr::LOCALHOST;
+            (Guest { own, image: 1, status, rate: *rate, seen: Time::ZERO, session: 1 }, view)
+        };
+        let (guests, mut views): (Vec<_>, Vec<_>) = clients.iter().map(of).unzip();
+        compare(guests.iter().zip(&mut views));
+        views.into_iter().map(|view| view.slow).collect()
+    }
+
+    #[test]
+    fn a_client_that_is_much_slower_than_the_median_is_named_with_its_rate() {
+        use Phase::{Done, Fetching, Lingering};
+        let all = [
+            (Fetching, 40_000_000),
+            (Done, 50_000_000),
+            (Fetching, 1_200_000),
+            (Lingering, 44_000_000),
+            (Fetching, 12_000_000),
+        ];
+        let slow = compared(&all);
+        let text = "the network: it receives 1.2 MB/s on average, and half of the others at least 40.0 MB/s";
+        assert_eq!(slow, [None, None, Some(text.to_owned()), None, None]);
+        assert_eq!(compared(&all[..3]), [None, None, None], "too few to compare");
+        let done = all.map(|(_, rate)| (Done, rate));
+        assert!(compared(&done).iter().all(Option::is_none), "nobody waits for those");
+    }
+}

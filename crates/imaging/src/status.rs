@@ -1,0 +1,265 @@
+//! What a client reports of itself, and what a server shows of all: for people, the live page and metrics. Machines do not depend on it.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// How far a client is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// It reads its target for the chunks that are there.
+    #[default]
+    Checking,
+    /// It requests chunks.
+    Fetching,
+    /// It has all chunks, and writes the last of them.
+    Writing,
+    /// Every byte is on the target, and it serves others.
+    Lingering,
+    /// Every byte is on the target, and it has left.
+    Done,
+    /// It has failed.
+    Failed,
+    /// It has been interrupted.
+    Interrupted,
+    /// The connection to it has broken before it was done. Only servers use this.
+    Gone,
+}
+
+impl Phase {
+    /// Whether every byte is on the target.
+    #[must_use]
+    pub const fn is_complete(self) -> bool {
+        matches!(self, Self::Lingering | Self::Done)
+    }
+
+    /// Whether the client will get no further.
+    #[must_use]
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Interrupted | Self::Gone)
+    }
+
+    /// Its name, which is also that in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Checking => "checking",
+            Self::Fetching => "fetching",
+            Self::Writing => "writing",
+            Self::Lingering => "lingering",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// What limits a client at present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Limit {
+    /// Nothing, or it is not known.
+    #[default]
+    None,
+    /// Chunks arrive, as fast as the network and their holders permit.
+    Network,
+    /// Chunks wait to be written, and no more are requested.
+    Disk,
+    /// No chunk has arrived for a second.
+    Silence,
+}
+
+/// What a client reports each second.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClientStatus {
+    /// How far it is.
+    pub phase: Phase,
+    /// The chunks of the image.
+    pub chunks: u32,
+    /// Chunks that are here and verified.
+    pub have: u32,
+    /// Chunks among them that were on the target when it started.
+    pub kept: u32,
+    /// Chunks that are written.
+    pub written: u32,
+    /// Stored bytes that have arrived.
+    pub bytes: u64,
+    /// Bytes per second that arrived in the last second.
+    pub receive_rate: u64,
+    /// Bytes per second that were sent to others in the last second.
+    pub send_rate: u64,
+    /// Chunks received from each host, of the [`MOST_PEERS`] with the most.
+    pub from: BTreeMap<Ipv4Addr, u32>,
+    /// Chunks sent to each host, of the [`MOST_PEERS`] with the most.
+    pub to: BTreeMap<Ipv4Addr, u32>,
+    /// Chunks that were requested again.
+    pub retries: u32,
+    /// Chunks that did not have the right hash.
+    pub damaged: u32,
+    /// What limits it.
+    pub limit: Limit,
+    /// Why it has failed.
+    pub failure: Option<String>,
+    /// Milliseconds since it started.
+    pub elapsed_ms: u64,
+}
+
+/// The most peers that a status names in each direction.
+pub const MOST_PEERS: usize = 256;
+
+impl ClientStatus {
+    /// Bytes per second that have arrived since it started.
+    pub(crate) fn average_rate(&self) -> u64 {
+        let rate = u128::from(self.bytes) * 1000 / u128::from(self.elapsed_ms.max(1));
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+
+    /// Makes what a client has sent safe to show: texts and lists have a limit, and counts agree.
+    #[must_use]
+    pub(crate) fn sanitized(mut self, chunks: u32) -> Self {
+        self.chunks = chunks;
+        self.have = self.have.min(chunks);
+        self.kept = self.kept.min(self.have);
+        self.written = self.written.min(self.have);
+        if self.phase.is_complete() && self.written < chunks {
+            self.phase = Phase::Writing;
+        }
+        if self.phase == Phase::Gone {
+            self.phase = Phase::Failed;
+        }
+        for peers in [&mut self.from, &mut self.to] {
+            *peers = most(std::mem::take(peers));
+        }
+        self.failure = self
+            .failure
+            .map(|text| text.chars().filter(|letter| !letter.is_control()).take(500).collect());
+        self
+    }
+}
+
+/// Returns the [`MOST_PEERS`] peers with the most chunks.
+pub(crate) fn most(peers: BTreeMap<Ipv4Addr, u32>) -> BTreeMap<Ipv4Addr, u32> {
+    if peers.len() <= MOST_PEERS {
+        return peers;
+    }
+    let mut all: Vec<_> = peers.into_iter().collect();
+    all.sort_by_key(|(address, chunks)| (std::cmp::Reverse(*chunks), *address));
+    all.truncate(MOST_PEERS);
+    all.into_iter().collect()
+}
+
+/// A client as its server shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClientView {
+    /// The client's address.
+    pub address: Ipv4Addr,
+    /// The server's address, as the client knows it.
+    pub server: Ipv4Addr,
+    /// The name of the image.
+    pub image: String,
+    /// Its last report.
+    #[serde(flatten)]
+    pub status: Arc<ClientStatus>,
+    /// Milliseconds since the last report.
+    pub age_ms: u64,
+    /// Whether it is a holder that the server may name to others.
+    pub serves: bool,
+    /// Why it is slow, if it is: for people to read.
+    pub slow: Option<String>,
+}
+
+/// An image as its server shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ImageView {
+    /// Its name.
+    pub name: String,
+    /// Its root hash in hexadecimal digits.
+    pub root: String,
+    /// The number of its chunks.
+    pub chunks: u32,
+    /// The bytes of the disk.
+    pub bytes: u64,
+    /// The stored bytes of all chunks.
+    pub stored: u64,
+    /// Whether it is signed.
+    pub signed: bool,
+    /// Chunks that the server has sent and clients have taken.
+    pub chunks_sent: u64,
+    /// The same divided by the number of chunks.
+    pub copies: f64,
+}
+
+/// All that a server shows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ServerStatus {
+    /// Milliseconds since the server started.
+    pub elapsed_ms: u64,
+    /// Its images.
+    pub images: Vec<ImageView>,
+    /// Its clients: those that are here, and those that were since the server started, of which the oldest are forgotten.
+    pub clients: Vec<ClientView>,
+    /// Hosts that the image is for and that have not been here.
+    pub absent: Vec<Ipv4Addr>,
+    /// Chunks that clients have taken.
+    pub chunks_sent: u64,
+    /// Stored bytes of these.
+    pub bytes_sent: u64,
+    /// Bytes per second in the last second.
+    pub send_rate: u64,
+    /// Requests that have arrived here, each for a batch of chunks.
+    pub requests: u64,
+    /// Chunks whose requests were redirected to clients.
+    pub redirected: u64,
+    /// Chunks that clients have returned because they do not have them.
+    pub returned: u64,
+    /// Chunks that clients have named as damaged.
+    pub damaged: u64,
+    /// Clients to which nobody is sent any more, because others have received damaged chunks from them.
+    pub barred: u64,
+    /// Control messages that were refused: malformed, with a wrong tag, or from hosts without a session.
+    pub refused: u64,
+}
+
+/// Returns a hash in hexadecimal digits.
+#[must_use]
+pub fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_claims_is_limited() {
+        let address = |number: u32| Ipv4Addr::from_bits(number);
+        let claimed = ClientStatus {
+            phase: Phase::Done,
+            chunks: 7,
+            have: 99,
+            kept: 50,
+            written: 9,
+            from: (0..1000).map(|number| (address(number), number)).collect(),
+            failure: Some("\u{1b}[2J".repeat(1000)),
+            ..ClientStatus::default()
+        };
+        let seen = claimed.sanitized(10);
+        assert_eq!((seen.chunks, seen.have, seen.kept, seen.written), (10, 10, 10, 9));
+        assert_eq!(seen.phase, Phase::Writing, "not all is written");
+        assert_eq!(seen.from.len(), MOST_PEERS);
+        assert!(seen.from.contains_key(&address(999)) && !seen.from.contains_key(&address(0)));
+        assert!(seen.failure.is_some_and(|text| text.len() == 500 && !text.contains('\u{1b}')));
+    }
+
+    #[test]
+    fn a_status_of_another_version_is_read() {
+        let status: ClientStatus =
+            serde_json::from_str(r#"{"phase":"writing","have":3,"later":true}"#).unwrap();
+        assert_eq!((status.phase, status.have), (Phase::Writing, 3));
+    }
+}

@@ -1,0 +1,143 @@
+//! Sending chunks: a connection to each peer that has asked for some.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rackweave_core::HostId;
+use rackweave_group::imaging::p2p::ChunkOf;
+use rackweave_linux::sys::bind_late;
+use rackweave_wire::frisbee::Key;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
+use crate::frames::{CHUNK_REPLY, ChunkHeader, ChunkReply};
+use crate::hello::{self, Purpose};
+use crate::rate::Limiter;
+
+/// How long a peer may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a peer may accept no byte, or take for its reply.
+const STALL: Duration = Duration::from_secs(30);
+/// A connection without chunks to send is closed after this time.
+const IDLE: Duration = Duration::from_secs(15);
+
+/// What has the chunks.
+pub(crate) trait Holder: 'static {
+    /// Returns the stored bytes of a chunk; `None` if they cannot be had.
+    async fn chunk(&self, what: ChunkOf) -> Option<Bytes>;
+    /// A peer has a chunk.
+    fn sent(&self, to: HostId, what: ChunkOf, bytes: u64);
+    /// A chunk could not be had.
+    fn unavailable(&self, to: HostId, what: ChunkOf);
+    /// The connection to a peer has failed, so that it gets nothing that was queued for it.
+    fn failed(&self, to: HostId);
+}
+
+/// A peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) host: HostId,
+    pub(crate) address: Ipv4Addr,
+}
+
+/// The connections of a process to those that it serves.
+#[derive(Debug)]
+pub(crate) struct Uploads {
+    /// What is to be sent to each peer. The machine limits how much it is.
+    queues: RefCell<BTreeMap<HostId, UnboundedSender<ChunkOf>>>,
+    port: u16,
+    key: Option<Key>,
+    limiter: Limiter,
+}
+
+impl Uploads {
+    pub(crate) const fn new(port: u16, key: Option<Key>, limiter: Limiter) -> Self {
+        Self { queues: RefCell::new(BTreeMap::new()), port, key, limiter }
+    }
+
+    /// Sends a chunk to a peer from the address `own`.
+    pub(crate) fn push<H: Holder>(
+        self: &Rc<Self>,
+        holder: &Rc<H>,
+        own: Ipv4Addr,
+        to: Peer,
+        what: ChunkOf,
+    ) {
+        let mut queues = self.queues.borrow_mut();
+        let queue = queues.entry(to.host).or_insert_with(|| {
+            let (queue, queued) = unbounded_channel();
+            let (this, holder) = (Rc::clone(self), Rc::clone(holder));
+            spawn_local(async move { this.serve(&*holder, own, to, queued).await });
+            queue
+        });
+        // The task removes the queue from the map before it drops the receiver.
+        let _ = queue.send(what);
+    }
+
+    async fn serve<H: Holder>(
+        &self,
+        holder: &H,
+        own: Ipv4Addr,
+        to: Peer,
+        mut queued: UnboundedReceiver<ChunkOf>,
+    ) {
+        let result = self.send_all(holder, own, to, &mut queued).await;
+        self.queues.borrow_mut().remove(&to.host);
+        // Nothing can be queued between the last look at the queue and its removal, as there is one thread.
+        if result.is_err() || !queued.is_empty() {
+            holder.failed(to.host);
+        }
+    }
+
+    async fn connect(&self, own: Ipv4Addr, to: Peer) -> io::Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        bind_late(&socket)?;
+        socket.bind(SocketAddr::from((own, 0)))?;
+        let mut stream = timeout(CONNECT, socket.connect((to.address, self.port).into())).await??;
+        stream.set_nodelay(true)?;
+        let agreed = hello::connect(&mut stream, Purpose::Chunks, self.key.as_ref()).await;
+        agreed.map_err(io::Error::other)?;
+        Ok(stream)
+    }
+
+    async fn send_all<H: Holder>(
+        &self,
+        holder: &H,
+        own: Ipv4Addr,
+        to: Peer,
+        queued: &mut UnboundedReceiver<ChunkOf>,
+    ) -> io::Result<()> {
+        let mut stream = self.connect(own, to).await?;
+        while let Ok(Some(what)) = timeout(IDLE, queued.recv()).await {
+            let Some(bytes) = holder.chunk(what).await else {
+                holder.unavailable(to.host, what);
+                continue;
+            };
+            let len = bytes.len() as u64;
+            let ChunkOf { image, chunk } = what;
+            let header = ChunkHeader { image, chunk, len: bytes.len() as u32 };
+            timeout(STALL, stream.write_all(&header.encode())).await??;
+            for piece in bytes.chunks(self.limiter.piece()) {
+                self.limiter.take(piece.len()).await;
+                timeout(STALL, stream.write_all(piece)).await??;
+            }
+            let mut reply = [0; CHUNK_REPLY];
+            timeout(STALL, stream.read_exact(&mut reply)).await??;
+            match ChunkReply::decode(&reply) {
+                Some(reply) if (reply.image, reply.chunk) == (image, chunk) => {
+                    holder.sent(to.host, what, if reply.taken { len } else { 0 });
+                }
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        Ok(())
+    }
+}
