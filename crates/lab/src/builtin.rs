@@ -23,11 +23,12 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 39] = builtins! {
+pub const SCENARIOS: [Builtin; 43] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
     "cast-beside-traffic": "cast-beside-traffic.toml",
+    "imaging-1000": "imaging-1000.toml",
     "testbed": "testbed.toml",
     "testbed-incast": "testbed-incast.toml",
     "homa-sigcomm18": "papers/homa-sigcomm18.toml",
@@ -57,9 +58,12 @@ pub const SCENARIOS: [Builtin; 39] = builtins! {
     "frisbee-2003-variants": "papers/swp2p/frisbee-2003-variants.toml",
     "swp2p-load": "papers/swp2p/swp2p-load.toml",
     "swp2p-hiccup": "papers/swp2p/swp2p-hiccup.toml",
+    "swp2p-order": "papers/swp2p/swp2p-order.toml",
+    "swp2p-efficiency": "papers/swp2p/swp2p-efficiency.toml",
     "receiver-driven-sigcomm18": "papers/receiver-driven-sigcomm18.toml",
     "two-worlds-cast": "papers/two-worlds/two-worlds-cast.toml",
     "two-worlds-cast-8": "papers/two-worlds/two-worlds-cast-8.toml",
+    "two-worlds-image": "papers/two-worlds/two-worlds-image.toml",
     "two-worlds-incast": "papers/two-worlds/two-worlds-incast.toml",
     "two-worlds-load": "papers/two-worlds/two-worlds-load.toml",
     "two-worlds-split": "papers/two-worlds/two-worlds-split.toml",

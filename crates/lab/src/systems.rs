@@ -1,23 +1,33 @@
 //! The group systems whose programs the user-space switch can run: the only list of them.
 //!
 //! A new system implements [`System`](rackweave_group::system::System) in `group`, and is added to [`Systems`] and
-//! [`ProgramName`] here. Systems in one tuple run on the same switches, each on its own packets: `type Systems =
-//! (Option<Orca>, Option<Next>)`.
+//! [`ProgramName`] here. The systems of the tuple run on the same switches, each on its own packets.
 
 use rackweave_core::HostId;
+use rackweave_group::imaging::system::Swp2p;
+use rackweave_group::imaging::{directory, switch};
 use rackweave_group::orca::system::Orca;
-use rackweave_wire::orca::Key;
+use rackweave_switch::config::{FabricConfig, Topology};
+use rackweave_wire::{frisbee, orca};
 
 use crate::cast::Scheme;
 
-/// The systems that the switches of a fabric run; `None` if they only forward.
-pub type Systems = Option<Orca>;
+/// The systems that the switches of a fabric run; `None` for those that they do not.
+pub type Systems = (Option<Orca>, Option<Swp2p>);
 
 /// Returns the systems that the testbed's switches run for a cast over this scheme.
 pub(crate) fn of_scheme(scheme: &Scheme) -> Systems {
     match scheme {
-        Scheme::Orca(orca) => Some(Orca { controller: orca.controller, key: None }),
-        Scheme::Unicast { .. } | Scheme::Streams { .. } => None,
+        Scheme::Orca(orca) => (Some(Orca { controller: orca.controller, key: None }), None),
+        Scheme::Unicast { .. } | Scheme::Streams { .. } => (None, None),
+    }
+}
+
+/// Returns how many hosts each rack of a fabric has, if its hosts are numbered by rack: directories prefer holders in the requester's.
+pub(crate) const fn hosts_per_rack(fabric: &FabricConfig) -> Option<u32> {
+    match fabric.topology {
+        Topology::LeafSpine { hosts_per_leaf, .. } => Some(hosts_per_leaf),
+        _ => None,
     }
 }
 
@@ -29,11 +39,24 @@ pub enum ProgramName {
     Plain,
     /// The label switches of Orca.
     Orca,
+    /// SWP2P's redirection of requests for chunks of images.
+    Swp2p,
+}
+
+/// What the command line says about a program, besides its name.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProgramOptions<'a> {
+    /// The host of Orca's controller.
+    pub controller: Option<HostId>,
+    /// The host of SWP2P's server.
+    pub server: Option<HostId>,
+    /// The secret of all members, from which each system derives its key.
+    pub secret: Option<&'a [u8]>,
 }
 
 impl ProgramName {
     /// All names, in the order in which the command lists them.
-    pub const ALL: [Self; 2] = [Self::Plain, Self::Orca];
+    pub const ALL: [Self; 3] = [Self::Plain, Self::Orca, Self::Swp2p];
 
     /// Returns the name and a short help text.
     #[must_use]
@@ -41,24 +64,153 @@ impl ProgramName {
         match self {
             Self::Plain => ("plain", "Nothing"),
             Self::Orca => ("orca", "Orca: multicast by labels in packets"),
+            Self::Swp2p => ("swp2p", "SWP2P: requests for chunks go to clients that have them"),
         }
     }
 
-    /// Returns the systems for this name, a controller's host and a key of all members.
+    /// Returns the systems for this name and these options, in the switches of a fabric.
     ///
     /// # Errors
-    /// If the system has no controller or no key, but one is given.
-    pub const fn system(
+    /// If an option is missing, or is of no use to the system.
+    pub fn system(
         self,
-        controller: Option<HostId>,
-        key: Option<Key>,
+        options: ProgramOptions<'_>,
+        fabric: &FabricConfig,
     ) -> Result<Systems, &'static str> {
+        let ProgramOptions { controller, server, secret } = options;
+        if controller.is_some() && self != Self::Orca {
+            return Err("--controller is of use with --program orca only");
+        }
+        if server.is_some() && self != Self::Swp2p {
+            return Err("--server is of use with --program swp2p only");
+        }
         match self {
-            Self::Plain if controller.is_some() || key.is_some() => {
-                Err("--controller and --key-file are of use with --program orca only")
+            Self::Plain if secret.is_some() => {
+                Err("--key-file is of use with --program orca and --program swp2p only")
             }
-            Self::Plain => Ok(None),
-            Self::Orca => Ok(Some(Orca { controller, key })),
+            Self::Plain => Ok((None, None)),
+            Self::Orca => Ok((Some(Orca { controller, key: secret.map(orca::Key::derive) }), None)),
+            Self::Swp2p => {
+                let Some(server) = server else {
+                    return Err("--program swp2p requires --server: requests are redirected on \
+                                their way to the server");
+                };
+                let hosts_per_rack = hosts_per_rack(fabric);
+                let directory =
+                    directory::Config { hosts_per_rack, ..directory::Config::default() };
+                let config = switch::Config { directory, ..switch::Config::data_plane(server) };
+                Ok((None, Some(Swp2p { config, key: secret.map(frisbee::Key::derive) })))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::{Rate, Span};
+    use rackweave_group::system::System as _;
+    use rackweave_switch::Fabric;
+    use rackweave_switch::config::{BufferConfig, Routing, SwitchConfig};
+
+    use super::*;
+
+    fn fabric(topology: Topology) -> FabricConfig {
+        FabricConfig {
+            topology,
+            host_link_delay: Span::ZERO,
+            host_link_delays: Vec::new(),
+            core_link_delay: Span::ZERO,
+            host_send_delay: Span::ZERO,
+            host_receive_delay: Span::ZERO,
+            switch: SwitchConfig {
+                latency: Span::ZERO,
+                buffer: BufferConfig::PerPort { bytes: 500_000 },
+                ecn_threshold_bytes: None,
+                priorities: true,
+                trim: None,
+                routing: Routing::Transport,
+            },
+        }
+    }
+
+    const RATE: Rate = Rate(1_000_000_000);
+    const ONE: Topology = Topology::SingleSwitch { hosts: 4, host_link: RATE };
+    const LEAVES: Topology = Topology::LeafSpine {
+        leaves: 2,
+        hosts_per_leaf: 3,
+        spines: 2,
+        host_link: RATE,
+        core_link: RATE,
+    };
+
+    #[test]
+    fn every_program_takes_its_options_and_refuses_others() {
+        let fabric = fabric(ONE);
+        let host = Some(HostId(1));
+        for program in ProgramName::ALL {
+            for (controller, server, secret) in [
+                (None, None, None),
+                (host, None, None),
+                (None, host, None),
+                (None, None, Some(&b"key"[..])),
+                (host, host, Some(b"key")),
+                (host, None, Some(b"key")),
+                (None, host, Some(b"key")),
+            ] {
+                let options = ProgramOptions { controller, server, secret };
+                let fits = match program {
+                    ProgramName::Plain => {
+                        controller.is_none() && server.is_none() && secret.is_none()
+                    }
+                    ProgramName::Orca => server.is_none(),
+                    ProgramName::Swp2p => controller.is_none() && server.is_some(),
+                };
+                let system = program.system(options, &fabric);
+                assert_eq!(system.is_ok(), fits, "{program:?} {options:?}: {system:?}");
+                let Ok((orca, swp2p)) = system else { continue };
+                assert_eq!(orca.is_some(), program == ProgramName::Orca);
+                assert_eq!(swp2p.is_some(), program == ProgramName::Swp2p);
+                assert_eq!(
+                    orca.is_some_and(|orca| orca.key.is_some()),
+                    secret.is_some() && orca_is(program)
+                );
+                assert_eq!(
+                    swp2p.is_some_and(|swp2p| swp2p.key.is_some()),
+                    secret.is_some() && !orca_is(program)
+                );
+            }
+        }
+    }
+
+    fn orca_is(program: ProgramName) -> bool {
+        program == ProgramName::Orca
+    }
+
+    #[test]
+    fn all_systems_fit_on_the_same_switches() {
+        for topology in [ONE, LEAVES] {
+            let config = fabric(topology);
+            let fabric = Fabric::new(&config).unwrap();
+            let server = ProgramOptions { server: Some(HostId(3)), ..ProgramOptions::default() };
+            let (_, swp2p) = ProgramName::Swp2p.system(server, &config).unwrap();
+            let expected = if topology == ONE { None } else { Some(3) };
+            assert_eq!(swp2p.unwrap().config.directory.hosts_per_rack, expected);
+            let both: Systems = (Some(Orca::default()), swp2p);
+            assert_eq!(both.protocols().count(), ProgramName::ALL.len() - 1);
+            assert_eq!(both.programs(&fabric).unwrap().len(), fabric.switches() as usize);
+            let far = ProgramOptions { server: Some(HostId(6)), ..server };
+            let far = ProgramName::Swp2p.system(far, &config).unwrap();
+            let error = far.programs(&fabric).unwrap_err().to_string();
+            assert!(error.starts_with("the server's host 6 does not exist"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_program_is_documented() {
+        const DOCS: &str = include_str!("../../../docs/switch.md");
+        for program in &ProgramName::ALL[1..] {
+            let (name, _) = program.describe();
+            assert!(DOCS.contains(&format!("`--program {name}`")), "{name}");
         }
     }
 }

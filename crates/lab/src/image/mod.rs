@@ -10,9 +10,10 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
-use rackweave_core::{HostId, Time};
+use rackweave_core::{HostId, Span, Time};
 use rackweave_group::imaging::frisbee::{ClientConfig, PaceConfig};
 use rackweave_group::imaging::intake::Expand;
+use rackweave_group::imaging::p2p::node::Carrier;
 use rackweave_group::imaging::{Shape, directory, p2p};
 use rackweave_transport::TransportConfig;
 
@@ -53,8 +54,10 @@ pub enum Scheme {
 /// The parameters of SWP2P, and of unicast, which is SWP2P without redirection.
 #[derive(Clone, Debug)]
 pub struct P2pScheme {
-    /// The transport that carries chunks.
-    pub carrier: TransportConfig,
+    /// What carries chunks.
+    pub carrier: Carrier,
+    /// The least time between two computations of the rates of flows, if those carry chunks.
+    pub fluid_interval: Span,
     /// How fast clients expand and write chunks.
     pub expand: Expand,
     /// Who redirects requests to clients that have the chunk.
@@ -72,7 +75,8 @@ impl P2pScheme {
     #[must_use]
     pub fn over(carrier: TransportConfig, expand: Expand) -> Self {
         Self {
-            carrier,
+            carrier: Carrier::Transport(carrier),
+            fluid_interval: Span::ZERO,
             expand,
             redirects: Redirects::Nobody,
             directory: directory::Config::default(),
@@ -99,6 +103,12 @@ pub enum Redirects {
 }
 
 impl ImageConfig {
+    /// Returns whether chunks are flows instead of packets.
+    #[must_use]
+    pub fn has_flows(&self) -> bool {
+        matches!(&self.scheme, Scheme::P2p(scheme) if matches!(scheme.carrier, Carrier::Fluid))
+    }
+
     /// Returns how long the clients' starts are apart, from the first to the last.
     #[must_use]
     pub fn last_start(&self) -> Time {

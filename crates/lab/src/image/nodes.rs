@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use rackweave_core::{HostId, Node, Packet, Span, Time};
+use rackweave_core::{Event, HostId, Node, Packet, Span, Submit, Time};
 use rackweave_group::imaging::Shape;
 use rackweave_group::imaging::node::FrisbeeNode;
 use rackweave_group::imaging::p2p::node::{NodeHeader, P2pNode};
@@ -92,6 +92,7 @@ impl Imager for Frisbee {
             let counts = server.counts();
             results.server = ServerReport {
                 sent_bytes: bytes(counts.blocks_sent),
+                first_copy_chunks: None,
                 messages: counts.messages,
                 requests: counts.requests,
                 merged: counts.merged,
@@ -109,13 +110,14 @@ impl Imager for Frisbee {
 pub(super) struct Swp2p {
     node: P2pNode,
     server: HostId,
+    number: u32,
     image: Shape,
 }
 
 impl Swp2p {
-    /// A node of a run in which the image of this shape comes from this server.
-    pub(super) const fn new(node: P2pNode, server: HostId, image: Shape) -> Self {
-        Self { node, server, image }
+    /// A node of a run in which the image of this number and shape comes from this server.
+    pub(super) const fn new(node: P2pNode, server: HostId, number: u32, image: Shape) -> Self {
+        Self { node, server, number, image }
     }
 }
 
@@ -146,6 +148,13 @@ impl Node for Swp2p {
 impl GroupNode for Swp2p {
     fn is_done(&self) -> bool {
         self.node.is_down() || self.node.is_done()
+    }
+    #[inline]
+    fn poll_transfer(&mut self) -> Option<Submit> {
+        self.node.poll_transfer()
+    }
+    fn handle_transfer(&mut self, now: Time, event: Event) {
+        self.node.handle_transfer(now, event);
     }
     #[inline]
     fn handle_payload(
@@ -199,6 +208,7 @@ impl Imager for Swp2p {
             let counts = server.counters();
             results.server = ServerReport {
                 sent_bytes: bytes(counts.started),
+                first_copy_chunks: self.node.first_copy(self.number),
                 messages: counts.requests + counts.reports + counts.unknown,
                 requests: counts.requests,
                 merged: 0,

@@ -8,10 +8,11 @@ use rackweave_core::{Mixed, Rng, SwitchProgram};
 use rackweave_group::imaging::frisbee::{Client, Server, ServerConfig};
 use rackweave_group::imaging::multicast::{self, Multicast, MulticastError};
 use rackweave_group::imaging::node::{FrisbeeNode, Machine};
-use rackweave_group::imaging::p2p::node::P2pNode;
+use rackweave_group::imaging::p2p::node::{Carrier, P2pNode};
 use rackweave_group::imaging::{p2p, switch};
 use rackweave_group::system::Simulated;
 use rackweave_sim::config::RunConfig;
+use rackweave_sim::fluid;
 use rackweave_sim::result::RunResult;
 use rackweave_sim::{
     Attached, BuildError, Control, Fabric, FabricError, GroupModel, World, group_world,
@@ -97,7 +98,7 @@ pub fn run(
             let program =
                 |switch: u32| Simulated::new(multicast::Program::new(ports[switch as usize]));
             let counts = |_: &_| None;
-            on_world(&context, fabric, nodes.collect(), program, counts)
+            on_world(&context, fabric, nodes.collect(), program, counts, None)
         }
     }
 }
@@ -117,7 +118,8 @@ fn p2p(
     let server = p2p::server::Config { serve: scheme.client.serve, directory, expected };
     let images = [(IMAGE.0, IMAGE.1.to_vec(), image.image)];
     let server = P2pNode::server(image.server, &scheme.carrier, server, &images);
-    let mut nodes = vec![Attached::at(image.server, Swp2p::new(server, image.server, image.image))];
+    let mut nodes =
+        vec![Attached::at(image.server, Swp2p::new(server, image.server, IMAGE.0, image.image))];
     for (host, start) in &image.clients {
         let client = p2p::node::ClientConfig {
             client: scheme.client,
@@ -129,7 +131,7 @@ fn p2p(
         };
         let rng = Rng::stream(config.seed, config.run, u64::from(host.0), "swp2p client");
         let node = P2pNode::client(*host, &scheme.carrier, client, rng);
-        nodes.push(Attached::at(*host, Swp2p::new(node, image.server, image.image)));
+        nodes.push(Attached::at(*host, Swp2p::new(node, image.server, IMAGE.0, image.image)));
     }
     let program = |_| {
         let Redirects::Switches { per_second, queue } = scheme.redirects else { return None };
@@ -140,7 +142,12 @@ fn p2p(
     let counts = |program: &Simulated<Option<switch::Program>, _>| {
         program.program().as_ref().map(switch::Program::counts).copied()
     };
-    on_world(context, fabric, nodes, program, counts)
+    let fluid = matches!(scheme.carrier, Carrier::Fluid).then_some(fluid::Config {
+        interval: scheme.fluid_interval,
+        framing: rackweave_group::app::FRAMING,
+        host_rate: None,
+    });
+    on_world(context, fabric, nodes, program, counts, fluid)
 }
 
 /// Runs nodes: the server's is the first, and the clients' follow in order.
@@ -150,6 +157,7 @@ fn on_world<N, P>(
     nodes: Vec<Attached<N>>,
     program: impl Fn(u32) -> P,
     counts: impl Fn(&P) -> Option<switch::Counters>,
+    fluid: Option<fluid::Config>,
 ) -> Result<ImageRun, ImageError>
 where
     N: Imager<Header: Framed + HasPayload> + Debug,
@@ -158,6 +166,9 @@ where
     let RunContext { image, config, control, .. } = *context;
     let mut world: World<'_, GroupModel<N, P, Slab>> =
         group_world(config, Arc::new(fabric), nodes, program)?;
+    if let Some(fluid) = fluid {
+        world = world.with_transfers(fluid);
+    }
     let end = world.run_to_end(control);
     let report = world.report(end);
     let mut results = ImageResult {

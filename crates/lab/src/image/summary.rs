@@ -6,12 +6,12 @@ use rackweave_group::imaging::switch;
 use rackweave_sim::Fabric;
 use rackweave_sim::fabric::Node;
 use rackweave_sim::result::{LinkStats, MessageRecord, Outcome, RunResult};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::ImageConfig;
 
 /// What a client reports at the end of a run, whatever the scheme.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct ClientReport {
     /// When the last byte was received.
     pub received: Option<Time>,
@@ -38,10 +38,13 @@ pub struct ClientReport {
 }
 
 /// What the server reports at the end of a run, whatever the scheme.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct ServerReport {
     /// The bytes of the image that it has sent.
     pub sent_bytes: u64,
+    /// The number of different chunks among the first N that it sent of an image of N chunks. `None` with Frisbee, whose server
+    /// sends blocks.
+    pub first_copy_chunks: Option<u32>,
     /// The messages of clients that it has received.
     pub messages: u64,
     /// The requests among them.
@@ -104,7 +107,7 @@ pub struct ImageResult {
 
 impl ImageResult {
     /// Returns the bytes that crossed links between switches.
-    pub(super) fn trunk_bytes(fabric: &Fabric, links: &[LinkStats]) -> u64 {
+    pub(crate) fn trunk_bytes(fabric: &Fabric, links: &[LinkStats]) -> u64 {
         let is_trunk = |link: usize| {
             matches!(
                 (fabric.links()[link].from, fabric.links()[link].to),
@@ -120,7 +123,7 @@ impl ImageResult {
     }
 
     /// Inserts the image for each client before the other messages of a run, as its first stream.
-    pub(super) fn put_into(&self, config: &ImageConfig, fabric: &Fabric, run: &mut RunResult) {
+    pub(crate) fn put_into(&self, config: &ImageConfig, fabric: &Fabric, run: &mut RunResult) {
         let framing = rackweave_group::app::FRAMING;
         let bytes = config.image.bytes();
         let message = |((host, start), client): (&(HostId, Time), &ClientReport)| MessageRecord {
@@ -192,6 +195,16 @@ pub struct ImageSummary {
     pub copies: f64,
     /// The same in chunks.
     pub server_chunks: f64,
+    /// The length of the image per byte of it that the server sent: B/T in the slides of SWP2P.
+    pub efficiency: f64,
+    /// The number of different chunks among the first N that the server sent, where the image has N; `null` with Frisbee.
+    pub first_copy_chunks: Option<u32>,
+    /// The same as a share of N.
+    pub first_copy_share: Option<f64>,
+    /// The number of clients.
+    pub client_count: u64,
+    /// The clients that run beside another one for at least nine tenths of their run.
+    pub concurrent_clients: u64,
     /// The bytes that clients received from other clients.
     pub from_peers_bytes: u64,
     /// The share of the bytes sent by the server that it had sent before.
@@ -241,6 +254,8 @@ pub struct ClientSummary {
     pub receive_us: f64,
     /// The time from its start until it had written the image.
     pub run_us: f64,
+    /// The share of its run during which at least one other client runs too.
+    pub concurrency: f64,
     /// The bytes of the image that it received.
     pub received_bytes: u64,
     /// Those that it had already.
@@ -259,6 +274,33 @@ pub struct ClientSummary {
     pub returned: u64,
 }
 
+/// Returns the share of each run during which at least one of the others runs too; NaN for one without an end or duration.
+fn concurrency(runs: &[(Time, Option<Time>)]) -> Vec<f64> {
+    let share = |(nth, &(start, end)): (usize, &(Time, Option<Time>))| {
+        let Some(end) = end.filter(|end| *end > start) else { return f64::NAN };
+        let mut others: Vec<(Time, Time)> = runs
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != nth)
+            .map(|(_, (from, until))| ((*from).max(start), until.unwrap_or(Time::MAX).min(end)))
+            .filter(|(from, until)| from < until)
+            .collect();
+        others.sort_unstable();
+        let (mut covered, mut reached) = (Span::ZERO, start);
+        for (from, until) in others {
+            if until > reached {
+                covered += until.since(from.max(reached));
+                reached = until;
+            }
+        }
+        covered.as_secs_f64() / end.since(start).as_secs_f64()
+    };
+    runs.iter().enumerate().map(share).collect()
+}
+
+/// A client counts as concurrent from this share on: the slides count clients with 90 to 100 %.
+const CONCURRENT: f64 = 0.9;
+
 impl ImageSummary {
     /// Computes the results of a run.
     #[must_use]
@@ -267,11 +309,16 @@ impl ImageSummary {
         let bytes = config.image.bytes();
         let since =
             |at: Option<Time>, start: Time| at.map_or(f64::NAN, |at| at.since(start).as_us_f64());
+        let starts = config.clients.iter().map(|(_, start)| *start);
+        let runs: Vec<_> =
+            starts.zip(result.clients.iter().map(|client| client.finished)).collect();
         let clients: Vec<ClientSummary> = config
             .clients
             .iter()
             .zip(&result.clients)
-            .map(|((host, start), client)| ClientSummary {
+            .zip(concurrency(&runs))
+            .map(|(((host, start), client), concurrency)| ClientSummary {
+                concurrency,
                 host: host.0,
                 start_us: start.as_us_f64(),
                 receive_us: since(client.received, *start),
@@ -302,6 +349,14 @@ impl ImageSummary {
             makespan_us: since(last, first),
             copies: server.sent_bytes as f64 / bytes as f64,
             server_chunks: server.sent_bytes as f64 / f64::from(config.image.chunk_bytes()),
+            efficiency: bytes as f64 / server.sent_bytes as f64,
+            first_copy_chunks: server.first_copy_chunks,
+            first_copy_share: server
+                .first_copy_chunks
+                .map(|chunks| f64::from(chunks) / f64::from(config.image.chunks())),
+            client_count: clients.len() as u64,
+            concurrent_clients: clients.iter().filter(|it| it.concurrency >= CONCURRENT).count()
+                as u64,
             from_peers_bytes: sum(|client| client.from_peers_bytes),
             duplicate_share: repeated as f64 / server.sent_bytes as f64,
             server_link_bytes: result.server_link_bytes,
@@ -321,5 +376,25 @@ impl ImageSummary {
             wrong: count(|client| client.finished.is_some() && !client.exact),
             clients,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn concurrency_is_the_share_of_a_run_beside_others() {
+        let at = |s: u64| Time::ZERO + Span::from_secs(s);
+        let run = |from, until| (at(from), Some(at(until)));
+        // Two of the others overlap each other, and one ends before the first starts.
+        let runs = [run(10, 20), run(8, 12), run(11, 13), run(18, 30), run(0, 8)];
+        let shares = concurrency(&runs);
+        assert!((shares[0] - 0.5).abs() < 1e-9, "{shares:?}");
+        assert_eq!((shares[2], shares[4]), (1.0, 0.0));
+        // One without an end runs on beside the others, and has no share itself.
+        let shares = concurrency(&[run(0, 4), (at(3), None)]);
+        assert!((shares[0] - 0.25).abs() < 1e-9 && shares[1].is_nan(), "{shares:?}");
+        assert_eq!(concurrency(&[run(0, 4)]), [0.0]);
     }
 }

@@ -218,9 +218,55 @@ fn keys_of_swp2p_that_make_no_sense_are_refused() {
         ("swp2p", "assist = 'server'\nswitch_queue = 8", "no switch takes part"),
         ("image-unicast", "linger = '1 s'", "not a key of image-unicast"),
         ("swp2p", "snoop = true", "not a key of swp2p, but of frisbee"),
+        ("swp2p", "fluid_interval = '1 ms'", "only flows have rates"),
         ("swp2p", "congestion = 'reno'", "congestion"),
     ] {
         let error = scheme(name, &format!("{more}\n{EIGHT}")).unwrap_err().to_string();
         assert!(error.contains(expected), "{more}: {error}");
     }
+}
+
+/// Chunks as flows take about as long as chunks over TCP, packet by packet, and lead to the same copies.
+#[test]
+fn flows_agree_with_packets() {
+    let most = |image: &super::ImageSummary| image.receive_us.max;
+    for (name, keys) in [
+        ("swp2p", "linger = '10 s'\n"),
+        ("swp2p", "assist = 'server'\nlinger = '10 s'\n"),
+        ("image-unicast", ""),
+    ] {
+        let run = |carrier: &str| {
+            let image = run_scheme(name, &format!("{carrier}{keys}{EIGHT}")).summary.image.unwrap();
+            assert_eq!((image.incomplete, image.wrong), (0, 0), "{name} {carrier}");
+            image
+        };
+        let (packets, exact) = (run(""), run("carrier = 'fluid'\n"));
+        let coarse = run("carrier = 'fluid'\nfluid_interval = '1 ms'\n");
+        for fluid in [&exact, &coarse] {
+            let ratio = most(fluid) / most(&packets);
+            println!(
+                "{name} {keys:?}: {:.0} us, {:.0} us, {ratio:.3}",
+                most(&packets),
+                most(fluid)
+            );
+            assert!((0.8..1.1).contains(&ratio), "{name} {keys:?}: {ratio}");
+            assert!(
+                (fluid.copies - packets.copies).abs() < 0.1,
+                "{} {}",
+                fluid.copies,
+                packets.copies
+            );
+            // Acknowledgements are missing.
+            let bytes = fluid.server_link_bytes as f64 / packets.server_link_bytes as f64;
+            assert!((0.85..1.05).contains(&bytes), "{bytes}");
+        }
+    }
+}
+
+#[test]
+fn flows_survive_the_crash_of_a_holder() {
+    let crash = "[workload.image]\nclients = 5\nsize = '16 MiB'\n\
+        [[faults]]\nkind = 'crash'\nplace = 'host 3'\nfrom = '60 ms'";
+    let image = run_scheme("swp2p", &format!("carrier = 'fluid'\n{crash}")).summary.image.unwrap();
+    assert_eq!((image.incomplete, image.wrong), (1, 0));
 }

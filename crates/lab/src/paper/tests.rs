@@ -327,11 +327,14 @@ fn every_claim_is_there() {
             "swp2p-late",
             "swp2p-hiccup",
             "swp2p-batch",
+            "swp2p-order",
+            "swp2p-efficiency",
             "two-worlds-incast",
             "two-worlds-load",
             "two-worlds-split",
             "two-worlds-cast",
             "two-worlds-cast-8",
+            "two-worlds-image",
         ]
     );
     for claim in claims(&papers) {

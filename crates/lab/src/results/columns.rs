@@ -345,6 +345,7 @@ pub(crate) const IMAGE_CLIENT: &[Column<ClientSummary>] = &[
     shown("start_us", Shown { name: "start", ..MICROS }, |c| c.start_us.into()),
     shown("receive_us", Shown { name: "received after", ..MICROS }, |c| c.receive_us.into()),
     shown("run_us", Shown { name: "run time", ..MICROS }, |c| c.run_us.into()),
+    shown("concurrency", Shown { name: "beside others", ..PLAIN }, |c| c.concurrency.into()),
     shown("received_bytes", Shown { name: "received", unit: Unit::Bytes, ..PLAIN }, |c| {
         c.received_bytes.into()
     }),

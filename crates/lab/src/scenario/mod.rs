@@ -424,11 +424,17 @@ impl Reader<'_> {
         let PointContext { swept, fabric, faults } = context;
         file.measure.check_for_many("image")?;
         let scheme = image::read(&transport.node, swept)?;
-        let config = workload.image.resolve(&scheme, fabric.config(), faults, file.seed);
+        let config = workload.image.resolve(&scheme, fabric.config(), faults, file.seed)?;
+        if config.has_flows() && background.is_some() {
+            let message = "flows and packets do not share links: an image beside other traffic needs \
+                           carrier = \"tcp\"";
+            return Err(Problem::new("transport.carrier", message).into());
+        }
         let mut streams = Streams {
             transport: scheme.name.as_str().to_owned(),
             labels: vec![scheme.label()],
-            image: Some(Arc::new(config?)),
+            kernel_tcp: scheme.kernel_tcp().into_iter().map(Some).collect(),
+            image: Some(Arc::new(config)),
             ..Streams::default()
         };
         self.background(background, context, &mut streams)?;

@@ -2,6 +2,7 @@
 
 use rackweave_core::{HostId, Kind, MessageId, Refused, Submit, Time, Transport as _, frame};
 use rackweave_group::app::Cost;
+use rackweave_group::imaging::p2p::node::Carrier;
 use rackweave_group::orca::host::Spread;
 use rackweave_linux::netns::{self, NetnsError};
 use rackweave_sim::Fabric;
@@ -13,10 +14,13 @@ use super::TestbedError;
 use super::endpoints::{EndpointSpecs, kernel_has};
 use super::worker::{RpcHeader, longest, longest_request};
 use crate::cast::{CastConfig, Scheme};
+use crate::image::{self, ImageConfig, Redirects};
 use crate::scenario::{PointSpec, Scenario, TcpBy};
 
 /// The longest message in bytes: both ends hold a message in memory as a whole.
 const LONGEST_MESSAGE: u64 = 128 << 20;
+/// The largest image in bytes: every client has a target, and all are in the memory of one machine.
+const LARGEST_IMAGE: u64 = 1 << 30;
 
 fn refused(message: impl Into<String>, help: impl Into<String>) -> TestbedError {
     TestbedError::Refused { message: message.into(), help: help.into() }
@@ -41,11 +45,8 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
     features(point)?;
-    if point.image.is_some() {
-        return Err(refused(
-            "the testbed does not run [workload.image]: its schemes run in the simulator",
-            "`rackweave run` simulates this scenario",
-        ));
+    if let Some(image) = &point.image {
+        images(point, image, overlay)?;
     }
     if let Some(cast) = &point.cast {
         files(point, cast, overlay)?;
@@ -172,6 +173,75 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
     }
 }
 
+/// Checks the parameters of an image.
+fn images(point: &PointSpec, image: &ImageConfig, overlay: bool) -> Result<(), TestbedError> {
+    let in_simulator = "`rackweave run` simulates it";
+    if overlay {
+        return Err(refused(
+            "the overlay carries no images: `rackweave image` has sockets and addresses of its own",
+            "without --overlay (as root) hosts are network namespaces",
+        ));
+    }
+    let image::Scheme::P2p(scheme) = &image.scheme else {
+        return Err(refused(
+            "the testbed has no frisbee: no program of Rackweave multicasts images",
+            in_simulator,
+        ));
+    };
+    if matches!(scheme.carrier, Carrier::Fluid) {
+        let message = "the testbed has no carrier \"fluid\": real chunks are packets";
+        return Err(refused(message, in_simulator));
+    }
+    if let Redirects::Switches { .. } = scheme.redirects {
+        let message = "the testbed's switches do not redirect requests";
+        return Err(refused(message, "assist = \"server\" redirects without switches"));
+    }
+    if !point.config.streams.is_empty() {
+        let message = "the testbed carries no [[background]] streams beside an image";
+        return Err(refused(message, in_simulator));
+    }
+    if !image.crashed.is_empty() {
+        let message = "the testbed does not crash the server and the clients of an image";
+        return Err(refused(message, in_simulator));
+    }
+    if point.testbed.tcp == TcpBy::Machine {
+        let message = "the testbed carries images only over the kernel's TCP";
+        return Err(refused(message, "leave out testbed.tcp"));
+    }
+    if let Some(congestion) = point.kernel_tcp.iter().flatten().find(|name| !kernel_has(name)) {
+        return Err(refused(
+            format!("this kernel has no congestion control `{congestion}`"),
+            "set `congestion` to \"cubic\" or \"newreno\"",
+        ));
+    }
+    let bytes = image.image.bytes();
+    if bytes > LARGEST_IMAGE {
+        return Err(refused(
+            format!("an image of {bytes} bytes: the testbed takes {LARGEST_IMAGE} at most"),
+            "each client has a target of this size, in memory",
+        ));
+    }
+    let chunk = image.image.chunk_bytes();
+    if !chunk.is_power_of_two() || !(1 << 16..=1 << 24).contains(&chunk) {
+        let message = format!(
+            "chunks of {chunk} bytes: those of image files are a power of two, from 64 KiB to 16 MiB"
+        );
+        return Err(refused(message, in_simulator));
+    }
+    let rack = match scheme.redirects {
+        Redirects::Server => scheme.directory.hosts_per_rack,
+        Redirects::Nobody | Redirects::Switches { .. } => None,
+    };
+    // The server knows racks by prefixes of 16 to 30 bits.
+    if let Some(hosts) = rack.filter(|it| !it.is_power_of_two() || !(4..=1 << 16).contains(it)) {
+        return Err(refused(
+            format!("racks of {hosts} hosts: the server knows those of 4, 8, 16 ... hosts"),
+            "change fabric.hosts_per_leaf, or use a single switch",
+        ));
+    }
+    Ok(())
+}
+
 fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     let endpoints = EndpointSpecs::of(point, overlay);
     if overlay && endpoints.endpoints.len() > 1 {
@@ -228,6 +298,9 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
         Some(cast) => cast.receivers.len() as f64 * full_per_second * 1.5,
         None => 0.0,
     };
+    if let Some(image) = &point.image {
+        sum += image.clients.len() as f64 * full_per_second * 1.5;
+    }
     for stream in &point.config.streams {
         let workload = &stream.workload;
         let all = hosts as usize;
@@ -272,6 +345,13 @@ pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
         );
     } else if tcp.any(|congestion| *congestion == "dctcp") && !kernel_has("dctcp") {
         notes.push("dctcp is Rackweave's machine: this kernel has no DCTCP".into());
+    }
+    if scenario.points.iter().any(|point| point.image.is_some()) {
+        notes.push(
+            "expand_rate, disk_rate and write_buffer are simulated: real clients take the time that they take, and \
+             the image cannot be compressed"
+                .into(),
+        );
     }
     notes
 }

@@ -94,6 +94,7 @@ impl CleanupJournal {
             for worker in &entry.workers {
                 worker.kill();
             }
+            super::image::remove(&format!("{PREFIX}{}", entry.id));
             // Without privileges nothing was created that needs them. If something cannot be removed, the file remains
             // too.
             if netns::remove(&format!("{PREFIX}{}-", entry.id)).is_ok() {

@@ -13,6 +13,7 @@ mod check;
 mod cleanup;
 mod collect;
 mod endpoints;
+mod image;
 mod point;
 mod process;
 mod protocol;
@@ -29,6 +30,7 @@ pub use self::protocol::Role;
 pub use self::worker::main as worker_main;
 use crate::cast::CastSummary;
 use crate::error::ScenarioError;
+use crate::image::ImageSummary;
 use crate::results::{Capture, PointFailure, PointResult, Results};
 use crate::run::{PointEnd, Progress, collect, peak_rss_bytes};
 use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
@@ -63,6 +65,9 @@ pub enum TestbedError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Network(#[from] NetworkError),
+    /// The image could not be made.
+    #[error("cannot make the image: {0}")]
+    Image(String),
     /// The journal of running testbeds could not be read or written.
     #[error("cannot record what this run creates in `{}`: {source}", .path.display())]
     CleanupJournal {
@@ -214,7 +219,6 @@ impl Testbed {
     ///
     /// # Errors
     /// If nothing can be run at all; see [`Testbed::check`].
-    /// If nothing can be run at all; see [`Testbed::check`].
     #[expect(clippy::disallowed_methods, reason = "the wall time of a run is one of its results")]
     pub fn run(&self) -> Result<Results, TestbedError> {
         let began = std::time::Instant::now();
@@ -246,6 +250,9 @@ impl Testbed {
                 if let (Some(config), Some(cast)) = (&spec.cast, ran.cast) {
                     result.summary.cast = Some(CastSummary::new(config, &cast));
                     result.cast = Some(cast);
+                }
+                if let (Some(config), Some(image)) = (&spec.image, ran.image) {
+                    result.summary.image = Some(ImageSummary::new(config, &image));
                 }
                 PointEnd::Finished(Box::new(result))
             }

@@ -19,11 +19,13 @@ use rustix::process::Signal;
 use super::cleanup::{CleanupJournal, RunEntry};
 use super::collect::ReportCollector;
 use super::endpoints::EndpointSpecs;
+use super::image::ImageFolder;
 use super::process::{PATIENCE, Update, Worker, Workers};
 use super::protocol::{Bind, Command, HostEnd, Role, Setup, SwitchEnd, WorkerMessage};
 use super::worker::SWITCH_PRIORITY;
 use super::{Testbed, TestbedError, captured_links, space, worker};
 use crate::cast::{CastConfig, CastResult};
+use crate::image::{ClientReport, ImageConfig, ImageResult, SwitchReport};
 use crate::scenario::PointSpec;
 
 /// The time from when all workers have read the scenario to the start of the load. In it they bind their addresses and
@@ -51,6 +53,8 @@ pub(super) struct PointOutcome {
     pub(super) result: RunResult,
     /// The results of the cast, if the workload is one.
     pub(super) cast: Option<CastResult>,
+    /// The results of the image, if the workload is one.
+    pub(super) image: Option<ImageResult>,
     /// The frames that crossed the interfaces [`RunResult::capture_names`].
     pub(super) capture: Vec<Frame>,
     pub(super) cpu_s: f64,
@@ -70,8 +74,9 @@ enum HostFault {
 struct PointRun<'a> {
     bed: &'a Testbed,
     point: &'a PointSpec,
-    // Dropped in the order of declaration: processes, namespaces, and the journal entry.
+    // Dropped in the order of declaration: processes, the image, namespaces, and the journal entry.
     workers: Workers,
+    image: Option<ImageFolder>,
     space: Option<space::Space>,
     entry: RunEntry,
     fabric: Fabric,
@@ -113,12 +118,17 @@ pub(super) fn run(
         None => None,
     };
     let entry = journal.begin()?;
+    let image = match &point.image {
+        Some(image) => Some(ImageFolder::make(&entry, image, config.seed)?),
+        None => None,
+    };
     let space = if bed.overlay { None } else { Some(space::Space::make(&entry, point)?) };
     let (sender, update) = channel();
     let run = PointRun {
         bed,
         point,
         entry,
+        image,
         space,
         endpoints: EndpointSpecs::of(point, bed.overlay),
         workers: Workers::new(),
@@ -227,6 +237,7 @@ impl PointRun<'_> {
             seed: self.point.config.seed,
             overlay: self.bed.overlay,
             namespace: self.space.as_ref().map(|space| space.namespace(role)),
+            image: self.image.as_ref().map(|folder| folder.path().to_owned()),
         };
         let worker = Worker::start(&self.bed.command, &setup, *incarnation, self.sender.clone())?;
         self.entry.add_process(worker.id())?;
@@ -523,7 +534,39 @@ impl PointRun<'_> {
             cast.put_into(&self.fabric, &mut result);
             cast
         });
-        PointOutcome { result, cast, capture: Vec::new(), cpu_s, doubts: self.doubts(switch) }
+        let image = self.point.image.as_ref().map(|config| {
+            let image = self.image_result(config, (end, ended_at), switch);
+            image.put_into(config, &self.fabric, &mut result);
+            image
+        });
+        let doubts = self.doubts(switch);
+        PointOutcome { result, cast, image, capture: Vec::new(), cpu_s, doubts }
+    }
+
+    /// Returns the results of an image from the hosts' reports.
+    fn image_result(
+        &self,
+        config: &ImageConfig,
+        (end, ended_at): (End, Time),
+        switch: &SwitchEnd,
+    ) -> ImageResult {
+        let report = |host: &HostId| self.host_ends.get(&host.0)?.image.as_ref();
+        // What was written while the workers were being stopped was too late.
+        let in_time = |at: &Time| end != End::TimeLimit || *at <= ended_at;
+        let client = |(host, _): &(HostId, Time)| {
+            let client = report(host).and_then(|end| end.client).unwrap_or_default();
+            let (received, finished) =
+                (client.received.filter(in_time), client.finished.filter(in_time));
+            ClientReport { received, finished, ..client }
+        };
+        let server = report(&config.server);
+        ImageResult {
+            clients: config.clients.iter().map(client).collect(),
+            server: server.and_then(|end| end.server).unwrap_or_default(),
+            switches: SwitchReport::default(),
+            server_link_bytes: server.map_or(0, |end| end.link_bytes),
+            trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
+        }
     }
 
     /// Returns the results of a cast from the hosts' reports.
@@ -589,6 +632,11 @@ impl PointRun<'_> {
         if !lost.is_empty() {
             let lost = lost.join(", ");
             doubts.push(format!("packets were lost elsewhere than in the fabric's queues: {lost}"));
+        }
+        for (host, end) in &self.host_ends {
+            if let Some(problem) = end.image.as_ref().and_then(|image| image.problem.as_ref()) {
+                doubts.push(format!("host {host}: {problem}"));
+            }
         }
         let slowest = self.host_ends.iter().max_by_key(|(_, end)| end.lag.p99);
         if let Some((host, end)) = slowest

@@ -2,12 +2,15 @@
 //! worker's standard input, the worker to its standard output.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use rackweave_core::{FailReason, RoundTrip, Span};
 use rackweave_group::app::Report;
 use rackweave_sim::result::{Counters, LinkStats, QueueSample};
 use rackweave_wire::pcapng::Frame;
 use serde::{Deserialize, Serialize};
+
+use crate::image::{ClientReport, ServerReport};
 
 /// The role of a process in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -44,6 +47,9 @@ pub(super) struct Setup {
     pub(super) overlay: bool,
     /// The network namespace of the worker; `None` in the overlay.
     pub(super) namespace: Option<String>,
+    /// The folder with the image, if the workload is one, in which clients create their targets.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) image: Option<PathBuf>,
 }
 
 /// A command to a worker.
@@ -162,6 +168,23 @@ pub(super) struct HostEnd {
     /// The report on the cast, if the workload is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) cast: Option<CastEnd>,
+    /// The report on the image, if the workload is one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) image: Option<ImageEnd>,
+}
+
+/// A host's report on an image at its end.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct ImageEnd {
+    /// The client's report, if the host is one.
+    pub(super) client: Option<ClientReport>,
+    /// The server's report, if the host is the server.
+    pub(super) server: Option<ServerReport>,
+    /// Why the image was not fetched, or could not be served.
+    pub(super) problem: Option<String>,
+    /// The number of bytes sent over the host's interface since the load started, including Ethernet's preamble and
+    /// gap.
+    pub(super) link_bytes: u64,
 }
 
 /// A host's report on a cast at its end.

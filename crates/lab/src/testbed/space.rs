@@ -1,6 +1,7 @@
 //! The network namespaces of a run.
 
 use rackweave_core::HostId;
+use rackweave_group::imaging::p2p::node::Carrier;
 use rackweave_linux::netns::{self, Network, TcpSettings};
 use rackweave_transport::TransportConfig;
 
@@ -8,6 +9,7 @@ use super::cleanup::RunEntry;
 use super::protocol::Role;
 use super::{NetworkError, TestbedError};
 use crate::cast::Scheme;
+use crate::image;
 use crate::scenario::{Nic, PointSpec};
 
 /// The prefix of all names, which the run's id follows.
@@ -64,8 +66,15 @@ fn tcp_settings(point: &PointSpec) -> TcpSettings {
         Scheme::Streams { transport, .. } => Some(transport),
         _ => None,
     });
+    let of_image = point.image.as_ref().and_then(|image| match &image.scheme {
+        image::Scheme::P2p(scheme) => match &scheme.carrier {
+            Carrier::Transport(transport) => Some(transport),
+            Carrier::Fluid => None,
+        },
+        image::Scheme::Frisbee { .. } => None,
+    });
     let streams = point.config.streams.iter().map(|stream| &stream.transport);
-    let streams = streams.chain(of_cast).zip(&point.kernel_tcp);
+    let streams = streams.chain(of_cast).chain(of_image).zip(&point.kernel_tcp);
     let tcp = streams.filter_map(|(transport, congestion)| match transport {
         TransportConfig::Tcp(config) => Some((config, (*congestion)?)),
         _ => None,

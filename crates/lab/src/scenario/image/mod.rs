@@ -133,13 +133,18 @@ impl ImageKeys {
             FaultPlace::Host(host) => Some(host),
             _ => None,
         });
-        Ok(ImageConfig {
+        let config = ImageConfig {
             server,
             clients: self.starts(&clients, seed)?,
             image,
             scheme: scheme.resolve(expand, image, fabric, clients.len())?,
             crashed: crashed.collect(),
-        })
+        };
+        if config.has_flows() && faults.iter().any(|fault| fault.kind != FaultKind::Crash) {
+            let message = "flows have no packets: of all faults, hosts can only crash";
+            return Err(Problem::new("transport.carrier", message).or_at("faults".to_owned()));
+        }
+        Ok(config)
     }
 
     /// Returns when each client starts.

@@ -4,8 +4,9 @@ use rackweave_core::{Rate, Span};
 use rackweave_group::imaging::frisbee::{ClientConfig, PaceConfig};
 use rackweave_group::imaging::intake::Expand;
 use rackweave_group::imaging::order::Order;
+use rackweave_group::imaging::p2p::node::Carrier;
 use rackweave_group::imaging::{Shape, directory, directory::Policy, p2p};
-use rackweave_sim::config::{FabricConfig, Topology};
+use rackweave_sim::config::FabricConfig;
 use rackweave_wire::frisbee::BLOCK_BYTES;
 use serde::Deserialize;
 
@@ -19,6 +20,7 @@ use super::key;
 use crate::error::nearest;
 use crate::image::{P2pScheme, Redirects, Scheme};
 use crate::item::About;
+use crate::systems;
 
 /// The names of the schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +175,7 @@ keys! {
     struct Swp2pKeys for directory::Config {
         assist: Assist,
         policy: PolicyName => policy,
+        prefer_rack: bool,
         // Zero is the paper's rule: only clients that have reported a chunk serve it.
         pending: AtMost<16, u8> => pending,
         linger: Unit<Span>,
@@ -180,6 +183,14 @@ keys! {
         switch_requests_per_second: AtMost<1_000_000_000, u32>,
         switch_queue: AtMost<1_000_000, u32>,
     }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum CarrierName {
+    #[default]
+    Tcp,
+    Fluid,
 }
 
 keys! {
@@ -193,6 +204,8 @@ keys! {
         report_interval: AboveZero<Span> => report_interval,
         // Zero for no limit, as with a sender thread for each peer.
         uploads: AtMost<65_535, u16> => serve.uploads,
+        carrier: CarrierName,
+        fluid_interval: Unit<Span>,
     }
 }
 
@@ -223,6 +236,14 @@ impl Chosen {
     /// Returns the scheme's name in results.
     pub(crate) fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
+    }
+
+    /// Returns the kernel's name of the congestion control, if the scheme uses TCP.
+    pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
+        match &self.keys {
+            Keys::Requests { tcp, .. } => tcp.kernel_tcp(),
+            Keys::Frisbee(_) => None,
+        }
     }
 
     fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
@@ -300,13 +321,18 @@ impl Chosen {
             (RequestOrder::Random, _) => Order::Random,
             (RequestOrder::InOrder, _) => Order::InOrder,
         };
-        let hosts_per_rack = match fabric.topology {
-            Topology::LeafSpine { hosts_per_leaf, .. } => Some(hosts_per_leaf),
-            _ => None,
-        };
+        let hosts_per_rack = systems::hosts_per_rack(fabric);
         let mut directory = directory::Config { hosts_per_rack, ..directory::Config::default() };
         peers.apply(&mut directory);
         let assist = peers.assist.unwrap_or_default();
+        if peers.prefer_rack == Some(false) {
+            if assist == Assist::Switch && hosts_per_rack.is_some() {
+                let message = "a rack's switch knows the clients of its rack only, and prefers them: \
+                               `prefer_rack = false` needs assist = \"server\"";
+                return Err(self.bad("prefer_rack", message));
+            }
+            directory.hosts_per_rack = None;
+        }
         let per_second = peers.switch_requests_per_second;
         if assist == Assist::Server {
             let given = [
@@ -318,6 +344,14 @@ impl Chosen {
                 return Err(self.bad(key, message));
             }
         }
+        let carrier = match requests.carrier.unwrap_or_default() {
+            CarrierName::Tcp if requests.fluid_interval.is_some() => {
+                let message = "only flows have rates that are computed: carrier = \"fluid\"";
+                return Err(self.bad("fluid_interval", message));
+            }
+            CarrierName::Tcp => base.carrier.clone(),
+            CarrierName::Fluid => Carrier::Fluid,
+        };
         let per_second = per_second.map_or(0, |rate| rate.0);
         if per_second == 0 && peers.switch_queue.is_some() {
             let message = "a switch has a queue only with `switch_requests_per_second` above 0";
@@ -335,6 +369,8 @@ impl Chosen {
             directory,
             expected: if order == RequestOrder::Paper { clients as u32 } else { 0 },
             client,
+            carrier,
+            fluid_interval: requests.fluid_interval.map_or(Span::ZERO, |interval| interval.0),
             ..base
         })
     }

@@ -4,9 +4,11 @@
 mod cast;
 mod channel;
 mod host;
+mod image;
 mod log;
 mod payload;
 mod switch;
+mod timeline;
 
 use std::io::{BufRead, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -125,6 +127,9 @@ fn run(setup: &Setup) -> Result<(), String> {
         Role::Switch => switch::run(setup, &point, &bind, &commands),
         Role::Host(host) if point.cast.is_some() => {
             cast::run(HostId(host), setup, &point, &bind, &commands)
+        }
+        Role::Host(host) if point.image.is_some() => {
+            image::run(HostId(host), setup, &point, &bind, &commands)
         }
         Role::Host(host) => run_host(HostId(host), setup, &point, &bind, &commands),
     }

@@ -11,7 +11,7 @@ use rackweave_core::HostId;
 use rackweave_group::app::{Receiver, Report};
 
 use super::super::payload::Pattern;
-use super::TimeLine;
+use super::super::timeline::TimeLine;
 use crate::cast::CastConfig;
 
 /// The content identity of the stream of files.

@@ -10,17 +10,14 @@ use std::sync::mpsc::Receiver;
 
 use rackweave_core::{HostId, Span, Time};
 use rackweave_group::app::{Report, SenderConfig};
-use rackweave_linux::Clock;
-use rackweave_linux::netns::HOST_INTERFACE;
 
 use self::content::Content;
+use super::timeline::{LinkMeter, TimeLine, pause};
 use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, send, writer};
 use crate::cast::{CastConfig, Scheme};
 use crate::scenario::PointSpec;
 use crate::testbed::protocol::{Bind, CastEnd, Command, HostEnd, Records, Setup, WorkerMessage};
 
-/// The bytes of a frame on Ethernet that an interface's counters do not include: checksum, preamble, and gap.
-const BEYOND_FRAME: u64 = 24;
 /// How long receivers whose sender has all acknowledgements may still forward bytes.
 const LAST_BYTES: Span = Span::from_secs(2);
 
@@ -42,25 +39,6 @@ trait CastHost {
     fn packets(&self) -> u64;
     /// Returns the report of the application.
     fn report(&self) -> Report;
-}
-
-/// A time line that starts with the load.
-#[derive(Clone, Copy, Debug)]
-struct TimeLine {
-    clock: Clock,
-    start: Span,
-}
-
-impl TimeLine {
-    /// Returns the time since the load started; `None` before.
-    fn now(self) -> Option<Time> {
-        self.clock.now().0.checked_sub(self.start.0).map(Time)
-    }
-
-    /// Returns the time since the load started; zero before.
-    fn since(self) -> Time {
-        self.now().unwrap_or(Time::ZERO)
-    }
 }
 
 /// The parameters of a host in a cast.
@@ -91,7 +69,7 @@ pub(super) fn run(
     let (Some(cast), false) = (point.cast.as_deref(), setup.overlay) else {
         return Err("it has no files for many, or no network of its own".into());
     };
-    let line = TimeLine { clock: Clock::with_origin(bind.origin_ns), start: Span(bind.start_ps) };
+    let line = TimeLine::new(bind);
     let at = match &cast.scheme {
         Scheme::Orca(_) => orca::address(this),
         _ => super::address(this, 0),
@@ -111,14 +89,12 @@ pub(super) fn run(
         Scheme::Unicast { .. } => return Err("the testbed has no UDP copies".into()),
     };
     send(&WorkerMessage::Bound(vec![Some(at)]));
-    let before = link_counters();
+    let sent = LinkMeter::start();
     serve(&mut *member, line, commands)?;
-    let after = link_counters();
-    let link_bytes = after.0 - before.0 + BEYOND_FRAME * (after.1 - before.1);
     send(&WorkerMessage::HostEnd(Box::new(HostEnd {
         cpu_s: process_cpu_s(),
         packets: member.packets(),
-        cast: Some(CastEnd { report: member.report(), link_bytes }),
+        cast: Some(CastEnd { report: member.report(), link_bytes: sent.bytes() }),
         ..HostEnd::default()
     })));
     Ok(())
@@ -160,22 +136,6 @@ fn serve(
     written.join().map_err(|_| "it could not write".to_owned())
 }
 
-/// Returns the number of bytes and packets sent over this host's interface.
-fn link_counters() -> (u64, u64) {
-    // The counters must be those of this thread's network namespace, because the process started in another one.
-    let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
-    let line = table.lines().find_map(|line| {
-        let (name, numbers) = line.split_once(':')?;
-        (name.trim() == HOST_INTERFACE).then_some(numbers)
-    });
-    // Eight columns of received traffic precede the bytes and packets sent.
-    let column = |nth| {
-        let word = line?.split_whitespace().nth(nth)?;
-        word.parse().ok()
-    };
-    (column(8).unwrap_or(0), column(9).unwrap_or(0))
-}
-
 /// A host that takes no part in the cast.
 struct Bystander;
 
@@ -199,9 +159,4 @@ impl CastHost for Bystander {
     fn report(&self) -> Report {
         Report::default()
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a process without a socket of its own to wait for")]
-fn pause(span: Span) {
-    std::thread::sleep(std::time::Duration::from_nanos(span.0 / 1000));
 }

@@ -10,8 +10,9 @@ use rackweave_core::{FailReason, HostId, Span, Time};
 use rackweave_group::app::{Report, Sender as App};
 
 use super::content::{Content, FILES, SharedReceiver};
-use super::{CastHost, Place, TimeLine, pause};
+use super::{CastHost, Place};
 use crate::testbed::worker;
+use crate::testbed::worker::timeline::{TimeLine, pause};
 
 /// The interval at which the updates of threads are processed. They carry their own times.
 const POLL_INTERVAL: Span = Span::from_ms(2);
