@@ -8,7 +8,7 @@ use rackweave_lab::list::Topic;
 use crate::cast::CastCommand;
 use crate::image::ImageCommand;
 use crate::rpc::RpcCommand;
-use crate::switch::SwitchArgs;
+use crate::switch::args::SwitchArgs;
 
 /// Compare data-center transports in simulation, and run the same code on real hosts.
 #[derive(Debug, Parser)]

@@ -1,183 +1,31 @@
 //! `rackweave switch`.
 
+pub(crate) mod args;
 mod bpf;
 mod metrics;
 mod show;
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use miette::{Context, IntoDiagnostic, miette};
-use rackweave_core::{Bytes, HostId, Rate, Span, Time, frame};
+use rackweave_core::{HostId, Span, Time, frame};
 use rackweave_lab::Scenario;
 use rackweave_lab::scenario::Hosts;
-use rackweave_lab::systems::{ProgramName, Systems};
+use rackweave_lab::systems::{ProgramName, ProgramOptions, Systems};
 use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
 use rackweave_switch::config::{
     BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig as OneSwitch,
     Topology, TrimConfig,
 };
-use rackweave_wire::orca::Key;
 
+use self::args::{LinkArgs, PollArgs, ShowArgs, SwitchArgs};
 use crate::{exit, print};
-
-/// Run a user-space switch: the simulator's queues at real rates, for real hosts.
-///
-/// Hosts are attached by UDP ports, which need no privilege, or by network interfaces. The switch runs until Ctrl-C,
-/// and then prints its counters.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    rackweave switch --listen 127.0.0.1:4100 --hosts 4 --link \"1 Gbps\" --stats\n  \
-    rackweave switch --listen 0.0.0.0:4100 --hosts 2 --host 0=192.0.2.1:5000 --host 1=192.0.2.2:5000\n  \
-    rackweave switch --listen 127.0.0.1:4100 --fabric my.toml --metrics 9100\n  \
-    rackweave switch --interface veth0 --interface veth1 --trim --loss 0.001\n  \
-    rackweave switch --listen 127.0.0.1:4100 --hosts 8 --program orca --controller 7\n  \
-    rackweave switch --program orca --bpf --ports p0,p1 --hosts \"02:00:00:00:00:01,192.0.2.1,0;02:00:00:00:00:02,192.0.2.2,1\"\n\n\
-    Exit codes: 0 ended by Ctrl-C, 1 a socket failed, 2 wrong usage or file.")]
-pub(crate) struct SwitchArgs {
-    /// UDP port for host 0; the following hosts use the following ports.
-    #[arg(
-        long,
-        value_name = "ADDR",
-        conflicts_with = "interface",
-        required_unless_present_any = ["interface", "bpf"]
-    )]
-    listen: Option<SocketAddr>,
-    /// Number of hosts, with --listen; with --bpf, the hosts as MAC,IP,PORT;...
-    #[arg(long, value_name = "N", conflicts_with = "interface")]
-    hosts: Option<String>,
-    /// Run Orca's ToR switch in the kernel instead, as a program on the interfaces in --ports. Needs root and clang.
-    #[arg(long, conflicts_with_all = ["listen", "interface", "metrics"], requires_all = ["ports", "hosts"])]
-    bpf: bool,
-    /// With --bpf: the interfaces, separated by commas. A host's index within the rack is the index of its port.
-    #[arg(long, value_name = "IF", value_delimiter = ',', requires = "bpf")]
-    ports: Vec<String>,
-    /// With --bpf: the ports that lead to other switches, as indices from 0.
-    #[arg(long, value_name = "PORT", value_delimiter = ',', requires = "bpf")]
-    uplinks: Vec<u32>,
-    /// With --bpf: number of the rack.
-    #[arg(long, value_name = "N", requires = "bpf", default_value_t = 0)]
-    rack: u16,
-    /// Address of a host (default: learnt from the packets that the host sends, on loopback only).
-    #[arg(long = "host", value_name = "N=ADDR", conflicts_with = "interface")]
-    addresses: Vec<String>,
-    /// Interface of the next host: one end of a veth pair, or a NIC port. Needs CAP_NET_RAW.
-    #[arg(long, value_name = "NAME")]
-    interface: Vec<String>,
-    /// Take the fabric, with all its switches, and the faults from a scenario (or a file of `cast --fabric`).
-    #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["link", "buffer", "shared_buffer", "ecn", "trim", "latency", "delay"])]
-    fabric: Option<String>,
-    /// Set a key of the scenario, replacing its value in the file.
-    #[arg(long = "set", value_name = "KEY=VALUE", requires = "fabric")]
-    sets: Vec<String>,
-    /// Program of the switches, in addition to forwarding: follow Orca's labels and copy its packets.
-    #[arg(long, default_value = ProgramName::default().describe().0, value_parser = program_names())]
-    program: ProgramName,
-    /// Host of Orca's controller (with --bpf: its port); switches ignore orders from other hosts.
-    #[arg(long, value_name = "N")]
-    controller: Option<u32>,
-    /// File with the key of Orca's members, if they use one; without it the switches reject signed orders. With --bpf,
-    /// orders are not verified with the key, but must come from --controller.
-    #[arg(long, value_name = "FILE")]
-    key_file: Option<PathBuf>,
-    /// Rate of each link in bits per second.
-    #[arg(long, value_name = "RATE", default_value = "1 Gbps")]
-    link: Rate,
-    /// Buffer of each port, in bytes or packets.
-    #[arg(long, value_name = "SIZE", default_value = "500 KB")]
-    buffer: Size,
-    /// Share one buffer between all ports of a switch, with dynamic thresholds (alpha 1).
-    #[arg(long)]
-    shared_buffer: bool,
-    /// Mark packets (ECN) that find a longer queue than this.
-    #[arg(long, value_name = "SIZE")]
-    ecn: Option<Size>,
-    /// Trim packets to their headers instead of dropping them (NDP).
-    #[arg(long)]
-    trim: bool,
-    /// Delay from the last bit of a packet in to its output queue.
-    #[arg(long, value_name = "TIME", default_value = "250 ns")]
-    latency: Span,
-    /// Propagation delay of each link, in each direction.
-    #[arg(long, value_name = "TIME", default_value = "0 ns")]
-    delay: Span,
-    /// Probability of losing a frame, on each link.
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    loss: f64,
-    /// Probability of damaging a frame, on each link.
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    corrupt: f64,
-    /// Probability of duplicating a frame, on each link.
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    duplicate: f64,
-    /// Probability of delaying a frame, on each link, so that later ones overtake it.
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    reorder: f64,
-    /// Maximum delay with --reorder.
-    #[arg(long, value_name = "TIME", default_value = "1 ms")]
-    reorder_delay: Span,
-    /// Seed of all random decisions.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-    /// Interval at which sockets are read: a longer one needs less processor time.
-    #[arg(long, value_name = "TIME", default_value = "20 us")]
-    window: Span,
-    /// Poll continuously and never sleep: occupies a whole core.
-    #[arg(long)]
-    busy_poll: bool,
-    /// Show the switch's activity once per second.
-    #[arg(long)]
-    stats: bool,
-    /// At the end, print one JSON document with all counters and links.
-    #[arg(long)]
-    json: bool,
-    /// Serve counters for Prometheus at http://ADDR/metrics; a port without an address is on loopback.
-    #[arg(long, value_name = "ADDR")]
-    metrics: Option<String>,
-}
-
-/// Parses the name of a program.
-fn program_names() -> impl TypedValueParser<Value = ProgramName> {
-    let values = ProgramName::ALL.map(|name| {
-        let (name, help) = name.describe();
-        PossibleValue::new(name).help(help)
-    });
-    PossibleValuesParser::new(values).map(|text| {
-        let mut names = ProgramName::ALL.into_iter();
-        names.find(|name| name.describe().0 == text).unwrap_or_default()
-    })
-}
-
-/// A buffer size in bytes, written as "500 KB", or as "65 packets" of full size.
-#[derive(Clone, Copy, Debug)]
-struct Size(u64);
-
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let packets =
-            text.trim().strip_suffix("packets").or_else(|| text.trim().strip_suffix("packet"));
-        let Some(packets) = packets else {
-            return text
-                .parse::<Bytes>()
-                .map(|bytes| Self(bytes.0))
-                .map_err(|error| error.to_string());
-        };
-        let packets: u32 = packets
-            .trim()
-            .parse()
-            .map_err(|_| format!("`{text}` is not a number of packets, as in \"65 packets\""))?;
-        Ok(Self(u64::from(packets) * FULL_PACKET))
-    }
-}
 
 /// The bytes that a full packet occupies on the link.
 const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
@@ -187,17 +35,25 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
         if args.program != ProgramName::Orca {
             return Err(miette!("--bpf requires --program orca, the only program for the kernel"));
         }
+        if args.server.is_some() {
+            return Err(miette!("--server is of use with --program swp2p only"));
+        }
         return bpf::run(args);
     }
-    let config = config(args)?;
-    let metrics = args.metrics.as_deref().map(metrics::listen).transpose()?;
+    run(config(args)?, &args.show)
+}
+
+/// Runs a switch until Ctrl-C, and prints its counters.
+pub(crate) fn run(config: SwitchConfig<Systems>, show: &ShowArgs) -> miette::Result<u8> {
+    let metrics = show.metrics.as_deref().map(metrics::listen).transpose()?;
+    let edges = config.edges.clone();
     let mut switch = Switch::new(config).map_err(|error| miette!("{error}"))?;
     let control = Arc::new(Control::default());
     let shared = Arc::clone(&control);
     ctrlc::set_handler(move || shared.stop.store(true, Ordering::Relaxed))
         .into_diagnostic()
         .wrap_err("cannot listen for Ctrl-C")?;
-    print_addresses(args, &switch);
+    print_addresses(&edges, &switch);
     let (ended, end) = channel();
     let shared = Arc::clone(&control);
     let running = std::thread::spawn(move || {
@@ -210,16 +66,16 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
         let shared = Arc::clone(&control);
         std::thread::spawn(move || metrics::serve(&listener, &shared));
     }
-    let mut live = show::Live::new(!args.json);
+    let mut live = show::Live::new(!show.json);
     while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-        if args.stats
+        if show.stats
             && let Some(report) = control.report()
         {
             live.show(&report);
         }
     }
     let (result, report) = running.join().map_err(|_| miette!("the switch has failed"))?;
-    if args.json {
+    if show.json {
         print(&format!("{:#}\n", show::json(&report)))?;
     } else {
         print(&show::summary(&report))?;
@@ -239,13 +95,13 @@ fn print_status(text: &str) {
 }
 
 /// Prints to stderr the address to which each host must send.
-fn print_addresses(args: &SwitchArgs, switch: &Switch<Systems>) {
+fn print_addresses(edges: &[Edge], switch: &Switch<Systems>) {
     let mut stderr = std::io::stderr().lock();
-    let ports = switch.udp_ports();
-    for (host, port) in ports.iter().enumerate() {
-        let _ = match port {
-            Some(port) => writeln!(stderr, "host {host}: {port}"),
-            None => writeln!(stderr, "host {host}: {}", args.interface[host]),
+    for (host, (port, edge)) in switch.udp_ports().iter().zip(edges).enumerate() {
+        let _ = match (port, edge) {
+            (Some(port), _) => writeln!(stderr, "host {host}: {port}"),
+            (None, Edge::Interface { name }) => writeln!(stderr, "host {host}: {name}"),
+            (None, Edge::Udp { .. }) => Ok(()),
         };
     }
     if stderr.is_terminal() {
@@ -274,28 +130,47 @@ fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig<Systems>> {
     }
     let edges = match args.listen {
         Some(listen) => udp_edges(listen, hosts, &args.addresses)?,
-        None => args.interface.iter().map(|name| Edge::Interface { name: name.clone() }).collect(),
+        None => interfaces(&args.interface),
     };
-    Ok(SwitchConfig {
+    let config = SwitchConfig {
         faults,
         seed: args.seed.unwrap_or(seed),
-        batch_window: args.window,
-        busy_poll: args.busy_poll,
-        ..SwitchConfig::new(fabric, edges).with_system(systems(args)?)
-    })
+        ..polled(SwitchConfig::new(fabric, edges), args.poll)
+    };
+    let (controller, server) = (args.controller.map(HostId), args.server);
+    let options = ProgramOptions { controller, server, secret: None };
+    with_program(config, args.program, options, args.key_file.as_deref())
 }
 
-fn systems(args: &SwitchArgs) -> miette::Result<Systems> {
-    let key = args.key_file.as_ref().map(|path| {
+/// The same switch with the programs of a system, whose key is in a file.
+pub(crate) fn with_program(
+    config: SwitchConfig,
+    program: ProgramName,
+    options: ProgramOptions<'_>,
+    key_file: Option<&Path>,
+) -> miette::Result<SwitchConfig<Systems>> {
+    let secret = key_file.map(|path| {
         let secret = std::fs::read(path).into_diagnostic();
         let secret = secret.wrap_err_with(|| format!("cannot read {}", path.display()))?;
         if secret.is_empty() {
             return Err(miette!("{} is empty: it must contain a key", path.display()));
         }
-        Ok(Key::derive(&secret))
+        Ok(secret)
     });
-    let system = args.program.system(args.controller.map(HostId), key.transpose()?);
-    system.map_err(|error| miette!("{error}"))
+    let secret = secret.transpose()?;
+    let options = ProgramOptions { secret: secret.as_deref(), ..options };
+    let system = program.system(options, &config.fabric);
+    Ok(config.with_system(system.map_err(|error| miette!("{error}"))?))
+}
+
+/// The same switch with these habits.
+pub(crate) fn polled(config: SwitchConfig, poll: PollArgs) -> SwitchConfig {
+    SwitchConfig { batch_window: poll.window, busy_poll: poll.busy_poll, ..config }
+}
+
+/// Attaches hosts by interfaces, in order.
+pub(crate) fn interfaces(names: &[String]) -> Vec<Edge> {
+    names.iter().map(|name| Edge::Interface { name: name.clone() }).collect()
 }
 
 fn udp_edges(listen: SocketAddr, hosts: u32, addresses: &[String]) -> miette::Result<Vec<Edge>> {
@@ -341,8 +216,19 @@ fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
         None if args.listen.is_none() => args.interface.len() as u32,
         None => return Err(miette!("--listen requires --hosts N or --fabric SCENARIO.toml")),
     };
+    let mut fabric = one_switch(hosts, &args.link);
+    fabric.switch.trim = args.trim.then_some(TrimConfig {
+        data_queue_bytes: 8 * FULL_PACKET,
+        header_queue_bytes: 16 * FULL_PACKET,
+        return_to_sender: true,
+    });
+    Ok(fabric)
+}
+
+/// One switch with this many hosts.
+pub(crate) fn one_switch(hosts: u32, args: &LinkArgs) -> FabricConfig {
     let bytes = args.buffer.0;
-    Ok(FabricConfig {
+    FabricConfig {
         topology: Topology::SingleSwitch { hosts, host_link: args.link },
         host_link_delay: args.delay,
         host_link_delays: Vec::new(),
@@ -357,14 +243,10 @@ fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
             },
             ecn_threshold_bytes: args.ecn.map(|size| size.0),
             priorities: true,
-            trim: args.trim.then_some(TrimConfig {
-                data_queue_bytes: 8 * FULL_PACKET,
-                header_queue_bytes: 16 * FULL_PACKET,
-                return_to_sender: true,
-            }),
+            trim: None,
             routing: Routing::Transport,
         },
-    })
+    }
 }
 
 /// Reads the fabric of a hosts file, or that of a scenario with its faults.

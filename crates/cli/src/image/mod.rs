@@ -1,9 +1,14 @@
 //! `rackweave image`: images of disks.
 
 mod args;
+mod fetch;
+mod hosts;
 mod inspect;
 mod keys;
 mod pack;
+mod serve;
+mod switch;
+mod switch_bpf;
 mod unpack;
 
 use std::path::Path;
@@ -17,17 +22,16 @@ use crate::escaped;
 use crate::exit;
 use crate::progress;
 
+// Descriptions are those of the arguments' types: a doc comment here would replace them, and hide their long form.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
-    /// Make an image of a disk, a partition or a file.
     Pack(args::PackArgs),
-    /// Show what an image is.
     Inspect(args::InspectArgs),
-    /// Check every chunk of an image, its root hash and its signature.
     Verify(args::VerifyArgs),
-    /// Write an image to a file or a block device.
     Unpack(args::UnpackArgs),
-    /// Make a key pair that signs images.
+    Serve(Box<serve::ServeArgs>),
+    Fetch(Box<fetch::FetchArgs>),
+    Switch(Box<switch::SwitchArgs>),
     Keygen(args::KeygenArgs),
 }
 
@@ -39,6 +43,9 @@ pub(crate) fn image(command: ImageCommand) -> miette::Result<u8> {
         ImageCommand::Inspect(args) => inspect::inspect(&args),
         ImageCommand::Verify(args) => inspect::verify(&args),
         ImageCommand::Unpack(args) => unpack::unpack(&args),
+        ImageCommand::Serve(args) => serve::serve(&args),
+        ImageCommand::Fetch(args) => fetch::fetch(&args),
+        ImageCommand::Switch(args) => switch::switch(&args),
         ImageCommand::Keygen(args) => keys::keygen(&args),
     }
 }

@@ -11,7 +11,8 @@ use rackweave_orca_bpf::{Tor, TorConfig, TorCounters, TorHost};
 use rackweave_switch::fabric::Fabric;
 use serde_json::json;
 
-use super::{SwitchArgs, fabric_of};
+use super::args::SwitchArgs;
+use super::fabric_of;
 use crate::{exit, print};
 
 /// Attaches the program, and waits for Ctrl-C.
@@ -34,14 +35,14 @@ pub(super) fn run(args: &SwitchArgs) -> miette::Result<u8> {
     super::print_status("ready\n");
     let mut before = TorCounters::default();
     while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-        if args.stats {
+        if args.show.stats {
             let counters = read(&mut tor)?;
             super::print_status(&line(&tor, &counters, &before));
             before = counters;
         }
     }
     let counters = read(&mut tor)?;
-    if args.json {
+    if args.show.json {
         print(&format!("{:#}\n", document(&tor, &counters)))
     } else {
         print(&text(&tor, &counters))

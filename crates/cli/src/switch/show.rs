@@ -59,8 +59,15 @@ fn line(before: &Report, now: &Report) -> String {
     let (new, old) = (&now.counters, &before.counters);
     let span = now.at.since(before.at).as_secs_f64().max(1e-9);
     let queues = now.links.iter().map(|link| link.queue_bytes);
+    let mut program = String::new();
+    for (name, count) in &now.program {
+        let new = count - before.program.get(name).copied().unwrap_or(0);
+        if new > 0 {
+            let _ = write!(program, ", {new} {name}");
+        }
+    }
     format!(
-        "{:.1} s: {:.0} frames/s, {:.1} Mbps, queues {} (longest {}), {} drops, {} marks, {} trims, late p99 {} max {}",
+        "{:.1} s: {:.0} frames/s, {:.1} Mbps, queues {} (longest {}), {} drops, {} marks, {} trims, late p99 {} max {}{program}",
         now.at.as_us_f64() / 1e6,
         (new.forwarded - old.forwarded) as f64 / span,
         mbps(before, now, new.forwarded_bytes - old.forwarded_bytes),

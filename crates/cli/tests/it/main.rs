@@ -6,6 +6,7 @@ mod casts;
 mod command;
 mod common;
 mod image;
+mod imaging;
 mod labels;
 mod labels_ways;
 mod paper;

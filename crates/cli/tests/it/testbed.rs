@@ -1,5 +1,7 @@
 //! `rackweave testbed`: scenarios with real processes. Without privileges only the overlay is tested.
 
+mod images;
+
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};

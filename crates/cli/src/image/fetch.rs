@@ -1,0 +1,241 @@
+//! `rackweave image fetch`.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+
+use miette::miette;
+use rackweave_core::{Bytes, Rate, Span};
+use rackweave_group::imaging::p2p::client::Config;
+use rackweave_image::{PublicKey, TargetConfig};
+use rackweave_imaging::{FetchConfig, FetchError, FetchEvent, Fetched};
+use rackweave_linux::Clock;
+use serde_json::{Value, json};
+
+use super::{bar, failed, hex, hosts, read_key, size, status, watched};
+use crate::{escaped, exit, print};
+
+/// Fetch an image to a file or a block device.
+///
+/// Chunks come from the server and from other hosts that fetch the same image. Each is verified before it is written, or served to
+/// others. A file appears when it is complete; a block device must not be in use. What the target holds already is not fetched, so
+/// the command can be interrupted and repeated.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave image fetch debian-13 --from images.example --to vm.img\n  \
+    rackweave image fetch golden --from 192.0.2.1 --to /dev/nvme0n1 --signed-by images.pub --linger \"60 s\"\n\n\
+    Exit codes: 0 every byte is there, 1 failed, 2 wrong usage, or refused, 130 interrupted.")]
+pub(crate) struct FetchArgs {
+    /// Name of the image, as in `rackweave image inspect`.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The server. Its port is used on this host, too.
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = hosts::address)]
+    from: SocketAddrV4,
+    /// A file or a block device.
+    #[arg(long, value_name = "TARGET")]
+    to: PathBuf,
+    /// Address of this host (default: the one from which the server is reached).
+    #[arg(long, value_name = "ADDR", value_parser = hosts::host)]
+    bind: Option<Ipv4Addr>,
+    /// Stay for this time after every byte is written, to serve others.
+    #[arg(long, value_name = "TIME", default_value = "0 s")]
+    linger: Span,
+    /// File with the secret that all hosts share.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Require that the image was signed by this key.
+    #[arg(long, value_name = "FILE.pub")]
+    signed_by: Option<PathBuf>,
+    /// Most bits per second that this host sends to others.
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// Do not serve others.
+    #[arg(long)]
+    no_serve: bool,
+    /// Memory for chunks: half for those that wait for the disk, half for those that are served.
+    #[arg(long, value_name = "SIZE", default_value = "512 MiB")]
+    memory: Bytes,
+    /// Replace an existing file; what both have in common is not fetched.
+    #[arg(long)]
+    overwrite: bool,
+    /// Overwrite the unused blocks of a device with zeros.
+    #[arg(long)]
+    zero: bool,
+    /// Fail after this time without a chunk, or without an answer of the server.
+    #[arg(long, value_name = "TIME", default_value = "60 s")]
+    give_up: Span,
+    /// Chunks that are requested at a time.
+    #[arg(long, value_name = "N", default_value_t = Config::default().outstanding,
+        value_parser = clap::value_parser!(u16).range(1..=4096))]
+    outstanding: u16,
+    /// Chunks in one request. More of them save requests, and less than one costs a slow switch most.
+    #[arg(long, value_name = "N", default_value_t = Config::default().batch,
+        value_parser = clap::value_parser!(u16).range(1..=4096))]
+    batch: u16,
+    /// Print events as JSON documents, one on each line.
+    #[arg(long)]
+    json: bool,
+    /// Print neither progress nor a report.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl FetchArgs {
+    fn config(&self) -> miette::Result<FetchConfig> {
+        let signer = match &self.signed_by {
+            Some(path) => Some(read_key(path, PublicKey::from_text)?),
+            None => None,
+        };
+        if self.name.len() > usize::from(u8::MAX) {
+            return Err(miette!("the name of an image has at most 255 bytes"));
+        }
+        if self.give_up == Span::ZERO {
+            return Err(miette!("--give-up must be above zero"));
+        }
+        if self.batch > self.outstanding {
+            return Err(miette!("--batch must not be above --outstanding"));
+        }
+        Ok(FetchConfig {
+            server: self.from,
+            own: self.bind,
+            name: self.name.clone(),
+            target: self.to.clone(),
+            target_config: TargetConfig {
+                overwrite: self.overwrite,
+                zero_unused: self.zero,
+                ..TargetConfig::default()
+            },
+            key: hosts::key(self.key_file.as_deref())?,
+            signer,
+            machine: Config {
+                linger: self.linger,
+                give_up: self.give_up,
+                outstanding: self.outstanding,
+                batch: self.batch,
+                ..Config::default()
+            },
+            memory: self.memory.0,
+            rate: self.rate,
+            serve: !self.no_serve,
+        })
+    }
+}
+
+pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
+    let config = args.config()?;
+    let progress = watched()?;
+    let shown = bar(&progress, args.quiet || args.json);
+    let clock = Clock::start();
+    let mut on_event = |event| report(args, clock, event);
+    let result = rackweave_imaging::fetch(&config, &progress, &mut on_event);
+    drop(shown);
+    match result {
+        Ok(_) => {
+            if args.json {
+                print_line(clock, "left", json!({}))?;
+            }
+            Ok(exit::DONE)
+        }
+        Err(error) => {
+            if args.json {
+                let _ = print_line(clock, "failed", json!({ "error": error.to_string() }));
+            }
+            ended(error)
+        }
+    }
+}
+
+/// Reports how a client has failed.
+fn ended(error: FetchError) -> miette::Result<u8> {
+    match error {
+        FetchError::Image(error) => failed(error),
+        FetchError::Interrupted => {
+            status("interrupted: the same command goes on from here\n");
+            Ok(exit::INTERRUPTED)
+        }
+        FetchError::Bind { .. } => Err(miette!("{}", escaped(&error.to_string()))),
+        error => {
+            status(&format!("error: {}\n", escaped(&error.to_string())));
+            Ok(exit::FAILED)
+        }
+    }
+}
+
+fn print_line(clock: Clock, event: &str, mut fields: Value) -> miette::Result<u8> {
+    let mut line = json!({ "event": event, "time_s": seconds(clock) });
+    if let (Some(line), Some(fields)) = (line.as_object_mut(), fields.as_object_mut()) {
+        line.append(fields);
+    }
+    print(&format!("{line}\n"))
+}
+
+/// Seconds since the start of the command, in milliseconds' resolution.
+fn seconds(clock: Clock) -> f64 {
+    (clock.now().0 / 1_000_000_000) as f64 / 1e3
+}
+
+fn fields(fetched: &Fetched) -> Value {
+    let Fetched { fetched: chunks, kept, bytes, from, to, retries, damaged, requests, .. } =
+        fetched;
+    json!({
+        "fetched": chunks, "kept": kept, "bytes": bytes, "from": from, "to": to,
+        "retries": retries, "damaged": damaged, "requests": requests,
+    })
+}
+
+/// Prints an event. What cannot be printed is not worth failing for.
+fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
+    if args.json {
+        let (name, fields) = match event {
+            FetchEvent::Opened { manifest, kept } => {
+                let (chunks, root) = (manifest.chunks(), hex(manifest.root()));
+                let bytes = manifest.head().size;
+                ("joined", json!({ "chunks": chunks, "kept": kept, "size": bytes, "root": root }))
+            }
+            FetchEvent::Received => ("received", json!({})),
+            FetchEvent::Written(fetched) => ("written", fields(&fetched)),
+            FetchEvent::Damaged { holder, chunk } => {
+                ("damaged", json!({ "holder": holder, "chunk": chunk }))
+            }
+            FetchEvent::ServerLost(why) => ("server-lost", json!({ "error": why })),
+            FetchEvent::ServerBack => ("server-back", json!({})),
+        };
+        let _ = print_line(clock, name, fields);
+        return;
+    }
+    if args.quiet {
+        return;
+    }
+    match event {
+        FetchEvent::Opened { .. } | FetchEvent::Received => {}
+        FetchEvent::Written(fetched) => {
+            let to = escaped(&args.to.to_string_lossy());
+            let _ = print(&written(args, &to, seconds(clock), &fetched));
+        }
+        FetchEvent::Damaged { holder, chunk } => {
+            status(&format!("{holder} has sent chunk {chunk} damaged, and is not used any more\n"));
+        }
+        FetchEvent::ServerLost(why) => {
+            let why = escaped(&why);
+            status(&format!("the connection to {} is broken ({why}); trying again\n", args.from));
+        }
+        FetchEvent::ServerBack => status("the server is there again\n"),
+    }
+}
+
+fn written(args: &FetchArgs, to: &str, seconds: f64, fetched: &Fetched) -> String {
+    let Fetched { fetched: chunks, kept, bytes, from, .. } = fetched;
+    if *chunks == 0 {
+        return format!("{to}: it holds the image already\n");
+    }
+    let by_server = from.get(args.from.ip()).copied().unwrap_or(0);
+    let bytes = size(*bytes);
+    let linger = match args.linger > Span::ZERO && !args.no_serve {
+        true => format!("; serving others for {}", args.linger),
+        false => String::new(),
+    };
+    format!(
+        "{to}: complete after {seconds:.1} s: {chunks} chunks with {bytes}, {by_server} of them from the server, \
+         {kept} were there{linger}\n"
+    )
+}

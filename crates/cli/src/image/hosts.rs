@@ -1,0 +1,65 @@
+//! Hosts, keys and rates in the arguments of `rackweave image serve` and `fetch`.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
+use std::path::Path;
+
+use miette::{IntoDiagnostic as _, WrapErr as _, miette};
+use rackweave_wire::frisbee::{Key, PORT};
+
+/// Parses `HOST` or `HOST:PORT`.
+pub(super) fn address(text: &str) -> Result<SocketAddrV4, String> {
+    let found = text.to_socket_addrs().or_else(|_| (text, PORT).to_socket_addrs());
+    let mut found = found.map_err(|_| crate::not_an_address(text))?;
+    found
+        .find_map(|address| match address {
+            SocketAddr::V4(address) => Some(address),
+            SocketAddr::V6(_) => None,
+        })
+        .ok_or_else(|| format!("`{text}` has no IPv4 address, which imaging needs"))
+}
+
+/// Parses `HOST`.
+pub(super) fn host(text: &str) -> Result<Ipv4Addr, String> {
+    address(text).map(|address| *address.ip())
+}
+
+/// Resolves `HOST`, or `@FILE` with a host on each line.
+pub(super) fn hosts(option: &str, texts: &[String]) -> miette::Result<Option<BTreeSet<Ipv4Addr>>> {
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    let mut hosts = BTreeSet::new();
+    for text in texts {
+        let Some(file) = text.strip_prefix('@') else {
+            hosts.insert(host(text).map_err(|why| miette!("--{option}: {why}"))?);
+            continue;
+        };
+        let list = std::fs::read_to_string(file)
+            .into_diagnostic()
+            .wrap_err_with(|| format!("--{option}: cannot read {file}"))?;
+        for (number, line) in (1..).zip(list.lines()) {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if !line.is_empty() {
+                let found = host(line).map_err(|why| miette!("--{option}: {file}:{number}: {why}"));
+                hosts.insert(found?);
+            }
+        }
+    }
+    if hosts.is_empty() {
+        return Err(miette!("--{option} names no host"));
+    }
+    Ok(Some(hosts))
+}
+
+/// Reads the key that all hosts share.
+pub(super) fn key(file: Option<&Path>) -> miette::Result<Option<Key>> {
+    let Some(path) = file else { return Ok(None) };
+    let secret = std::fs::read(path)
+        .into_diagnostic()
+        .wrap_err_with(|| format!("cannot read the key file {}", path.display()))?;
+    if secret.is_empty() {
+        return Err(miette!("the key file {} is empty", path.display()));
+    }
+    Ok(Some(Key::derive(&secret)))
+}

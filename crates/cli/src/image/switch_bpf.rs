@@ -1,0 +1,205 @@
+//! `rackweave image switch --bpf`: SWP2P's program of a switch in the kernel.
+
+use std::fmt::Write as _;
+use std::net::SocketAddrV4;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use miette::miette;
+use rackweave_linux::Clock;
+use rackweave_swp2p_bpf::{Policy, Tor, TorClient, TorConfig, TorCounters, TorError};
+use serde_json::{Value, json};
+
+use super::status;
+use crate::switch::args::ShowArgs;
+use crate::{escaped, exit, print};
+
+// A doc comment here would replace the description of the command into which this is flattened.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BpfArgs {
+    /// Run the program in the kernel, at the ports of a Linux bridge or router. Needs root, clang and Linux 6.6.
+    #[arg(long, conflicts_with_all = ["interface", "key_file", "metrics"], requires = "ports")]
+    pub(super) bpf: bool,
+    /// With --bpf: the interfaces at which hosts fetch images, separated by commas. Hosts elsewhere are served by the server.
+    #[arg(long, value_name = "IF,...", value_delimiter = ',', requires = "bpf")]
+    ports: Vec<String>,
+    /// With --bpf: holders of a chunk take turns, as in SWP2P (default: the one with the fewest outstanding requests).
+    #[arg(long, requires = "bpf")]
+    turns: bool,
+    /// With --bpf: only hosts that have a chunk are asked for it, as in SWP2P (default: also those that wait for it themselves).
+    #[arg(long, requires = "bpf")]
+    no_pending: bool,
+    /// With --bpf: largest image, in chunks; there are 264 bytes of memory for each.
+    #[arg(long, value_name = "N", default_value_t = 65_536)]
+    chunks: u32,
+    /// With --bpf: maximum number of hosts at one port.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    hosts_per_port: u8,
+}
+
+impl BpfArgs {
+    pub(super) fn config(&self, server: SocketAddrV4) -> TorConfig {
+        TorConfig {
+            server_port: server.port(),
+            policy: if self.turns { Policy::RoundRobin } else { Policy::LeastLoaded },
+            pending: !self.no_pending,
+            // As many as the windows of reports that cover the image.
+            chunks: self.chunks.max(1).div_ceil(rackweave_swp2p_bpf::WINDOW)
+                * rackweave_swp2p_bpf::WINDOW,
+            clients_per_port: self.hosts_per_port,
+            ..TorConfig::new(self.ports.clone(), *server.ip())
+        }
+    }
+}
+
+/// Attaches the program, and waits for Ctrl-C.
+pub(super) fn run(args: &BpfArgs, server: SocketAddrV4, show: &ShowArgs) -> miette::Result<u8> {
+    let tor = match Tor::attach(&args.config(server)) {
+        Ok(tor) => tor,
+        Err(TorError::Config(why)) => return Err(miette!("{}", escaped(&why))),
+        Err(error) => {
+            status(&format!("error: {}\n", escaped(&error.to_string())));
+            return Ok(exit::FAILED);
+        }
+    };
+    let (ended, end) = channel();
+    let handler = move || {
+        // If the receiver is gone, the command is ending anyway.
+        let _ = ended.send(());
+    };
+    ctrlc::set_handler(handler).map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
+    let clock = Clock::start();
+    if show.json {
+        line(clock, "ready", json!({ "ports": args.ports, "server": server }))?;
+    } else {
+        status("ready\n");
+    }
+    let mut before = TorCounters::default();
+    while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+        if show.stats {
+            let (counters, clients) = read(&tor)?;
+            if show.json {
+                line(clock, "stats", document(&counters, &clients))?;
+            } else {
+                status(&activity(&counters, &before, clients.len()));
+            }
+            before = counters;
+        }
+    }
+    let (counters, clients) = read(&tor)?;
+    if show.json {
+        line(clock, "ended", document(&counters, &clients))?;
+    } else {
+        print(&summary(&counters, clients.len()))?;
+    }
+    Ok(exit::DONE)
+}
+
+fn read(tor: &Tor) -> miette::Result<(TorCounters, Vec<TorClient>)> {
+    let read = tor.counters().and_then(|counters| Ok((counters, tor.clients()?)));
+    read.map_err(|error| miette!("{error}"))
+}
+
+fn line(clock: Clock, event: &str, mut fields: Value) -> miette::Result<()> {
+    let time_s = (clock.now().0 / 1_000_000_000) as f64 / 1e3;
+    let mut line = json!({ "event": event, "time_s": time_s });
+    if let (Some(line), Some(fields)) = (line.as_object_mut(), fields.as_object_mut()) {
+        line.append(fields);
+    }
+    print(&format!("{line}\n")).map(drop)
+}
+
+fn activity(counters: &TorCounters, before: &TorCounters, clients: usize) -> String {
+    format!(
+        "{clients} hosts; requests/s: {} to holders, {} to hosts that wait, {} to the server; returned {}\n",
+        counters.to_holders - before.to_holders,
+        counters.to_pending - before.to_pending,
+        counters.to_server - before.to_server,
+        counters.returned - before.returned,
+    )
+}
+
+fn summary(counters: &TorCounters, clients: usize) -> String {
+    let mut text = format!("{clients} hosts\n");
+    for (what, count) in rows(counters) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{count:>12}  {what}");
+    }
+    text
+}
+
+const fn rows(counters: &TorCounters) -> [(&'static str, u64); 10] {
+    [
+        ("requests", counters.requests),
+        ("reports", counters.reports),
+        ("requests redirected to hosts that have the chunks", counters.to_holders),
+        ("requests redirected to hosts that wait for them", counters.to_pending),
+        ("requests left to the server", counters.to_server),
+        ("requests returned by holders", counters.returned),
+        ("messages that were not recorded: no room", counters.refused),
+        ("messages in the name of another host", counters.spoofed),
+        ("packets with several messages, left to the server", counters.super_packets),
+        ("hosts not asked any more, because of damaged chunks", counters.barred),
+    ]
+}
+
+fn document(counters: &TorCounters, clients: &[TorClient]) -> Value {
+    let clients: Vec<Value> = clients
+        .iter()
+        .map(|client| {
+            json!({
+                "ip": client.ip, "image": client.image, "load": client.load,
+                "is_barred": client.is_barred,
+            })
+        })
+        .collect();
+    json!({
+        "messages": counters.messages, "requests": counters.requests, "reports": counters.reports,
+        "returned": counters.returned, "to_holders": counters.to_holders,
+        "to_pending": counters.to_pending, "to_server": counters.to_server,
+        "refused": counters.refused, "spoofed": counters.spoofed,
+        "super_packets": counters.super_packets, "barred": counters.barred,
+        "silent": counters.silent, "lost": counters.lost, "clients": clients,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: super::super::switch::SwitchArgs,
+    }
+
+    fn parse(arguments: &str) -> Result<TorConfig, clap::Error> {
+        let command =
+            Command::try_parse_from(std::iter::once("switch").chain(arguments.split(' ')))?;
+        Ok(command.args.kernel_config().unwrap())
+    }
+
+    #[test]
+    fn arguments_make_a_configuration() {
+        let config = parse("--bpf --ports a,b --server 192.0.2.1").unwrap();
+        assert_eq!(
+            config,
+            TorConfig::new(["a", "b"].map(String::from).to_vec(), [192, 0, 2, 1].into())
+        );
+        let all = "--bpf --ports a --server 192.0.2.1:7000 --turns --no-pending --chunks 8193 --hosts-per-port 2";
+        let config = parse(all).unwrap();
+        assert_eq!((config.server_port, config.chunks, config.clients_per_port), (7000, 16384, 2));
+        assert_eq!((config.policy, config.pending), (Policy::RoundRobin, false));
+        for wrong in [
+            "--ports a --server 192.0.2.1",
+            "--bpf --server 192.0.2.1",
+            "--bpf --ports a",
+            "--bpf --ports a --interface b --server 192.0.2.1",
+            "--interface a --turns --server 1",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Processes that die, return, stutter, or have no room.
+
+use std::fs;
+use std::process::Command;
+
+use super::{COMMAND, Place, Process, SERVER, chunks};
+use crate::common::{nap, until};
+
+/// The rate that makes the transfer of an image of 16 MiB last for seconds, so that faults come in its middle.
+const SLOW: [&str; 2] = ["--rate", "40 Mbps"];
+
+/// Waits until a client has this many chunks on its disk.
+fn has_written(place: &Place, client: u8, at_least: u64) {
+    let record = place.path(&format!("copy{client}.part.chunks"));
+    // Each chunk has 16 bytes behind a header.
+    until("chunks are written", || {
+        fs::metadata(&record).is_ok_and(|found| found.len() >= 96 + 16 * at_least)
+    });
+}
+
+#[test]
+fn a_client_that_is_killed_goes_on_where_it_was_and_the_others_do_not_wait_for_it() {
+    let place = Place::new(256);
+    let server = place.serve(&SLOW);
+    let mut clients: Vec<Process> = (2..5).map(|client| place.fetch(client, &[])).collect();
+    has_written(&place, 2, 30);
+    clients[0].signal("-KILL");
+    clients[0].end();
+    assert!(!place.path("copy2").exists(), "an incomplete file has another name");
+    let mut again = place.fetch(2, &[]);
+    for client in clients.iter_mut().skip(1).chain([&mut again]) {
+        assert_eq!(client.end(), 0, "{:?}", client.events);
+    }
+    let written = again.found("written").unwrap();
+    assert!(chunks(&written, "kept") >= 30, "{written}");
+    assert_eq!(chunks(&written, "kept") + chunks(&written, "fetched"), 256);
+    assert!((2..5).all(|client| place.is_complete(client, "disk")));
+    server.interrupted();
+}
+
+#[test]
+fn a_holder_that_disappears_is_replaced() {
+    let place = Place::new(256);
+    let server = place.serve(&SLOW);
+    let mut clients: Vec<Process> = (2..5).map(|client| place.fetch(client, &[])).collect();
+    has_written(&place, 3, 20);
+    clients[1].signal("-KILL");
+    clients[1].end();
+    for client in [2, 4] {
+        let process = &mut clients[client - 2];
+        assert_eq!(process.end(), 0, "{:?}", process.events);
+        assert!(place.is_complete(client as u8, "disk"));
+    }
+    let ended = server.interrupted();
+    let phases: Vec<_> =
+        ended["clients"].as_array().unwrap().iter().map(|it| &it["phase"]).collect();
+    assert_eq!(phases, ["done", "gone", "done"]);
+}
+
+#[test]
+fn clients_go_on_when_their_server_returns() {
+    let place = Place::new(256);
+    let mut server = place.serve(&SLOW);
+    let mut clients: Vec<Process> = (2..4).map(|client| place.fetch(client, &[])).collect();
+    has_written(&place, 2, 20);
+    server.signal("-KILL");
+    server.end();
+    clients[0].event("server-lost");
+    let server = place.serve(&[]);
+    for (client, process) in [2, 3].into_iter().zip(&mut clients) {
+        assert_eq!(process.end(), 0, "{:?}", process.events);
+        assert!(process.found("server-back").is_some());
+        assert!(place.is_complete(client, "disk"));
+    }
+    let sent = chunks(&server.interrupted(), "chunks_sent");
+    assert!(sent < 256, "what was there was not fetched a second time: {sent}");
+}
+
+#[test]
+fn a_server_that_returns_with_another_image_is_noticed() {
+    let place = Place::new(256);
+    let mut server = place.serve(&SLOW);
+    let mut client = place.fetch(2, &[]);
+    has_written(&place, 2, 5);
+    server.signal("-KILL");
+    server.end();
+    place.write_disk("disk2", 256 * (super::MIB / 16), 2);
+    place.pack("disk2", "golden.rwi");
+    let server = place.serve(&[]);
+    assert_eq!(client.end(), 1);
+    let failed = client.found("failed").unwrap();
+    let why = failed["error"].as_str().unwrap();
+    assert!(why.contains("it now serves another image under this name"), "{why}");
+    assert!(!place.path("copy2").exists());
+    server.interrupted();
+}
+
+#[test]
+fn a_server_that_stays_away_is_named() {
+    let place = Place::new(256);
+    let mut server = place.serve(&SLOW);
+    let mut client = place.fetch(2, &["--give-up", "2 s"]);
+    has_written(&place, 2, 5);
+    server.signal("-KILL");
+    server.end();
+    assert_eq!(client.end(), 1);
+    let failed = client.found("failed").unwrap();
+    let why = failed["error"].as_str().unwrap();
+    assert!(why.contains("no chunk has arrived for too long"), "{why}");
+    assert!(why.contains(&format!("the connection to the server {SERVER}")), "{why}");
+    // Without a server from the beginning.
+    let mut client = place.fetch(3, &["--give-up", "1 s"]);
+    assert_eq!(client.end(), 1);
+    let failed = client.found("failed").unwrap();
+    assert!(failed["error"].as_str().unwrap().contains("cannot be used"), "{failed}");
+}
+
+#[test]
+fn a_stopped_client_is_late_and_not_lost() {
+    let place = Place::new(256);
+    let server = place.serve(&SLOW);
+    let mut clients: Vec<Process> = (2..4).map(|client| place.fetch(client, &[])).collect();
+    has_written(&place, 2, 20);
+    clients[0].signal("-STOP");
+    assert_eq!(clients[1].end(), 0, "the other one does not wait: {:?}", clients[1].events);
+    clients[0].signal("-CONT");
+    assert_eq!(clients[0].end(), 0, "{:?}", clients[0].events);
+    assert!(place.is_complete(2, "disk") && place.is_complete(3, "disk"));
+    server.interrupted();
+}
+
+#[test]
+fn an_interrupted_client_says_so_and_can_go_on() {
+    let place = Place::new(256);
+    let server = place.serve(&SLOW);
+    let mut client = place.fetch(2, &[]);
+    has_written(&place, 2, 10);
+    client.signal("-INT");
+    assert_eq!(client.end(), 130);
+    assert!(!place.path("copy2").exists());
+    server.interrupted();
+    let server = place.serve(&[]);
+    let mut client = place.fetch(2, &[]);
+    assert_eq!(client.end(), 0);
+    assert!(chunks(&client.found("written").unwrap(), "kept") >= 10);
+    assert!(place.is_complete(2, "disk"));
+    server.interrupted();
+}
+
+#[test]
+fn a_full_disk_ends_a_client_and_nobody_else() {
+    rackweave_testing::needs!(SysAdmin);
+    let place = Place::new(256);
+    let server = place.serve(&[]);
+    let from = format!("{SERVER}:{}", place.port);
+    fs::create_dir(place.path("small")).unwrap();
+    // A file system with room for a third of the image, which only this process sees.
+    let script = format!(
+        "mount -t tmpfs -o size=6m none small && exec {COMMAND} image fetch golden --from {from} --bind 127.0.0.2 \
+         --to small/copy --json"
+    );
+    let mut limited = Command::new("unshare");
+    limited.args(["-m", "sh", "-c", &script]).current_dir(place.folder.path());
+    let mut limited = Process::start(limited);
+    let mut other = place.fetch(3, &[]);
+    assert_eq!(limited.end(), 1);
+    let failed = limited.found("failed").unwrap();
+    assert!(failed["error"].as_str().unwrap().contains("the disk is full"), "{failed}");
+    assert_eq!(other.end(), 0);
+    assert!(place.is_complete(3, "disk"));
+    server.interrupted();
+}
+
+#[test]
+fn a_file_that_would_be_too_large_is_refused_at_once() {
+    let place = Place::new(256);
+    let server = place.serve(&[]);
+    let from = format!("{SERVER}:{}", place.port);
+    // No file may have more than 4 MiB.
+    let script = format!(
+        "ulimit -f 4096; exec {COMMAND} image fetch golden --from {from} --bind 127.0.0.2 --to copy2 --json"
+    );
+    let mut limited = Command::new("bash");
+    limited.args(["-c", &script]).current_dir(place.folder.path());
+    let mut limited = Process::start(limited);
+    assert_eq!(limited.end(), 1);
+    let failed = limited.found("failed").unwrap();
+    assert!(failed["error"].as_str().unwrap().contains("`ulimit -f` allows"), "{failed}");
+    assert!(place.is_clean(2));
+    assert_eq!(place.fetch(2, &[]).end(), 0);
+    assert!(place.is_complete(2, "disk"));
+    server.interrupted();
+}
+
+#[test]
+fn a_damaged_image_file_is_reported_by_its_server() {
+    let place = Place::new(64);
+    let mut server = place.serve(&SLOW);
+    // The file is damaged after it was opened.
+    let mut bytes = fs::read(place.path("golden.rwi")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(place.path("golden.rwi"), &bytes).unwrap();
+    let mut client = place.fetch(2, &[]);
+    assert_eq!(client.end(), 1);
+    let failed = client.found("failed").unwrap();
+    assert!(failed["error"].as_str().unwrap().contains("golden.rwi"), "{failed}");
+    server.event("failed");
+    assert!(!place.path("copy2").exists());
+    nap();
+    server.interrupted();
+}

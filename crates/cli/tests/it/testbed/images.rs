@@ -1,0 +1,123 @@
+//! Images on the testbed.
+
+use serde_json::Value;
+
+use super::{Place, code, stderr, words};
+
+const IMAGE: &str = r#"
+fabric = { topology = "single-switch", hosts = 6, host_link = "100 Mbps" }
+workload.image = { server = 1, clients = [0, 2, 3, 5], size = "3500 KiB" }
+transport = { name = "swp2p", swp2p = { assist = "server" } }
+measure = { time_limit = "120 s" }
+"#;
+
+#[test]
+fn images_reach_all_clients_by_every_scheme() {
+    rackweave_testing::needs!(NetAdmin);
+    let place = Place::new(IMAGE);
+    let cases = "sweep.cases=[\
+                 { transport.name = 'swp2p' }, \
+                 { transport.name = 'image-unicast' }, \
+                 { transport.name = 'swp2p', transport.swp2p.linger = '60 s', \
+                   workload.image.groups = 4, workload.image.interval = '700 ms' }]";
+    let output = place.run(&["testbed", "x.toml", "--set", cases, "--out", "real"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(words(&stderr(&output)).contains("disk_rate and write_buffer are simulated"));
+    let points = place.summary("real")["points"].clone();
+    let points = points.as_array().unwrap();
+    let bytes: u32 = 3500 * 1024;
+    for point in points {
+        let image = &point["image"];
+        assert_eq!(point["end"], "all done", "{point:#}");
+        assert_eq!(
+            (&image["incomplete"], &image["wrong"], &image["chunks"]),
+            (&0.into(), &0.into(), &4.into()),
+            "{point:#}"
+        );
+        assert_eq!(point["messages"]["completed"], 4, "{point:#}");
+        let link = image["server_link_bytes"].as_f64().unwrap();
+        // Copies are counted in whole chunks, and the last one is short.
+        assert!(link > f64::from(bytes), "{image:#}");
+        for client in image["clients"].as_array().unwrap() {
+            assert!(client["received_bytes"].as_u64().unwrap() >= u64::from(bytes), "{client:#}");
+            // The transfer is no faster than the link, apart from the burst that the token bucket admits.
+            let took = client["run_us"].as_f64().unwrap();
+            assert!(took >= (f64::from(bytes) - 20_000.0) * 8.0 / 100.0, "{client:#}");
+            assert!(client["receive_us"].as_f64().unwrap() <= took);
+        }
+    }
+    let number = |nth: usize, key: &str| points[nth]["image"][key].as_u64().unwrap();
+    assert_eq!(
+        (number(1, "from_peers_bytes"), points[1]["image"]["copies"].as_f64()),
+        (0, {
+            // The last chunk counts as a whole one.
+            Some(f64::from(4 * 4 * (1 << 20)) / f64::from(bytes))
+        })
+    );
+    // How often clients ask the server again depends on the machine's load, but those that come late find a holder.
+    assert!(number(2, "from_peers_bytes") > 0, "{:#}", points[2]);
+    let left: Vec<_> = std::fs::read_dir("/dev/shm").unwrap().flatten().collect();
+    let mut left = left.iter().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    assert!(!left.any(|name| name.starts_with("rw-") && name.ends_with("-image")));
+}
+
+#[test]
+fn what_the_testbed_cannot_do_with_an_image_is_refused() {
+    rackweave_testing::needs!(NetAdmin);
+    let place = Place::new(IMAGE);
+    let refused = |sets: &[&str], says: &str| {
+        let mut args = vec!["testbed", "x.toml", "--out", "o"];
+        args.extend(sets.iter().flat_map(|set| ["--set", set]));
+        let output = place.run(&args);
+        let message = words(&stderr(&output));
+        assert!(message.contains(says), "{sets:?}: {message}");
+        assert_eq!(code(&output), 2);
+    };
+    refused(
+        &["transport={ name = 'frisbee' }", "workload.image.size='4 MiB'"],
+        "no program of Rackweave multicasts images",
+    );
+    refused(&["transport.swp2p.assist='switch'"], "switches do not redirect requests");
+    refused(&["workload.image.size='2 GiB'"], "the testbed takes 1073741824 at most");
+    refused(&["testbed.tcp='machine'"], "only over the kernel's TCP");
+    refused(&["faults=[{ kind = 'crash', place = 'host 3', from = '1 s' }]"], "does not crash");
+    let racks = "fabric={ topology = 'leaf-spine', leaves = 2, hosts_per_leaf = 3, spines = 1 }";
+    refused(&[racks], "racks of 3 hosts");
+    let beside =
+        "background=[{ transport = { name = 'homa' }, arrivals = 'permutation', sizes = '1 KB' }]";
+    refused(&[beside], "no [[background]] streams beside an image");
+}
+
+/// The same images in both worlds.
+#[test]
+fn images_take_as_long_as_in_the_simulator() {
+    rackweave_testing::needs!(NetAdmin);
+    let place = Place::new(IMAGE);
+    let cases = "sweep.cases=[{ transport.name = 'swp2p' }, { transport.name = 'image-unicast' }]";
+    let mut args = vec!["run", "x.toml", "-q", "--set", cases, "--out", "simulated"];
+    assert_eq!(code(&place.run(&args)), 0);
+    (args[0], *args.last_mut().unwrap()) = ("testbed", "real");
+    let output = place.run(&args);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let (simulated, real) = (place.summary("simulated"), place.summary("real"));
+    for point in 0..2 {
+        let (simulated, real) = (&simulated["points"][point], &real["points"][point]);
+        for exact in ["bytes", "chunks", "incomplete", "wrong"] {
+            assert_eq!(simulated["image"][exact], real["image"][exact], "{exact}: {real:#}");
+        }
+        assert_eq!(simulated["messages"], real["messages"], "{real:#}");
+        // A busy machine makes it slower; the links do not let it be much faster.
+        let time = |world: &Value| world["image"]["makespan_us"].as_f64().unwrap();
+        let ratio = time(real) / time(simulated);
+        assert!((0.7..4.0).contains(&ratio), "{} {}", time(simulated), time(real));
+    }
+}
+
+#[test]
+fn the_overlay_carries_no_images() {
+    let place = Place::new(IMAGE);
+    let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o"]);
+    assert_eq!(code(&output), 2);
+    let message = words(&stderr(&output));
+    assert!(message.contains("the overlay carries no images"), "{message}");
+}
