@@ -127,12 +127,23 @@ impl Sum for Span {
 const SPAN_UNITS: [(&str, u64); 5] =
     [("s", 1_000_000_000_000), ("ms", 1_000_000_000), ("us", 1_000_000), ("ns", 1_000), ("ps", 1)];
 
+/// The units that are read, of which the longest two are not used in print.
+const PARSED_UNITS: [(&str, u64); 7] = [
+    ("h", 3600 * SPAN_UNITS[0].1),
+    ("min", 60 * SPAN_UNITS[0].1),
+    SPAN_UNITS[0],
+    SPAN_UNITS[1],
+    SPAN_UNITS[2],
+    SPAN_UNITS[3],
+    SPAN_UNITS[4],
+];
+
 impl FromStr for Span {
     type Err = ParseUnitError;
-    /// Parses "250 ns", "1.5us", "2 ms" or "3 s"; "µs" is accepted too.
+    /// Parses "250 ns", "1.5us", "2 ms", "3 s", "10 min" or "1 h"; "µs" is accepted too.
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
         let text = text.replace(['µ', 'μ'], "u");
-        parse_scaled(&text, "a time", "250 ns", &SPAN_UNITS).map(Self)
+        parse_scaled(&text, "a time", "250 ns", &PARSED_UNITS).map(Self)
     }
 }
 

@@ -211,6 +211,8 @@ mod tests {
         assert_eq!("250 ns".parse(), Ok(Span(250_000)));
         assert_eq!("1.5 µs".parse(), Ok(Span(1_500_000)));
         assert_eq!("0 us".parse(), Ok(Span::ZERO));
+        assert_eq!("10min".parse(), Ok(Span::from_secs(600)));
+        assert_eq!("1.5 h".parse(), Ok(Span::from_secs(5400)));
     }
 
     #[test]

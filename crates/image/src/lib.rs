@@ -51,7 +51,8 @@ pub use self::expand::{ChunkError, Expander, Piece, recompress};
 pub use self::image::{Image, Verified};
 pub use self::keys::{KeyError, PublicKey, SecretKey};
 pub use self::manifest::{
-    Chunk, Codec, Extent, Format, Hash, Head, Manifest, ManifestError, Signature,
+    Chunk, Codec, Extent, Format, Hash, Head, MAX_CHUNK, MIN_CHUNK, Manifest, ManifestError,
+    Signature,
 };
 pub use self::pack::{Packed, Packing, SkipFree, pack};
 pub use self::progress::Progress;

@@ -38,8 +38,9 @@ pub enum SkipFree {
 pub struct Packing {
     /// The name of the image.
     pub name: String,
-    /// The size of a chunk: a power of two from 64 KiB to 16 MiB; the default is 1 MiB.
-    pub chunk_size: u32,
+    /// The size of a chunk: a power of two from 64 KiB to 16 MiB. `None`: the smallest one from 256 KiB to 1 MiB with which
+    /// there are at most 2048 chunks.
+    pub chunk_size: Option<u32>,
     /// The level of zstd, 1 to 22; the default is 3. It changes the stored bytes, not the content.
     pub level: u8,
     /// Whether unused blocks are skipped.
@@ -61,7 +62,7 @@ impl Packing {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            chunk_size: 1 << 20,
+            chunk_size: None,
             level: 3,
             skip_free: SkipFree::default(),
             key: None,
@@ -71,10 +72,21 @@ impl Packing {
         }
     }
 
-    fn check(&self, size: u64) -> Result<u32, ImageError> {
+    /// Returns the size of a chunk for a source of this length. Hosts that fetch an image serve whole chunks only, so that they have
+    /// little to serve each other before the first of few large chunks has arrived, and wait for the last one. Each chunk costs
+    /// messages and a record in the index, so that there are not more than needed (`docs/imaging.md`). The choice is ours.
+    fn chunk_size_for(&self, size: u64) -> u32 {
+        self.chunk_size.unwrap_or_else(|| {
+            let few = |shift: &u32| size.div_ceil(1 << shift) <= MANY_CHUNKS;
+            1 << (18..20).find(few).unwrap_or(20)
+        })
+    }
+
+    /// Returns the size of a chunk and the number of chunks.
+    fn check(&self, size: u64) -> Result<(u32, u32), ImageError> {
         let option = |text: String| Err(ImageError::Option(text));
-        if !self.chunk_size.is_power_of_two() || !(MIN_CHUNK..=MAX_CHUNK).contains(&self.chunk_size)
-        {
+        let chunk_size = self.chunk_size_for(size);
+        if !chunk_size.is_power_of_two() || !(MIN_CHUNK..=MAX_CHUNK).contains(&chunk_size) {
             return option("the chunk size must be a power of two from 64 KiB to 16 MiB".into());
         }
         if !(1..=22).contains(&self.level) {
@@ -83,9 +95,9 @@ impl Packing {
         if self.name.len() > MAX_NAME || self.name.chars().any(char::is_control) {
             return option("the name must have at most 255 bytes and no control characters".into());
         }
-        let chunks = size.div_ceil(u64::from(self.chunk_size));
+        let chunks = size.div_ceil(u64::from(chunk_size));
         match u32::try_from(chunks) {
-            Ok(chunks) if chunks <= MAX_CHUNKS && fits(chunks) => Ok(chunks),
+            Ok(chunks) if chunks <= MAX_CHUNKS && fits(chunks) => Ok((chunk_size, chunks)),
             Ok(chunks) if chunks <= MAX_CHUNKS => option(TOO_LARGE.into()),
             _ => option(format!(
                 "the image would have {chunks} chunks, above the limit of {MAX_CHUNKS}: choose a larger chunk size"
@@ -93,6 +105,9 @@ impl Packing {
         }
     }
 }
+
+/// Chunks are made larger, up to 1 MiB, for an image that would have more of them.
+const MANY_CHUNKS: u64 = 2048;
 
 const TOO_LARGE: &str = "the index would be larger than 1 GiB: choose a larger chunk size";
 
@@ -126,10 +141,10 @@ pub fn pack(
     progress: &Progress,
 ) -> Result<Packed, ImageError> {
     let source = Source::open(source, packing.live)?;
-    let chunks = packing.check(source.size)?;
+    let (chunk_size, chunks) = packing.check(source.size)?;
     let head = Head {
         format: Format::Rackweave,
-        chunk_size: packing.chunk_size,
+        chunk_size,
         size: source.size,
         chunks,
         level: packing.level,

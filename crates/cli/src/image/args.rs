@@ -24,9 +24,10 @@ pub(crate) struct PackArgs {
     /// Name of the image (default: the file's name without its extension).
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Bytes of the source in a chunk, a power of two from 64KiB to 16MiB.
-    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = bytes)]
-    pub(crate) chunk_size: u32,
+    /// Bytes of the source in a chunk, a power of two from 64KiB to 16MiB (default: 256KiB for a source of up to 512MiB,
+    /// 512KiB up to 1GiB, else 1MiB).
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub(crate) chunk_size: Option<u32>,
     /// Level of zstd: 1 is the fastest, 22 the smallest.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=22))]
     pub(crate) level: u8,

@@ -11,10 +11,10 @@ use crate::{ChunkError, PublicKey, SecretKey};
 pub type Hash = [u8; 32];
 
 /// The smallest chunk of an image in Rackweave's format, in bytes.
-pub(crate) const MIN_CHUNK: u32 = 64 << 10;
+pub const MIN_CHUNK: u32 = 64 << 10;
 
 /// The largest chunk, in bytes.
-pub(crate) const MAX_CHUNK: u32 = 16 << 20;
+pub const MAX_CHUNK: u32 = 16 << 20;
 
 /// The largest number of chunks. The choice is ours: 16 TiB in chunks of 1 MiB.
 pub(crate) const MAX_CHUNKS: u32 = 1 << 24;

@@ -69,7 +69,7 @@ impl Disk {
 }
 
 pub(crate) fn packing() -> Packing {
-    Packing { chunk_size: 64 << 10, threads: 2, ..Packing::new("test") }
+    Packing { chunk_size: Some(64 << 10), threads: 2, ..Packing::new("test") }
 }
 
 /// Writes the missing chunks of an image to a target, and completes it. Returns how many there were.

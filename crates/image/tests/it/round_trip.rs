@@ -156,7 +156,7 @@ fn wrong_options_and_sources_are_refused_with_a_sentence() {
         assert_eq!(fs::read_dir(disk.folder.path()).unwrap().count(), 1, "nothing is left");
         error.to_string()
     };
-    let chunk = Packing { chunk_size: 100_000, ..packing() };
+    let chunk = Packing { chunk_size: Some(100_000), ..packing() };
     assert!(try_with(&chunk).contains("power of two from 64 KiB to 16 MiB"));
     assert!(try_with(&Packing { level: 23, ..packing() }).contains("from 1 to 22"));
     assert!(try_with(&Packing { name: "a\n".into(), ..packing() }).contains("control characters"));
@@ -172,7 +172,7 @@ fn wrong_options_and_sources_are_refused_with_a_sentence() {
     // An index of 1 GiB has less than 2^24 chunks.
     let (large, hollow) = (disk.path("large.rwi"), disk.path("hollow"));
     sparse(&hollow, 14 << 40, &[]);
-    let coarse = Packing { chunk_size: 1 << 20, ..packing() };
+    let coarse = Packing { chunk_size: Some(1 << 20), ..packing() };
     let error = pack(&hollow, &large, &coarse, &Progress::default()).unwrap_err();
     assert!(error.to_string().contains("choose a larger chunk size"), "{error}");
     disk.pack();
@@ -203,7 +203,7 @@ proptest! {
     ) {
         let disk = Disk::new();
         sparse(&disk.disk, size, &pieces);
-        let packing = Packing { chunk_size: 1 << shift, ..packing() };
+        let packing = Packing { chunk_size: Some(1 << shift), ..packing() };
         let made = pack(&disk.disk, &disk.image, &packing, &Progress::default()).unwrap();
         prop_assert_eq!(made.length, disk.image.metadata().unwrap().len());
         let image = Image::open(&disk.image, &Progress::default()).unwrap();

@@ -68,6 +68,8 @@ pub struct P2pScheme {
     pub expected: u32,
     /// The parameters of each client.
     pub client: p2p::client::Config,
+    /// How the server serves.
+    pub serve: p2p::Serve,
 }
 
 impl P2pScheme {
@@ -82,6 +84,7 @@ impl P2pScheme {
             directory: directory::Config::default(),
             expected: 0,
             client: p2p::client::Config::default(),
+            serve: p2p::Serve::default(),
         }
     }
 }

@@ -115,7 +115,7 @@ fn p2p(
     let RunContext { image, config, .. } = *context;
     let expected = u16::try_from(scheme.expected).unwrap_or(0);
     let directory = (scheme.redirects == Redirects::Server).then_some(scheme.directory);
-    let server = p2p::server::Config { serve: scheme.client.serve, directory, expected };
+    let server = p2p::server::Config { serve: scheme.serve, directory, expected };
     let images = [(IMAGE.0, IMAGE.1.to_vec(), image.image)];
     let server = P2pNode::server(image.server, &scheme.carrier, server, &images);
     let mut nodes =

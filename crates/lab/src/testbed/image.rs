@@ -52,7 +52,7 @@ impl ImageFolder {
         // On an error, this is dropped and removes what was created.
         let this = Self(folder.clone());
         generate(&content(folder), bytes, seed).map_err(failed)?;
-        let packing = Packing { chunk_size: image.image.chunk_bytes(), ..Packing::new(NAME) };
+        let packing = Packing { chunk_size: Some(image.image.chunk_bytes()), ..Packing::new(NAME) };
         pack(&content(folder), &packed(folder), &packing, &Progress::default())
             .map_err(|error| TestbedError::Image(error.to_string()))?;
         Ok(this)

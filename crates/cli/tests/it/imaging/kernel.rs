@@ -112,7 +112,7 @@ fn a_late_host_is_served_by_one_that_stays_and_by_the_server_without_the_program
     let Some(rack) = Rack::make("l", 64) else { return };
     let switch = rack.switch();
     let server = rack.serve("");
-    let mut first = rack.fetch(1, " --linger 10min");
+    let mut first = rack.fetch(1, " --linger 600s");
     first.event("written");
     let mut second = rack.fetch(2, "");
     assert_eq!(second.end(), 0);

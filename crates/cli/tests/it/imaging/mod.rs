@@ -7,7 +7,7 @@ mod kernel;
 mod status;
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -127,22 +127,35 @@ fn free_port() -> u16 {
     panic!("no port is free");
 }
 
+/// Reads a process's output on a thread of its own, line by line.
+fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, lines) = channel();
+    std::thread::spawn(move || {
+        let lines = BufReader::new(output).lines().map_while(Result::ok);
+        lines.for_each(|line| drop(send.send(line)));
+    });
+    lines
+}
+
 /// A running command whose JSON events are read. It is killed when it is dropped.
 pub(super) struct Process {
     child: Child,
     lines: Receiver<String>,
+    errors: Receiver<String>,
     pub(super) events: Vec<Value>,
 }
 
 impl Process {
     pub(super) fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (send, lines) = channel();
-        std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
-        });
-        Self { child, lines, events: Vec::new() }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = lines_of(child.stdout.take().unwrap());
+        let errors = lines_of(child.stderr.take().unwrap());
+        Self { child, lines, errors, events: Vec::new() }
+    }
+
+    /// Returns what the process has written to its standard error since the last call.
+    fn errors(&self) -> String {
+        self.errors.try_iter().collect::<Vec<_>>().join("\n")
     }
 
     fn read(&mut self) {
@@ -165,7 +178,9 @@ impl Process {
         });
         // What it has printed before it ended.
         nap();
-        found.or_else(|| self.found(name)).unwrap_or_else(|| panic!("{name}: {:?}", self.events))
+        found
+            .or_else(|| self.found(name))
+            .unwrap_or_else(|| panic!("{name}: {:?}\n{}", self.events, self.errors()))
     }
 
     pub(super) fn signal(&self, name: &str) {
@@ -184,7 +199,12 @@ impl Process {
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             self.events.push(serde_json::from_str(&line).unwrap());
         }
-        code.unwrap().code().unwrap_or(-1)
+        let code = code.unwrap().code().unwrap_or(-1);
+        if code != 0 {
+            // Shown beside the assertion that this code may fail.
+            eprintln!("exit code {code}: {}", self.errors());
+        }
+        code
     }
 
     /// Ends a server with Ctrl-C, and returns what it showed in the end.

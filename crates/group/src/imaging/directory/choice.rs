@@ -17,6 +17,14 @@ pub(super) struct Chosen {
 /// The load that waiting at a pending holder is worth: with equal loads, a client that has the chunk is chosen.
 const PENDING_COST: u32 = 1;
 
+/// What speaks against a holder: its load, and then how many chunks it has. Whoever has fewer can serve fewer others, while a client that
+/// has most is the only holder of what the second one needs. Without it, each client that starts later slows the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cost {
+    load: u32,
+    held: u32,
+}
+
 impl Image {
     /// Chooses a holder of a chunk for the client in `slot`; `None` is the server. `previous` is the holder of the
     /// preceding chunk of the same request, which is preferred. A retry excludes the holder that was chosen last.
@@ -31,7 +39,7 @@ impl Image {
     ) -> Option<Chosen> {
         let row = self.row(chunk)?;
         let before = if is_retry { self.assigned(slot, chunk).flatten() } else { None };
-        let judge = |candidate: u16| -> Option<(Chosen, u32)> {
+        let judge = |candidate: u16| -> Option<(Chosen, Cost)> {
             let client = self.client(candidate)?;
             let is_silent = now.since(client.seen) > config.silence;
             if candidate == slot || Some(candidate) == before || is_silent {
@@ -41,7 +49,8 @@ impl Image {
                 self.have[row + usize::from(candidate) / 64] >> (candidate % 64) & 1 == 0;
             let is_usable = self.trusts(slot, client)
                 && (!is_pending || self.is_sound(candidate, chunk, slot, config.pending));
-            let cost = client.load + if is_pending { PENDING_COST } else { 0 };
+            let load = client.load + if is_pending { PENDING_COST } else { 0 };
+            let cost = Cost { load, held: client.held };
             is_usable.then_some((Chosen { slot: candidate, host: client.host, is_pending }, cost))
         };
         let holds = |candidate: u16| {
@@ -70,7 +79,7 @@ impl Image {
         config: &Config,
         row: usize,
         mask: Option<&Vec<u64>>,
-        judge: impl Fn(u16) -> Option<(Chosen, u32)>,
+        judge: impl Fn(u16) -> Option<(Chosen, Cost)>,
     ) -> Option<Chosen> {
         let select = |rows: &[u64], word: usize| {
             let bits = rows[row + word];

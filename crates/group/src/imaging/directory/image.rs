@@ -15,6 +15,8 @@ pub(super) struct Client {
     pub(super) load: u32,
     /// The chunks that it has reported.
     has: Vec<u64>,
+    /// The number of chunks that it has reported.
+    pub(super) held: u32,
     /// Where its requests have gone: `None` is the server.
     requests: BTreeMap<u32, Option<u16>>,
     /// The requesters that received damaged chunks from it.
@@ -121,6 +123,7 @@ impl Image {
             seen: now,
             load: 0,
             has: Vec::new(),
+            held: 0,
             requests: BTreeMap::new(),
             accusers: SmallVec::new(),
             is_barred: false,
@@ -180,7 +183,9 @@ impl Image {
                 let row = chunk * self.words + at;
                 if new & changed & changed.wrapping_neg() == 0 {
                     self.have[row] &= !bit;
+                    client.held -= 1;
                 } else {
+                    client.held += 1;
                     self.have[row] |= bit;
                     self.pending[row] &= !bit;
                     new_chunks.push(chunk as u32);
@@ -200,7 +205,9 @@ impl Image {
         let (word, bit) = word_and_bit(slot);
         self.have[row + word] &= !bit;
         self.pending[row + word] &= !bit;
-        if let Some(has) = self.client_mut(slot).and_then(|c| c.has.get_mut(chunk as usize / 64)) {
+        let Some(client) = self.client_mut(slot) else { return };
+        if let Some(has) = client.has.get_mut(chunk as usize / 64) {
+            client.held -= (*has >> (chunk % 64) & 1) as u32;
             *has &= !(1 << (chunk % 64));
         }
     }
@@ -317,6 +324,8 @@ impl Image {
             let requests = self.slots.iter().flatten().flat_map(|other| other.requests.values());
             let load = requests.filter(|to| **to == Some(slot as u16)).count();
             assert_eq!(client.load as usize, load, "the load of {}", client.host);
+            let held: u32 = client.has.iter().map(|word| word.count_ones()).sum();
+            assert_eq!(client.held, held, "the chunks of {}", client.host);
             for chunk in 0..self.rows() {
                 let row = self.row(chunk).unwrap() + slot / 64;
                 let has = client.has.get(chunk as usize / 64).copied().unwrap_or(0);

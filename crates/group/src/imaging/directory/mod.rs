@@ -29,7 +29,8 @@ use self::image::Image;
 pub enum Policy {
     /// Holders take turns, as in SWP2P (slides, "Chunk Availability Database").
     RoundRobin,
-    /// The holder with the fewest redirected requests that are not yet covered by a report; equals take turns.
+    /// The holder with the fewest redirected requests that are not yet covered by a report, and of several the one that has the fewest
+    /// chunks; equals take turns.
     #[default]
     LeastLoaded,
 }

@@ -2,9 +2,12 @@
 
 mod scheme;
 
+use std::ops::RangeInclusive;
+
 use rackweave_core::{Bytes, HostId, Rate, Rng, Span, Time};
 use rackweave_group::imaging::Shape;
 use rackweave_group::imaging::intake::Expand;
+use rackweave_image::{MAX_CHUNK, MIN_CHUNK};
 use rackweave_sim::config::{FabricConfig, Fault, FaultKind, FaultPlace};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +31,7 @@ pub(crate) struct ImageKeys {
     server: u32,
     clients: Receivers,
     size: Unit<Bytes>,
+    chunk_size: Unit<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expanded: Option<Unit<Bytes>>,
     expand_rate: Unit<Rate>,
@@ -46,6 +50,7 @@ impl Default for ImageKeys {
             server: 0,
             clients: Receivers::Number(4),
             size: Unit(Bytes(100 << 20)),
+            chunk_size: Unit(Bytes(u64::from(Shape::FRISBEE_CHUNK))),
             expanded: None,
             expand_rate: Unit(Rate::from_gbps(8)),
             disk_rate: Unit(Rate::from_gbps(4)),
@@ -63,6 +68,8 @@ fn key(name: &str) -> String {
 
 /// The largest image: 8 TiB. A session has as many chunks of 1 MiB as fit a packet's field, but clients remember each.
 const MAX_BYTES: u64 = 1 << 43;
+/// The sizes of chunks that image files can have.
+const CHUNK_SIZES: RangeInclusive<u32> = MIN_CHUNK..=MAX_CHUNK;
 
 impl ImageKeys {
     /// Checks the keys against each other and the fabric. `scheme` carries the image.
@@ -105,7 +112,14 @@ impl ImageKeys {
             }
         };
         let bytes = self.size.0.0;
-        let image = Shape::new(bytes, Shape::FRISBEE_CHUNK).filter(|_| bytes <= MAX_BYTES);
+        let chunk_bytes = u32::try_from(self.chunk_size.0.0)
+            .ok()
+            .filter(|bytes| bytes.is_power_of_two() && CHUNK_SIZES.contains(bytes));
+        let Some(chunk_bytes) = chunk_bytes else {
+            let message = "a chunk has 64 KiB to 16 MiB, a power of two of bytes";
+            return Err(wrong("chunk_size", message.to_owned()));
+        };
+        let image = Shape::new(bytes, chunk_bytes).filter(|_| bytes <= MAX_BYTES);
         let Some(image) = image else {
             let message = format!("an image has 1 byte to {}", Bytes(MAX_BYTES));
             return Err(wrong("size", message));

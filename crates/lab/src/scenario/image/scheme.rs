@@ -204,6 +204,7 @@ keys! {
         report_interval: AboveZero<Span> => report_interval,
         // Zero for no limit, as with a sender thread for each peer.
         uploads: AtMost<65_535, u16> => serve.uploads,
+        server_uploads: AtMost<65_535, u16>,
         carrier: CarrierName,
         fluid_interval: Unit<Span>,
     }
@@ -307,6 +308,10 @@ impl Chosen {
             ..p2p::client::Config::default()
         };
         requests.apply(&mut client);
+        let mut serve = client.serve;
+        if let Some(uploads) = requests.server_uploads {
+            serve.uploads = uploads.0;
+        }
         if client.batch > client.outstanding {
             let message = format!(
                 "a batch has at most as many chunks as are on request: `outstanding` is {}",
@@ -369,6 +374,7 @@ impl Chosen {
             directory,
             expected: if order == RequestOrder::Paper { clients as u32 } else { 0 },
             client,
+            serve,
             carrier,
             fluid_interval: requests.fluid_interval.map_or(Span::ZERO, |interval| interval.0),
             ..base

@@ -149,7 +149,7 @@ impl Server {
             listen: place.at,
             key: None,
             machine: p2p::server::Config {
-                serve: place.scheme.client.serve,
+                serve: place.scheme.serve,
                 directory,
                 expected: u16::try_from(place.scheme.expected).unwrap_or(0),
             },

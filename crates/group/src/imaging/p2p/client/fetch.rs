@@ -48,8 +48,8 @@ const AT_ONCE: Time = Time::ZERO;
 /// depends on the queues of holders, so that no time would fit slow links and fast ones; but requests are served about in
 /// their order. With 4, a chunk may wait four times as long as the mean. Its timeout must have passed as well.
 const PATIENCE: u64 = 4;
-/// Before the first chunk, the timeout is this many times [`Config::retry`]: how long a chunk takes is not known yet.
-const FIRST_RETRY: u64 = 3;
+/// Before the first chunk, the timeout is this many times [`Config::retry`], 3 s by default: how long a chunk takes is not known yet.
+const FIRST_RETRY: u64 = 12;
 
 impl Fetch {
     pub(super) const fn new(config: &Config) -> Self {

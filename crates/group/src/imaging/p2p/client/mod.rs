@@ -49,7 +49,8 @@ pub struct Config {
     pub report_interval: Span,
     /// A report is sent if none was sent for this time, so that directories know that the client lives, and heal.
     pub keepalive: Span,
-    /// The shortest time after which a chunk is requested again: Frisbee's re-request delay is 1 s.
+    /// The shortest time after which a chunk is requested again. Frisbee's re-request delay is 1 s; a request that is lost near the end of
+    /// an image of 256 MiB would make its client half as late again.
     pub retry: Span,
     /// The interval at which the join is repeated: Frisbee's is 500 ms.
     pub join_every: Span,
@@ -63,20 +64,20 @@ pub struct Config {
     pub most_bytes: u64,
 }
 
-/// The choice is ours, found by a sweep over 8 clients with 128 MiB at 200 Mbps and 256 MiB at 1 Gbps. All clients work on the same
-/// window, so that holders and requesters meet. In a window of 16 chunks a client has too few of its own to keep the server busy
-/// (1.4 times the ideal time, against 1.1 to 1.2); with less on request than half a window, it waits for its neighbours (1.4).
+/// The choice is ours, found by sweeps over 4, 8 and 30 clients that start at once, or 2 s apart (`docs/imaging.md`, "Chunks, windows
+/// and requests"). All clients work on the same window, so that holders and requesters meet. With less on request than half a window a
+/// client waits for its neighbours; with more, holders have long queues, and clients that started earlier wait behind later ones.
 impl Default for Config {
     fn default() -> Self {
         Self {
-            order: Order::Windows(64),
+            order: Order::Windows(32),
             batch: 1,
-            outstanding: 32,
+            outstanding: 16,
             backlog: 0,
             report_every: 1,
             report_interval: Span::from_ms(100),
             keepalive: Span::from_secs(1),
-            retry: Span::from_secs(1),
+            retry: Span::from_ms(250),
             join_every: Span::from_ms(500),
             give_up: Span::from_secs(60),
             serve: Serve::default(),
