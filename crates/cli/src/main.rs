@@ -7,6 +7,7 @@ mod paper;
 mod progress;
 mod rpc;
 mod run;
+mod secret;
 mod switch;
 mod testbed;
 

@@ -149,15 +149,7 @@ pub(crate) fn with_program(
     options: ProgramOptions<'_>,
     key_file: Option<&Path>,
 ) -> miette::Result<SwitchConfig<Systems>> {
-    let secret = key_file.map(|path| {
-        let secret = std::fs::read(path).into_diagnostic();
-        let secret = secret.wrap_err_with(|| format!("cannot read {}", path.display()))?;
-        if secret.is_empty() {
-            return Err(miette!("{} is empty: it must contain a key", path.display()));
-        }
-        Ok(secret)
-    });
-    let secret = secret.transpose()?;
+    let secret = key_file.map(crate::secret::read).transpose()?;
     let options = ProgramOptions { secret: secret.as_deref(), ..options };
     let system = program.system(options, &config.fabric);
     Ok(config.with_system(system.map_err(|error| miette!("{error}"))?))

@@ -11,6 +11,7 @@ use rackweave_switch::config::{FabricConfig, Topology};
 use rackweave_wire::{frisbee, orca};
 
 use crate::cast::Scheme;
+use crate::image::{self, ImageConfig, Redirects};
 
 /// The systems that the switches of a fabric run; `None` for those that they do not.
 pub type Systems = (Option<Orca>, Option<Swp2p>);
@@ -20,6 +21,20 @@ pub(crate) fn of_scheme(scheme: &Scheme) -> Systems {
     match scheme {
         Scheme::Orca(orca) => (Some(Orca { controller: orca.controller, key: None }), None),
         Scheme::Unicast { .. } | Scheme::Streams { .. } => (None, None),
+    }
+}
+
+/// Returns the systems that the testbed's switches run for an image. Its switches have SWP2P's program in the data plane.
+pub(crate) fn of_image(image: &ImageConfig) -> Systems {
+    match &image.scheme {
+        image::Scheme::P2p(scheme) if matches!(scheme.redirects, Redirects::Switches { .. }) => {
+            let config = switch::Config {
+                directory: scheme.directory,
+                ..switch::Config::data_plane(image.server)
+            };
+            (None, Some(Swp2p { config, key: None }))
+        }
+        _ => (None, None),
     }
 }
 

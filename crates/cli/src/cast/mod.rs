@@ -15,7 +15,7 @@ mod sessions;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -118,24 +118,10 @@ fn print_status(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Reads the key file, and rejects a key that is too short.
-fn read_key(path: &Path) -> miette::Result<Vec<u8>> {
-    let bytes = std::fs::read(path)
-        .map_err(|error| miette!("cannot read the key file {}: {error}", path.display()))?;
-    if bytes.len() < 16 {
-        return Err(miette!(
-            "the key file {} has {} bytes; at least 16 are required. `head -c 32 /dev/urandom > FILE` creates a good one",
-            path.display(),
-            bytes.len()
-        ));
-    }
-    Ok(bytes)
-}
-
 impl CommonArgs {
     /// Returns the configuration of the engine.
     fn engine(&self, bind: SocketAddr, admitted: Vec<IpAddr>) -> miette::Result<EngineConfig> {
-        let secret = self.key.as_deref().map(read_key).transpose()?;
+        let secret = self.key.as_deref().map(|path| crate::secret::read(path)).transpose()?;
         let admission =
             Admission { everyone: secret.is_some(), loopback: true, addresses: admitted };
         let fabric = self.fabric.as_deref().map(|path| fabric::read(path, self.me)).transpose()?;

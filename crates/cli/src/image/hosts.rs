@@ -1,4 +1,4 @@
-//! Hosts, keys and rates in the arguments of `rackweave image serve` and `fetch`.
+//! Hosts and keys in the arguments of `rackweave image serve` and `fetch`.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
@@ -54,12 +54,6 @@ pub(super) fn hosts(option: &str, texts: &[String]) -> miette::Result<Option<BTr
 
 /// Reads the key that all hosts share.
 pub(super) fn key(file: Option<&Path>) -> miette::Result<Option<Key>> {
-    let Some(path) = file else { return Ok(None) };
-    let secret = std::fs::read(path)
-        .into_diagnostic()
-        .wrap_err_with(|| format!("cannot read the key file {}", path.display()))?;
-    if secret.is_empty() {
-        return Err(miette!("the key file {} is empty", path.display()));
-    }
-    Ok(Some(Key::derive(&secret)))
+    let secret = file.map(crate::secret::read).transpose()?;
+    Ok(secret.map(|secret| Key::derive(&secret)))
 }

@@ -260,7 +260,7 @@ impl Running {
         let words = (1..=1_u64 << 20).map(|word| mixed(word.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         let content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         std::fs::write(&disk, content).unwrap();
-        let packing = Packing { chunk_size: 1 << 16, ..Packing::new(NAME) };
+        let packing = Packing { chunk_size: Some(1 << 16), ..Packing::new(NAME) };
         rackweave_image::pack(&disk, &image, &packing, &Progress::default()).unwrap();
         let catalog = Catalog::open(&[image], &Progress::default()).unwrap();
         let config = ServeConfig {

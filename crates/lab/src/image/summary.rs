@@ -1,5 +1,7 @@
 //! The results of an image in `summary.json`.
 
+use std::collections::BTreeMap;
+
 use rackweave_core::FailReason;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_group::imaging::switch;
@@ -87,6 +89,19 @@ impl SwitchReport {
         self.max_queue = self.max_queue.max(counts.most_queued);
         self.max_wait_us = self.max_wait_us.max(counts.most_wait_us);
         self.dropped += counts.dropped;
+    }
+
+    /// Returns what the programs of real switches have counted by name. These have no processor apart from the data plane, and no queue in
+    /// front of it.
+    pub(crate) fn of_program(counts: &BTreeMap<String, u64>) -> Self {
+        let count = |name: &str| counts.get(name).copied().unwrap_or(0);
+        Self {
+            handled: count("lifted"),
+            requests: count("requests"),
+            redirected: count("redirected"),
+            dropped: count("dropped"),
+            ..Self::default()
+        }
     }
 }
 

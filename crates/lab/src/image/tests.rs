@@ -213,15 +213,17 @@ fn a_crashed_client_does_not_stop_swp2p_and_captures_have_both_kinds_of_packets(
 fn keys_of_swp2p_that_make_no_sense_are_refused() {
     for (name, more, expected) in [
         ("swp2p", "order = 'paper'\nwindow = 8", "`window` has no meaning"),
-        ("swp2p", "batch = 64", "`outstanding` is 32"),
+        ("swp2p", "batch = 64", "`outstanding` is 16"),
         ("swp2p", "switch_queue = 8", "only with `switch_requests_per_second`"),
         ("swp2p", "assist = 'server'\nswitch_queue = 8", "no switch takes part"),
         ("image-unicast", "linger = '1 s'", "not a key of image-unicast"),
         ("swp2p", "snoop = true", "not a key of swp2p, but of frisbee"),
         ("swp2p", "fluid_interval = '1 ms'", "only flows have rates"),
         ("swp2p", "congestion = 'reno'", "congestion"),
+        ("frisbee", "\n[workload]\nimage.chunk_size = '256 KiB'", "Frisbee's chunks have 1 MiB"),
     ] {
-        let error = scheme(name, &format!("{more}\n{EIGHT}")).unwrap_err().to_string();
+        let more = if name == "frisbee" { more.to_owned() } else { format!("{more}\n{EIGHT}") };
+        let error = scheme(name, &more).unwrap_err().to_string();
         assert!(error.contains(expected), "{more}: {error}");
     }
 }

@@ -192,9 +192,10 @@ fn images(point: &PointSpec, image: &ImageConfig, overlay: bool) -> Result<(), T
         let message = "the testbed has no carrier \"fluid\": real chunks are packets";
         return Err(refused(message, in_simulator));
     }
-    if let Redirects::Switches { .. } = scheme.redirects {
-        let message = "the testbed's switches do not redirect requests";
-        return Err(refused(message, "assist = \"server\" redirects without switches"));
+    if let Redirects::Switches { per_second: 1.., .. } = scheme.redirects {
+        let message =
+            "the testbed's switch has its program in the data plane, and no slow processor";
+        return Err(refused(message, "leave out transport.swp2p.switch_requests_per_second"));
     }
     if !point.config.streams.is_empty() {
         let message = "the testbed carries no [[background]] streams beside an image";

@@ -563,7 +563,7 @@ impl PointRun<'_> {
         ImageResult {
             clients: config.clients.iter().map(client).collect(),
             server: server.and_then(|end| end.server).unwrap_or_default(),
-            switches: SwitchReport::default(),
+            switches: SwitchReport::of_program(&switch.program),
             server_link_bytes: server.map_or(0, |end| end.link_bytes),
             trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
         }

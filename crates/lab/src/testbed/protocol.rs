@@ -1,6 +1,7 @@
 //! The messages between the coordinator and its workers, as one JSON document per line. The coordinator writes to a
 //! worker's standard input, the worker to its standard output.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -220,6 +221,8 @@ pub(super) struct SwitchEnd {
     pub(super) queues: Vec<QueueSample>,
     pub(super) links: Vec<LinkStats>,
     pub(super) capture: Vec<Frame>,
+    /// What the programs of all switches have counted, by name.
+    pub(super) program: BTreeMap<String, u64>,
     /// The packets that were lost elsewhere than in its queues: the place, and their number.
     pub(super) lost: Vec<(String, u64)>,
     /// The lateness of frames that left the switch: the 99th percentile, and then the largest.

@@ -18,6 +18,7 @@ fn images_reach_all_clients_by_every_scheme() {
     let cases = "sweep.cases=[\
                  { transport.name = 'swp2p' }, \
                  { transport.name = 'image-unicast' }, \
+                 { transport.name = 'swp2p', transport.swp2p.assist = 'switch' }, \
                  { transport.name = 'swp2p', transport.swp2p.linger = '60 s', \
                    workload.image.groups = 4, workload.image.interval = '700 ms' }]";
     let output = place.run(&["testbed", "x.toml", "--set", cases, "--out", "real"]);
@@ -55,7 +56,13 @@ fn images_reach_all_clients_by_every_scheme() {
         })
     );
     // How often clients ask the server again depends on the machine's load, but those that come late find a holder.
-    assert!(number(2, "from_peers_bytes") > 0, "{:#}", points[2]);
+    assert!(number(3, "from_peers_bytes") > 0, "{:#}", points[3]);
+    for (point, redirects) in [(0, false), (2, true), (3, false)] {
+        let switches = &points[point]["image"]["switches"];
+        let redirected = switches["redirected"].as_u64().unwrap();
+        assert_eq!(redirected > 0, redirects, "{switches:#}");
+        assert!(switches["handled"].as_u64().unwrap() >= redirected, "{switches:#}");
+    }
     let left: Vec<_> = std::fs::read_dir("/dev/shm").unwrap().flatten().collect();
     let mut left = left.iter().map(|entry| entry.file_name().to_string_lossy().into_owned());
     assert!(!left.any(|name| name.starts_with("rw-") && name.ends_with("-image")));
@@ -77,7 +84,10 @@ fn what_the_testbed_cannot_do_with_an_image_is_refused() {
         &["transport={ name = 'frisbee' }", "workload.image.size='4 MiB'"],
         "no program of Rackweave multicasts images",
     );
-    refused(&["transport.swp2p.assist='switch'"], "switches do not redirect requests");
+    refused(
+        &["transport.swp2p={ assist = 'switch', switch_requests_per_second = 1000 }"],
+        "no slow processor",
+    );
     refused(&["workload.image.size='2 GiB'"], "the testbed takes 1073741824 at most");
     refused(&["testbed.tcp='machine'"], "only over the kernel's TCP");
     refused(&["faults=[{ kind = 'crash', place = 'host 3', from = '1 s' }]"], "does not crash");

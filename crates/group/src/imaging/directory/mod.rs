@@ -41,7 +41,8 @@ pub struct Config {
     /// How a holder is chosen.
     pub policy: Policy,
     /// How many pending holders may follow one another before one that has the chunk, or the server. 0 is SWP2P's
-    /// behaviour: only clients that have reported a chunk are chosen.
+    /// behaviour: only clients that have reported a chunk are chosen. With 1 behind a switch, which cannot keep requests until later, the
+    /// clients that ask first serve all others, and eight clients that start together take 1.40 times the ideal time in place of 1.14.
     pub pending: u8,
     /// If set, hosts are numbered by rack, with this many in each, and holders in the requester's rack are preferred.
     pub hosts_per_rack: Option<u32>,
@@ -67,7 +68,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             policy: Policy::LeastLoaded,
-            pending: 1,
+            pending: 2,
             hosts_per_rack: None,
             silence: Span::from_secs(5),
             max_tries: 3,

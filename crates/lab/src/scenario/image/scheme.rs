@@ -202,6 +202,7 @@ keys! {
         outstanding: Whole<1, 4_096, u16> => outstanding,
         report_every: Whole<1, 65_535, u16> => report_every,
         report_interval: AboveZero<Span> => report_interval,
+        retry: AboveZero<Span> => retry,
         // Zero for no limit, as with a sender thread for each peer.
         uploads: AtMost<65_535, u16> => serve.uploads,
         server_uploads: AtMost<65_535, u16>,
@@ -269,6 +270,9 @@ impl Chosen {
     }
 
     fn frisbee(&self, keys: &FrisbeeKeys, expand: Expand, image: Shape) -> Result<Scheme, Problem> {
+        if image.chunk_bytes() != Shape::FRISBEE_CHUNK {
+            return Err(Problem::new(key("chunk_size"), "Frisbee's chunks have 1 MiB"));
+        }
         if !image.bytes().is_multiple_of(u64::from(Shape::FRISBEE_CHUNK)) {
             let message = "Frisbee's images consist of whole chunks of 1 MiB";
             return Err(Problem::new(key("size"), message));

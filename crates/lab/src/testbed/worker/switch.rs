@@ -40,9 +40,13 @@ pub(super) fn run(
         host_receive_delay: Span::ZERO,
         ..config.fabric.clone()
     };
-    let systems = point.cast.as_ref().map(|cast| systems::of_scheme(&cast.scheme));
+    let systems = match (&point.cast, &point.image) {
+        (Some(cast), _) => systems::of_scheme(&cast.scheme),
+        (None, Some(image)) => systems::of_image(image),
+        (None, None) => Default::default(),
+    };
     let edges = (0..hosts).map(edge).collect();
-    let mut wanted = SwitchConfig::new(fabric, edges).with_system(systems.unwrap_or_default());
+    let mut wanted = SwitchConfig::new(fabric, edges).with_system(systems);
     wanted.seed = config.seed;
     wanted.run = config.run;
     wanted.clock = Clock::with_origin(bind.origin_ns);
@@ -115,6 +119,7 @@ fn summary(report: &Report, start: Span) -> SwitchEnd {
         queues: samples.map(since_load).collect(),
         links: report.links.clone(),
         capture: Vec::new(),
+        program: report.program.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
         lost: lost(report),
         late_p99: report.lateness.p99,
         late_max: report.lateness.max,
