@@ -312,7 +312,8 @@ impl Client {
         }
         self.progress = now;
         self.state = State::Fetching;
-        self.reports.touch();
+        // Directories thereby learn of the client, and forget what it had in an earlier run and has no more.
+        self.reports.all(now, self.have.chunks());
         self.update(now);
     }
 
@@ -330,7 +331,7 @@ impl Client {
                 if matches!(self.state, State::Fetching | State::Writing | State::Lingering { .. })
                 {
                     self.fetch.rejoin = true;
-                    self.reports.all_again(now, self.have.chunks());
+                    self.reports.all(now, self.have.chunks());
                     self.join();
                 }
             }
@@ -369,7 +370,7 @@ impl Client {
                 self.image = image;
                 self.return_all();
             }
-            self.reports.all_again(now, self.have.chunks());
+            self.reports.all(now, self.have.chunks());
             // Requests to the server were lost with its memory.
             self.fetch.all_due(now);
         }
