@@ -58,7 +58,8 @@ pub struct Config {
     pub give_up: Span,
     /// How the client serves.
     pub serve: Serve,
-    /// How long a client that has written everything stays to serve. SWP2P's clients leave at once.
+    /// How long a client that has written everything stays to serve. SWP2P's slides leave it open; that clients leave at once is our
+    /// inference (`docs/sources.md#swp2p`).
     pub linger: Span,
     /// The largest image that the client accepts, in bytes.
     pub most_bytes: u64,
