@@ -4,9 +4,11 @@
 //! - A request ([`Body::Batch`]) that the directory sends to one holder is forwarded with another destination. Its source
 //!   stays the requester, to which the holder answers. If several holders or the server share the batch, the program makes
 //!   a packet for each run of chunks.
-//! - A report, join or exit updates the directory and goes on to the server, past further switches on its path, which
+//! - A report or exit updates the directory and goes on to the server, past further switches on its path, which
 //!   learn from it too. So a request climbs towards the server until a switch knows a holder. Each switch knows the
 //!   holders whose reports cross it: that of a rack those of its rack, and the one next to the server all.
+//! - A join goes on to the server and changes nothing here: it has the image's name, and only the server knows its number. What a
+//!   client had before it crashed is forgotten with the reports of all its windows by which it starts again.
 //! - A request that a holder returns ([`Body::Return`]) is redirected again.
 //! - A message that is not addressed to the server is routed as it is. Thereby what one switch has redirected is final for the
 //!   switches behind it, and only the server redirects what it has received.

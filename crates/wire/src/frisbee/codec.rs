@@ -17,7 +17,7 @@ mod subtype {
     pub(super) const LEAVE2: u32 = 5;
     pub(super) const PREQUEST: u32 = 6;
     pub(super) const JOIN2: u32 = 7;
-    pub(super) const PROGRESS: u32 = 8;
+    // 8 is PROGRESS of later versions, which is not decoded.
     pub(super) const REPORT: u32 = 9;
     pub(super) const BATCH: u32 = 10;
     pub(super) const RETURN: u32 = 11;
@@ -55,11 +55,6 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
         Body::Join2 { client, blocks, chunk_blocks, block_bytes, bytes, .. } => {
             put_all(out, [client, blocks, chunk_blocks, block_bytes]);
             out.extend_from_slice(&bytes.get().to_le_bytes());
-        }
-        Body::Progress { client, who, when, what, sequence } => {
-            put_all(out, [client, who, when]);
-            out.extend_from_slice(&what.to_le_bytes());
-            out.extend_from_slice(&sequence.to_le_bytes());
         }
         Body::Report { image, window } => put_all(out, [image, window]),
         Body::Batch(chunks) => put_chunks(out, chunks),
@@ -136,13 +131,6 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
             block_bytes: int(&mut reader)?,
             bytes: long(&mut reader)?,
         },
-        (REQUEST, subtype::PROGRESS) => Body::Progress {
-            client: word(&mut reader)?,
-            who: word(&mut reader)?,
-            when: word(&mut reader)?,
-            what: half(&mut reader)?,
-            sequence: half(&mut reader)?,
-        },
         (REQUEST, subtype::REPORT) => {
             Body::Report { image: word(&mut reader)?, window: int(&mut reader)? }
         }
@@ -174,7 +162,9 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
         (REQUEST, subtype::EXIT) => {
             Body::Exit { client: word(&mut reader)?, image: word(&mut reader)? }
         }
-        (REPLY, subtype::LEAVE..=subtype::DAMAGED) => return Err(wrong("type", kind)),
+        (REPLY, subtype::LEAVE..=subtype::PREQUEST | subtype::REPORT..=subtype::DAMAGED) => {
+            return Err(wrong("type", kind));
+        }
         _ => return Err(wrong("subtype", subtype)),
     };
     let header = Header { source, body };
@@ -197,7 +187,6 @@ const fn kind_of(body: &Body) -> (u32, u32) {
         Body::PartialRequest { .. } => (REQUEST, subtype::PREQUEST),
         Body::Join2 { reply: false, .. } => (REQUEST, subtype::JOIN2),
         Body::Join2 { reply: true, .. } => (REPLY, subtype::JOIN2),
-        Body::Progress { .. } => (REQUEST, subtype::PROGRESS),
         Body::Report { .. } => (REQUEST, subtype::REPORT),
         Body::Batch(_) => (REQUEST, subtype::BATCH),
         Body::Return { .. } => (REQUEST, subtype::RETURN),

@@ -23,7 +23,6 @@
 //! | 5 | [`Body::Leave2`] | client, seconds; [`STATS_BYTES`] of statistics |
 //! | 6 | [`Body::PartialRequest`] | chunk, retries; a bitmap of [`CHUNK_MAP_BYTES`] |
 //! | 7 | [`Body::Join2`] | client, blocks, blocks of a chunk, bytes of a block, bytes of the image (64 bits) |
-//! | 8 | [`Body::Progress`] | client, who, when, what (16 bits), sequence (16); [`PROGRESS_BYTES`] |
 //! | 9 | [`Body::Report`] | image, window; a bitmap of [`REPORT_MAP_BYTES`] |
 //! | 10 | [`Body::Batch`] | image, first chunk, number of chunks (16 bits), tries (16) |
 //! | 11 | [`Body::Return`], [`Body::Redirect`] | as a batch, then the requester's IPv4 address |
@@ -31,10 +30,12 @@
 //! | 13 | [`Body::Exit`] | client, image |
 //! | 14 | [`Body::Damaged`] | image, chunk, the holder's IPv4 address |
 //!
-//! In bitmaps, bit `i` is bit `i % 8` (the lowest is 0) of byte `i / 8`. Subtypes 9 to 14 are SWP2P's, and all but the report are
-//! our choice: its slides only name a report with 1024 bytes of availability, whose subtype they do not give, and 9 is the first that no
-//! version of Frisbee uses. Frisbee's requests cannot span chunks, and its joins say neither how many clients there are nor which
-//! image is meant, so SWP2P has its own.
+//! In bitmaps, bit `i` is bit `i % 8` (the lowest is 0) of byte `i / 8`. Subtype 8 is PROGRESS of later versions of Frisbee, which is not
+//! decoded (`docs/sources.md#frisbee-packets`). Subtypes 9 to 14 are SWP2P's. Its slides fix only that a report has Frisbee's header and a
+//! bitmap of 1024 bytes. The report's subtype and its fields `image` and `window` are our choice, as are the other messages: the slides give
+//! no number, and 9 is the first that no version of Frisbee known to us uses; a bitmap by itself covers one image of at most 8192 chunks.
+//! Frisbee's requests cannot span chunks, and its joins say neither how many clients there are nor which image is meant, so SWP2P has
+//! its own.
 
 mod auth;
 mod codec;
@@ -79,8 +80,6 @@ pub const REPORT_MAP_BYTES: u32 = 1024;
 pub const REPORT_CHUNKS: u32 = REPORT_MAP_BYTES * 8;
 /// Bytes of the statistics in a [`Body::Leave2`]: see [`ClientStats`].
 pub const STATS_BYTES: u32 = 1028;
-/// Bytes of the payload of a [`Body::Progress`]: chunks received (4) and written (4), bytes written (8), and statistics.
-pub const PROGRESS_BYTES: u32 = 16 + STATS_BYTES;
 
 /// A message, without the bytes of its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,19 +157,6 @@ pub enum Body {
         block_bytes: u32,
         /// The length of the image in bytes, in the reply.
         bytes: Id64,
-    },
-    /// The server asks for the progress of clients, or a client reports its own in the payload.
-    Progress {
-        /// The client's random number.
-        client: u32,
-        /// Which client is asked; 0 for all.
-        who: u32,
-        /// When it is to answer.
-        when: u32,
-        /// What is reported: 1 the summary, 2 the statistics.
-        what: u16,
-        /// The number of the report.
-        sequence: u16,
     },
     /// A client has the chunks whose bits are set in the payload. A report is the whole state of its window: it replaces earlier
     /// ones, and the next one repairs its loss.
@@ -277,7 +263,7 @@ impl Header {
                 | Body::Report { .. }
                 | Body::Exit { .. } => 8,
                 Body::Request { .. } | Body::Batch(_) | Body::Damaged { .. } => 12,
-                Body::Progress { .. } | Body::Return { .. } | Body::Redirect { .. } => 16,
+                Body::Return { .. } | Body::Redirect { .. } => 16,
                 Body::Join2 { .. } | Body::Entered { .. } => 24,
             }
     }
@@ -290,7 +276,6 @@ impl Header {
             Body::PartialRequest { .. } => CHUNK_MAP_BYTES,
             Body::Report { .. } => REPORT_MAP_BYTES,
             Body::Leave2 { .. } => STATS_BYTES,
-            Body::Progress { .. } => PROGRESS_BYTES,
             Body::Enter { name_len, .. } => name_len as u32,
             _ => 0,
         }
@@ -327,9 +312,6 @@ impl Header {
                 write!(f, "frisbee JOIN2 {}", if reply { "reply " } else { "" })?;
                 write!(f, "client {client:08x} {chunk_blocks} x {block_bytes}")?;
                 if reply { write!(f, " of {} bytes", bytes.get()) } else { Ok(()) }
-            }
-            Body::Progress { client, what, sequence, .. } => {
-                write!(f, "frisbee PROGRESS client {client:08x} what {what} no {sequence}")
             }
             Body::Report { image, window } => {
                 write!(f, "swp2p REPORT image {image} window {window}")

@@ -29,7 +29,6 @@ fn all() -> Vec<(Body, u32)> {
             },
             40,
         ),
-        (Body::Progress { client, who: 0, when: 1, what: 2, sequence: 9 }, 16 + 1060),
         (Body::Report { image, window: 1 }, 24 + 1024),
         (Body::Batch(chunks), 28),
         (Body::Return { chunks, requester: [10, 0, 0, 9] }, 32),
@@ -96,6 +95,7 @@ fn each_thing_that_can_be_wrong_is_named() {
     assert_eq!(with(0, 2), field("type", 2), "no reply to a request");
     assert_eq!(with(4, 15), field("subtype", 15));
     assert_eq!(with(4, 0), field("subtype", 0));
+    assert_eq!(with(4, 8), field("subtype", 8), "PROGRESS of later versions");
     assert_eq!(with(8, 11), field("length", 11));
     assert_eq!(with(8, 13).to_string(), "a Frisbee message needs 29 bytes, but there are 28");
     assert_eq!(with(19, 0x80), field("integer", 0x8000_0001));

@@ -21,7 +21,8 @@
 //!
 //! What the slides leave open is our choice, and documented where it is decided: the cadence of reports
 //! ([`client::Config::report_every`]), the form of a batch, how clients learn their number, the load of holders
-//! ([`super::directory`]), what a holder without a chunk does ([`client`]), and when a request is repeated.
+//! ([`super::directory`]), what a holder without a chunk does ([`client`]), when a request is repeated, and how long a client stays
+//! ([`client::Config::linger`]).
 
 pub mod client;
 pub mod node;

@@ -217,7 +217,6 @@ fn frisbee_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("partial_request", Body::PartialRequest { chunk: 3, retries: 1 }),
         ("join2", join2(false)),
         ("join2_reply", join2(true)),
-        ("progress", Body::Progress { client, who: 0, when: 1, what: 2, sequence: 9 }),
         ("report", Body::Report { image, window: 1 }),
         ("batch", Body::Batch(chunks)),
         ("return", Body::Return { chunks, requester: [10, 0, 0, 9] }),
@@ -244,7 +243,8 @@ fn frisbee_messages() -> Vec<(&'static str, Vec<u8>)> {
     }
     let request = seeds[6].1.clone();
     seeds.push(("wrong_type", changed(request.clone(), 0, 3)));
-    seeds.push(("wrong_subtype", changed(request.clone(), 4, 14)));
+    seeds.push(("wrong_subtype", changed(request.clone(), 4, 15)));
+    seeds.push(("wrong_subtype_progress", changed(request.clone(), 4, 8)));
     seeds.push(("wrong_length_beyond_message", changed(request.clone(), 9, 1)));
     seeds.push(("wrong_negative_chunk", changed(request, 19, 0x80)));
     seeds

@@ -43,7 +43,7 @@ pub struct Config {
     /// is slower than the network. 0 for no limit.
     pub backlog: u32,
     /// A report is sent after this many verified chunks. With 1, holders are known as early as possible; every report costs
-    /// 1040 bytes and the work of each switch on the path.
+    /// 1048 bytes of a datagram (1064 with the tag of a key) and the work of each switch on the path.
     pub report_every: u16,
     /// A chunk is reported after this time even if fewer have arrived.
     pub report_interval: Span,
@@ -58,7 +58,8 @@ pub struct Config {
     pub give_up: Span,
     /// How the client serves.
     pub serve: Serve,
-    /// How long a client that has written everything stays to serve. SWP2P's clients leave at once.
+    /// How long a client that has written everything stays to serve. SWP2P's slides leave it open; that clients leave at once is our
+    /// inference (`docs/sources.md#swp2p`).
     pub linger: Span,
     /// The largest image that the client accepts, in bytes.
     pub most_bytes: u64,
@@ -312,7 +313,8 @@ impl Client {
         }
         self.progress = now;
         self.state = State::Fetching;
-        self.reports.touch();
+        // Directories thereby learn of the client, and forget what it had in an earlier run and has no more.
+        self.reports.all(now, self.have.chunks());
         self.update(now);
     }
 
@@ -330,7 +332,7 @@ impl Client {
                 if matches!(self.state, State::Fetching | State::Writing | State::Lingering { .. })
                 {
                     self.fetch.rejoin = true;
-                    self.reports.all_again(now, self.have.chunks());
+                    self.reports.all(now, self.have.chunks());
                     self.join();
                 }
             }
@@ -369,7 +371,7 @@ impl Client {
                 self.image = image;
                 self.return_all();
             }
-            self.reports.all_again(now, self.have.chunks());
+            self.reports.all(now, self.have.chunks());
             // Requests to the server were lost with its memory.
             self.fetch.all_due(now);
         }

@@ -19,7 +19,7 @@ pub(super) struct Reports {
     due: BTreeSet<u32>,
     /// When a report was sent last.
     last: Option<Time>,
-    /// The number of windows with a chunk, and the one whose turn it is when nothing else is reported.
+    /// The number of windows of the image, and the one whose turn it is when nothing else is reported.
     windows: u32,
     turn: u32,
 }
@@ -27,9 +27,7 @@ pub(super) struct Reports {
 impl Reports {
     /// A chunk has been verified.
     pub(super) fn add(&mut self, now: Time, chunk: u32, config: &Config) {
-        let window = chunk / REPORT_CHUNKS;
-        self.windows = self.windows.max(window + 1);
-        self.dirty.insert(window);
+        self.dirty.insert(chunk / REPORT_CHUNKS);
         self.unreported = self.unreported.saturating_add(1);
         self.since.get_or_insert(now);
         if self.unreported >= config.report_every {
@@ -43,15 +41,8 @@ impl Reports {
         self.flush();
     }
 
-    /// A report is due even if there is no chunk: directories thereby learn of the client.
-    pub(super) fn touch(&mut self) {
-        self.windows = self.windows.max(1);
-        self.dirty.insert(0);
-        self.flush();
-    }
-
-    /// All windows are reported again.
-    pub(super) fn all_again(&mut self, now: Time, chunks: u32) {
+    /// All windows are due, even those without a chunk.
+    pub(super) fn all(&mut self, now: Time, chunks: u32) {
         self.windows = chunks.div_ceil(REPORT_CHUNKS);
         self.dirty.extend(0..self.windows);
         self.last = Some(now);

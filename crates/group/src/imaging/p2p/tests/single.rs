@@ -7,12 +7,17 @@ use super::super::client::{Client, Config, Event};
 use super::super::{Check, ChunkOf, Outgoing};
 use super::*;
 use crate::imaging::chunks::ChunkSet;
+use crate::imaging::directory::Directory;
 
 const PEER: HostId = HostId(5);
 const CHUNKS: u32 = 100;
 
 /// A client that has joined, with the chunks that it has at the start.
 fn joined(config: Config, have: &[u32]) -> Client {
+    joined_for(CHUNKS, config, have)
+}
+
+fn joined_for(chunks: u32, config: Config, have: &[u32]) -> Client {
     let rng = Rng::stream(1, 0, 0, "client");
     let mut client = Client::new(config, Time::ZERO, SERVER, NAME, rng);
     client.handle_timeout(Time::ZERO);
@@ -27,11 +32,11 @@ fn joined(config: Config, have: &[u32]) -> Client {
         index: 0,
         clients: 1,
         chunk_bytes: 1 << 20,
-        bytes: Id64::new(u64::from(CHUNKS) << 20),
+        bytes: Id64::new(u64::from(chunks) << 20),
     };
     client.handle_control(Time(1), SERVER, &entered);
     assert!(matches!(client.poll_event(), Some(Event::Joined { image: IMAGE, .. })));
-    let mut set = ChunkSet::new(CHUNKS);
+    let mut set = ChunkSet::new(chunks);
     for chunk in have {
         set.insert(*chunk);
     }
@@ -127,4 +132,41 @@ fn a_client_that_does_not_serve_offers_nothing() {
         sent(&mut client, Time(10))[..],
         [Body::Return { chunks: Chunks { first: 0, count: 3, .. }, .. }]
     ));
+}
+
+/// The reports that a client sends now, as a directory takes them.
+fn report_to(directory: &mut Directory, client: &mut Client, now: Time) -> Vec<u32> {
+    let mut windows = Vec::new();
+    for body in sent(client, now) {
+        if let Body::Report { window, .. } = body {
+            let mut map = Vec::new();
+            client.payload(&body, &mut map);
+            assert!(directory.report(now, IMAGE, PEER, window, &map));
+            windows.push(window);
+        }
+    }
+    windows
+}
+
+#[test]
+fn a_client_that_starts_again_without_its_chunks_withdraws_them_in_all_windows() {
+    let (chunks, last) = (20_000, 19_999);
+    let mut directory = Directory::new(directory::Config::default());
+    let mut before = joined_for(chunks, Config::default(), &[1, 9000, last]);
+    assert_eq!(report_to(&mut directory, &mut before, Time(10)), [0, 1, 2]);
+    assert_eq!(directory.holders(IMAGE, 9000), [PEER]);
+    // Only the last chunk is still on its disk.
+    let mut after = joined_for(chunks, Config::default(), &[last]);
+    assert_eq!(report_to(&mut directory, &mut after, Time(20)), [0, 1, 2]);
+    let holders = [1, 9000, last].map(|chunk| directory.holders(IMAGE, chunk).len());
+    assert_eq!(holders, [0, 0, 1]);
+    // If the report of a window without a chunk is lost, a later one replaces it.
+    assert!(directory.report(Time(30), IMAGE, PEER, 1, &[0xff; 1024]));
+    let mut now = Time(30);
+    for _ in 0..3 {
+        now += Config::default().keepalive;
+        after.handle_timeout(now);
+        report_to(&mut directory, &mut after, now);
+    }
+    assert!(directory.holders(IMAGE, 9000).is_empty());
 }
