@@ -1,7 +1,7 @@
 /* The directory: clients in slots, and the choice of a holder. Programs of different ports run at the same time. There are no
  * locks: a slot is claimed atomically, a cell is one word that only its client's messages and returns of its holder write, and
- * loads are sums of counts that can be off by one until the client leaves. The number of chunks that a client has reported changes with
- * each bit of its windows that is set or cleared atomically; it can be off only if the client is cleared meanwhile. */
+ * loads are sums of counts that can be off by one until the client leaves. The number of chunks that a client has reported changes
+ * with each bit of its windows, atomically; it can be off, also until it leaves, only if the client is cleared at the same time. */
 #ifndef SWP2P_DIRECTORY_H
 #define SWP2P_DIRECTORY_H
 
@@ -265,15 +265,15 @@ INLINE u32 is_zero(u32 x)
 INLINE u32 next_of(const struct state *s, const struct row *row, u32 cell, u32 slot)
 {
     u32 to = cell >> 16 & 255, at = (to - 1) & 63, next = row->cells[at], epoch = s->clients[at].epoch;
-    u32 is_known = is_zero((to - 1) >> 6) & is_zero((cell >> 8 ^ epoch) & 255) & is_zero((next ^ epoch) & 255) & ~is_zero(at ^ slot);
+    u32 is_known = is_zero((to - 1) >> 6) & is_zero((cell >> 8 ^ epoch) & 255) & is_zero((next ^ epoch) & 255);
 
-    return next & -is_known;
+    return next & -(is_known & ~is_zero(at ^ slot));
 }
 
 INLINE u32 is_at_server(u32 cell) { return is_zero((cell >> 16 & 255) ^ TO_SERVER); }
 
 /* Looks at one chunk of a request. A client will get a chunk that it does not have, and without the requester, if its own request
- * went to the server, or to a client that has it, or (where two may follow one another) to a client for whose request the same holds. */
+ * went to the server, or to a client that has it; or, where two may follow one another, to a client whose own request went there. */
 static int look_at_chunk(u32 index, void *context)
 {
     struct ask *ask = context;

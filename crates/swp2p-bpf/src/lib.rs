@@ -17,9 +17,11 @@
 //! (`swp2p.h`: formats; `directory.h`: who has what; `tor.c`: messages), its source is in this binary, and `clang` compiles it
 //! when a [`Tor`] is attached ([`rackweave_linux::tc`]).
 //!
-//! It makes the choices of SWP2P's program in Rust (`group::imaging::switch`); a test compares both frame by frame. These
-//! differences remain, since the kernel's program makes no packets and has no key:
+//! It makes the choices of SWP2P's program in Rust (`group::imaging::switch`), for each policy and each number of pending holders that may
+//! follow one another (0, 1 and [`MOST_PENDING`]); a test compares both frame by frame. These differences remain, since the kernel's
+//! program makes no packets, has no key, and its maps have a fixed size:
 //!
+//! - **At most [`MOST_PENDING`] pending holders** follow one another. In Rust, `directory::Config::pending` may be larger.
 //! - **Batches are not divided.** A request goes as a whole to a client that has all of its chunks, or else to the server.
 //! - **A returned request** (`wire::frisbee::Body::Return`) goes as it is to another holder, which serves the
 //!   requester that it names, or else to the server. In Rust it becomes a request again.
@@ -54,7 +56,7 @@ pub const WINDOW: u32 = 8192;
 /// The largest number of chunks for which a program can have memory, which is 264 bytes for each.
 pub const MOST_CHUNKS: u32 = 1 << 19;
 /// The largest number of clients that wait for a chunk themselves and follow one another ([`TorConfig::pending`]). The choice is ours:
-/// the program looks at each of them for each client, and more than two have not been of use.
+/// it is the directory's default, and the program follows as many steps for each client and chunk, also where fewer clients wait.
 pub const MOST_PENDING: u8 = 2;
 /// The largest number of ports.
 pub const PORTS: usize = 1024;
