@@ -1,6 +1,7 @@
 /* The directory: clients in slots, and the choice of a holder. Programs of different ports run at the same time. There are no
  * locks: a slot is claimed atomically, a cell is one word that only its client's messages and returns of its holder write, and
- * loads are sums of counts that can be off by one until the client leaves. */
+ * loads are sums of counts that can be off by one until the client leaves. The number of chunks that a client has reported changes
+ * with each bit of its windows, atomically; it can be off, also until it leaves, only if the client is cleared at the same time. */
 #ifndef SWP2P_DIRECTORY_H
 #define SWP2P_DIRECTORY_H
 
@@ -67,6 +68,7 @@ GLOBAL int swp2p_clear(u32 slot)
         s->outstanding[i * SLOTS + slot] = 0;
     }
     client->load = 0;
+    client->held = 0;
     client->flags &= BARRED;
     client->epoch++;
     return 0;
@@ -177,6 +179,7 @@ INLINE u32 add(struct state *s, const struct config *c, const u8 *p, u32 interfa
     __builtin_memcpy(client->mac, p + 6, 6);
     client->port = raw16(p + AT_UDP);
     client->accusers = 0;
+    client->held = 0;
     client->flags = 0;
     client->seen = now;
     return slot;
@@ -245,7 +248,7 @@ struct ask {
     u64 able;     /* of those who have each chunk, or will have it; then rotated, so that `start` is bit 0 */
     u64 excluded; /* of those who were asked before */
     u64 now;
-    int cost;
+    u64 cost; /* of the best so far */
 };
 
 /* 1 if `x` is 0, otherwise 0. The compiler must not see that, or it emits a branch, and the verifier follows both sides in each
@@ -258,15 +261,26 @@ INLINE u32 is_zero(u32 x)
     return x;
 }
 
+/* The cell of the holder at which the request of `cell` waits; 0 if that is not known, the server, or the client in `slot`. */
+INLINE u32 next_of(const struct state *s, const struct row *row, u32 cell, u32 slot)
+{
+    u32 to = cell >> 16 & 255, at = (to - 1) & 63, next = row->cells[at], epoch = s->clients[at].epoch;
+    u32 is_known = is_zero((to - 1) >> 6) & is_zero((cell >> 8 ^ epoch) & 255) & is_zero((next ^ epoch) & 255);
+
+    return next & -(is_known & ~is_zero(at ^ slot));
+}
+
+INLINE u32 is_at_server(u32 cell) { return is_zero((cell >> 16 & 255) ^ TO_SERVER); }
+
 /* Looks at one chunk of a request. A client will get a chunk that it does not have, and without the requester, if its own request
- * went to the server, or to a client that has it. */
+ * went to the server, or to a client that has it; or, where two may follow one another, to a client whose own request went there. */
 static int look_at_chunk(u32 index, void *context)
 {
     struct ask *ask = context;
     const struct row *row = row_of(ask->first + index);
     const struct config *c = the_config();
     const struct state *s = the_state();
-    u32 before, pending, slot = ask->slot;
+    u32 before, one, two, slot = ask->slot;
     u64 has = 0, able = 0;
 
     if (!s || !c || !row) {
@@ -276,13 +290,13 @@ static int look_at_chunk(u32 index, void *context)
     before = target_of(s, current(s, row, slot));
     if (ask->tries && before - 1 < SLOTS)
         ask->excluded |= 1ull << ((before - 1) & 63);
-    pending = c->pending & 1;
+    two = c->pending >> 1 & 1;
+    one = (c->pending & 1) | two;
     for (u32 i = 0; i < SLOTS; i++) {
         u32 cell = row->cells[i], is_current = is_zero((cell ^ s->clients[i].epoch) & 255);
-        u32 to = cell >> 16 & 255, at = (to - 1) & 63, other = row->cells[at], epoch = s->clients[at].epoch;
-        u32 is_held = is_zero((to - 1) >> 6) & is_zero((cell >> 8 ^ epoch) & 255) & ~is_zero(at ^ slot) &
-                      is_zero((other ^ epoch) & 255) & other >> 24;
-        u32 is_pending = cell >> 25 & pending & (is_zero(to ^ TO_SERVER) | is_held);
+        u32 next = next_of(s, row, cell, slot), after = next_of(s, row, next, slot);
+        u32 is_sound = is_at_server(cell) | next >> 24 | (two & (is_at_server(next) | after >> 24));
+        u32 is_pending = cell >> 25 & one & is_sound;
 
         has |= (u64)(is_current & cell >> 24 & 1) << i;
         able |= (u64)(is_current & (cell >> 24 | is_pending) & 1) << i;
@@ -301,8 +315,8 @@ static int consider(u32 index, void *context)
     const struct state *s = the_state();
     u64 bit = ask->able & -ask->able;
     const struct client *client;
-    u32 at;
-    int cost;
+    u32 at, load = 0, held = 0;
+    u64 cost;
 
     (void)index;
     if (!s || !c || !bit)
@@ -314,8 +328,13 @@ static int consider(u32 index, void *context)
         return 0;
     if (client->flags & BARRED || client->accusers >> (ask->slot & 63) & 1 || is_silent(client, c, ask->now))
         return 0;
-    cost = c->policy && client->load > 0 ? client->load : 0;
-    cost += !(ask->has >> at & 1);
+    if (c->policy) {
+        load = client->load > 0 ? client->load : 0;
+        held = client->held > 0 ? client->held : 0;
+    }
+    /* To wait is worth one request. Whoever has fewer chunks can serve fewer others (`Cost` in Rust). */
+    load += !(ask->has >> at & 1);
+    cost = (u64)load << 32 | held;
     if (cost < ask->cost) {
         ask->cost = cost;
         ask->to = at + 1;
@@ -358,7 +377,7 @@ GLOBAL int swp2p_choose(const struct ask *asked)
     ask.able = ~0ull;
     ask.has = ask.excluded = 0;
     ask.start = start;
-    ask.cost = 0x7fffffff;
+    ask.cost = ~0ull;
     ask.to = TO_SERVER;
     if (ask.tries < c->max_tries) {
         loop(ask.count, look_at_chunk, &ask, 0);
@@ -386,7 +405,7 @@ struct update {
 static int update_chunk(u32 index, void *context)
 {
     struct update *update = context;
-    u64 bit = update->changed & -update->changed;
+    u64 bit = update->changed & -update->changed, before;
     u32 slot = update->slot & 63, at = slot * WINDOWS + update->number, word = update->word & (WINDOW_WORDS - 1), cell;
     struct row *row = row_of(update->number * WINDOW + word * 64 + lowest(bit));
     struct window *window = map_lookup(&windows, &at);
@@ -404,7 +423,8 @@ static int update_chunk(u32 index, void *context)
     }
     row->cells[slot] = cell;
     /* A return may clear a bit at the same time. */
-    __sync_fetch_and_xor(&window->map[word], bit);
+    before = __sync_fetch_and_xor(&window->map[word], bit);
+    __sync_fetch_and_add(&s->clients[slot].held, before & bit ? -1 : 1);
     update->changed &= ~bit;
     return 0;
 }
@@ -453,10 +473,13 @@ INLINE void set_lacking(struct state *s, struct row *row, u32 slot, u32 chunk)
 {
     u32 at = slot * WINDOWS + chunk / WINDOW, word = chunk % WINDOW / 64;
     struct window *window = map_lookup(&windows, &at);
+    u64 bit = 1ull << (chunk & 63);
 
     row->cells[slot & 63] = current(s, row, slot) & ~(HAS | ASKED);
-    if (window && window->epoch == s->clients[slot & 63].epoch)
-        __sync_fetch_and_and(&window->map[word & (WINDOW_WORDS - 1)], ~(1ull << (chunk & 63)));
+    if (!window || window->epoch != s->clients[slot & 63].epoch)
+        return;
+    if (__sync_fetch_and_and(&window->map[word & (WINDOW_WORDS - 1)], ~bit) & bit)
+        __sync_fetch_and_add(&s->clients[slot & 63].held, -1);
 }
 
 /* A return: chunks of the client in `slot`, which `holder` (or NONE, if it has left) was asked for. */

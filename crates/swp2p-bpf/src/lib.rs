@@ -17,9 +17,11 @@
 //! (`swp2p.h`: formats; `directory.h`: who has what; `tor.c`: messages), its source is in this binary, and `clang` compiles it
 //! when a [`Tor`] is attached ([`rackweave_linux::tc`]).
 //!
-//! It makes the choices of SWP2P's program in Rust (`group::imaging::switch`); a test compares both frame by frame. These
-//! differences remain, since the kernel's program makes no packets and has no key:
+//! It makes the choices of SWP2P's program in Rust (`group::imaging::switch`), for each policy and each number of pending holders that may
+//! follow one another (0, 1 and [`MOST_PENDING`]); a test compares both frame by frame. These differences remain, since the kernel's
+//! program makes no packets, has no key, and its maps have a fixed size:
 //!
+//! - **At most [`MOST_PENDING`] pending holders** follow one another. In Rust, `directory::Config::pending` may be larger.
 //! - **Batches are not divided.** A request goes as a whole to a client that has all of its chunks, or else to the server.
 //! - **A returned request** (`wire::frisbee::Body::Return`) goes as it is to another holder, which serves the
 //!   requester that it names, or else to the server. In Rust it becomes a request again.
@@ -53,6 +55,9 @@ pub const CLIENTS: usize = 64;
 pub const WINDOW: u32 = 8192;
 /// The largest number of chunks for which a program can have memory, which is 264 bytes for each.
 pub const MOST_CHUNKS: u32 = 1 << 19;
+/// The largest number of clients that wait for a chunk themselves and follow one another ([`TorConfig::pending`]). The choice is ours:
+/// it is the directory's default, and the program follows as many steps for each client and chunk, also where fewer clients wait.
+pub const MOST_PENDING: u8 = 2;
 /// The largest number of ports.
 pub const PORTS: usize = 1024;
 /// The name of the program in the kernel.
@@ -69,7 +74,8 @@ const CLIENT: usize = 8;
 pub enum Policy {
     /// Holders take turns, as in SWP2P (slides, "Chunk Availability Database").
     RoundRobin,
-    /// The holder with the fewest redirected requests that are not yet covered by a report; equals take turns.
+    /// The holder with the fewest redirected requests that are not yet covered by a report, and of several the one that has the fewest
+    /// chunks; equals take turns.
     #[default]
     LeastLoaded,
 }
@@ -86,9 +92,10 @@ pub struct TorConfig {
     pub server_port: u16,
     /// How a holder is chosen.
     pub policy: Policy,
-    /// Whether a request may go to a client that itself has asked for the chunk and waits for the server or a holder.
-    /// Clients that start together then do not each fetch the chunk from the server.
-    pub pending: bool,
+    /// How many clients that wait for a chunk themselves may follow one another before one that has the chunk, or the server, up to
+    /// [`MOST_PENDING`]. Clients that start together then do not each fetch the chunk from the server. With 0, as in SWP2P, only clients
+    /// that have the chunk are asked for it.
+    pub pending: u8,
     /// A client from which nothing has arrived for this time is not chosen, and may be forgotten.
     pub silence_ms: u32,
     /// A request with this many earlier tries goes to the server.
@@ -110,7 +117,7 @@ impl TorConfig {
             server,
             server_port: PORT,
             policy: Policy::LeastLoaded,
-            pending: true,
+            pending: 2,
             silence_ms: 5000,
             max_tries: 3,
             accusers: 2,
@@ -175,6 +182,8 @@ pub struct TorClient {
     pub image: Option<u32>,
     /// Chunks that others have been sent here for and have not reported yet.
     pub load: u32,
+    /// Chunks that it has reported.
+    pub held: u32,
     /// Whether it is no longer chosen, because requesters have received damaged chunks from it.
     pub is_barred: bool,
 }
@@ -266,14 +275,16 @@ impl TorClient {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let array = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
         let word = |at: usize| u32::from_ne_bytes(array(at));
+        // Sums of different processors may be less than nothing for a moment.
+        let count = |at: usize| word(at).cast_signed().max(0).cast_unsigned();
         let flags = word(32);
         Self {
             ip: Ipv4Addr::from(array(0)),
             mac: [bytes[8], bytes[9], bytes[10], bytes[11], bytes[12], bytes[13]],
             interface: word(4),
             image: (flags & 2 != 0).then(|| word(20)),
-            // Loads of different processors may add up to less than nothing for a moment.
-            load: word(28).cast_signed().max(0).cast_unsigned(),
+            load: count(28),
+            held: count(36),
             is_barred: flags & 4 != 0,
         }
     }
@@ -296,6 +307,12 @@ impl TorConfig {
         if self.server.is_unspecified() || self.server.is_multicast() || self.server.is_broadcast()
         {
             return wrong(format!("{} is not the address of a server", self.server));
+        }
+        if self.pending > MOST_PENDING {
+            return wrong(format!(
+                "0 to {MOST_PENDING} clients that wait for a chunk may follow one another, not {}",
+                self.pending
+            ));
         }
         if self.server_port == 0 || self.clients_per_port == 0 {
             return wrong("the server's port and the clients of a port are at least 1".to_owned());

@@ -51,8 +51,8 @@ struct config {
     u32 server;
     u32 port;       /* the UDP port of the server */
     u32 silence_ms; /* a client silent for longer is not chosen, and its slot may be reused */
-    u32 policy;     /* 0: holders take turns; 1: the one with the fewest outstanding requests */
-    u32 pending;    /* whether clients are chosen that have asked for a chunk and do not have it yet */
+    u32 policy;     /* 0: holders take turns; 1: the one with the fewest outstanding requests, and of several the fewest chunks */
+    u32 pending;    /* how many clients that have asked for a chunk and do not have it yet may follow one another: 0 to 2 */
     u32 max_tries;  /* a request with this many earlier tries goes to the server */
     u32 accusers;   /* after this many accusations a holder is not chosen any more */
     u32 per_port;   /* clients of one interface */
@@ -70,11 +70,17 @@ struct client {
     u32 epoch;    /* of this slot: what was recorded in an earlier one is void */
     int load;     /* requests that were redirected to it, and not yet covered by a report of the requester */
     u32 flags;
-    u32 unused;
+    int held;     /* chunks that it has reported: the bits that are set in its windows */
     u64 seen;     /* when it sent something last, in nanoseconds */
     u64 accusers; /* the slots of those who have received a damaged chunk from it */
-    u64 unused2;
+    u64 unused;
 };
+
+/* User space reads a client as 8 words of 64 bits (`TorClient::read`). */
+#define AT_CLIENT(field) __builtin_offsetof(struct client, field)
+_Static_assert(sizeof(struct client) == 8 * 8, "the length of a client");
+_Static_assert(AT_CLIENT(ip) == 0 && AT_CLIENT(interface) == 4 && AT_CLIENT(mac) == 8 && AT_CLIENT(image) == 20, "its first fields");
+_Static_assert(AT_CLIENT(load) == 28 && AT_CLIENT(flags) == 32 && AT_CLIENT(held) == 36, "its other fields");
 
 struct state {
     u64 used;          /* the slots that belong to a client */

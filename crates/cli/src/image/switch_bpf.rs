@@ -23,10 +23,10 @@ pub(crate) struct BpfArgs {
     /// With --bpf: the interfaces at which hosts fetch images, separated by commas. Hosts elsewhere are served by the server.
     #[arg(long, value_name = "IF,...", value_delimiter = ',', requires = "bpf")]
     ports: Vec<String>,
-    /// With --bpf: holders of a chunk take turns, as in SWP2P (default: the one with the fewest outstanding requests).
+    /// With --bpf: holders of a chunk take turns, as in SWP2P (default: the one with the fewest outstanding requests, and of several the one with the fewest chunks).
     #[arg(long, requires = "bpf")]
     turns: bool,
-    /// With --bpf: only hosts that have a chunk are asked for it, as in SWP2P (default: also those that wait for it themselves).
+    /// With --bpf: only hosts that have a chunk are asked for it, as in SWP2P (default: also those that wait for it themselves, up to two in a row).
     #[arg(long, requires = "bpf")]
     no_pending: bool,
     /// With --bpf: largest image, in chunks; there are 264 bytes of memory for each.
@@ -39,15 +39,16 @@ pub(crate) struct BpfArgs {
 
 impl BpfArgs {
     pub(super) fn config(&self, server: SocketAddrV4) -> TorConfig {
+        let defaults = TorConfig::new(self.ports.clone(), *server.ip());
         TorConfig {
             server_port: server.port(),
             policy: if self.turns { Policy::RoundRobin } else { Policy::LeastLoaded },
-            pending: !self.no_pending,
+            pending: if self.no_pending { 0 } else { defaults.pending },
             // As many as the windows of reports that cover the image.
             chunks: self.chunks.max(1).div_ceil(rackweave_swp2p_bpf::WINDOW)
                 * rackweave_swp2p_bpf::WINDOW,
             clients_per_port: self.hosts_per_port,
-            ..TorConfig::new(self.ports.clone(), *server.ip())
+            ..defaults
         }
     }
 }
@@ -191,7 +192,7 @@ mod tests {
         let all = "--bpf --ports a --server 192.0.2.1:7000 --turns --no-pending --chunks 8193 --hosts-per-port 2";
         let config = parse(all).unwrap();
         assert_eq!((config.server_port, config.chunks, config.clients_per_port), (7000, 16384, 2));
-        assert_eq!((config.policy, config.pending), (Policy::RoundRobin, false));
+        assert_eq!((config.policy, config.pending), (Policy::RoundRobin, 0));
         for wrong in [
             "--ports a --server 192.0.2.1",
             "--bpf --server 192.0.2.1",

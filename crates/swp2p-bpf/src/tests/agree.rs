@@ -1,5 +1,7 @@
 //! Compares the program in the kernel with SWP2P's program in Rust, frame by frame.
 
+use std::collections::BTreeMap;
+
 use rackweave_core::{HostId, Packet, PayloadStore, Port, Rng, Span, Time, Verdict};
 use rackweave_group::imaging::directory;
 use rackweave_group::imaging::packet::{self, packet};
@@ -85,7 +87,7 @@ struct Client {
 }
 
 impl Twins {
-    fn new(policy: Policy, pending: bool, hosts: u8) -> Option<Self> {
+    fn new(policy: Policy, pending: u8, hosts: u8) -> Option<Self> {
         let kernel = load(|config| {
             (config.policy, config.pending) = (policy, pending);
             config.chunks = 2 * WINDOW;
@@ -96,7 +98,7 @@ impl Twins {
         };
         let directory = directory::Config {
             policy,
-            pending: u8::from(pending),
+            pending,
             clients: CLIENTS as u16,
             chunks: 2 * WINDOW,
             ..directory::Config::default()
@@ -172,8 +174,23 @@ impl Twins {
         }
     }
 
+    /// Compares how many chunks each client has reported.
+    fn compare_held(&self) {
+        let mut expected = BTreeMap::new();
+        for chunk in 0..2 * WINDOW {
+            for host in self.ours.directory().holders(IMAGE, chunk) {
+                *expected.entry(host).or_default() += 1;
+            }
+        }
+        let clients = self.kernel.clients().unwrap();
+        let held = clients.iter().filter(|client| client.held > 0);
+        let held = held.map(|client| (host_at(client.ip.octets()).unwrap(), client.held));
+        assert_eq!(held.collect::<BTreeMap<HostId, u32>>(), expected);
+    }
+
     /// Starts again: everybody leaves.
     fn end(&mut self) {
+        self.compare_held();
         self.tally.ended += 1;
         self.recent.clear();
         for at in 0..self.hosts.len() {
@@ -358,7 +375,7 @@ fn udp_payload(frame: &[u8]) -> Option<&[u8]> {
     udp.get(8..length)
 }
 
-fn compare(policy: Policy, pending: bool, hosts: u8) {
+fn compare(policy: Policy, pending: u8, hosts: u8) {
     let mut all = Tally::default();
     for seed in 0..4 {
         let Some(mut twins) = Twins::new(policy, pending, hosts) else { return };
@@ -366,6 +383,7 @@ fn compare(policy: Policy, pending: bool, hosts: u8) {
         for _ in 0..4000 {
             twins.step(&mut rng);
         }
+        twins.compare_held();
         let Tally { redirected, to_server, returned, malformed, ended } = twins.tally;
         all.redirected += redirected;
         all.to_server += to_server;
@@ -379,7 +397,7 @@ fn compare(policy: Policy, pending: bool, hosts: u8) {
         } else {
             assert!(kernel.barred > 0, "{kernel:?}");
         }
-        assert_eq!(kernel.to_pending > 0, pending);
+        assert_eq!(kernel.to_pending > 0, pending > 0);
     }
     println!("{all:?}");
     // Each kind of decision was compared many times.
@@ -390,25 +408,48 @@ fn compare(policy: Policy, pending: bool, hosts: u8) {
 
 #[test]
 fn holders_by_turns() {
-    compare(Policy::RoundRobin, false, 12);
+    compare(Policy::RoundRobin, 0, 12);
 }
 
 #[test]
 fn holders_and_pending_holders_by_turns() {
-    compare(Policy::RoundRobin, true, 12);
+    compare(Policy::RoundRobin, 1, 12);
+}
+
+#[test]
+fn holders_and_two_pending_holders_by_turns() {
+    compare(Policy::RoundRobin, 2, 12);
 }
 
 #[test]
 fn the_least_loaded_holder() {
-    compare(Policy::LeastLoaded, false, 12);
+    compare(Policy::LeastLoaded, 0, 12);
 }
 
 #[test]
 fn the_least_loaded_holder_or_pending_holder() {
-    compare(Policy::LeastLoaded, true, 12);
+    compare(Policy::LeastLoaded, 1, 12);
+}
+
+#[test]
+fn the_least_loaded_holder_or_one_of_two_pending_holders() {
+    compare(Policy::LeastLoaded, 2, 12);
 }
 
 #[test]
 fn more_clients_than_slots() {
-    compare(Policy::LeastLoaded, true, 80);
+    compare(Policy::LeastLoaded, 2, 80);
+}
+
+#[test]
+fn defaults_are_those_of_the_directory() {
+    let tor = TorConfig::new(vec!["p0".into()], SERVER.into());
+    let directory = directory::Config::default();
+    assert_eq!(Span::from_ms(tor.silence_ms.into()), directory.silence);
+    assert_eq!((tor.max_tries, tor.accusers), (directory.max_tries, directory.accusers));
+    assert_eq!(tor.pending, directory.pending);
+    assert_eq!(
+        (tor.policy, directory.policy),
+        (Policy::LeastLoaded, directory::Policy::LeastLoaded)
+    );
 }

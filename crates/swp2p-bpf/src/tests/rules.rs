@@ -93,7 +93,7 @@ fn chunks_of_different_images_do_not_mix() {
 
 #[test]
 fn a_client_that_has_restarted_has_nothing_and_owes_nothing() {
-    let Some(mut tor) = load(|config| config.pending = false) else { return };
+    let Some(mut tor) = load(|config| config.pending = 0) else { return };
     let hosts = joined(&mut tor, 3, &[]);
     let (a, b, c) = (hosts[0], hosts[1], hosts[2]);
     redirected(&mut tor, &a, &a.report(0, &[5, 6]), 1);
@@ -118,7 +118,7 @@ fn a_client_that_has_restarted_has_nothing_and_owes_nothing() {
 
 #[test]
 fn a_batch_goes_to_a_client_that_has_all_of_it() {
-    let Some(mut tor) = load(|config| config.pending = false) else { return };
+    let Some(mut tor) = load(|config| config.pending = 0) else { return };
     let hosts = joined(&mut tor, 4, &[]);
     let [a, b, c, d] = hosts[..] else { unreachable!() };
     redirected(&mut tor, &a, &a.report(0, &[1, 2, 3]), 1);
@@ -139,8 +139,110 @@ fn a_batch_goes_to_a_client_that_has_all_of_it() {
 }
 
 #[test]
+fn as_many_pending_holders_follow_one_another_as_configured() {
+    for pending in 0..=MOST_PENDING {
+        let Some(mut tor) = load(|config| config.pending = pending) else { return };
+        let hosts = joined(&mut tor, 5, &[]);
+        let [a, b, c, d, e] = hosts[..] else { unreachable!() };
+        let mut to =
+            |from: &Host, tries: u16| redirected(&mut tor, from, &from.batch(5, 1, tries), 1);
+        // To wait at `b` is better than at `a`, at which `b` waits; to wait at `c` would be best.
+        let expected = match pending {
+            0 => [None; 4],
+            1 => [None, Some(a.ip), Some(a.ip), Some(a.ip)],
+            _ => [None, Some(a.ip), Some(b.ip), Some(a.ip)],
+        };
+        assert_eq!([to(&a, 0), to(&b, 0), to(&c, 0), to(&d, 0)], expected, "{pending}");
+        // Nobody waits for itself: all others wait for `a`, at once or at last.
+        assert_eq!(to(&a, 1), None, "{pending}");
+        // Without `a`, what the others wait for will not come.
+        redirected(&mut tor, &a, &a.exit(), 2);
+        assert_eq!(redirected(&mut tor, &e, &e.batch(5, 1, 0), 2), None, "{pending}");
+        let counters = tor.counters().unwrap();
+        assert_eq!((counters.to_holders, counters.returned), (0, 0));
+    }
+}
+
+#[test]
+fn of_equally_loaded_holders_that_with_the_fewest_chunks_serves() {
+    for policy in [Policy::LeastLoaded, Policy::RoundRobin] {
+        let Some(mut tor) = load(|config| (config.policy, config.pending) = (policy, 0)) else {
+            return;
+        };
+        let hosts = joined(&mut tor, 5, &[]);
+        let [a, b, c, d, e] = hosts[..] else { unreachable!() };
+        redirected(&mut tor, &a, &a.report(0, &[1, 2]), 1);
+        redirected(&mut tor, &b, &b.report(0, &[1, 2, 3]), 1);
+        redirected(&mut tor, &c, &c.report(0, &[1]), 1);
+        let mut to = |from: &Host, chunk: u32| {
+            let frame = from.batch(chunk, 1, 0);
+            redirected(&mut tor, from, &frame, 1).unwrap()
+        };
+        let chosen = [to(&d, 1), to(&e, 1), to(&d, 3), to(&d, 2), to(&e, 2)];
+        let expected = match policy {
+            // The load comes first: `b` is last chosen because it has one request, and `a` has two.
+            Policy::LeastLoaded => [c.ip, a.ip, b.ip, a.ip, b.ip],
+            Policy::RoundRobin => [b.ip, c.ip, b.ip, a.ip, b.ip],
+        };
+        assert_eq!(chosen, expected, "{policy:?}");
+    }
+}
+
+#[test]
+fn the_number_of_chunks_of_a_client_is_known() {
+    let Some(mut tor) = load(|_| {}) else { return };
+    let hosts = joined(&mut tor, 2, &[1, 2, 3]);
+    let (a, b) = (hosts[0], hosts[1]);
+    let held = |tor: &Tor| tor.clients().unwrap().iter().map(|c| c.held).collect::<Vec<_>>();
+    assert_eq!(held(&tor), [3, 3]);
+    // A report counts only with what it changes, in each window.
+    redirected(&mut tor, &a, &a.report(0, &[1, 2, 3]), 1);
+    redirected(&mut tor, &b, &b.report(0, &[2, 70]), 1);
+    redirected(&mut tor, &b, &b.report(1, &[0, WINDOW - 1]), 1);
+    assert_eq!(held(&tor), [3, 4]);
+    // What it lacks does not count, once.
+    assert_eq!(redirected(&mut tor, &a, &a.batch(70, 1, 0), 2), Some(b.ip));
+    for _ in 0..2 {
+        assert_eq!(redirected(&mut tor, &b, &b.give_back(70, 1, &a), 2), None);
+    }
+    assert_eq!(held(&tor), [3, 3]);
+    redirected(&mut tor, &b, &b.report(0, &[2, 70]), 3);
+    assert_eq!(held(&tor), [3, 4]);
+    // Neither does what it had of another image, before it has restarted, or whoever was in its slot.
+    redirected(&mut tor, &a, &a.report_of(9, 0, &[6]), 4);
+    redirected(&mut tor, &b, &b.enter(2), 4);
+    assert_eq!(held(&tor), [1, 0]);
+    redirected(&mut tor, &b, &b.report(0, &[2]), 5);
+    redirected(&mut tor, &a, &a.report(0, &[]), 5);
+    redirected(&mut tor, &a, &a.report(0, &[7, 8]), 5);
+    assert_eq!(held(&tor), [2, 1]);
+    redirected(&mut tor, &a, &a.exit(), 6);
+    let c = Host::number(3);
+    redirected(&mut tor, &c, &c.report(0, &[7]), 6);
+    assert_eq!(held(&tor), [1, 1]);
+}
+
+#[test]
+fn a_client_is_read_as_the_program_has_written_it() {
+    let Some(mut tor) = load(|config| config.accusers = 1) else { return };
+    let hosts = joined(&mut tor, 2, &[]);
+    let (a, b) = (hosts[0], hosts[1]);
+    redirected(&mut tor, &b, &b.report(0, &[5, 6, 7]), 1);
+    for chunk in [5, 6] {
+        assert_eq!(redirected(&mut tor, &a, &a.batch(chunk, 1, 0), 1), Some(b.ip));
+    }
+    redirected(&mut tor, &a, &a.damaged(5, &b), 1);
+    let read = |host: Host, load, held, is_barred| {
+        let Host { mac, interface, .. } = host;
+        let (ip, image) = (host.ip.into(), Some(IMAGE));
+        TorClient { ip, mac, interface, image, load, held, is_barred }
+    };
+    assert_eq!(tor.clients().unwrap(), [read(a, 0, 0, false), read(b, 2, 3, true)]);
+}
+
+#[test]
 fn a_returned_batch_goes_on_as_it_is() {
-    let Some(mut tor) = load(|config| config.pending = false) else { return };
+    let Some(mut tor) = load(|config| config.pending = 0) else { return };
     let hosts = joined(&mut tor, 4, &[1, 2]);
     let [a, b, c, d] = hosts[..] else { unreachable!() };
     let first = redirected(&mut tor, &d, &d.batch(1, 2, 0), 1).unwrap();
@@ -284,6 +386,11 @@ fn wrong_configurations_are_refused() {
     assert!(refused(TorConfig { ports: vec![], ..config.clone() }).contains("1 to 1024 ports"));
     for chunks in [0, 1000, WINDOW + 1, MOST_CHUNKS + WINDOW] {
         assert!(refused(TorConfig { chunks, ..config.clone() }).contains(&chunks.to_string()));
+    }
+    for pending in [3, u8::MAX] {
+        let expected =
+            format!("0 to 2 clients that wait for a chunk may follow one another, not {pending}");
+        assert_eq!(refused(TorConfig { pending, ..config.clone() }), expected);
     }
     let anyone = Ipv4Addr::UNSPECIFIED;
     assert!(refused(TorConfig { server: anyone, ..config.clone() }).contains("0.0.0.0"));
