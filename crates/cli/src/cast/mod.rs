@@ -121,7 +121,7 @@ fn print_status(text: &str) {
 impl CommonArgs {
     /// Returns the configuration of the engine.
     fn engine(&self, bind: SocketAddr, admitted: Vec<IpAddr>) -> miette::Result<EngineConfig> {
-        let secret = self.key.as_deref().map(|path| crate::secret::read(path)).transpose()?;
+        let secret = self.key.as_deref().map(crate::secret::read).transpose()?;
         let admission =
             Admission { everyone: secret.is_some(), loopback: true, addresses: admitted };
         let fabric = self.fabric.as_deref().map(|path| fabric::read(path, self.me)).transpose()?;
