@@ -19,6 +19,7 @@
 //! - All tasks of a process run on one thread, so that the machine is in a `RefCell`; disks are read and written by other threads.
 //! - Only chunks that have the hash in the manifest count, are written, or are served ([`rackweave_image::StoredChunk`]).
 
+mod acceptor;
 mod client;
 mod control;
 mod frames;

@@ -11,7 +11,9 @@ use rackweave_imaging::{FetchConfig, FetchError, FetchEvent, Fetched};
 use rackweave_linux::Clock;
 use serde_json::{Value, json};
 
-use super::{bar, failed, hex, hosts, read_key, size, status, watched};
+use super::{
+    allow_many_files, bar, failed, hex, hosts, not_accepted, read_key, size, status, watched,
+};
 use crate::{escaped, exit, print};
 
 /// Fetch an image to a file or a block device.
@@ -123,6 +125,7 @@ impl FetchArgs {
 
 pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
     let config = args.config()?;
+    allow_many_files();
     let progress = watched()?;
     let shown = bar(&progress, args.quiet || args.json);
     let clock = Clock::start();
@@ -199,6 +202,7 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
             }
             FetchEvent::ServerLost(why) => ("server-lost", json!({ "error": why })),
             FetchEvent::ServerBack => ("server-back", json!({})),
+            FetchEvent::NotAccepted(why) => ("not-accepted", json!({ "error": why })),
         };
         let _ = print_line(clock, name, fields);
         return;
@@ -220,6 +224,7 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
             status(&format!("the connection to {} is broken ({why}); trying again\n", args.from));
         }
         FetchEvent::ServerBack => status("the server is there again\n"),
+        FetchEvent::NotAccepted(why) => status(&not_accepted(&why)),
     }
 }
 

@@ -109,6 +109,9 @@ impl<'a> Driver<'a> {
         let mut buffer = Vec::new();
         loop {
             self.pump(on_event)?;
+            for event in inner.events.take() {
+                on_event(event);
+            }
             let now = inner.clock.now();
             if self.left || self.until.is_some_and(|until| now >= until) {
                 self.count();

@@ -31,6 +31,7 @@ use tokio::time::sleep;
 use self::disk::{Cache, Disk};
 pub use self::session::SessionError;
 use self::session::{Place, Session, Shared};
+use crate::acceptor::Acceptor;
 use crate::control::Control;
 use crate::peers::Peers;
 use crate::rate::Limiter;
@@ -153,6 +154,9 @@ pub enum FetchEvent {
     ServerLost(String),
     /// The connection to the server is there again.
     ServerBack,
+    /// The system refuses connections that holders have opened, for example because too many files are open. Reported at most once
+    /// a minute.
+    NotAccepted(String),
 }
 
 /// What was fetched.
@@ -209,10 +213,18 @@ struct Inner {
     sent: Cell<u64>,
     sent_to: RefCell<BTreeMap<HostId, u32>>,
     progress: Arc<Progress>,
+    /// What is to be reported.
+    events: RefCell<Vec<FetchEvent>>,
     wake: Notify,
 }
 
 impl Inner {
+    /// Reports an event.
+    fn event(&self, event: FetchEvent) {
+        self.events.borrow_mut().push(event);
+        self.wake.notify_one();
+    }
+
     fn count_received(&self, bytes: u64) {
         self.received.set(self.received.get() + bytes);
         self.progress.advance(bytes);
@@ -408,9 +420,10 @@ async fn fetch_image(
         sent: Cell::new(0),
         sent_to: RefCell::default(),
         progress: Arc::clone(progress),
+        events: RefCell::default(),
         wake: Notify::new(),
     });
-    let accepting = spawn_local(receive::accept(tcp, Rc::clone(&inner)));
+    let accepting = spawn_local(receive::accept(Acceptor::new(tcp, clock), Rc::clone(&inner)));
     ending.fetched.kept = kept;
     let driver = drive::Driver::new(config, &inner, disk, shared, start, ending);
     let result = driver.run(on_event).await;

@@ -25,6 +25,7 @@ use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use self::catalog::Entry;
 pub use self::catalog::{Catalog, CatalogError};
 
+use crate::acceptor::Acceptor;
 use crate::control::Control;
 use crate::page::{Page, PageConfig};
 use crate::peers::Peers;
@@ -124,6 +125,9 @@ pub enum ServeEvent {
     },
     /// An image file cannot be read, or is damaged.
     Broken(String),
+    /// The system refuses connections that clients have opened, for example because too many files are open. Reported at most once
+    /// a minute.
+    NotAccepted(String),
 }
 
 /// What a server has done.
@@ -183,6 +187,12 @@ struct Inner {
 }
 
 impl Inner {
+    /// Reports an event.
+    fn event(&self, event: ServeEvent) {
+        self.events.borrow_mut().push(event);
+        self.wake.notify_one();
+    }
+
     /// Whether a host may fetch.
     fn admits(&self, address: Ipv4Addr) -> bool {
         self.receivers.as_ref().is_none_or(|receivers| receivers.contains(&address))
@@ -292,8 +302,7 @@ impl Inner {
     fn read_failed(&self, what: ChunkOf, why: String) {
         let mut broken = self.broken.borrow_mut();
         if broken.insert(what.image, why.clone()).is_none() {
-            self.events.borrow_mut().push(ServeEvent::Broken(why));
-            self.wake.notify_one();
+            self.event(ServeEvent::Broken(why));
         }
     }
 }
@@ -412,7 +421,7 @@ async fn run(
         wake: Notify::new(),
     });
     on_event(ServeEvent::Listening { address: listening, page });
-    let accepting = spawn_local(sessions::accept(tcp, Rc::clone(&inner)));
+    let accepting = spawn_local(sessions::accept(Acceptor::new(tcp, clock), Rc::clone(&inner)));
     let served = drive::run(config, &inner, progress, view, on_event).await;
     accepting.abort();
     served

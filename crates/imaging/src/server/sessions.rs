@@ -7,11 +7,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::spawn_local;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use super::Inner;
+use super::{Inner, ServeEvent};
+use crate::acceptor::Acceptor;
 use crate::frames::Frame;
 use crate::hello::{self, Agreed, HelloError, Purpose};
 use crate::ipv4;
@@ -27,14 +28,10 @@ const SILENCE: Duration = Duration::from_secs(15);
 const STALL: Duration = Duration::from_secs(10);
 
 /// Accepts connections for as long as the server runs.
-pub(super) async fn accept(listener: TcpListener, inner: Rc<Inner>) {
+pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
     let (open, unknown) = (Rc::new(Cell::new(0_usize)), Rc::new(Cell::new(0_usize)));
     loop {
-        let Ok((stream, from)) = listener.accept().await else {
-            sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let Some(from) = ipv4(from) else { continue };
+        let (stream, from) = acceptor.next(|why| inner.event(ServeEvent::NotAccepted(why))).await;
         if open.get() >= MOST_CONNECTIONS || unknown.get() >= MOST_UNKNOWN {
             continue;
         }

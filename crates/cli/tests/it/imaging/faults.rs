@@ -1,6 +1,7 @@
 //! Processes that die, return, stutter, or have no room.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
 
 use super::{COMMAND, Place, Process, SERVER, chunks};
@@ -208,5 +209,55 @@ fn a_damaged_image_file_is_reported_by_its_server() {
     server.event("failed");
     assert!(!place.path("copy2").exists());
     nap();
+    server.interrupted();
+}
+
+/// Starts a command below a limit of open files, which `limit` sets in a shell.
+fn limited(place: &Place, limit: &str, mut command: Command) -> Process {
+    let arguments = command.get_args().map(|it| format!("'{}'", it.to_str().unwrap()));
+    let script = format!("{limit}; exec {COMMAND} {}", arguments.collect::<Vec<_>>().join(" "));
+    command = Command::new("bash");
+    command.args(["-c", &script]).current_dir(place.folder.path());
+    Process::start(command)
+}
+
+#[test]
+fn a_process_that_may_not_open_more_files_says_so_and_goes_on() {
+    let place = Place::new(16);
+    let listen = format!("{SERVER}:{}", place.port);
+    let serve = ["serve", "golden.rwi", "--listen", &listen, "--status", "none", "--json"];
+    let mut server = limited(&place, "ulimit -n 32", place.command(&serve));
+    server.event("listening");
+    let fetch = place.fetch_command(2, &["--linger", "600 s"]);
+    let mut client = limited(&place, "ulimit -n 32", fetch);
+    client.event("written");
+    for (process, host) in [(&mut server, 1), (&mut client, 2)] {
+        let address = (Ipv4Addr::new(127, 0, 0, host), place.port);
+        let connections: Vec<_> = (0..40).map(|_| TcpStream::connect(address)).collect();
+        let failed = process.event("not-accepted");
+        assert!(failed["error"].as_str().unwrap().contains("open files"), "{failed}");
+        drop(connections);
+    }
+    assert_eq!(place.fetch(3, &[]).end(), 0);
+    assert!(place.is_complete(3, "disk"));
+    for process in [&mut server, &mut client] {
+        process.signal("-INT");
+        assert_eq!(process.end(), 0);
+        let reports = process.events.iter().filter(|it| it["event"] == "not-accepted").count();
+        assert!((1..=2).contains(&reports), "at most one each minute: {reports}");
+    }
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_to_what_the_system_permits() {
+    let place = Place::new(16);
+    let listen = format!("{SERVER}:{}", place.port);
+    let serve = ["serve", "golden.rwi", "--listen", &listen, "--status", "none", "--json"];
+    let mut server = limited(&place, "ulimit -Sn 32", place.command(&serve));
+    server.event("listening");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<_> = files.split_whitespace().skip(3).take(2).collect();
+    assert!(numbers[0] == numbers[1] && numbers[0] != "32", "{files}");
     server.interrupted();
 }
