@@ -19,6 +19,9 @@
 //! - All tasks of a process run on one thread, so that the machine is in a `RefCell`; disks are read and written by other threads.
 //! - Only chunks that have the hash in the manifest count, are written, or are served ([`rackweave_image::StoredChunk`]).
 
+mod acceptor;
+#[doc(hidden)]
+pub mod checks;
 mod client;
 mod control;
 mod frames;

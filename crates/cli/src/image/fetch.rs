@@ -11,7 +11,9 @@ use rackweave_imaging::{FetchConfig, FetchError, FetchEvent, Fetched};
 use rackweave_linux::Clock;
 use serde_json::{Value, json};
 
-use super::{bar, failed, hex, hosts, read_key, size, status, watched};
+use super::{
+    allow_many_files, bar, failed, hex, hosts, not_accepted, read_key, size, status, watched,
+};
 use crate::{escaped, exit, print};
 
 /// Fetch an image to a file or a block device.
@@ -123,14 +125,15 @@ impl FetchArgs {
 
 pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
     let config = args.config()?;
+    allow_many_files();
     let progress = watched()?;
     let shown = bar(&progress, args.quiet || args.json);
     let clock = Clock::start();
     let mut on_event = |event| report(args, clock, event);
-    let result = rackweave_imaging::fetch(&config, &progress, &mut on_event);
+    let (fetched, result) = rackweave_imaging::fetch(&config, &progress, &mut on_event);
     drop(shown);
     match result {
-        Ok(_) => {
+        Ok(()) => {
             if args.json {
                 print_line(clock, "left", json!({}))?;
             }
@@ -138,11 +141,22 @@ pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
         }
         Err(error) => {
             if args.json {
-                let _ = print_line(clock, "failed", json!({ "error": error.to_string() }));
+                let mut fields = fields(&fetched);
+                fields["error"] = error.to_string().into();
+                let _ = print_line(clock, "failed", fields);
+            } else if !args.quiet && fetched.fetched > 0 {
+                status(&so_far(&fetched));
             }
             ended(error)
         }
     }
+}
+
+/// What was fetched before the client ended.
+fn so_far(fetched: &Fetched) -> String {
+    let Fetched { fetched: chunks, kept, bytes, .. } = fetched;
+    let bytes = size(*bytes);
+    format!("{chunks} chunks with {bytes} have been fetched, and {kept} were there\n")
 }
 
 /// Reports how a client has failed.
@@ -175,11 +189,10 @@ fn seconds(clock: Clock) -> f64 {
 }
 
 fn fields(fetched: &Fetched) -> Value {
-    let Fetched { fetched: chunks, kept, bytes, from, to, retries, damaged, requests, .. } =
-        fetched;
     json!({
-        "fetched": chunks, "kept": kept, "bytes": bytes, "from": from, "to": to,
-        "retries": retries, "damaged": damaged, "requests": requests,
+        "fetched": fetched.fetched, "kept": fetched.kept, "bytes": fetched.bytes, "from": fetched.from, "to": fetched.to,
+        "retries": fetched.retries, "damaged": fetched.damaged, "requests": fetched.requests,
+        "refused": fetched.refused, "unsent": fetched.unsent,
     })
 }
 
@@ -199,6 +212,7 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
             }
             FetchEvent::ServerLost(why) => ("server-lost", json!({ "error": why })),
             FetchEvent::ServerBack => ("server-back", json!({})),
+            FetchEvent::NotAccepted(why) => ("not-accepted", json!({ "error": why })),
         };
         let _ = print_line(clock, name, fields);
         return;
@@ -220,11 +234,15 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
             status(&format!("the connection to {} is broken ({why}); trying again\n", args.from));
         }
         FetchEvent::ServerBack => status("the server is there again\n"),
+        FetchEvent::NotAccepted(why) => status(&not_accepted(&why)),
     }
 }
 
 fn written(args: &FetchArgs, to: &str, seconds: f64, fetched: &Fetched) -> String {
     let Fetched { fetched: chunks, kept, bytes, from, .. } = fetched;
+    if (*chunks, *kept) == (0, 0) {
+        return format!("{to}: complete: the image is empty\n");
+    }
     if *chunks == 0 {
         return format!("{to}: it holds the image already\n");
     }

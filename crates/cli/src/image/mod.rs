@@ -101,6 +101,17 @@ fn status(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// Permits as many open files as the system does: each host that is served or that serves is one.
+fn allow_many_files() {
+    // If the system refuses, fewer hosts are connected at a time, and it is reported if these are too few.
+    let _ = rackweave_linux::sys::raise_open_file_limit();
+}
+
+/// Says that the system refuses connections.
+fn not_accepted(why: &str) -> String {
+    format!("error: cannot accept connections: {why}; trying again\n")
+}
+
 /// Reads a key file.
 fn read_key<T>(
     path: &Path,

@@ -14,7 +14,7 @@ use rackweave_linux::Clock;
 use rackweave_wire::frisbee::PORT;
 use serde_json::{Value, json};
 
-use super::{bar, failed, hosts, size, status, watched};
+use super::{allow_many_files, bar, failed, hosts, not_accepted, size, status, watched};
 use crate::{escaped, exit, print};
 
 /// Serve images to hosts that fetch them, once, and let these hosts serve each other.
@@ -142,6 +142,7 @@ impl ServeArgs {
 
 pub(super) fn serve(args: &ServeArgs) -> miette::Result<u8> {
     let config = args.config()?;
+    allow_many_files();
     let progress = watched()?;
     let shown = bar(&progress, args.quiet || args.json);
     let catalog = Catalog::open(&args.images, &progress);
@@ -243,11 +244,13 @@ fn report(args: &ServeArgs, clock: Clock, event: ServeEvent) {
                 line(clock, "left", with_status(client, &status))
             }
             ServeEvent::Broken(why) => line(clock, "failed", json!({ "error": why })),
+            ServeEvent::NotAccepted(why) => line(clock, "not-accepted", json!({ "error": why })),
         };
     }
     match &event {
         ServeEvent::Broken(why) => status(&format!("error: {}\n", escaped(why))),
         ServeEvent::NoPage { address, why } => no_page(*address, why),
+        ServeEvent::NotAccepted(why) => status(&not_accepted(why)),
         _ => {}
     }
     if args.quiet {
@@ -271,7 +274,10 @@ fn report(args: &ServeArgs, clock: Clock, event: ServeEvent) {
                 status.failure.map_or("its connection has broken".to_owned(), |it| escaped(&it));
             format!("{client} has ended with {} of {} chunks: {why}\n", status.have, status.chunks)
         }
-        ServeEvent::Ended { .. } | ServeEvent::Broken(_) | ServeEvent::NoPage { .. } => return,
+        ServeEvent::Ended { .. }
+        | ServeEvent::Broken(_)
+        | ServeEvent::NoPage { .. }
+        | ServeEvent::NotAccepted(_) => return,
     };
     let _ = print(&text);
 }

@@ -31,11 +31,12 @@ use tokio::time::sleep;
 use self::disk::{Cache, Disk};
 pub use self::session::SessionError;
 use self::session::{Place, Session, Shared};
+use crate::acceptor::Acceptor;
 use crate::control::Control;
 use crate::peers::Peers;
 use crate::rate::Limiter;
 use crate::status::Phase;
-use crate::uploads::{Holder, Uploads};
+use crate::uploads::{Holder, UploadError, Uploads};
 
 /// What to fetch, and how.
 #[derive(Clone, Debug)]
@@ -97,7 +98,8 @@ pub enum FetchError {
     #[error("{0}")]
     Image(#[from] ImageError),
     /// The machine has failed.
-    #[error("{failure}{}", problem.as_ref().map_or(String::new(), |why| format!("; the connection to the server {server}: {why}")))]
+    #[error("{failure}{}{}", problem.as_ref().map_or(String::new(), |why| format!("; the connection to the server {server}: {why}")),
+        obstacle.as_ref().map_or(String::new(), |why| format!("; the server {server} says: {why}")))]
     Failed {
         /// What has failed.
         failure: Failure,
@@ -105,6 +107,8 @@ pub enum FetchError {
         server: SocketAddrV4,
         /// Why there is no session at present.
         problem: Option<String>,
+        /// What keeps the client from chunks, as the server has last said.
+        obstacle: Option<String>,
     },
     /// The system refuses.
     #[error("{what}: {source}")]
@@ -153,6 +157,9 @@ pub enum FetchEvent {
     ServerLost(String),
     /// The connection to the server is there again.
     ServerBack,
+    /// The system refuses connections that holders have opened, for example because too many files are open. Reported at most once
+    /// a minute.
+    NotAccepted(String),
 }
 
 /// What was fetched.
@@ -178,6 +185,10 @@ pub struct Fetched {
     pub duplicates: u32,
     /// Requested chunks that were returned because they are not here.
     pub returned: u32,
+    /// Control messages that were refused on arrival: malformed, with a wrong tag, or from another host than they say.
+    pub refused: u64,
+    /// Control messages that the system did not accept for sending.
+    pub unsent: u64,
 }
 
 /// The most holders of damaged chunks that are remembered.
@@ -209,10 +220,18 @@ struct Inner {
     sent: Cell<u64>,
     sent_to: RefCell<BTreeMap<HostId, u32>>,
     progress: Arc<Progress>,
+    /// What is to be reported.
+    events: RefCell<Vec<FetchEvent>>,
     wake: Notify,
 }
 
 impl Inner {
+    /// Reports an event.
+    fn event(&self, event: FetchEvent) {
+        self.events.borrow_mut().push(event);
+        self.wake.notify_one();
+    }
+
     fn count_received(&self, bytes: u64) {
         self.received.set(self.received.get() + bytes);
         self.progress.advance(bytes);
@@ -254,7 +273,8 @@ impl Holder for Inner {
         self.wake.notify_one();
     }
 
-    fn failed(&self, to: HostId) {
+    /// The peer asks others, and in the end the server, which tells it why it gets nothing.
+    fn failed(&self, to: HostId, _why: &UploadError) {
         self.machine.borrow_mut().peer_failed(self.clock.now(), to);
         self.wake.notify_one();
     }
@@ -262,26 +282,32 @@ impl Holder for Inner {
 
 /// Fetches an image, and returns when the client has left. Progress is counted in stored bytes; stopping it leaves early.
 ///
-/// # Errors
-/// If not every byte of the image is on the target.
+/// Returns what was fetched in any case, with an error if not every byte of the image is on the target.
 pub fn fetch(
     config: &FetchConfig,
     progress: &Arc<Progress>,
     on_event: &mut dyn FnMut(FetchEvent),
-) -> Result<Fetched, FetchError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|source| FetchError::System { what: "cannot start", source })?;
-    let result = LocalSet::new().block_on(&runtime, run(config, progress, on_event));
+) -> (Fetched, Result<(), FetchError>) {
+    let mut fetched = Fetched::default();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(source) => {
+            return (fetched, Err(FetchError::System { what: "cannot start", source }));
+        }
+    };
+    let running = run(config, progress, &mut fetched, on_event);
+    let result = LocalSet::new().block_on(&runtime, running);
     // A thread that reads a slow device is not waited for.
     runtime.shutdown_background();
-    result
+    (fetched, result)
 }
 
 async fn run(
     config: &FetchConfig,
     progress: &Arc<Progress>,
+    fetched: &mut Fetched,
     on_event: &mut dyn FnMut(FetchEvent),
-) -> Result<Fetched, FetchError> {
+) -> Result<(), FetchError> {
     let clock = Clock::start();
     let mut place = Place {
         server: config.server,
@@ -303,10 +329,11 @@ async fn run(
     let shared = Rc::new(Shared::default());
     shared.status.borrow_mut().chunks = manifest.chunks();
     spawn_local(session::keep(session, *manifest.root(), place, Rc::clone(&shared)));
-    let result = fetch_image(config, progress, on_event, clock, own, manifest, &shared).await;
+    let result =
+        fetch_image(config, progress, fetched, on_event, clock, own, manifest, &shared).await;
     let mut status = shared.status.borrow().clone();
     status.phase = match &result {
-        Ok(_) => Phase::Done,
+        Ok(()) => Phase::Done,
         Err(FetchError::Interrupted) => Phase::Interrupted,
         Err(_) => Phase::Failed,
     };
@@ -347,18 +374,20 @@ async fn open_session(
 }
 
 /// Opens the target, and fetches what it lacks.
+#[expect(clippy::too_many_arguments, reason = "they are what a client consists of")]
 async fn fetch_image(
     config: &FetchConfig,
     progress: &Arc<Progress>,
+    fetched: &mut Fetched,
     on_event: &mut dyn FnMut(FetchEvent),
     clock: Clock,
     own: Ipv4Addr,
     manifest: Arc<Manifest>,
     shared: &Rc<Shared>,
-) -> Result<Fetched, FetchError> {
+) -> Result<(), FetchError> {
     let target = open_target(config, progress, &manifest).await?;
-    let kept = target.have().len();
-    on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept });
+    fetched.kept = target.have().len();
+    on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept: fetched.kept });
     let missing: u64 = target.missing().map(|it| stored(&manifest, it)).sum();
     progress.start(missing);
     let mut start = ChunkSet::new(manifest.chunks());
@@ -369,10 +398,11 @@ async fn fetch_image(
     let disk = Disk::start(target, Arc::clone(progress));
     let disk =
         disk.map_err(|source| FetchError::System { what: "cannot start a thread", source })?;
-    let mut ending = drive::Ending { fetched: Fetched { kept, ..Fetched::default() } };
-    if start.is_full() && (config.machine.linger == Span::ZERO || !config.serve) {
+    let serves = config.serve && config.machine.linger > Span::ZERO;
+    // An empty image has no chunk, so that nobody asks for it, and servers do not answer a join.
+    if start.is_full() && (!serves || manifest.chunks() == 0) {
         // Nothing to fetch, and nobody to serve.
-        return drive::finish_at_once(disk, ending, on_event).await;
+        return drive::finish_at_once(disk, fetched, on_event).await;
     }
     let address = SocketAddrV4::new(own, config.server.port());
     let bind = |source| FetchError::Bind { address, source };
@@ -408,11 +438,11 @@ async fn fetch_image(
         sent: Cell::new(0),
         sent_to: RefCell::default(),
         progress: Arc::clone(progress),
+        events: RefCell::default(),
         wake: Notify::new(),
     });
-    let accepting = spawn_local(receive::accept(tcp, Rc::clone(&inner)));
-    ending.fetched.kept = kept;
-    let driver = drive::Driver::new(config, &inner, disk, shared, start, ending);
+    let accepting = spawn_local(receive::accept(Acceptor::new(tcp, clock), Rc::clone(&inner)));
+    let driver = drive::Driver::new(config, &inner, disk, shared, start, fetched);
     let result = driver.run(on_event).await;
     accepting.abort();
     result

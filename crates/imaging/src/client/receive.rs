@@ -12,14 +12,14 @@ use rackweave_group::imaging::p2p::{Check, ChunkOf};
 use rackweave_image::StoredChunk;
 use rackweave_linux::sys::set_receive_low_water;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::timeout;
 
-use super::Inner;
+use super::{FetchEvent, Inner};
+use crate::acceptor::Acceptor;
 use crate::frames::{CHUNK_HEADER, ChunkHeader, ChunkReply};
 use crate::hello::{self, Purpose};
-use crate::ipv4;
 
 /// Maximum number of connections.
 const MOST_CONNECTIONS: usize = 1024;
@@ -35,15 +35,10 @@ const PIECE: usize = 256 << 10;
 const WAKE: u32 = 64 << 10;
 
 /// Accepts connections for as long as the client runs.
-pub(super) async fn accept(listener: TcpListener, inner: Rc<Inner>) {
+pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
     let open = Rc::new(Cell::new(0_usize));
     loop {
-        let Ok((stream, from)) = listener.accept().await else {
-            // Too many open files: others will be closed.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let Some(from) = ipv4(from) else { continue };
+        let (stream, from) = acceptor.next(|why| inner.event(FetchEvent::NotAccepted(why))).await;
         if open.get() >= MOST_CONNECTIONS || inner.banned.borrow().contains(&from) {
             continue;
         }

@@ -25,12 +25,13 @@ use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use self::catalog::Entry;
 pub use self::catalog::{Catalog, CatalogError};
 
+use crate::acceptor::Acceptor;
 use crate::control::Control;
 use crate::page::{Page, PageConfig};
 use crate::peers::Peers;
 use crate::rate::Limiter;
 use crate::status::{ClientStatus, Phase, ServerStatus};
-use crate::uploads::{Holder, Uploads};
+use crate::uploads::{Holder, UploadError, Uploads};
 
 /// How to serve.
 #[derive(Clone, Debug)]
@@ -124,6 +125,9 @@ pub enum ServeEvent {
     },
     /// An image file cannot be read, or is damaged.
     Broken(String),
+    /// The system refuses connections that clients have opened, for example because too many files are open. Reported at most once
+    /// a minute.
+    NotAccepted(String),
 }
 
 /// What a server has done.
@@ -153,7 +157,23 @@ struct Guest {
     seen: Time,
     /// The number of its connection; 0 if there is none.
     session: u64,
+    /// When chunks could not be sent to it last, and why, unless one could since.
+    unsent: Option<(Time, String)>,
 }
+
+/// What a failure of sending says of a client's present for this long. Clients ask again more often than that.
+const RECENT: Span = Span::from_secs(30);
+
+impl Guest {
+    /// Why chunks cannot be sent to it at present.
+    fn unsent(&self, now: Time) -> Option<&str> {
+        let recent = |(at, _): &&(Time, String)| now.since(*at) < RECENT;
+        self.unsent.as_ref().filter(recent).map(|(_, why)| &**why)
+    }
+}
+
+/// What a client is told that gets no number.
+const NO_ROOM: &str = "it has no room for another client";
 
 /// The most clients that are remembered after they have ended.
 const MOST_ENDED: usize = 4096;
@@ -183,32 +203,72 @@ struct Inner {
 }
 
 impl Inner {
+    fn new(
+        config: &ServeConfig,
+        clock: Clock,
+        control: Control,
+        port: u16,
+        catalog: Catalog,
+        machine: Server,
+    ) -> Self {
+        let limiter = Limiter::new(config.rate, clock);
+        Self {
+            clock,
+            key: config.key,
+            control,
+            catalog,
+            receivers: config.receivers.clone(),
+            holders: config.holders.clone(),
+            machine: RefCell::new(machine),
+            peers: RefCell::new(Peers::new(config.rack_prefix)),
+            guests: RefCell::default(),
+            sessions: Cell::new(0),
+            broken: RefCell::default(),
+            events: RefCell::default(),
+            uploads: Rc::new(Uploads::new(port, config.key, limiter)),
+            sent: Cell::new(0),
+            chunks_sent: RefCell::default(),
+            strangers: Cell::new(0),
+            wake: Notify::new(),
+        }
+    }
+
+    /// Reports an event.
+    fn event(&self, event: ServeEvent) {
+        self.events.borrow_mut().push(event);
+        self.wake.notify_one();
+    }
+
     /// Whether a host may fetch.
     fn admits(&self, address: Ipv4Addr) -> bool {
         self.receivers.as_ref().is_none_or(|receivers| receivers.contains(&address))
     }
 
-    /// Why a client cannot have an image.
-    fn refusal(&self, from: Ipv4Addr, name: &str) -> Option<String> {
-        let Some((number, _)) = self.catalog.named(name) else {
+    /// Returns the image that a client wants, or why it cannot have it.
+    fn offer(&self, from: Ipv4Addr, name: &str) -> Result<(u32, &Arc<Entry>), String> {
+        let Some((number, entry)) = self.catalog.named(name) else {
             let names: Vec<&str> = self.catalog.names().map(|(name, _)| name).take(20).collect();
-            return Some(format!("there is no image `{name}`; it has {}", names.join(", ")));
+            return Err(format!("there is no image `{name}`; it has {}", names.join(", ")));
         };
         let guests = self.guests.borrow();
         let other = guests.get(&from).filter(|guest| guest.session > 0 && guest.image != number);
         if other.is_some() {
-            return Some("this host is fetching another image; use another address".to_owned());
+            return Err("this host is fetching another image; use another address".to_owned());
         }
-        self.broken.borrow().get(&number).cloned()
+        if !self.peers.borrow().has_room(from) {
+            return Err(NO_ROOM.to_owned());
+        }
+        self.broken.borrow().get(&number).cloned().map_or(Ok((number, entry)), Err)
     }
 
     /// A client has its manifest. Returns the number of its session, or `None` if there is no room for it.
     fn opened(&self, from: Ipv4Addr, own: Ipv4Addr, image: u32) -> Option<u64> {
-        let host = self.peers.borrow_mut().number(from)?;
+        self.peers.borrow_mut().number(from)?;
         let session = self.sessions.get() + 1;
         self.sessions.set(session);
         let status = Arc::default();
-        let guest = Guest { own, image, status, rate: 0, seen: self.clock.now(), session };
+        let guest =
+            Guest { own, image, status, rate: 0, seen: self.clock.now(), session, unsent: None };
         let before = self.guests.borrow_mut().insert(from, guest);
         let is_new = before.is_none_or(|before| {
             before.status.phase.is_over() && before.status.phase != Phase::Gone
@@ -217,7 +277,6 @@ impl Inner {
             let image = self.catalog.get(image).map_or(String::new(), |it| it.name().to_owned());
             self.events.borrow_mut().push(ServeEvent::Joined { client: from, image });
         }
-        let _ = host;
         self.wake.notify_one();
         Some(session)
     }
@@ -289,11 +348,26 @@ impl Inner {
         self.broken.borrow().get(&guests.get(&client)?.image).cloned()
     }
 
+    /// What keeps a client from chunks, in a sentence for its user; empty if nothing is known.
+    fn problem(&self, client: Ipv4Addr) -> String {
+        let guests = self.guests.borrow();
+        let why = guests.get(&client).and_then(|guest| guest.unsent(self.clock.now()));
+        why.map_or(String::new(), |why| format!("it {why}"))
+    }
+
+    /// Remembers why chunks could not be sent to a client, or that they could.
+    fn set_unsent(&self, to: HostId, why: Option<String>) {
+        let address = self.peers.borrow().address(to);
+        let mut guests = self.guests.borrow_mut();
+        if let Some(guest) = address.and_then(|address| guests.get_mut(&address)) {
+            guest.unsent = why.map(|why| (self.clock.now(), why));
+        }
+    }
+
     fn read_failed(&self, what: ChunkOf, why: String) {
         let mut broken = self.broken.borrow_mut();
         if broken.insert(what.image, why.clone()).is_none() {
-            self.events.borrow_mut().push(ServeEvent::Broken(why));
-            self.wake.notify_one();
+            self.event(ServeEvent::Broken(why));
         }
     }
 }
@@ -317,6 +391,7 @@ impl Holder for Inner {
         if bytes > 0 {
             *self.chunks_sent.borrow_mut().entry(what.image).or_insert(0) += 1;
         }
+        self.set_unsent(to, None);
         self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
         self.wake.notify_one();
     }
@@ -326,7 +401,8 @@ impl Holder for Inner {
         self.wake.notify_one();
     }
 
-    fn failed(&self, to: HostId) {
+    fn failed(&self, to: HostId, why: &UploadError) {
+        self.set_unsent(to, Some(why.to_string()));
         self.machine.borrow_mut().peer_failed(self.clock.now(), to);
         self.wake.notify_one();
     }
@@ -391,28 +467,10 @@ async fn run(
             machine.add(number, entry.name().as_bytes(), shape);
         }
     }
-    let limiter = Limiter::new(config.rate, clock);
-    let inner = Rc::new(Inner {
-        clock,
-        key: config.key,
-        control: Control::new(udp, listening.port(), config.key),
-        catalog,
-        receivers: config.receivers.clone(),
-        holders: config.holders.clone(),
-        machine: RefCell::new(machine),
-        peers: RefCell::new(Peers::new(config.rack_prefix)),
-        guests: RefCell::default(),
-        sessions: Cell::new(0),
-        broken: RefCell::default(),
-        events: RefCell::default(),
-        uploads: Rc::new(Uploads::new(listening.port(), config.key, limiter)),
-        sent: Cell::new(0),
-        chunks_sent: RefCell::default(),
-        strangers: Cell::new(0),
-        wake: Notify::new(),
-    });
+    let control = Control::new(udp, listening.port(), config.key);
+    let inner = Rc::new(Inner::new(config, clock, control, listening.port(), catalog, machine));
     on_event(ServeEvent::Listening { address: listening, page });
-    let accepting = spawn_local(sessions::accept(tcp, Rc::clone(&inner)));
+    let accepting = spawn_local(sessions::accept(Acceptor::new(tcp, clock), Rc::clone(&inner)));
     let served = drive::run(config, &inner, progress, view, on_event).await;
     accepting.abort();
     served

@@ -1,6 +1,7 @@
 //! Processes that die, return, stutter, or have no room.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
 
 use super::{COMMAND, Place, Process, SERVER, chunks};
@@ -137,6 +138,9 @@ fn an_interrupted_client_says_so_and_can_go_on() {
     has_written(&place, 2, 10);
     client.signal("-INT");
     assert_eq!(client.end(), 130);
+    let failed = client.found("failed").unwrap();
+    assert!((10..256).contains(&chunks(&failed, "fetched")), "{failed}");
+    assert!(chunks(&failed, "bytes") >= 10 << 16, "{failed}");
     assert!(!place.path("copy2").exists());
     server.interrupted();
     let server = place.serve(&[]);
@@ -209,4 +213,80 @@ fn a_damaged_image_file_is_reported_by_its_server() {
     assert!(!place.path("copy2").exists());
     nap();
     server.interrupted();
+}
+
+/// Starts a command below a limit of open files, which `limit` sets in a shell.
+fn limited(place: &Place, limit: &str, mut command: Command) -> Process {
+    let arguments = command.get_args().map(|it| format!("'{}'", it.to_str().unwrap()));
+    let script = format!("{limit}; exec {COMMAND} {}", arguments.collect::<Vec<_>>().join(" "));
+    command = Command::new("bash");
+    command.args(["-c", &script]).current_dir(place.folder.path());
+    Process::start(command)
+}
+
+#[test]
+fn a_process_that_may_not_open_more_files_says_so_and_goes_on() {
+    let place = Place::new(16);
+    let listen = format!("{SERVER}:{}", place.port);
+    let serve = ["serve", "golden.rwi", "--listen", &listen, "--status", "none", "--json"];
+    let mut server = limited(&place, "ulimit -n 32", place.command(&serve));
+    server.event("listening");
+    let fetch = place.fetch_command(2, &["--linger", "600 s"]);
+    let mut client = limited(&place, "ulimit -n 32", fetch);
+    client.event("written");
+    for (process, host) in [(&mut server, 1), (&mut client, 2)] {
+        let address = (Ipv4Addr::new(127, 0, 0, host), place.port);
+        let connections: Vec<_> = (0..40).map(|_| TcpStream::connect(address)).collect();
+        let failed = process.event("not-accepted");
+        assert!(failed["error"].as_str().unwrap().contains("open files"), "{failed}");
+        drop(connections);
+    }
+    assert_eq!(place.fetch(3, &[]).end(), 0);
+    assert!(place.is_complete(3, "disk"));
+    for process in [&mut server, &mut client] {
+        process.signal("-INT");
+        assert_eq!(process.end(), 0);
+        let reports = process.events.iter().filter(|it| it["event"] == "not-accepted").count();
+        assert!((1..=2).contains(&reports), "at most one each minute: {reports}");
+    }
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_to_what_the_system_permits() {
+    let place = Place::new(16);
+    let listen = format!("{SERVER}:{}", place.port);
+    let serve = ["serve", "golden.rwi", "--listen", &listen, "--status", "none", "--json"];
+    let mut server = limited(&place, "ulimit -Sn 32", place.command(&serve));
+    server.event("listening");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<_> = files.split_whitespace().skip(3).take(2).collect();
+    assert!(numbers[0] == numbers[1] && numbers[0] != "32", "{files}");
+    server.interrupted();
+}
+
+#[test]
+fn a_client_that_the_server_cannot_connect_to_names_the_cause() {
+    rackweave_testing::needs!(NetAdmin);
+    let place = Place::new(16);
+    let (port, from) = (place.port, format!("{SERVER}:{}", place.port));
+    // Addresses of loopback are found by the table `local`, so the rule must precede that.
+    let script = format!(
+        "set -e; ip link set lo up; ip rule add pref 100 lookup local; ip rule del pref 0; \
+         ip rule add pref 10 to 127.0.0.2 ipproto tcp dport {port} unreachable; \
+         {COMMAND} image serve golden.rwi --listen {from} --status none --json > served & \
+         server=$!; while ! grep -q listening served; do sleep 0.1; done; \
+         code=0; {COMMAND} image fetch golden --from {from} --bind 127.0.0.2 --to copy2 --give-up '4 s' --json || code=$?; \
+         kill -INT $server; wait $server; exit $code"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-n", "sh", "-c", &script]).current_dir(place.folder.path());
+    let mut client = Process::start(command);
+    assert_eq!(client.end(), 1, "{:?}", client.events);
+    let failed = client.found("failed").unwrap();
+    let why = failed["error"].as_str().unwrap();
+    let cause = format!("cannot connect to TCP port {port} of 127.0.0.2: Network is unreachable");
+    assert!(why.contains("no chunk has arrived") && why.contains(&cause), "{why}");
+    let served = fs::read_to_string(place.path("served")).unwrap();
+    assert!(served.lines().last().unwrap().contains(&cause), "the client's last words: {served}");
 }
