@@ -8,7 +8,7 @@
 //! | 2 | server | the length of the manifest (8), and a tag of its root (16); the manifest follows the frame |
 //! | 3 | server | why it cannot serve, in UTF-8 |
 //! | 4 | client | its status, in JSON ([`crate::status::ClientStatus`]) |
-//! | 5 | server | nothing: it has the status |
+//! | 5 | server | it has the status; and what keeps the client from chunks, in UTF-8, if the server knows of something |
 //!
 //! A chunk is image (4), chunk (4), length (4), zeros (4), and its stored bytes. The receiver replies with image, chunk, and 0 if it has
 //! taken the chunk, or 1 if it did not need it.
@@ -28,8 +28,8 @@ pub(crate) enum Frame {
     Refused(String),
     /// The client's status.
     Status(Vec<u8>),
-    /// The server has the status.
-    Seen,
+    /// The server has the status. The text says what keeps the client from chunks; it is empty if nothing does.
+    Seen(String),
 }
 
 /// The longest frame: a status that names many peers.
@@ -39,6 +39,12 @@ const MOST_REASON: usize = 2000;
 
 fn invalid(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Makes a text of a peer safe to show.
+fn reason(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.chars().filter(|letter| !letter.is_control()).take(MOST_REASON).collect()
 }
 
 impl Frame {
@@ -52,13 +58,9 @@ impl Frame {
                 let tag = tag.try_into().map_err(|_| invalid("a frame of the wrong length"))?;
                 Ok(Self::Manifest { len: u64::from_le_bytes(len), tag })
             }
-            3 => {
-                let text = String::from_utf8_lossy(&bytes);
-                let shown = text.chars().filter(|letter| !letter.is_control());
-                Ok(Self::Refused(shown.take(MOST_REASON).collect()))
-            }
+            3 => Ok(Self::Refused(reason(&bytes))),
             4 => Ok(Self::Status(bytes)),
-            5 if bytes.is_empty() => Ok(Self::Seen),
+            5 => Ok(Self::Seen(reason(&bytes))),
             _ => Err(invalid("a frame of unknown kind")),
         }
     }
@@ -69,7 +71,7 @@ impl Frame {
             Self::Manifest { len, tag } => (2, [&len.to_le_bytes()[..], tag].concat()),
             Self::Refused(why) => (3, why.as_bytes().to_vec()),
             Self::Status(status) => (4, status.clone()),
-            Self::Seen => (5, Vec::new()),
+            Self::Seen(why) => (5, why.as_bytes().to_vec()),
         };
         [&(bytes.len() as u32).to_le_bytes()[..], &[kind], &bytes].concat()
     }
@@ -159,7 +161,8 @@ mod tests {
             Frame::Manifest { len: 1 << 33, tag: [7; 16] },
             Frame::Refused("no such image".to_owned()),
             Frame::Status(b"{}".to_vec()),
-            Frame::Seen,
+            Frame::Seen(String::new()),
+            Frame::Seen("it cannot connect to this host".to_owned()),
         ];
         for frame in frames {
             let bytes = frame.encode();
@@ -175,14 +178,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(kind in any::<u8>(), bytes in any::<Vec<u8>>()) {
-            if let Ok(frame) = Frame::decode(kind, bytes.clone())
-                && !matches!(frame, Frame::Refused(_))
-            {
-                prop_assert_eq!(&frame.encode()[5..], &bytes[..]);
-            }
-            if let Ok(Frame::Refused(why)) = Frame::decode(3, bytes) {
-                prop_assert!(why.chars().all(|letter| !letter.is_control()));
+        fn any_bytes_are_read_or_refused(kind in 0..8_u8, bytes in any::<Vec<u8>>()) {
+            match Frame::decode(kind, bytes.clone()) {
+                Ok(Frame::Refused(why) | Frame::Seen(why)) => {
+                    prop_assert!(why.chars().all(|letter| !letter.is_control()));
+                }
+                Ok(frame) => prop_assert_eq!(&frame.encode()[5..], &bytes[..]),
+                Err(_) => {}
             }
         }
     }

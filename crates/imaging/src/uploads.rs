@@ -19,7 +19,7 @@ use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use crate::frames::{CHUNK_REPLY, ChunkHeader, ChunkReply};
-use crate::hello::{self, Purpose};
+use crate::hello::{self, HelloError, Purpose};
 use crate::rate::Limiter;
 
 /// How long a peer may take to accept a connection.
@@ -38,7 +38,18 @@ pub(crate) trait Holder: 'static {
     /// A chunk could not be had.
     fn unavailable(&self, to: HostId, what: ChunkOf);
     /// The connection to a peer has failed, so that it gets nothing that was queued for it.
-    fn failed(&self, to: HostId);
+    fn failed(&self, to: HostId, why: &UploadError);
+}
+
+/// Why nothing can be sent to a peer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadError {
+    /// There is no connection.
+    #[error("cannot connect to TCP port {port} of {address}: {source}")]
+    Connect { address: Ipv4Addr, port: u16, source: HelloError },
+    /// The connection has failed.
+    #[error("cannot send: {0}")]
+    Send(#[from] io::Error),
 }
 
 /// A peer.
@@ -90,21 +101,21 @@ impl Uploads {
         mut queued: UnboundedReceiver<ChunkOf>,
     ) {
         let result = self.send_all(holder, own, to, &mut queued).await;
-        self.queues.borrow_mut().remove(&to.host);
         // Nothing can be queued between the last look at the queue and its removal, as there is one thread.
-        if result.is_err() || !queued.is_empty() {
-            holder.failed(to.host);
+        self.queues.borrow_mut().remove(&to.host);
+        if let Err(why) = result {
+            holder.failed(to.host, &why);
         }
     }
 
-    async fn connect(&self, own: Ipv4Addr, to: Peer) -> io::Result<TcpStream> {
+    async fn connect(&self, own: Ipv4Addr, to: Peer) -> Result<TcpStream, HelloError> {
         let socket = TcpSocket::new_v4()?;
         bind_late(&socket)?;
         socket.bind(SocketAddr::from((own, 0)))?;
-        let mut stream = timeout(CONNECT, socket.connect((to.address, self.port).into())).await??;
+        let connected = timeout(CONNECT, socket.connect((to.address, self.port).into())).await;
+        let mut stream = connected.map_err(io::Error::from)??;
         stream.set_nodelay(true)?;
-        let agreed = hello::connect(&mut stream, Purpose::Chunks, self.key.as_ref()).await;
-        agreed.map_err(io::Error::other)?;
+        hello::connect(&mut stream, Purpose::Chunks, self.key.as_ref()).await?;
         Ok(stream)
     }
 
@@ -114,9 +125,19 @@ impl Uploads {
         own: Ipv4Addr,
         to: Peer,
         queued: &mut UnboundedReceiver<ChunkOf>,
-    ) -> io::Result<()> {
-        let mut stream = self.connect(own, to).await?;
-        while let Ok(Some(what)) = timeout(IDLE, queued.recv()).await {
+    ) -> Result<(), UploadError> {
+        let connected = self.connect(own, to).await;
+        let mut stream = connected.map_err(|source| {
+            let (address, port) = (to.address, self.port);
+            UploadError::Connect { address, port, source }
+        })?;
+        loop {
+            let what = match timeout(IDLE, queued.recv()).await {
+                Ok(Some(what)) => what,
+                // A task that has run for long is told that there is nothing yet (tokio's cooperative scheduling).
+                Err(_) if !queued.is_empty() => continue,
+                _ => return Ok(()),
+            };
             let Some(bytes) = holder.chunk(what).await else {
                 holder.unavailable(to.host, what);
                 continue;
@@ -124,20 +145,23 @@ impl Uploads {
             let len = bytes.len() as u64;
             let ChunkOf { image, chunk } = what;
             let header = ChunkHeader { image, chunk, len: bytes.len() as u32 };
-            timeout(STALL, stream.write_all(&header.encode())).await??;
+            within(stream.write_all(&header.encode())).await?;
             for piece in bytes.chunks(self.limiter.piece()) {
                 self.limiter.take(piece.len()).await;
-                timeout(STALL, stream.write_all(piece)).await??;
+                within(stream.write_all(piece)).await?;
             }
             let mut reply = [0; CHUNK_REPLY];
-            timeout(STALL, stream.read_exact(&mut reply)).await??;
+            within(stream.read_exact(&mut reply)).await?;
             match ChunkReply::decode(&reply) {
                 Some(reply) if (reply.image, reply.chunk) == (image, chunk) => {
                     holder.sent(to.host, what, if reply.taken { len } else { 0 });
                 }
-                _ => return Err(io::ErrorKind::InvalidData.into()),
+                _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
             }
         }
-        Ok(())
     }
+}
+
+async fn within<T>(what: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(STALL, what).await?
 }

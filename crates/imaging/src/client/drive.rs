@@ -267,7 +267,8 @@ impl<'a> Driver<'a> {
 
     fn failed(&self, failure: Failure) -> FetchError {
         let problem = self.shared.problem.borrow().clone();
-        FetchError::Failed { failure, server: self.config.server, problem }
+        let obstacle = self.shared.obstacle.borrow().clone();
+        FetchError::Failed { failure, server: self.config.server, problem, obstacle }
     }
 
     /// The disk's thread has done something.

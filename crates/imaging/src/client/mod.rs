@@ -36,7 +36,7 @@ use crate::control::Control;
 use crate::peers::Peers;
 use crate::rate::Limiter;
 use crate::status::Phase;
-use crate::uploads::{Holder, Uploads};
+use crate::uploads::{Holder, UploadError, Uploads};
 
 /// What to fetch, and how.
 #[derive(Clone, Debug)]
@@ -98,7 +98,8 @@ pub enum FetchError {
     #[error("{0}")]
     Image(#[from] ImageError),
     /// The machine has failed.
-    #[error("{failure}{}", problem.as_ref().map_or(String::new(), |why| format!("; the connection to the server {server}: {why}")))]
+    #[error("{failure}{}{}", problem.as_ref().map_or(String::new(), |why| format!("; the connection to the server {server}: {why}")),
+        obstacle.as_ref().map_or(String::new(), |why| format!("; the server {server} says: {why}")))]
     Failed {
         /// What has failed.
         failure: Failure,
@@ -106,6 +107,8 @@ pub enum FetchError {
         server: SocketAddrV4,
         /// Why there is no session at present.
         problem: Option<String>,
+        /// What keeps the client from chunks, as the server has last said.
+        obstacle: Option<String>,
     },
     /// The system refuses.
     #[error("{what}: {source}")]
@@ -266,7 +269,8 @@ impl Holder for Inner {
         self.wake.notify_one();
     }
 
-    fn failed(&self, to: HostId) {
+    /// The peer asks others, and in the end the server, which tells it why it gets nothing.
+    fn failed(&self, to: HostId, _why: &UploadError) {
         self.machine.borrow_mut().peer_failed(self.clock.now(), to);
         self.wake.notify_one();
     }

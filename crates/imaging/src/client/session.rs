@@ -131,7 +131,9 @@ impl Session {
             timeout(PATIENCE, frame.write(&mut self.stream)).await.map_err(io::Error::from)??;
             let reply = timeout(REPLY, Frame::read(&mut self.stream)).await;
             match reply.map_err(io::Error::from)?? {
-                Frame::Seen => {}
+                Frame::Seen(why) => {
+                    *shared.obstacle.borrow_mut() = Some(why).filter(|why| !why.is_empty());
+                }
                 Frame::Refused(why) => return Err(SessionError::Refused(why)),
                 _ => return Err(SessionError::Protocol),
             }
@@ -158,6 +160,8 @@ pub(super) struct Shared {
     pub(super) problem: RefCell<Option<String>>,
     /// Why there will be none.
     pub(super) failure: RefCell<Option<SessionError>>,
+    /// What keeps this client from chunks, as the server says.
+    pub(super) obstacle: RefCell<Option<String>>,
     /// Requests that the status is sent at once.
     pub(super) report: Notify,
     /// The server has the last status.

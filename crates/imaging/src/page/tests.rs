@@ -407,7 +407,7 @@ async fn what_a_hostile_client_reports_is_text_everywhere() {
         "retries": u32::MAX, "elapsed_ms": 0, "failure": failure, "from": {"255.255.255.255": u32::MAX},
     });
     Frame::Status(report.to_string().into_bytes()).write(&mut client).await.unwrap();
-    assert_eq!(within(Frame::read(&mut client)).await.unwrap(), Frame::Seen);
+    assert_eq!(within(Frame::read(&mut client)).await.unwrap(), Frame::Seen(String::new()));
     let mut events = Events::open(server.page).await;
     let event = loop {
         let (_, event) = events.next().await.unwrap();

@@ -31,7 +31,7 @@ use crate::page::{Page, PageConfig};
 use crate::peers::Peers;
 use crate::rate::Limiter;
 use crate::status::{ClientStatus, Phase, ServerStatus};
-use crate::uploads::{Holder, Uploads};
+use crate::uploads::{Holder, UploadError, Uploads};
 
 /// How to serve.
 #[derive(Clone, Debug)]
@@ -157,6 +157,19 @@ struct Guest {
     seen: Time,
     /// The number of its connection; 0 if there is none.
     session: u64,
+    /// When chunks could not be sent to it last, and why, unless one could since.
+    unsent: Option<(Time, String)>,
+}
+
+/// What a failure of sending says of a client's present for this long. Clients ask again more often than that.
+const RECENT: Span = Span::from_secs(30);
+
+impl Guest {
+    /// Why chunks cannot be sent to it at present.
+    fn unsent(&self, now: Time) -> Option<&str> {
+        let recent = |(at, _): &&(Time, String)| now.since(*at) < RECENT;
+        self.unsent.as_ref().filter(recent).map(|(_, why)| &**why)
+    }
 }
 
 /// The most clients that are remembered after they have ended.
@@ -218,7 +231,8 @@ impl Inner {
         let session = self.sessions.get() + 1;
         self.sessions.set(session);
         let status = Arc::default();
-        let guest = Guest { own, image, status, rate: 0, seen: self.clock.now(), session };
+        let guest =
+            Guest { own, image, status, rate: 0, seen: self.clock.now(), session, unsent: None };
         let before = self.guests.borrow_mut().insert(from, guest);
         let is_new = before.is_none_or(|before| {
             before.status.phase.is_over() && before.status.phase != Phase::Gone
@@ -299,6 +313,22 @@ impl Inner {
         self.broken.borrow().get(&guests.get(&client)?.image).cloned()
     }
 
+    /// What keeps a client from chunks, in a sentence for its user; empty if nothing is known.
+    fn problem(&self, client: Ipv4Addr) -> String {
+        let guests = self.guests.borrow();
+        let why = guests.get(&client).and_then(|guest| guest.unsent(self.clock.now()));
+        why.map_or(String::new(), |why| format!("it {why}"))
+    }
+
+    /// Remembers why chunks could not be sent to a client, or that they could.
+    fn set_unsent(&self, to: HostId, why: Option<String>) {
+        let address = self.peers.borrow().address(to);
+        let mut guests = self.guests.borrow_mut();
+        if let Some(guest) = address.and_then(|address| guests.get_mut(&address)) {
+            guest.unsent = why.map(|why| (self.clock.now(), why));
+        }
+    }
+
     fn read_failed(&self, what: ChunkOf, why: String) {
         let mut broken = self.broken.borrow_mut();
         if broken.insert(what.image, why.clone()).is_none() {
@@ -326,6 +356,7 @@ impl Holder for Inner {
         if bytes > 0 {
             *self.chunks_sent.borrow_mut().entry(what.image).or_insert(0) += 1;
         }
+        self.set_unsent(to, None);
         self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
         self.wake.notify_one();
     }
@@ -335,7 +366,8 @@ impl Holder for Inner {
         self.wake.notify_one();
     }
 
-    fn failed(&self, to: HostId) {
+    fn failed(&self, to: HostId, why: &UploadError) {
+        self.set_unsent(to, Some(why.to_string()));
         self.machine.borrow_mut().peer_failed(self.clock.now(), to);
         self.wake.notify_one();
     }

@@ -108,7 +108,8 @@ async fn report(
             // The client has a newer connection.
             return Ok(());
         }
-        let reply = inner.broken(from).map_or(Frame::Seen, Frame::Refused);
+        let reply =
+            inner.broken(from).map_or_else(|| Frame::Seen(inner.problem(from)), Frame::Refused);
         timeout(STALL, reply.write(stream)).await??;
         if is_over {
             return Ok(());

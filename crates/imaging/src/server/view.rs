@@ -87,7 +87,7 @@ fn client(inner: &Inner, now: Time, address: std::net::Ipv4Addr, guest: &Guest) 
         status: Arc::clone(&guest.status),
         age_ms: age.0 / 1_000_000_000,
         serves,
-        slow: slow(guest, age),
+        slow: slow(guest, now),
     }
 }
 
@@ -132,7 +132,8 @@ fn compare<'a>(clients: impl Iterator<Item = (&'a Guest, &'a mut ClientView)>) {
 const LATE: Span = Span::from_secs(3);
 
 /// Why a client is slow, in half a sentence.
-fn slow(guest: &Guest, age: Span) -> Option<String> {
+fn slow(guest: &Guest, now: Time) -> Option<String> {
+    let age = now.since(guest.seen);
     let status = &guest.status;
     match status.phase {
         Phase::Failed => return status.failure.clone().or(Some("it has failed".to_owned())),
@@ -142,6 +143,9 @@ fn slow(guest: &Guest, age: Span) -> Option<String> {
             return Some(format!("it has not reported for {} s", age.0 / 1_000_000_000_000));
         }
         _ => {}
+    }
+    if let Some(why) = guest.unsent(now).filter(|_| status.phase == Phase::Fetching) {
+        return Some(format!("the server {why}"));
     }
     match status.limit {
         Limit::Disk => {
@@ -177,11 +181,29 @@ mod tests {
             let view = shown(Ipv4Addr::LOCALHOST, status);
             let status = Arc::clone(&view.status);
             let own = Ipv4Addr::LOCALHOST;
-            (Guest { own, image: 1, status, rate: *rate, seen: Time::ZERO, session: 1 }, view)
+            let (rate, seen) = (*rate, Time::ZERO);
+            (Guest { own, image: 1, status, rate, seen, session: 1, unsent: None }, view)
         };
         let (guests, mut views): (Vec<_>, Vec<_>) = clients.iter().map(of).unzip();
         compare(guests.iter().zip(&mut views));
         views.into_iter().map(|view| view.slow).collect()
+    }
+
+    #[test]
+    fn a_client_that_the_server_cannot_connect_to_is_named_with_the_cause() {
+        let status = ClientStatus { phase: Phase::Fetching, chunks: 9, ..ClientStatus::default() };
+        let unsent =
+            Some((Time::ZERO, "cannot connect to TCP port 6723 of 192.0.2.7: no".to_owned()));
+        let at = |seconds| Time::ZERO + Span::from_secs(seconds);
+        let guest = |phase, seen| {
+            let (own, status) =
+                (Ipv4Addr::LOCALHOST, Arc::new(ClientStatus { phase, ..status.clone() }));
+            Guest { own, image: 1, status, rate: 0, seen, session: 1, unsent: unsent.clone() }
+        };
+        let text = "the server cannot connect to TCP port 6723 of 192.0.2.7: no";
+        assert_eq!(slow(&guest(Phase::Fetching, at(9)), at(10)).as_deref(), Some(text));
+        assert_eq!(slow(&guest(Phase::Fetching, at(30)), at(30)), None, "that was long ago");
+        assert_eq!(slow(&guest(Phase::Writing, at(9)), at(10)), None, "it needs no chunk any more");
     }
 
     #[test]

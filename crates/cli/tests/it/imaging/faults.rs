@@ -261,3 +261,31 @@ fn the_limit_of_open_files_is_raised_to_what_the_system_permits() {
     assert!(numbers[0] == numbers[1] && numbers[0] != "32", "{files}");
     server.interrupted();
 }
+
+#[test]
+fn a_client_that_the_server_cannot_connect_to_names_the_cause() {
+    rackweave_testing::needs!(NetAdmin);
+    let place = Place::new(16);
+    let (port, from) = (place.port, format!("{SERVER}:{}", place.port));
+    // Addresses of loopback are found by the table `local`, so the rule must precede that.
+    let script = format!(
+        "set -e; ip link set lo up; ip rule add pref 100 lookup local; ip rule del pref 0; \
+         ip rule add pref 10 to 127.0.0.2 ipproto tcp dport {port} unreachable; \
+         {COMMAND} image serve golden.rwi --listen {from} --status none --json > served & \
+         server=$!; while ! grep -q listening served; do sleep 0.1; done; \
+         code=0; {COMMAND} image fetch golden --from {from} --bind 127.0.0.2 --to copy2 --give-up '4 s' --json || code=$?; \
+         kill -INT $server; wait $server; exit $code"
+    );
+    let mut command = Command::new("unshare");
+    // In a namespace of processes, none of them outlives the test.
+    let namespaces = ["--net", "--pid", "--fork", "--kill-child"];
+    command.args(namespaces).args(["sh", "-c", &script]).current_dir(place.folder.path());
+    let mut client = Process::start(command);
+    assert_eq!(client.end(), 1, "{:?}", client.events);
+    let failed = client.found("failed").unwrap();
+    let why = failed["error"].as_str().unwrap();
+    let cause = format!("cannot connect to TCP port {port} of 127.0.0.2: Network is unreachable");
+    assert!(why.contains("no chunk has arrived") && why.contains(&cause), "{why}");
+    let served = fs::read_to_string(place.path("served")).unwrap();
+    assert!(served.lines().last().unwrap().contains(&cause), "the client's last words: {served}");
+}
