@@ -230,6 +230,9 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
 
 fn written(args: &FetchArgs, to: &str, seconds: f64, fetched: &Fetched) -> String {
     let Fetched { fetched: chunks, kept, bytes, from, .. } = fetched;
+    if (*chunks, *kept) == (0, 0) {
+        return format!("{to}: complete: the image is empty\n");
+    }
     if *chunks == 0 {
         return format!("{to}: it holds the image already\n");
     }

@@ -386,7 +386,9 @@ async fn fetch_image(
     let disk =
         disk.map_err(|source| FetchError::System { what: "cannot start a thread", source })?;
     let mut ending = drive::Ending { fetched: Fetched { kept, ..Fetched::default() } };
-    if start.is_full() && (config.machine.linger == Span::ZERO || !config.serve) {
+    let serves = config.serve && config.machine.linger > Span::ZERO;
+    // An empty image has no chunk, so that nobody asks for it, and servers do not answer a join.
+    if start.is_full() && (!serves || manifest.chunks() == 0) {
         // Nothing to fetch, and nobody to serve.
         return drive::finish_at_once(disk, ending, on_event).await;
     }

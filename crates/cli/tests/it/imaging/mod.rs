@@ -379,3 +379,15 @@ fn signatures_and_names_are_checked_before_anything_is_written() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("truncated"), "{output:?}");
 }
+
+#[test]
+fn an_empty_image_is_there_at_once() {
+    let place = Place::new(1);
+    fs::write(place.path("disk"), b"").unwrap();
+    place.pack("disk", "golden.rwi");
+    let mut server = place.serve(&["--to", "127.0.0.2,127.0.0.3"]);
+    assert_eq!(place.fetch(2, &["--linger", "600 s"]).end(), 0);
+    assert_eq!(place.fetch(3, &[]).end(), 0);
+    assert!(place.is_complete(2, "disk") && place.is_complete(3, "disk"));
+    assert_eq!(server.end(), 0);
+}
