@@ -38,12 +38,22 @@ impl Peers {
         1 << (32 - u32::from(prefix.clamp(16, 30)))
     }
 
+    /// Whether a peer has a number, or can get one.
+    pub(crate) fn has_room(&self, address: Ipv4Addr) -> bool {
+        let rack_has_room = self.rack_prefix.is_none_or(|prefix| {
+            let size = Self::hosts_per_rack(prefix);
+            (self.racks.len() as u32) < (1 << HOST_BITS) / size
+                || self.racks.contains_key(&(address.to_bits() / size))
+        });
+        self.numbers.contains_key(&address) || (self.numbers.len() < MOST_PEERS && rack_has_room)
+    }
+
     /// Returns the number of a peer, which gets one if it has none. `None` if there is no room.
     pub(crate) fn number(&mut self, address: Ipv4Addr) -> Option<HostId> {
         if let Some(known) = self.numbers.get(&address) {
             return Some(*known);
         }
-        if self.numbers.len() >= MOST_PEERS {
+        if !self.has_room(address) {
             return None;
         }
         let host = match self.rack_prefix {
@@ -60,9 +70,6 @@ impl Peers {
                 let size = Self::hosts_per_rack(prefix);
                 let bits = address.to_bits();
                 let count = self.racks.len() as u32;
-                if count >= (1 << HOST_BITS) / size && !self.racks.contains_key(&(bits / size)) {
-                    return None;
-                }
                 let rack = *self.racks.entry(bits / size).or_insert(count);
                 HostId(rack * size + bits % size)
             }
@@ -152,12 +159,24 @@ mod tests {
     }
 
     #[test]
+    fn racks_are_bounded() {
+        let mut peers = Peers::new(Some(16));
+        for rack in 0..256 {
+            assert!(peers.number(Ipv4Addr::from_bits(rack << 16)).is_some());
+        }
+        assert_eq!(peers.number(Ipv4Addr::from_bits(256 << 16)), None);
+        assert_eq!(peers.number(Ipv4Addr::from_bits(255 << 16 | 7)), Some(HostId(255 << 16 | 7)));
+    }
+
+    #[test]
     fn peers_are_bounded() {
         let mut peers = Peers::new(None);
         for number in 0..MOST_PEERS as u32 {
             assert!(peers.number(Ipv4Addr::from_bits(number)).is_some());
         }
         assert_eq!(peers.number(Ipv4Addr::from_bits(1 << 20)), None);
+        assert!(!peers.has_room(Ipv4Addr::from_bits(1 << 20)));
+        assert!(peers.has_room(Ipv4Addr::from_bits(5)), "it has a number");
         assert_eq!(peers.number(Ipv4Addr::from_bits(5)), Some(HostId(5)));
     }
 }

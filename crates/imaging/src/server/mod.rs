@@ -172,6 +172,9 @@ impl Guest {
     }
 }
 
+/// What a client is told that gets no number.
+const NO_ROOM: &str = "it has no room for another client";
+
 /// The most clients that are remembered after they have ended.
 const MOST_ENDED: usize = 4096;
 
@@ -200,6 +203,36 @@ struct Inner {
 }
 
 impl Inner {
+    fn new(
+        config: &ServeConfig,
+        clock: Clock,
+        control: Control,
+        port: u16,
+        catalog: Catalog,
+        machine: Server,
+    ) -> Self {
+        let limiter = Limiter::new(config.rate, clock);
+        Self {
+            clock,
+            key: config.key,
+            control,
+            catalog,
+            receivers: config.receivers.clone(),
+            holders: config.holders.clone(),
+            machine: RefCell::new(machine),
+            peers: RefCell::new(Peers::new(config.rack_prefix)),
+            guests: RefCell::default(),
+            sessions: Cell::new(0),
+            broken: RefCell::default(),
+            events: RefCell::default(),
+            uploads: Rc::new(Uploads::new(port, config.key, limiter)),
+            sent: Cell::new(0),
+            chunks_sent: RefCell::default(),
+            strangers: Cell::new(0),
+            wake: Notify::new(),
+        }
+    }
+
     /// Reports an event.
     fn event(&self, event: ServeEvent) {
         self.events.borrow_mut().push(event);
@@ -211,23 +244,26 @@ impl Inner {
         self.receivers.as_ref().is_none_or(|receivers| receivers.contains(&address))
     }
 
-    /// Why a client cannot have an image.
-    fn refusal(&self, from: Ipv4Addr, name: &str) -> Option<String> {
-        let Some((number, _)) = self.catalog.named(name) else {
+    /// Returns the image that a client wants, or why it cannot have it.
+    fn offer(&self, from: Ipv4Addr, name: &str) -> Result<(u32, &Arc<Entry>), String> {
+        let Some((number, entry)) = self.catalog.named(name) else {
             let names: Vec<&str> = self.catalog.names().map(|(name, _)| name).take(20).collect();
-            return Some(format!("there is no image `{name}`; it has {}", names.join(", ")));
+            return Err(format!("there is no image `{name}`; it has {}", names.join(", ")));
         };
         let guests = self.guests.borrow();
         let other = guests.get(&from).filter(|guest| guest.session > 0 && guest.image != number);
         if other.is_some() {
-            return Some("this host is fetching another image; use another address".to_owned());
+            return Err("this host is fetching another image; use another address".to_owned());
         }
-        self.broken.borrow().get(&number).cloned()
+        if !self.peers.borrow().has_room(from) {
+            return Err(NO_ROOM.to_owned());
+        }
+        self.broken.borrow().get(&number).cloned().map_or(Ok((number, entry)), Err)
     }
 
     /// A client has its manifest. Returns the number of its session, or `None` if there is no room for it.
     fn opened(&self, from: Ipv4Addr, own: Ipv4Addr, image: u32) -> Option<u64> {
-        let host = self.peers.borrow_mut().number(from)?;
+        self.peers.borrow_mut().number(from)?;
         let session = self.sessions.get() + 1;
         self.sessions.set(session);
         let status = Arc::default();
@@ -241,7 +277,6 @@ impl Inner {
             let image = self.catalog.get(image).map_or(String::new(), |it| it.name().to_owned());
             self.events.borrow_mut().push(ServeEvent::Joined { client: from, image });
         }
-        let _ = host;
         self.wake.notify_one();
         Some(session)
     }
@@ -432,26 +467,8 @@ async fn run(
             machine.add(number, entry.name().as_bytes(), shape);
         }
     }
-    let limiter = Limiter::new(config.rate, clock);
-    let inner = Rc::new(Inner {
-        clock,
-        key: config.key,
-        control: Control::new(udp, listening.port(), config.key),
-        catalog,
-        receivers: config.receivers.clone(),
-        holders: config.holders.clone(),
-        machine: RefCell::new(machine),
-        peers: RefCell::new(Peers::new(config.rack_prefix)),
-        guests: RefCell::default(),
-        sessions: Cell::new(0),
-        broken: RefCell::default(),
-        events: RefCell::default(),
-        uploads: Rc::new(Uploads::new(listening.port(), config.key, limiter)),
-        sent: Cell::new(0),
-        chunks_sent: RefCell::default(),
-        strangers: Cell::new(0),
-        wake: Notify::new(),
-    });
+    let control = Control::new(udp, listening.port(), config.key);
+    let inner = Rc::new(Inner::new(config, clock, control, listening.port(), catalog, machine));
     on_event(ServeEvent::Listening { address: listening, page });
     let accepting = spawn_local(sessions::accept(Acceptor::new(tcp, clock), Rc::clone(&inner)));
     let served = drive::run(config, &inner, progress, view, on_event).await;

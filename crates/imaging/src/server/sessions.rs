@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::{Inner, ServeEvent};
+use super::{Inner, NO_ROOM, ServeEvent};
 use crate::acceptor::Acceptor;
 use crate::frames::Frame;
 use crate::hello::{self, Agreed, HelloError, Purpose};
@@ -56,22 +56,31 @@ async fn serve(
     unknown.set(unknown.get() - 1);
     let (agreed, name) = opened?;
     let own = stream.local_addr().ok().and_then(ipv4).ok_or(HelloError::Foreign)?;
-    let refusal = inner.refusal(from, &name);
-    if let Some(why) = refusal {
-        timeout(STALL, Frame::Refused(why).write(&mut stream)).await.map_err(io::Error::from)??;
-        return Ok(());
-    }
-    let Some((number, entry)) = inner.catalog.named(&name) else { return Ok(()) };
+    let (number, entry) = match inner.offer(from, &name) {
+        Ok(offer) => offer,
+        Err(why) => return refuse(&mut stream, why).await,
+    };
     let tag = agreed.tag(inner.key.as_ref(), entry.image.manifest().root());
     let frame = Frame::Manifest { len: entry.manifest.len() as u64, tag };
     timeout(STALL, frame.write(&mut stream)).await.map_err(io::Error::from)??;
     for piece in entry.manifest.chunks(64 << 10) {
         timeout(STALL, stream.write_all(piece)).await.map_err(io::Error::from)??;
     }
-    let Some(session) = inner.opened(from, own, number) else { return Ok(()) };
+    let Some(session) = inner.opened(from, own, number) else {
+        // Others have taken the room meanwhile. The client's first report is read because closing a socket with unread bytes would
+        // reset the connection, and the client would not see the reply.
+        timeout(STALL, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
+        return refuse(&mut stream, NO_ROOM.to_owned()).await;
+    };
     let result = report(&mut stream, from, session, inner).await;
     inner.closed(from, session);
     Ok(result?)
+}
+
+/// Tells a client why it gets nothing: one that is only disconnected tries again.
+async fn refuse(stream: &mut TcpStream, why: String) -> Result<(), HelloError> {
+    timeout(STALL, Frame::Refused(why).write(stream)).await.map_err(io::Error::from)??;
+    Ok(())
 }
 
 /// Waits for the hello and the name of an image.
@@ -114,5 +123,90 @@ async fn report(
         if is_over {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddrV4;
+
+    use rackweave_group::imaging::p2p;
+    use rackweave_image::{Packing, Progress};
+    use rackweave_linux::Clock;
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::control::Control;
+    use crate::{Catalog, ServeConfig};
+
+    /// A server of an image `golden` without its driver, at an address of its own.
+    fn server(host: u8) -> (Rc<Inner>, Acceptor, SocketAddrV4) {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, image) = (folder.path().join("disk"), folder.path().join("image.rwi"));
+        std::fs::write(&disk, [7; 4096]).unwrap();
+        rackweave_image::pack(&disk, &image, &Packing::new("golden"), &Progress::default())
+            .unwrap();
+        let catalog = Catalog::open(&[image], &Progress::default()).unwrap();
+        let machine =
+            p2p::server::Config { serve: p2p::Serve::default(), directory: None, expected: 0 };
+        let own = Ipv4Addr::new(127, 0, 1, host);
+        let config = ServeConfig {
+            listen: SocketAddrV4::new(own, 0),
+            key: None,
+            machine,
+            rate: None,
+            receivers: None,
+            holders: None,
+            time_limit: None,
+            rack_prefix: None,
+            page: None,
+        };
+        let (udp, tcp) = crate::bind(config.listen).unwrap();
+        let (clock, port) = (Clock::start(), tcp.local_addr().unwrap().port());
+        let control = Control::new(udp, port, None);
+        let machine = p2p::server::Server::new(machine);
+        let inner = Inner::new(&config, clock, control, port, catalog, machine);
+        (Rc::new(inner), Acceptor::new(tcp, clock), SocketAddrV4::new(own, port))
+    }
+
+    /// What a client gets that asks for an image and reports once.
+    async fn replies(at: SocketAddrV4, name: &str) -> (Frame, Option<Frame>) {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        hello::connect(&mut stream, Purpose::Session, None).await.unwrap();
+        Frame::Open(name.as_bytes().to_vec()).write(&mut stream).await.unwrap();
+        let first = Frame::read(&mut stream).await.unwrap();
+        let Frame::Manifest { len, .. } = first else { return (first, None) };
+        let mut manifest = vec![0; len as usize];
+        tokio::io::AsyncReadExt::read_exact(&mut stream, &mut manifest).await.unwrap();
+        Frame::Status(b"{}".to_vec()).write(&mut stream).await.unwrap();
+        (first, Some(Frame::read(&mut stream).await.unwrap()))
+    }
+
+    #[tokio::test]
+    async fn a_client_that_gets_nothing_is_told_why() {
+        let (inner, acceptor, at) = server(1);
+        let tasks = LocalSet::new();
+        tasks.spawn_local(accept(acceptor, Rc::clone(&inner)));
+        tasks
+            .run_until(async {
+                let (first, _) = replies(at, "silver").await;
+                let why = "there is no image `silver`; it has golden";
+                assert_eq!(first, Frame::Refused(why.to_owned()));
+                let (first, second) = replies(at, "golden").await;
+                assert!(matches!(first, Frame::Manifest { .. }));
+                assert_eq!(second, Some(Frame::Seen(String::new())));
+                // The client has gone when the server has noticed it.
+                while inner.peers.borrow().known(Ipv4Addr::LOCALHOST).is_some() {
+                    tokio::task::yield_now().await;
+                }
+                let mut number = 0;
+                while inner.peers.borrow().has_room(Ipv4Addr::LOCALHOST) {
+                    inner.peers.borrow_mut().number(Ipv4Addr::from_bits(number));
+                    number += 1;
+                }
+                let (first, _) = replies(at, "golden").await;
+                assert_eq!(first, Frame::Refused(NO_ROOM.to_owned()));
+            })
+            .await;
     }
 }
