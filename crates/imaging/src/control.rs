@@ -35,6 +35,11 @@ impl Control {
         self.refused.get()
     }
 
+    /// Returns how many messages the system did not accept for sending.
+    pub(crate) const fn unsent(&self) -> u64 {
+        self.unsent.get()
+    }
+
     /// Sends a message whose payload `append` writes. A message that the system does not accept is lost, as in the network.
     pub(crate) fn send(
         &self,

@@ -101,6 +101,10 @@ pub struct ClientStatus {
     pub retries: u32,
     /// Chunks that did not have the right hash.
     pub damaged: u32,
+    /// Control messages that were refused on arrival: malformed, with a wrong tag, or from another host than they say.
+    pub refused: u64,
+    /// Control messages that the system did not accept for sending.
+    pub unsent: u64,
     /// What limits it.
     pub limit: Limit,
     /// Why it has failed.
@@ -223,6 +227,8 @@ pub struct ServerStatus {
     pub barred: u64,
     /// Control messages that were refused: malformed, with a wrong tag, or from hosts without a session.
     pub refused: u64,
+    /// Control messages that the system did not accept for sending.
+    pub unsent: u64,
 }
 
 /// Returns a hash in hexadecimal digits.

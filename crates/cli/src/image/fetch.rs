@@ -130,10 +130,10 @@ pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
     let shown = bar(&progress, args.quiet || args.json);
     let clock = Clock::start();
     let mut on_event = |event| report(args, clock, event);
-    let result = rackweave_imaging::fetch(&config, &progress, &mut on_event);
+    let (fetched, result) = rackweave_imaging::fetch(&config, &progress, &mut on_event);
     drop(shown);
     match result {
-        Ok(_) => {
+        Ok(()) => {
             if args.json {
                 print_line(clock, "left", json!({}))?;
             }
@@ -141,11 +141,22 @@ pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
         }
         Err(error) => {
             if args.json {
-                let _ = print_line(clock, "failed", json!({ "error": error.to_string() }));
+                let mut fields = fields(&fetched);
+                fields["error"] = error.to_string().into();
+                let _ = print_line(clock, "failed", fields);
+            } else if !args.quiet && fetched.fetched > 0 {
+                status(&so_far(&fetched));
             }
             ended(error)
         }
     }
+}
+
+/// What was fetched before the client ended.
+fn so_far(fetched: &Fetched) -> String {
+    let Fetched { fetched: chunks, kept, bytes, .. } = fetched;
+    let bytes = size(*bytes);
+    format!("{chunks} chunks with {bytes} have been fetched, and {kept} were there\n")
 }
 
 /// Reports how a client has failed.
@@ -178,11 +189,11 @@ fn seconds(clock: Clock) -> f64 {
 }
 
 fn fields(fetched: &Fetched) -> Value {
-    let Fetched { fetched: chunks, kept, bytes, from, to, retries, damaged, requests, .. } =
-        fetched;
     json!({
-        "fetched": chunks, "kept": kept, "bytes": bytes, "from": from, "to": to,
-        "retries": retries, "damaged": damaged, "requests": requests,
+        "fetched": fetched.fetched, "kept": fetched.kept, "bytes": fetched.bytes,
+        "from": fetched.from, "to": fetched.to, "requests": fetched.requests,
+        "retries": fetched.retries, "damaged": fetched.damaged,
+        "refused": fetched.refused, "unsent": fetched.unsent,
     })
 }
 

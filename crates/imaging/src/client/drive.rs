@@ -16,12 +16,6 @@ use super::{FetchConfig, FetchError, FetchEvent, Fetched, Inner, LAST, TICK};
 use crate::status::{Limit, Phase, most};
 use crate::uploads::Peer;
 
-/// How a client ends, so far.
-#[derive(Debug, Default)]
-pub(super) struct Ending {
-    pub(super) fetched: Fetched,
-}
-
 /// The client, from its join to its end.
 pub(super) struct Driver<'a> {
     config: &'a FetchConfig,
@@ -30,7 +24,7 @@ pub(super) struct Driver<'a> {
     shared: &'a Rc<Shared>,
     /// The chunks that were on the target.
     start: ChunkSet,
-    ending: Ending,
+    fetched: &'a mut Fetched,
     /// Whether the target is complete: every byte is written and synced.
     complete: bool,
     /// Whether the connection to the server is broken, as was last reported.
@@ -48,15 +42,15 @@ const RATES: Span = Span::from_secs(1);
 /// Completes a target that has all chunks already.
 pub(super) async fn finish_at_once(
     mut disk: Disk,
-    ending: Ending,
+    fetched: &Fetched,
     on_event: &mut dyn FnMut(FetchEvent),
-) -> Result<Fetched, FetchError> {
+) -> Result<(), FetchError> {
     disk.finish();
     match disk.done.recv().await {
         Some(Done::Finished) => {
             on_event(FetchEvent::Received);
-            on_event(FetchEvent::Written(ending.fetched.clone()));
-            Ok(ending.fetched)
+            on_event(FetchEvent::Written(fetched.clone()));
+            Ok(())
         }
         Some(Done::Failed(error)) => Err(failed(error)),
         Some(Done::Written(_)) | None => Err(thread_ended()),
@@ -82,7 +76,7 @@ impl<'a> Driver<'a> {
         disk: Disk,
         shared: &'a Rc<Shared>,
         start: ChunkSet,
-        ending: Ending,
+        fetched: &'a mut Fetched,
     ) -> Self {
         Self {
             config,
@@ -90,7 +84,7 @@ impl<'a> Driver<'a> {
             disk,
             shared,
             start,
-            ending,
+            fetched,
             complete: false,
             lost: false,
             rates: (inner.clock.now(), 0, 0),
@@ -99,11 +93,17 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Runs until the client has left.
+    /// Runs until the client has left, and counts what it has fetched in any case.
     pub(super) async fn run(
         mut self,
         on_event: &mut dyn FnMut(FetchEvent),
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<(), FetchError> {
+        let result = self.drive(on_event).await;
+        self.count();
+        result
+    }
+
+    async fn drive(&mut self, on_event: &mut dyn FnMut(FetchEvent)) -> Result<(), FetchError> {
         let inner = Rc::clone(self.inner);
         inner.machine.borrow_mut().handle_timeout(inner.clock.now());
         let mut buffer = Vec::new();
@@ -114,11 +114,7 @@ impl<'a> Driver<'a> {
             }
             let now = inner.clock.now();
             if self.left || self.until.is_some_and(|until| now >= until) {
-                self.count();
-                return match self.complete {
-                    true => Ok(self.ending.fetched),
-                    false => Err(FetchError::Interrupted),
-                };
+                return if self.complete { Ok(()) } else { Err(FetchError::Interrupted) };
             }
             let due = inner.machine.borrow().poll_timeout();
             let wait = due.map_or(TICK, |at| {
@@ -282,7 +278,7 @@ impl<'a> Driver<'a> {
             Done::Finished => {
                 self.complete = true;
                 self.count();
-                on_event(FetchEvent::Written(self.ending.fetched.clone()));
+                on_event(FetchEvent::Written(self.fetched.clone()));
                 self.report(self.inner.clock.now());
                 self.shared.report.notify_one();
             }
@@ -296,7 +292,7 @@ impl<'a> Driver<'a> {
         let (machine, peers) = (self.inner.machine.borrow(), self.inner.peers.borrow());
         let counters = machine.counters();
         let name = |(host, chunks): (&_, &u32)| Some((peers.address(*host)?, *chunks));
-        let fetched = &mut self.ending.fetched;
+        let fetched = &mut *self.fetched;
         fetched.fetched = counters.received.values().sum();
         fetched.bytes = self.inner.received.get();
         fetched.from = counters.received.iter().filter_map(name).collect();
@@ -305,6 +301,8 @@ impl<'a> Driver<'a> {
         fetched.damaged = counters.damaged;
         fetched.requests = counters.requests;
         (fetched.duplicates, fetched.returned) = (counters.duplicates, counters.returned);
+        fetched.refused = self.inner.control.refused();
+        fetched.unsent = self.inner.control.unsent();
     }
 
     /// Brings the status up to date.
@@ -318,7 +316,7 @@ impl<'a> Driver<'a> {
         };
         let machine = self.inner.machine.borrow();
         let mut status = self.shared.status.borrow_mut();
-        let fetched = &self.ending.fetched;
+        let fetched = &*self.fetched;
         status.have = machine.have().len();
         status.written = machine.written_chunks();
         status.kept = fetched.kept;
@@ -328,6 +326,7 @@ impl<'a> Driver<'a> {
         status.from = most(fetched.from.clone());
         status.to = most(fetched.to.clone());
         (status.retries, status.damaged) = (fetched.retries, fetched.damaged);
+        (status.refused, status.unsent) = (fetched.refused, fetched.unsent);
         status.phase = match (self.complete, machine.have().is_full()) {
             (true, _) => Phase::Lingering,
             (false, true) => Phase::Writing,

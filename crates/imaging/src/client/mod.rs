@@ -185,6 +185,10 @@ pub struct Fetched {
     pub duplicates: u32,
     /// Requested chunks that were returned because they are not here.
     pub returned: u32,
+    /// Control messages that were refused on arrival: malformed, with a wrong tag, or from another host than they say.
+    pub refused: u64,
+    /// Control messages that the system did not accept for sending.
+    pub unsent: u64,
 }
 
 /// The most holders of damaged chunks that are remembered.
@@ -278,26 +282,32 @@ impl Holder for Inner {
 
 /// Fetches an image, and returns when the client has left. Progress is counted in stored bytes; stopping it leaves early.
 ///
-/// # Errors
-/// If not every byte of the image is on the target.
+/// Returns what was fetched in any case, with an error if not every byte of the image is on the target.
 pub fn fetch(
     config: &FetchConfig,
     progress: &Arc<Progress>,
     on_event: &mut dyn FnMut(FetchEvent),
-) -> Result<Fetched, FetchError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|source| FetchError::System { what: "cannot start", source })?;
-    let result = LocalSet::new().block_on(&runtime, run(config, progress, on_event));
+) -> (Fetched, Result<(), FetchError>) {
+    let mut fetched = Fetched::default();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(source) => {
+            return (fetched, Err(FetchError::System { what: "cannot start", source }));
+        }
+    };
+    let running = run(config, progress, &mut fetched, on_event);
+    let result = LocalSet::new().block_on(&runtime, running);
     // A thread that reads a slow device is not waited for.
     runtime.shutdown_background();
-    result
+    (fetched, result)
 }
 
 async fn run(
     config: &FetchConfig,
     progress: &Arc<Progress>,
+    fetched: &mut Fetched,
     on_event: &mut dyn FnMut(FetchEvent),
-) -> Result<Fetched, FetchError> {
+) -> Result<(), FetchError> {
     let clock = Clock::start();
     let mut place = Place {
         server: config.server,
@@ -319,10 +329,11 @@ async fn run(
     let shared = Rc::new(Shared::default());
     shared.status.borrow_mut().chunks = manifest.chunks();
     spawn_local(session::keep(session, *manifest.root(), place, Rc::clone(&shared)));
-    let result = fetch_image(config, progress, on_event, clock, own, manifest, &shared).await;
+    let result =
+        fetch_image(config, progress, fetched, on_event, clock, own, manifest, &shared).await;
     let mut status = shared.status.borrow().clone();
     status.phase = match &result {
-        Ok(_) => Phase::Done,
+        Ok(()) => Phase::Done,
         Err(FetchError::Interrupted) => Phase::Interrupted,
         Err(_) => Phase::Failed,
     };
@@ -363,18 +374,20 @@ async fn open_session(
 }
 
 /// Opens the target, and fetches what it lacks.
+#[expect(clippy::too_many_arguments, reason = "they are what a client consists of")]
 async fn fetch_image(
     config: &FetchConfig,
     progress: &Arc<Progress>,
+    fetched: &mut Fetched,
     on_event: &mut dyn FnMut(FetchEvent),
     clock: Clock,
     own: Ipv4Addr,
     manifest: Arc<Manifest>,
     shared: &Rc<Shared>,
-) -> Result<Fetched, FetchError> {
+) -> Result<(), FetchError> {
     let target = open_target(config, progress, &manifest).await?;
-    let kept = target.have().len();
-    on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept });
+    fetched.kept = target.have().len();
+    on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept: fetched.kept });
     let missing: u64 = target.missing().map(|it| stored(&manifest, it)).sum();
     progress.start(missing);
     let mut start = ChunkSet::new(manifest.chunks());
@@ -385,12 +398,11 @@ async fn fetch_image(
     let disk = Disk::start(target, Arc::clone(progress));
     let disk =
         disk.map_err(|source| FetchError::System { what: "cannot start a thread", source })?;
-    let mut ending = drive::Ending { fetched: Fetched { kept, ..Fetched::default() } };
     let serves = config.serve && config.machine.linger > Span::ZERO;
     // An empty image has no chunk, so that nobody asks for it, and servers do not answer a join.
     if start.is_full() && (!serves || manifest.chunks() == 0) {
         // Nothing to fetch, and nobody to serve.
-        return drive::finish_at_once(disk, ending, on_event).await;
+        return drive::finish_at_once(disk, fetched, on_event).await;
     }
     let address = SocketAddrV4::new(own, config.server.port());
     let bind = |source| FetchError::Bind { address, source };
@@ -430,8 +442,7 @@ async fn fetch_image(
         wake: Notify::new(),
     });
     let accepting = spawn_local(receive::accept(Acceptor::new(tcp, clock), Rc::clone(&inner)));
-    ending.fetched.kept = kept;
-    let driver = drive::Driver::new(config, &inner, disk, shared, start, ending);
+    let driver = drive::Driver::new(config, &inner, disk, shared, start, fetched);
     let result = driver.run(on_event).await;
     accepting.abort();
     result

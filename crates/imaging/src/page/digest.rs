@@ -41,6 +41,7 @@ pub(super) struct Digest<'a> {
     damaged: u64,
     barred: u64,
     refused: u64,
+    unsent: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -167,6 +168,7 @@ impl<'a> Digest<'a> {
             damaged: status.damaged,
             barred: status.barred,
             refused: status.refused,
+            unsent: status.unsent,
         }
     }
 }

@@ -88,6 +88,8 @@ fn server(out: &mut String, status: &ServerStatus) {
     let help =
         "Control messages that were refused: malformed, with a wrong tag, or without a session.";
     one("refused_messages_total", "counter", help, status.refused);
+    let help = "Control messages that the system did not accept for sending.";
+    one("unsent_messages_total", "counter", help, status.unsent);
     let help = "Hosts that an image is for and that have not been here.";
     one("absent_hosts", "gauge", help, status.absent.len() as u64);
     let slow = status.clients.iter().filter(|client| client.slow.is_some()).count();
@@ -160,6 +162,10 @@ fn clients(out: &mut String, clients: &[&ClientView]) {
     each("client_retries_total", "counter", help, |it| it.status.retries.into());
     let help = "Damaged chunks that a client received.";
     each("client_damaged_chunks_total", "counter", help, |it| it.status.damaged.into());
+    let help = "Control messages that a client refused: malformed, with a wrong tag, or from another host than they say.";
+    each("client_refused_messages_total", "counter", help, |it| it.status.refused as f64);
+    let help = "Control messages that the system of a client did not accept for sending.";
+    each("client_unsent_messages_total", "counter", help, |it| it.status.unsent as f64);
     let help = "Time since a client's last report.";
     each("client_report_age_seconds", "gauge", help, |it| seconds(it.age_ms));
     let help = "1 if every byte of the image is on a client's target.";
@@ -196,7 +202,7 @@ mod tests {
             client(at(number), ClientStatus { phase, ..ClientStatus::default() })
         };
         let samples = parsed(&text(&status((0..3500).map(of).collect())));
-        assert!(samples.len() < 13_000, "{}", samples.len());
+        assert!(samples.len() < 15_000, "{}", samples.len());
         let value = |name: &str, label: &str, is: &str| {
             let has =
                 |labels: &BTreeMap<String, String>| labels.get(label).is_some_and(|it| it == is);

@@ -107,8 +107,8 @@
     const times = status.send_rate > 0 && status.receive_rate > status.send_rate ? `${(status.receive_rate / status.send_rate).toFixed(1)} times what the server sends` : "in the last second";
     tile("Clients receive", rate(status.receive_rate), times);
     tile("Requests here", count(status.requests), `${count(status.redirected)} chunks redirected, ${count(status.returned)} returned`);
-    const wrong = status.damaged + status.barred + status.refused;
-    tile("Damaged chunks", count(status.damaged), `${hosts(status.barred)} barred, ${count(status.refused)} messages refused`, wrong > 0 ? "warn" : "");
+    const wrong = status.damaged + status.barred + status.refused + status.unsent;
+    tile("Damaged chunks", count(status.damaged), `${hosts(status.barred)} barred, ${count(status.refused)} messages refused, ${count(status.unsent)} not sent`, wrong > 0 ? "warn" : "");
     if (status.absent_total > 0 || tiles.has("Absent")) tile("Absent", count(status.absent_total), "hosts that have not been here", status.absent_total > 0 ? "warn" : "");
     document.title = status.clients_total > 0 ? `${complete}/${status.clients_total} · Rackweave images` : "Rackweave images";
   };

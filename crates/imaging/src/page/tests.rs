@@ -61,6 +61,7 @@ pub(super) fn status(clients: Vec<ClientView>) -> ServerStatus {
         damaged: 0,
         barred: 0,
         refused: 0,
+        unsent: 0,
     }
 }
 
@@ -311,7 +312,10 @@ impl Running {
             serve: true,
         };
         std::thread::spawn(move || {
-            crate::fetch(&config, &Arc::new(Progress::default()), &mut |_| {}).unwrap()
+            let (fetched, result) =
+                crate::fetch(&config, &Arc::new(Progress::default()), &mut |_| {});
+            result.unwrap();
+            fetched
         })
     }
 

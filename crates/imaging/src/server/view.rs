@@ -73,6 +73,7 @@ impl View {
             damaged: counters.damaged,
             barred: directory.map_or(0, |it| it.barred),
             refused: inner.control.refused() + inner.strangers.get(),
+            unsent: inner.control.unsent(),
         }
     }
 }

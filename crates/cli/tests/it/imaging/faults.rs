@@ -138,6 +138,9 @@ fn an_interrupted_client_says_so_and_can_go_on() {
     has_written(&place, 2, 10);
     client.signal("-INT");
     assert_eq!(client.end(), 130);
+    let failed = client.found("failed").unwrap();
+    assert!((10..256).contains(&chunks(&failed, "fetched")), "{failed}");
+    assert!(chunks(&failed, "bytes") >= 10 << 16, "{failed}");
     assert!(!place.path("copy2").exists());
     server.interrupted();
     let server = place.serve(&[]);

@@ -313,7 +313,8 @@ fn fetch_all(
         // As above.
         let _ = report.send(news);
     };
-    fetch(config, progress, &mut on_event).map_err(|error| error.to_string())
+    let (fetched, result) = fetch(config, progress, &mut on_event);
+    result.map(|()| fetched).map_err(|error| error.to_string())
 }
 
 impl ImageHost for Client {
