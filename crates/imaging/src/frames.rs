@@ -65,7 +65,7 @@ impl Frame {
         }
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, bytes) = match self {
             Self::Open(name) => (1, name.clone()),
             Self::Manifest { len, tag } => (2, [&len.to_le_bytes()[..], tag].concat()),

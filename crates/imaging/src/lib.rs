@@ -20,6 +20,8 @@
 //! - Only chunks that have the hash in the manifest count, are written, or are served ([`rackweave_image::StoredChunk`]).
 
 mod acceptor;
+#[doc(hidden)]
+pub mod checks;
 mod client;
 mod control;
 mod frames;
