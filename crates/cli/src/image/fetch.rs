@@ -190,8 +190,9 @@ fn seconds(clock: Clock) -> f64 {
 
 fn fields(fetched: &Fetched) -> Value {
     json!({
-        "fetched": fetched.fetched, "kept": fetched.kept, "bytes": fetched.bytes, "from": fetched.from, "to": fetched.to,
-        "retries": fetched.retries, "damaged": fetched.damaged, "requests": fetched.requests,
+        "fetched": fetched.fetched, "kept": fetched.kept, "bytes": fetched.bytes,
+        "from": fetched.from, "to": fetched.to, "requests": fetched.requests,
+        "retries": fetched.retries, "damaged": fetched.damaged,
         "refused": fetched.refused, "unsent": fetched.unsent,
     })
 }
