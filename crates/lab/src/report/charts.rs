@@ -451,6 +451,16 @@ pub(super) fn cast_section(points: &[PointResult]) -> Option<Section> {
     })
 }
 
+/// Returns the chart of the 99th percentile of slowdown of the streams beside the measured workload, larger and with a `title`, for a file.
+/// `None` if there are no streams, or too many runs or streams for a chart.
+#[must_use]
+pub fn streams_chart(points: &[PointResult], title: &str) -> Option<Chart> {
+    let mut chart = streams_section(points)?.rows.pop()?.charts.pop()?;
+    title.clone_into(&mut chart.title);
+    chart.size = (720.0, 360.0);
+    Some(chart)
+}
+
 /// Returns the section on what the streams beside the measured workload experience in each run: a line for each stream. `None` if
 /// there are no streams, or too many runs or streams for a chart.
 pub(super) fn streams_section(points: &[PointResult]) -> Option<Section> {
