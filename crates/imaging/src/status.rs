@@ -173,6 +173,8 @@ pub struct ClientView {
     pub age_ms: u64,
     /// Whether it is a holder that the server may name to others.
     pub serves: bool,
+    /// Whether every byte of the image is on its target, or was after an earlier attempt of this host.
+    pub complete: bool,
     /// Why it is slow, if it is: for people to read.
     pub slow: Option<String>,
 }

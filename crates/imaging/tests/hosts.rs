@@ -144,3 +144,26 @@ fn an_address_of_another_host_is_refused_at_once() {
     assert!(error.to_string().contains("--bind must name an address of this host"), "{error}");
     server.stop();
 }
+
+/// The server waits for a host that had the image before it came, and for nobody after that.
+#[test]
+fn a_host_that_has_the_image_already_has_it_for_the_server_too() {
+    let first = Server::start(None);
+    first.fetch(2).1.unwrap();
+    let Server { folder, progress, thread, .. } = first;
+    progress.stop();
+    thread.join().unwrap();
+    let server = Server::with(folder, 0, Some(&[2, 3]));
+    let (fetched, result) = server.fetch(2);
+    result.unwrap();
+    assert_eq!(fetched.fetched, 0);
+    // A later attempt of the same host is refused, since the file is another one now.
+    fs::write(server.target(2), b"another file").unwrap();
+    assert!(server.fetch(2).1.is_err());
+    server.fetch(3).1.unwrap();
+    let served = server.thread.join().unwrap();
+    assert_eq!((served.missing, served.interrupted), (Vec::new(), false));
+    assert!(served.status.clients.iter().all(|client| client.complete), "{:?}", served.status);
+    let done = server.events.iter().filter(|event| matches!(event, ServeEvent::Done { .. }));
+    assert_eq!(done.count(), 2);
+}

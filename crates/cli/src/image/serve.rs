@@ -194,7 +194,7 @@ fn summary(status: &ServerStatus) -> String {
         format!("{name}: {sent} chunks sent, {:.2} copies of {chunks}\n", image.copies)
     });
     let images: String = images.collect();
-    let done = status.clients.iter().filter(|client| client.status.phase.is_complete()).count();
+    let done = status.clients.iter().filter(|client| client.complete).count();
     format!("{images}{done} of {} hosts have their image\n", status.clients.len())
 }
 

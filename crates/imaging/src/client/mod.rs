@@ -430,6 +430,11 @@ async fn fetch_image(
 ) -> Result<(), FetchError> {
     let target = open_target(config, progress, &manifest).await?;
     fetched.kept = target.have().len();
+    {
+        // A client that is done at once sends no other status.
+        let mut status = shared.status.borrow_mut();
+        (status.have, status.kept, status.written) = (fetched.kept, fetched.kept, fetched.kept);
+    }
     on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept: fetched.kept });
     let missing: u64 = target.missing().map(|it| stored(&manifest, it)).sum();
     progress.start(missing);

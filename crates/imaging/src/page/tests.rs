@@ -33,6 +33,7 @@ pub(crate) fn client(address: Ipv4Addr, status: ClientStatus) -> ClientView {
         status: Arc::new(status),
         age_ms: 0,
         serves: true,
+        complete: false,
         slow: None,
     }
 }

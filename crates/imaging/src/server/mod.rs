@@ -177,6 +177,8 @@ const NO_ROOM: &str = "it has no room for another client";
 
 /// The most clients that are remembered after they have ended.
 const MOST_ENDED: usize = 4096;
+/// The most completions that are remembered of hosts that the server does not wait for.
+const MOST_COMPLETE: usize = 1 << 16;
 
 /// What the tasks of a server share.
 #[derive(Debug)]
@@ -190,6 +192,8 @@ struct Inner {
     machine: RefCell<Server>,
     peers: RefCell<Peers>,
     guests: RefCell<BTreeMap<Ipv4Addr, Guest>>,
+    /// The hosts, and the images that they have had completely: a later attempt that is refused does not change this.
+    complete: RefCell<BTreeSet<(Ipv4Addr, u32)>>,
     sessions: Cell<u64>,
     /// Why an image cannot be served any more.
     broken: RefCell<BTreeMap<u32, String>>,
@@ -222,6 +226,7 @@ impl Inner {
             machine: RefCell::new(machine),
             peers: RefCell::new(Peers::new(config.rack_prefix)),
             guests: RefCell::default(),
+            complete: RefCell::default(),
             sessions: Cell::new(0),
             broken: RefCell::default(),
             events: RefCell::default(),
@@ -296,6 +301,12 @@ impl Inner {
         }
         guest.status = Arc::new(status);
         let status = &*guest.status;
+        if status.phase.is_complete() {
+            let mut complete = self.complete.borrow_mut();
+            if self.receivers.is_some() || complete.len() < MOST_COMPLETE {
+                complete.insert((from, guest.image));
+            }
+        }
         if status.phase.is_complete() && !was_complete {
             let done = ServeEvent::Done { client: from, status: status.clone() };
             self.events.borrow_mut().push(done);

@@ -88,6 +88,7 @@ fn client(inner: &Inner, now: Time, address: std::net::Ipv4Addr, guest: &Guest) 
         status: Arc::clone(&guest.status),
         age_ms: age.0 / 1_000_000_000,
         serves,
+        complete: inner.complete.borrow().contains(&(address, guest.image)),
         slow: slow(guest, now),
     }
 }
