@@ -9,7 +9,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rackweave_core::Span;
 use rackweave_group::imaging::{directory, p2p};
 use rackweave_image::{Packing, Progress, TargetConfig, pack};
 use rackweave_imaging::{
@@ -166,4 +165,34 @@ fn a_host_that_has_the_image_already_has_it_for_the_server_too() {
     assert!(served.status.clients.iter().all(|client| client.complete), "{:?}", served.status);
     let done = server.events.iter().filter(|event| matches!(event, ServeEvent::Done { .. }));
     assert_eq!(done.count(), 2);
+}
+
+#[test]
+fn chunks_without_content_are_neither_fetched_nor_kept_and_copies_are_those_of_stored_bytes() {
+    let server = Server::start(None);
+    let mut opened = Vec::new();
+    let mut on_event = |event| {
+        if let FetchEvent::Opened { kept, empty, .. } = event {
+            opened.push((kept, empty));
+        }
+    };
+    let (fetched, result) = fetch(&server.config(2), &Arc::default(), &mut on_event);
+    result.unwrap();
+    assert_eq!(opened, [(0, 3)]);
+    assert_eq!((fetched.fetched, fetched.kept, fetched.empty), (5, 0, 3));
+    let (again, result) = server.fetch(2);
+    result.unwrap();
+    assert_eq!((again.fetched, again.kept, again.empty), (0, 5, 3));
+    let (events, served) = server.stop();
+    let image = &served.status.images[0];
+    assert_eq!((image.chunks_sent, image.bytes_sent), (5, image.stored));
+    assert!((image.copies - 1.0).abs() < 1e-9, "{}", image.copies);
+    let done: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            ServeEvent::Done { status, .. } => Some((status.fetched(), status.kept, status.empty)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(done, [(5, 0, 3), (0, 5, 3)]);
 }

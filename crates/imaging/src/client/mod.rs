@@ -141,8 +141,10 @@ pub enum FetchEvent {
     Opened {
         /// The manifest.
         manifest: Arc<Manifest>,
-        /// The chunks that are on the target.
+        /// The chunks with stored bytes that were on the target.
         kept: u32,
+        /// The chunks without stored bytes.
+        empty: u32,
     },
     /// All chunks have been received and verified.
     Received,
@@ -169,8 +171,10 @@ pub enum FetchEvent {
 pub struct Fetched {
     /// Chunks that have arrived.
     pub fetched: u32,
-    /// Chunks that were on the target.
+    /// Chunks with stored bytes that were on the target.
     pub kept: u32,
+    /// Chunks without stored bytes: zeros, or unused. Nobody sends them.
+    pub empty: u32,
     /// Stored bytes that have arrived.
     pub bytes: u64,
     /// Chunks received from each host.
@@ -429,13 +433,18 @@ async fn fetch_image(
     shared: &Rc<Shared>,
 ) -> Result<(), FetchError> {
     let target = open_target(config, progress, &manifest).await?;
-    fetched.kept = target.have().len();
+    // Chunks without stored bytes are there in any case, whatever the target had.
+    let is_empty = |chunk: &u32| stored(&manifest, *chunk) == 0;
+    fetched.empty = (0..manifest.chunks()).filter(is_empty).count() as u32;
+    fetched.kept = target.have().len() - fetched.empty;
     {
         // A client that is done at once sends no other status.
         let mut status = shared.status.borrow_mut();
-        (status.have, status.kept, status.written) = (fetched.kept, fetched.kept, fetched.kept);
+        (status.kept, status.empty) = (fetched.kept, fetched.empty);
+        (status.have, status.written) = (target.have().len(), target.have().len());
     }
-    on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept: fetched.kept });
+    let (kept, empty) = (fetched.kept, fetched.empty);
+    on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept, empty });
     let missing: u64 = target.missing().map(|it| stored(&manifest, it)).sum();
     progress.start(missing);
     let mut start = ChunkSet::new(manifest.chunks());

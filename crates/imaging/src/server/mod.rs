@@ -200,7 +200,8 @@ struct Inner {
     events: RefCell<Vec<ServeEvent>>,
     uploads: Rc<Uploads>,
     sent: Cell<u64>,
-    chunks_sent: RefCell<BTreeMap<u32, u64>>,
+    /// Of each image, the chunks that were sent, and their stored bytes.
+    sent_of: RefCell<BTreeMap<u32, (u64, u64)>>,
     /// Messages from hosts without a session.
     strangers: Cell<u64>,
     wake: Notify,
@@ -232,7 +233,7 @@ impl Inner {
             events: RefCell::default(),
             uploads: Rc::new(Uploads::new(port, config.key, limiter)),
             sent: Cell::new(0),
-            chunks_sent: RefCell::default(),
+            sent_of: RefCell::default(),
             strangers: Cell::new(0),
             wake: Notify::new(),
         }
@@ -400,7 +401,9 @@ impl Holder for Inner {
     fn sent(&self, to: HostId, what: ChunkOf, bytes: u64) {
         self.sent.set(self.sent.get() + bytes);
         if bytes > 0 {
-            *self.chunks_sent.borrow_mut().entry(what.image).or_insert(0) += 1;
+            let mut sent_of = self.sent_of.borrow_mut();
+            let (chunks, sent) = sent_of.entry(what.image).or_default();
+            (*chunks, *sent) = (*chunks + 1, *sent + bytes);
         }
         self.set_unsent(to, None);
         self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
