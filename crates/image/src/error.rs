@@ -38,6 +38,9 @@ pub enum ImageError {
     /// The target exists and must not be replaced.
     #[error("{0} exists already: use --overwrite to replace it")]
     Exists(PathBuf),
+    /// The target would be a new file among the devices, where its name is that of a device that is not there.
+    #[error("there is no device {0}, and no file is created there")]
+    NoDevice(PathBuf),
     /// The target, or the name under which it is written aside, is the file that is read.
     #[error("{0} is the file that is read: choose another name")]
     Same(PathBuf),

@@ -52,7 +52,9 @@ fn status(json: &[u8]) -> bool {
     let Ok(status) = serde_json::from_slice::<ClientStatus>(json) else { return false };
     for chunks in [0, 7, u32::MAX] {
         let safe = status.clone().sanitized(chunks);
-        assert!(safe.written <= safe.have && safe.kept <= safe.have && safe.have <= chunks);
+        assert!(
+            safe.written <= safe.have && safe.kept + safe.empty <= safe.have && safe.have <= chunks
+        );
         assert!(safe.from.len() <= MOST_PEERS && safe.to.len() <= MOST_PEERS);
         assert!(!safe.failure.as_ref().is_some_and(|text| text.contains(char::is_control)));
         assert!(!safe.phase.is_complete() || safe.written == chunks);
@@ -93,6 +95,7 @@ mod tests {
             chunks: 7,
             have: 5,
             kept: 1,
+            empty: 1,
             written: 4,
             bytes: 1 << 40,
             receive_rate: 1_000_000,

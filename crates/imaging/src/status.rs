@@ -83,8 +83,10 @@ pub struct ClientStatus {
     pub chunks: u32,
     /// Chunks that are here and verified.
     pub have: u32,
-    /// Chunks among them that were on the target when it started.
+    /// Chunks among them that were on the target when it started, and have stored bytes.
     pub kept: u32,
+    /// Chunks among them without stored bytes: zeros, or unused. Nobody sends them.
+    pub empty: u32,
     /// Chunks that are written.
     pub written: u32,
     /// Stored bytes that have arrived.
@@ -117,6 +119,12 @@ pub struct ClientStatus {
 pub const MOST_PEERS: usize = 256;
 
 impl ClientStatus {
+    /// Chunks that have been sent to it.
+    #[must_use]
+    pub const fn fetched(&self) -> u32 {
+        self.have.saturating_sub(self.kept).saturating_sub(self.empty)
+    }
+
     /// Bytes per second that have arrived since it started.
     pub(crate) fn average_rate(&self) -> u64 {
         let rate = u128::from(self.bytes) * 1000 / u128::from(self.elapsed_ms.max(1));
@@ -129,6 +137,7 @@ impl ClientStatus {
         self.chunks = chunks;
         self.have = self.have.min(chunks);
         self.kept = self.kept.min(self.have);
+        self.empty = self.empty.min(self.have - self.kept);
         self.written = self.written.min(self.have);
         if self.phase.is_complete() && self.written < chunks {
             self.phase = Phase::Writing;
@@ -173,6 +182,8 @@ pub struct ClientView {
     pub age_ms: u64,
     /// Whether it is a holder that the server may name to others.
     pub serves: bool,
+    /// Whether every byte of the image is on its target, or was after an earlier attempt of this host.
+    pub complete: bool,
     /// Why it is slow, if it is: for people to read.
     pub slow: Option<String>,
 }
@@ -194,7 +205,9 @@ pub struct ImageView {
     pub signed: bool,
     /// Chunks that the server has sent and clients have taken.
     pub chunks_sent: u64,
-    /// The same divided by the number of chunks.
+    /// Stored bytes of these.
+    pub bytes_sent: u64,
+    /// The same divided by the stored bytes of all chunks.
     pub copies: f64,
 }
 
@@ -248,14 +261,16 @@ mod tests {
             phase: Phase::Done,
             chunks: 7,
             have: 99,
-            kept: 50,
+            kept: 7,
+            empty: 50,
             written: 9,
             from: (0..1000).map(|number| (address(number), number)).collect(),
             failure: Some("\u{1b}[2J".repeat(1000)),
             ..ClientStatus::default()
         };
         let seen = claimed.sanitized(10);
-        assert_eq!((seen.chunks, seen.have, seen.kept, seen.written), (10, 10, 10, 9));
+        assert_eq!((seen.chunks, seen.have, seen.kept, seen.written), (10, 10, 7, 9));
+        assert_eq!((seen.empty, seen.fetched()), (3, 0));
         assert_eq!(seen.phase, Phase::Writing, "not all is written");
         assert_eq!(seen.from.len(), MOST_PEERS);
         assert!(seen.from.contains_key(&address(999)) && !seen.from.contains_key(&address(0)));

@@ -210,7 +210,7 @@ fn seconds(clock: Clock) -> f64 {
 
 fn fields(fetched: &Fetched) -> Value {
     json!({
-        "fetched": fetched.fetched, "kept": fetched.kept, "bytes": fetched.bytes,
+        "fetched": fetched.fetched, "kept": fetched.kept, "empty": fetched.empty, "bytes": fetched.bytes,
         "from": fetched.from, "to": fetched.to, "requests": fetched.requests,
         "retries": fetched.retries, "damaged": fetched.damaged,
         "refused": fetched.refused, "unsent": fetched.unsent,
@@ -221,10 +221,11 @@ fn fields(fetched: &Fetched) -> Value {
 fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
     if args.json {
         let (name, fields) = match event {
-            FetchEvent::Opened { manifest, kept } => {
+            FetchEvent::Opened { manifest, kept, empty } => {
                 let (chunks, root) = (manifest.chunks(), hex(manifest.root()));
                 let bytes = manifest.head().size;
-                ("joined", json!({ "chunks": chunks, "kept": kept, "size": bytes, "root": root }))
+                let fields = json!({ "chunks": chunks, "kept": kept, "empty": empty, "size": bytes, "root": root });
+                ("joined", fields)
             }
             FetchEvent::Received => ("received", json!({})),
             FetchEvent::Written(fetched) => ("written", fields(&fetched)),
@@ -259,10 +260,19 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
     }
 }
 
+/// What was not fetched because there is nothing in it.
+fn empty(fetched: &Fetched) -> String {
+    match fetched.empty {
+        0 => String::new(),
+        1 => ", 1 is empty".to_owned(),
+        some => format!(", {some} are empty"),
+    }
+}
+
 fn written(args: &FetchArgs, to: &str, seconds: f64, fetched: &Fetched) -> String {
     let Fetched { fetched: chunks, kept, bytes, from, .. } = fetched;
     if (*chunks, *kept) == (0, 0) {
-        return format!("{to}: complete: the image is empty\n");
+        return format!("{to}: complete: the image has no content{}\n", empty(fetched));
     }
     if *chunks == 0 {
         return format!("{to}: it holds the image already\n");
@@ -275,6 +285,7 @@ fn written(args: &FetchArgs, to: &str, seconds: f64, fetched: &Fetched) -> Strin
     };
     format!(
         "{to}: complete after {seconds:.1} s: {chunks} chunks with {bytes}, {by_server} of them from the server, \
-         {kept} were there{linger}\n"
+         {kept} were there{}{linger}\n",
+        empty(fetched)
     )
 }

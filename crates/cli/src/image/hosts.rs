@@ -19,8 +19,11 @@ pub(super) fn address(text: &str) -> Result<SocketAddrV4, String> {
         .ok_or_else(|| format!("`{text}` has no IPv4 address, which imaging needs"))
 }
 
-/// Parses `HOST`.
+/// Parses `HOST`. A port would have no effect, as all hosts use that of their server.
 pub(super) fn host(text: &str) -> Result<Ipv4Addr, String> {
+    if text.contains(':') {
+        return Err("expected a host without a port: all hosts use the port of the server".into());
+    }
     address(text).map(|address| *address.ip())
 }
 
@@ -56,4 +59,15 @@ pub(super) fn hosts(option: &str, texts: &[String]) -> miette::Result<Option<BTr
 pub(super) fn key(file: Option<&Path>) -> miette::Result<Option<Key>> {
     let secret = file.map(crate::secret::read).transpose()?;
     Ok(secret.map(|secret| Key::derive(&secret)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host;
+
+    #[test]
+    fn a_host_has_no_port() {
+        assert_eq!(host("127.0.0.2"), Ok([127, 0, 0, 2].into()));
+        assert!(host("127.0.0.2:6723").unwrap_err().contains("without a port"));
+    }
 }

@@ -81,6 +81,7 @@ fn failed(error: ImageError) -> miette::Result<u8> {
         ImageError::Option(_)
         | ImageError::Exists(_)
         | ImageError::Same(_)
+        | ImageError::NoDevice(_)
         | ImageError::Kind { .. }
         | ImageError::InUse { .. }
         | ImageError::TooSmall { .. } => Err(miette!("{}", escaped(&error.to_string()))),

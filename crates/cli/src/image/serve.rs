@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use miette::miette;
 use rackweave_core::{Rate, Span};
 use rackweave_group::imaging::{directory, p2p};
+use rackweave_image::ImageError;
 use rackweave_imaging::status::{ClientStatus, ServerStatus};
 use rackweave_imaging::{
     Catalog, CatalogError, PageConfig, ServeConfig, ServeError, ServeEvent, Served,
@@ -42,7 +43,8 @@ pub(crate) struct ServeArgs {
     /// Most bits per second that the server sends.
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
-    /// The hosts that may fetch, separated by commas, or @FILE with one on each line. The server ends when all have the image.
+    /// The hosts that may fetch, separated by commas, or @FILE with one on each line. The server ends when all have the image,
+    /// of which there must be one only.
     #[arg(long, value_name = "HOST,...|@FILE", value_delimiter = ',')]
     to: Vec<String>,
     /// With --to: end after this time even if some hosts do not have the image.
@@ -149,9 +151,15 @@ pub(super) fn serve(args: &ServeArgs) -> miette::Result<u8> {
     drop(shown);
     let catalog = match catalog {
         Ok(catalog) => catalog,
-        Err(CatalogError::Image(error)) => return failed(error),
+        Err(CatalogError::Image(error @ ImageError::Interrupted)) => return failed(error),
+        // Nothing was attempted yet.
         Err(error) => return Err(miette!("{}", escaped(&error.to_string()))),
     };
+    let images = catalog.names().count();
+    if config.receivers.is_some() && images > 1 {
+        let why = "--to waits until all hosts have the image: serve one image, and start another server, with a port of its own, for each of the others";
+        return Err(miette!("these are {images} images, and {why}"));
+    }
     if !args.json && !args.quiet {
         let list = catalog.names().map(|(name, chunks)| format!("  {name} ({chunks} chunks)\n"));
         print(&list.collect::<String>())?;
@@ -190,11 +198,15 @@ fn outcome(served: &Served) -> u8 {
 
 fn summary(status: &ServerStatus) -> String {
     let images = status.images.iter().map(|image| {
-        let (name, sent, chunks) = (escaped(&image.name), image.chunks_sent, image.chunks);
-        format!("{name}: {sent} chunks sent, {:.2} copies of {chunks}\n", image.copies)
+        let (name, chunks) = (escaped(&image.name), image.chunks_sent);
+        let (sent, stored) = (size(image.bytes_sent), size(image.stored));
+        format!(
+            "{name}: {chunks} chunks with {sent} sent, {:.2} copies of its {stored}\n",
+            image.copies
+        )
     });
     let images: String = images.collect();
-    let done = status.clients.iter().filter(|client| client.status.phase.is_complete()).count();
+    let done = status.clients.iter().filter(|client| client.complete).count();
     format!("{images}{done} of {} hosts have their image\n", status.clients.len())
 }
 
@@ -263,7 +275,7 @@ fn report(args: &ServeArgs, clock: Clock, event: ServeEvent) {
         }
         ServeEvent::Joined { client, image } => format!("{client} fetches {}\n", escaped(&image)),
         ServeEvent::Done { client, status } => {
-            let (fetched, bytes) = (status.have - status.kept, size(status.bytes));
+            let (fetched, bytes) = (status.fetched(), size(status.bytes));
             let seconds = status.elapsed_ms as f64 / 1e3;
             format!(
                 "{client} has every byte after {seconds:.1} s: {fetched} chunks fetched with {bytes}\n"

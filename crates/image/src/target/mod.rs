@@ -72,8 +72,8 @@ impl Target {
     /// Opens or creates the target, and determines which chunks it has.
     ///
     /// # Errors
-    /// If the target exists and must not be replaced, is in use or too small, the system refuses, or the operation is
-    /// stopped.
+    /// If the target exists and must not be replaced, is in use or too small, or would be a file in `/dev`, the system refuses, or
+    /// the operation is stopped.
     pub fn open(
         path: &Path,
         manifest: impl Into<Arc<Manifest>>,
@@ -95,6 +95,9 @@ impl Target {
             let expander = expander.partition_start(device::partition_start(found.rdev()));
             let place = Place::Device(file);
             return Ok(Self { place, path, manifest, have, expander, zero_unused });
+        }
+        if found.as_ref().is_none_or(std::fs::Metadata::is_file) && is_among_devices(&path) {
+            return Err(ImageError::NoDevice(path));
         }
         let old = match found {
             Some(found) if found.is_file() => {
@@ -397,6 +400,14 @@ fn write_zeros(file: &File, offset: u64, len: u64) -> io::Result<()> {
         file.write_all_at(&zeros[..(end - at).min(PIECE as u64) as usize], at)?;
     }
     Ok(())
+}
+
+/// Whether a file would be created among the devices: in `/dev`, except for `/dev/shm`, which is for files. A mistyped name of a
+/// device would otherwise fill memory, and look like success.
+fn is_among_devices(path: &Path) -> bool {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let folder = resolved(folder.unwrap_or(Path::new(".")));
+    folder.starts_with("/dev") && !folder.starts_with("/dev/shm")
 }
 
 /// Opens a device that nothing uses, exclusively.

@@ -205,3 +205,18 @@ fn a_file_that_is_replaced_keeps_its_mode() {
     unpack(&image, &disk.path("copy"), &config).unwrap();
     assert_eq!(disk.path("copy").metadata().unwrap().permissions().mode() & 0o777, 0o640);
 }
+
+#[test]
+fn no_file_is_created_among_the_devices() {
+    let disk = Disk::new();
+    let image = disk.pack();
+    symlink("/dev", disk.path("link")).unwrap();
+    for target in ["/dev/rackweave-nosuch".into(), disk.path("link").join("rackweave-nosuch")] {
+        let config = TargetConfig { overwrite: true, ..TargetConfig::default() };
+        let opened = Target::open(&target, image.manifest().clone(), &config, &Progress::default());
+        let error = opened.unwrap_err();
+        assert!(matches!(error, ImageError::NoDevice(_)), "{error}");
+        assert!(error.to_string().starts_with("there is no device "), "{error}");
+        assert!(!target.exists() && !target.with_extension("part").exists());
+    }
+}

@@ -33,6 +33,7 @@ pub use self::session::SessionError;
 use self::session::{Place, Session, Shared};
 use crate::acceptor::Acceptor;
 use crate::control::Control;
+use crate::ipv4;
 use crate::peers::Peers;
 use crate::rate::Limiter;
 use crate::status::Phase;
@@ -77,7 +78,7 @@ pub enum FetchError {
         source: SessionError,
     },
     /// The sockets of this end cannot be opened.
-    #[error("cannot use port {} of {} for UDP and TCP: {source}{}", .address.port(), .address.ip(), in_use(.source))]
+    #[error("cannot use port {} of {} for UDP and TCP: {source}{}", .address.port(), .address.ip(), remedy(.source))]
     Bind {
         /// This end.
         address: SocketAddrV4,
@@ -123,11 +124,12 @@ pub enum FetchError {
     Interrupted,
 }
 
-fn in_use(error: &io::Error) -> &'static str {
+fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             ". A fetch or serve of this host may still run; another one needs an address of its own (--bind)"
         }
+        io::ErrorKind::AddrNotAvailable => ". --bind must name an address of this host",
         _ => "",
     }
 }
@@ -139,8 +141,10 @@ pub enum FetchEvent {
     Opened {
         /// The manifest.
         manifest: Arc<Manifest>,
-        /// The chunks that are on the target.
+        /// The chunks with stored bytes that were on the target.
         kept: u32,
+        /// The chunks without stored bytes.
+        empty: u32,
     },
     /// All chunks have been received and verified.
     Received,
@@ -167,8 +171,10 @@ pub enum FetchEvent {
 pub struct Fetched {
     /// Chunks that have arrived.
     pub fetched: u32,
-    /// Chunks that were on the target.
+    /// Chunks with stored bytes that were on the target.
     pub kept: u32,
+    /// Chunks without stored bytes: zeros, or unused. Nobody sends them.
+    pub empty: u32,
     /// Stored bytes that have arrived.
     pub bytes: u64,
     /// Chunks received from each host.
@@ -315,8 +321,9 @@ async fn run(
         key: config.key,
         name: config.name.clone(),
     };
+    // Before the server or the target notices anything of a client that cannot be: one whose port is taken may be the second of its host.
+    let sockets = open_sockets(&mut place, config.machine.give_up, clock, progress).await?;
     let (session, manifest) = open_session(&place, config.machine.give_up, clock, progress).await?;
-    place.own = Some(session.own);
     let own = session.own;
     let manifest = Arc::new(manifest);
     if let Some(signer) = &config.signer {
@@ -330,7 +337,8 @@ async fn run(
     shared.status.borrow_mut().chunks = manifest.chunks();
     spawn_local(session::keep(session, *manifest.root(), place, Rc::clone(&shared)));
     let result =
-        fetch_image(config, progress, fetched, on_event, clock, own, manifest, &shared).await;
+        fetch_image(config, progress, fetched, on_event, clock, own, sockets, manifest, &shared)
+            .await;
     let mut status = shared.status.borrow().clone();
     status.phase = match &result {
         Ok(()) => Phase::Done,
@@ -346,19 +354,57 @@ async fn run(
     result
 }
 
-/// Tries to open a session until it succeeds, or the client gives up.
+/// The sockets of a client: that of control messages, and that of chunks.
+type Sockets = (tokio::net::UdpSocket, tokio::net::TcpListener);
+
+/// Determines this client's address, and opens its sockets there.
+async fn open_sockets(
+    place: &mut Place,
+    give_up: Span,
+    clock: Clock,
+    progress: &Progress,
+) -> Result<Sockets, FetchError> {
+    let server = place.server;
+    let own = match place.own {
+        Some(own) => own,
+        // While there is no route there is no session either.
+        None => retry(give_up, clock, progress, server, async || Ok(route(server).await?)).await?,
+    };
+    place.own = Some(own);
+    let address = SocketAddrV4::new(own, server.port());
+    crate::bind(address).map_err(|source| FetchError::Bind { address, source })
+}
+
+/// Returns the address from which this host reaches another one. Nothing is sent.
+async fn route(to: SocketAddrV4) -> io::Result<Ipv4Addr> {
+    let socket = tokio::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+    socket.connect(to).await?;
+    ipv4(socket.local_addr()?).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
+
 async fn open_session(
     place: &Place,
     give_up: Span,
     clock: Clock,
     progress: &Progress,
 ) -> Result<(Session, Manifest), FetchError> {
+    retry(give_up, clock, progress, place.server, async || Session::open(place).await).await
+}
+
+/// Repeats an attempt until it succeeds, cannot succeed, or the client gives up.
+async fn retry<T>(
+    give_up: Span,
+    clock: Clock,
+    progress: &Progress,
+    server: SocketAddrV4,
+    attempt: impl AsyncFn() -> Result<T, SessionError>,
+) -> Result<T, FetchError> {
     let mut pause = Duration::from_millis(100);
     loop {
-        match Session::open(place).await {
-            Ok(opened) => return Ok(opened),
+        match attempt().await {
+            Ok(done) => return Ok(done),
             Err(source) if source.is_permanent() || clock.now() >= Time::ZERO + give_up => {
-                return Err(FetchError::Session { server: place.server, source });
+                return Err(FetchError::Session { server, source });
             }
             Err(_) => {}
         }
@@ -382,12 +428,23 @@ async fn fetch_image(
     on_event: &mut dyn FnMut(FetchEvent),
     clock: Clock,
     own: Ipv4Addr,
+    (udp, tcp): Sockets,
     manifest: Arc<Manifest>,
     shared: &Rc<Shared>,
 ) -> Result<(), FetchError> {
     let target = open_target(config, progress, &manifest).await?;
-    fetched.kept = target.have().len();
-    on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept: fetched.kept });
+    // Chunks without stored bytes are there in any case, whatever the target had.
+    let is_empty = |chunk: &u32| stored(&manifest, *chunk) == 0;
+    fetched.empty = (0..manifest.chunks()).filter(is_empty).count() as u32;
+    fetched.kept = target.have().len() - fetched.empty;
+    {
+        // A client that is done at once sends no other status.
+        let mut status = shared.status.borrow_mut();
+        (status.kept, status.empty) = (fetched.kept, fetched.empty);
+        (status.have, status.written) = (target.have().len(), target.have().len());
+    }
+    let (kept, empty) = (fetched.kept, fetched.empty);
+    on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept, empty });
     let missing: u64 = target.missing().map(|it| stored(&manifest, it)).sum();
     progress.start(missing);
     let mut start = ChunkSet::new(manifest.chunks());
@@ -404,9 +461,6 @@ async fn fetch_image(
         // Nothing to fetch, and nobody to serve.
         return drive::finish_at_once(disk, fetched, on_event).await;
     }
-    let address = SocketAddrV4::new(own, config.server.port());
-    let bind = |source| FetchError::Bind { address, source };
-    let (udp, tcp) = crate::bind(address).map_err(bind)?;
     let chunk_bytes = u64::from(manifest.head().chunk_size);
     // Half of the memory holds what is not written, and the rest what is kept to be served.
     let backlog = (config.memory / 2 / chunk_bytes).clamp(8, 1 << 20) as u32;
@@ -424,7 +478,7 @@ async fn fetch_image(
         clock,
         key: config.key,
         own,
-        control: Control::new(udp, address.port(), config.key),
+        control: Control::new(udp, config.server.port(), config.key),
         peers: RefCell::new(peers),
         manifest,
         image: Cell::new(0),
@@ -433,7 +487,7 @@ async fn fetch_image(
         reader,
         banned: RefCell::default(),
         room: Semaphore::new(usize::from(machine.outstanding) + 16),
-        uploads: Rc::new(Uploads::new(address.port(), config.key, limiter)),
+        uploads: Rc::new(Uploads::new(config.server.port(), config.key, limiter)),
         received: Cell::new(0),
         sent: Cell::new(0),
         sent_to: RefCell::default(),

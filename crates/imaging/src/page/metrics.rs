@@ -115,6 +115,8 @@ fn images(out: &mut String, images: &[ImageView]) {
     each("chunks", "gauge", "Number of chunks.", |image| image.chunks.into());
     let help = "Chunks of an image that the server has sent.";
     each("sent_chunks_total", "counter", help, |image| image.chunks_sent);
+    let help = "Stored bytes of these; divided by stored_bytes, the copies that were sent.";
+    each("sent_stored_bytes_total", "counter", help, |image| image.bytes_sent);
 }
 
 fn phases(out: &mut String, clients: &[ClientView]) {
@@ -131,7 +133,7 @@ fn phases(out: &mut String, clients: &[ClientView]) {
 fn clients(out: &mut String, clients: &[&ClientView]) {
     let names: Vec<String> = clients.iter().map(|client| client.address.to_string()).collect();
     let named = || clients.iter().zip(&names);
-    let help = "Chunks of a client: all of the image, those it has, those it had when it started, and those that are written.";
+    let help = "Chunks of a client: all of the image, those it has, those it had when it started, those without content, and those that are written.";
     let mut family = Family::new(out, "client_chunks", "gauge", help);
     for (client, name) in named() {
         let status = &client.status;
@@ -139,6 +141,7 @@ fn clients(out: &mut String, clients: &[&ClientView]) {
             ("all", status.chunks),
             ("have", status.have),
             ("kept", status.kept),
+            ("empty", status.empty),
             ("written", status.written),
         ];
         for (state, chunks) in states {
@@ -202,7 +205,7 @@ mod tests {
             client(at(number), ClientStatus { phase, ..ClientStatus::default() })
         };
         let samples = parsed(&text(&status((0..3500).map(of).collect())));
-        assert!(samples.len() < 15_000, "{}", samples.len());
+        assert!(samples.len() < 16_000, "{}", samples.len());
         let value = |name: &str, label: &str, is: &str| {
             let has =
                 |labels: &BTreeMap<String, String>| labels.get(label).is_some_and(|it| it == is);

@@ -189,7 +189,7 @@
   }
 
   const left = (client) => {
-    const fetched = client.have - client.kept;
+    const fetched = client.have - client.kept - client.empty;
     if (client.phase !== "fetching" || fetched < 8 || client.elapsed_ms < 2000) return "";
     return `, ${duration(((client.chunks - client.have) * client.elapsed_ms) / fetched / 1000)} left`;
   };
@@ -314,7 +314,7 @@
     if (chosen !== address) return;
     set(byId("detail-title"), `${address}: ${PHASES[client.phase]}`);
     const text = [
-      `Image ${client.image}; ${count(client.have)} of ${count(client.chunks)} chunks, of which ${count(client.kept)} were there; ${count(client.written)} are written.`,
+      `Image ${client.image}; ${count(client.have)} of ${count(client.chunks)} chunks, of which ${count(client.kept)} were there and ${count(client.empty)} are empty; ${count(client.written)} are written.`,
       `${bytes(client.bytes)} received in ${duration(client.elapsed_ms / 1000)}; ${count(client.retries)} chunks requested again, ${count(client.damaged)} damaged.`,
       client.serves ? "" : "Others are not sent to it (--holders).",
       client.slow ? `Slow: ${client.slow}.` : "",

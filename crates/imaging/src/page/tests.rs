@@ -33,6 +33,7 @@ pub(crate) fn client(address: Ipv4Addr, status: ClientStatus) -> ClientView {
         status: Arc::new(status),
         age_ms: 0,
         serves: true,
+        complete: false,
         slow: None,
     }
 }
@@ -48,6 +49,7 @@ pub(super) fn status(clients: Vec<ClientView>) -> ServerStatus {
             stored: 7 << 19,
             signed: false,
             chunks_sent: 14,
+            bytes_sent: 7 << 20,
             copies: 2.0,
         }],
         clients,

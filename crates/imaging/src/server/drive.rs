@@ -71,11 +71,11 @@ pub(super) async fn run(
     }
 }
 
-/// The receivers that do not have the image.
+/// The receivers that do not have every image.
 fn missing(inner: &Inner) -> Vec<std::net::Ipv4Addr> {
-    let guests = inner.guests.borrow();
+    let complete = inner.complete.borrow();
     let has = |address: &&std::net::Ipv4Addr| {
-        guests.get(address).is_some_and(|guest| guest.status.phase.is_complete())
+        inner.catalog.iter().all(|(image, _)| complete.contains(&(**address, image)))
     };
     inner.receivers.iter().flatten().filter(|address| !has(address)).copied().collect()
 }

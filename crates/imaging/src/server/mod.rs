@@ -177,6 +177,8 @@ const NO_ROOM: &str = "it has no room for another client";
 
 /// The most clients that are remembered after they have ended.
 const MOST_ENDED: usize = 4096;
+/// The most completions that are remembered of hosts that the server does not wait for.
+const MOST_COMPLETE: usize = 1 << 16;
 
 /// What the tasks of a server share.
 #[derive(Debug)]
@@ -190,13 +192,16 @@ struct Inner {
     machine: RefCell<Server>,
     peers: RefCell<Peers>,
     guests: RefCell<BTreeMap<Ipv4Addr, Guest>>,
+    /// The hosts, and the images that they have had completely: a later attempt that is refused does not change this.
+    complete: RefCell<BTreeSet<(Ipv4Addr, u32)>>,
     sessions: Cell<u64>,
     /// Why an image cannot be served any more.
     broken: RefCell<BTreeMap<u32, String>>,
     events: RefCell<Vec<ServeEvent>>,
     uploads: Rc<Uploads>,
     sent: Cell<u64>,
-    chunks_sent: RefCell<BTreeMap<u32, u64>>,
+    /// Of each image, the chunks that were sent, and their stored bytes.
+    sent_of: RefCell<BTreeMap<u32, (u64, u64)>>,
     /// Messages from hosts without a session.
     strangers: Cell<u64>,
     wake: Notify,
@@ -222,12 +227,13 @@ impl Inner {
             machine: RefCell::new(machine),
             peers: RefCell::new(Peers::new(config.rack_prefix)),
             guests: RefCell::default(),
+            complete: RefCell::default(),
             sessions: Cell::new(0),
             broken: RefCell::default(),
             events: RefCell::default(),
             uploads: Rc::new(Uploads::new(port, config.key, limiter)),
             sent: Cell::new(0),
-            chunks_sent: RefCell::default(),
+            sent_of: RefCell::default(),
             strangers: Cell::new(0),
             wake: Notify::new(),
         }
@@ -296,6 +302,12 @@ impl Inner {
         }
         guest.status = Arc::new(status);
         let status = &*guest.status;
+        if status.phase.is_complete() {
+            let mut complete = self.complete.borrow_mut();
+            if self.receivers.is_some() || complete.len() < MOST_COMPLETE {
+                complete.insert((from, guest.image));
+            }
+        }
         if status.phase.is_complete() && !was_complete {
             let done = ServeEvent::Done { client: from, status: status.clone() };
             self.events.borrow_mut().push(done);
@@ -389,7 +401,9 @@ impl Holder for Inner {
     fn sent(&self, to: HostId, what: ChunkOf, bytes: u64) {
         self.sent.set(self.sent.get() + bytes);
         if bytes > 0 {
-            *self.chunks_sent.borrow_mut().entry(what.image).or_insert(0) += 1;
+            let mut sent_of = self.sent_of.borrow_mut();
+            let (chunks, sent) = sent_of.entry(what.image).or_default();
+            (*chunks, *sent) = (*chunks + 1, *sent + bytes);
         }
         self.set_unsent(to, None);
         self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);

@@ -37,7 +37,7 @@ impl View {
         let counters = machine.counters();
         let directory =
             machine.directory().map(rackweave_group::imaging::directory::Directory::counters);
-        let chunks_sent = inner.chunks_sent.borrow();
+        let sent_of = inner.sent_of.borrow();
         let receivers = inner.receivers.iter().flatten();
         let mut clients: Vec<ClientView> =
             guests.iter().map(|(address, guest)| client(inner, now, *address, guest)).collect();
@@ -49,7 +49,8 @@ impl View {
                 .iter()
                 .map(|(number, entry)| {
                     let manifest = entry.image.manifest();
-                    let sent = chunks_sent.get(&number).copied().unwrap_or(0);
+                    let (chunks_sent, bytes_sent) =
+                        sent_of.get(&number).copied().unwrap_or_default();
                     ImageView {
                         name: entry.name().to_owned(),
                         root: hex(manifest.root()),
@@ -57,14 +58,15 @@ impl View {
                         bytes: manifest.head().size,
                         stored: entry.stored,
                         signed: manifest.signature().is_some(),
-                        chunks_sent: sent,
-                        copies: sent as f64 / f64::from(manifest.chunks().max(1)),
+                        chunks_sent,
+                        bytes_sent,
+                        copies: bytes_sent as f64 / entry.stored.max(1) as f64,
                     }
                 })
                 .collect(),
             clients,
             absent: receivers.filter(|address| !guests.contains_key(address)).copied().collect(),
-            chunks_sent: chunks_sent.values().sum(),
+            chunks_sent: sent_of.values().map(|(chunks, _)| chunks).sum(),
             bytes_sent: sent,
             send_rate: self.rate,
             requests: counters.requests,
@@ -88,6 +90,7 @@ fn client(inner: &Inner, now: Time, address: std::net::Ipv4Addr, guest: &Guest) 
         status: Arc::clone(&guest.status),
         age_ms: age.0 / 1_000_000_000,
         serves,
+        complete: inner.complete.borrow().contains(&(address, guest.image)),
         slow: slow(guest, now),
     }
 }
@@ -109,7 +112,7 @@ fn compare<'a>(clients: impl Iterator<Item = (&'a Guest, &'a mut ClientView)>) {
             phase => phase == Phase::Writing || phase.is_complete(),
         };
         // One that had all chunks has received none.
-        if is_compared && view.status.have > view.status.kept {
+        if is_compared && view.status.fetched() > 0 {
             by_image.entry(guest.image).or_default().push((guest.rate, view));
         }
     }

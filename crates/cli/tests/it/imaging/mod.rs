@@ -376,7 +376,7 @@ fn signatures_and_names_are_checked_before_anything_is_written() {
     let bytes = fs::read(place.path("golden.rwi")).unwrap();
     fs::write(place.path("golden.rwi"), &bytes[..bytes.len() - 1000]).unwrap();
     let output = place.command(&["serve", "golden.rwi", "--listen", &from]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("truncated"), "{output:?}");
 }
 
