@@ -159,6 +159,8 @@ impl<'a> Driver<'a> {
     fn report_loss(&mut self, on_event: &mut dyn FnMut(FetchEvent)) {
         let problem = self.shared.problem.borrow();
         match (&*problem, self.lost) {
+            // One that only lingers needs no server.
+            (Some(_), false) if self.complete && self.shared.server_ended.get() => return,
             (Some(why), false) => on_event(FetchEvent::ServerLost(why.clone())),
             (None, true) => on_event(FetchEvent::ServerBack),
             _ => return,
