@@ -20,9 +20,12 @@ pub(crate) fn id(found: &Metadata) -> FileId {
     (found.dev(), found.ino())
 }
 
-/// Returns whether a file that already exists may be another's: an incomplete file has content, one name, and its mode.
+/// Returns whether a file that already exists may be another's: an incomplete file belongs to this user, so that nobody else can write to it
+/// meanwhile, and has content, one name, and its mode.
 pub(crate) fn is_foreign(found: &Metadata) -> bool {
-    found.len() > 0 && (found.mode() & 0o777 != INCOMPLETE || found.nlink() != 1)
+    let is_own = found.uid() == rustix::process::geteuid().as_raw();
+    let is_marked = found.mode() & 0o777 == INCOMPLETE && found.nlink() == 1;
+    !is_own || found.len() > 0 && !is_marked
 }
 
 /// Returns the permissions that the process does not give to new files.
@@ -134,10 +137,17 @@ impl Part {
         &self.path
     }
 
-    /// Syncs the file to the disk and gives it its name.
-    pub(crate) fn finish(&self) -> Result<(), ImageError> {
+    /// Syncs the file to the disk and gives it its name, if it has this length. Another process may have cut it.
+    pub(crate) fn finish(&self, length: u64) -> Result<(), ImageError> {
         let wrong = ImageError::write(&self.path);
         self.file.sync_all().map_err(&wrong)?;
+        let found = self.file.metadata().map_err(&wrong)?.len();
+        if found != length {
+            let what = format!(
+                "it has {found} bytes in place of {length}: another process has changed it"
+            );
+            return Err(wrong(io::Error::other(what)));
+        }
         // If it was removed, the name may be that of another attempt's file, which is incomplete.
         if !self.is_there() {
             return Err(wrong(io::ErrorKind::NotFound.into()));

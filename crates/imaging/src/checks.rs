@@ -1,7 +1,7 @@
 //! What must hold for any bytes of a peer: for the fuzz target `decode_imaging`, and the replay of its corpus. Not part of the interface.
 
 use crate::frames::{CHUNK_HEADER, CHUNK_REPLY, ChunkHeader, ChunkReply, Frame};
-use crate::status::{ClientStatus, MOST_PEERS};
+use crate::status::{ClientStatus, Listed, MOST_PEERS};
 
 /// First bytes that select what precedes a chunk, and its reply. Others are the kinds of frames.
 const HEADER: u8 = 200;
@@ -44,6 +44,7 @@ fn frame(kind: u8, bytes: &[u8]) -> bool {
     }
     match &frame {
         Frame::Status(json) => status(json),
+        Frame::Images(json) => serde_json::from_slice::<Vec<Listed>>(json).is_ok(),
         _ => true,
     }
 }
@@ -120,6 +121,15 @@ mod tests {
         let json = serde_json::to_vec(&whole_status()).unwrap();
         let claims =
             br#"{"phase":"gone","have":4294967295,"written":9,"failure":"a\u001b[2J","later":[1]}"#;
+        let listed = Listed {
+            name: "debian-13".to_owned(),
+            root: "00".repeat(32),
+            chunks: 7,
+            bytes: 7 << 20,
+            stored: 7 << 19,
+            signed: true,
+        };
+        let images = serde_json::to_vec(&[listed]).unwrap();
         let good = vec![
             ("open", of_frame(&Frame::Open(b"debian-13".to_vec()))),
             ("manifest", manifest.clone()),
@@ -129,6 +139,9 @@ mod tests {
             ("status-claims", of_frame(&Frame::Status(claims.to_vec()))),
             ("seen", of_frame(&Frame::Seen(String::new()))),
             ("seen-why", of_frame(&Frame::Seen("it cannot connect".to_owned()))),
+            ("ended", of_frame(&Frame::Ended)),
+            ("list", of_frame(&Frame::List)),
+            ("images", of_frame(&Frame::Images(images))),
             ("chunk", [&[HEADER][..], &header].concat()),
             ("reply", [&[REPLY][..], &reply].concat()),
         ];
@@ -139,7 +152,7 @@ mod tests {
         let bad = vec![
             ("manifest-short", manifest[..20].to_vec()),
             ("status-cut", of_frame(&Frame::Status(json[..json.len() / 2].to_vec()))),
-            ("kind-unknown", vec![6, 0]),
+            ("kind-unknown", vec![99, 0]),
             ("chunk-reserved", reserved),
             ("reply-unknown", unknown),
         ];

@@ -9,6 +9,9 @@
 //! | 3 | server | why it cannot serve, in UTF-8 |
 //! | 4 | client | its status, in JSON ([`crate::status::ClientStatus`]) |
 //! | 5 | server | it has the status; and what keeps the client from chunks, in UTF-8, if the server knows of something |
+//! | 6 | server | none: it ends. It may come at any time after the manifest |
+//! | 7 | client | none: it wants the list of images, in place of one |
+//! | 8 | server | a part of the list, in JSON ([`crate::status::Listed`]); the last one is empty |
 //!
 //! A chunk is image (4), chunk (4), length (4), zeros (4), and its stored bytes. The receiver replies with image, chunk, and 0 if it has
 //! taken the chunk, or 1 if it did not need it.
@@ -30,6 +33,12 @@ pub(crate) enum Frame {
     Status(Vec<u8>),
     /// The server has the status. The text says what keeps the client from chunks; it is empty if nothing does.
     Seen(String),
+    /// The server ends.
+    Ended,
+    /// The client wants the list of images.
+    List,
+    /// A part of the list; an empty one ends it.
+    Images(Vec<u8>),
 }
 
 /// The longest frame: a status that names many peers.
@@ -61,6 +70,10 @@ impl Frame {
             3 => Ok(Self::Refused(reason(&bytes))),
             4 => Ok(Self::Status(bytes)),
             5 => Ok(Self::Seen(reason(&bytes))),
+            6 if bytes.is_empty() => Ok(Self::Ended),
+            7 if bytes.is_empty() => Ok(Self::List),
+            6 | 7 => Err(invalid("a frame of the wrong length")),
+            8 => Ok(Self::Images(bytes)),
             _ => Err(invalid("a frame of unknown kind")),
         }
     }
@@ -72,6 +85,9 @@ impl Frame {
             Self::Refused(why) => (3, why.as_bytes().to_vec()),
             Self::Status(status) => (4, status.clone()),
             Self::Seen(why) => (5, why.as_bytes().to_vec()),
+            Self::Ended => (6, Vec::new()),
+            Self::List => (7, Vec::new()),
+            Self::Images(list) => (8, list.clone()),
         };
         [&(bytes.len() as u32).to_le_bytes()[..], &[kind], &bytes].concat()
     }
@@ -163,6 +179,9 @@ mod tests {
             Frame::Status(b"{}".to_vec()),
             Frame::Seen(String::new()),
             Frame::Seen("it cannot connect to this host".to_owned()),
+            Frame::Ended,
+            Frame::List,
+            Frame::Images(b"[]".to_vec()),
         ];
         for frame in frames {
             let bytes = frame.encode();
@@ -178,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(kind in 0..8_u8, bytes in any::<Vec<u8>>()) {
+        fn any_bytes_are_read_or_refused(kind in 0..10_u8, bytes in any::<Vec<u8>>()) {
             match Frame::decode(kind, bytes.clone()) {
                 Ok(Frame::Refused(why) | Frame::Seen(why)) => {
                     prop_assert!(why.chars().all(|letter| !letter.is_control()));

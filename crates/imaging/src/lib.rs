@@ -36,7 +36,7 @@ mod uploads;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-pub use client::{FetchConfig, FetchError, FetchEvent, Fetched, SessionError, fetch};
+pub use client::{FetchConfig, FetchError, FetchEvent, Fetched, SessionError, fetch, list};
 pub use hello::HelloError;
 pub use page::PageConfig;
 pub use server::{Catalog, CatalogError, ServeConfig, ServeError, ServeEvent, Served, serve};

@@ -188,6 +188,26 @@ pub struct ClientView {
     pub slow: Option<String>,
 }
 
+/// An image as its server lists it for a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Its root hash in hexadecimal digits.
+    pub root: String,
+    /// The number of its chunks.
+    pub chunks: u32,
+    /// The bytes of the disk.
+    pub bytes: u64,
+    /// The stored bytes of all chunks.
+    pub stored: u64,
+    /// Whether it is signed.
+    pub signed: bool,
+}
+
+/// Images in one frame, so that the longest names, of 255 bytes, fit.
+pub(crate) const LISTED_IN_FRAME: usize = 64;
+
 /// An image as its server shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ImageView {

@@ -9,11 +9,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rackweave_core::Span;
 use rackweave_group::imaging::{directory, p2p};
 use rackweave_image::{Packing, Progress, TargetConfig, pack};
 use rackweave_imaging::{
     Catalog, FetchConfig, FetchError, FetchEvent, Fetched, ServeConfig, ServeEvent, Served, fetch,
-    serve,
+    list, serve,
 };
 use tempfile::TempDir;
 
@@ -195,4 +196,82 @@ fn chunks_without_content_are_neither_fetched_nor_kept_and_copies_are_those_of_s
         })
         .collect();
     assert_eq!(done, [(5, 0, 3), (0, 5, 3)]);
+}
+
+/// The text of an error that must be one.
+fn message<T: std::fmt::Debug, E: std::error::Error>(result: Result<T, E>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn a_client_that_lingers_is_told_that_its_server_ends_and_stays() {
+    let server = Server::start(Some(&[2]));
+    let progress = Arc::new(Progress::default());
+    let (send, events) = channel();
+    let mut config = server.config(2);
+    config.machine.linger = Span::from_secs(600);
+    let stop = Arc::clone(&progress);
+    let client = std::thread::spawn(move || fetch(&config, &stop, &mut |it| drop(send.send(it))));
+    let Server { folder, address, thread, .. } = server;
+    assert!(thread.join().unwrap().missing.is_empty());
+    // Longer than a client takes to notice a broken connection.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!client.is_finished(), "it lingers");
+    let again = Server::with(folder, address.port(), Some(&[2]));
+    assert!(again.thread.join().unwrap().missing.is_empty(), "it reports to the next one");
+    progress.stop();
+    client.join().unwrap().1.unwrap();
+    let lost =
+        |event: &FetchEvent| matches!(event, FetchEvent::ServerLost(_) | FetchEvent::ServerBack);
+    let events: Vec<_> = events.iter().collect();
+    assert!(!events.iter().any(lost), "{events:?}");
+}
+
+#[test]
+fn the_images_of_a_server_are_listed() {
+    let server = Server::start(Some(&[2]));
+    let images = list(server.address, Some(host_at(2)), None).unwrap();
+    let found: Vec<_> = images.iter().map(|it| (&*it.name, it.chunks, it.bytes)).collect();
+    assert_eq!(found, [("golden", 8, 8 * CHUNK as u64)]);
+    assert_eq!((images[0].root.len(), images[0].signed), (64, false));
+    let refused = message(list(server.address, Some(host_at(3)), None));
+    assert!(refused.contains("it refuses this host"), "{refused}");
+    let elsewhere = message(list(server.address, Some(Ipv4Addr::new(192, 0, 2, 77)), None));
+    assert!(elsewhere.contains("--bind"), "{elsewhere}");
+    let (events, served) = server.stop();
+    assert!(events.is_empty() && served.status.clients.is_empty(), "who asks is no client");
+}
+
+#[test]
+fn an_image_that_is_given_twice_is_named() {
+    let server = Server::start(None);
+    let (file, folder) = (server.folder.path().join("golden.rwi"), server.folder.path().to_owned());
+    let opened = Catalog::open(&[folder, file.clone()], &Progress::default());
+    assert_eq!(message(opened), format!("the image {} is given twice", file.display()));
+    fs::copy(&file, server.folder.path().join("copy.rwi")).unwrap();
+    let opened = Catalog::open(&[server.folder.path().to_owned()], &Progress::default());
+    assert!(message(opened).contains("both contain an image named `golden`"));
+    server.stop();
+}
+
+#[test]
+fn a_damaged_image_file_is_reported_with_path_and_chunk() {
+    let server = Server::start(None);
+    let path = server.folder.path().join("golden.rwi");
+    let mut bytes = fs::read(&path).unwrap();
+    // In the first chunk, behind the header of 512 bytes.
+    bytes[600] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let why = message(server.fetch(2).1);
+    assert!(why.contains("chunk 0 of "), "{why}");
+    message(server.fetch(3).1);
+    let (events, _) = server.stop();
+    let broken: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            ServeEvent::Broken { path, chunk, .. } => Some((path.clone(), *chunk)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(broken, [(path, 0)]);
 }

@@ -1,12 +1,13 @@
 //! `rackweave image fetch`.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use miette::miette;
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_group::imaging::p2p::client::Config;
 use rackweave_image::{PublicKey, TargetConfig};
+use rackweave_imaging::status::Listed;
 use rackweave_imaging::{FetchConfig, FetchError, FetchEvent, Fetched};
 use rackweave_linux::Clock;
 use serde_json::{Value, json};
@@ -25,19 +26,23 @@ use crate::{escaped, exit, print};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave image fetch debian-13 --from images.example --to vm.img\n  \
-    rackweave image fetch golden --from 192.0.2.1 --to /dev/nvme0n1 --signed-by images.pub --linger \"60 s\"\n\n\
+    rackweave image fetch golden --from 192.0.2.1 --to /dev/nvme0n1 --signed-by images.pub --linger \"60 s\"\n  \
+    rackweave image fetch --list --from images.example\n\n\
     Exit codes: 0 every byte is there, 1 failed, 2 wrong usage, or refused, 130 interrupted.")]
 pub(crate) struct FetchArgs {
     /// Name of the image, as in `rackweave image inspect`.
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[arg(value_name = "NAME", required_unless_present = "list")]
+    name: Option<String>,
+    /// Print the images of the server, with their chunks and bytes, and fetch nothing.
+    #[arg(long, conflicts_with_all = ["name", "to", "overwrite", "zero", "linger"])]
+    list: bool,
     /// The server. Its port is used on this host, too.
     #[arg(long, value_name = "HOST[:PORT]", value_parser = hosts::address)]
     from: SocketAddrV4,
     /// A file or a block device.
-    #[arg(long, value_name = "TARGET")]
-    to: PathBuf,
-    /// Address of this host (default: the one from which the server is reached).
+    #[arg(long, value_name = "TARGET", required_unless_present = "list")]
+    to: Option<PathBuf>,
+    /// Address of this host, without a port (default: the one from which the server is reached).
     #[arg(long, value_name = "ADDR", value_parser = hosts::host)]
     bind: Option<Ipv4Addr>,
     /// Stay for this time after every byte is written, to serve others.
@@ -89,7 +94,10 @@ impl FetchArgs {
             Some(path) => Some(read_key(path, PublicKey::from_text)?),
             None => None,
         };
-        if self.name.len() > usize::from(u8::MAX) {
+        let (Some(name), Some(target)) = (&self.name, &self.to) else {
+            return Err(miette!("the name of an image and --to are required"));
+        };
+        if name.len() > usize::from(u8::MAX) {
             return Err(miette!("the name of an image has at most 255 bytes"));
         }
         if self.give_up == Span::ZERO {
@@ -101,8 +109,8 @@ impl FetchArgs {
         Ok(FetchConfig {
             server: self.from,
             own: self.bind,
-            name: self.name.clone(),
-            target: self.to.clone(),
+            name: name.clone(),
+            target: target.clone(),
             target_config: TargetConfig {
                 overwrite: self.overwrite,
                 zero_unused: self.zero,
@@ -125,6 +133,9 @@ impl FetchArgs {
 }
 
 pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
+    if args.list {
+        return list(args);
+    }
     let config = args.config()?;
     allow_many_files();
     let progress = watched()?;
@@ -170,6 +181,25 @@ fn serving(args: &FetchArgs, clock: Clock) -> Progress {
         let left = until.since(clock.now().min(until));
         format!("serving others, {} s left (Ctrl-C ends it)", left.0.div_ceil(1_000_000_000_000))
     })
+}
+
+/// Prints the images of the server.
+fn list(args: &FetchArgs) -> miette::Result<u8> {
+    let key = hosts::key(args.key_file.as_deref())?;
+    let images = match rackweave_imaging::list(args.from, args.bind, key) {
+        Ok(images) => images,
+        Err(error) => return ended(error),
+    };
+    if args.json {
+        return print(&format!("{}\n", json!({ "server": args.from, "images": images })));
+    }
+    let line = |image: &Listed| {
+        let (name, chunks) = (escaped(&image.name), image.chunks);
+        let (bytes, stored) = (size(image.bytes), size(image.stored));
+        let signed = if image.signed { ", signed" } else { "" };
+        format!("{name}: {bytes} in {chunks} chunks, {stored} to fetch{signed}\n")
+    };
+    print(&images.iter().map(line).collect::<String>())
 }
 
 /// What was fetched before the client ended.
@@ -245,7 +275,8 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
     match event {
         FetchEvent::Opened { .. } | FetchEvent::Received => {}
         FetchEvent::Written(fetched) => {
-            let to = escaped(&args.to.to_string_lossy());
+            let to = args.to.as_deref().unwrap_or(Path::new("")).to_string_lossy();
+            let to = escaped(&to);
             let _ = print(&written(args, &to, seconds(clock), &fetched));
         }
         FetchEvent::Damaged { holder, chunk } => {

@@ -234,6 +234,10 @@ fn no_page(address: SocketAddr, why: &str) {
     status(&format!("no live page: {address} cannot be used: {why}; choose with --status\n"));
 }
 
+fn broken(why: &str) -> String {
+    format!("error: {}; this image is not served any more\n", escaped(why))
+}
+
 fn with_status(client: Ipv4Addr, status: &ClientStatus) -> Value {
     json!({ "client": client, "status": status })
 }
@@ -255,12 +259,17 @@ fn report(args: &ServeArgs, clock: Clock, event: ServeEvent) {
             ServeEvent::Ended { client, status } => {
                 line(clock, "left", with_status(client, &status))
             }
-            ServeEvent::Broken(why) => line(clock, "failed", json!({ "error": why })),
+            ServeEvent::Broken { path, chunk, why } => {
+                let path = path.to_string_lossy();
+                line(clock, "failed", json!({ "path": path, "chunk": chunk, "error": why }));
+                // Standard output may go to a file that nobody looks at, and this image is served to nobody any more.
+                status(&broken(&why));
+            }
             ServeEvent::NotAccepted(why) => line(clock, "not-accepted", json!({ "error": why })),
         };
     }
     match &event {
-        ServeEvent::Broken(why) => status(&format!("error: {}\n", escaped(why))),
+        ServeEvent::Broken { why, .. } => status(&broken(why)),
         ServeEvent::NoPage { address, why } => no_page(*address, why),
         ServeEvent::NotAccepted(why) => status(&not_accepted(why)),
         _ => {}
@@ -287,7 +296,7 @@ fn report(args: &ServeArgs, clock: Clock, event: ServeEvent) {
             format!("{client} has ended with {} of {} chunks: {why}\n", status.have, status.chunks)
         }
         ServeEvent::Ended { .. }
-        | ServeEvent::Broken(_)
+        | ServeEvent::Broken { .. }
         | ServeEvent::NoPage { .. }
         | ServeEvent::NotAccepted(_) => return,
     };

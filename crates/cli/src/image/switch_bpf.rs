@@ -18,7 +18,7 @@ use crate::{escaped, exit, print};
 #[derive(Debug, clap::Args)]
 pub(crate) struct BpfArgs {
     /// Run the program in the kernel, at the ports of a Linux bridge or router. Needs root, clang and Linux 6.6.
-    #[arg(long, conflicts_with_all = ["interface", "key_file", "metrics"], requires = "ports")]
+    #[arg(long, conflicts_with_all = ["interface", "key_file", "metrics", "link", "buffer", "shared_buffer", "ecn", "latency", "delay", "window", "busy_poll"], requires = "ports")]
     pub(super) bpf: bool,
     /// With --bpf: the interfaces at which hosts fetch images, separated by commas. Hosts elsewhere are served by the server.
     #[arg(long, value_name = "IF,...", value_delimiter = ',', requires = "bpf")]
@@ -198,6 +198,14 @@ mod tests {
             "--bpf --server 192.0.2.1",
             "--bpf --ports a",
             "--bpf --ports a --interface b --server 192.0.2.1",
+            "--bpf --ports a --server 192.0.2.1 --link 1Gbps",
+            "--bpf --ports a --server 192.0.2.1 --buffer 500KB",
+            "--bpf --ports a --server 192.0.2.1 --shared-buffer",
+            "--bpf --ports a --server 192.0.2.1 --ecn 30KB",
+            "--bpf --ports a --server 192.0.2.1 --latency 250ns",
+            "--bpf --ports a --server 192.0.2.1 --delay 1us",
+            "--bpf --ports a --server 192.0.2.1 --window 20us",
+            "--bpf --ports a --server 192.0.2.1 --busy-poll",
             "--interface a --turns --server 1",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");

@@ -34,6 +34,8 @@ pub(super) struct Driver<'a> {
     /// When a client that was stopped ends.
     until: Option<Time>,
     left: bool,
+    /// Whether every byte is written and the target is being synced, or has been.
+    finishing: bool,
 }
 
 /// The interval over which rates are computed.
@@ -90,6 +92,7 @@ impl<'a> Driver<'a> {
             rates: (inner.clock.now(), 0, 0),
             until: None,
             left: false,
+            finishing: false,
         }
     }
 
@@ -113,7 +116,9 @@ impl<'a> Driver<'a> {
                 on_event(event);
             }
             let now = inner.clock.now();
-            if self.left || self.until.is_some_and(|until| now >= until) {
+            // A client that does not stay has left before a slow disk has synced the target.
+            let has_left = self.left && (self.complete || !self.finishing);
+            if has_left || self.until.is_some_and(|until| now >= until) {
                 return if self.complete { Ok(()) } else { Err(FetchError::Interrupted) };
             }
             let due = inner.machine.borrow().poll_timeout();
@@ -159,6 +164,8 @@ impl<'a> Driver<'a> {
     fn report_loss(&mut self, on_event: &mut dyn FnMut(FetchEvent)) {
         let problem = self.shared.problem.borrow();
         match (&*problem, self.lost) {
+            // One that only lingers needs no server.
+            (Some(_), false) if self.complete && self.shared.server_ended.get() => return,
             (Some(why), false) => on_event(FetchEvent::ServerLost(why.clone())),
             (None, true) => on_event(FetchEvent::ServerBack),
             _ => return,
@@ -249,7 +256,10 @@ impl<'a> Driver<'a> {
                 machine.start(now, &self.start, &self.start);
             }
             Event::Received => on_event(FetchEvent::Received),
-            Event::Written => self.disk.finish(),
+            Event::Written => {
+                self.finishing = true;
+                self.disk.finish();
+            }
             Event::Damaged { holder, chunk } => {
                 if let Some(holder) = inner.peers.borrow().address(holder) {
                     on_event(FetchEvent::Damaged { holder, chunk });

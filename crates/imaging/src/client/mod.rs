@@ -36,7 +36,7 @@ use crate::control::Control;
 use crate::ipv4;
 use crate::peers::Peers;
 use crate::rate::Limiter;
-use crate::status::Phase;
+use crate::status::{Listed, Phase};
 use crate::uploads::{Holder, UploadError, Uploads};
 
 /// What to fetch, and how.
@@ -99,8 +99,8 @@ pub enum FetchError {
     #[error("{0}")]
     Image(#[from] ImageError),
     /// The machine has failed.
-    #[error("{failure}{}{}", problem.as_ref().map_or(String::new(), |why| format!("; the connection to the server {server}: {why}")),
-        obstacle.as_ref().map_or(String::new(), |why| format!("; the server {server} says: {why}")))]
+    #[error("{failure}{}{}{}", problem.as_ref().map_or(String::new(), |why| format!("; the connection to the server {server}: {why}")),
+        obstacle.as_ref().map_or(String::new(), |why| format!("; the server {server} says: {why}")), go_on(.failure))]
     Failed {
         /// What has failed.
         failure: Failure,
@@ -130,6 +130,15 @@ fn remedy(error: &io::Error) -> &'static str {
             ". A fetch or serve of this host may still run; another one needs an address of its own (--bind)"
         }
         io::ErrorKind::AddrNotAvailable => ". --bind must name an address of this host",
+        _ => "",
+    }
+}
+
+const fn go_on(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Stalled { .. } | Failure::NoServer => {
+            ". It waits for as long as --give-up says; the same command goes on from here"
+        }
         _ => "",
     }
 }
@@ -380,6 +389,29 @@ async fn route(to: SocketAddrV4) -> io::Result<Ipv4Addr> {
     let socket = tokio::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
     socket.connect(to).await?;
     ipv4(socket.local_addr()?).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
+
+/// Returns the images of a server. It is asked once.
+///
+/// # Errors
+/// If there is no answer, or the server refuses this host.
+pub fn list(
+    server: SocketAddrV4,
+    own: Option<Ipv4Addr>,
+    key: Option<Key>,
+) -> Result<Vec<Listed>, FetchError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| FetchError::System { what: "cannot start", source })?;
+    let place = Place { server, own, key, name: String::new() };
+    let listed = runtime.block_on(Session::list(&place));
+    listed.map_err(|source| match (own, source) {
+        (Some(own), SessionError::Io(source))
+            if source.kind() == io::ErrorKind::AddrNotAvailable =>
+        {
+            FetchError::Bind { address: SocketAddrV4::new(own, server.port()), source }
+        }
+        (_, source) => FetchError::Session { server, source },
+    })
 }
 
 async fn open_session(

@@ -1,7 +1,7 @@
 //! A client's connection to its server: the manifest, and the client's status. When it breaks it is opened again, as long as
 //! the client runs.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::rc::Rc;
@@ -15,9 +15,9 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::frames::Frame;
-use crate::hello::{self, HelloError, Purpose};
+use crate::hello::{self, Agreed, HelloError, Purpose};
 use crate::ipv4;
-use crate::status::ClientStatus;
+use crate::status::{ClientStatus, Listed};
 
 /// How long the server may take to accept a connection, or for a frame.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -29,6 +29,9 @@ const EACH: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The largest manifest.
 const MOST_MANIFEST: u64 = 1 << 30;
+
+/// The most images of a server.
+const MOST_LISTED: usize = 1 << 16;
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +54,9 @@ pub enum SessionError {
     /// The server's message is not expected here.
     #[error("it does not follow the protocol")]
     Protocol,
+    /// The server has ended in good order. Another one may begin.
+    #[error("it has ended")]
+    Ended,
     /// The image was replaced by another one.
     #[error("it now serves another image under this name")]
     Changed,
@@ -60,7 +66,7 @@ impl SessionError {
     /// Whether another attempt would fail in the same way.
     pub(super) const fn is_permanent(&self) -> bool {
         match self {
-            Self::Io(_) => false,
+            Self::Io(_) | Self::Ended => false,
             Self::Hello(hello) => hello.is_permanent(),
             _ => true,
         }
@@ -85,8 +91,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Connects once, and gets the manifest.
-    pub(super) async fn open(place: &Place) -> Result<(Self, Manifest), SessionError> {
+    /// Connects once, and agrees on the key.
+    async fn connect(place: &Place) -> Result<(Self, Agreed), SessionError> {
         let socket = TcpSocket::new_v4()?;
         if let Some(own) = place.own {
             socket.bind(SocketAddr::from((own, 0)))?;
@@ -96,6 +102,35 @@ impl Session {
         stream.set_nodelay(true)?;
         let agreed = hello::connect(&mut stream, Purpose::Session, place.key.as_ref()).await?;
         let own = ipv4(stream.local_addr()?).ok_or(SessionError::Protocol)?;
+        Ok((Self { stream, own }, agreed))
+    }
+
+    /// Connects once, and gets the list of images.
+    pub(super) async fn list(place: &Place) -> Result<Vec<Listed>, SessionError> {
+        let (Self { mut stream, .. }, _) = Self::connect(place).await?;
+        timeout(PATIENCE, Frame::List.write(&mut stream)).await.map_err(io::Error::from)??;
+        let mut images = Vec::new();
+        loop {
+            let reply = timeout(REPLY, Frame::read(&mut stream)).await;
+            let json = match reply.map_err(io::Error::from)?? {
+                Frame::Images(json) => json,
+                Frame::Refused(why) => return Err(SessionError::Refused(why)),
+                _ => return Err(SessionError::Protocol),
+            };
+            let part: Vec<Listed> = serde_json::from_slice(&json).map_err(io::Error::from)?;
+            if part.is_empty() {
+                return Ok(images);
+            }
+            images.extend(part);
+            if images.len() > MOST_LISTED {
+                return Err(SessionError::Protocol);
+            }
+        }
+    }
+
+    /// Connects once, and gets the manifest.
+    pub(super) async fn open(place: &Place) -> Result<(Self, Manifest), SessionError> {
+        let (Self { mut stream, own }, agreed) = Self::connect(place).await?;
         let open = Frame::Open(place.name.as_bytes().to_vec());
         timeout(PATIENCE, open.write(&mut stream)).await.map_err(io::Error::from)??;
         let reply = timeout(REPLY, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
@@ -134,9 +169,13 @@ impl Session {
                 Frame::Seen(why) => {
                     *shared.obstacle.borrow_mut() = Some(why).filter(|why| !why.is_empty());
                 }
+                // It needs no last status of one that ends, too.
+                Frame::Ended if is_last => {}
+                Frame::Ended => return Err(SessionError::Ended),
                 Frame::Refused(why) => return Err(SessionError::Refused(why)),
                 _ => return Err(SessionError::Protocol),
             }
+            shared.server_ended.set(false);
             if shared.problem.borrow_mut().take().is_some() {
                 shared.wake.notify_one();
             }
@@ -144,9 +183,19 @@ impl Session {
                 shared.ended.notify_one();
                 return Ok(());
             }
+            let mut byte = [0];
             tokio::select! {
                 () = sleep(EACH) => {}
                 () = shared.report.notified() => {}
+                // All that a server says unasked is that it ends.
+                peeked = self.stream.peek(&mut byte) => {
+                    peeked?;
+                    let said = timeout(PATIENCE, Frame::read(&mut self.stream)).await;
+                    return Err(match said.map_err(io::Error::from)?? {
+                        Frame::Ended => SessionError::Ended,
+                        _ => SessionError::Protocol,
+                    });
+                }
             }
         }
     }
@@ -160,6 +209,8 @@ pub(super) struct Shared {
     pub(super) problem: RefCell<Option<String>>,
     /// Why there will be none.
     pub(super) failure: RefCell<Option<SessionError>>,
+    /// Whether there is none because the server has ended in good order.
+    pub(super) server_ended: Cell<bool>,
     /// What keeps this client from chunks, as the server says.
     pub(super) obstacle: RefCell<Option<String>>,
     /// Requests that the status is sent at once.
@@ -176,7 +227,10 @@ pub(super) async fn keep(mut session: Session, root: Hash, place: Place, shared:
         match session.report(&shared).await {
             Ok(()) => return,
             Err(error) if error.is_permanent() => return fail(&shared, error),
-            Err(error) => *shared.problem.borrow_mut() = Some(error.to_string()),
+            Err(error) => {
+                shared.server_ended.set(matches!(error, SessionError::Ended));
+                *shared.problem.borrow_mut() = Some(error.to_string());
+            }
         }
         shared.wake.notify_one();
         let mut pause = Duration::from_millis(100);

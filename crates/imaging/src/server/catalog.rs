@@ -8,6 +8,8 @@ use bytes::Bytes;
 use rackweave_group::imaging::Shape;
 use rackweave_image::{Image, ImageError, Progress, StoredChunk};
 
+use crate::status::{Listed, hex};
+
 /// An image that is served.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -22,6 +24,19 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn name(&self) -> &str {
         &self.image.manifest().head().name
+    }
+
+    /// What a client is told that asks for the list of images.
+    pub(super) fn listed(&self) -> Listed {
+        let manifest = self.image.manifest();
+        Listed {
+            name: self.name().to_owned(),
+            root: hex(manifest.root()),
+            chunks: manifest.chunks(),
+            bytes: manifest.head().size,
+            stored: self.stored,
+            signed: manifest.signature().is_some(),
+        }
     }
 
     /// Reads a chunk, and checks it: a damaged file must not be blamed on the network.
@@ -51,6 +66,9 @@ pub enum CatalogError {
     /// A folder has no image.
     #[error("the folder {0} has no image: files named .rwi or .ndz")]
     Empty(PathBuf),
+    /// A file is given twice, by itself or in a folder.
+    #[error("the image {0} is given twice")]
+    Twice(PathBuf),
     /// Two images have the same name.
     #[error(
         "{first} and {second} both contain an image named `{name}`: pack one of them with another --name"
@@ -99,6 +117,10 @@ impl Catalog {
         let image = Image::open(path, progress)?;
         let manifest = image.manifest();
         if let Some(other) = self.named(&manifest.head().name) {
+            let other_path = other.1.image.path().canonicalize();
+            if other_path.is_ok_and(|other| path.canonicalize().is_ok_and(|path| path == other)) {
+                return Err(CatalogError::Twice(path.to_owned()));
+            }
             return Err(CatalogError::SameName {
                 name: manifest.head().name.clone(),
                 first: other.1.image.path().to_owned(),

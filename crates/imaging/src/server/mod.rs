@@ -9,8 +9,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Rate, Span, Time};
@@ -21,6 +23,7 @@ use rackweave_linux::Clock;
 use rackweave_wire::frisbee::Key;
 use tokio::sync::{Notify, watch};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+use tokio::time::{sleep, timeout};
 
 use self::catalog::Entry;
 pub use self::catalog::{Catalog, CatalogError};
@@ -123,8 +126,16 @@ pub enum ServeEvent {
         /// Its last report.
         status: ClientStatus,
     },
-    /// An image file cannot be read, or is damaged.
-    Broken(String),
+    /// A chunk of an image file cannot be read, or is damaged, so that the image is not served any more. Reported once for a chunk,
+    /// and at most once in ten seconds.
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// The chunk.
+        chunk: u32,
+        /// Why, as a sentence with both.
+        why: String,
+    },
     /// The system refuses connections that clients have opened, for example because too many files are open. Reported at most once
     /// a minute.
     NotAccepted(String),
@@ -172,8 +183,14 @@ impl Guest {
     }
 }
 
+/// The shortest time between two reports of damaged chunks.
+const BROKEN_EACH: Span = Span::from_secs(10);
+
 /// What a client is told that gets no number.
 const NO_ROOM: &str = "it has no room for another client";
+
+/// How long clients may take to accept that the server ends.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// The most clients that are remembered after they have ended.
 const MOST_ENDED: usize = 4096;
@@ -197,6 +214,9 @@ struct Inner {
     sessions: Cell<u64>,
     /// Why an image cannot be served any more.
     broken: RefCell<BTreeMap<u32, String>>,
+    /// The chunks of images that were reported as damaged, and when the last was.
+    reported: RefCell<BTreeSet<(u32, u32)>>,
+    last_report: Cell<Option<Time>>,
     events: RefCell<Vec<ServeEvent>>,
     uploads: Rc<Uploads>,
     sent: Cell<u64>,
@@ -204,6 +224,8 @@ struct Inner {
     sent_of: RefCell<BTreeMap<u32, (u64, u64)>>,
     /// Messages from hosts without a session.
     strangers: Cell<u64>,
+    /// Whether the server ends, of which it tells its clients.
+    ends: watch::Sender<bool>,
     wake: Notify,
 }
 
@@ -230,11 +252,14 @@ impl Inner {
             complete: RefCell::default(),
             sessions: Cell::new(0),
             broken: RefCell::default(),
+            reported: RefCell::default(),
+            last_report: Cell::new(None),
             events: RefCell::default(),
             uploads: Rc::new(Uploads::new(port, config.key, limiter)),
             sent: Cell::new(0),
             sent_of: RefCell::default(),
             strangers: Cell::new(0),
+            ends: watch::Sender::new(false),
             wake: Notify::new(),
         }
     }
@@ -259,7 +284,7 @@ impl Inner {
         let guests = self.guests.borrow();
         let other = guests.get(&from).filter(|guest| guest.session > 0 && guest.image != number);
         if other.is_some() {
-            return Err("this host is fetching another image; use another address".to_owned());
+            return Err("this host is fetching another image: a second fetch needs an address of its own (--bind)".to_owned());
         }
         if !self.peers.borrow().has_room(from) {
             return Err(NO_ROOM.to_owned());
@@ -276,10 +301,8 @@ impl Inner {
         let guest =
             Guest { own, image, status, rate: 0, seen: self.clock.now(), session, unsent: None };
         let before = self.guests.borrow_mut().insert(from, guest);
-        let is_new = before.is_none_or(|before| {
-            before.status.phase.is_over() && before.status.phase != Phase::Gone
-        });
-        if is_new {
+        // Of one that is over it was reported that it has left.
+        if before.is_none_or(|before| before.status.phase.is_over()) {
             let image = self.catalog.get(image).map_or(String::new(), |it| it.name().to_owned());
             self.events.borrow_mut().push(ServeEvent::Joined { client: from, image });
         }
@@ -318,6 +341,18 @@ impl Inner {
         }
         self.wake.notify_one();
         true
+    }
+
+    /// Tells all clients that the server ends.
+    async fn end(&self) {
+        self.ends.send_replace(true);
+        let told = async {
+            while self.guests.borrow().values().any(|guest| guest.session > 0) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        // A client that accepts nothing notices it by itself.
+        let _ = timeout(LAST_WORDS, told).await;
     }
 
     /// A connection has ended.
@@ -376,10 +411,13 @@ impl Inner {
         }
     }
 
-    fn read_failed(&self, what: ChunkOf, why: String) {
-        let mut broken = self.broken.borrow_mut();
-        if broken.insert(what.image, why.clone()).is_none() {
-            self.event(ServeEvent::Broken(why));
+    fn read_failed(&self, what: ChunkOf, path: &Path, why: String) {
+        self.broken.borrow_mut().entry(what.image).or_insert_with(|| why.clone());
+        let now = self.clock.now();
+        let is_due = self.last_report.get().is_none_or(|last| now.since(last) >= BROKEN_EACH);
+        if is_due && self.reported.borrow_mut().insert((what.image, what.chunk)) {
+            self.last_report.set(Some(now));
+            self.event(ServeEvent::Broken { path: path.to_owned(), chunk: what.chunk, why });
         }
     }
 }
@@ -387,11 +425,12 @@ impl Inner {
 impl Holder for Inner {
     async fn chunk(&self, what: ChunkOf) -> Option<Bytes> {
         let entry: Arc<Entry> = Arc::clone(self.catalog.get(what.image)?);
-        let read = spawn_blocking(move || entry.read(what.chunk)).await;
+        let read = Arc::clone(&entry);
+        let read = spawn_blocking(move || read.read(what.chunk)).await;
         match read {
             Ok(Ok(stored)) => Some(stored.bytes().clone()),
             Ok(Err(error)) => {
-                self.read_failed(what, error.to_string());
+                self.read_failed(what, entry.image.path(), error.to_string());
                 None
             }
             Err(_) => None,
@@ -486,6 +525,7 @@ async fn run(
     on_event(ServeEvent::Listening { address: listening, page });
     let accepting = spawn_local(sessions::accept(Acceptor::new(tcp, clock), Rc::clone(&inner)));
     let served = drive::run(config, &inner, progress, view, on_event).await;
+    inner.end().await;
     accepting.abort();
     served
 }

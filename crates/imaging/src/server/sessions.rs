@@ -18,7 +18,7 @@ use crate::acceptor::Acceptor;
 use crate::frames::Frame;
 use crate::hello::{self, Agreed, HelloError, Purpose};
 use crate::ipv4;
-use crate::status::ClientStatus;
+use crate::status::{ClientStatus, LISTED_IN_FRAME, Listed};
 
 /// Maximum number of connections.
 const MOST_CONNECTIONS: usize = 1 << 16;
@@ -73,7 +73,8 @@ async fn serve(
 ) -> Result<(), HelloError> {
     let opened = open(&mut stream, from, inner).await;
     unknown.set(unknown.get() - 1);
-    let (agreed, name) = opened?;
+    let (agreed, wanted) = opened?;
+    let Wanted::Image(name) = wanted else { return list(&mut stream, inner).await };
     let own = stream.local_addr().ok().and_then(ipv4).ok_or(HelloError::Foreign)?;
     let (number, entry) = match inner.offer(from, &name) {
         Ok(offer) => offer,
@@ -102,19 +103,39 @@ async fn refuse(stream: &mut TcpStream, why: String) -> Result<(), HelloError> {
     Ok(())
 }
 
-/// Waits for the hello and the name of an image.
+/// What a client wants.
+enum Wanted {
+    /// The image of this name.
+    Image(String),
+    /// The list of images.
+    List,
+}
+
+/// Sends the list of images, in frames of which the last is empty.
+async fn list(stream: &mut TcpStream, inner: &Inner) -> Result<(), HelloError> {
+    let images: Vec<Listed> = inner.catalog.iter().map(|(_, entry)| entry.listed()).collect();
+    for part in images.chunks(LISTED_IN_FRAME).chain([&[][..]]) {
+        let json = serde_json::to_vec(part).map_err(io::Error::from)?;
+        timeout(STALL, Frame::Images(json).write(stream)).await.map_err(io::Error::from)??;
+    }
+    Ok(())
+}
+
+/// Waits for the hello and the name of an image, or the wish for a list.
 async fn open(
     stream: &mut TcpStream,
     from: Ipv4Addr,
     inner: &Rc<Inner>,
-) -> Result<(Agreed, String), HelloError> {
+) -> Result<(Agreed, Wanted), HelloError> {
     stream.set_nodelay(true)?;
     let accepts = |purpose| purpose == Purpose::Session && inner.admits(from);
     let (_, agreed) = hello::accept(stream, inner.key.as_ref(), accepts).await?;
     match timeout(STALL, Frame::read(stream)).await.map_err(io::Error::from)?? {
         Frame::Open(name) => {
-            Ok((agreed, String::from_utf8(name).map_err(|_| HelloError::Foreign)?))
+            let name = String::from_utf8(name).map_err(|_| HelloError::Foreign)?;
+            Ok((agreed, Wanted::Image(name)))
         }
+        Frame::List => Ok((agreed, Wanted::List)),
         _ => Err(HelloError::Foreign),
     }
 }
@@ -126,8 +147,16 @@ async fn report(
     session: u64,
     inner: &Rc<Inner>,
 ) -> io::Result<()> {
+    let mut ends = inner.ends.subscribe();
     loop {
-        let Frame::Status(json) = timeout(SILENCE, Frame::read(stream)).await?? else {
+        let frame = tokio::select! {
+            biased;
+            _ = ends.wait_for(|ends| *ends) => {
+                return timeout(STALL, Frame::Ended.write(stream)).await?;
+            }
+            frame = timeout(SILENCE, Frame::read(stream)) => frame??,
+        };
+        let Frame::Status(json) = frame else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let status: ClientStatus = serde_json::from_slice(&json)?;
@@ -229,10 +258,40 @@ mod tests {
             .await;
     }
 
+<<<<<<< HEAD
     #[test]
     fn sessions_leave_files_for_chunks() {
         assert_eq!(most_connections(None), MOST_CONNECTIONS);
         assert_eq!(most_connections(Some(40)), 12);
         assert_eq!(most_connections(Some(3)), 1);
+=======
+    /// Its process was killed: it has not said that it leaves.
+    #[tokio::test]
+    async fn a_client_that_is_gone_and_returns_joins_again() {
+        let (inner, acceptor, at) = server(2);
+        let tasks = LocalSet::new();
+        tasks.spawn_local(accept(acceptor, Rc::clone(&inner)));
+        tasks
+            .run_until(async {
+                for _ in 0..2 {
+                    replies(at, "golden").await;
+                    while inner.peers.borrow().known(Ipv4Addr::LOCALHOST).is_some() {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            })
+            .await;
+        let names: Vec<_> = inner
+            .events
+            .take()
+            .iter()
+            .map(|event| match event {
+                ServeEvent::Joined { .. } => "joined",
+                ServeEvent::Ended { .. } => "left",
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(names, ["joined", "left", "joined", "left"]);
+>>>>>>> h/usr
     }
 }

@@ -5,6 +5,7 @@ mod faults;
 mod hostile;
 mod kernel;
 mod status;
+mod usage;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read};

@@ -165,7 +165,7 @@ impl Server {
         let running = thread(move || {
             let served = serve(&config, catalog, &watch, &mut |event| match event {
                 ServeEvent::Listening { .. } => drop(listening.send(())),
-                ServeEvent::Broken(why) => drop(problem.send(why)),
+                ServeEvent::Broken { why, .. } => drop(problem.send(why)),
                 _ => {}
             });
             served.map(|served| served.counters).map_err(|error| error.to_string())
