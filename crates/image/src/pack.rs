@@ -158,7 +158,7 @@ pub fn pack(
     let written = write(&source, &part, head, &unused.unwrap_or_default(), packing, progress);
     let written = written.and_then(|written| {
         source.check_unchanged()?;
-        part.finish()?;
+        part.finish(written.1)?;
         Ok(written)
     });
     if written.is_err() {

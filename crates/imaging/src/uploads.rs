@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ use crate::rate::Limiter;
 
 /// How long a peer may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
+/// A chunk that takes longer than this does not count among those that are being sent. The choice is ours: eight chunks of 1 MiB that share
+/// 13 Mbps take as long.
+const SLOW: Duration = Duration::from_secs(5);
 /// How long a peer may accept no byte, or take for its reply.
 const STALL: Duration = Duration::from_secs(30);
 /// A connection without chunks to send is closed after this time.
@@ -35,6 +39,8 @@ pub(crate) trait Holder: 'static {
     async fn chunk(&self, what: ChunkOf) -> Option<Bytes>;
     /// A peer has a chunk.
     fn sent(&self, to: HostId, what: ChunkOf, bytes: u64);
+    /// A chunk takes long to be sent.
+    fn stalled(&self, to: HostId, what: ChunkOf);
     /// A chunk could not be had.
     fn unavailable(&self, to: HostId, what: ChunkOf);
     /// The connection to a peer has failed, so that it gets nothing that was queued for it.
@@ -145,13 +151,8 @@ impl Uploads {
             let len = bytes.len() as u64;
             let ChunkOf { image, chunk } = what;
             let header = ChunkHeader { image, chunk, len: bytes.len() as u32 };
-            within(stream.write_all(&header.encode())).await?;
-            for piece in bytes.chunks(self.limiter.piece()) {
-                self.limiter.take(piece.len()).await;
-                within(stream.write_all(piece)).await?;
-            }
-            let mut reply = [0; CHUNK_REPLY];
-            within(stream.read_exact(&mut reply)).await?;
+            let sending = pin!(self.send(&mut stream, header, &bytes));
+            let reply = self.sent_or_stalled(holder, to, what, sending).await?;
             match ChunkReply::decode(&reply) {
                 Some(reply) if (reply.image, reply.chunk) == (image, chunk) => {
                     holder.sent(to.host, what, if reply.taken { len } else { 0 });
@@ -159,6 +160,42 @@ impl Uploads {
                 _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
             }
         }
+    }
+}
+
+/// The other end's reply to a chunk.
+type Reply = [u8; CHUNK_REPLY];
+
+impl Uploads {
+    async fn send(
+        &self,
+        stream: &mut TcpStream,
+        header: ChunkHeader,
+        bytes: &[u8],
+    ) -> io::Result<Reply> {
+        within(stream.write_all(&header.encode())).await?;
+        for piece in bytes.chunks(self.limiter.piece()) {
+            self.limiter.take(piece.len()).await;
+            within(stream.write_all(piece)).await?;
+        }
+        let mut reply = [0; CHUNK_REPLY];
+        within(stream.read_exact(&mut reply)).await?;
+        Ok(reply)
+    }
+
+    /// Waits until a chunk is sent. If that takes long, chunks for others are sent meanwhile.
+    async fn sent_or_stalled<H: Holder>(
+        &self,
+        holder: &H,
+        to: Peer,
+        what: ChunkOf,
+        mut sending: Pin<&mut impl Future<Output = io::Result<Reply>>>,
+    ) -> io::Result<Reply> {
+        if let Ok(sent) = timeout(SLOW, sending.as_mut()).await {
+            return sent;
+        }
+        holder.stalled(to.host, what);
+        sending.await
     }
 }
 

@@ -296,7 +296,7 @@ impl Target {
         match &self.place {
             Place::Complete(file) => file.sync_all().map_err(ImageError::write(&self.path)),
             Place::Part(part, record) => {
-                part.finish()?;
+                part.finish(self.manifest.head().size)?;
                 record.remove();
                 Ok(())
             }

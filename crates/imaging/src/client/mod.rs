@@ -283,6 +283,11 @@ impl Holder for Inner {
         self.wake.notify_one();
     }
 
+    fn stalled(&self, to: HostId, what: ChunkOf) {
+        self.machine.borrow_mut().chunk_stalled(to, what);
+        self.wake.notify_one();
+    }
+
     fn unavailable(&self, to: HostId, what: ChunkOf) {
         self.machine.borrow_mut().chunk_unavailable(self.clock.now(), to, what);
         self.wake.notify_one();

@@ -29,6 +29,9 @@ const IDLE: Duration = Duration::from_secs(60);
 const STALL: Duration = Duration::from_secs(10);
 /// How long a chunk may take. A holder that sends a byte now and then must not block the chunk for ever.
 const CHUNK: Duration = Duration::from_secs(60);
+/// A connection is closed after this many chunks in a row that are here already. A request that was repeated leads to a few; more are
+/// sent because somebody has asked for them in this client's name.
+const MOST_UNWANTED: u32 = 32;
 /// The pieces in which chunks are read.
 const PIECE: usize = 256 << 10;
 /// The socket wakes its reader when this much has arrived. More would leave the sender's window closed for longer.
@@ -56,24 +59,27 @@ async fn chunks(mut stream: TcpStream, from: Ipv4Addr, inner: &Rc<Inner>) -> io:
     stream.set_nodelay(true)?;
     let accepts = |purpose| purpose == Purpose::Chunks;
     hello::accept(&mut stream, inner.key.as_ref(), accepts).await.map_err(io::Error::other)?;
-    loop {
+    let mut unwanted = 0;
+    while unwanted < MOST_UNWANTED && !inner.banned.borrow().contains(&from) {
         let mut header = [0; CHUNK_HEADER];
         match timeout(IDLE, stream.read_exact(&mut header)).await {
             Ok(Ok(_)) => {}
             _ => return Ok(()),
         }
         let header = ChunkHeader::decode(&header).ok_or(io::ErrorKind::InvalidData)?;
-        timeout(CHUNK, chunk(&mut stream, from, header, inner)).await??;
+        let is_new = timeout(CHUNK, chunk(&mut stream, from, header, inner)).await??;
+        unwanted = if is_new { 0 } else { unwanted + 1 };
     }
+    Ok(())
 }
 
-/// Reads one chunk.
+/// Reads one chunk. Returns whether it was wanted.
 async fn chunk(
     stream: &mut TcpStream,
     from: Ipv4Addr,
     header: ChunkHeader,
     inner: &Rc<Inner>,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let ChunkHeader { image, chunk, len } = header;
     let expected = inner.manifest.chunk(chunk).map(|chunk| chunk.stored);
     if image != inner.image.get() || expected != Some(len) {
@@ -113,7 +119,7 @@ async fn chunk(
     if !is_wanted {
         inner.machine.borrow_mut().chunk_received(inner.clock.now(), host, what, Check::Verified);
         inner.wake.notify_one();
-        return Ok(());
+        return Ok(false);
     }
     let (manifest, bytes) = (Arc::clone(&inner.manifest), bytes.freeze());
     let verified = spawn_blocking(move || StoredChunk::verify(&manifest, chunk, bytes)).await;
@@ -134,7 +140,7 @@ async fn chunk(
     inner.machine.borrow_mut().chunk_received(now, host, what, check);
     inner.wake.notify_one();
     match check {
-        Check::Verified => Ok(()),
+        Check::Verified => Ok(true),
         Check::Damaged => {
             inner.ban(from);
             Err(io::ErrorKind::InvalidData.into())

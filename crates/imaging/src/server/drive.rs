@@ -101,7 +101,15 @@ fn handle(inner: &Inner, from: std::net::Ipv4Addr, body: Body, payload: &[u8]) {
     if matches!(body, Body::Report { .. }) && !is_holder {
         return;
     }
-    inner.machine.borrow_mut().handle_control(inner.clock.now(), host, &body, payload);
+    let mut machine = inner.machine.borrow_mut();
+    if !is_holder {
+        // Before its requests make it a pending holder. Its first message only creates what is barred.
+        machine.bar(host);
+    }
+    machine.handle_control(inner.clock.now(), host, &body, payload);
+    if !is_holder {
+        machine.bar(host);
+    }
 }
 
 /// Passes on whatever the machine has.

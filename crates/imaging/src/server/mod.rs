@@ -369,11 +369,15 @@ impl Inner {
             let ended = ServeEvent::Ended { client: from, status: status.clone() };
             self.events.borrow_mut().push(ended);
         }
-        let gone = guests.values().filter(|guest| guest.session == 0).count();
-        if gone > MOST_ENDED {
+        // Whether the hosts that are to have the image have it is what the end depends on.
+        let is_over = |(address, guest): &(&Ipv4Addr, &Guest)| {
+            let is_receiver = self.receivers.as_ref().is_some_and(|all| all.contains(*address));
+            guest.session == 0 && !is_receiver
+        };
+        if guests.iter().filter(is_over).count() > MOST_ENDED {
             let oldest = guests
                 .iter()
-                .filter(|(_, guest)| guest.session == 0)
+                .filter(is_over)
                 .min_by_key(|(_, guest)| guest.seen)
                 .map(|(address, _)| *address);
             if let Some(oldest) = oldest {
@@ -446,6 +450,11 @@ impl Holder for Inner {
         }
         self.set_unsent(to, None);
         self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
+        self.wake.notify_one();
+    }
+
+    fn stalled(&self, to: HostId, what: ChunkOf) {
+        self.machine.borrow_mut().chunk_stalled(to, what);
         self.wake.notify_one();
     }
 

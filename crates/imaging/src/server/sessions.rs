@@ -1,6 +1,7 @@
 //! The connections of clients to their server: each gets the manifest, and reports its status.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -26,14 +27,45 @@ const MOST_CONNECTIONS: usize = 1 << 16;
 const OWN_FILES: u64 = 16;
 /// Connections that have not been told apart from a hostile host's: more are not accepted until these are.
 const MOST_UNKNOWN: usize = 512;
+/// The most of them from one address, so that one host cannot take the room of all.
+const MOST_UNKNOWN_OF_ONE: usize = 8;
 /// A client that has not reported for this time is gone.
 const SILENCE: Duration = Duration::from_secs(15);
 /// How long a client may accept no byte of its manifest.
 const STALL: Duration = Duration::from_secs(10);
 
+/// How many connections of each address have not said yet what they want.
+#[derive(Debug, Default)]
+struct Unknown(RefCell<BTreeMap<Ipv4Addr, usize>>);
+
+impl Unknown {
+    /// Counts another connection of an address. Returns false if there is no room for it.
+    fn add(&self, from: Ipv4Addr) -> bool {
+        let mut all = self.0.borrow_mut();
+        let is_full = all.values().sum::<usize>() >= MOST_UNKNOWN;
+        let of_one = all.entry(from).or_insert(0);
+        let has_room = !is_full && *of_one < MOST_UNKNOWN_OF_ONE;
+        *of_one += usize::from(has_room);
+        if *of_one == 0 {
+            all.remove(&from);
+        }
+        has_room
+    }
+
+    fn remove(&self, from: Ipv4Addr) {
+        let mut all = self.0.borrow_mut();
+        if let Some(of_one) = all.get_mut(&from) {
+            *of_one -= 1;
+            if *of_one == 0 {
+                all.remove(&from);
+            }
+        }
+    }
+}
+
 /// Accepts connections for as long as the server runs.
 pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
-    let (open, unknown) = (Rc::new(Cell::new(0_usize)), Rc::new(Cell::new(0_usize)));
+    let (open, unknown) = (Rc::new(Cell::new(0_usize)), Rc::new(Unknown::default()));
     let most = most_connections(open_file_limit());
     let report = |why| inner.event(ServeEvent::NotAccepted(why));
     loop {
@@ -44,11 +76,10 @@ pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
             });
             continue;
         }
-        if unknown.get() >= MOST_UNKNOWN {
+        if !unknown.add(from) {
             continue;
         }
         open.set(open.get() + 1);
-        unknown.set(unknown.get() + 1);
         let (inner, open, unknown) = (Rc::clone(&inner), Rc::clone(&open), Rc::clone(&unknown));
         spawn_local(async move {
             // Why a connection has failed is of interest to its client, which reports it.
@@ -69,10 +100,10 @@ async fn serve(
     mut stream: TcpStream,
     from: Ipv4Addr,
     inner: &Rc<Inner>,
-    unknown: &Cell<usize>,
+    unknown: &Unknown,
 ) -> Result<(), HelloError> {
     let opened = open(&mut stream, from, inner).await;
-    unknown.set(unknown.get() - 1);
+    unknown.remove(from);
     let (agreed, wanted) = opened?;
     let Wanted::Image(name) = wanted else { return list(&mut stream, inner).await };
     let own = stream.local_addr().ok().and_then(ipv4).ok_or(HelloError::Foreign)?;
@@ -258,13 +289,25 @@ mod tests {
             .await;
     }
 
-<<<<<<< HEAD
+    #[test]
+    fn one_address_does_not_take_the_room_of_all() {
+        let unknown = Unknown::default();
+        let address = |number: usize| Ipv4Addr::from_bits(number as u32);
+        assert_eq!((0..20).filter(|_| unknown.add(address(1))).count(), MOST_UNKNOWN_OF_ONE);
+        assert!(unknown.add(address(2)));
+        unknown.remove(address(1));
+        assert!(unknown.add(address(1)) && !unknown.add(address(1)));
+        let others = (3..1000).filter(|number| unknown.add(address(*number))).count();
+        assert_eq!(others, MOST_UNKNOWN - MOST_UNKNOWN_OF_ONE - 1);
+    }
+
     #[test]
     fn sessions_leave_files_for_chunks() {
         assert_eq!(most_connections(None), MOST_CONNECTIONS);
         assert_eq!(most_connections(Some(40)), 12);
         assert_eq!(most_connections(Some(3)), 1);
-=======
+    }
+
     /// Its process was killed: it has not said that it leaves.
     #[tokio::test]
     async fn a_client_that_is_gone_and_returns_joins_again() {
@@ -292,6 +335,5 @@ mod tests {
             })
             .collect();
         assert_eq!(names, ["joined", "left", "joined", "left"]);
->>>>>>> h/usr
     }
 }

@@ -272,6 +272,12 @@ impl Image {
         client.is_barred
     }
 
+    pub(super) fn bar(&mut self, host: HostId) {
+        if let Some(client) = self.slot(host).and_then(|slot| self.client_mut(slot)) {
+            client.is_barred = true;
+        }
+    }
+
     /// Whether `by` may be sent to this holder.
     pub(super) fn trusts(&self, by: u16, holder: &Client) -> bool {
         !holder.is_barred && !holder.accusers.contains(&by)

@@ -236,6 +236,13 @@ impl Directory {
         self.drop_if_empty(image);
     }
 
+    /// A client may not serve others: it is chosen neither for what it has nor for what it is about to have, until it leaves.
+    pub fn bar(&mut self, host: HostId) {
+        for image in self.images.values_mut() {
+            image.bar(host);
+        }
+    }
+
     /// Records that a client joins an image, without a chunk: one that has crashed and returns has lost its memory.
     /// Returns false if a bound refuses it.
     pub fn join(&mut self, now: Time, image: u32, from: HostId) -> bool {

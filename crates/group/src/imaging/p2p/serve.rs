@@ -62,6 +62,8 @@ pub struct Send {
 struct Peer {
     queue: VecDeque<ChunkOf>,
     sending: SmallVec<[ChunkOf; 2]>,
+    /// Those of them that make no progress, and are not counted.
+    stalled: SmallVec<[ChunkOf; 2]>,
     /// Whether it is in the ring.
     is_ready: bool,
 }
@@ -73,7 +75,7 @@ pub(super) struct Serving {
     peers: BTreeMap<HostId, Peer>,
     /// The peers that have a queued chunk and may be sent one, in turn.
     ring: VecDeque<HostId>,
-    /// The number of chunks that are being sent.
+    /// The number of chunks that are being sent, without those that are stalled.
     sending: usize,
     waiting: BTreeMap<ChunkOf, SmallVec<[HostId; 4]>>,
     /// When requests have waited long enough. Entries of requests that no longer wait are skipped.
@@ -212,7 +214,10 @@ impl Serving {
         let Some(entry) = self.peers.get_mut(&peer) else { return false };
         let Some(at) = entry.sending.iter().position(|other| *other == what) else { return false };
         entry.sending.remove(at);
-        self.sending -= 1;
+        match entry.stalled.iter().position(|other| *other == what) {
+            Some(at) => drop(entry.stalled.remove(at)),
+            None => self.sending -= 1,
+        }
         if entry.sending.is_empty() && entry.queue.is_empty() {
             self.peers.remove(&peer);
         } else {
@@ -221,10 +226,20 @@ impl Serving {
         true
     }
 
+    /// The peer takes no bytes of a chunk at present. Until it has the chunk, another one may be sent in its place: a few peers that are
+    /// slow, or do not answer at all, must not use up [`Serve::uploads`].
+    pub(super) fn stalled(&mut self, peer: HostId, what: ChunkOf) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        if entry.sending.contains(&what) && !entry.stalled.contains(&what) {
+            entry.stalled.push(what);
+            self.sending -= 1;
+        }
+    }
+
     /// Forgets a peer that is gone.
     pub(super) fn forget(&mut self, peer: HostId) {
         if let Some(entry) = self.peers.remove(&peer) {
-            self.sending -= entry.sending.len();
+            self.sending -= entry.sending.len() - entry.stalled.len();
             if entry.is_ready {
                 self.ring.retain(|other| *other != peer);
             }
@@ -305,6 +320,26 @@ mod tests {
         assert_eq!(polled(&mut serving), [(3, 0)]);
         serving.sent(HostId(1), chunk(0));
         assert_eq!(polled(&mut serving), [(1, 1)]);
+    }
+
+    #[test]
+    fn peers_that_take_nothing_do_not_use_up_the_uploads() {
+        let mut serving = Serving::new(Serve { uploads: 2, ..Serve::default() });
+        for peer in 1..5 {
+            serving.push(HostId(peer), chunk(0));
+        }
+        assert_eq!(polled(&mut serving), [(1, 0), (2, 0)]);
+        serving.stalled(HostId(1), chunk(0));
+        serving.stalled(HostId(1), chunk(0));
+        serving.stalled(HostId(1), chunk(7));
+        assert_eq!(polled(&mut serving), [(3, 0)]);
+        assert!(serving.sent(HostId(1), chunk(0)));
+        assert_eq!(polled(&mut serving), [], "two others are being sent to");
+        serving.stalled(HostId(2), chunk(0));
+        serving.forget(HostId(2));
+        assert_eq!(polled(&mut serving), [(4, 0)]);
+        assert!(serving.sent(HostId(3), chunk(0)) && serving.sent(HostId(4), chunk(0)));
+        assert!(serving.is_idle() && serving.peers.is_empty());
     }
 
     #[test]

@@ -349,6 +349,18 @@ impl Server {
         self.counters.sent += u64::from(self.serving.sent(to, what));
     }
 
+    /// A client may not serve others, so that no request is redirected to it.
+    pub fn bar(&mut self, host: HostId) {
+        if let Some(directory) = &mut self.directory {
+            directory.bar(host);
+        }
+    }
+
+    /// A peer takes no bytes of a chunk at present: chunks for others are sent meanwhile.
+    pub fn chunk_stalled(&mut self, to: HostId, what: ChunkOf) {
+        self.serving.stalled(to, what);
+    }
+
     /// The connection to a client has failed: what it asked for is forgotten.
     pub fn peer_failed(&mut self, _now: Time, peer: HostId) {
         self.peer_forgotten(peer);

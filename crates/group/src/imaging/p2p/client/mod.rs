@@ -204,6 +204,9 @@ const LAST_RETURNS: Span = Span::from_ms(200);
 const LAST_SENDS: Span = Span::from_secs(5);
 /// A client fails after this many damaged chunks from the server itself.
 const DAMAGED_BY_SERVER: u32 = 3;
+/// Chunks of one request that are considered; a requester repeats the rest. One forged packet must not lead to thousands of chunks. The
+/// choice is ours: that of the program in the kernel.
+const MOST_ASKED: u16 = 64;
 /// The longest name of an image.
 const MOST_NAME: usize = u8::MAX as usize;
 
@@ -388,7 +391,8 @@ impl Client {
         let Chunks { image, first, count, tries } = chunks;
         let is_serving =
             matches!(self.state, State::Fetching | State::Writing | State::Lingering { .. });
-        let end = first.saturating_add(u32::from(count)).min(self.have.chunks());
+        let count = u32::from(count.min(MOST_ASKED));
+        let end = first.saturating_add(count).min(self.have.chunks());
         if image != self.image || first >= end || matches!(self.state, State::Over) {
             return;
         }
@@ -514,6 +518,11 @@ impl Client {
         for chunk in 0..self.have.chunks() {
             self.withheld.insert(chunk);
         }
+    }
+
+    /// A peer takes no bytes of a chunk at present: chunks for others are sent meanwhile.
+    pub fn chunk_stalled(&mut self, to: HostId, what: ChunkOf) {
+        self.serving.stalled(to, what);
     }
 
     /// The connection to or from a peer has failed: what it asked for is forgotten, and what was arriving from it is
