@@ -13,6 +13,7 @@ const STEPS: u64 = 1000;
 
 /// A progress bar, drawn by a thread of its own until it is dropped.
 pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -54,19 +55,33 @@ impl Progress {
     /// Shows a fraction and a message on stderr, if that is a terminal. Each period, they are asked for.
     pub(crate) fn drawn(
         wanted: bool,
+        state: impl FnMut(Duration) -> (f64, String) + Send + 'static,
+    ) -> Self {
+        // `wide_msg` keeps it on one line: a wrapped line could not be redrawn.
+        let style = "{bar:20} {percent:>3}%  {elapsed} elapsed, about {eta} left  {wide_msg}";
+        Self::styled(wanted, style, state)
+    }
+
+    /// Shows a line on stderr, if that is a terminal. Each period, it is asked for.
+    pub(crate) fn line(wanted: bool, mut text: impl FnMut() -> String + Send + 'static) -> Self {
+        Self::styled(wanted, "{wide_msg}", move |_| (0.0, text()))
+    }
+
+    fn styled(
+        wanted: bool,
+        style: &'static str,
         mut state: impl FnMut(Duration) -> (f64, String) + Send + 'static,
     ) -> Self {
         if !wanted || !std::io::stderr().is_terminal() {
-            return Self { stop: None, thread: None };
+            return Self { bar: None, stop: None, thread: None };
         }
         let (stop, stopped) = channel();
+        let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        let drawn = bar.clone();
         let thread = std::thread::spawn(move || {
-            let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::stderr());
-            // `wide_msg` keeps it on one line: a wrapped line could not be redrawn.
-            let style = "{bar:20} {percent:>3}%  {elapsed} elapsed, about {eta} left  {wide_msg}";
-            if let Ok(style) = ProgressStyle::with_template(style) {
-                bar.set_style(style);
-            }
             let period = Duration::from_millis(200);
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
                 let (fraction, message) = state(period);
@@ -75,7 +90,15 @@ impl Progress {
             }
             bar.finish_and_clear();
         });
-        Self { stop: Some(stop), thread: Some(thread) }
+        Self { bar: Some(drawn), stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Clears the line while something else is printed, which would be appended to it otherwise.
+    pub(crate) fn suspended<T>(&self, print: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
     }
 }
 

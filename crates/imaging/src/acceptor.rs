@@ -51,6 +51,13 @@ impl Acceptor {
         }
     }
 
+    /// Reports why this process itself does not take a connection, at most as often as failures of the system.
+    pub(crate) fn refused(&mut self, report: impl Fn(String), why: impl FnOnce() -> String) {
+        if self.is_due() {
+            report(why());
+        }
+    }
+
     /// Whether a failure is to be reported now.
     fn is_due(&mut self) -> bool {
         let now = self.clock.now();

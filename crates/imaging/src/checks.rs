@@ -76,6 +76,9 @@ mod tests {
     use super::*;
     use crate::status::{Limit, Phase};
 
+    /// Names and bytes.
+    type Seeds = Vec<(&'static str, Vec<u8>)>;
+
     fn corpus() -> PathBuf {
         [env!("CARGO_MANIFEST_DIR"), "..", "..", "fuzz", "corpus", "decode_imaging"]
             .iter()
@@ -111,7 +114,7 @@ mod tests {
     }
 
     /// Seeds that are decoded, and others.
-    fn seeds() -> (Vec<(&'static str, Vec<u8>)>, Vec<(&'static str, Vec<u8>)>) {
+    fn seeds() -> (Seeds, Seeds) {
         let header = ChunkHeader { image: 1, chunk: 2, len: 65_536 }.encode();
         let reply = ChunkReply { image: 1, chunk: 2, taken: false }.encode();
         let manifest = of_frame(&Frame::Manifest { len: 1184, tag: [7; 16] });

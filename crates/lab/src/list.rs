@@ -162,7 +162,11 @@ pub fn to_text(topic: Topic, items: &[Item]) -> String {
             text += &format!("{blank}{heading}:\n");
         }
         for item in group {
-            let line = format!("{indent}{:<width$}  {}", item.name, item.description);
+            let description = match topic {
+                Topic::Scenarios => first_sentence(&item.description),
+                _ => item.description.clone(),
+            };
+            let line = format!("{indent}{:<width$}  {description}", item.name);
             text += line.trim_end();
             text.push('\n');
             for line in details(topic, item) {
@@ -171,6 +175,15 @@ pub fn to_text(topic: Topic, items: &[Item]) -> String {
         }
     }
     text
+}
+
+/// The first sentence of a text, on one line. It ends with its paragraph, or before what is not a word in lower case.
+fn first_sentence(text: &str) -> String {
+    let paragraph = text.trim().split("\n\n").next().unwrap_or_default();
+    let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut ends = line.match_indices(". ").map(|(at, _)| at + 1);
+    let end = ends.find(|end| !line[*end..].trim_start().starts_with(char::is_lowercase));
+    line[..end.unwrap_or(line.len())].to_owned()
 }
 
 fn details(topic: Topic, item: &Item) -> Vec<String> {
@@ -261,6 +274,30 @@ mod tests {
         for heading in ["built in:\n  quickstart", "\n\npaper homa:\n", "\n\npaper other:\n"] {
             assert_eq!(text.matches(heading).count(), 1, "{heading}: {text}");
         }
+    }
+
+    #[test]
+    fn scenarios_have_one_line_each() {
+        let items = items(Topic::Scenarios);
+        let groups = items.chunk_by(|a, b| a.facts["group"] == b.facts["group"]).count();
+        // A heading for each group, and an empty line between two.
+        let lines = items.len() + 2 * groups - 1;
+        let text = to_text(Topic::Scenarios, &items);
+        assert_eq!(text.lines().count(), lines, "{text}");
+        let frisbee = "two images on 80 clients that start together, in four groups.\n";
+        assert!(text.contains(frisbee), "{text}");
+        let json = items.iter().find(|item| item.name == "frisbee-2003").unwrap();
+        assert!(json.description.lines().count() > 1, "JSON has all of it");
+    }
+
+    #[test]
+    fn a_sentence_ends_at_a_full_stop_before_another() {
+        assert_eq!(
+            first_sentence("A vs. b, at 1.5 Gbps,\non one line. `c` is left out."),
+            "A vs. b, at 1.5 Gbps, on one line."
+        );
+        assert_eq!(first_sentence("\nA paragraph\n\nAnother one."), "A paragraph");
+        assert_eq!(first_sentence(""), "");
     }
 
     #[test]

@@ -55,7 +55,8 @@ pub struct OutputDir {
 /// The suffix of files that are not complete yet.
 const PARTIAL_SUFFIX: &str = ".part";
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
-const OPTIONAL: [&str; 7] = [
+const OPTIONAL: [&str; 8] = [
+    "streams.svg",
     "streams.csv",
     "messages.csv",
     "round_trips.csv",
@@ -111,6 +112,10 @@ impl OutputDir {
         staged.add("scenario.resolved.toml", (head + &scenario.resolved).as_bytes())?;
         staged.add("report.html", results.to_html(scenario, command).as_bytes())?;
         staged.add("slowdown.svg", results.to_svg().as_bytes())?;
+        let title = "99th-percentile slowdown beside each run";
+        if let Some(chart) = charts::streams_chart(&results.points, title) {
+            staged.add("streams.svg", chart.render(svg::Theme::Standalone).as_bytes())?;
+        }
         staged.tables(&results.points)?;
         let points = &results.points;
         for point in points.iter().filter(|point| !point.capture_names.is_empty()) {

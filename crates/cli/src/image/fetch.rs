@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::{
     allow_many_files, bar, failed, hex, hosts, not_accepted, read_key, size, status, watched,
 };
+use crate::progress::Progress;
 use crate::{escaped, exit, print};
 
 /// Fetch an image to a file or a block device.
@@ -138,9 +139,15 @@ pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
     let config = args.config()?;
     allow_many_files();
     let progress = watched()?;
-    let shown = bar(&progress, args.quiet || args.json);
+    let mut shown = bar(&progress, args.quiet || args.json);
     let clock = Clock::start();
-    let mut on_event = |event| report(args, clock, event);
+    let mut on_event = |event| {
+        let is_written = matches!(event, FetchEvent::Written(_));
+        shown.suspended(|| report(args, clock, event));
+        if is_written && lingers(args) {
+            shown = serving(args, clock);
+        }
+    };
     let (fetched, result) = rackweave_imaging::fetch(&config, &progress, &mut on_event);
     drop(shown);
     match result {
@@ -182,6 +189,19 @@ fn list(args: &FetchArgs) -> miette::Result<u8> {
     print(&images.iter().map(line).collect::<String>())
 }
 
+const fn lingers(args: &FetchArgs) -> bool {
+    args.linger.0 > 0 && !args.no_serve
+}
+
+/// Shows on a terminal how long the client still serves others.
+fn serving(args: &FetchArgs, clock: Clock) -> Progress {
+    let until = clock.now().saturating_add(args.linger);
+    Progress::line(!args.quiet && !args.json, move || {
+        let left = until.since(clock.now().min(until));
+        format!("serving others, {} s left (Ctrl-C ends it)", left.0.div_ceil(1_000_000_000_000))
+    })
+}
+
 /// What was fetched before the client ended.
 fn so_far(fetched: &Fetched) -> String {
     let Fetched { fetched: chunks, kept, bytes, .. } = fetched;
@@ -220,8 +240,9 @@ fn seconds(clock: Clock) -> f64 {
 
 fn fields(fetched: &Fetched) -> Value {
     json!({
-        "fetched": fetched.fetched, "kept": fetched.kept, "empty": fetched.empty, "bytes": fetched.bytes, "from": fetched.from, "to": fetched.to,
-        "retries": fetched.retries, "damaged": fetched.damaged, "requests": fetched.requests,
+        "fetched": fetched.fetched, "kept": fetched.kept, "empty": fetched.empty, "bytes": fetched.bytes,
+        "from": fetched.from, "to": fetched.to, "requests": fetched.requests,
+        "retries": fetched.retries, "damaged": fetched.damaged,
         "refused": fetched.refused, "unsent": fetched.unsent,
     })
 }
@@ -289,7 +310,7 @@ fn written(args: &FetchArgs, to: &str, seconds: f64, fetched: &Fetched) -> Strin
     }
     let by_server = from.get(args.from.ip()).copied().unwrap_or(0);
     let bytes = size(*bytes);
-    let linger = match args.linger > Span::ZERO && !args.no_serve {
+    let linger = match lingers(args) {
         true => format!("; serving others for {}", args.linger),
         false => String::new(),
     };

@@ -131,7 +131,7 @@ fn what_is_wrong_is_said() {
     let message = refused(&[&two[..], &["--program", "orca", "--controller", "2"]].concat());
     assert!(message.contains("the controller's host 2 does not exist"), "{message}");
     let message = refused(&[&two[..], &["--program", "orca", "--key-file", "rwt-none"]].concat());
-    assert!(message.contains("cannot read rwt-none"), "{message}");
+    assert!(message.contains("cannot read the key file rwt-none"), "{message}");
     let message = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--buffer", "7 pounds"]);
     assert!(message.contains("the unit must be one of"), "{message}");
 }
@@ -151,8 +151,8 @@ fn host(number: u32, port: SocketAddr) -> UdpSocket {
 fn requests_for_chunks_go_to_their_holders() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
-    std::fs::write(&file, b"secret\n").unwrap();
-    let key = Key::derive(b"secret\n");
+    std::fs::write(&file, b"a secret of this test\n").unwrap();
+    let key = Key::derive(b"a secret of this test\n");
     let arguments =
         ["--listen", "127.0.0.1:0", "--hosts", "3", "--program", "swp2p", "--server", "0"];
     let file = ["--key-file", file.to_str().unwrap()];

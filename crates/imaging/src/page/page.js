@@ -164,7 +164,6 @@
     { key: "retries", label: "Again", value: (client) => client.retries, className: "number" },
     { key: "damaged", label: "Damaged", value: (client) => client.damaged, className: "number" },
     { key: "limit", label: "Limited by", value: (client) => client.limit },
-    { key: "reason", label: "Why it is slow", value: (client) => client.slow || "", className: "reason" },
     { key: "age", label: "Reported", value: (client) => (isOver(client.phase) ? -1 : client.age_ms), className: "number" },
   ];
   const TITLES = {
@@ -226,15 +225,29 @@
     return row;
   };
 
+  /** The row below a client's: why it is slow. It stays in view when the table is scrolled sideways. */
+  const reasonRow = () => {
+    const row = document.createElement("tr");
+    const cell = element("td");
+    cell.colSpan = COLUMNS.length;
+    cell.append(element("div", "reason"));
+    row.append(cell);
+    return row;
+  };
+
   const showClients = (status) => {
     const clients = listed(status);
     const body = byId("clients").tBodies[0];
-    resize(body, clients.length, clientRow);
+    resize(body, 2 * clients.length, () => (body.rows.length % 2 === 0 ? clientRow() : reasonRow()));
     const several = status.images.length > 1;
     clients.forEach((client, at) => {
-      const row = body.rows[at];
+      const row = body.rows[2 * at];
+      const why = body.rows[2 * at + 1];
       const { cells } = row;
       setClass(row, `${client.phase}${client.slow ? " slow" : ""}`);
+      setClass(why, `why ${row.className}`);
+      why.hidden = !client.slow;
+      set(why.cells[0].firstChild, client.slow || "");
       set(cells[0].firstChild, client.address);
       set(cells[1], client.image);
       set(cells[2], PHASES[client.phase] + (client.serves ? "" : " (serves nobody)"));
@@ -249,8 +262,7 @@
       set(cells[9], count(client.retries));
       set(cells[10], count(client.damaged));
       set(cells[11], over ? "" : LIMITS[client.limit]);
-      set(cells[12], client.slow || "");
-      set(cells[13], over ? "" : client.age_ms < 1500 ? "now" : `${duration(client.age_ms / 1000)} ago`);
+      set(cells[12], over ? "" : client.age_ms < 1500 ? "now" : `${duration(client.age_ms / 1000)} ago`);
       cells[1].hidden = !several;
     });
     [...head.cells].forEach((cell, at) => {

@@ -6,20 +6,24 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rackweave_linux::sys::open_file_limit;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use super::{Inner, NO_ROOM, ServeEvent};
+
 use crate::acceptor::Acceptor;
 use crate::frames::Frame;
 use crate::hello::{self, Agreed, HelloError, Purpose};
 use crate::ipv4;
 use crate::status::{ClientStatus, LISTED_IN_FRAME, Listed};
 
-/// Maximum number of connections, of which each takes an open file.
+/// Maximum number of connections.
 const MOST_CONNECTIONS: usize = 1 << 16;
+/// Files that the server needs for itself: sockets, images, the page and its readers.
+const OWN_FILES: u64 = 16;
 /// Connections that have not been told apart from a hostile host's: more are not accepted until these are.
 const MOST_UNKNOWN: usize = 512;
 /// A client that has not reported for this time is gone.
@@ -30,9 +34,17 @@ const STALL: Duration = Duration::from_secs(10);
 /// Accepts connections for as long as the server runs.
 pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
     let (open, unknown) = (Rc::new(Cell::new(0_usize)), Rc::new(Cell::new(0_usize)));
+    let most = most_connections(open_file_limit());
+    let report = |why| inner.event(ServeEvent::NotAccepted(why));
     loop {
-        let (stream, from) = acceptor.next(|why| inner.event(ServeEvent::NotAccepted(why))).await;
-        if open.get() >= MOST_CONNECTIONS || unknown.get() >= MOST_UNKNOWN {
+        let (stream, from) = acceptor.next(report).await;
+        if open.get() >= most {
+            acceptor.refused(report, || {
+                format!("{most} hosts are connected, and no more fit the limit of open files")
+            });
+            continue;
+        }
+        if unknown.get() >= MOST_UNKNOWN {
             continue;
         }
         open.set(open.get() + 1);
@@ -44,6 +56,13 @@ pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
             open.set(open.get() - 1);
         });
     }
+}
+
+/// How many sessions there may be with a limit of open files. A client to which chunks are sent takes a second file, without which it
+/// would have a session and get nothing.
+fn most_connections(files: Option<u64>) -> usize {
+    let pairs = files.map_or(u64::MAX, |files| files.saturating_sub(OWN_FILES) / 2);
+    usize::try_from(pairs.max(1)).map_or(MOST_CONNECTIONS, |pairs| pairs.min(MOST_CONNECTIONS))
 }
 
 async fn serve(
@@ -266,5 +285,12 @@ mod tests {
             })
             .collect();
         assert_eq!(names, ["joined", "left", "joined", "left"]);
+    }
+
+    #[test]
+    fn sessions_leave_files_for_chunks() {
+        assert_eq!(most_connections(None), MOST_CONNECTIONS);
+        assert_eq!(most_connections(Some(40)), 12);
+        assert_eq!(most_connections(Some(3)), 1);
     }
 }

@@ -325,6 +325,7 @@ fn every_claim_is_there() {
             "swp2p-load",
             "swp2p-zero",
             "swp2p-late",
+            "swp2p-runtime",
             "swp2p-hiccup",
             "swp2p-batch",
             "swp2p-order",

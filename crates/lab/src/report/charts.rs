@@ -13,7 +13,7 @@ use super::number;
 use super::svg::{Axis, Chart, Look, Series};
 use super::ticks::{self, Quantity, Scale};
 use crate::results::stats::cdf;
-use crate::results::{PointResult, short_key};
+use crate::results::{PointResult, Stats, short_key};
 
 /// The heading of the section on latency.
 pub(super) const LATENCY_TITLE: &str = "Latency";
@@ -448,6 +448,69 @@ pub(super) fn cast_section(points: &[PointResult]) -> Option<Section> {
             Row { folded_as: None, charts: charts(false) },
         ],
         note: layout.note,
+    })
+}
+
+/// Returns the chart of the 99th percentile of slowdown of the streams beside the measured workload, larger and with a `title`, for a file.
+/// `None` if there are no streams, or too many runs or streams for a chart.
+#[must_use]
+pub fn streams_chart(points: &[PointResult], title: &str) -> Option<Chart> {
+    let mut chart = streams_section(points)?.rows.pop()?.charts.pop()?;
+    title.clone_into(&mut chart.title);
+    chart.size = (720.0, 360.0);
+    Some(chart)
+}
+
+/// Returns the section on what the streams beside the measured workload experience in each run: a line for each stream. `None` if
+/// there are no streams, or too many runs or streams for a chart.
+pub(super) fn streams_section(points: &[PointResult]) -> Option<Section> {
+    let streams = points.first().map_or(0, |point| point.summary.background.len());
+    let is_alike = points.iter().all(|point| point.summary.background.len() == streams);
+    if !is_alike || !(2..=MAX_LINES).contains(&points.len()) || !(1..=MAX_LINES).contains(&streams)
+    {
+        return None;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    let places: Vec<f64> = (0..points.len()).map(|nth| nth as f64).collect();
+    let names = places.iter().copied().zip(points.iter().map(|point| point.label.clone()));
+    let x = Axis::new("run", Scale::Linear, Quantity::Number)
+        .between(-0.3, points.len() as f64 - 0.7)
+        .named(names.collect());
+    let labels: Vec<&String> = points[0].summary.background.iter().map(|it| &it.label).collect();
+    let name = |stream: usize| match labels.iter().filter(|it| **it == labels[stream]).count() {
+        1 => labels[stream].clone(),
+        _ => format!("{} ({stream})", labels[stream]),
+    };
+    let chart = |title: &str, of: fn(&Stats) -> f64| Chart {
+        title: title.to_owned(),
+        x: x.clone(),
+        y: Axis::new("slowdown", Scale::Log, Quantity::Number).including(1.0),
+        series: (0..streams)
+            .map(|stream| {
+                let value = |point: &PointResult| of(&point.summary.background[stream].slowdown);
+                Series {
+                    label: name(stream),
+                    look: Look::nth(stream),
+                    points: places.iter().copied().zip(points.iter().map(value)).collect(),
+                    stroke: 1.0,
+                    step: false,
+                    marked: true,
+                    notes: points.iter().map(|point| note_on(point, value(point))).collect(),
+                }
+            })
+            .collect(),
+        size: SIZE,
+    };
+    let charts = vec![
+        chart("Median slowdown beside each run", |slowdown| slowdown.p50),
+        chart("99th-percentile slowdown beside each run", |slowdown| slowdown.p99),
+    ];
+    Some(Section {
+        title: String::new(),
+        text: String::new(),
+        legend: (0..streams).map(|stream| (name(stream), Look::nth(stream), true)).collect(),
+        rows: vec![Row { folded_as: None, charts }],
+        note: String::new(),
     })
 }
 

@@ -258,7 +258,20 @@ fn streams(page: &mut String, points: &[PointResult]) {
         point.summary.background.iter().map(move |stream| (point, look, stream))
     });
     plain_table(page, &shown(STREAM).collect::<Vec<_>>(), rows);
+    if let Some(section) = charts::streams_section(points) {
+        legend(page, &section);
+        figure_rows(page, &section);
+    }
     page.push_str("</section>\n");
+}
+
+/// Writes the names of lines with their looks.
+fn legend(page: &mut String, section: &Section) {
+    page.push_str("<ul class=\"legend\">");
+    for (label, look, marked) in &section.legend {
+        let _ = write!(page, "<li>{}{}</li>", svg::swatch(*look, *marked), escape(label));
+    }
+    page.push_str("</ul>\n");
 }
 
 /// Writes a table without column groups and without emphasis.
@@ -348,14 +361,11 @@ fn by_size_table(page: &mut String, points: &[PointResult], looks: &[Option<Look
 fn figures(page: &mut String, section: &Section) {
     let _ = write!(
         page,
-        "<section><h2>{}</h2>\n<p>{}</p>\n<ul class=\"legend\">",
+        "<section><h2>{}</h2>\n<p>{}</p>\n",
         escape(&section.title),
         escape(&section.text)
     );
-    for (label, look, marked) in &section.legend {
-        let _ = write!(page, "<li>{}{}</li>", svg::swatch(*look, *marked), escape(label));
-    }
-    page.push_str("</ul>\n");
+    legend(page, section);
     figure_rows(page, section);
     if !section.note.is_empty() {
         let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(&section.note));

@@ -14,6 +14,12 @@ pub fn outlive_file_limit() -> io::Result<()> {
     if result == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Returns the number of files and sockets that the process may have open at a time; `None` if there is no limit.
+#[must_use]
+pub fn open_file_limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
 /// Raises the number of files and sockets that the process may have open at a time (`ulimit -Sn`) to the most that it may choose
 /// (`ulimit -Hn`). Systems set the former to 1024 because select(2) permits no more, which nothing here uses.
 ///

@@ -280,7 +280,9 @@ fn a_client_that_the_server_cannot_connect_to_names_the_cause() {
          kill -INT $server; wait $server; exit $code"
     );
     let mut command = Command::new("unshare");
-    command.args(["-n", "sh", "-c", &script]).current_dir(place.folder.path());
+    // In a namespace of processes, none of them outlives the test.
+    let namespaces = ["--net", "--pid", "--fork", "--kill-child"];
+    command.args(namespaces).args(["sh", "-c", &script]).current_dir(place.folder.path());
     let mut client = Process::start(command);
     assert_eq!(client.end(), 1, "{:?}", client.events);
     let failed = client.found("failed").unwrap();

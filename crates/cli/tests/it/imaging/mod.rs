@@ -329,7 +329,7 @@ fn a_server_for_certain_hosts_ends_when_they_have_the_image_and_names_the_others
 fn a_key_is_required_of_both_ends() {
     let place = Place::new(16);
     fs::write(place.path("key"), "a secret of this cluster").unwrap();
-    fs::write(place.path("other"), "another secret").unwrap();
+    fs::write(place.path("other"), "another secret of this cluster").unwrap();
     let server = place.serve(&["--key-file", "key"]);
     for (more, why) in [
         (&[][..], "it requires a key: use --key-file"),
