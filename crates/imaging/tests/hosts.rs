@@ -133,7 +133,6 @@ fn a_client_whose_port_is_taken_leaves_no_trace() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a test of how long an attempt takes")]
 fn an_address_of_another_host_is_refused_at_once() {
     let server = Server::start(None);
     let config = FetchConfig { own: Some(Ipv4Addr::new(192, 0, 2, 77)), ..server.config(2) };
@@ -206,7 +205,6 @@ fn message<T: std::fmt::Debug, E: std::error::Error>(result: Result<T, E>) -> St
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a test waits for processes")]
 fn a_client_that_lingers_is_told_that_its_server_ends_and_stays() {
     let server = Server::start(Some(&[2]));
     let progress = Arc::new(Progress::default());
