@@ -428,6 +428,13 @@ async fn open_session(
     retry(give_up, clock, progress, place.server, async || Session::open(place).await).await
 }
 
+/// Waits until the operation is to stop. A server may send its manifest a byte at a time.
+async fn stopped(progress: &Progress) {
+    while !progress.is_stopped() {
+        sleep(TICK).await;
+    }
+}
+
 /// Repeats an attempt until it succeeds, cannot succeed, or the client gives up.
 async fn retry<T>(
     give_up: Span,
@@ -438,7 +445,11 @@ async fn retry<T>(
 ) -> Result<T, FetchError> {
     let mut pause = Duration::from_millis(100);
     loop {
-        match attempt().await {
+        let attempted = tokio::select! {
+            attempted = attempt() => attempted,
+            () = stopped(progress) => return Err(FetchError::Interrupted),
+        };
+        match attempted {
             Ok(done) => return Ok(done),
             Err(source) if source.is_permanent() || clock.now() >= Time::ZERO + give_up => {
                 return Err(FetchError::Session { server, source });

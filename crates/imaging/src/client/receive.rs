@@ -1,6 +1,5 @@
 //! Connections that holders open to send chunks.
 
-use std::cell::Cell;
 use std::io;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -17,12 +16,14 @@ use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::timeout;
 
 use super::{FetchEvent, Inner};
-use crate::acceptor::Acceptor;
+use crate::acceptor::{Acceptor, Slots};
 use crate::frames::{CHUNK_HEADER, ChunkHeader, ChunkReply};
 use crate::hello::{self, Purpose};
 
 /// Maximum number of connections.
 const MOST_CONNECTIONS: usize = 1024;
+/// The most from one holder, which needs one, and another one while the first is being given up.
+const MOST_CONNECTIONS_OF_ONE: usize = 4;
 /// A connection is closed after this time without a chunk.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long a holder may send no byte of a chunk.
@@ -39,18 +40,17 @@ const WAKE: u32 = 64 << 10;
 
 /// Accepts connections for as long as the client runs.
 pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
-    let open = Rc::new(Cell::new(0_usize));
+    let open = Rc::new(Slots::new(MOST_CONNECTIONS, MOST_CONNECTIONS_OF_ONE));
     loop {
         let (stream, from) = acceptor.next(|why| inner.event(FetchEvent::NotAccepted(why))).await;
-        if open.get() >= MOST_CONNECTIONS || inner.banned.borrow().contains(&from) {
+        if inner.banned.borrow().contains(&from) || !open.add(from) {
             continue;
         }
-        open.set(open.get() + 1);
         let (inner, open) = (Rc::clone(&inner), Rc::clone(&open));
         spawn_local(async move {
             // A holder whose connection fails sends chunks over another one, or the machine requests them again.
             let _ = chunks(stream, from, &inner).await;
-            open.set(open.get() - 1);
+            open.remove(from);
         });
     }
 }

@@ -147,6 +147,12 @@ impl Server {
             Body::Exit { client, image } => self.exit(from, client, image),
             Body::Report { image, window } if self.knows(now, from, image) => {
                 self.counters.reports += 1;
+                // What is not in the image must not take memory and time.
+                let chunks = self.images.get(&image).map_or(0, |image| image.shape.chunks());
+                let first = u64::from(window) * payload.len() as u64 * 8;
+                if first >= u64::from(chunks) {
+                    return;
+                }
                 if let Some(directory) = &mut self.directory {
                     directory.report(now, image, from, window, payload);
                 }
