@@ -183,13 +183,11 @@ impl Session {
                 shared.ended.notify_one();
                 return Ok(());
             }
-            let mut byte = [0];
             tokio::select! {
                 () = sleep(EACH) => {}
                 () = shared.report.notified() => {}
                 // All that a server says unasked is that it ends.
-                peeked = self.stream.peek(&mut byte) => {
-                    peeked?;
+                () = said_something(&self.stream) => {
                     let said = timeout(PATIENCE, Frame::read(&mut self.stream)).await;
                     return Err(match said.map_err(io::Error::from)?? {
                         Frame::Ended => SessionError::Ended,
@@ -198,6 +196,13 @@ impl Session {
                 }
             }
         }
+    }
+}
+
+/// Waits until the other end has said something. That the connection is broken is left to the next status.
+async fn said_something(stream: &TcpStream) {
+    if !matches!(stream.peek(&mut [0]).await, Ok(1)) {
+        std::future::pending::<()>().await;
     }
 }
 
