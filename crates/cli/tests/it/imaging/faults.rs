@@ -1,8 +1,10 @@
 //! Processes that die, return, stutter, or have no room.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::Command;
+
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{COMMAND, Place, Process, SERVER, chunks};
 use crate::common::{nap, until};
@@ -236,8 +238,17 @@ fn a_process_that_may_not_open_more_files_says_so_and_goes_on() {
     let mut client = limited(&place, "ulimit -n 32", fetch);
     client.event("written");
     for (process, host) in [(&mut server, 1), (&mut client, 2)] {
-        let address = (Ipv4Addr::new(127, 0, 0, host), place.port);
-        let connections: Vec<_> = (0..40).map(|_| TcpStream::connect(address)).collect();
+        let address = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, host), place.port);
+        // From many hosts: of one, few connections are taken.
+        let connections: Vec<_> = (1..=40)
+            .map(|from| {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+                let from = SocketAddrV4::new(Ipv4Addr::new(127, 0, 9, from), 0);
+                socket.bind(&from.into()).unwrap();
+                socket.connect(&address.into()).unwrap();
+                socket
+            })
+            .collect();
         let failed = process.event("not-accepted");
         assert!(failed["error"].as_str().unwrap().contains("open files"), "{failed}");
         drop(connections);
