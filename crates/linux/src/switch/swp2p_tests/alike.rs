@@ -2,6 +2,7 @@
 //! hosts at the same times, to the picosecond, with the same bytes.
 
 use rackweave_core::{Header as _, Mixed, Node as _, Packet, PayloadStore, Rng, Time};
+use rackweave_group::imaging::order::Order;
 use rackweave_group::imaging::p2p::node::{Carrier, ClientConfig, NodeHeader, P2pNode};
 use rackweave_group::imaging::p2p::{client, server};
 use rackweave_group::imaging::packet::packet;
@@ -172,6 +173,9 @@ fn clients_of_an_image() {
             client: client::Config {
                 linger: Span::from_ms(20),
                 batch: 4,
+                // So many that batches have to be divided.
+                outstanding: 32,
+                order: Order::Windows(64),
                 ..client::Config::default()
             },
             server: SERVER,
