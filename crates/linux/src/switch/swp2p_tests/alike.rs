@@ -2,7 +2,6 @@
 //! hosts at the same times, to the picosecond, with the same bytes.
 
 use rackweave_core::{Header as _, Mixed, Node as _, Packet, PayloadStore, Rng, Time};
-use rackweave_group::imaging::order::Order;
 use rackweave_group::imaging::p2p::node::{Carrier, ClientConfig, NodeHeader, P2pNode};
 use rackweave_group::imaging::p2p::{client, server};
 use rackweave_group::imaging::packet::packet;
@@ -172,10 +171,8 @@ fn clients_of_an_image() {
         let config = ClientConfig {
             client: client::Config {
                 linger: Span::from_ms(20),
-                batch: 4,
-                // So many that batches have to be divided.
-                outstanding: 32,
-                order: Order::Windows(64),
+                // Batches of different clients do not begin at the same chunks, so that some have to be divided.
+                batch: 5,
                 ..client::Config::default()
             },
             server: SERVER,
