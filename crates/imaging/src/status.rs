@@ -191,7 +191,7 @@ pub struct ClientView {
 /// An image as its server lists it for a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
-    /// Its name.
+    /// The name in its manifest, by which clients ask for it.
     pub name: String,
     /// Its root hash in hexadecimal digits.
     pub root: String,
@@ -211,7 +211,7 @@ pub(crate) const LISTED_IN_FRAME: usize = 64;
 /// An image as its server shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ImageView {
-    /// Its name.
+    /// The name in its manifest, by which clients ask for it.
     pub name: String,
     /// Its root hash in hexadecimal digits.
     pub root: String,

@@ -140,7 +140,7 @@ impl Uploads {
         loop {
             let what = match timeout(IDLE, queued.recv()).await {
                 Ok(Some(what)) => what,
-                // A task that has run for long is told that there is nothing yet (tokio's cooperative scheduling).
+                // Tokio's cooperative scheduling: the queue of a task that has run for long seems to be empty.
                 Err(_) if !queued.is_empty() => continue,
                 _ => return Ok(()),
             };

@@ -72,17 +72,17 @@ pub enum FetchError {
     /// There is no session.
     #[error("the server {server} cannot be used: {source}")]
     Session {
-        /// The server.
+        /// The address of the server that was tried.
         server: SocketAddrV4,
-        /// Why.
+        /// The failure of the last attempt.
         source: SessionError,
     },
     /// The sockets of this end cannot be opened.
     #[error("cannot use port {} of {} for UDP and TCP: {source}{}", .address.port(), .address.ip(), remedy(.source))]
     Bind {
-        /// This end.
+        /// The address and port that this client was to use.
         address: SocketAddrV4,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// The image is not signed as required.
@@ -90,9 +90,9 @@ pub enum FetchError {
     Signer {
         /// The name of the image.
         name: String,
-        /// The server.
+        /// The address of the server that offers it.
         server: SocketAddrV4,
-        /// Why.
+        /// The reason why its signature is not accepted.
         source: ManifestError,
     },
     /// The target cannot be opened, read or written.
@@ -102,9 +102,9 @@ pub enum FetchError {
     #[error("{failure}{}{}{}", problem.as_ref().map_or(String::new(), |why| format!("; the connection to the server {server}: {why}")),
         obstacle.as_ref().map_or(String::new(), |why| format!("; the server {server} says: {why}")), go_on(.failure))]
     Failed {
-        /// What has failed.
+        /// The reason of the machine.
         failure: Failure,
-        /// The server.
+        /// The address of the server.
         server: SocketAddrV4,
         /// Why there is no session at present.
         problem: Option<String>,
@@ -116,7 +116,7 @@ pub enum FetchError {
     System {
         /// What was attempted.
         what: &'static str,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// The operation was stopped.
@@ -148,7 +148,7 @@ const fn go_on(failure: &Failure) -> &'static str {
 pub enum FetchEvent {
     /// The manifest is here, and the target is open.
     Opened {
-        /// The manifest.
+        /// The manifest of the image, whose signature was accepted if one is required.
         manifest: Arc<Manifest>,
         /// The chunks with stored bytes that were on the target.
         kept: u32,
@@ -161,9 +161,9 @@ pub enum FetchEvent {
     Written(Fetched),
     /// A peer has sent a damaged chunk, and is not listened to any more.
     Damaged {
-        /// The peer.
+        /// The address of the peer.
         holder: Ipv4Addr,
-        /// The chunk.
+        /// The number of the chunk, which is requested elsewhere.
         chunk: u32,
     },
     /// The connection to the server is broken.

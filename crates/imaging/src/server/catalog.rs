@@ -26,7 +26,7 @@ impl Entry {
         &self.image.manifest().head().name
     }
 
-    /// What a client is told that asks for the list of images.
+    /// Returns the entry of the list that clients can ask for.
     pub(super) fn listed(&self) -> Listed {
         let manifest = self.image.manifest();
         Listed {
@@ -58,9 +58,9 @@ pub enum CatalogError {
     /// A folder cannot be read.
     #[error("cannot read the folder {path}: {source}")]
     Folder {
-        /// The folder.
+        /// The folder, as it was given.
         path: PathBuf,
-        /// Why.
+        /// The error of the system while its entries were read.
         source: std::io::Error,
     },
     /// A folder has no image.
@@ -74,11 +74,11 @@ pub enum CatalogError {
         "{first} and {second} both contain an image named `{name}`: pack one of them with another --name"
     )]
     SameName {
-        /// The name.
+        /// The name in the manifests of both.
         name: String,
-        /// The first file.
+        /// The file that was opened before.
         first: PathBuf,
-        /// The second file.
+        /// The file that is refused.
         second: PathBuf,
     },
 }

@@ -65,17 +65,17 @@ pub enum ServeError {
     /// The sockets cannot be opened.
     #[error("cannot use port {} of {} for UDP and TCP: {source}", .address.port(), .address.ip())]
     Bind {
-        /// This end.
+        /// The address and port that were to be opened.
         address: SocketAddrV4,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// The page cannot be served.
     #[error("cannot serve the page at {address}: {source}")]
     Page {
-        /// Where.
+        /// The address at which the page was to be.
         address: SocketAddr,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// The system refuses.
@@ -83,7 +83,7 @@ pub enum ServeError {
     System {
         /// What was attempted.
         what: &'static str,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -129,11 +129,11 @@ pub enum ServeEvent {
     /// A chunk of an image file cannot be read, or is damaged, so that the image is not served any more. Reported once for a chunk,
     /// and at most once in ten seconds.
     Broken {
-        /// The file.
+        /// The image file.
         path: PathBuf,
-        /// The chunk.
+        /// The number of the chunk.
         chunk: u32,
-        /// Why, as a sentence with both.
+        /// The reason, as a sentence that names file and chunk.
         why: String,
     },
     /// The system refuses connections that clients have opened, for example because too many files are open. Reported at most once
@@ -186,7 +186,7 @@ impl Guest {
 /// The shortest time between two reports of damaged chunks.
 const BROKEN_EACH: Span = Span::from_secs(10);
 
-/// What a client is told that gets no number.
+/// The refusal of a client for which there is no number left.
 const NO_ROOM: &str = "it has no room for another client";
 
 /// How long clients may take to accept that the server ends.

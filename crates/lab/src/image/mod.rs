@@ -29,7 +29,7 @@ pub struct ImageConfig {
     pub server: HostId,
     /// The clients' hosts, and when each of them starts.
     pub clients: Vec<(HostId, Time)>,
-    /// The image.
+    /// The length of the image, and that of its chunks.
     pub image: Shape,
     /// The scheme that carries it.
     pub scheme: Scheme,

@@ -110,7 +110,7 @@ impl SwitchReport {
 pub struct ImageResult {
     /// The clients, in the order of the configuration.
     pub clients: Vec<ClientReport>,
-    /// The server.
+    /// What the server has sent and handled.
     pub server: ServerReport,
     /// The switches.
     pub switches: SwitchReport,

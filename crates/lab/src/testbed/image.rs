@@ -97,7 +97,7 @@ pub(super) fn target(folder: &Path, client: HostId) -> PathBuf {
     folder.join(format!("host-{}", client.0))
 }
 
-/// Writes random bytes, which cannot be compressed: so many bytes cross the links as in the simulator.
+/// Writes random bytes, which cannot be compressed, so that as many bytes cross the links as in the simulator.
 fn generate(path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
     let mut rng = Rng::stream(seed, 0, 0, "testbed image");
     let mut file = BufWriter::new(File::create_new(path)?);

@@ -1,4 +1,4 @@
-//! `rackweave image serve` and `fetch` as operators use them, on addresses of this machine: what users are told against what is on
+//! `rackweave image serve` and `fetch` as operators use them, on addresses of this machine: what the commands print against what is on
 //! the disk, also when processes die, return, or lie.
 
 mod faults;
