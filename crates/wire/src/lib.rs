@@ -2,7 +2,7 @@
 //!
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`datagram`]: the headers of one protocol each; [`Codec`]:
 //!   their common interface. [`transports!`] lists them.
-//! - [`orca`], [`frisbee`]: the packets of group systems.
+//! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
 //!   datagram.
 //! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
@@ -40,6 +40,7 @@ pub mod overlay;
 pub mod pcapng;
 pub mod phost;
 pub mod polo;
+pub mod reduce;
 pub mod tcp;
 
 use rackweave_core::{Header as HeaderTrait, Packet, Slice};

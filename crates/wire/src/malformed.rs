@@ -114,6 +114,14 @@ pub enum Malformed {
         /// The field's value.
         value: u64,
     },
+    /// A field of a message of aggregation has an impossible value.
+    #[error("a reduce message whose {what} is {value}")]
+    ReduceField {
+        /// The field's name.
+        what: &'static str,
+        /// The field's value.
+        value: u64,
+    },
     /// The packet has no check made with the key, which the receiver requires.
     #[error("the packet is not authenticated by the key")]
     NotKeyed,

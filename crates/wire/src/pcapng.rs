@@ -20,7 +20,7 @@ use crate::Header;
 use crate::dump::Line;
 use crate::frame::{self, Unframeable};
 use crate::homa::Layout;
-use crate::{frisbee, orca};
+use crate::{frisbee, orca, reduce};
 
 /// Timestamps are in units of 10^-9 seconds: times are truncated to nanoseconds.
 const TIMESTAMP_RESOLUTION: u8 = 9;
@@ -114,6 +114,24 @@ impl Framed for frisbee::Header {
         } else {
             format!("{} > {} ", packet.src, packet.dst)
         };
+        packet.header.fmt_line(&mut line).expect("a string takes any text");
+        line
+    }
+}
+
+impl Framed for reduce::Header {
+    fn encode_frame(
+        packet: &Packet<Self>,
+        _layout: Layout,
+        out: &mut Vec<u8>,
+    ) -> Result<u32, Unframeable> {
+        let mut header = Vec::with_capacity(40);
+        reduce::encode(&packet.header, &mut header);
+        frame::encode_datagram(packet, &header, out)
+    }
+
+    fn line(packet: &Packet<Self>) -> String {
+        let mut line = format!("{} > {} ", packet.src, packet.dst);
         packet.header.fmt_line(&mut line).expect("a string takes any text");
         line
     }

@@ -48,6 +48,11 @@ fn frisbee_messages_that_are_nearly_right() {
     nearly_right("decode_frisbee", checks::frisbee);
 }
 
+#[test]
+fn messages_of_aggregation_that_are_nearly_right() {
+    nearly_right("decode_reduce", checks::reduce);
+}
+
 /// Checks a decoder on seeds that are truncated, concatenated, corrupted and extended. The mutations are the same in each
 /// run.
 fn nearly_right(target: &str, check: fn(&[u8])) {

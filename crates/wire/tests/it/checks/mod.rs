@@ -3,7 +3,7 @@
 use rackweave_core::{Header as _, Packet};
 use rackweave_wire::dump::Line;
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Codec, Header, Malformed, Ports, frame, frisbee, orca, overlay};
+use rackweave_wire::{Codec, Header, Malformed, Ports, frame, frisbee, orca, overlay, reduce};
 
 /// Lengths that IP may claim for a packet with `captured` bytes.
 fn claimed_lengths(captured: usize) -> [usize; 4] {
@@ -15,11 +15,12 @@ type Check = fn(&[u8]);
 
 /// The targets besides those of the transports' headers, and their checks.
 #[allow(dead_code, reason = "each user needs some of these")]
-pub(crate) const OTHERS: [(&str, Check); 4] = [
+pub(crate) const OTHERS: [(&str, Check); 5] = [
     ("decode_frame", frame),
     ("decode_overlay", overlay),
     ("decode_orca", orca),
     ("decode_frisbee", frisbee),
+    ("decode_reduce", reduce),
 ];
 
 /// A decoded header is encoded in its full length, and decoded to the same header.
@@ -186,6 +187,23 @@ fn frisbee_message(bytes: &[u8]) {
         stats.encode(&mut again);
         assert_eq!(frisbee::ClientStats::decode(&again), Ok(stats));
     }
+}
+
+/// A decoded message of aggregation is encoded as the same message, in its full length.
+#[allow(dead_code, reason = "each user needs some of these")]
+pub(crate) fn reduce(bytes: &[u8]) {
+    let Ok(read) = reduce::decode(bytes) else { return };
+    let payload = &bytes[read.payload.clone()];
+    assert_eq!(payload.len(), read.header.payload_len() as usize);
+    let mut again = Vec::new();
+    reduce::encode(&read.header, &mut again);
+    assert_eq!(again.len() as u32, read.header.header_bytes());
+    again.extend_from_slice(payload);
+    assert_eq!(again.len(), read.payload.end);
+    assert_eq!(reduce::decode(&again).expect("what was encoded is decoded"), read);
+    let mut line = String::new();
+    read.header.fmt_line(&mut line).expect("a string takes any text");
+    assert!(!line.is_empty());
 }
 
 fn print(header: Header, ports: Ports) {

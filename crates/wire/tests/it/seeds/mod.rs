@@ -2,7 +2,7 @@
 
 use rackweave_core::{Ecn, Header as _, HostId, Packet};
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Codec, Header, Id64, frame, frisbee, orca, overlay};
+use rackweave_wire::{Codec, Header, Id64, frame, frisbee, orca, overlay, reduce};
 
 use crate::headers::{self, PORTS, changed, encoded};
 
@@ -18,6 +18,7 @@ pub(crate) fn all() -> Seeds {
     add("decode_overlay", hellos());
     add("decode_orca", orca_packets());
     add("decode_frisbee", frisbee_messages());
+    add("decode_reduce", reduce_messages());
     add("decode_frame", wrong_frames());
     seeds
 }
@@ -247,5 +248,74 @@ fn frisbee_messages() -> Vec<(&'static str, Vec<u8>)> {
     seeds.push(("wrong_subtype_progress", changed(request.clone(), 4, 8)));
     seeds.push(("wrong_length_beyond_message", changed(request.clone(), 9, 1)));
     seeds.push(("wrong_negative_chunk", changed(request, 19, 0x80)));
+    seeds
+}
+
+/// Returns every kind of message of aggregation, and some invalid ones.
+fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
+    use reduce::{Body, Open, Operator, Pairs, Phase, Refusal, Rule, State};
+    let (seq, epoch, instance) = (70_000, 12, 0x5117_ce01);
+    let cookie = Id64::new(0x0102_0304_0506_0708);
+    let pairs = Pairs { seq, epoch, count: 3 };
+    let bodies = [
+        ("data", Body::Data(pairs)),
+        ("data_full", Body::Data(Pairs { count: 64, ..pairs })),
+        ("residual", Body::Residual(pairs)),
+        ("long", Body::Long { seq, epoch, offset: 1280, len: 40 }),
+        ("fin", Body::Fin { seq, epoch, long_bytes: 1320 }),
+        ("ack", Body::Ack { seq, marked: false }),
+        ("ack_marked", Body::Ack { seq, marked: true }),
+        ("join", Body::Join { instance, cookie }),
+        ("challenge", Body::Challenge { instance, cookie }),
+        (
+            "state",
+            Body::State(State {
+                version: 7,
+                instance,
+                aggregator: HostId(1 << 31),
+                epochs: 20,
+                drained: epoch,
+                window: 256,
+                copies: 2,
+                phase: Phase::Run,
+            }),
+        ),
+        ("confirm", Body::Confirm { version: 7, idle: true }),
+        (
+            "open",
+            Body::Open(Open {
+                cookie,
+                slots: 16_384,
+                first_epoch: epoch,
+                window: 256,
+                copies: 2,
+                operator: Operator::Sum,
+                workers: 7,
+                rule: Rule::Exact,
+            }),
+        ),
+        ("opened", Body::Opened { slots: 16_384, instance }),
+        ("refused", Body::Refused { reason: Refusal::InUse }),
+        ("fetch", Body::Fetch { epoch, first: 104 }),
+        ("values", Body::Values { epoch, first: 104, sums: 4 }),
+        ("clear", Body::Clear { epoch }),
+        ("cleared", Body::Cleared { epoch }),
+        ("close", Body::Close),
+        ("unknown", Body::Unknown),
+    ];
+    let mut seeds = Vec::new();
+    for (name, body) in bodies {
+        let header = reduce::Header { job: 258, attempt: 1, worker: 6, token: cookie, body };
+        let mut bytes = Vec::new();
+        reduce::encode(&header, &mut bytes);
+        bytes.resize(bytes.len() + header.payload_len() as usize, 0x5a);
+        seeds.push((name, bytes));
+    }
+    let (data, state) = (seeds[0].1.clone(), seeds[9].1.clone());
+    seeds.push(("wrong_magic", changed(data.clone(), 0, 0xa5)));
+    seeds.push(("wrong_kind", changed(data.clone(), 1, 19)));
+    seeds.push(("wrong_worker", changed(data.clone(), 6, 64)));
+    seeds.push(("wrong_count", changed(data, 7, 65)));
+    seeds.push(("wrong_phase", changed(state, 35, 5)));
     seeds
 }

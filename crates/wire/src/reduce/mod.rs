@@ -1,0 +1,409 @@
+//! Packets of aggregation on the way: workers send pairs of key and value, switches add up values of equal keys, and a master collects
+//! the result.
+//!
+//! P4-ORDC's packet has four fields, JobID, isAgg, key and value (`docs/sources.md#p4-ordc`); their widths are not published, nor anything
+//! that repairs a loss. This format is our own. It carries up to 64 pairs in a packet, as hosts are limited by packets rather than by
+//! bytes, and what an exact result needs: who sent it, in which attempt, and a sequence number.
+//!
+//! ```text
+//!  0: magic 0xa6   1: kind   2: job   4: attempt   6: worker   7: count or flags   8: token (64 bits)
+//! 16: fields of the kind, then its payload
+//! ```
+//!
+//! All integers are big-endian, except in keys, which are bytes.
+//!
+//! | kind | message | from, to | fields, then payload |
+//! |---|---|---|---|
+//! | 1 | [`Body::Data`] | worker to aggregator | sequence (32), epoch (16), reserved (16); pairs of [`PAIR_BYTES`] |
+//! | 2 | [`Body::Residual`] | aggregator to master | as data: the pairs that found no slot |
+//! | 3 | [`Body::Long`] | worker to master | sequence (32), epoch (16), length (16), offset (32); bytes of the epoch's records of long keys |
+//! | 4 | [`Body::Fin`] | worker to master | sequence (32), epoch (16), reserved (16), length of the records (32) |
+//! | 5 | [`Body::Ack`] | aggregator or master to worker | sequence (32); flag 1: a queue has marked the packet |
+//! | 6 | [`Body::Join`] | worker to master | instance (32), cookie (64); a sketch of [`SKETCH_BYTES`] |
+//! | 7 | [`Body::Challenge`] | to a host that has not proved its address | instance (32), cookie (64) |
+//! | 8 | [`Body::State`] | master to worker | version (32), instance (32), aggregator (32), epochs (16), drained (16), window (16), copies (8), phase (8) |
+//! | 9 | [`Body::Confirm`] | worker to master | version (32); flag 1: nothing is outstanding |
+//! | 10 | [`Body::Open`] | master to switch | cookie (64), slots (32), first epoch (16), window (16), copies (8), operator (8), workers (8), rule (8); their addresses |
+//! | 11 | [`Body::Opened`] | switch to master | slots (32), instance of the switch (32) |
+//! | 12 | [`Body::Refused`] | switch to master | reason (8) |
+//! | 13 | [`Body::Fetch`] | master to switch | epoch (16), reserved (16), first slot (32) |
+//! | 14 | [`Body::Values`] | switch to master | as fetch; sums of [`SUM_BYTES`] |
+//! | 15 | [`Body::Clear`] | master to switch | epoch (16) |
+//! | 16 | [`Body::Cleared`] | switch to master | epoch (16) |
+//! | 17 | [`Body::Close`] | master to switch | |
+//! | 18 | [`Body::Unknown`] | switch to the sender | |
+
+mod codec;
+#[cfg(test)]
+mod tests;
+
+use core::fmt;
+
+use rackweave_core::{HostId, Slice};
+
+use crate::Id64;
+
+pub use codec::{Decoded, decode, encode};
+
+/// The UDP port of workers, masters and switches, our choice.
+pub const PORT: u16 = 6731;
+
+/// The number of the system in the overlay; see [`crate::overlay::Kind::Group`].
+pub const KIND: u8 = 4;
+
+/// Bytes of the fields that all messages have.
+pub const HEADER_BYTES: u32 = 16;
+/// Bytes of a key that a packet of pairs and a slot can hold. Of the words of a dictionary of English 99.8 % are not longer.
+pub const KEY_BYTES: usize = 16;
+/// Bytes of a pair: the key, and a value of 32 bits. Larger values are sent as records of long keys.
+pub const PAIR_BYTES: usize = KEY_BYTES + 4;
+/// The largest number of pairs in a packet: which of them found no slot is a bitmap of 64 bits.
+pub const MAX_PAIRS: u8 = 64;
+/// Bytes of a sum that a master fetches: the key, and a value of 64 bits.
+pub const SUM_BYTES: usize = KEY_BYTES + 8;
+/// The number of consecutive slots that one [`Body::Fetch`] covers, whose sums fit one packet.
+pub const FETCH_SLOTS: u32 = 52;
+/// Bytes of the sketch by which a worker estimates its number of distinct keys.
+pub const SKETCH_BYTES: u32 = 1024;
+/// The largest payload of a [`Body::Long`].
+pub const LONG_BYTES: u16 = 1280;
+/// The largest number of workers of a job.
+pub const MAX_WORKERS: u8 = 64;
+/// Bytes of a worker's address in the payload of an [`Body::Open`].
+pub const ADDRESS_BYTES: usize = 4;
+
+/// A message, without the bytes of its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The number of the job, which the job handler has assigned.
+    pub job: u16,
+    /// How many times what was not yet collected has been discarded, because a worker or the switch had lost its memory. Packets of
+    /// earlier attempts are ignored.
+    pub attempt: u16,
+    /// The worker that the message comes from or goes to; 0 where it concerns none.
+    pub worker: u8,
+    /// A random number that only the participants of the job know, 0 before they do.
+    pub token: Id64,
+    /// The message and its fields.
+    pub body: Body,
+}
+
+/// The kinds of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Pairs to be added up. Without an aggregator they go to the master.
+    Data(Pairs),
+    /// The pairs of a packet that the aggregator has no slots for. It has the sequence number and the source address of that packet, and
+    /// the master acknowledges it to the worker.
+    Residual(Pairs),
+    /// A part of the records of an epoch whose keys or values do not fit a slot.
+    Long {
+        /// The sequence number, in the space of [`Pairs::seq`].
+        seq: u32,
+        /// The epoch.
+        epoch: u16,
+        /// Offset of the payload in the epoch's records.
+        offset: u32,
+        /// Length of the payload.
+        len: u16,
+    },
+    /// All packets of an epoch have been acknowledged to the worker.
+    Fin {
+        /// The sequence number, in the space of [`Pairs::seq`].
+        seq: u32,
+        /// The epoch.
+        epoch: u16,
+        /// The length of the epoch's records of long keys.
+        long_bytes: u32,
+    },
+    /// The packet with this sequence number has been added up.
+    Ack {
+        /// The sequence number.
+        seq: u32,
+        /// Whether the packet was marked by a queue (ECN).
+        marked: bool,
+    },
+    /// A worker joins its job. The payload is its sketch.
+    Join {
+        /// A random number of this life of the worker.
+        instance: u32,
+        /// The cookie from the challenge; 0 in the first message.
+        cookie: Id64,
+    },
+    /// The receiver must repeat its message with this cookie, which proves that it receives at its address.
+    Challenge {
+        /// The instance in the message that is answered.
+        instance: u32,
+        /// The cookie.
+        cookie: Id64,
+    },
+    /// What a worker has to know about the job. A newer version replaces an older one.
+    State(State),
+    /// The worker has this version of the state.
+    Confirm {
+        /// The version.
+        version: u32,
+        /// Whether all that the worker has sent is acknowledged.
+        idle: bool,
+    },
+    /// Reserves slots for a job, or renews the reservation. The payload is the addresses of the workers.
+    Open(Open),
+    /// The reply to [`Body::Open`].
+    Opened {
+        /// The number of slots that the job has.
+        slots: u32,
+        /// A random number of this life of the switch: another one means that what it held is lost.
+        instance: u32,
+    },
+    /// The switch does not serve the job.
+    Refused {
+        /// Why.
+        reason: Refusal,
+    },
+    /// Asks for the sums in [`FETCH_SLOTS`] slots of an epoch.
+    Fetch {
+        /// The epoch.
+        epoch: u16,
+        /// The first slot.
+        first: u32,
+    },
+    /// The sums in these slots. Empty slots are left out.
+    Values {
+        /// The epoch.
+        epoch: u16,
+        /// The first slot.
+        first: u32,
+        /// The number of sums.
+        sums: u8,
+    },
+    /// The master has all sums of an epoch: its slots are free for a later one.
+    Clear {
+        /// The epoch.
+        epoch: u16,
+    },
+    /// The reply to [`Body::Clear`].
+    Cleared {
+        /// The epoch.
+        epoch: u16,
+    },
+    /// The job needs no slots any longer.
+    Close,
+    /// The switch has no such job, or not this attempt of it.
+    Unknown,
+}
+
+/// The fields of a packet of pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pairs {
+    /// The packet's number among all that the worker has sent in this attempt.
+    pub seq: u32,
+    /// The epoch: the range of hashes that the keys are in.
+    pub epoch: u16,
+    /// The number of pairs.
+    pub count: u8,
+}
+
+/// The fields of a [`Body::State`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The version of the state.
+    pub version: u32,
+    /// The instance of the worker that the state is for.
+    pub instance: u32,
+    /// The switch or host that workers send pairs to.
+    pub aggregator: HostId,
+    /// The number of epochs.
+    pub epochs: u16,
+    /// The first epoch whose sums the master does not have yet.
+    pub drained: u16,
+    /// How far sequence numbers may be ahead of the first that is not acknowledged.
+    pub window: u16,
+    /// How many epochs may be sent at once: the copies of the slots.
+    pub copies: u8,
+    /// What the worker has to do.
+    pub phase: Phase,
+}
+
+/// What a worker has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// Wait for the other workers.
+    Wait = 0,
+    /// Send.
+    Run = 1,
+    /// Send nothing new: the network is about to be reconfigured.
+    Quiesce = 2,
+    /// The job is complete.
+    Done = 3,
+    /// The job has failed.
+    Failed = 4,
+}
+
+/// The fields of a [`Body::Open`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// The cookie from the challenge; 0 in the first message.
+    pub cookie: Id64,
+    /// The number of slots that the master wants.
+    pub slots: u32,
+    /// The first epoch of the attempt.
+    pub first_epoch: u16,
+    /// The window of the workers, at most [`MAX_WINDOW`].
+    pub window: u16,
+    /// Into how many copies the slots are divided, 1 or 2.
+    pub copies: u8,
+    /// How values of equal keys are combined.
+    pub operator: Operator,
+    /// The number of workers, 1 to [`MAX_WORKERS`].
+    pub workers: u8,
+    /// By which rule switches add up.
+    pub rule: Rule,
+}
+
+/// The largest window of a worker: a switch keeps 16 bytes for each packet of it.
+pub const MAX_WINDOW: u16 = 1024;
+
+/// How the values of equal keys are combined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Operator {
+    /// Their sum, modulo 2^64.
+    #[default]
+    Sum = 0,
+    /// The smallest.
+    Min = 1,
+    /// The largest.
+    Max = 2,
+    /// Their number.
+    Count = 3,
+}
+
+/// By which rule a switch adds up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Rule {
+    /// Ours: keys are compared, each packet is added once, and the sums remain until they are fetched.
+    #[default]
+    Exact = 0,
+    /// P4-ORDC's: a register is found by a hash of the key, which is not compared; it is sent to the master when its counter equals the
+    /// number of workers, and only then. It loses words, and is here to show that.
+    Counter = 1,
+}
+
+/// Why a switch does not serve a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    /// All slots, or all places for jobs or workers, are taken.
+    Full = 0,
+    /// The number of the job is in use by another master.
+    InUse = 1,
+    /// The fields of the request are impossible.
+    Invalid = 2,
+}
+
+impl Header {
+    /// Returns the length of the fields of the header and the kind, without the payload, in bytes.
+    #[must_use]
+    pub const fn header_bytes(&self) -> u32 {
+        HEADER_BYTES
+            + match self.body {
+                Body::Close | Body::Unknown => 0,
+                Body::Refused { .. } => 1,
+                Body::Clear { .. } | Body::Cleared { .. } => 2,
+                Body::Ack { .. } | Body::Confirm { .. } => 4,
+                Body::Data(_)
+                | Body::Residual(_)
+                | Body::Opened { .. }
+                | Body::Fetch { .. }
+                | Body::Values { .. } => 8,
+                Body::Long { .. } | Body::Fin { .. } => 12,
+                Body::Join { .. } | Body::Challenge { .. } => 12,
+                Body::Open(_) => 20,
+                Body::State(_) => 20,
+            }
+    }
+
+    /// Returns the length of the payload in bytes.
+    #[must_use]
+    pub const fn payload_len(&self) -> u32 {
+        match self.body {
+            Body::Data(pairs) | Body::Residual(pairs) => pairs.count as u32 * PAIR_BYTES as u32,
+            Body::Long { len, .. } => len as u32,
+            Body::Join { .. } => SKETCH_BYTES,
+            Body::Open(open) => open.workers as u32 * ADDRESS_BYTES as u32,
+            Body::Values { sums, .. } => sums as u32 * SUM_BYTES as u32,
+            _ => 0,
+        }
+    }
+
+    /// Returns the length of the packet from the IP header on, as [`rackweave_core::Packet::new`] takes it.
+    #[must_use]
+    pub const fn l3_bytes(&self) -> u32 {
+        rackweave_core::frame::IPV4 + 8 + self.header_bytes() + self.payload_len()
+    }
+
+    /// Writes the message and its fields in one line, without addresses.
+    ///
+    /// # Errors
+    /// Those of the formatter.
+    pub fn fmt_line(&self, f: &mut dyn fmt::Write) -> fmt::Result {
+        let Self { job, attempt, worker, .. } = *self;
+        write!(f, "reduce job {job}.{attempt} worker {worker} ")?;
+        match self.body {
+            Body::Data(Pairs { seq, epoch, count }) => {
+                write!(f, "DATA {seq} epoch {epoch}, {count} pairs")
+            }
+            Body::Residual(Pairs { seq, epoch, count }) => {
+                write!(f, "RESIDUAL {seq} epoch {epoch}, {count} pairs")
+            }
+            Body::Long { seq, epoch, offset, len } => {
+                let end = u64::from(offset) + u64::from(len);
+                write!(f, "LONG {seq} epoch {epoch} [{offset}..{end})")
+            }
+            Body::Fin { seq, epoch, long_bytes } => {
+                write!(f, "FIN {seq} epoch {epoch}, {long_bytes} bytes of records")
+            }
+            Body::Ack { seq, marked } => {
+                write!(f, "ACK {seq}{}", if marked { " marked" } else { "" })
+            }
+            Body::Join { instance, .. } => write!(f, "JOIN instance {instance:08x}"),
+            Body::Challenge { instance, .. } => write!(f, "CHALLENGE instance {instance:08x}"),
+            Body::State(state) => {
+                let State { version, epochs, drained, phase, .. } = state;
+                write!(f, "STATE {version} {phase:?} epoch {drained} of {epochs}")
+            }
+            Body::Confirm { version, idle } => {
+                write!(f, "CONFIRM {version}{}", if idle { " idle" } else { "" })
+            }
+            Body::Open(open) => write!(f, "OPEN {} slots for {} workers", open.slots, open.workers),
+            Body::Opened { slots, instance } => {
+                write!(f, "OPENED {slots} slots, instance {instance:08x}")
+            }
+            Body::Refused { reason } => write!(f, "REFUSED {reason:?}"),
+            Body::Fetch { epoch, first } => write!(f, "FETCH epoch {epoch} slot {first}"),
+            Body::Values { epoch, first, sums } => {
+                write!(f, "VALUES epoch {epoch} slot {first}, {sums} sums")
+            }
+            Body::Clear { epoch } => write!(f, "CLEAR epoch {epoch}"),
+            Body::Cleared { epoch } => write!(f, "CLEARED epoch {epoch}"),
+            Body::Close => f.write_str("CLOSE"),
+            Body::Unknown => f.write_str("UNKNOWN"),
+        }
+    }
+}
+
+impl rackweave_core::Header for Header {
+    /// Its payload is not a part of a message that a transport would know.
+    fn payload(&self) -> Option<Slice> {
+        None
+    }
+
+    fn payload_bytes(&self) -> u32 {
+        self.payload_len()
+    }
+}
+
+// Together with the name of a payload in the simulator, a packet still fills one cache line.
+const _: () = assert!(size_of::<Header>() <= 40);

@@ -1,0 +1,93 @@
+use rackweave_core::HostId;
+
+use super::*;
+use crate::Malformed;
+
+fn header(body: Body) -> Header {
+    Header { job: 0x0102, attempt: 3, worker: 5, token: Id64::new(0x1112_1314_1516_1718), body }
+}
+
+fn bytes(body: Body) -> Vec<u8> {
+    let header = header(body);
+    let mut bytes = Vec::new();
+    encode(&header, &mut bytes);
+    bytes.resize(bytes.len() + header.payload_len() as usize, 0x77);
+    bytes
+}
+
+#[test]
+fn the_layout_of_data_is_that_of_the_documentation() {
+    let data = bytes(Body::Data(Pairs { seq: 0x0a0b_0c0d, epoch: 0x0e0f, count: 2 }));
+    let front = [
+        0xa6, 1, 1, 2, 0, 3, 5, 2, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x0a, 0x0b,
+        0x0c, 0x0d, 0x0e, 0x0f, 0, 0,
+    ];
+    assert_eq!(data[..24], front);
+    assert_eq!(data.len(), 24 + 2 * PAIR_BYTES);
+}
+
+#[test]
+fn full_packets_fit_an_ethernet_frame() {
+    let full = [
+        Body::Data(Pairs { seq: 0, epoch: 0, count: MAX_PAIRS }),
+        Body::Values { epoch: 0, first: 0, sums: FETCH_SLOTS as u8 },
+        Body::Long { seq: 0, epoch: 0, offset: 0, len: LONG_BYTES },
+        Body::Join { instance: 0, cookie: Id64::new(0) },
+    ];
+    // The overlay of the user-space switch adds 40 bytes.
+    for body in full {
+        assert!(header(body).l3_bytes() <= 1500 - 40, "{body:?}");
+    }
+}
+
+#[test]
+fn impossible_fields_are_refused() {
+    let state = State {
+        version: 1,
+        instance: 2,
+        aggregator: HostId(9),
+        epochs: 4,
+        drained: 4,
+        window: 256,
+        copies: 2,
+        phase: Phase::Run,
+    };
+    let open = Open {
+        cookie: Id64::new(1),
+        slots: 100,
+        first_epoch: 0,
+        window: 256,
+        copies: 2,
+        operator: Operator::Sum,
+        workers: 3,
+        rule: Rule::Exact,
+    };
+    assert!(decode(&bytes(Body::State(state))).is_ok());
+    assert!(decode(&bytes(Body::Open(open))).is_ok());
+    let refused = [
+        (Body::Data(Pairs { seq: 1, epoch: 1, count: 0 }), "number of pairs"),
+        (Body::Data(Pairs { seq: 1, epoch: 1, count: 65 }), "number of pairs"),
+        (Body::Long { seq: 1, epoch: 1, offset: 0, len: 0 }, "length"),
+        (Body::Long { seq: 1, epoch: 1, offset: u32::MAX, len: 1 }, "length"),
+        (Body::Values { epoch: 1, first: 1, sums: 53 }, "number of sums"),
+        (Body::State(State { drained: 5, ..state }), "drained epoch"),
+        (Body::State(State { copies: 3, ..state }), "number of copies"),
+        (Body::State(State { window: 0, ..state }), "window"),
+        (Body::Open(Open { workers: 65, ..open }), "number of workers"),
+        (Body::Open(Open { copies: 0, ..open }), "number of copies"),
+        (Body::Open(Open { window: 1025, ..open }), "window"),
+    ];
+    for (body, field) in refused {
+        let error = decode(&bytes(body)).unwrap_err();
+        assert!(matches!(error, Malformed::ReduceField { what, .. } if what == field), "{error}");
+    }
+}
+
+#[test]
+fn a_truncated_message_is_refused_at_every_length() {
+    let data = bytes(Body::Data(Pairs { seq: 1, epoch: 1, count: 3 }));
+    for len in 0..data.len() {
+        assert!(matches!(decode(&data[..len]), Err(Malformed::Truncated { .. })), "{len}");
+    }
+    assert_eq!(decode(&data).unwrap().payload, 24..data.len());
+}
