@@ -4,6 +4,7 @@
 //! - [`app`]: the application of one-to-many transfers and what is measured of it, over any carrier.
 //! - [`orca`]: multicast with labels in packets and agents in racks.
 //! - [`imaging`]: disk images for many hosts.
+//! - [`reduce`]: pairs of key and value from many workers, added up on the way to one master.
 //! - [`system`]: the contract between a group system and the switches.
 //! - [`baseline`]: one-to-many transfers by applications without such assistance, for comparison.
 //!
@@ -47,4 +48,5 @@ pub mod app;
 pub mod baseline;
 pub mod imaging;
 pub mod orca;
+pub mod reduce;
 pub mod system;

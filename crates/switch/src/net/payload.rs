@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::num::NonZeroU32;
 
 use rackweave_core::{
     Header, Mixed, Packet, PayloadStore, Port, Rng, SwitchProgram, Time, Verdict,
@@ -54,9 +55,19 @@ impl<H: Header> SwitchProgram for ForwardOnly<H> {
     }
 }
 
-/// The name of a payload in a [`Slab`].
+/// The name of a payload in a [`Slab`]: the index of its buffer plus 1, so that an optional name takes no more room in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PayloadId(u32);
+pub struct PayloadId(NonZeroU32);
+
+impl PayloadId {
+    const fn of_buffer(index: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(index))
+    }
+
+    const fn index(self) -> u32 {
+        self.0.get() - 1
+    }
+}
 
 /// A header that can name a payload in a [`Slab`].
 pub trait HasPayload: Header {
@@ -119,13 +130,13 @@ impl Slab {
     pub fn insert(&mut self, bytes: &[u8]) -> Option<PayloadId> {
         let id = self.buffer()?;
         self.buffers[id as usize].extend_from_slice(bytes);
-        Some(PayloadId(id))
+        Some(PayloadId::of_buffer(id))
     }
 
     /// A payload's bytes.
     #[must_use]
     pub fn get(&self, id: PayloadId) -> &[u8] {
-        &self.buffers[id.0 as usize]
+        &self.buffers[id.index() as usize]
     }
 
     /// The index of an empty buffer; `None` if the store is full.
@@ -142,7 +153,7 @@ impl Slab {
 
 impl<H: HasPayload> PayloadStore<H> for Slab {
     fn release(&mut self, packet: &Packet<H>) {
-        self.free.extend(packet.header.payload_id().map(|id| id.0));
+        self.free.extend(packet.header.payload_id().map(PayloadId::index));
     }
 
     fn duplicate(&mut self, packet: &mut Packet<H>) -> bool {
@@ -151,7 +162,7 @@ impl<H: HasPayload> PayloadStore<H> for Slab {
         let mut buffer = std::mem::take(&mut self.buffers[to as usize]);
         buffer.extend_from_slice(self.get(from));
         self.buffers[to as usize] = buffer;
-        packet.header = packet.header.with_payload(PayloadId(to));
+        packet.header = packet.header.with_payload(PayloadId::of_buffer(to));
         true
     }
 
@@ -172,7 +183,7 @@ impl<H: HasPayload> PayloadStore<H> for Slab {
 
     fn write(&mut self, packet: &Packet<H>) -> &mut [u8] {
         match packet.header.payload_id() {
-            Some(id) => &mut self.buffers[id.0 as usize],
+            Some(id) => &mut self.buffers[id.index() as usize],
             None => &mut [],
         }
     }
@@ -186,7 +197,7 @@ impl<H: HasPayload> PayloadStore<H> for Slab {
         let (Some(into), Some(from)) = (into.header.payload_id(), from.header.payload_id()) else {
             return false;
         };
-        let ids = [into.0 as usize, from.0 as usize];
+        let ids = [into.index() as usize, from.index() as usize];
         let Ok([into, from]) = self.buffers.get_disjoint_mut(ids) else { return false };
         combine(into, from);
         true
@@ -195,6 +206,6 @@ impl<H: HasPayload> PayloadStore<H> for Slab {
     fn make(&mut self, header: H, len: usize) -> Option<H> {
         let id = self.buffer()?;
         self.buffers[id as usize].resize(len, 0);
-        Some(header.with_payload(PayloadId(id)))
+        Some(header.with_payload(PayloadId::of_buffer(id)))
     }
 }

@@ -1,0 +1,140 @@
+//! What a master knows of one worker.
+
+use rackweave_core::{HostId, Span, Time};
+
+/// Who has joined under a worker's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// The first to have this number.
+    First,
+    /// The process that has it already.
+    Known,
+    /// Another process, in place of one that is silent.
+    Replaced,
+    /// Another process, while the one that has the number is alive.
+    Taken,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    process: Option<(HostId, u32)>,
+    heard: Time,
+    /// The version of the state that it has confirmed.
+    confirmed: u32,
+    /// The version that was announced last, when, and how often.
+    announced: (u32, Time, u32),
+    is_idle: bool,
+    /// The sequence number plus 1 of the packet that was taken last, by number modulo the window.
+    seen: Vec<u32>,
+}
+
+impl Member {
+    pub(super) fn new(window: u16) -> Self {
+        Self {
+            process: None,
+            heard: Time::ZERO,
+            confirmed: 0,
+            announced: (0, Time::ZERO, 0),
+            is_idle: false,
+            seen: vec![0; usize::from(window.max(1))],
+        }
+    }
+
+    pub(super) fn join(
+        &mut self,
+        now: Time,
+        host: HostId,
+        instance: u32,
+        takeover: Span,
+    ) -> Arrival {
+        let arrival = match self.process {
+            None => Arrival::First,
+            Some(process) if process == (host, instance) => {
+                // It repeats its message, so it has no state yet.
+                self.confirmed = 0;
+                self.heard = now;
+                return Arrival::Known;
+            }
+            Some(_) if now < self.heard.saturating_add(takeover) => return Arrival::Taken,
+            Some(_) => Arrival::Replaced,
+        };
+        self.process = Some((host, instance));
+        (self.heard, self.confirmed, self.announced) = (now, 0, (0, Time::ZERO, 0));
+        self.is_idle = false;
+        arrival
+    }
+
+    pub(super) const fn has_joined(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Its address; that of no host if it has not joined.
+    pub(super) fn host(&self) -> HostId {
+        self.process.map_or(HostId(u32::MAX), |(host, _)| host)
+    }
+
+    pub(super) fn instance(&self) -> u32 {
+        self.process.map_or(0, |(_, instance)| instance)
+    }
+
+    pub(super) fn hear(&mut self, now: Time) {
+        self.heard = self.heard.max(now);
+    }
+
+    pub(super) const fn heard(&self) -> Time {
+        self.heard
+    }
+
+    pub(super) fn is_silent(&self, now: Time, give_up: Span) -> bool {
+        self.has_joined() && now >= self.heard.saturating_add(give_up)
+    }
+
+    pub(super) const fn confirm(&mut self, version: u32, idle: bool) {
+        (self.confirmed, self.is_idle) = (version, idle);
+    }
+
+    /// Whether it has this version of the state.
+    pub(super) const fn has(&self, version: u32) -> bool {
+        self.confirmed == version
+    }
+
+    pub(super) const fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
+    /// When the state is to be sent to it: at once if the version is new, then after the retry time, which doubles up to the keepalive.
+    pub(super) fn due(&self, version: u32, retry: Span, keepalive: Span) -> Time {
+        let (announced, at, tries) = self.announced;
+        if announced != version {
+            return Time::ZERO;
+        }
+        let wait = if self.has(version) {
+            keepalive
+        } else {
+            Span(retry.0.saturating_mul(1 << tries.min(16))).min(keepalive)
+        };
+        at.saturating_add(wait)
+    }
+
+    pub(super) fn announce(&mut self, now: Time, version: u32) {
+        let tries = if self.announced.0 == version { self.announced.2 + 1 } else { 0 };
+        self.announced = (version, now, tries);
+    }
+
+    /// Another attempt: sequence numbers begin again.
+    pub(super) fn forget(&mut self) {
+        self.seen.fill(0);
+        self.is_idle = false;
+    }
+
+    /// Returns whether a packet has been taken; `None` if its number is impossible.
+    pub(super) fn seen(&self, seq: u32) -> Option<bool> {
+        let next = seq.checked_add(1)?;
+        Some(self.seen[seq as usize % self.seen.len()] >= next)
+    }
+
+    pub(super) fn record(&mut self, seq: u32) {
+        let index = seq as usize % self.seen.len();
+        self.seen[index] = seq.saturating_add(1);
+    }
+}

@@ -1,0 +1,769 @@
+//! The master: forms the job, reserves slots, collects what the switch could not take, and fetches the sums of each epoch.
+//!
+//! The worker's view of the job is one small state with a version ([`State`]), which the master repeats until each worker has
+//! confirmed it; so a start, a free epoch, a pause, another attempt and the end are one message. If a worker or the switch loses its
+//! memory, what was added up cannot be taken back: the sums of open epochs are discarded, and the workers send these epochs again in
+//! another attempt. Epochs whose sums the master has are never repeated.
+
+mod member;
+mod switch;
+
+use std::collections::VecDeque;
+
+use rackweave_core::rng::mix;
+use rackweave_core::{HostId, Span, Time};
+use rackweave_wire::Id64;
+use rackweave_wire::reduce::{
+    ADDRESS_BYTES, Body, Header, MAX_WORKERS, Operator, Pairs, Phase, Rule, State,
+};
+
+use self::member::{Arrival, Member};
+use self::switch::{Step, SwitchSide};
+use super::Failure;
+use super::sketch::Sketch;
+
+pub use self::switch::Absence;
+
+/// The slots of a switch that a job wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aggregation {
+    /// The switch's address.
+    pub switch: HostId,
+    /// The number of slots.
+    pub slots: u32,
+    /// Into how many copies they are divided: with 2, the sums of an epoch are fetched while the next one is sent.
+    pub copies: u8,
+    /// By which rule the switch adds up.
+    pub rule: Rule,
+    /// How many epochs there are.
+    pub epochs: Epochs,
+    /// How long the master waits for an answer of the switch before it goes on without.
+    pub patience: Span,
+}
+
+/// How the number of epochs is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Epochs {
+    /// So that the estimated number of distinct keys of an epoch is this share of the slots of a copy, in percent.
+    Load(u8),
+    /// This number; 1 is no division.
+    Fixed(u16),
+}
+
+impl Aggregation {
+    /// An exact aggregation in two copies at a load of 50 %, with 3 s of patience.
+    #[must_use]
+    pub const fn new(switch: HostId, slots: u32) -> Self {
+        let (copies, rule, epochs) = (2, Rule::Exact, Epochs::Load(50));
+        Self { switch, slots, copies, rule, epochs, patience: Span::from_secs(3) }
+    }
+
+    fn epochs(&self, slots: u32, keys: u64) -> u16 {
+        match self.epochs {
+            Epochs::Fixed(epochs) => epochs.max(1),
+            Epochs::Load(percent) => {
+                let copy = u64::from(slots / u32::from(self.copies.clamp(1, 2)));
+                let room = (copy * u64::from(percent) / 100).max(1);
+                u16::try_from(keys.div_ceil(room)).unwrap_or(u16::MAX).max(1)
+            }
+        }
+    }
+}
+
+/// How a master behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The number of the job.
+    pub job: u16,
+    /// The master's own address.
+    pub host: HostId,
+    /// The number of workers, 1 to 64.
+    pub workers: u8,
+    /// How values of equal keys are combined.
+    pub operator: Operator,
+    /// The switch that adds up; `None` if the master does.
+    pub aggregation: Option<Aggregation>,
+    /// The window of each worker in packets. SwitchML's is 256.
+    pub window: u16,
+    /// A random number that becomes the job's token.
+    pub token: u64,
+    /// A random number from which cookies are made.
+    pub secret: u64,
+    /// How long a message waits for its answer before it is repeated; it doubles with each repetition.
+    pub retry: Span,
+    /// How often workers hear of the master, and must answer.
+    pub keepalive: Span,
+    /// After which silence another process may take a worker's place.
+    pub takeover: Span,
+    /// How long the master waits for a worker that is silent, or has not joined.
+    pub give_up: Span,
+}
+
+impl Config {
+    /// A master that adds up itself, with the default timers: 20 ms until the first repetition, a sign of life each 250 ms, 1 s until a
+    /// worker can be replaced, 30 s of patience.
+    #[must_use]
+    pub const fn new(job: u16, host: HostId, workers: u8, token: u64, secret: u64) -> Self {
+        Self {
+            job,
+            host,
+            workers,
+            operator: Operator::Sum,
+            aggregation: None,
+            window: 256,
+            token,
+            secret,
+            retry: Span::from_ms(20),
+            keepalive: Span::from_ms(250),
+            takeover: Span::from_secs(1),
+            give_up: Span::from_secs(30),
+        }
+    }
+}
+
+/// What the driver does with the payload of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Nothing.
+    Discard,
+    /// Combine these pairs with the sums of the epoch.
+    Pairs {
+        /// The epoch.
+        epoch: u16,
+    },
+    /// Combine these sums with those of the epoch.
+    Sums {
+        /// The epoch.
+        epoch: u16,
+    },
+    /// These are bytes of the records of a worker.
+    Long {
+        /// The worker.
+        worker: u8,
+        /// The epoch.
+        epoch: u16,
+        /// Offset of the first byte.
+        offset: u32,
+    },
+}
+
+/// What a master reports to its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// All workers have joined, and the epochs have been chosen.
+    Started {
+        /// The number of slots that the switch has granted, 0 without a switch.
+        slots: u32,
+        /// The number of epochs.
+        epochs: u16,
+        /// The estimated number of distinct keys.
+        keys: u64,
+    },
+    /// The job goes on without the switch.
+    WithoutSwitch(Absence),
+    /// The sums of the epochs from `first` on must be discarded: they will be sent again.
+    Discard {
+        /// The first such epoch.
+        first: u16,
+        /// The worker that has lost its memory; `None` if it was the switch.
+        worker: Option<u8>,
+    },
+    /// A worker has finished an epoch. The driver has received this many bytes of records from it, or the job has failed.
+    Finished {
+        /// The worker.
+        worker: u8,
+        /// The epoch.
+        epoch: u16,
+        /// The length of its records in bytes.
+        long_bytes: u32,
+    },
+    /// All sums of an epoch are there.
+    Drained {
+        /// The epoch.
+        epoch: u16,
+    },
+    /// Nothing is under way: the network can be reconfigured until [`Master::resume`].
+    Quiesced,
+    /// The sums of all epochs are there.
+    Complete,
+    /// The job has failed.
+    Failed(Failure),
+}
+
+/// A message of a master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Where it goes.
+    pub to: HostId,
+    /// The message.
+    pub header: Header,
+    /// Whether its payload is [`Master::addresses`].
+    pub has_addresses: bool,
+}
+
+/// What a master has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets of pairs and records that were taken.
+    pub packets: u64,
+    /// Pairs that came from workers or that the switch had no slots for.
+    pub pairs: u64,
+    /// Sums that were fetched from the switch.
+    pub sums: u64,
+    /// Packets that had been taken before.
+    pub duplicates: u64,
+    /// Messages that do not belong to the job.
+    pub stale: u64,
+    /// Attempts after the first.
+    pub restarts: u64,
+}
+
+/// The most acknowledgements that wait for the link. A worker repeats what is not acknowledged.
+const MAX_ACKS: usize = 8192;
+
+/// The master of a job.
+#[derive(Clone, Debug)]
+pub struct Master {
+    config: Config,
+    attempt: u16,
+    version: u32,
+    phase: Phase,
+    epochs: u16,
+    drained: u16,
+    /// The workers that have finished each open epoch, by epoch modulo 2.
+    finished: [u64; 2],
+    members: Vec<Member>,
+    sketch: Sketch,
+    switch: SwitchSide,
+    challenges: VecDeque<(HostId, Header)>,
+    acks: VecDeque<(HostId, Header)>,
+    events: VecDeque<Event>,
+    started: Time,
+    is_quiesced: bool,
+    closes: u8,
+    ended: Option<Time>,
+    counters: Counters,
+}
+
+impl Master {
+    /// A master that waits for its workers from now on.
+    #[must_use]
+    pub fn new(config: Config, now: Time) -> Self {
+        let workers = config.workers.clamp(1, MAX_WORKERS);
+        let config = Config { workers, ..config };
+        Self {
+            config,
+            attempt: 0,
+            version: 1,
+            phase: Phase::Wait,
+            epochs: 0,
+            drained: 0,
+            finished: [0; 2],
+            members: (0..workers).map(|_| Member::new(config.window)).collect(),
+            sketch: Sketch::default(),
+            switch: SwitchSide::new(config.aggregation, config.retry),
+            challenges: VecDeque::new(),
+            acks: VecDeque::new(),
+            events: VecDeque::new(),
+            started: now,
+            is_quiesced: false,
+            closes: 0,
+            ended: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Returns the master's configuration.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns what the master has done.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns the number of epochs and how many of them are complete.
+    #[must_use]
+    pub const fn progress(&self) -> (u16, u16) {
+        (self.epochs, self.drained)
+    }
+
+    /// Returns the numbers of the workers that have not joined.
+    pub fn missing(&self) -> impl Iterator<Item = u8> {
+        (0_u8..).zip(&self.members).filter(|(_, member)| !member.has_joined()).map(|(n, _)| n)
+    }
+
+    /// Whether nothing remains to be sent: the job has ended, and the workers know or do not answer.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.ended.is_some()
+            && self.events.is_empty()
+            && self.members.iter().all(|member| !member.has_joined() || member.has(self.version))
+    }
+
+    /// Whether the job has ended, one way or the other.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// The addresses of the workers, as [`Body::Open`] carries them.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.members.len() * ADDRESS_BYTES);
+        for member in &self.members {
+            bytes.extend_from_slice(&member.host().0.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Stops the job: workers send nothing new, and [`Event::Quiesced`] follows once all they have sent is acknowledged.
+    pub fn quiesce(&mut self) {
+        if self.phase == Phase::Run {
+            self.phase = Phase::Quiesce;
+            self.is_quiesced = false;
+            self.version += 1;
+        }
+    }
+
+    /// Goes on after [`Master::quiesce`].
+    pub fn resume(&mut self) {
+        if self.phase == Phase::Quiesce {
+            self.phase = Phase::Run;
+            self.version += 1;
+        }
+    }
+
+    /// The driver has found that the job cannot be right, for instance records that cannot be read.
+    pub fn fail(&mut self, now: Time, failure: Failure) {
+        if self.ended.is_none() {
+            self.phase = Phase::Failed;
+            self.version += 1;
+            self.ended = Some(now);
+            self.events.push_back(Event::Failed(failure));
+        }
+    }
+
+    /// Handles a message, and returns what is done with its payload, of which the sketch is the only one that is read here. Any field may
+    /// be wrong or forged.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: &Header,
+        marked: bool,
+        payload: &[u8],
+    ) -> Placement {
+        if header.job != self.config.job {
+            return self.stale();
+        }
+        if let Body::Join { instance, cookie } = header.body {
+            self.join(now, from, header, instance, cookie.get(), payload);
+            return Placement::Discard;
+        }
+        if header.token.get() != self.config.token {
+            return self.stale();
+        }
+        match header.body {
+            Body::Data(pairs) if self.aggregator() == self.config.host => {
+                self.pairs(now, from, header, pairs, marked)
+            }
+            Body::Residual(pairs) if self.switch.is_used() => {
+                self.pairs(now, from, header, pairs, marked)
+            }
+            Body::Long { seq, epoch, offset, .. } => {
+                if !self.take(now, from, header, seq, epoch, marked) {
+                    return Placement::Discard;
+                }
+                Placement::Long { worker: header.worker, epoch, offset }
+            }
+            Body::Fin { seq, epoch, long_bytes } => {
+                if self.take(now, from, header, seq, epoch, marked) {
+                    let worker = header.worker;
+                    self.finished[usize::from(epoch) % 2] |= 1 << worker;
+                    self.events.push_back(Event::Finished { worker, epoch, long_bytes });
+                    self.advance(now);
+                }
+                Placement::Discard
+            }
+            Body::Confirm { version, idle } => {
+                self.confirm(now, from, header, version, idle);
+                Placement::Discard
+            }
+            _ if Some(from) == self.switch.address() => self.handle_switch(now, header),
+            _ => self.stale(),
+        }
+    }
+
+    const fn stale(&mut self) -> Placement {
+        self.counters.stale += 1;
+        Placement::Discard
+    }
+
+    const fn cookie(&self, host: HostId, instance: u32) -> u64 {
+        mix(mix(self.config.secret ^ host.0 as u64) ^ instance as u64)
+    }
+
+    fn join(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: &Header,
+        instance: u32,
+        cookie: u64,
+        payload: &[u8],
+    ) {
+        let Some(sketch) = Sketch::from_bytes(payload) else { return };
+        let expected = self.cookie(from, instance);
+        if cookie != expected {
+            if self.challenges.len() < usize::from(MAX_WORKERS) {
+                let body = Body::Challenge { instance, cookie: Id64::new(expected) };
+                self.challenges.push_back((from, Header { body, token: Id64::new(0), ..*header }));
+            }
+            return;
+        }
+        let takeover = self.config.takeover;
+        let Some(member) = self.members.get_mut(usize::from(header.worker)) else { return };
+        match member.join(now, from, instance, takeover) {
+            Arrival::Known | Arrival::Taken => {}
+            Arrival::First => self.sketch.merge(&sketch),
+            // Another life of the worker has the same pairs, so that the estimate of the keys remains.
+            Arrival::Replaced => {
+                if matches!(self.phase, Phase::Run | Phase::Quiesce) {
+                    self.restart(now, Some(header.worker));
+                }
+            }
+        }
+        let is_waiting = self.phase == Phase::Wait && !self.switch.is_opening();
+        if is_waiting && self.members.iter().all(Member::has_joined) {
+            self.start(now);
+        }
+    }
+
+    /// All workers are there: the switch is asked for slots, or the job begins.
+    fn start(&mut self, now: Time) {
+        if self.switch.begin(now) {
+            return;
+        }
+        self.run(now);
+    }
+
+    /// Begins with the slots that are there.
+    fn run(&mut self, now: Time) {
+        if self.epochs == 0 {
+            let keys = self.sketch.estimate();
+            let (slots, is_used) = (self.switch.slots(), self.switch.is_used());
+            let aggregation = self.config.aggregation.filter(|_| is_used);
+            self.epochs = aggregation.map_or(1, |wanted| wanted.epochs(slots, keys));
+            self.events.push_back(Event::Started { slots, epochs: self.epochs, keys });
+        }
+        if self.phase == Phase::Wait {
+            self.phase = Phase::Run;
+        }
+        self.version += 1;
+        for member in &mut self.members {
+            member.hear(now);
+        }
+    }
+
+    /// Discards the sums of open epochs and begins another attempt.
+    fn restart(&mut self, now: Time, worker: Option<u8>) {
+        let Some(attempt) = self.attempt.checked_add(1) else {
+            return self.fail(now, Failure::TooManyAttempts);
+        };
+        self.attempt = attempt;
+        self.counters.restarts += 1;
+        self.finished = [0; 2];
+        for member in &mut self.members {
+            member.forget();
+        }
+        self.acks.clear();
+        self.is_quiesced = false;
+        self.events.push_back(Event::Discard { first: self.drained, worker });
+        if !self.switch.begin(now) {
+            self.version += 1;
+        }
+    }
+
+    fn pairs(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: &Header,
+        pairs: Pairs,
+        marked: bool,
+    ) -> Placement {
+        if self.config.aggregation.is_some_and(|wanted| wanted.rule == Rule::Counter) {
+            // P4-ORDC's master takes whatever the switch sends.
+            self.acknowledge(from, header, pairs.seq, marked);
+        } else if !self.take(now, from, header, pairs.seq, pairs.epoch, marked) {
+            return Placement::Discard;
+        }
+        self.counters.pairs += u64::from(pairs.count);
+        Placement::Pairs { epoch: pairs.epoch }
+    }
+
+    /// Returns whether a packet is new and of an open epoch, and acknowledges it if it is not beyond its window.
+    fn take(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: &Header,
+        seq: u32,
+        epoch: u16,
+        marked: bool,
+    ) -> bool {
+        let is_open = (self.drained..self.drained.saturating_add(2)).contains(&epoch)
+            && epoch < self.epochs
+            && !self.switch.is_opening();
+        let member = self.members.get_mut(usize::from(header.worker));
+        let Some(member) = member.filter(|member| member.host() == from) else {
+            self.stale();
+            return false;
+        };
+        if header.attempt != self.attempt {
+            self.stale();
+            return false;
+        }
+        member.hear(now);
+        match member.seen(seq) {
+            None => {
+                self.stale();
+                return false;
+            }
+            Some(true) => {
+                self.counters.duplicates += 1;
+                self.acknowledge(from, header, seq, marked);
+                return false;
+            }
+            Some(false) => {}
+        }
+        if !is_open {
+            self.stale();
+            return false;
+        }
+        member.record(seq);
+        self.counters.packets += 1;
+        self.acknowledge(from, header, seq, marked);
+        true
+    }
+
+    fn acknowledge(&mut self, to: HostId, header: &Header, seq: u32, marked: bool) {
+        if self.acks.len() < MAX_ACKS {
+            self.acks.push_back((to, Header { body: Body::Ack { seq, marked }, ..*header }));
+        }
+    }
+
+    fn confirm(&mut self, now: Time, from: HostId, header: &Header, version: u32, idle: bool) {
+        let current = self.version;
+        let member = self.members.get_mut(usize::from(header.worker));
+        let Some(member) = member.filter(|member| member.host() == from) else {
+            self.stale();
+            return;
+        };
+        member.hear(now);
+        if version == current {
+            member.confirm(version, idle);
+            self.check_quiesced();
+        }
+    }
+
+    fn check_quiesced(&mut self) {
+        let is_idle = |member: &Member| member.has(self.version) && member.is_idle();
+        if self.phase == Phase::Quiesce
+            && !self.is_quiesced
+            && !self.switch.is_busy()
+            && self.members.iter().all(is_idle)
+        {
+            self.is_quiesced = true;
+            self.events.push_back(Event::Quiesced);
+        }
+    }
+
+    /// Collects the first open epoch once all workers have finished it.
+    fn advance(&mut self, now: Time) {
+        let all = u64::MAX >> (64 - self.members.len());
+        while self.drained < self.epochs && self.finished[usize::from(self.drained) % 2] == all {
+            let is_exact = self.config.aggregation.is_some_and(|wanted| wanted.rule == Rule::Exact);
+            if is_exact && self.switch.is_used() {
+                self.switch.drain(now, self.drained);
+                return;
+            }
+            self.drain(now);
+        }
+    }
+
+    /// All sums of the first open epoch are there.
+    fn drain(&mut self, now: Time) {
+        let epoch = self.drained;
+        self.finished[usize::from(epoch) % 2] = 0;
+        self.drained += 1;
+        self.version += 1;
+        self.events.push_back(Event::Drained { epoch });
+        if self.drained == self.epochs {
+            self.phase = Phase::Done;
+            self.ended = Some(now);
+            self.closes = if self.switch.is_used() { 2 } else { 0 };
+            self.events.push_back(Event::Complete);
+        }
+    }
+
+    fn handle_switch(&mut self, now: Time, header: &Header) -> Placement {
+        let is_current = header.attempt == self.attempt;
+        let step = self.switch.handle(now, &header.body, is_current);
+        self.step(now, step)
+    }
+
+    fn step(&mut self, now: Time, step: Step) -> Placement {
+        match step {
+            Step::None => Placement::Discard,
+            Step::Stale => self.stale(),
+            Step::Ready => {
+                self.run(now);
+                Placement::Discard
+            }
+            Step::Sums { epoch, sums } => {
+                self.counters.sums += u64::from(sums);
+                Placement::Sums { epoch }
+            }
+            Step::Drained => {
+                self.drain(now);
+                self.advance(now);
+                self.check_quiesced();
+                Placement::Discard
+            }
+            Step::Lost => {
+                self.restart(now, None);
+                Placement::Discard
+            }
+            Step::Without(absence) => {
+                self.events.push_back(Event::WithoutSwitch(absence));
+                if self.epochs == 0 {
+                    self.run(now);
+                } else {
+                    self.restart(now, None);
+                }
+                Placement::Discard
+            }
+        }
+    }
+
+    /// The address that workers send pairs to.
+    fn aggregator(&self) -> HostId {
+        let switch = self.switch.address().filter(|_| self.switch.is_used());
+        switch.unwrap_or(self.config.host)
+    }
+
+    /// Called when the time that [`Master::poll_timeout`] returned has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.ended.is_some() {
+            // Workers that are gone do not answer.
+            let is_late =
+                self.ended.is_some_and(|at| now >= at.saturating_add(self.config.takeover));
+            if is_late {
+                for member in &mut self.members {
+                    member.confirm(self.version, true);
+                }
+            }
+            return;
+        }
+        let step = self.switch.handle_timeout(now);
+        self.step(now, step);
+        let give_up = self.config.give_up;
+        let missing = self.missing().fold(0, |set, number| set | 1 << number);
+        if missing != 0 && now >= self.started.saturating_add(give_up) {
+            return self.fail(now, Failure::NotJoined { workers: missing });
+        }
+        let silent = self.members.iter().position(|member| member.is_silent(now, give_up));
+        if let Some(worker) = silent {
+            self.fail(now, Failure::WorkerSilent { worker: worker as u8 });
+        }
+    }
+
+    /// Returns when to call [`Master::handle_timeout`], or to poll again.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if self.is_over() {
+            return None;
+        }
+        let Config { retry, keepalive, give_up, takeover, .. } = self.config;
+        let has_ended = self.ended.is_some();
+        let is_announced = |member: &&Member| {
+            member.has_joined()
+                && (has_ended || !self.switch.is_opening())
+                && !(has_ended && member.has(self.version))
+        };
+        let states = self.members.iter().filter(is_announced);
+        let states = states.map(|member| member.due(self.version, retry, keepalive));
+        let give_up = match self.ended {
+            Some(at) => Some(at.saturating_add(takeover)),
+            None => {
+                let joined = self.members.iter().filter(|member| member.has_joined());
+                let silent = joined.map(|member| member.heard().saturating_add(give_up));
+                let start = self.missing().next().map(|_| self.started.saturating_add(give_up));
+                silent.chain(start).min()
+            }
+        };
+        let switch = if self.ended.is_some() { None } else { self.switch.poll_timeout() };
+        states.chain(give_up).chain(switch).min()
+    }
+
+    /// Returns the next message, if there is something to send now.
+    pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
+        let plain = |to, header| Some(Outgoing { to, header, has_addresses: false });
+        if let Some((to, header)) = self.acks.pop_front().or_else(|| self.challenges.pop_front()) {
+            return plain(to, header);
+        }
+        let Config { job, retry, keepalive, token, .. } = self.config;
+        let token = Id64::new(token);
+        let (attempt, is_opening) = (self.attempt, self.switch.is_opening());
+        if self.ended.is_none()
+            && let Some(body) = self.switch.poll(now, &self.config, self.drained)
+        {
+            let to = self.switch.address()?;
+            let has_addresses = matches!(body, Body::Open(_));
+            return Some(Outgoing {
+                to,
+                header: Header { job, attempt, worker: 0, token, body },
+                has_addresses,
+            });
+        }
+        if self.closes > 0 {
+            self.closes -= 1;
+            let header = Header { job, attempt, worker: 0, token, body: Body::Close };
+            return plain(self.switch.address()?, header);
+        }
+        // While slots are reserved for another attempt, workers must not begin it.
+        if is_opening && self.ended.is_none() {
+            return None;
+        }
+        let state = State {
+            version: self.version,
+            instance: 0,
+            aggregator: self.aggregator(),
+            epochs: self.epochs,
+            drained: self.drained,
+            window: self.config.window,
+            copies: self.config.aggregation.map_or(1, |wanted| wanted.copies.clamp(1, 2)),
+            phase: self.phase,
+        };
+        for (number, member) in (0_u8..).zip(&mut self.members) {
+            let is_due = member.has_joined() && member.due(state.version, retry, keepalive) <= now;
+            if is_due && !(self.ended.is_some() && member.has(state.version)) {
+                member.announce(now, state.version);
+                let body = Body::State(State { instance: member.instance(), ..state });
+                let header = Header { job, attempt, worker: number, token, body };
+                return plain(member.host(), header);
+            }
+        }
+        None
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}

@@ -1,0 +1,85 @@
+//! Aggregation in the network: workers send pairs of key and value, a switch adds up the values of equal keys, and a master collects the
+//! result, which is exact whatever the network does.
+//!
+//! - [`worker`], [`master`]: the machines of hosts; [`switch`] and [`system`]: the program of switches.
+//! - [`key`], [`table`]: keys of fixed length, and the slots in which they are added up; [`sketch`]: how many keys there are.
+//! - [`source`]: what a worker sends, divided into epochs; [`totals`]: what the master has collected.
+//! - [`packet`]: packets in the simulator; [`node`]: the machines as a node there.
+//!
+//! ```text
+//!  Worker 0 ─ Data ─┐                    ┌─ Residual: pairs without a slot ──> Master
+//!  Worker 1 ─ Data ─┼─> switch: table ───┤                                      |  sums of open epochs, of finished ones
+//!  Worker 2 ─ Data ─┘     |              └─ Values <──────────── Fetch ─────────|
+//!       ^                 | Ack                                                 |
+//!       └─────────────────┴──────── Ack, State: which epochs are free ──────────┘
+//! ```
+//!
+//! P4-ORDC (`docs/sources.md#p4-ordc`) sends a sum when as many packets as there are workers have arrived for its key. A word that is
+//! missing at one worker is then never sent, two words with the same hash are added together, and a repeated packet is counted twice.
+//! That rule can be selected ([`rackweave_wire::reduce::Rule::Counter`]); the exact one takes from DAIET that the end is
+//! announced by the workers, from ATP that keys are compared and that what finds no slot goes on to the master, and from ASK the window of
+//! seen packets.
+
+pub mod key;
+pub mod master;
+pub mod node;
+pub mod packet;
+pub mod sketch;
+pub mod source;
+pub mod switch;
+pub mod system;
+pub mod table;
+#[cfg(test)]
+mod tests;
+pub mod totals;
+pub mod worker;
+
+/// Why a job has failed, at a worker or at the master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The master did not answer the worker.
+    #[error("the master has been silent for too long")]
+    MasterSilent,
+    /// The master has ended the job.
+    #[error("the master has reported that the job failed")]
+    Refused,
+    /// Workers did not join in time.
+    #[error("workers have not joined: {}", Numbers(*workers))]
+    NotJoined {
+        /// Their numbers, as a bitmap.
+        workers: u64,
+    },
+    /// A worker has stopped answering.
+    #[error("worker {worker} has been silent for too long")]
+    WorkerSilent {
+        /// The worker's number.
+        worker: u8,
+    },
+    /// A worker's records of long keys cannot be read.
+    #[error("the records of worker {worker} cannot be read: {reason}")]
+    Records {
+        /// The worker's number.
+        worker: u8,
+        /// What is wrong with them.
+        reason: totals::BadRecords,
+    },
+    /// A worker's long keys do not fit the format.
+    #[error("{}", source::TooLong)]
+    TooLong,
+    /// Workers or the switch have lost their memory 65,535 times.
+    #[error("the job was restarted too often")]
+    TooManyAttempts,
+}
+
+/// The numbers of a bitmap, for people to read.
+struct Numbers(u64);
+
+impl core::fmt::Display for Numbers {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let numbers = (0..64).filter(|number| self.0 >> number & 1 == 1);
+        for (position, number) in numbers.enumerate() {
+            write!(f, "{}{number}", if position > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,518 @@
+//! The program of an aggregating switch.
+//!
+//! A job has a region of the table, its workers' addresses, and for each worker a record of the packets of its window: which pairs of a
+//! packet found no slot. A packet is added up once, however often it arrives; a repetition is answered as the first copy was, with an
+//! acknowledgement or with the same rest for the master. State is made only for a master that has proved its address, and only packets
+//! from the workers that it named are added up, so the memory is bounded by the configuration.
+//!
+//! ASK (ASPLOS 2023) has the same window of seen packets with their rest; that a switch acknowledges what it has taken is there too. The
+//! attempts, the cookies and the lease are our own: the papers do not treat a worker or a switch that returns.
+
+mod job;
+
+use std::collections::BTreeMap;
+
+use rackweave_core::rng::mix;
+use rackweave_core::{
+    Destination, DropReason, Ecn, Header as AnyHeader, HostId, Packet, PayloadStore, Port, Span,
+    Time, Verdict,
+};
+use rackweave_wire::Id64;
+use rackweave_wire::reduce::{
+    ADDRESS_BYTES, Body, FETCH_SLOTS, Header, KEY_BYTES, Open, PAIR_BYTES, Pairs, Refusal, Rule,
+};
+
+use self::job::{Entry, Job};
+use super::key::Key;
+use super::table::Table;
+use crate::system::{Outgoing, SystemProgram};
+
+/// The limits of a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The number of slots for all jobs.
+    pub slots: u32,
+    /// The number of slots of a bucket.
+    pub ways: u8,
+    /// The largest number of jobs.
+    pub max_jobs: u16,
+    /// The largest number of packets whose rest is recorded, in the windows of all workers of all jobs.
+    pub max_entries: u32,
+    /// How long a job keeps its slots after the last message of its master.
+    pub lease: Span,
+    /// A random number of this life of the switch, from which it also makes cookies.
+    pub secret: u64,
+}
+
+impl Config {
+    /// A switch with this number of slots: buckets of 8, 64 jobs, windows of 256 packets for 256 workers in all, a lease of 10 s.
+    #[must_use]
+    pub const fn new(slots: u32, secret: u64) -> Self {
+        let (max_jobs, max_entries) = (64, 256 * 256);
+        Self { slots, ways: 8, max_jobs, max_entries, lease: Span::from_secs(10), secret }
+    }
+}
+
+/// What a switch has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets of pairs that were added up or forwarded for the first time.
+    pub packets: u64,
+    /// Pairs in them.
+    pub pairs: u64,
+    /// Pairs among those that were added to a sum.
+    pub absorbed: u64,
+    /// Pairs that were sent to a master because they found no slot, repetitions included.
+    pub residual: u64,
+    /// Packets of pairs that had been handled before.
+    pub duplicates: u64,
+    /// Sums that were read by masters, repetitions included.
+    pub fetched: u64,
+    /// Messages of a job, an attempt or an epoch that the switch does not have, or with a wrong token or sender.
+    pub stale: u64,
+    /// Requests for slots that were refused.
+    pub refused: u64,
+    /// Words that P4-ORDC's rule has sent to the master.
+    pub emitted: u64,
+}
+
+/// What the switch sends next.
+#[derive(Clone, Copy, Debug)]
+struct Reply {
+    src: HostId,
+    dst: HostId,
+    header: Header,
+    marked: bool,
+}
+
+/// The program of a switch.
+#[derive(Clone, Debug)]
+pub struct Program {
+    me: HostId,
+    config: Config,
+    table: Table,
+    jobs: BTreeMap<u16, Job>,
+    /// The number of packets recorded by the windows of all jobs.
+    entries: u32,
+    reply: Option<Reply>,
+    payload: Vec<u8>,
+    counters: Counters,
+}
+
+impl Program {
+    /// The program of this switch.
+    #[must_use]
+    pub fn new(switch: u32, config: Config) -> Self {
+        Self {
+            me: Destination::Switch(switch).address(),
+            config,
+            table: Table::new(config.slots, config.ways),
+            jobs: BTreeMap::new(),
+            entries: 0,
+            reply: None,
+            payload: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Returns what the switch has done.
+    #[must_use]
+    pub const fn counts(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns the number of jobs that have slots.
+    #[must_use]
+    pub fn jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Returns the number of slots that hold a sum.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.table.used(0..self.table.slots())
+    }
+
+    /// Empties the switch as a restart does. Its new secret makes the restart visible.
+    pub fn restart(&mut self, secret: u64) {
+        self.config.secret = secret;
+        self.table = Table::new(self.config.slots, self.config.ways);
+        self.jobs.clear();
+        self.entries = 0;
+        self.reply = None;
+    }
+
+    const fn instance(&self) -> u32 {
+        (mix(self.config.secret) >> 32) as u32
+    }
+
+    /// The cookie by which a master proves that it receives at its address.
+    const fn cookie(&self, master: HostId, header: &Header) -> u64 {
+        let about = (master.0 as u64) << 16 | header.job as u64;
+        mix(mix(self.config.secret ^ about) ^ header.token.get())
+    }
+
+    fn answer(&mut self, to: HostId, header: Header) {
+        self.reply = Some(Reply { src: self.me, dst: to, header, marked: false });
+    }
+
+    /// Handles a message for this switch. Returns false if it is to be dropped without an answer.
+    fn handle(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: Header,
+        marked: bool,
+        bytes: &[u8],
+    ) -> bool {
+        self.payload.clear();
+        match header.body {
+            Body::Data(pairs) => self.data(from, header, pairs, marked, bytes),
+            Body::Open(open) => self.open(now, from, header, open, bytes),
+            Body::Fetch { epoch, first } => self.fetch(now, from, header, epoch, first),
+            Body::Clear { epoch } => self.clear(now, from, header, epoch),
+            Body::Close => {
+                if self.job_of_master(now, from, &header).is_some() {
+                    self.remove(header.job);
+                }
+                false
+            }
+            _ => false,
+        }
+    }
+
+    fn stale(&mut self) -> bool {
+        self.counters.stale += 1;
+        false
+    }
+
+    /// Adds up a packet, or answers its repetition.
+    fn data(
+        &mut self,
+        from: HostId,
+        header: Header,
+        pairs: Pairs,
+        marked: bool,
+        bytes: &[u8],
+    ) -> bool {
+        let Self { jobs, table, counters, payload, .. } = self;
+        let Some(job) = jobs.get_mut(&header.job).filter(|job| job.is(&header)) else {
+            return self.stale();
+        };
+        if job.workers.get(usize::from(header.worker)) != Some(&from)
+            || bytes.len() != usize::from(pairs.count) * PAIR_BYTES
+        {
+            return self.stale();
+        }
+        let (seed, operator, master) = (job.token, job.open.operator, job.master);
+        let range = job.copy_of(pairs.epoch);
+        if job.open.rule == Rule::Counter {
+            counters.packets += 1;
+            counters.pairs += u64::from(pairs.count);
+            let workers = job.open.workers;
+            let mut count = 0;
+            for pair in bytes.chunks_exact(PAIR_BYTES) {
+                let (key, value) = split(pair);
+                // The published program hashes JobID and key to a register, adds the value, increments the register's counter,
+                // and sends the sum when the counter equals the number of workers (section 2). The key of the slot is not
+                // used by the rule; its first byte is the counter here.
+                let Some(slot) = table.register(range.clone(), key.hash(seed)) else { continue };
+                slot.value = slot.value.wrapping_add(u64::from(value));
+                slot.key.0[0] = slot.key.0[0].wrapping_add(1);
+                if slot.key.0[0] == workers {
+                    payload.extend_from_slice(&key.0);
+                    payload.extend_from_slice(&(slot.value as u32).to_be_bytes());
+                    count += 1;
+                }
+            }
+            counters.emitted += u64::from(count);
+            counters.absorbed += u64::from(pairs.count - count);
+            self.forward_rest(from, header, Pairs { count, ..pairs }, master, marked);
+            return true;
+        }
+        let Some(entry) = job.entry(header.worker, pairs.seq) else { return self.stale() };
+        let rest = match entry {
+            // A packet of an earlier window: its worker has had the acknowledgement, or it could not have gone on.
+            Entry::Passed => {
+                counters.duplicates += 1;
+                return false;
+            }
+            Entry::Seen(rest) => {
+                counters.duplicates += 1;
+                rest
+            }
+            Entry::New => {
+                if !job.is_open(pairs.epoch) {
+                    return self.stale();
+                }
+                counters.packets += 1;
+                counters.pairs += u64::from(pairs.count);
+                let mut rest = 0_u64;
+                for (index, pair) in bytes.chunks_exact(PAIR_BYTES).enumerate() {
+                    let (key, value) = split(pair);
+                    let hash = key.hash(seed);
+                    let is_added = key != Key::EMPTY
+                        && table.add(range.clone(), hash, key, operator, u64::from(value));
+                    rest |= u64::from(!is_added) << index;
+                }
+                counters.absorbed += u64::from(u32::from(pairs.count) - rest.count_ones());
+                job.record(header.worker, pairs.seq, rest);
+                rest
+            }
+        };
+        counters.residual += u64::from(rest.count_ones());
+        for (index, pair) in bytes.chunks_exact(PAIR_BYTES).enumerate() {
+            if rest >> index & 1 == 1 {
+                payload.extend_from_slice(pair);
+            }
+        }
+        let count = rest.count_ones() as u8;
+        self.forward_rest(from, header, Pairs { count, ..pairs }, master, marked);
+        true
+    }
+
+    /// Sends the rest of a packet to the master, as if its worker had sent it, or acknowledges a packet without a rest.
+    fn forward_rest(
+        &mut self,
+        worker: HostId,
+        header: Header,
+        rest: Pairs,
+        master: HostId,
+        marked: bool,
+    ) {
+        if rest.count == 0 {
+            let body = Body::Ack { seq: rest.seq, marked };
+            return self.answer(worker, Header { body, ..header });
+        }
+        let header = Header { body: Body::Residual(rest), ..header };
+        self.reply = Some(Reply { src: worker, dst: master, header, marked });
+    }
+
+    /// Reserves slots, renews a reservation, or starts its next attempt.
+    fn open(&mut self, now: Time, from: HostId, header: Header, open: Open, bytes: &[u8]) -> bool {
+        if bytes.len() != usize::from(open.workers) * ADDRESS_BYTES {
+            return self.stale();
+        }
+        let cookie = self.cookie(from, &header);
+        if open.cookie.get() != cookie {
+            // The answer is shorter than the request, so that it amplifies nothing.
+            let body = Body::Challenge { instance: self.instance(), cookie: Id64::new(cookie) };
+            self.answer(from, Header { body, ..header });
+            return true;
+        }
+        if let Some(job) = self.jobs.get(&header.job)
+            && (job.master != from || job.token != header.token.get())
+        {
+            if now < job.expires {
+                return self.refuse(from, header, Refusal::InUse);
+            }
+            self.remove(header.job);
+        }
+        let (instance, lease) = (self.instance(), self.config.lease);
+        if let Some(job) = self.jobs.get_mut(&header.job) {
+            if header.attempt < job.attempt {
+                return self.stale();
+            }
+            let is_next = header.attempt > job.attempt;
+            if is_next && !job.has_shape_of(&open) {
+                return self.refuse(from, header, Refusal::Invalid);
+            }
+            job.expires = now.saturating_add(lease);
+            if is_next {
+                self.table.clear(job.region.clone());
+                job.restart(header.attempt, open, addresses(bytes));
+            }
+            let body = Body::Opened { slots: job.slots(), instance };
+            self.answer(from, Header { body, ..header });
+            return true;
+        }
+        self.expire(now);
+        let entries = u32::from(open.window) * u32::from(open.workers);
+        let Some(region) = self.free_region(open) else {
+            return self.refuse(from, header, Refusal::Full);
+        };
+        if self.jobs.len() >= usize::from(self.config.max_jobs)
+            || self.entries + entries > self.config.max_entries
+        {
+            return self.refuse(from, header, Refusal::Full);
+        }
+        self.entries += entries;
+        self.table.clear(region.clone());
+        let expires = now.saturating_add(self.config.lease);
+        let job = Job::new(&header, from, open, region, addresses(bytes), expires);
+        let body = Body::Opened { slots: job.slots(), instance };
+        self.jobs.insert(header.job, job);
+        self.answer(from, Header { body, ..header });
+        true
+    }
+
+    fn refuse(&mut self, to: HostId, header: Header, reason: Refusal) -> bool {
+        self.counters.refused += 1;
+        self.answer(to, Header { body: Body::Refused { reason }, ..header });
+        true
+    }
+
+    /// Returns the largest free region up to what is wanted, as a multiple of buckets for each copy; `None` if there is not one bucket
+    /// for each copy.
+    fn free_region(&self, open: Open) -> Option<core::ops::Range<u32>> {
+        let unit = self.table.ways() * u32::from(open.copies);
+        let mut taken: Vec<_> = self.jobs.values().map(|job| job.region.clone()).collect();
+        taken.sort_by_key(|region| region.start);
+        let ends = taken.iter().map(|region| region.start).chain([self.table.slots()]);
+        let starts = [0].into_iter().chain(taken.iter().map(|region| region.end));
+        let gaps = starts.zip(ends).map(|(start, end)| (start, end.saturating_sub(start)));
+        let wanted = open.slots.min(self.table.slots());
+        let (start, len) = gaps.max_by_key(|(start, len)| {
+            // The first of those that are long enough, else the longest.
+            ((*len).min(wanted), core::cmp::Reverse(*start))
+        })?;
+        let len = len.min(wanted);
+        let len = len - len % unit;
+        (len > 0).then_some(start..start + len)
+    }
+
+    fn remove(&mut self, number: u16) {
+        if let Some(job) = self.jobs.remove(&number) {
+            self.entries -= job.entries();
+        }
+    }
+
+    /// Frees the slots of jobs whose masters have been silent for the lease.
+    fn expire(&mut self, now: Time) {
+        let is_over = |(number, job): (&u16, &Job)| (job.expires <= now).then_some(*number);
+        let over: Vec<_> = self.jobs.iter().filter_map(is_over).collect();
+        for number in over {
+            self.remove(number);
+        }
+    }
+
+    /// Returns the job of a message from its master, and renews its lease.
+    fn job_of_master(&mut self, now: Time, from: HostId, header: &Header) -> Option<&mut Job> {
+        let job = self.jobs.get_mut(&header.job)?;
+        if job.master != from || !job.is(header) {
+            return None;
+        }
+        job.expires = now.saturating_add(self.config.lease);
+        Some(job)
+    }
+
+    /// A message of a job that the switch does not have: its sender has to know. A wrong token gets no answer from a job that exists.
+    fn unknown(&mut self, from: HostId, header: Header) -> bool {
+        let is_there = self.jobs.contains_key(&header.job);
+        self.counters.stale += 1;
+        if !is_there {
+            self.answer(from, Header { body: Body::Unknown, ..header });
+        }
+        !is_there
+    }
+
+    fn fetch(&mut self, now: Time, from: HostId, header: Header, epoch: u16, first: u32) -> bool {
+        let Some(job) = self.job_of_master(now, from, &header) else {
+            return self.unknown(from, header);
+        };
+        let copy = job.copy_of(epoch);
+        if !job.is_open(epoch) || first >= copy.end - copy.start {
+            return self.stale();
+        }
+        let start = copy.start + first;
+        let end = copy.end.min(start.saturating_add(FETCH_SLOTS));
+        let sums = self.table.read(start..end, &mut self.payload);
+        self.counters.fetched += u64::from(sums);
+        self.answer(from, Header { body: Body::Values { epoch, first, sums }, ..header });
+        true
+    }
+
+    fn clear(&mut self, now: Time, from: HostId, header: Header, epoch: u16) -> bool {
+        let Some(job) = self.job_of_master(now, from, &header) else {
+            return self.unknown(from, header);
+        };
+        if job.is_next_to_finish(epoch) {
+            let copy = job.copy_of(epoch);
+            job.finish();
+            self.table.clear(copy);
+        } else if !job.is_finished(epoch) {
+            return self.stale();
+        }
+        self.answer(from, Header { body: Body::Cleared { epoch }, ..header });
+        true
+    }
+}
+
+/// Returns the key and the value of a pair.
+#[inline]
+fn split(pair: &[u8]) -> (Key, u32) {
+    let (key, value) = pair.split_at(KEY_BYTES);
+    let key = Key(key.try_into().expect("a pair begins with a key"));
+    (key, u32::from_be_bytes(value.try_into().expect("a pair ends with a value")))
+}
+
+fn addresses(bytes: &[u8]) -> Vec<HostId> {
+    let (addresses, _) = bytes.as_chunks::<ADDRESS_BYTES>();
+    addresses.iter().map(|bytes| HostId(u32::from_be_bytes(*bytes))).collect()
+}
+
+impl SystemProgram for Program {
+    type View = Header;
+    type Made = Header;
+
+    #[inline]
+    fn handle_packet<H: AnyHeader, S: PayloadStore<H>>(
+        &mut self,
+        now: Time,
+        _port: Port,
+        view: Header,
+        packet: &mut Packet<H>,
+        payloads: &mut S,
+    ) -> Verdict {
+        if packet.dst != self.me {
+            return Verdict::Route;
+        }
+        let marked = packet.ecn() == Ecn::Marked;
+        // Ethernet pads short frames.
+        let bytes = payloads.read(packet).get(..view.payload_len() as usize).unwrap_or_default();
+        if self.handle(now, packet.src, view, marked, bytes) {
+            Verdict::Consume
+        } else {
+            Verdict::Drop(DropReason::Program)
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.expire(now);
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, _now: Time) -> Option<Outgoing<'_, Header>> {
+        let Reply { src, dst, header, marked } = self.reply.take()?;
+        // What is small and ends a wait goes first; pairs and sums wait in the queues, which mark them.
+        let packet = Outgoing::new(src, dst, header);
+        let packet = if self.payload.is_empty() {
+            Outgoing { priority: 7, ..packet }
+        } else {
+            let ecn = if marked { Ecn::Marked } else { Ecn::Capable };
+            Outgoing { ecn, ..packet }
+        };
+        Some(packet.with_payload(&self.payload))
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.jobs.values().map(|job| job.expires).min()
+    }
+
+    fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let Counters { packets, pairs, absorbed, residual, duplicates, .. } = self.counters;
+        let Counters { fetched, stale, refused, emitted, .. } = self.counters;
+        [
+            ("packets_added", packets),
+            ("pairs", pairs),
+            ("pairs_absorbed", absorbed),
+            ("pairs_residual", residual),
+            ("duplicates", duplicates),
+            ("sums_fetched", fetched),
+            ("stale", stale),
+            ("jobs_refused", refused),
+            ("words_emitted", emitted),
+        ]
+        .into_iter()
+    }
+}

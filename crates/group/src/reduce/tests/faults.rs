@@ -1,0 +1,115 @@
+//! Single faults, and what is known of them afterwards.
+
+use super::super::Failure;
+use super::super::master::Absence;
+use super::*;
+
+fn job(seed: u64) -> Job {
+    Job::new(words(seed, 4, 3_000, 4_000), Some(Aggregation::new(SWITCH, 800)))
+}
+
+fn ms(n: u64) -> Time {
+    Time::ZERO + Span::from_ms(n)
+}
+
+/// A network on which a job takes 20 ms or so, so that faults meet it.
+const SLOW: Faults = Faults { loss: 0.02, repeat: 0.01, delay: Span::from_us(900) };
+
+#[test]
+fn a_worker_that_returns_repeats_only_epochs_that_are_not_collected() {
+    let mut world = World::new(job(1), 800, SLOW, 1);
+    world.at(ms(12), Act::Kill(2));
+    world.at(ms(20), Act::Return(2));
+    world.run_to_end(seconds(30));
+    let counters = *world.master().machine().counters();
+    assert_eq!(counters.restarts, 1);
+    let (epochs, _) = world.master().machine().progress();
+    let discarded = world.nodes[1].workers()[0].machine().counters().restarts;
+    assert!(epochs > 4 && discarded == 1);
+}
+
+#[test]
+fn a_switch_that_restarts_is_used_again() {
+    let mut world = World::new(job(2), 800, SLOW, 2);
+    world.at(ms(10), Act::RestartSwitch);
+    world.run_to_end(seconds(30));
+    assert_eq!(world.master().machine().counters().restarts, 1);
+    assert_eq!(world.master().progress().absence, None);
+    assert!(world.switch_counts().absorbed > 0);
+}
+
+#[test]
+fn a_switch_that_dies_is_given_up() {
+    let mut world = World::new(job(3), 800, SLOW, 3);
+    world.at(ms(10), Act::KillSwitch);
+    world.run_to_end(seconds(30));
+    assert_eq!(world.master().progress().absence, Some(Absence::Silent));
+}
+
+#[test]
+fn a_switch_that_was_never_there_is_given_up() {
+    let mut world = World::new(job(4), 800, SLOW, 4);
+    world.switch = None;
+    world.run_to_end(seconds(30));
+    assert_eq!(world.master().progress().absence, Some(Absence::Silent));
+}
+
+#[test]
+fn a_worker_that_does_not_return_fails_the_job_by_its_number() {
+    let mut world = World::new(job(5), 800, SLOW, 5);
+    world.at(ms(10), Act::Kill(3));
+    world.run(seconds(60));
+    let outcome = world.master().progress().outcome;
+    assert_eq!(outcome, Some(Err(Failure::WorkerSilent { worker: 3 })));
+    let others = world.nodes[1].workers()[0].outcome();
+    assert_eq!(others, Some(Err(Failure::Refused)));
+}
+
+#[test]
+fn workers_that_never_join_are_named() {
+    let mut world = World::new(job(6), 800, SLOW, 6);
+    (world.down[2], world.down[4]) = (true, true);
+    world.run(seconds(60));
+    let outcome = world.master().progress().outcome.unwrap();
+    assert_eq!(outcome.unwrap_err().to_string(), "workers have not joined: 1, 3");
+}
+
+#[test]
+fn workers_give_up_a_master_that_is_gone() {
+    let mut world = World::new(job(7), 800, SLOW, 7);
+    world.down[0] = true;
+    world.run(seconds(60));
+    for node in &world.nodes[1..] {
+        assert_eq!(node.workers()[0].outcome(), Some(Err(Failure::MasterSilent)));
+        assert!(node.is_done());
+    }
+}
+
+#[test]
+fn a_number_that_is_in_use_is_not_given_to_another_worker() {
+    let mut world = World::new(job(8), 800, SLOW, 8);
+    world.run(ms(5));
+    // A second process with the number of worker 0, at the host of worker 3, which is replaced.
+    let pairs = world.job.pairs(1);
+    let config = worker::Config::new(JOB, 0, MASTER, 99);
+    world.nodes[4].add_worker(WorkerSide::new(config, pairs, Order::Hash, world.now));
+    world.run_to_end(seconds(30));
+    assert_eq!(world.master().machine().counters().restarts, 0);
+}
+
+#[test]
+fn a_job_that_is_stopped_has_nothing_under_way_and_goes_on() {
+    let mut world = World::new(job(9), 800, SLOW, 9);
+    world.at(ms(6), Act::Quiesce);
+    world.run(ms(400));
+    let quiesced = std::iter::from_fn(|| world.master().poll_event())
+        .any(|event| event == master::Event::Quiesced);
+    assert!(quiesced && !world.master().machine().has_ended());
+    let before = world.switch_counts();
+    world.run(ms(1_000));
+    let after = world.switch_counts();
+    assert_eq!(before.packets, after.packets);
+    world.master().machine_mut().resume();
+    world.run_to_end(seconds(30));
+    assert_eq!(world.master().machine().counters().restarts, 0);
+}

@@ -1,0 +1,189 @@
+//! Neighbours that forge messages.
+
+use proptest::prelude::*;
+use rackweave_wire::Id64;
+use rackweave_wire::reduce::{self, Body, Open, Pairs as PairFields, Phase, Rule, State};
+
+use super::super::packet::packet;
+use super::*;
+
+const STRANGER: HostId = HostId(40);
+
+fn bodies() -> impl Strategy<Value = Body> {
+    let pairs = (any::<u32>(), 0_u16..20, 1_u8..65).prop_map(|(seq, epoch, count)| PairFields {
+        seq,
+        epoch,
+        count,
+    });
+    let state = (any::<u32>(), 0_u32..10, any::<u32>(), 0_u16..20, 0_u16..20, 1_u8..3).prop_map(
+        |(version, instance, aggregator, epochs, drained, copies)| {
+            let phases = [Phase::Run, Phase::Done, Phase::Failed, Phase::Quiesce, Phase::Wait];
+            let phase = phases[version as usize % 5];
+            let (window, drained) = (32, drained.min(epochs));
+            let aggregator = HostId(aggregator);
+            State { version, instance, aggregator, epochs, drained, window, copies, phase }
+        },
+    );
+    let open = (any::<u64>(), any::<u32>(), 1_u8..65, 1_u16..1025).prop_map(
+        |(cookie, slots, workers, window)| Open {
+            cookie: Id64::new(cookie),
+            slots,
+            first_epoch: 0,
+            window,
+            copies: 2,
+            operator: Operator::Sum,
+            workers,
+            rule: Rule::Exact,
+        },
+    );
+    prop_oneof![
+        pairs.clone().prop_map(Body::Data),
+        pairs.prop_map(Body::Residual),
+        (any::<u32>(), 0_u16..20, any::<u16>(), 1_u16..1281).prop_map(
+            |(seq, epoch, offset, len)| {
+                Body::Long { seq, epoch, offset: u32::from(offset), len }
+            }
+        ),
+        (any::<u32>(), 0_u16..20).prop_map(|(seq, epoch)| Body::Fin { seq, epoch, long_bytes: 0 }),
+        (any::<u32>(), any::<bool>()).prop_map(|(seq, marked)| Body::Ack { seq, marked }),
+        (any::<u32>(), any::<u64>())
+            .prop_map(|(instance, cookie)| Body::Join { instance, cookie: Id64::new(cookie) }),
+        (0_u32..10, any::<u64>())
+            .prop_map(|(instance, cookie)| Body::Challenge { instance, cookie: Id64::new(cookie) }),
+        state.prop_map(Body::State),
+        (any::<u32>(), any::<bool>()).prop_map(|(version, idle)| Body::Confirm { version, idle }),
+        open.prop_map(Body::Open),
+        (any::<u32>(), any::<u32>()).prop_map(|(slots, instance)| Body::Opened { slots, instance }),
+        (0_u16..20, any::<u32>()).prop_map(|(epoch, first)| Body::Fetch { epoch, first }),
+        (0_u16..20, any::<u32>(), 0_u8..53).prop_map(|(epoch, first, sums)| Body::Values {
+            epoch,
+            first,
+            sums
+        }),
+        (0_u16..20).prop_map(|epoch| Body::Clear { epoch }),
+        (0_u16..20).prop_map(|epoch| Body::Cleared { epoch }),
+        Just(Body::Close),
+        Just(Body::Unknown),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// A neighbour that does not know the token changes nothing, whatever it sends and whoever it claims to be.
+    #[test]
+    fn without_the_token_messages_change_nothing(
+        seed in any::<u64>(),
+        forged in prop::collection::vec(
+            (0_u64..20_000, bodies(), 0_u32..6, 0_u32..6, 0_u16..3, 0_u8..5, any::<u64>()),
+            0..200,
+        ),
+    ) {
+        let aggregation = Some(Aggregation::new(SWITCH, 300));
+        let job = Job::new(words(seed, 4, 300, 500), aggregation);
+        let faults = Faults { delay: Span::from_us(500), ..Faults::default() };
+        let mut world = World::new(job, 300, faults, seed);
+        for (at_us, body, src, dst, attempt, worker, token) in forged {
+            let address = |number| match number {
+                5 => SWITCH,
+                host => HostId(host),
+            };
+            // A spoofed source gets no answer, but a master's messages to a worker that has not joined carry no secret yet
+            // but the worker's instance, which the neighbour does not know.
+            if matches!(body, Body::State(_) | Body::Challenge { .. }) {
+                continue;
+            }
+            let token = Id64::new(token);
+            let header = reduce::Header { job: JOB, attempt, worker, token, body };
+            let payload = vec![0x5a; header.payload_len() as usize];
+            let packet = packet(address(src), address(dst), header);
+            world.flights.push(Time::ZERO + Span::from_us(at_us), Flight::Packet(packet, payload));
+        }
+        world.run_to_end(seconds(60));
+        prop_assert_eq!(world.master().machine().counters().restarts, 0);
+    }
+
+    /// Even with the token no message makes a machine panic or its memory grow.
+    #[test]
+    fn no_message_panics(
+        forged in prop::collection::vec((bodies(), 0_u32..6, 0_u32..6, 0_u16..2, 0_u8..5), 0..300),
+    ) {
+        let aggregation = Some(Aggregation::new(SWITCH, 300));
+        let job = Job::new(words(1, 4, 300, 500), aggregation);
+        let mut world = World::new(job, 300, Faults::default(), 1);
+        world.run(Time::ZERO + Span::from_us(100));
+        for (body, src, dst, attempt, worker) in forged {
+            let address = |number| if number == 5 { SWITCH } else { HostId(number) };
+            let token = Id64::new(0x1234_5678_9abc);
+            let header = reduce::Header { job: JOB, attempt, worker, token, body };
+            let payload = vec![0x5a; header.payload_len() as usize];
+            world.deliver(packet(address(src), address(dst), header), &payload);
+            world.flush();
+        }
+        world.run(seconds(100));
+        prop_assert!(world.switch.as_ref().unwrap().program().used() <= 300);
+    }
+}
+
+#[test]
+fn a_stranger_gets_no_slots_without_proving_its_address() {
+    let config = switch::Config::new(100, 1);
+    let mut world = World::new(Job::new(vec![Vec::new()], None), 0, Faults::default(), 1);
+    world.switch = Some(Simulated::new(Program::new(0, config)));
+    let open = Open {
+        cookie: Id64::new(0),
+        slots: 100,
+        first_epoch: 0,
+        window: 32,
+        copies: 2,
+        operator: Operator::Sum,
+        workers: 1,
+        rule: Rule::Exact,
+    };
+    for job in 0..1_000 {
+        let (token, body) = (Id64::new(5), Body::Open(open));
+        let header = reduce::Header { job, attempt: 0, worker: 0, token, body };
+        world.down.resize(41, true);
+        world.deliver(packet(STRANGER, SWITCH, header), &[0; 4]);
+    }
+    assert_eq!(world.switch.as_ref().unwrap().program().jobs(), 0);
+}
+
+#[test]
+fn jobs_end_with_the_lease_of_their_masters_and_never_exceed_the_limit() {
+    let config = switch::Config { max_jobs: 3, ..switch::Config::new(1_000, 1) };
+    let mut program = Program::new(0, config);
+    let mut opened = |now: Time, job: u16, cookie: u64| {
+        let open = Open {
+            cookie: Id64::new(cookie),
+            slots: 100,
+            first_epoch: 0,
+            window: 32,
+            copies: 2,
+            operator: Operator::Sum,
+            workers: 1,
+            rule: Rule::Exact,
+        };
+        let (token, body) = (Id64::new(5), Body::Open(open));
+        let message = reduce::Header { job, attempt: 0, worker: 0, token, body };
+        let mut packet = packet(STRANGER, SWITCH, message);
+        let mut payloads = Slab::default();
+        packet.header = packet.header.with_payload(payloads.insert(&[0; 4]).unwrap());
+        use crate::system::SystemProgram;
+        let view = message;
+        let _ = program.handle_packet(now, Port(0), view, &mut packet, &mut payloads);
+        let made = program.poll_transmit(now).map(|made| made.header.body);
+        (made, program.jobs())
+    };
+    let mut open = |now, job| {
+        let (Some(Body::Challenge { cookie, .. }), _) = opened(now, job, 0) else { panic!() };
+        opened(now, job, cookie.get())
+    };
+    for job in 0..3 {
+        assert!(matches!(open(Time::ZERO, job), (Some(Body::Opened { slots: 96, .. }), _)));
+    }
+    assert!(matches!(open(seconds(5), 3), (Some(Body::Refused { .. }), 3)));
+    assert!(matches!(open(seconds(5), 2), (Some(Body::Opened { .. }), 3)));
+    // Those of the first two masters are over, that of the third was renewed.
+    assert!(matches!(open(seconds(11), 3), (Some(Body::Opened { .. }), 2)));
+}
