@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::cast::CastConfig;
 use crate::image::ImageConfig;
 use crate::path::Path;
+use crate::reduce::ReduceConfig;
 use crate::report::number::{bytes, short};
 use crate::results::plain;
 use crate::scenario::{PointSpec, Scenario, host_link};
@@ -75,6 +76,9 @@ impl Explanation {
         let plan = match (&point.cast, point.config.streams.first()) {
             (None, _) if point.image.is_some() => {
                 point.image.as_ref().map_or_else(Plan::default, |image| Plan::of_image(image))
+            }
+            (None, _) if point.reduce.is_some() => {
+                point.reduce.as_ref().map_or_else(Plan::default, |reduce| Plan::of_jobs(reduce))
             }
             (None, Some(stream)) => Plan::of(stream, &point.fabric),
             (cast, _) => cast.as_ref().map_or_else(Plan::default, |cast| Plan::of_files(cast)),
@@ -236,6 +240,20 @@ impl Plan {
             senders: 1,
             per_second: None,
             messages: Some(image.clients.len() as u64),
+        }
+    }
+
+    /// Of jobs: a message is the data of a job on their way to its workers, and the pairs on theirs to its master.
+    fn of_jobs(reduce: &ReduceConfig) -> Self {
+        let jobs = reduce.jobs.len().max(1) as f64;
+        let mean_bytes = reduce.bytes() as f64 / jobs;
+        Self {
+            mean_bytes,
+            // Full frames, and a quarter of the data in pairs of 20 bytes.
+            packets_per_message: mean_bytes / 1460.0 * 1.5,
+            senders: 1,
+            per_second: None,
+            messages: Some(reduce.jobs.len() as u64),
         }
     }
 

@@ -7,6 +7,7 @@
 //! - [`testbed`]: runs on real hosts.
 //! - [`cast`]: transfers of files from one host to many.
 //! - [`image`]: disk images for many hosts.
+//! - [`reduce`]: jobs of MapReduce whose pairs are added up on the way.
 //! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
@@ -47,6 +48,7 @@ pub mod list;
 pub mod output;
 pub mod paper;
 mod path;
+pub mod reduce;
 pub mod report;
 pub mod results;
 pub mod run;

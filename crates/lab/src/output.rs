@@ -55,7 +55,7 @@ pub struct OutputDir {
 /// The suffix of files that are not complete yet.
 const PARTIAL_SUFFIX: &str = ".part";
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
-const OPTIONAL: [&str; 8] = [
+const OPTIONAL: [&str; 9] = [
     "streams.svg",
     "streams.csv",
     "messages.csv",
@@ -64,6 +64,7 @@ const OPTIONAL: [&str; 8] = [
     "cast_files.csv",
     "cast_receivers.csv",
     "image_clients.csv",
+    "reduce_jobs.csv",
 ];
 
 impl OutputDir {
@@ -202,6 +203,11 @@ impl Staged<'_> {
         if points.iter().any(|point| point.summary.image.is_some()) {
             self.csv("image_clients.csv", points, columns::IMAGE_CLIENT, |point| {
                 point.summary.image.iter().flat_map(|image| &image.clients)
+            })?;
+        }
+        if points.iter().any(|point| point.summary.reduce.is_some()) {
+            self.csv("reduce_jobs.csv", points, columns::REDUCE_JOB, |point| {
+                point.summary.reduce.iter().flat_map(|reduce| &reduce.jobs)
             })?;
         }
         Ok(())

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use crate::cast::{self, CastError, CastSummary};
 use crate::image::{self, ImageError, ImageSummary};
+use crate::reduce::{self, ReduceError, ReduceSummary};
 use crate::results::{Capture, PointFailure, PointResult, Results, capture_layout};
 use crate::scenario::{PointSpec, Scenario};
 
@@ -67,6 +68,14 @@ pub enum RunError {
         index: usize,
         /// The reason why it cannot be run.
         source: ImageError,
+    },
+    /// Jobs cannot be run.
+    #[error("point {index} of the scenario can't be run")]
+    Reduce {
+        /// The index of the point in the sweep.
+        index: usize,
+        /// The reason why it cannot be run.
+        source: ReduceError,
     },
     /// The worker threads cannot be started.
     #[error("can't start {jobs} threads: {message}")]
@@ -190,13 +199,20 @@ impl Batch {
             let before = thread_cpu_s();
             let control = &self.controls[index];
             let build = |source| RunError::Build { index, source };
-            let mut image = None;
+            let (mut image, mut reduce) = (None, None);
             let (result, cast) = match &spec.cast {
                 None if spec.image.is_some() => {
                     let Some(config) = &spec.image else { unreachable!("it is there") };
                     let done = image::run(config, &spec.config, capture_layout(spec), control);
                     let run = done.map_err(|source| RunError::Image { index, source })?;
                     image = Some((ImageSummary::new(config, &run.image), run.capture));
+                    (run.result, None)
+                }
+                None if spec.reduce.is_some() => {
+                    let Some(config) = &spec.reduce else { unreachable!("it is there") };
+                    let done = reduce::run(config, &spec.config, capture_layout(spec), control);
+                    let run = done.map_err(|source| RunError::Reduce { index, source })?;
+                    reduce = Some((ReduceSummary::new(&run.reduce), run.capture));
                     (run.result, None)
                 }
                 None => (simulate(spec, control).map_err(build)?, None),
@@ -215,6 +231,10 @@ impl Batch {
             if let Some((config, result, capture)) = cast {
                 point.summary.cast = Some(CastSummary::new(config, &result));
                 point.cast = Some(result);
+                point.capture = Capture::Frames(capture);
+            }
+            if let Some((summary, capture)) = reduce {
+                point.summary.reduce = Some(summary);
                 point.capture = Capture::Frames(capture);
             }
             if let Some((summary, capture)) = image {

@@ -5,6 +5,7 @@
 //! - [`load`]: the mean gap between messages at a given load of the hosts' links.
 //! - [`generator`]: [`Generator`], which draws the messages of each host from its own random streams.
 //! - [`trace`]: [`Trace`], messages read from a file.
+//! - [`text`]: a synthetic text, by how often each of its words occurs.
 //! - [`app`]: [`App`](app::App), the application of a host, which starts messages, answers requests and records how
 //!   each message ended; and [`Collector`](app::Collector), which combines the records of all hosts.
 //!
@@ -33,6 +34,7 @@ pub mod pattern;
 mod rows;
 pub mod sizes;
 mod tables;
+pub mod text;
 pub mod trace;
 
 pub use application::{Application, StreamMode, Streaming};

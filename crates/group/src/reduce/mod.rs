@@ -4,7 +4,7 @@
 //! - [`worker`], [`master`]: the machines of hosts; [`switch`] and [`system`]: the program of switches.
 //! - [`key`], [`table`]: keys of fixed length, and the slots in which they are added up; [`sketch`]: how many keys there are.
 //! - [`source`]: what a worker sends, divided into epochs; [`totals`]: what the master has collected.
-//! - [`packet`]: packets in the simulator; [`node`]: the machines as a node there.
+//! - [`packet`]: packets in the simulator; [`node`]: the machines of a host; [`job`]: whole jobs, as nodes of the simulator.
 //!
 //! ```text
 //!  Worker 0 ─ Data ─┐                    ┌─ Residual: pairs without a slot ──> Master
@@ -20,6 +20,7 @@
 //! announced by the workers, from ATP that keys are compared and that what finds no slot goes on to the master, and from ASK the window of
 //! seen packets.
 
+pub mod job;
 pub mod key;
 pub mod master;
 pub mod node;

@@ -7,7 +7,7 @@ use rackweave_core::{Ecn, HostId, Node, Packet, Time};
 use rackweave_wire::reduce::{self, Body};
 
 use super::Failure;
-use super::master::{self, Absence, Master, Placement};
+use super::master::{self, Absence, Aggregation, Master, Placement};
 use super::packet::{Header, packet};
 use super::source::{Encoded, Order, Pairs};
 use super::totals::Totals;
@@ -200,7 +200,7 @@ impl MasterSide {
                         self.master.fail(now, Failure::Records { worker, reason });
                     }
                 }
-                master::Event::Drained { .. } | master::Event::Quiesced => {}
+                master::Event::Ready | master::Event::Drained { .. } | master::Event::Quiesced => {}
                 master::Event::Complete => self.end(now, Ok(())),
                 master::Event::Failed(failure) => self.end(now, Err(failure)),
             }
@@ -216,6 +216,18 @@ impl MasterSide {
         if !matches!(self.progress.outcome, Some(Err(_))) {
             (self.progress.outcome, self.progress.ended) = (Some(outcome), Some(now));
         }
+    }
+
+    /// Lets a job begin that waits for slots.
+    pub fn grant(&mut self, now: Time, aggregation: Option<Aggregation>) {
+        self.master.grant(now, aggregation);
+        self.events(now);
+    }
+
+    /// Drops what has been collected, and returns it.
+    pub fn take_totals(&mut self) -> Totals {
+        let none = Totals::new(self.master.config().operator);
+        core::mem::replace(&mut self.totals, none)
     }
 
     /// Returns the next event, which has been acted on.
@@ -252,6 +264,11 @@ impl ReduceNode {
     /// Adds a worker.
     pub fn add_worker(&mut self, worker: WorkerSide) {
         self.workers.push(worker);
+    }
+
+    /// Removes the workers of a job that have ended, with their pairs.
+    pub fn forget_workers(&mut self) {
+        self.workers.retain(|side| side.outcome.is_none() || !side.worker.is_over());
     }
 
     /// Adds a master.

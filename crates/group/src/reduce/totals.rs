@@ -94,13 +94,15 @@ struct Epoch {
 pub struct Totals {
     operator: Operator,
     epochs: BTreeMap<u16, Epoch>,
+    /// Records of long keys that were read.
+    records: u64,
 }
 
 impl Totals {
     /// No sums.
     #[must_use]
     pub const fn new(operator: Operator) -> Self {
-        Self { operator, epochs: BTreeMap::new() }
+        Self { operator, epochs: BTreeMap::new(), records: 0 }
     }
 
     /// Combines pairs with the sums of an epoch.
@@ -138,7 +140,9 @@ impl Totals {
     ) -> Result<(), BadRecords> {
         let operator = self.operator;
         let Epoch { short, long, records } = self.epochs.entry(epoch).or_default();
+        let read = &mut self.records;
         records.entry(worker).or_default().add(offset, bytes, |key, value| {
+            *read += 1;
             if let Some(key) = Key::new(key) {
                 return add(short, operator, &key.0, value);
             }
@@ -166,6 +170,12 @@ impl Totals {
     /// Discards the sums of the epochs from this one on.
     pub fn discard(&mut self, first: u16) {
         self.epochs.retain(|epoch, _| *epoch < first);
+    }
+
+    /// Returns the number of records of long keys or large values that were read, those of discarded epochs included.
+    #[must_use]
+    pub const fn records(&self) -> u64 {
+        self.records
     }
 
     /// Returns the number of keys.

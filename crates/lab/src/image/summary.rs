@@ -179,7 +179,7 @@ pub struct Range {
 }
 
 impl Range {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         let (mut range, mut sum, mut count) =
             (Self { min: f64::NAN, mean: f64::NAN, max: f64::NAN }, 0.0, 0.0);
         for value in values {

@@ -205,7 +205,7 @@ fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
 const WORLD: &str = "world";
 
 /// The keys that `quick` may set: they determine how much is run, and not what is compared.
-const SHRINKABLE: [&str; 19] = [
+const SHRINKABLE: [&str; 22] = [
     "measure.messages",
     "measure.warmup",
     "measure.time_limit",
@@ -225,6 +225,9 @@ const SHRINKABLE: [&str; 19] = [
     "workload.cast.scale",
     "workload.cast.repeat",
     "workload.image.size",
+    "workload.reduce.jobs",
+    "workload.reduce.size",
+    "workload.reduce.largest",
 ];
 
 /// Returns the reduced scenario, after checking that it differs only in size.
@@ -243,7 +246,8 @@ fn shrink(quick: &Quick, whole: Scenario, mut small: Scenario) -> Result<Scenari
     }
     let bytes = |point: &PointSpec| {
         let image = point.image.as_ref().map_or(0, |image| image.image.bytes());
-        point.cast.as_ref().map_or(image, |cast| cast.bytes())
+        let group = point.reduce.as_ref().map_or(image, |reduce| reduce.bytes());
+        point.cast.as_ref().map_or(group, |cast| cast.bytes())
     };
     for (less, more) in small.points.iter().zip(&whole.points) {
         let grown = [

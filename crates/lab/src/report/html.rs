@@ -11,7 +11,7 @@ use super::charts::{self, Section};
 use super::compare::{self, ShownColumn, bucket, shown};
 use super::svg::{self, Look, Theme, escape};
 use super::{Head, number};
-use crate::results::columns::{CAST, IMAGE, IMAGE_CLIENT, RECEIVER, STREAM};
+use crate::results::columns::{CAST, IMAGE, IMAGE_CLIENT, RECEIVER, REDUCE, REDUCE_JOB, STREAM};
 use crate::results::{PointResult, SizeBucket, end_name};
 
 /// The style sheet of the page, without the lines' colours.
@@ -43,6 +43,7 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
         summary(&mut page, points);
         cast(&mut page, points);
         image(&mut page, points);
+        reduce(&mut page, points);
         let mut sections = charts::sections(points).into_iter().peekable();
         while let Some(section) = sections.next_if(|s| s.title != charts::LATENCY_TITLE) {
             figures(&mut page, &section);
@@ -245,6 +246,28 @@ fn image(page: &mut String, points: &[PointResult]) {
         clients.map(move |client| (point, None, client))
     });
     plain_table(page, &shown(IMAGE_CLIENT).collect::<Vec<_>>(), clients);
+    page.push_str("</details>\n</section>\n");
+}
+
+/// Writes the tables of jobs.
+fn reduce(page: &mut String, points: &[PointResult]) {
+    if points.iter().all(|point| point.summary.reduce.is_none()) {
+        return;
+    }
+    page.push_str(
+        "<section><h2>Jobs</h2>\n<p>A job completes when its master has reduced all sums. Pairs to masters are the \
+         pairs and sums that reached them for each pair that workers had; the least that can is one for each \
+         distinct word.</p>\n",
+    );
+    let jobs = points.iter().zip(charts::looks(points));
+    let jobs = jobs.filter_map(|(p, look)| Some((p, look, p.summary.reduce.as_ref()?)));
+    plain_table(page, &shown(REDUCE).collect::<Vec<_>>(), jobs);
+    page.push_str("<details><summary>Each job</summary>");
+    let jobs = points.iter().flat_map(|point| {
+        let jobs = point.summary.reduce.iter().flat_map(|reduce| &reduce.jobs);
+        jobs.map(move |job| (point, None, job))
+    });
+    plain_table(page, &shown(REDUCE_JOB).collect::<Vec<_>>(), jobs);
     page.push_str("</details>\n</section>\n");
 }
 

@@ -9,6 +9,7 @@ use rackweave_sim::result::{LinkStats, MeasuredRoundTrip, MessageRecord, Outcome
 use super::{CurvePoint, PointSummary, SizeBucket, Spread, StreamSummary};
 use crate::cast::{CastSummary, ReceiverSummary};
 use crate::image::{ClientSummary, ImageSummary};
+use crate::reduce::{JobSummary, ReduceSummary};
 use rackweave_group::app::CastTimes;
 
 /// One column: its heading with the unit, and its value in a row.
@@ -365,6 +366,41 @@ pub(crate) const IMAGE_CLIENT: &[Column<ClientSummary>] = &[
         c.requests.into()
     }),
     column("rerequests", |c| c.rerequests.into()),
+];
+
+/// The columns for jobs in the report.
+pub(crate) const REDUCE: &[Column<ReduceSummary>] = &[
+    shown("", Shown { name: "mean", group: "completion", ..MICROS }, |r| r.jct_us.mean.into()),
+    shown("", Shown { name: "first", group: "completion", ..MICROS }, |r| r.jct_us.min.into()),
+    shown("", Shown { name: "last", group: "completion", ..MICROS }, |r| r.jct_us.max.into()),
+    shown("", Shown { name: "upload", ..MICROS }, |r| r.upload_us.mean.into()),
+    shown("", Shown { name: "pairs to masters", ..PLAIN }, |r| r.to_master.into()),
+    shown("", Shown { name: "at least", ..PLAIN }, |r| r.to_master_bound.into()),
+    shown("", Shown { name: "trunks", unit: Unit::Bytes, ..PLAIN }, |r| r.trunk_bytes.into()),
+    shown("", Shown { name: "exact", unit: Unit::Count, ..PLAIN }, |r| r.exact.into()),
+    shown("", Shown { name: "finished", unit: Unit::Count, ..PLAIN }, |r| r.finished.into()),
+    shown("", Shown { name: "unfinished", unit: Unit::Count, ..PLAIN }, |r| r.unfinished.into()),
+];
+
+/// The columns for a job, for `reduce_jobs.csv` and the report.
+pub(crate) const REDUCE_JOB: &[Column<JobSummary>] = &[
+    shown("job", Shown { name: "job", ..PLAIN }, |j| Value::Count(u64::from(j.job))),
+    shown("master", Shown { name: "master", ..PLAIN }, |j| Value::Count(u64::from(j.master))),
+    shown("workers", Shown { name: "workers", unit: Unit::Count, ..PLAIN }, |j| j.workers.into()),
+    shown("bytes", Shown { name: "data", unit: Unit::Bytes, ..PLAIN }, |j| j.bytes.into()),
+    shown("start_us", Shown { name: "start", ..MICROS }, |j| j.start_us.into()),
+    shown("ready_us", Shown { name: "ready", ..MICROS }, |j| j.ready_us.into()),
+    shown("granted_us", Shown { name: "upload begins", ..MICROS }, |j| j.granted_us.into()),
+    shown("uploaded_us", Shown { name: "uploaded", ..MICROS }, |j| j.uploaded_us.into()),
+    shown("finished_us", Shown { name: "finished", ..MICROS }, |j| j.finished_us.into()),
+    shown("words", Shown { name: "words", unit: Unit::Count, ..PLAIN }, |j| j.words.into()),
+    shown("pairs", Shown { name: "pairs", unit: Unit::Count, ..PLAIN }, |j| j.pairs.into()),
+    shown("received", Shown { name: "to the master", unit: Unit::Count, ..PLAIN }, |j| {
+        j.received.into()
+    }),
+    shown("epochs", Shown { name: "epochs", unit: Unit::Count, ..PLAIN }, |j| j.epochs.into()),
+    column("slots", |j| j.slots.into()),
+    column("exact", |j| u64::from(j.exact).into()),
 ];
 
 /// The columns for a stream beside the measured workload, for `streams.csv` and the report.

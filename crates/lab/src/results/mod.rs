@@ -24,6 +24,7 @@ use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::cast::{CastResult, CastSummary};
 use crate::image::ImageSummary;
+use crate::reduce::ReduceSummary;
 use crate::scenario::{PointSpec, Scenario, Unfinished};
 
 /// The fields of `summary.json` that depend on the machine and its load. All others are determined by scenario and
@@ -119,6 +120,9 @@ pub struct PointSummary {
     /// The results of the image, if the workload is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageSummary>,
+    /// The results of the jobs, if the workload is some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reduce: Option<ReduceSummary>,
     /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
@@ -334,8 +338,9 @@ impl PointResult {
     /// Computes the results of a run.
     #[must_use]
     pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
-        // A cast or an image is not a stream of the configuration, but is measured like one.
-        let first = usize::from(spec.cast.is_some() || spec.image.is_some());
+        // Casts, images and jobs are no streams of the configuration, but are measured like one.
+        let is_group = spec.cast.is_some() || spec.image.is_some() || spec.reduce.is_some();
+        let first = usize::from(is_group);
         let streams = spec.config.streams.len() + first;
         let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
         for message in &result.messages {
@@ -412,6 +417,7 @@ impl PointResult {
             background: background.collect(),
             cast: None,
             image: None,
+            reduce: None,
             doubts: Vec::new(),
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();

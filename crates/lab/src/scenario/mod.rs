@@ -13,6 +13,7 @@ pub(crate) mod image;
 mod keys;
 mod measure;
 mod problem;
+pub(crate) mod reduce;
 mod source;
 mod sweep;
 mod testbed;
@@ -44,6 +45,7 @@ use self::tree::{Origin, Table, Value, parse_document};
 use crate::cast::CastConfig;
 use crate::error::ScenarioError;
 use crate::image::ImageConfig;
+use crate::reduce::ReduceConfig;
 
 /// A checked scenario, every point of which can be run.
 #[derive(Clone, Debug)]
@@ -96,6 +98,8 @@ pub struct PointSpec {
     pub cast: Option<Arc<CastConfig>>,
     /// The parameters of the image, if the workload is one; `config` then has only the other streams.
     pub image: Option<Arc<ImageConfig>>,
+    /// The parameters of the jobs, if the workload is some; `config` then has only the other streams.
+    pub reduce: Option<Arc<ReduceConfig>>,
 }
 
 /// The tables that serde reads directly.
@@ -112,13 +116,15 @@ struct File {
     #[serde(default = "first_seed")]
     seed: u64,
     fabric: fabric::Fabric,
-    /// The measured workload; `[workload.cast]` and `[workload.image]` are read separately.
+    /// The measured workload; `[workload.cast]`, `[workload.image]` and `[workload.reduce]` are read separately.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<workload::Workload>,
     #[serde(skip)]
     cast: Option<cast::CastWorkload>,
     #[serde(skip)]
     image: Option<image::ImageWorkload>,
+    #[serde(skip)]
+    reduce: Option<reduce::ReduceWorkload>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     faults: Vec<measure::FaultSpec>,
     #[serde(default)]
@@ -239,6 +245,7 @@ struct Streams {
     endless: bool,
     cast: Option<Arc<CastConfig>>,
     image: Option<Arc<ImageConfig>>,
+    reduce: Option<Arc<ReduceConfig>>,
 }
 
 /// The context in which the tables of streams and casts are checked.
@@ -298,21 +305,23 @@ impl Reader<'_> {
         let mut root = self.root.clone();
         root.remove("transport");
         root.remove("background");
-        let (mut cast, mut image) = (None, None);
-        if (first.cast.is_some() || first.image.is_some())
-            && let Some(entry) = root.remove("workload")
-        {
+        let (mut cast, mut image, mut reduce) = (None, None, None);
+        let is_group = first.cast.is_some() || first.image.is_some() || first.reduce.is_some();
+        if is_group && let Some(entry) = root.remove("workload") {
             let Value::Table(table) = &entry.node.value else { return first };
             if first.cast.is_some() {
                 let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
                 cast = Some(read);
+            } else if first.reduce.is_some() {
+                let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
+                reduce = Some(read);
             } else {
                 let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
                 image = Some(read);
             }
         }
         match de::from_table::<File>(&root, START) {
-            Ok(file) => File { cast, image, ..file },
+            Ok(file) => File { cast, image, reduce, ..file },
             Err(_) => first,
         }
     }
@@ -327,13 +336,14 @@ impl Reader<'_> {
         let PointTree { mut root, set, arguments } = tree;
         let (transport, background) = (root.remove("transport"), root.remove("background"));
         self.refuse_unknown_tables(&root)?;
-        let kind = ["cast", "image"]
+        let kind = ["cast", "image", "reduce"]
             .into_iter()
             .find(|kind| root.find(&format!("workload.{kind}")).is_some());
         let to_many = if kind.is_some() { root.remove("workload") } else { None };
         let mut file: File = de::from_table(&root, START)?;
         match (kind, to_many) {
             (Some("cast"), Some(entry)) => file.cast = Some(only_key("cast", &entry)?),
+            (Some("reduce"), Some(entry)) => file.reduce = Some(only_key("reduce", &entry)?),
             (Some(kind), Some(entry)) => file.image = Some(only_key(kind, &entry)?),
             _ => {}
         }
@@ -358,6 +368,9 @@ impl Reader<'_> {
             Some(_) => self.cast(&file, &transport, background.as_ref(), context)?,
             None if file.image.is_some() => {
                 self.image(&file, &transport, background.as_ref(), context)?
+            }
+            None if file.reduce.is_some() => {
+                self.reduce(&file, &transport, background.as_ref(), context)?
             }
             None => self.messages(&file, &transport, background.as_ref(), context)?,
         };
@@ -384,6 +397,7 @@ impl Reader<'_> {
             testbed: file.testbed.resolve(),
             cast: streams.cast,
             image: streams.image,
+            reduce: streams.reduce,
         };
         Ok((file, point))
     }
@@ -435,6 +449,30 @@ impl Reader<'_> {
             labels: vec![scheme.label()],
             kernel_tcp: scheme.kernel_tcp().into_iter().map(Some).collect(),
             image: Some(Arc::new(config)),
+            ..Streams::default()
+        };
+        self.background(background, context, &mut streams)?;
+        Ok(streams)
+    }
+
+    /// Resolves jobs and the streams beside them.
+    fn reduce(
+        &self,
+        file: &File,
+        transport: &tree::Entry,
+        background: Option<&tree::Entry>,
+        context: PointContext<'_>,
+    ) -> Result<Streams, DeError> {
+        let Some(workload) = &file.reduce else { return Ok(Streams::default()) };
+        let PointContext { swept, fabric, faults } = context;
+        file.measure.check_for_many("reduce")?;
+        let scheme = reduce::read(&transport.node, swept)?;
+        let config = workload.reduce.resolve(&scheme, fabric.config(), faults, file.seed)?;
+        let mut streams = Streams {
+            transport: scheme.name.as_str().to_owned(),
+            labels: vec![scheme.label()],
+            kernel_tcp: vec![None],
+            reduce: Some(Arc::new(config)),
             ..Streams::default()
         };
         self.background(background, context, &mut streams)?;
@@ -538,7 +576,8 @@ impl Reader<'_> {
         let mut table = toml::Table::try_from(&file).map_err(failed)?;
         let cast = file.cast.as_ref().map(toml::Value::try_from);
         let image = file.image.as_ref().map(toml::Value::try_from);
-        if let Some(to_many) = cast.or(image) {
+        let reduce = file.reduce.as_ref().map(toml::Value::try_from);
+        if let Some(to_many) = cast.or(image).or(reduce) {
             table.insert("workload".to_owned(), to_many.map_err(failed)?);
         }
         let mut ordered = toml::Table::new();
@@ -566,7 +605,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads `[workload]` with `[workload.cast]` or `[workload.image]`, which must be its only key.
+/// Reads `[workload]` with `[workload.cast]`, `[workload.image]` or `[workload.reduce]`, which must be its only key.
 fn only_key<T: serde::de::DeserializeOwned>(kind: &str, entry: &tree::Entry) -> Result<T, DeError> {
     let Value::Table(table) = &entry.node.value else {
         let error = DeError::new("`workload` must be a table", "not a table");

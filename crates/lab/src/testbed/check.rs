@@ -45,6 +45,12 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
     features(point)?;
+    if point.reduce.is_some() {
+        return Err(refused(
+            "the testbed runs no jobs of [workload.reduce]",
+            "`rackweave reduce` runs them for real",
+        ));
+    }
     if let Some(image) = &point.image {
         images(point, image, overlay)?;
     }

@@ -83,6 +83,8 @@ pub struct Config {
     pub operator: Operator,
     /// The switch that adds up; `None` if the master does.
     pub aggregation: Option<Aggregation>,
+    /// Whether the job waits for [`Master::grant`] once its workers have joined.
+    pub hold: bool,
     /// The window of each worker in packets. SwitchML's is 256.
     pub window: u16,
     /// A random number that becomes the job's token.
@@ -110,6 +112,7 @@ impl Config {
             workers,
             operator: Operator::Sum,
             aggregation: None,
+            hold: false,
             window: 256,
             token,
             secret,
@@ -150,6 +153,8 @@ pub enum Placement {
 /// What a master reports to its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// All workers have joined, and the job waits for [`Master::grant`].
+    Ready,
     /// All workers have joined, and the epochs have been chosen.
     Started {
         /// The number of slots that the switch has granted, 0 without a switch.
@@ -239,6 +244,8 @@ pub struct Master {
     acks: VecDeque<(HostId, Header)>,
     events: VecDeque<Event>,
     started: Time,
+    is_held: bool,
+    is_ready: bool,
     is_quiesced: bool,
     closes: u8,
     ended: Option<Time>,
@@ -266,6 +273,8 @@ impl Master {
             acks: VecDeque::new(),
             events: VecDeque::new(),
             started: now,
+            is_held: config.hold,
+            is_ready: false,
             is_quiesced: false,
             closes: 0,
             ended: None,
@@ -443,9 +452,25 @@ impl Master {
         }
     }
 
+    /// Lets a job begin that waits ([`Config::hold`]), with these slots or without a switch.
+    pub fn grant(&mut self, now: Time, aggregation: Option<Aggregation>) {
+        if !self.is_held || self.ended.is_some() {
+            return;
+        }
+        self.is_held = false;
+        self.config.aggregation = aggregation;
+        self.switch = SwitchSide::new(aggregation, self.config.retry);
+        if self.is_ready {
+            self.start(now);
+        }
+    }
+
     /// All workers are there: the switch is asked for slots, or the job begins.
     fn start(&mut self, now: Time) {
-        if self.switch.begin(now) {
+        if !core::mem::replace(&mut self.is_ready, true) && self.is_held {
+            self.events.push_back(Event::Ready);
+        }
+        if self.is_held || self.switch.begin(now) {
             return;
         }
         self.run(now);

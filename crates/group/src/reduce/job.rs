@@ -1,0 +1,500 @@
+//! Whole jobs at the hosts of the simulator: MapReduce's phases around the upload.
+//!
+//! ```text
+//! master   start ── data, over a transport ──────────┐          collects ─── reduce ─> finished
+//! worker                             received ── map, local shuffle ── joins, uploads ─┘
+//! ```
+//!
+//! Computing takes configured times; what is computed, the number of times that each word occurs, is drawn from a model of text, and at
+//! the end the result is compared with what was drawn.
+
+use core::convert::Infallible;
+use std::collections::VecDeque;
+
+use rackweave_core::rng::mix;
+use rackweave_core::{
+    Event as Carried, HostId, Kind, MessageId, Mixed, Node, Packet, Rng, Schedule, Span, Submit,
+    Time, Transport as _,
+};
+use rackweave_transport::{Machine, TransportConfig};
+use rackweave_wire::reduce::Operator;
+use rackweave_workload::text::{TextModel, word};
+
+use super::Failure;
+use super::master::{self, Aggregation};
+use super::node::{MasterSide, ReduceNode, WorkerSide};
+use super::packet::Header;
+use super::source::{Order, Pairs};
+use super::worker;
+
+/// The header of a host's packets: those of the transport that carries the data, and those of the upload.
+pub type NodeHeader = Mixed<rackweave_wire::Header, Header>;
+
+/// How the master's data get to the workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Map {
+    /// Each worker gets its share of the data.
+    #[default]
+    Scatter,
+    /// Each worker gets all data, as a message of its own: the "broadcast" of P4-ORDC's text.
+    Broadcast,
+    /// Workers have their data.
+    Local,
+}
+
+/// What computing takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// Time for each MiB of a worker's data, from their arrival until the upload can begin: map and local shuffle.
+    pub map_per_mib: Span,
+    /// Time for each pair or sum that reaches the master.
+    pub reduce_per_pair: Span,
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// Its number, from the job handler.
+    pub number: u16,
+    /// When it starts.
+    pub start: Time,
+    /// The master's host.
+    pub master: HostId,
+    /// The workers' hosts; a host may have several.
+    pub workers: Vec<HostId>,
+    /// The length of the data in bytes.
+    pub bytes: u64,
+}
+
+/// What all jobs have in common.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// How the data get to the workers.
+    pub map: Map,
+    /// What computing takes.
+    pub costs: Costs,
+    /// The words of the text.
+    pub text: TextModel,
+    /// Whether workers combine their pairs before they send them.
+    pub combiner: bool,
+    /// How values are combined.
+    pub operator: Operator,
+    /// In which order pairs are sent.
+    pub order: Order,
+    /// The window of workers in packets.
+    pub window: u16,
+    /// Whether jobs wait for a grant once their workers are ready; otherwise they begin with `aggregation`.
+    pub hold: bool,
+    /// The slots that jobs ask for if they do not wait.
+    pub aggregation: Option<Aggregation>,
+    /// The seed of the texts and of the random numbers of jobs.
+    pub seed: u64,
+}
+
+/// How far a job has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Record {
+    /// When its data began to be sent.
+    pub started: Option<Time>,
+    /// When all workers had mapped their data and joined.
+    pub ready: Option<Time>,
+    /// When the upload began.
+    pub granted: Option<Time>,
+    /// When the master had all sums.
+    pub uploaded: Option<Time>,
+    /// When the master had reduced them.
+    pub finished: Option<Time>,
+    /// Why it failed.
+    pub failed: Option<Failure>,
+    /// Whether the result was equal to the text.
+    pub exact: bool,
+    /// The number of distinct words.
+    pub words: u64,
+    /// The number of pairs that the workers had.
+    pub pairs: u64,
+    /// The pairs, records and sums that reached the master.
+    pub received: u64,
+    /// The number of epochs.
+    pub epochs: u16,
+    /// The number of slots.
+    pub slots: u32,
+}
+
+/// The master of a job at a host.
+#[derive(Debug)]
+struct Mastered {
+    job: Job,
+    record: Record,
+    /// The position of the machine in the node.
+    side: Option<usize>,
+}
+
+/// What a host computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Start { mastered: usize },
+    Arrived { assigned: usize },
+    Mapped { assigned: usize },
+    Reduced { mastered: usize },
+}
+
+/// A worker that a host runs once the data are there.
+#[derive(Clone, Debug)]
+struct Assigned {
+    job: Job,
+    number: u8,
+}
+
+/// A host with its jobs.
+#[derive(Debug)]
+pub struct JobNode {
+    host: HostId,
+    config: Config,
+    reduce: ReduceNode,
+    machine: Box<Machine>,
+    mastered: Vec<Mastered>,
+    assigned: Vec<Assigned>,
+    work: Schedule<Work>,
+    submitted: u64,
+    /// Numbers of jobs that wait for a grant, in the order in which they became ready.
+    ready: VecDeque<u16>,
+    unfinished: usize,
+    /// Whether the packet that was polled last is of the upload.
+    has_payload: bool,
+}
+
+const JOB_BITS: u32 = 16;
+const WORKER_BITS: u32 = 6;
+
+fn message_of(sequence: u64, job: u16, worker: u8) -> MessageId {
+    let low = u64::from(job) << WORKER_BITS | u64::from(worker);
+    MessageId::request(sequence << (JOB_BITS + WORKER_BITS) | low)
+}
+
+const fn job_of(id: MessageId) -> (u16, u8) {
+    let number = id.number();
+    ((number >> WORKER_BITS) as u16, (number & ((1 << WORKER_BITS) - 1)) as u8)
+}
+
+impl JobNode {
+    /// A host that takes part in some of these jobs.
+    #[must_use]
+    pub fn new(host: HostId, config: Config, carrier: &TransportConfig, jobs: &[Job]) -> Self {
+        let mut node = Self {
+            host,
+            config,
+            reduce: ReduceNode::new(host),
+            machine: Box::new(carrier.machine(host)),
+            mastered: Vec::new(),
+            assigned: Vec::new(),
+            work: Schedule::default(),
+            submitted: 0,
+            ready: VecDeque::new(),
+            unfinished: 0,
+            has_payload: false,
+        };
+        for job in jobs {
+            for (number, _) in (0..).zip(&job.workers).filter(|(_, worker)| **worker == host) {
+                let assigned = node.assigned.len();
+                node.assigned.push(Assigned { job: job.clone(), number });
+                if node.config.map == Map::Local {
+                    node.work.push(job.start, Work::Arrived { assigned });
+                }
+            }
+            if job.master == host {
+                let mastered = node.mastered.len();
+                node.work.push(job.start, Work::Start { mastered });
+                let record = Record::default();
+                node.mastered.push(Mastered { job: job.clone(), record, side: None });
+                node.unfinished += 1;
+            }
+        }
+        node
+    }
+
+    /// Returns the jobs whose master is here, and how far they have come.
+    pub fn records(&self) -> impl Iterator<Item = (&Job, &Record)> {
+        self.mastered.iter().map(|mastered| (&mastered.job, &mastered.record))
+    }
+
+    /// Returns the number of the next job that waits for a grant.
+    pub fn poll_ready(&mut self) -> Option<u16> {
+        self.ready.pop_front()
+    }
+
+    /// Lets a job's upload begin with these slots, or without a switch.
+    pub fn grant(&mut self, now: Time, job: u16, aggregation: Option<Aggregation>) {
+        let mastered = self.mastered.iter_mut().find(|mastered| mastered.job.number == job);
+        if let Some(mastered) = mastered
+            && let Some(side) = mastered.side
+        {
+            self.reduce.masters_mut()[side].grant(now, aggregation);
+            mastered.record.granted = Some(now);
+        }
+    }
+
+    /// Stops a job's upload, or resumes it.
+    pub fn quiesce(&mut self, job: u16, stop: bool) {
+        let mastered = self.mastered.iter().find(|mastered| mastered.job.number == job);
+        if let Some(side) = mastered.and_then(|mastered| mastered.side) {
+            let master = self.reduce.masters_mut()[side].machine_mut();
+            if stop { master.quiesce() } else { master.resume() }
+        }
+    }
+
+    /// Whether all jobs whose master is here have ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.unfinished == 0 && self.reduce.is_done()
+    }
+
+    /// The payload of the packet that was polled last.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        if self.has_payload { self.reduce.payload() } else { &[] }
+    }
+
+    /// Handles a packet with its payload.
+    pub fn receive(&mut self, now: Time, packet: &Packet<NodeHeader>, payload: &[u8]) {
+        match packet.header {
+            Mixed::Transport(header) => {
+                let _ = self.machine.handle_packet(now, 0, &packet.map(|_| header));
+            }
+            Mixed::Group(header) => self.reduce.receive(now, &packet.map(|_| header), payload),
+        }
+        self.pump(now);
+    }
+
+    fn pump(&mut self, now: Time) {
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                Carried::Delivered { id, .. } => {
+                    let (job, worker) = job_of(id);
+                    self.arrived(now, job, worker);
+                }
+                Carried::Failed { id, .. } => {
+                    let (job, _) = job_of(id);
+                    let is_job = |mastered: &&mut Mastered| mastered.job.number == job;
+                    if let Some(mastered) = self.mastered.iter_mut().find(is_job)
+                        && mastered.record.finished.is_none()
+                        && mastered.record.failed.is_none()
+                    {
+                        mastered.record.failed = Some(Failure::MasterSilent);
+                        self.unfinished -= 1;
+                    }
+                }
+                Carried::Sent { .. } | Carried::Stream(_) => {}
+            }
+        }
+        while let Some((_, work)) = self.work.pop_due(now) {
+            match work {
+                Work::Start { mastered } => self.start(now, mastered),
+                Work::Arrived { assigned } => self.map(now, assigned),
+                Work::Mapped { assigned } => self.join(now, assigned),
+                Work::Reduced { mastered } => {
+                    self.mastered[mastered].record.finished = Some(now);
+                    self.unfinished -= 1;
+                }
+            }
+        }
+        for mastered in 0..self.mastered.len() {
+            self.watch(now, mastered);
+        }
+    }
+
+    /// Sends a job's data, and waits for its workers.
+    fn start(&mut self, now: Time, mastered: usize) {
+        let Mastered { job, record, side } = &mut self.mastered[mastered];
+        record.started = Some(now);
+        let workers = job.workers.len() as u8;
+        let token = mix(self.config.seed ^ u64::from(job.number) << 32);
+        let config = master::Config {
+            operator: self.config.operator,
+            aggregation: self.config.aggregation,
+            hold: self.config.hold,
+            window: self.config.window,
+            give_up: Span::from_secs(3_600),
+            ..master::Config::new(job.number, self.host, workers, token, mix(token))
+        };
+        *side = Some(self.reduce.masters().len());
+        self.reduce.add_master(MasterSide::new(config, now));
+        let (number, share) = (job.number, job.bytes.div_ceil(u64::from(workers)));
+        let bytes = match self.config.map {
+            Map::Scatter => share,
+            Map::Broadcast => job.bytes,
+            Map::Local => return,
+        };
+        for (worker, host) in (0..).zip(job.workers.clone()) {
+            if host == self.host {
+                self.arrived(now, number, worker);
+                continue;
+            }
+            self.submitted += 1;
+            let id = message_of(self.submitted, number, worker);
+            let submit = Submit { id, peer: host, bytes, kind: Kind::OneWay };
+            if self.machine.submit(now, submit).is_err() {
+                let record = &mut self.mastered[mastered].record;
+                record.failed = Some(Failure::MasterSilent);
+                self.unfinished -= 1;
+                return;
+            }
+        }
+    }
+
+    /// A worker's data are here.
+    fn arrived(&mut self, now: Time, job: u16, worker: u8) {
+        let is_this = |assigned: &Assigned| assigned.job.number == job && assigned.number == worker;
+        if let Some(assigned) = self.assigned.iter().position(is_this) {
+            self.map(now, assigned);
+        }
+    }
+
+    /// A worker maps its data.
+    fn map(&mut self, now: Time, assigned: usize) {
+        let bytes = self.share_of(&self.assigned[assigned].job);
+        let per_mib = self.config.costs.map_per_mib;
+        let cost = Span(((u128::from(per_mib.0) * u128::from(bytes)) >> 20) as u64);
+        self.work.push(now.saturating_add(cost), Work::Mapped { assigned });
+    }
+
+    /// The length of a worker's part of the text.
+    fn share_of(&self, job: &Job) -> u64 {
+        job.bytes.div_ceil(job.workers.len() as u64)
+    }
+
+    /// The part of a job's text that a worker has: the same whenever it is drawn.
+    fn text_of(&self, job: &Job, worker: u8) -> Vec<(u32, u32)> {
+        let component = u64::from(job.number) << 8 | u64::from(worker);
+        let mut rng = Rng::stream(self.config.seed, 0, component, "text of a job");
+        let words = self.config.text.words(self.share_of(job));
+        self.config.text.counts(words, &mut rng)
+    }
+
+    /// A worker has mapped its data: it joins the upload.
+    fn join(&mut self, now: Time, assigned: usize) {
+        let Assigned { job, number } = self.assigned[assigned].clone();
+        let mut pairs = Pairs::new(self.config.operator);
+        let mut text = Vec::new();
+        for (rank, count) in self.text_of(&job, number) {
+            word(rank, &mut text);
+            if self.config.combiner {
+                pairs.add_uncombined(&text, u64::from(count));
+            } else {
+                for _ in 0..count {
+                    pairs.add_uncombined(&text, 1);
+                }
+            }
+        }
+        let instance = mix(u64::from(job.number) << 8 | u64::from(number)) as u32;
+        let config = worker::Config {
+            give_up: Span::from_secs(3_600),
+            ..worker::Config::new(job.number, number, job.master, instance)
+        };
+        self.reduce.forget_workers();
+        self.reduce.add_worker(WorkerSide::new(config, pairs, self.config.order, now));
+    }
+
+    /// Takes the events of a job's master.
+    fn watch(&mut self, now: Time, index: usize) {
+        let Some(side) = self.mastered[index].side else { return };
+        while let Some(event) = self.reduce.masters_mut()[side].poll_event() {
+            let record = &mut self.mastered[index].record;
+            match event {
+                master::Event::Ready => {
+                    record.ready = Some(now);
+                    self.ready.push_back(self.mastered[index].job.number);
+                }
+                master::Event::Started { slots, epochs, .. } => {
+                    (record.slots, record.epochs) = (slots, epochs);
+                    record.ready.get_or_insert(now);
+                    record.granted.get_or_insert(now);
+                }
+                master::Event::Complete => self.complete(now, index, side),
+                master::Event::Failed(failure) if record.failed.is_none() => {
+                    record.failed = Some(failure);
+                    self.unfinished -= 1;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A master has all sums: compares them with the text, and reduces them.
+    fn complete(&mut self, now: Time, index: usize, side: usize) {
+        let job = self.mastered[index].job.clone();
+        let counters = *self.reduce.masters()[side].machine().counters();
+        let totals = self.reduce.masters_mut()[side].take_totals();
+        let received = counters.pairs + counters.sums + totals.records();
+        let result = totals.into_sorted();
+        let mut all: Vec<(u32, u64)> = Vec::new();
+        let mut pairs = 0;
+        for worker in 0..job.workers.len() as u8 {
+            let counts = self.text_of(&job, worker);
+            let own = |count: u32| if self.config.combiner { 1 } else { u64::from(count) };
+            pairs += counts.iter().map(|(_, count)| own(*count)).sum::<u64>();
+            all.extend(counts.into_iter().map(|(rank, count)| (rank, u64::from(count))));
+        }
+        all.sort_unstable();
+        all.dedup_by(|next, first| {
+            let is_same = next.0 == first.0;
+            if is_same {
+                first.1 += next.1;
+            }
+            is_same
+        });
+        let mut text = Vec::new();
+        let mut expected: Vec<(Box<[u8]>, u64)> = Vec::with_capacity(all.len());
+        for (rank, count) in all {
+            word(rank, &mut text);
+            expected.push((text.as_slice().into(), count));
+        }
+        expected.sort_unstable();
+        let record = &mut self.mastered[index].record;
+        record.exact = result == expected;
+        (record.words, record.pairs, record.received) = (expected.len() as u64, pairs, received);
+        record.uploaded = Some(now);
+        let per_pair = self.config.costs.reduce_per_pair;
+        let cost = Span(per_pair.0.saturating_mul(received));
+        self.work.push(now.saturating_add(cost), Work::Reduced { mastered: index });
+    }
+}
+
+impl Node for JobNode {
+    type Header = NodeHeader;
+    type Event = Infallible;
+    type Placement = ();
+
+    fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<NodeHeader>) {
+        self.receive(now, packet, &[]);
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.machine.handle_timeout(now);
+        self.reduce.handle_timeout(now);
+        self.pump(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<NodeHeader>> {
+        self.has_payload = true;
+        if let Some(packet) = self.reduce.poll_transmit(now, port) {
+            return Some(packet.map(Mixed::Group));
+        }
+        // Messages between machines of one host have been handled while it was polled.
+        self.pump(now);
+        if let Some(packet) = self.reduce.poll_transmit(now, port) {
+            return Some(packet.map(Mixed::Group));
+        }
+        self.has_payload = false;
+        Some(self.machine.poll_transmit(now, port)?.map(Mixed::Transport))
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let timers =
+            [self.machine.poll_timeout(), self.reduce.poll_timeout(), self.work.next_time()];
+        timers.into_iter().flatten().min()
+    }
+
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
+    }
+}

@@ -1,0 +1,61 @@
+//! Jobs of MapReduce whose pairs are added up on the way, in the simulator.
+//!
+//! - [`ReduceConfig`]: the parameters of a run, resolved from a scenario's `[workload.reduce]`.
+//! - [`run()`]: a run on a [`World`](rackweave_sim::World).
+//! - [`ReduceSummary`]: the results that only such jobs have.
+
+mod node;
+mod run;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+use rackweave_core::HostId;
+use rackweave_group::reduce::job::{self, Job};
+use rackweave_transport::TransportConfig;
+
+pub use self::run::{ReduceError, ReduceRun, run};
+pub use self::summary::{JobSummary, ReduceResult, ReduceSummary};
+
+/// The parameters of a run with jobs.
+#[derive(Clone, Debug)]
+pub struct ReduceConfig {
+    /// The jobs, in the order of their starts.
+    pub jobs: Vec<Job>,
+    /// What they have in common.
+    pub job: job::Config,
+    /// What carries the master's data to the workers.
+    pub carrier: TransportConfig,
+    /// The switches that add up; `None` if masters do.
+    pub switches: Option<Switches>,
+}
+
+/// The switches that add up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switches {
+    /// The number of the switch that all jobs use.
+    pub number: u32,
+    /// The number of its slots.
+    pub slots: u32,
+    /// The number of slots of a bucket.
+    pub ways: u8,
+}
+
+impl ReduceConfig {
+    /// Returns the hosts that are a master or a worker of a job, in their order.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<HostId> {
+        let of_job =
+            |job: &Job| job.workers.iter().copied().chain([job.master]).collect::<Vec<_>>();
+        let mut hosts: Vec<_> = self.jobs.iter().flat_map(of_job).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        hosts
+    }
+
+    /// Returns the length of all jobs' data in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.jobs.iter().map(|job| job.bytes).sum()
+    }
+}

@@ -1,0 +1,66 @@
+use std::path::Path;
+
+use super::ReduceSummary;
+use crate::run::Batch;
+use crate::scenario::Scenario;
+
+fn run(text: &str, sets: &[&str]) -> ReduceSummary {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let scenario = Scenario::parse("test.toml", text, Path::new("."), &sets, None).unwrap();
+    let results = Batch::new(scenario).run(Some(1)).unwrap();
+    assert!(results.summary.failures.is_empty(), "{:?}", results.summary.failures);
+    results.points[0].summary.reduce.clone().unwrap()
+}
+
+const ONE: &str = "fabric = { topology = 'single-switch', hosts = 8 }
+    transport = { name = 'reduce-switch', slots = 4096 }
+    workload.reduce = { workers = 7, size = '2 MB', map = 'local' }
+    measure = { time_limit = '60 s' }";
+
+#[test]
+fn a_job_is_exact_and_the_switch_takes_what_it_can() {
+    let summary = run(ONE, &[]);
+    assert_eq!((summary.exact, summary.finished, summary.unfinished), (1, 1, 0));
+    assert!(summary.jobs[0].epochs > 5, "{summary:?}");
+    let over = summary.to_master / summary.to_master_bound;
+    assert!((1.0..1.04).contains(&over), "{over}: {summary:?}");
+    let alone = run(ONE, &["transport={ name = 'reduce-master' }"]);
+    assert_eq!((alone.exact, alone.to_master, alone.absorbed), (1, 1.0, 0.0));
+    assert!(alone.upload_us.mean > summary.upload_us.mean, "{alone:?} {summary:?}");
+}
+
+#[test]
+fn jobs_are_exact_while_the_network_loses_and_reorders() {
+    let faults = "faults=[{ kind = 'loss', place = 'all links', probability = 0.01 }]";
+    let summary = run(ONE, &[faults, "workload.reduce.size='1 MB'", "workload.reduce.jobs=3"]);
+    assert_eq!((summary.exact, summary.finished), (3, 3), "{summary:?}");
+    assert!(summary.duplicates > 0);
+}
+
+#[test]
+fn the_published_rule_is_not_exact() {
+    let summary =
+        run(ONE, &["transport={ name = 'reduce-switch', rule = 'counter', slots = 65536 }"]);
+    assert_eq!((summary.exact, summary.finished), (0, 1), "{summary:?}");
+}
+
+#[test]
+fn phases_follow_one_another_and_data_are_sent_to_workers() {
+    let summary = run(ONE, &["workload.reduce.map='scatter'", "workload.reduce.workers=3"]);
+    let job = &summary.jobs[0];
+    let times = [job.start_us, job.ready_us, job.granted_us, job.uploaded_us, job.finished_us];
+    assert!(times.is_sorted(), "{times:?}");
+    // 2 MB at 10 Gbit/s, and 10 ms for each MiB of a third.
+    assert!(job.ready_us > 1_600.0 + 6_000.0, "{times:?}");
+    assert_eq!(summary.exact, 1);
+}
+
+#[test]
+fn placements_differ_in_where_workers_are() {
+    for placement in ["random", "worker-localized", "cluster-localized"] {
+        let set = format!("workload.reduce.placement='{placement}'");
+        let more = ["workload.reduce.per_host=2", "workload.reduce.workers=4"];
+        let summary = run(ONE, &[&set, more[0], more[1]]);
+        assert_eq!(summary.exact, 1, "{placement}");
+    }
+}

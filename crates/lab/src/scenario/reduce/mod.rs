@@ -1,0 +1,206 @@
+//! The keys of `[workload.reduce]`: jobs of MapReduce, where they run, and what adds up their pairs.
+
+mod scheme;
+
+use rackweave_core::rng::mix;
+use rackweave_core::{Bytes, HostId, Rng, Span, Time};
+use rackweave_group::reduce::job::{self, Costs, Job, Map};
+use rackweave_sim::config::{FabricConfig, Fault, FaultKind};
+use rackweave_wire::reduce::{MAX_WORKERS, Operator};
+use rackweave_workload::text::TextModel;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::scheme::{Chosen, Name, read};
+use super::problem::Problem;
+use super::values::Unit;
+use crate::reduce::ReduceConfig;
+
+/// The table around `[workload.reduce]`, which has no other keys.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReduceWorkload {
+    pub(crate) reduce: ReduceKeys,
+}
+
+/// The keys of `[workload.reduce]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ReduceKeys {
+    jobs: u32,
+    workers: u32,
+    per_host: u32,
+    placement: Placement,
+    /// Job `i` runs on group `i` modulo their number. Without groups any host may run any job.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<Vec<u32>>,
+    interval: Unit<Span>,
+    size: Unit<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    largest: Option<Unit<Bytes>>,
+    map: MapName,
+    map_cost: Unit<Span>,
+    reduce_cost: Unit<Span>,
+    combiner: bool,
+}
+
+impl Default for ReduceKeys {
+    fn default() -> Self {
+        Self {
+            jobs: 1,
+            workers: 3,
+            per_host: 1,
+            placement: Placement::Random,
+            groups: Vec::new(),
+            interval: Unit(Span::ZERO),
+            size: Unit(Bytes(50_000_000)),
+            largest: None,
+            map: MapName::Scatter,
+            map_cost: Unit(Span::from_ms(10)),
+            reduce_cost: Unit(Span::from_ns(100)),
+            combiner: true,
+        }
+    }
+}
+
+/// Where the workers and the master of a job run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Placement {
+    /// Anywhere, at most `per_host` workers at a host.
+    Random,
+    /// The workers on as few hosts as possible, the master on another one.
+    WorkerLocalized,
+    /// The workers and the master on as few hosts as possible.
+    ClusterLocalized,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum MapName {
+    Scatter,
+    Broadcast,
+    Local,
+}
+
+fn wrong(name: &str, message: impl Into<String>) -> Problem {
+    Problem::new(format!("workload.reduce.{name}"), message)
+}
+
+/// The longest data of a job: the pairs of its workers are in memory.
+const MAX_BYTES: u64 = 4 << 30;
+
+impl ReduceKeys {
+    /// Checks the keys against each other and the fabric. `scheme` adds up.
+    pub(crate) fn resolve(
+        &self,
+        scheme: &Chosen,
+        fabric: &FabricConfig,
+        faults: &[Fault],
+        seed: u64,
+    ) -> Result<ReduceConfig, Problem> {
+        if self.jobs == 0 || self.jobs > 10_000 {
+            return Err(wrong("jobs", "there are 1 to 10,000 jobs"));
+        }
+        if self.workers == 0 || self.workers > u32::from(MAX_WORKERS) {
+            return Err(wrong("workers", format!("a job has 1 to {MAX_WORKERS} workers")));
+        }
+        if self.per_host == 0 {
+            return Err(wrong("per_host", "a host has at least one worker of a job"));
+        }
+        if faults.iter().any(|fault| fault.kind == FaultKind::Crash) {
+            let message = "hosts with jobs do not crash: a worker that returns is tested with \
+                           `rackweave reduce`";
+            return Err(Problem::new("faults", message));
+        }
+        let (least, most) = (self.size.0.0, self.largest.unwrap_or(self.size).0.0);
+        if least == 0 || most > MAX_BYTES || most < least {
+            let message = format!(
+                "the data of jobs are from `size` to `largest`, at most {}",
+                Bytes(MAX_BYTES)
+            );
+            return Err(wrong("size", message));
+        }
+        let all: Vec<u32> = (0..fabric.topology.hosts()).collect();
+        for host in self.groups.iter().flatten() {
+            if *host >= all.len() as u32 {
+                let message =
+                    format!("there is no host {host}: the fabric has {} hosts", all.len());
+                return Err(wrong("groups", message));
+            }
+        }
+        let mut rng = Rng::stream(seed, 0, 0, "jobs");
+        let mut jobs = Vec::with_capacity(self.jobs as usize);
+        for index in 0..self.jobs {
+            let group = match self.groups.len() {
+                0 => &all,
+                groups => &self.groups[index as usize % groups],
+            };
+            let (master, workers) = self.place(group, &mut rng)?;
+            let start = Time::ZERO + self.interval.0 * u64::from(index);
+            let bytes = least + rng.below(most - least + 1);
+            jobs.push(Job { number: index as u16, start, master, workers, bytes });
+        }
+        let common = job::Config {
+            map: match self.map {
+                MapName::Scatter => Map::Scatter,
+                MapName::Broadcast => Map::Broadcast,
+                MapName::Local => Map::Local,
+            },
+            costs: Costs { map_per_mib: self.map_cost.0, reduce_per_pair: self.reduce_cost.0 },
+            text: TextModel::default(),
+            combiner: self.combiner,
+            operator: Operator::Sum,
+            order: rackweave_group::reduce::source::Order::Hash,
+            window: 256,
+            hold: false,
+            aggregation: None,
+            seed: mix(seed ^ 0x0072_6564_7563_6500),
+        };
+        scheme.resolve(common, jobs, fabric)
+    }
+
+    /// Chooses the hosts of a job.
+    fn place(&self, group: &[u32], rng: &mut Rng) -> Result<(HostId, Vec<HostId>), Problem> {
+        let mut hosts: Vec<HostId> = group.iter().copied().map(HostId).collect();
+        rng.shuffle(&mut hosts);
+        let (workers, per_host) = (self.workers as usize, self.per_host as usize);
+        let needed = workers.div_ceil(per_host);
+        let too_few = |needed: usize| {
+            let message = format!(
+                "{workers} workers, at most {per_host} at a host, and a master need {needed} hosts, of \
+                 which there are {}",
+                group.len()
+            );
+            Err(wrong("workers", message))
+        };
+        let packed = |hosts: &[HostId]| -> Vec<HostId> {
+            let each = hosts.iter().flat_map(|host| std::iter::repeat_n(*host, per_host));
+            each.take(workers).collect()
+        };
+        match self.placement {
+            Placement::Random => {
+                if hosts.len() <= needed {
+                    return too_few(needed + 1);
+                }
+                let (master, others) = (hosts[0], &hosts[1..]);
+                let mut places: Vec<HostId> =
+                    others.iter().flat_map(|host| std::iter::repeat_n(*host, per_host)).collect();
+                rng.shuffle(&mut places);
+                places.truncate(workers);
+                Ok((master, places))
+            }
+            Placement::WorkerLocalized => {
+                if hosts.len() <= needed {
+                    return too_few(needed + 1);
+                }
+                Ok((hosts[needed], packed(&hosts[..needed])))
+            }
+            Placement::ClusterLocalized => {
+                if hosts.len() < needed {
+                    return too_few(needed);
+                }
+                Ok((hosts[0], packed(&hosts[..needed])))
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What adds up the pairs of jobs: `[transport]` of a scenario with `[workload.reduce]`.
+
+use rackweave_core::Destination;
+use rackweave_group::reduce::job::{self, Job};
+use rackweave_group::reduce::master::{Aggregation, Epochs};
+use rackweave_group::reduce::source::Order;
+use rackweave_sim::Fabric;
+use rackweave_sim::config::FabricConfig;
+use rackweave_wire::reduce::Rule;
+use serde::Deserialize;
+
+use super::super::de::{self, DeError};
+use super::super::keys::{self, Choice, Place, keys, read_label};
+use super::super::problem::{Problem, SweptKeys};
+use super::super::transport::{self, TcpKeys};
+use super::super::tree::{Entry, Node, Origin, Table};
+use super::super::values::Whole;
+use crate::error::nearest;
+use crate::item::About;
+use crate::reduce::{ReduceConfig, Switches};
+
+/// The names of the schemes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    Switch,
+    Master,
+}
+
+impl Choice for Name {
+    type Keys = Keys;
+    const ALL: &'static [Self] = &[Self::Switch, Self::Master];
+    const COMMON: &'static [&'static str] = &["name", "label"];
+
+    fn about(self) -> &'static About {
+        match self {
+            Self::Switch => &About {
+                name: "reduce-switch",
+                description: "pairs of many workers to a master: a switch adds them up on the way",
+                profiles: &[],
+                sources: &["OFC 2024", "ASPLOS 2023"],
+            },
+            Self::Master => &About {
+                name: "reduce-master",
+                description: "pairs of many workers to a master, which adds them up itself",
+                profiles: &[],
+                sources: &["OSDI 2004"],
+            },
+        }
+    }
+
+    fn keys(self) -> Vec<&'static str> {
+        match self {
+            Self::Switch => [SwitchKeys::NAMES, UploadKeys::NAMES, TcpKeys::NAMES].concat(),
+            Self::Master => [UploadKeys::NAMES, TcpKeys::NAMES].concat(),
+        }
+    }
+
+    fn read_keys(self, table: &Table, origin: Origin) -> Result<Keys, DeError> {
+        let own = self.keys();
+        let own = &own[..own.len() - TcpKeys::NAMES.len()];
+        let (own, tcp) = transport::read_tcp(table, origin, PATH, own)?;
+        let is_switch = |entry: &Entry| SwitchKeys::NAMES.contains(&entry.key.as_str());
+        let (switch, upload) = own.0.into_iter().partition(is_switch);
+        Ok(Keys {
+            switch: de::from_table(&Table(switch), origin)?,
+            upload: de::from_table(&Table(upload), origin)?,
+            tcp,
+        })
+    }
+
+    fn unknown(text: &str) -> DeError {
+        let message = if transport::Name::named(text).is_some() {
+            format!("`{text}` carries messages between two hosts, and no [workload.reduce]")
+        } else {
+            format!("unknown scheme `{text}`")
+        };
+        let help = match nearest(text, Self::names()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("for [workload.reduce] there are {}", Self::names().join(", ")),
+        };
+        DeError::new(message, "adds up no pairs").with_help(help)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum RuleName {
+    Exact,
+    Counter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum OrderName {
+    Hash,
+    FirstSeen,
+    HotFirst,
+}
+
+keys! {
+    /// The keys of the switch that adds up.
+    struct SwitchKeys {
+        at: Whole<0, 65_535, u32>,
+        slots: Whole<16, 16_777_216, u32>,
+        ways: Whole<1, 64, u8>,
+        copies: Whole<1, 2, u8>,
+        load: Whole<1, 100, u8>,
+        epochs: Whole<1, 65_535, u16>,
+        rule: RuleName,
+    }
+}
+
+keys! {
+    /// The keys of the upload, in addition to those of the TCP that carries the data to the workers.
+    struct UploadKeys {
+        order: OrderName,
+        packets: Whole<1, 1_024, u16>,
+    }
+}
+
+pub(crate) struct Keys {
+    switch: SwitchKeys,
+    upload: UploadKeys,
+    tcp: transport::Chosen,
+}
+
+/// The scheme that a scenario chooses, with its keys.
+pub(crate) struct Chosen {
+    pub(crate) name: Name,
+    label: Option<String>,
+    keys: Keys,
+}
+
+const PATH: &str = "transport";
+
+/// Reads the transport table of a scenario with `[workload.reduce]`.
+pub(crate) fn read(node: &Node, swept: &SweptKeys) -> Result<Chosen, DeError> {
+    let (name, keys, table) = keys::read::<Name>(node, PATH, swept)?;
+    Ok(Chosen { name, label: read_label(table)?, keys })
+}
+
+const DEFAULT_SLOTS: u32 = 65_536;
+const DEFAULT_WAYS: u8 = 8;
+
+impl Chosen {
+    /// Returns the scheme's name in results.
+    pub(crate) fn label(&self) -> String {
+        self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
+    }
+
+    fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
+        Place { path: PATH, name: self.name.as_str() }.bad(key, message)
+    }
+
+    /// Resolves the configuration, with defaults for missing keys.
+    pub(super) fn resolve(
+        &self,
+        mut job: job::Config,
+        jobs: Vec<Job>,
+        fabric: &FabricConfig,
+    ) -> Result<ReduceConfig, Problem> {
+        let Keys { switch: keys, upload, tcp } = &self.keys;
+        job.order = match upload.order {
+            None | Some(OrderName::Hash) => Order::Hash,
+            Some(OrderName::FirstSeen) => Order::FirstSeen,
+            Some(OrderName::HotFirst) => Order::HotFirst,
+        };
+        if let Some(packets) = upload.packets {
+            job.window = packets.0;
+        }
+        let carrier = tcp.tcp()?;
+        if self.name == Name::Master {
+            return Ok(ReduceConfig { jobs, job, carrier, switches: None });
+        }
+        let number = keys.at.map_or(0, |at| at.0);
+        let switches = Fabric::new(fabric)
+            .map_err(|error| Problem::new("fabric", error.to_string()))?
+            .switches();
+        if number >= switches {
+            let message = format!("there is no switch {number}: the fabric has {switches}");
+            return Err(self.bad("at", message));
+        }
+        let slots = keys.slots.map_or(DEFAULT_SLOTS, |slots| slots.0);
+        let ways = keys.ways.map_or(DEFAULT_WAYS, |ways| ways.0);
+        let rule = keys.rule.unwrap_or(RuleName::Exact);
+        if keys.load.is_some() && keys.epochs.is_some() {
+            return Err(
+                self.bad("load", "`epochs` is their number, and `load` computes it: one of both")
+            );
+        }
+        let mut wanted = Aggregation::new(Destination::Switch(number).address(), slots);
+        if let Some(copies) = keys.copies {
+            wanted.copies = copies.0;
+        }
+        if let Some(load) = keys.load {
+            wanted.epochs = Epochs::Load(load.0);
+        }
+        if let Some(epochs) = keys.epochs {
+            wanted.epochs = Epochs::Fixed(epochs.0);
+        }
+        if rule == RuleName::Counter {
+            if keys.load.is_some() || keys.epochs.is_some() || keys.copies.is_some() {
+                let message = "the published rule has neither epochs nor copies of its registers";
+                return Err(self.bad("rule", message));
+            }
+            (wanted.rule, wanted.copies, wanted.epochs) = (Rule::Counter, 1, Epochs::Fixed(1));
+        }
+        job.aggregation = Some(wanted);
+        let switches = Some(Switches { number, slots, ways });
+        Ok(ReduceConfig { jobs, job, carrier, switches })
+    }
+}
