@@ -12,7 +12,7 @@ use crate::fabric::Fabric;
 
 /// How often the dynamic program's result gives new candidates.
 const ROUNDS: usize = 2;
-/// Up to this number of servers each window is searched from all starting points.
+/// Up to this number of servers each window is searched from all starting points, and again from disturbed results.
 const SMALL: u32 = 32;
 
 /// The candidates of a block of periods.
@@ -79,19 +79,26 @@ impl Pool {
             all.iter().for_each(|it| self.add(fabric, it));
             return all.into_iter().next().unwrap_or_else(|| fabric.initial().clone());
         }
-        let mut best: Option<(Configuration, f64)> = None;
+        let small = fabric.pod().servers() <= SMALL;
         let mut all: Vec<Configuration> = starts.to_vec();
-        if starts.is_empty() || fabric.pod().servers() <= SMALL {
+        if starts.is_empty() || small {
             all.push(greedy::heavy_edges(fabric, &periods));
             all.extend(greedy::pairs(fabric, &periods));
         }
-        if fabric.pod().servers() <= SMALL {
+        if small {
             // A search that begins at the racks in use finds what is near to them.
             all.push(fabric.initial().clone());
+        } else {
+            // In a large pod there is time for one search, from the best start.
+            let objective =
+                |it: &Configuration| Search::new(fabric, periods.clone(), it).objective();
+            let objectives: Vec<f64> = all.iter().map(objective).collect();
+            let least = (0..all.len()).min_by(|&a, &b| objectives[a].total_cmp(&objectives[b]));
+            all = least.map(|index| all.swap_remove(index)).into_iter().collect();
         }
+        let mut best: Option<(Configuration, f64)> = None;
         let swaps = (fabric.pod().servers() as usize / 8).max(2);
-        let small = fabric.pod().servers() <= SMALL;
-        let restarts = options.restarts.min(if small { u32::MAX } else { 1 });
+        let restarts = if small { options.restarts } else { 0 };
         let starts = all.into_iter().map(Some).chain((0..restarts).map(|_| None));
         for start in starts {
             let disturbed = start.is_none();

@@ -2,6 +2,7 @@
 //! configuration.
 
 use rackweave_core::Rng;
+use smallvec::SmallVec;
 
 use crate::config::Configuration;
 use crate::cost::{Placement, Segment, Visitor};
@@ -10,12 +11,16 @@ use crate::fabric::Fabric;
 
 /// The most swaps of one pass, of which the best beginning is kept.
 const PASS: usize = 8;
-/// Above this number of seats, only the racks that are near to a server are tried.
+/// Above this number of seats, only the racks that are near to a server are tried, and the first swap that gains is taken.
 const FEW_SEATS: usize = 16;
+/// The most swaps that are tried in a larger pod, so that 128 servers and 24 periods are planned in a second.
+const TRIES: usize = 2500;
 /// How many near racks are tried.
 const NEAR: usize = 3;
 /// The weight of the sum of all uplinks' times beside the busiest link's, which guides the search on plateaus.
 const SPREAD: f64 = 1e-3;
+/// An objective below this part of another is better, not a rounding error.
+const GAIN: f64 = 1.0 - 1e-9;
 
 /// A period with what each server takes part in.
 pub(crate) struct Prepared<'a> {
@@ -115,8 +120,8 @@ impl<'a> Prepared<'a> {
 /// The bytes that one upload or broadcast puts on the links that depend on the configuration.
 #[derive(Clone, Debug, Default)]
 struct Contribution {
-    up: Vec<(u16, u64)>,
-    down: Vec<(u16, u64)>,
+    up: SmallVec<[(u16, u64); 8]>,
+    down: SmallVec<[(u16, u64); 8]>,
     /// The bytes to the master.
     master: u64,
 }
@@ -416,36 +421,63 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// Improves the configuration in passes of swaps, each of which may pass through a worse one, until a pass gains nothing.
+    /// Improves the configuration until no swap gains, or too many have been tried.
     pub(crate) fn descend(&mut self) {
-        loop {
-            let start = self.objective();
-            let (mut least, mut keep) = (start, 0);
-            let mut locked = vec![false; self.tor_of.len()];
-            let mut done = Vec::new();
-            while done.len() < PASS {
-                let Some((a, b, _)) = self.best_swap(&locked) else { break };
-                let undo = self.swap(a, b);
-                (locked[a], locked[b]) = (true, true);
-                done.push((a, b, undo));
-                let objective = self.objective();
-                if objective < least * (1.0 - 1e-9) {
-                    (least, keep) = (objective, done.len());
-                }
-                // In a large pod only an improvement is worth another look at all pairs.
-                if self.tor_of.len() > FEW_SEATS && done.len() >= keep + 2 {
-                    break;
-                }
+        if self.tor_of.len() <= FEW_SEATS {
+            while self.pass() {}
+            return;
+        }
+        let mut tries = TRIES;
+        while self.sweep(&mut tries) {}
+    }
+
+    /// Makes the best swaps one after the other, each server once, also those that make it worse, and goes back to the best configuration on
+    /// the way. False if that is the first one.
+    fn pass(&mut self) -> bool {
+        let (mut least, mut keep) = (self.objective(), 0);
+        let mut locked = vec![false; self.tor_of.len()];
+        let mut done = Vec::new();
+        while done.len() < PASS {
+            let Some((a, b, objective)) = self.best_swap(&locked) else { break };
+            let undo = self.swap(a, b);
+            (locked[a], locked[b]) = (true, true);
+            done.push((a, b, undo));
+            if objective < least * GAIN {
+                (least, keep) = (objective, done.len());
             }
-            while done.len() > keep {
-                if let Some((a, b, undo)) = done.pop() {
+        }
+        while done.len() > keep {
+            if let Some((a, b, undo)) = done.pop() {
+                self.restore(a, b, undo);
+            }
+        }
+        keep > 0
+    }
+
+    /// Makes each swap that gains, over all candidates. False if there was none, or too many have been tried.
+    fn sweep(&mut self, tries: &mut usize) -> bool {
+        let servers = self.fabric.pod().servers() as usize;
+        let mut least = self.objective();
+        let mut gained = false;
+        for a in self.candidates() {
+            let near = self.near_racks(a);
+            for b in 0..self.tor_of.len() {
+                let same = self.tor_of[a] == self.tor_of[b] || (a >= servers && b >= servers);
+                if same || !near[usize::from(self.tor_of[b])] {
+                    continue;
+                }
+                let Some(left) = tries.checked_sub(1) else { return false };
+                *tries = left;
+                let undo = self.swap(a, b);
+                let objective = self.objective();
+                if objective < least * GAIN {
+                    (least, gained) = (objective, true);
+                } else {
                     self.restore(a, b, undo);
                 }
             }
-            if keep == 0 {
-                return;
-            }
         }
+        gained
     }
 
     /// Exchanges so many random pairs of seats.

@@ -6,15 +6,15 @@ use rackweave_rackless::demand::{Broadcast, Flow, JobId, Period, Upload};
 use rackweave_rackless::fabric::{Architecture, Fabric};
 use rackweave_rackless::pod::{Pod, Tor};
 
-pub struct Instance {
-    pub fabric: Fabric,
-    pub periods: Vec<Period>,
-    pub reconfiguration: Reconfiguration,
+pub(crate) struct Instance {
+    pub(crate) fabric: Fabric,
+    pub(crate) periods: Vec<Period>,
+    pub(crate) reconfiguration: Reconfiguration,
 }
 
 /// The paper's pod with 4 to 12 periods. Jobs of random groups of servers have random phases, beside background flows; the
 /// delay is 0 to 100 ms.
-pub fn random(seed: u64, scope: Scope) -> Instance {
+pub(crate) fn random(seed: u64, scope: Scope) -> Instance {
     let mut rng = Rng::stream(seed, 0, 0, "instance");
     let count = 4 + rng.below(9);
     let periods = periods(&mut rng, 8, count, 3);
@@ -28,7 +28,7 @@ pub fn random(seed: u64, scope: Scope) -> Instance {
 }
 
 /// A pod of 128 servers below 16 `ToR`s, two of them programmable, oversubscribed 2:1, with 24 periods of 16 groups.
-pub fn large(seed: u64, scope: Scope) -> Instance {
+pub(crate) fn large(seed: u64, scope: Scope) -> Instance {
     let mut rng = Rng::stream(seed, 0, 0, "large");
     let rate = Rate::from_gbps(10);
     let tor = |slots| Tor { ports: 8, uplinks: 4, uplink_rate: rate, slots };
@@ -43,7 +43,7 @@ pub fn large(seed: u64, scope: Scope) -> Instance {
 
 /// Periods in which each of so many groups of random servers shuffles, uploads, broadcasts or computes. Groups stay together
 /// for several periods.
-pub fn periods(rng: &mut Rng, servers: u32, count: u64, groups: u64) -> Vec<Period> {
+pub(crate) fn periods(rng: &mut Rng, servers: u32, count: u64, groups: u64) -> Vec<Period> {
     let mut order: Vec<u32> = (0..servers).collect();
     let mut periods = Vec::new();
     for period in 0..count {
