@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p rackweave-rackless --example gaps [INSTANCES]`
 
+#[expect(dead_code, reason = "this example uses only some of the instances")]
 #[path = "../tests/it/instances.rs"]
 mod instances;
 

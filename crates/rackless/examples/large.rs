@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p rackweave-rackless --example large`
 
+#[expect(dead_code, reason = "this example uses only some of the instances")]
 #[path = "../tests/it/instances.rs"]
 mod instances;
 

@@ -570,4 +570,45 @@ mod tests {
         let long = format!("period,src,dst,bytes\n{}", "0,0,1,1125899906842624\n".repeat(1025));
         assert!(sentence(&long).starts_with("1026:7: in period 0, which ends here: the transfers"));
     }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+
+        /// A file with any damage is read or refused with a place in it.
+        #[test]
+        fn damaged_traces_do_no_harm(
+            changes in proptest::collection::vec((0..200_usize, proptest::prelude::any::<u8>()), 0..6),
+            numbers in proptest::collection::vec(proptest::prelude::any::<u64>(), 6),
+            interval in proptest::prelude::any::<bool>(),
+        ) {
+            let [a, b, c, d, e, f] = numbers[..] else { unreachable!() };
+            let (a, b) = (a >> (c % 64), b >> (d % 64));
+            let (job, bytes) = (1 + c % 4, e >> (f % 64));
+            let text = match interval {
+                true => format!(
+                    "start_s,end_s,src,dst,bytes,job,kind,distinct\n{a}.5,{b}.7,1,0,{bytes},{job},upload,{f}\n\
+                     0,{b},3,0,{e},{job},upload,{f}\n{a},{a},0,3,{c},2,broadcast,\n"
+                ),
+                false => format!(
+                    "period,src,dst,bytes,job,kind,distinct\n{},1,0,{bytes},{job},upload,\n\
+                     {},2,0,{bytes},{job},upload,\n7,0,3,{c},2,broadcast,\n1,5,6,{d},,,\n",
+                    a % 100, a % 100
+                ),
+            };
+            let mut bytes = text.into_bytes();
+            for (place, byte) in changes {
+                if let Some(it) = bytes.get_mut(place) {
+                    *it = byte;
+                }
+            }
+            match read(&bytes[..], 8, Span(1 + d)) {
+                Ok(trace) => proptest::prop_assert!(trace.periods.len() <= MAX_PERIODS),
+                Err(error) => {
+                    let lines = bytes.iter().filter(|&&byte| byte == b'\n').count() as u64 + 1;
+                    proptest::prop_assert!((1..=lines).contains(&error.line), "{}", error);
+                    proptest::prop_assert!(error.column >= 1 && !error.problem.is_empty());
+                }
+            }
+        }
+    }
 }

@@ -34,14 +34,18 @@ fn seconds(span: Span) -> Value {
     }
 }
 
-/// The difference from a reference, such as " (-41.4 %)".
-fn difference(total: Span, reference: Span) -> String {
+/// How a total compares with a reference, as in "the plan is 41.4 % shorter".
+fn beside(total: Span, reference: Span) -> String {
+    if total == reference {
+        return "as long as the plan".to_owned();
+    }
     if total == Span::MAX || reference == Span::MAX || reference == Span::ZERO {
-        return String::new();
+        return "cannot be compared with the plan".to_owned();
     }
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     let percent = 100.0 * (total.0 as f64 / reference.0 as f64 - 1.0);
-    format!(" ({percent:+.1} %)")
+    let how = if percent < 0.0 { "shorter" } else { "longer" };
+    format!("the plan is {:.1} % {how}", percent.abs())
 }
 
 /// The racks, as in "0 1 2 3 | 4 5 | 6 7", and the circuits between them, as in "0-1:2".
@@ -128,39 +132,26 @@ pub(super) fn table(report: &Report<'_>) -> String {
 }
 
 fn totals(report: &Report<'_>, text: &mut String) {
-    let (plan, periods) = (&report.plan, report.trace.periods.len());
+    let plan = &report.plan;
     let mut row = |name: &str, value: String| {
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{name:<22} {value}");
     };
+    row("total", time(plan.total));
+    row("reconfigurations", plan.reconfigurations().to_string());
+    row("absorbed", size(plan.absorbed()));
+    let compared = |total| format!("{} ({})", time(total), beside(plan.total, total));
+    row("fixed configuration", compared(report.fixed));
     row(
-        "total",
-        format!(
-            "{} for {periods} periods, with {} reconfigurations; {} absorbed",
-            time(plan.total),
-            plan.reconfigurations(),
-            size(plan.absorbed())
+        "exact plan",
+        report.exact.map_or_else(
+            || "not computed, because there are too many configurations or periods".to_owned(),
+            compared,
         ),
     );
-    row(
-        "fixed configuration",
-        format!("{}; the plan{}", time(report.fixed), beside(plan.total, report.fixed)),
-    );
-    match report.exact {
-        Some(exact) => {
-            row("exact plan", format!("{}; the plan{}", time(exact), beside(plan.total, exact)));
-        }
-        None => row("exact plan", "not computed: too many configurations or periods".to_owned()),
-    }
     for (architecture, total, absorbed) in &report.architectures {
         let value = format!("{}, {} absorbed", time(*total), size(*absorbed));
         row(architecture.name(), value);
-    }
-}
-
-fn beside(total: Span, reference: Span) -> String {
-    match difference(total, reference) {
-        text if text.is_empty() => " cannot be compared".to_owned(),
-        text => text,
     }
 }
 

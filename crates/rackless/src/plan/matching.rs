@@ -422,11 +422,9 @@ mod tests {
             let n = 1 + rng.below(9) as usize;
             let (range, share) = (1 + rng.below(20), rng.unit());
             let mut weights = vec![vec![0; n]; n];
-            for u in 0..n {
-                for v in 0..u {
-                    let weight = if rng.chance(share) { rng.below(range) } else { 0 };
-                    (weights[u][v], weights[v][u]) = (weight, weight);
-                }
+            for (u, v) in (0..n).flat_map(|u| (0..u).map(move |v| (u, v))) {
+                let weight = if rng.chance(share) { rng.below(range) } else { 0 };
+                (weights[u][v], weights[v][u]) = (weight, weight);
             }
             let matching = max_weight_matching(n, |u, v| weights[u][v]);
             let mut sum = 0;
