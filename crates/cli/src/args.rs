@@ -7,6 +7,7 @@ use rackweave_lab::list::Topic;
 
 use crate::cast::CastCommand;
 use crate::image::ImageCommand;
+use crate::reduce::ReduceCommand;
 use crate::rpc::RpcCommand;
 use crate::switch::args::SwitchArgs;
 
@@ -48,6 +49,9 @@ pub(crate) enum Command {
     /// Make, check and write images of disks, in chunks.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Plan aggregation in switches and the racks for it.
+    #[command(subcommand)]
+    Reduce(ReduceCommand),
 }
 
 /// Run a scenario in the simulator: all points of its sweep, on all cores.

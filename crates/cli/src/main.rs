@@ -5,6 +5,7 @@ mod cast;
 mod image;
 mod paper;
 mod progress;
+mod reduce;
 mod rpc;
 mod run;
 mod secret;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Rpc(command) => rpc::rpc(command),
         Command::Cast(command) => cast::cast(command),
         Command::Image(command) => image::image(command),
+        Command::Reduce(command) => reduce::reduce(&command),
     });
     ExitCode::from(match result {
         Ok(Ok(code)) => code,

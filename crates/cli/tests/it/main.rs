@@ -10,6 +10,7 @@ mod imaging;
 mod labels;
 mod labels_ways;
 mod paper;
+mod reduce;
 mod rpc;
 mod switch;
 mod testbed;
