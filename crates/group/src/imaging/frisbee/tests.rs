@@ -201,7 +201,7 @@ fn the_requests_of_others_are_not_repeated() {
 #[test]
 fn without_buffers_blocks_are_dropped_and_dubious_chunks_give_way() {
     let slow = Expand { expand_rate: Rate(8 * MIB), expanded_bytes: 10 * MIB, ..fast() };
-    let mut client = joined(10, ClientConfig { buffers: 2, expand: slow, ..in_order() });
+    let mut client = joined(10, ClientConfig { buffers: 2, expand: Some(slow), ..in_order() });
     blocks(&mut client, ms(1), 0, 0..1024);
     blocks(&mut client, ms(2), 1, 0..1024);
     // Both buffers are full; expanding the first takes a second.
@@ -247,7 +247,7 @@ impl Lossy {
         };
         Self {
             clients: (0..clients).map(client).collect(),
-            server: Server::new(ServerConfig { image, pace }),
+            server: Server::new(ServerConfig { image: Layout::even(image), pace }),
             network: Schedule::default(),
             rng,
             loss,
@@ -283,7 +283,7 @@ impl Lossy {
             self.now = self.now.max(due);
             while let Some((_, (to, body, payload))) = self.network.pop_due(self.now) {
                 match self.clients.get_mut(to) {
-                    Some(client) => client.handle(self.now, &body, &payload),
+                    Some(client) => drop(client.handle(self.now, &body, &payload)),
                     None => self.server.handle(self.now, &body, &payload),
                 }
             }
@@ -337,8 +337,8 @@ proptest! {
 #[test]
 fn what_cannot_be_right_is_ignored() {
     let image = Shape::new(2 * MIB, Shape::FRISBEE_CHUNK).unwrap();
-    let mut server = Server::new(ServerConfig { image, pace: PaceConfig::default() });
-    let full = Blocks::of(Run::CHUNK).to_bytes();
+    let mut server = Server::new(ServerConfig { image: Layout::even(image), pace: PaceConfig::default() });
+    let full = Blocks::of(Run { block: 0, count: CHUNK_BLOCKS }).to_bytes();
     for (body, map) in [
         (Body::Request { chunk: 2, block: 0, count: 1024 }, &[][..]),
         (Body::Request { chunk: 1, block: 1, count: 1024 }, &[]),
@@ -366,7 +366,7 @@ fn what_cannot_be_right_is_ignored() {
     assert_eq!((client.counts().blocks, client.counts().ignored), (0, 5));
     // An image that is not of whole chunks needs the second form of joining.
     let image = Shape::new(2 * MIB - 1, Shape::FRISBEE_CHUNK).unwrap();
-    let mut server = Server::new(ServerConfig { image, pace: PaceConfig::default() });
+    let mut server = Server::new(ServerConfig { image: Layout::even(image), pace: PaceConfig::default() });
     server.handle(ms(1), &Body::Join { client: 1 }, &[]);
     assert_eq!((server.poll(ms(1)), server.counts().ignored), (None, 1));
 }
