@@ -23,9 +23,7 @@ const NONE: Systems = ((None, None), None);
 /// Returns the systems that the testbed's switches run for a cast over this scheme.
 pub(crate) fn of_scheme(scheme: &Scheme) -> Systems {
     match scheme {
-        Scheme::Orca(orca) => {
-            ((Some(Orca { controller: orca.controller, key: None }), None), None)
-        }
+        Scheme::Orca(orca) => ((Some(Orca { controller: orca.controller, key: None }), None), None),
         Scheme::Unicast { .. } | Scheme::Streams { .. } => NONE,
     }
 }

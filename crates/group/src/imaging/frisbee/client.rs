@@ -122,6 +122,8 @@ pub struct Client {
     back_off: u32,
     /// When a block was received last that this client needed, or it joined.
     useful_at: Time,
+    /// Whether messages that do not help this client delay its requests: see [`ClientConfig::heed`].
+    heeds: bool,
     stage: Option<Stage>,
     /// The buffer that is being expanded, and until when.
     expanding: Option<(usize, Time)>,
@@ -155,6 +157,7 @@ impl Client {
             idle: 1,
             back_off: 0,
             useful_at: start,
+            heeds: true,
             stage: None,
             expanding: None,
             written_at: Time::ZERO,
@@ -268,8 +271,13 @@ impl Client {
 
     fn handle_running(&mut self, now: Time, body: &Body, payload: &[u8]) -> bool {
         let mut is_new = false;
-        let heeds = self.config.snoop && now.since(self.useful_at) < self.config.heed;
-        self.receive_until = now + self.config.receive_timeout;
+        if now.since(self.useful_at) >= self.config.heed {
+            self.heeds = false;
+        }
+        let snoops = self.config.snoop && self.heeds;
+        if self.heeds {
+            self.receive_until = now + self.config.receive_timeout;
+        }
         match *body {
             Body::Block { chunk, block, len } => {
                 if block >= self.blocks_of(chunk) || u32::from(len) != BLOCK_BYTES {
@@ -281,12 +289,13 @@ impl Client {
                 is_new = self.got_block(now, chunk, block);
                 if is_new {
                     self.useful_at = now;
+                    self.receive_until = now + self.config.receive_timeout;
                     self.idle = self.config.idle_timeouts;
                 }
                 // Its request may have been lost on the path to this client.
                 self.stamp(now, chunk, Run { block, count: 1 }, true);
             }
-            Body::Request { chunk, block, count } if heeds => {
+            Body::Request { chunk, block, count } if snoops => {
                 if count == 0 || block.saturating_add(count) > self.blocks_of(chunk) {
                     self.counts.ignored += 1;
                     return false;
@@ -295,7 +304,7 @@ impl Client {
                     self.idle = self.config.idle_timeouts;
                 }
             }
-            Body::PartialRequest { chunk, .. } if heeds => {
+            Body::PartialRequest { chunk, .. } if snoops => {
                 let mut blocks = Blocks::from_bytes(payload);
                 blocks.truncate(self.blocks_of(chunk));
                 while let Some(run) = blocks.take_run() {

@@ -27,8 +27,9 @@ pub struct ClientConfig {
     pub snoop: bool,
     /// The order of its requests: random.
     pub order: Order,
-    /// How long it heeds the requests of others without a block that it needs. A request that nobody answers, because it is lost
-    /// or forged, must not keep a client from asking itself for ever. The authors' code has no limit.
+    /// How long messages that bring no block that it needs delay its requests: those of others, and blocks that it has. After this
+    /// time it heeds them no more, because requests that nobody answers, lost or forged ones, must not keep a client from asking
+    /// itself. The authors' code has no limit.
     pub heed: Span,
     /// How fast it expands and writes chunks. `None` if its driver does that, and reports each chunk.
     pub expand: Option<Expand>,

@@ -87,9 +87,8 @@ impl Client {
     }
 
     fn full_buffer(&self, chunk: u32) -> Option<usize> {
-        let is_it = |buffer: &super::client::Buffer| {
-            buffer.state == State::Full && buffer.chunk == chunk
-        };
+        let is_it =
+            |buffer: &super::client::Buffer| buffer.state == State::Full && buffer.chunk == chunk;
         self.buffers.iter().position(is_it)
     }
 

@@ -131,7 +131,11 @@ mod tests {
         for (step, (request, expected)) in script.iter().enumerate() {
             let got = match request {
                 Some((chunk, first, count)) => {
-                    format!("{:?} {}", queue.enqueue(*chunk, &run(*first, *count), CHUNK_BLOCKS), queue.len())
+                    format!(
+                        "{:?} {}",
+                        queue.enqueue(*chunk, &run(*first, *count), CHUNK_BLOCKS),
+                        queue.len()
+                    )
                 }
                 None => match queue.dequeue() {
                     Some((chunk, run)) => {

@@ -195,10 +195,15 @@ impl Server {
         self.pace.lost();
     }
 
+    /// Returns the next reply, which needs no bytes of the image.
+    pub fn poll_reply(&mut self) -> Option<Outgoing> {
+        self.replies.pop_front().map(Outgoing::from)
+    }
+
     /// Returns the next message. Replies come first and are not paced.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
-        if let Some(reply) = self.replies.pop_front() {
-            return Some(reply.into());
+        if let Some(reply) = self.poll_reply() {
+            return Some(reply);
         }
         self.paced = now < self.pace.ready_at();
         if self.paced {

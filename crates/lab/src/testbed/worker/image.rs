@@ -158,6 +158,7 @@ impl Server {
             holders: None,
             time_limit: None,
             rack_prefix: rack.map(|hosts| (u32::BITS - hosts.ilog2()) as u8),
+            multicast: None,
         };
         let (listening, is_listening) = channel();
         let (problem, problems) = channel();
@@ -252,6 +253,7 @@ impl Client {
             memory: MEMORY,
             rate: None,
             serve: true,
+            multicast: true,
         };
         let progress = Arc::new(Progress::default());
         let (news, line, watch) = (channel(), place.line, Arc::clone(&progress));
