@@ -100,6 +100,7 @@ impl Server {
             rate: None,
             serve: true,
             multicast: true,
+            session: None,
         }
     }
 

@@ -122,6 +122,7 @@ impl Server {
             rate: None,
             serve: true,
             multicast: true,
+            session: None,
         }
     }
 

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rackweave_core::{HostId, Rate, Rng, Span, Time};
 use rackweave_group::imaging::chunks::ChunkSet;
+use rackweave_group::imaging::frisbee;
 use rackweave_group::imaging::p2p::ChunkOf;
 use rackweave_group::imaging::p2p::client::{Client, Config, Failure};
 use rackweave_image::{
@@ -69,6 +70,8 @@ pub struct FetchConfig {
     pub serve: bool,
     /// Whether to fetch by multicast from a server that offers it.
     pub multicast: bool,
+    /// The behaviour in a Frisbee session; `None` for that of its authors, with the same bytes in chunks of other lengths.
+    pub session: Option<frisbee::ClientConfig>,
 }
 
 /// Why an image was not fetched. What has been written stays, and another attempt goes on from there, except for a target that was refused.
@@ -218,6 +221,8 @@ pub struct Fetched {
     pub refused: u64,
     /// Control messages that the system did not accept for sending.
     pub unsent: u64,
+    /// What was counted in the Frisbee session, if there was one.
+    pub session: Option<frisbee::ClientCounts>,
 }
 
 impl Fetched {

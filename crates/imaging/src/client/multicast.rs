@@ -86,8 +86,9 @@ pub(super) async fn fetch(
     on_event(FetchEvent::Multicast(group.to_string()));
     let chunk_bytes = manifest.head().chunk_size;
     let most = (context.config.memory / u64::from(chunk_bytes.max(1))).clamp(8, 1 << 15) as u16;
-    let authors = ClientConfig::driven(chunk_bytes);
-    let machine = ClientConfig { buffers: authors.buffers.min(most), ..authors };
+    let machine = context.config.session.clone();
+    let machine = machine.unwrap_or_else(|| ClientConfig::driven(chunk_bytes));
+    let machine = ClientConfig { buffers: machine.buffers.min(most), ..machine };
     let now = context.clock.now();
     let rng = Rng::stream(random() as u64, 0, 0, "frisbee client");
     let machine = Client::driven(machine, now, rng, layout, &have);
@@ -400,6 +401,7 @@ impl Driver<'_> {
         let fetched = &mut *self.context.fetched;
         (fetched.requests, fetched.retries) = (int(counts.requests), int(counts.rerequests));
         (fetched.refused, fetched.unsent) = (self.channel.refused(), self.channel.unsent());
+        fetched.session = Some(*counts);
     }
 
     /// Brings the status up to date.

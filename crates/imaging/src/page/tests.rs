@@ -315,6 +315,7 @@ impl Running {
             rate: None,
             serve: true,
             multicast: true,
+            session: None,
         };
         std::thread::spawn(move || {
             let (fetched, result) =

@@ -28,7 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use self::catalog::Entry;
 pub use self::catalog::{Catalog, CatalogError};
-pub use self::multicast::MulticastConfig;
+pub use self::multicast::{MulticastConfig, SessionCounts};
 
 use crate::acceptor::Acceptor;
 use crate::control::Control;
@@ -167,6 +167,8 @@ pub struct Served {
     pub status: ServerStatus,
     /// What its machine has counted.
     pub counters: Counters,
+    /// What was counted in the Frisbee session of each image that is multicast.
+    pub sessions: Vec<SessionCounts>,
     /// The receivers that do not have the image.
     pub missing: Vec<Ipv4Addr>,
     /// Whether it was stopped before all receivers had it.

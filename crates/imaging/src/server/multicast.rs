@@ -62,11 +62,20 @@ fn coarse(pace: PaceConfig) -> PaceConfig {
     PaceConfig { burst, gap: Span(pace.gap.0 * times), ..pace }
 }
 
+/// What a server has counted in a Frisbee session.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SessionCounts {
+    /// What its machine has counted.
+    pub counts: ServerCounts,
+    /// The time from the first to the last message of a client.
+    pub service: Span,
+}
+
 /// What is known of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Session {
     pub(super) group: Group,
-    pub(super) counts: ServerCounts,
+    pub(super) counts: SessionCounts,
     pub(super) refused: u64,
     pub(super) unsent: u64,
 }
@@ -135,7 +144,7 @@ pub(super) fn open(
         let channel = Channel::open(group, server, config.key, manifest.root()).map_err(failed)?;
         let pace = coarse(multicast.pace);
         let machine = Server::new(ServerConfig { image: layout.clone(), pace });
-        let session = Session { group, counts: *machine.counts(), refused: 0, unsent: 0 };
+        let session = Session { group, counts: SessionCounts::default(), refused: 0, unsent: 0 };
         inner.multicast.borrow_mut().insert(number, session);
         let entry = Arc::clone(entry);
         let (read, reads) = unbounded_channel();
@@ -303,7 +312,10 @@ impl Driver {
     /// Shows what has been counted.
     fn publish(&self) {
         if let Some(session) = self.inner.multicast.borrow_mut().get_mut(&self.number) {
-            session.counts = *self.machine.counts();
+            session.counts = SessionCounts {
+                counts: *self.machine.counts(),
+                service: self.machine.service_time().unwrap_or_default(),
+            };
             (session.refused, session.unsent) = (self.channel.refused(), self.channel.unsent());
         }
     }

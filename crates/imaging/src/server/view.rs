@@ -82,7 +82,7 @@ impl View {
 }
 
 fn session(session: &super::multicast::Session) -> MulticastView {
-    let counts = &session.counts;
+    let counts = &session.counts.counts;
     MulticastView {
         group: session.group.to_string(),
         blocks_sent: counts.blocks_sent,
