@@ -171,6 +171,11 @@ impl Channel {
         }
     }
 
+    /// Whether more may have arrived than was received at once.
+    pub(crate) const fn has_more(&self) -> bool {
+        self.incoming.was_full()
+    }
+
     /// Returns the messages that were received, each with its sender and its payload. Those of this host are left out.
     pub(crate) fn messages(&self) -> impl Iterator<Item = (Ipv4Addr, Body, &[u8])> {
         self.incoming.datagrams().filter_map(|datagram| {

@@ -32,6 +32,9 @@ const SILENCE: Span = Span::from_secs(5);
 const MOST_DAMAGED: u32 = 16;
 /// The shortest time between two reports of damaged chunks.
 const REPORT_EACH: Span = Span::from_secs(1);
+/// After it has received, a client lets packets gather for this time: 110 of them at 1 Gbps, of 1800 for which the socket has room. It
+/// would be woken for each of them otherwise, which costs more than all else that it does.
+const GATHER: Span = Span::from_ms(1);
 /// The interval over which rates are computed.
 const RATES: Span = Span::from_secs(1);
 /// How long a client that leaves waits until its last message is sent.
@@ -108,6 +111,7 @@ pub(super) async fn fetch(
         received: 0,
         damaged_since: 0,
         reported_damage: None,
+        gathers_until: now,
         has_left: false,
         lost: false,
         complete: false,
@@ -140,6 +144,8 @@ struct Driver<'a> {
     /// Damaged chunks since the last one that was not.
     damaged_since: u32,
     reported_damage: Option<Time>,
+    /// Until when packets gather in the socket.
+    gathers_until: Time,
     has_left: bool,
     /// Whether the connection to the server is broken, as was last reported.
     lost: bool,
@@ -200,14 +206,18 @@ impl Driver<'_> {
             let due = self.machine.poll_timeout().map_or(TICK, |at| {
                 Duration::from_nanos(at.0.saturating_sub(now.0).div_ceil(1000)).min(TICK)
             });
-            let wait = if is_sent { due } else { LAST };
+            let gathers = now < self.gathers_until;
+            let wait = if is_sent && !gathers { due } else { due.min(LAST) };
             tokio::select! {
                 biased;
                 Some(done) = self.disk.done.recv() => self.done(done, on_event)?,
                 Some((chunk, stored)) = self.verified.recv() => self.judged(chunk, stored, on_event),
-                received = self.channel.receive() => {
+                received = self.channel.receive(), if !gathers => {
                     received.map_err(socket_failed)?;
                     self.handle();
+                    if !self.channel.has_more() {
+                        self.gathers_until = self.context.clock.now() + GATHER;
+                    }
                 }
                 () = sleep(wait) => {}
                 () = shared.wake.notified() => self.session_changed(on_event)?,
