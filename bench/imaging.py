@@ -21,6 +21,7 @@ from namespaces import NAME, POLL_S, Failed, Testbed, address, end, remove_lefto
 CHAIN_PORT, HTTP_PORT, UDPCAST_PORT, CAST_PORT, IMAGE_PORT = 7000, 8080, 9000, 6722, 6723
 PACKAGES = ["nginx-light", "curl", "aria2", "python3-libtorrent", "netcat-openbsd", "udpcast", "iproute2"]
 IMAGE_NAME = "golden"
+MULTICAST_GROUP = "239.255.67.23"
 # A frame of 1514 bytes carries 1448 bytes of TCP (with timestamps). TBF counts frames from the Ethernet header on.
 PAYLOAD, FRAME = 1448, 1514
 
@@ -231,8 +232,8 @@ class Rackweave(Method):
 class Image(Rackweave):
     command = "image serve"
 
-    def __init__(self, leave=False, bpf=False):
-        self.leave, self.bpf = leave, bpf
+    def __init__(self, leave=False, bpf=False, multicast=False):
+        self.leave, self.bpf, self.multicast = leave, bpf, multicast
 
     def missing(self, options):
         return super().missing(options) or ("clang is not installed" if self.bpf and not shutil.which("clang") else None)
@@ -255,6 +256,10 @@ class Image(Rackweave):
         words = [options.rackweave, "image", "serve", packed, "--listen", address(0), "--json"]
         more = options.serve_args.format(clients=len(run.clients)).split()
         more += ["--switch"] if self.bpf else []
+        if self.multicast:
+            # As for udpcast: a part of the link is left for requests and other hosts.
+            rate = f"{kbit(run.rate) * options.udpcast_share:.0f} kbps"
+            more += ["--multicast", MULTICAST_GROUP, "--rate", rate]
         run.listening(run.at_server(words + more, out=run.path("server.json")), IMAGE_PORT)
 
     def client(self, run, index):
@@ -290,6 +295,7 @@ METHODS = {
     "image": Image(),
     "image-leave": Image(leave=True),
     "image-bpf": Image(bpf=True),
+    "image-multicast": Image(leave=True, multicast=True),
     "cast": Cast(),
     "http": Http(),
     "aria2": Aria2(leave=False),

@@ -1,6 +1,7 @@
 //! What must hold for any bytes of a peer: for the fuzz target `decode_imaging`, and the replay of its corpus. Not part of the interface.
 
 use crate::frames::{CHUNK_HEADER, CHUNK_REPLY, ChunkHeader, ChunkReply, Frame};
+use crate::multicast::Group;
 use crate::status::{ClientStatus, Listed, MOST_PEERS};
 
 /// First bytes that select what precedes a chunk, and its reply. Others are the kinds of frames.
@@ -44,6 +45,11 @@ fn frame(kind: u8, bytes: &[u8]) -> bool {
     }
     match &frame {
         Frame::Status(json) => status(json),
+        Frame::Multicast { group, .. } => {
+            let decoded = Group::decode(*group);
+            assert!(decoded.is_none_or(|decoded| decoded.encode() == *group));
+            decoded.is_some()
+        }
         Frame::Images(json) => serde_json::from_slice::<Vec<Listed>>(json).is_ok(),
         _ => true,
     }
@@ -107,6 +113,7 @@ mod tests {
             damaged: 1,
             refused: 1,
             unsent: 1,
+            multicast: true,
             limit: Limit::Disk,
             failure: Some("the disk is full".to_owned()),
             elapsed_ms: 1234,
@@ -117,6 +124,11 @@ mod tests {
     fn seeds() -> (Seeds, Seeds) {
         let header = ChunkHeader { image: 1, chunk: 2, len: 65_536 }.encode();
         let reply = ChunkReply { image: 1, chunk: 2, taken: false }.encode();
+        let group = Group {
+            address: Ipv4Addr::new(239, 255, 67, 23),
+            port: 6724,
+            server: Ipv4Addr::new(192, 0, 2, 1),
+        };
         let manifest = of_frame(&Frame::Manifest { len: 1184, tag: [7; 16] });
         let json = serde_json::to_vec(&whole_status()).unwrap();
         let claims =
@@ -133,6 +145,7 @@ mod tests {
         let good = vec![
             ("open", of_frame(&Frame::Open(b"debian-13".to_vec()))),
             ("manifest", manifest.clone()),
+            ("multicast", of_frame(&Frame::Multicast { group: group.encode(), tag: [9; 16] })),
             ("refused", of_frame(&Frame::Refused("there is no such image".to_owned()))),
             ("refused-control", [&[3][..], b"a\x1b[2J\xff"].concat()),
             ("status", of_frame(&Frame::Status(json.clone()))),

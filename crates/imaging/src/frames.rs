@@ -12,6 +12,7 @@
 //! | 6 | server | none: it ends. It may come at any time after the manifest |
 //! | 7 | client | none: it wants the list of images, in place of one |
 //! | 8 | server | a part of the list, in JSON ([`crate::status::Listed`]); the last one is empty |
+//! | 9 | server | before the manifest, if the image is multicast: the group's address (4), the server's in its packets (4), the port (2), and a tag of these (16) |
 //!
 //! A chunk is image (4), chunk (4), length (4), zeros (4), and its stored bytes. The receiver replies with image, chunk, and 0 if it has
 //! taken the chunk, or 1 if it did not need it.
@@ -19,6 +20,8 @@
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use crate::multicast::GROUP;
 
 /// A frame of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub(crate) enum Frame {
     List,
     /// A part of the list; an empty one ends it.
     Images(Vec<u8>),
+    /// Where the image is multicast.
+    Multicast { group: [u8; GROUP], tag: [u8; 16] },
 }
 
 /// The longest frame: a status that names many peers.
@@ -74,6 +79,12 @@ impl Frame {
             7 if bytes.is_empty() => Ok(Self::List),
             6 | 7 => Err(invalid("a frame of the wrong length")),
             8 => Ok(Self::Images(bytes)),
+            9 => {
+                let (group, tag) = bytes.split_at_checked(GROUP).ok_or(invalid("a short frame"))?;
+                let group = group.try_into().map_err(|_| invalid("a short frame"))?;
+                let tag = tag.try_into().map_err(|_| invalid("a frame of the wrong length"))?;
+                Ok(Self::Multicast { group, tag })
+            }
             _ => Err(invalid("a frame of unknown kind")),
         }
     }
@@ -88,6 +99,7 @@ impl Frame {
             Self::Ended => (6, Vec::new()),
             Self::List => (7, Vec::new()),
             Self::Images(list) => (8, list.clone()),
+            Self::Multicast { group, tag } => (9, [&group[..], tag].concat()),
         };
         [&(bytes.len() as u32).to_le_bytes()[..], &[kind], &bytes].concat()
     }
@@ -182,6 +194,7 @@ mod tests {
             Frame::Ended,
             Frame::List,
             Frame::Images(b"[]".to_vec()),
+            Frame::Multicast { group: [3; GROUP], tag: [4; 16] },
         ];
         for frame in frames {
             let bytes = frame.encode();

@@ -16,6 +16,8 @@
 //!
 //! - A process uses one port, for UDP and TCP ([`PORT`](rackweave_wire::frisbee::PORT)), at one IPv4 address. Packets identify hosts
 //!   by their address, so two processes of one machine need two addresses.
+//! - A server can multicast its images, too: a Frisbee session for each ([`rackweave_group::imaging::frisbee`]), which clients learn of in
+//!   their session over TCP. A client goes on without multicast where it does not arrive.
 //! - All tasks of a process run on one thread, so that the machine is in a `RefCell`; disks are read and written by other threads.
 //! - Only chunks that have the hash in the manifest count, are written, or are served ([`rackweave_image::StoredChunk`]).
 
@@ -26,6 +28,7 @@ mod client;
 mod control;
 mod frames;
 mod hello;
+mod multicast;
 mod page;
 mod peers;
 mod rate;
@@ -39,7 +42,10 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 pub use client::{FetchConfig, FetchError, FetchEvent, Fetched, SessionError, fetch, list};
 pub use hello::HelloError;
 pub use page::PageConfig;
-pub use server::{Catalog, CatalogError, ServeConfig, ServeError, ServeEvent, Served, serve};
+pub use server::{
+    Catalog, CatalogError, MulticastConfig, ServeConfig, ServeError, ServeEvent, Served,
+    SessionCounts, serve,
+};
 
 /// Returns the IPv4 address of a peer, also of one that a dual-stack socket shows as an IPv6 address.
 fn ipv4(address: SocketAddr) -> Option<Ipv4Addr> {

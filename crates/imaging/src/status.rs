@@ -107,6 +107,8 @@ pub struct ClientStatus {
     pub refused: u64,
     /// Control messages that the system did not accept for sending.
     pub unsent: u64,
+    /// Whether chunks come by multicast.
+    pub multicast: bool,
     /// What limits it.
     pub limit: Limit,
     /// Why it has failed.
@@ -223,12 +225,33 @@ pub struct ImageView {
     pub stored: u64,
     /// Whether it is signed.
     pub signed: bool,
-    /// Chunks that the server has sent and clients have taken.
+    /// Chunks that the server has sent and clients have taken, and those that it has multicast.
     pub chunks_sent: u64,
     /// Stored bytes of these.
     pub bytes_sent: u64,
     /// The same divided by the stored bytes of all chunks.
     pub copies: f64,
+    /// Its Frisbee session, if it is multicast.
+    pub multicast: Option<MulticastView>,
+}
+
+/// The Frisbee session of an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MulticastView {
+    /// The group's address and port.
+    pub group: String,
+    /// Blocks sent to the group.
+    pub blocks_sent: u64,
+    /// Requests for blocks that clients have sent to the group.
+    pub requests: u64,
+    /// Those among them that asked for nothing that was not queued.
+    pub merged: u64,
+    /// Those for less than a chunk: most of them because packets were lost.
+    pub partial_requests: u64,
+    /// Messages that were refused: malformed, from another host than they say, or with a wrong tag.
+    pub refused: u64,
+    /// Blocks that the system did not accept for sending.
+    pub unsent: u64,
 }
 
 /// All that a server shows.

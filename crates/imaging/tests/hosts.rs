@@ -66,6 +66,7 @@ impl Server {
             holders: None,
             time_limit: None,
             rack_prefix: None,
+            multicast: None,
             page: None,
         };
         let (send, events) = channel();
@@ -98,6 +99,8 @@ impl Server {
             memory: 64 << 20,
             rate: None,
             serve: true,
+            multicast: true,
+            session: None,
         }
     }
 

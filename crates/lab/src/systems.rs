@@ -4,6 +4,7 @@
 //! [`ProgramName`] here. The systems of the tuple run on the same switches, each on its own packets.
 
 use rackweave_core::HostId;
+use rackweave_group::imaging::multicast::Multicast;
 use rackweave_group::imaging::system::Swp2p;
 use rackweave_group::imaging::{directory, switch};
 use rackweave_group::orca::system::Orca;
@@ -14,17 +15,21 @@ use crate::cast::Scheme;
 use crate::image::{self, ImageConfig, Redirects};
 
 /// The systems that the switches of a fabric run; `None` for those that they do not.
-pub type Systems = (Option<Orca>, Option<Swp2p>);
+pub type Systems = ((Option<Orca>, Option<Swp2p>), Option<Multicast>);
+
+/// No system: switches only forward.
+const NONE: Systems = ((None, None), None);
 
 /// Returns the systems that the testbed's switches run for a cast over this scheme.
 pub(crate) fn of_scheme(scheme: &Scheme) -> Systems {
     match scheme {
-        Scheme::Orca(orca) => (Some(Orca { controller: orca.controller, key: None }), None),
-        Scheme::Unicast { .. } | Scheme::Streams { .. } => (None, None),
+        Scheme::Orca(orca) => ((Some(Orca { controller: orca.controller, key: None }), None), None),
+        Scheme::Unicast { .. } | Scheme::Streams { .. } => NONE,
     }
 }
 
-/// Returns the systems that the testbed's switches run for an image. Its switches have SWP2P's program in the data plane.
+/// Returns the systems that the testbed's switches run for an image. Its switches have SWP2P's program in the data plane,
+/// or copy the packets of a Frisbee session to all of its members.
 pub(crate) fn of_image(image: &ImageConfig) -> Systems {
     match &image.scheme {
         image::Scheme::P2p(scheme) if matches!(scheme.redirects, Redirects::Switches { .. }) => {
@@ -32,9 +37,15 @@ pub(crate) fn of_image(image: &ImageConfig) -> Systems {
                 directory: scheme.directory,
                 ..switch::Config::data_plane(image.server)
             };
-            (None, Some(Swp2p { config, key: None }))
+            ((None, Some(Swp2p { config, key: None })), None)
         }
-        _ => (None, None),
+        // The members are those of the run: no switch here reads IGMP.
+        image::Scheme::Frisbee { .. } => {
+            let clients = image.clients.iter().map(|(host, _)| *host);
+            let members = clients.chain([image.server]).collect();
+            ((None, None), Some(Multicast { members }))
+        }
+        image::Scheme::P2p(_) => NONE,
     }
 }
 
@@ -103,8 +114,11 @@ impl ProgramName {
             Self::Plain if secret.is_some() => {
                 Err("--key-file is of use with --program orca and --program swp2p only")
             }
-            Self::Plain => Ok((None, None)),
-            Self::Orca => Ok((Some(Orca { controller, key: secret.map(orca::Key::derive) }), None)),
+            Self::Plain => Ok(NONE),
+            Self::Orca => {
+                let key = secret.map(orca::Key::derive);
+                Ok(((Some(Orca { controller, key }), None), None))
+            }
             Self::Swp2p => {
                 let Some(server) = server else {
                     return Err("--program swp2p requires --server: requests are redirected on \
@@ -114,7 +128,8 @@ impl ProgramName {
                 let directory =
                     directory::Config { hosts_per_rack, ..directory::Config::default() };
                 let config = switch::Config { directory, ..switch::Config::data_plane(server) };
-                Ok((None, Some(Swp2p { config, key: secret.map(frisbee::Key::derive) })))
+                let key = secret.map(frisbee::Key::derive);
+                Ok(((None, Some(Swp2p { config, key })), None))
             }
         }
     }
@@ -182,7 +197,8 @@ mod tests {
                 };
                 let system = program.system(options, &fabric);
                 assert_eq!(system.is_ok(), fits, "{program:?} {options:?}: {system:?}");
-                let Ok((orca, swp2p)) = system else { continue };
+                let Ok(((orca, swp2p), multicast)) = system else { continue };
+                assert!(multicast.is_none(), "the command has no members for it");
                 assert_eq!(orca.is_some(), program == ProgramName::Orca);
                 assert_eq!(swp2p.is_some(), program == ProgramName::Swp2p);
                 assert_eq!(
@@ -207,12 +223,13 @@ mod tests {
             let config = fabric(topology);
             let fabric = Fabric::new(&config).unwrap();
             let server = ProgramOptions { server: Some(HostId(3)), ..ProgramOptions::default() };
-            let (_, swp2p) = ProgramName::Swp2p.system(server, &config).unwrap();
+            let ((_, swp2p), _) = ProgramName::Swp2p.system(server, &config).unwrap();
             let expected = if topology == ONE { None } else { Some(3) };
             assert_eq!(swp2p.unwrap().config.directory.hosts_per_rack, expected);
-            let both: Systems = (Some(Orca::default()), swp2p);
-            assert_eq!(both.protocols().count(), ProgramName::ALL.len() - 1);
-            assert_eq!(both.programs(&fabric).unwrap().len(), fabric.switches() as usize);
+            let members = [HostId(0), HostId(3)].into();
+            let all: Systems = ((Some(Orca::default()), swp2p), Some(Multicast { members }));
+            assert_eq!(all.protocols().count(), 3);
+            assert_eq!(all.programs(&fabric).unwrap().len(), fabric.switches() as usize);
             let far = ProgramOptions { server: Some(HostId(6)), ..server };
             let far = ProgramName::Swp2p.system(far, &config).unwrap();
             let error = far.programs(&fabric).unwrap_err().to_string();

@@ -45,7 +45,7 @@ pub(crate) struct FetchArgs {
     /// Address of this host, without a port (default: the one from which the server is reached).
     #[arg(long, value_name = "ADDR", value_parser = hosts::host)]
     bind: Option<Ipv4Addr>,
-    /// Stay for this time after every byte is written, to serve others.
+    /// Stay for this time after every byte is written, to serve others; without effect where the server multicasts.
     #[arg(long, value_name = "TIME", default_value = "0 s")]
     linger: Span,
     /// File with the secret that all hosts share.
@@ -63,6 +63,9 @@ pub(crate) struct FetchArgs {
     /// Memory for chunks: half for those that wait for the disk, half for those that are served.
     #[arg(long, value_name = "SIZE", default_value = "512 MiB")]
     memory: Bytes,
+    /// Do not use multicast, even if the server offers it.
+    #[arg(long)]
+    no_multicast: bool,
     /// Replace an existing file; what both have in common is not fetched.
     #[arg(long)]
     overwrite: bool,
@@ -128,6 +131,8 @@ impl FetchArgs {
             memory: self.memory.0,
             rate: self.rate,
             serve: !self.no_serve,
+            multicast: !self.no_multicast,
+            session: None,
         })
     }
 }
@@ -141,10 +146,17 @@ pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
     let progress = watched()?;
     let mut shown = bar(&progress, args.quiet || args.json);
     let clock = Clock::start();
+    // A client that has everything by multicast leaves at once.
+    let mut by_multicast = false;
     let mut on_event = |event| {
         let is_written = matches!(event, FetchEvent::Written(_));
+        match event {
+            FetchEvent::Multicast(_) => by_multicast = true,
+            FetchEvent::NoMulticast(_) => by_multicast = false,
+            _ => {}
+        }
         shown.suspended(|| report(args, clock, event));
-        if is_written && lingers(args) {
+        if is_written && lingers(args) && !by_multicast {
             shown = serving(args, clock);
         }
     };
@@ -262,6 +274,9 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
             FetchEvent::Damaged { holder, chunk } => {
                 ("damaged", json!({ "holder": holder, "chunk": chunk }))
             }
+            FetchEvent::DamagedBlocks { chunk } => ("damaged-blocks", json!({ "chunk": chunk })),
+            FetchEvent::Multicast(group) => ("multicast", json!({ "group": group })),
+            FetchEvent::NoMulticast(why) => ("no-multicast", json!({ "error": why })),
             FetchEvent::ServerLost(why) => ("server-lost", json!({ "error": why })),
             FetchEvent::ServerBack => ("server-back", json!({})),
             FetchEvent::NotAccepted(why) => ("not-accepted", json!({ "error": why })),
@@ -273,7 +288,7 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
         return;
     }
     match event {
-        FetchEvent::Opened { .. } | FetchEvent::Received => {}
+        FetchEvent::Opened { .. } | FetchEvent::Received | FetchEvent::Multicast(_) => {}
         FetchEvent::Written(fetched) => {
             let to = args.to.as_deref().unwrap_or(Path::new("")).to_string_lossy();
             let to = escaped(&to);
@@ -281,6 +296,16 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
         }
         FetchEvent::Damaged { holder, chunk } => {
             status(&format!("{holder} has sent chunk {chunk} damaged, and is not used any more\n"));
+        }
+        FetchEvent::DamagedBlocks { chunk } => {
+            let why =
+                "the network has damaged it, or another host has sent blocks in the server's name";
+            status(&format!(
+                "chunk {chunk} has arrived damaged by multicast ({why}); requested again\n"
+            ));
+        }
+        FetchEvent::NoMulticast(why) => {
+            status(&format!("going on without multicast: {}\n", escaped(&why)));
         }
         FetchEvent::ServerLost(why) => {
             let why = escaped(&why);
@@ -310,7 +335,7 @@ fn written(args: &FetchArgs, to: &str, seconds: f64, fetched: &Fetched) -> Strin
     }
     let by_server = from.get(args.from.ip()).copied().unwrap_or(0);
     let bytes = size(*bytes);
-    let linger = match lingers(args) {
+    let linger = match lingers(args) && fetched.session.is_none() {
         true => format!("; serving others for {}", args.linger),
         false => String::new(),
     };

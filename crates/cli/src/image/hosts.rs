@@ -27,6 +27,22 @@ pub(super) fn host(text: &str) -> Result<Ipv4Addr, String> {
     address(text).map(|address| *address.ip())
 }
 
+/// Parses `GROUP` or `GROUP:PORT`: an address of administratively scoped multicast.
+pub(super) fn group(text: &str) -> Result<(Ipv4Addr, Option<u16>), String> {
+    let wrong = || {
+        format!(
+            "`{text}` is not a group of 239.0.0.0/8, such as 239.255.67.23, or one with a UDP port"
+        )
+    };
+    let (group, port) = match text.split_once(':') {
+        Some((group, port)) => (group, Some(port.parse::<u16>().map_err(|_| wrong())?)),
+        None => (text, None),
+    };
+    let group: Ipv4Addr = group.parse().map_err(|_| wrong())?;
+    let is_right = group.octets()[0] == 239 && port != Some(0);
+    if is_right { Ok((group, port)) } else { Err(wrong()) }
+}
+
 /// Resolves `HOST`, or `@FILE` with a host on each line.
 pub(super) fn hosts(option: &str, texts: &[String]) -> miette::Result<Option<BTreeSet<Ipv4Addr>>> {
     if texts.is_empty() {

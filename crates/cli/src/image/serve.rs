@@ -9,7 +9,7 @@ use rackweave_group::imaging::{directory, p2p};
 use rackweave_image::ImageError;
 use rackweave_imaging::status::{ClientStatus, ServerStatus};
 use rackweave_imaging::{
-    Catalog, CatalogError, PageConfig, ServeConfig, ServeError, ServeEvent, Served,
+    Catalog, CatalogError, MulticastConfig, PageConfig, ServeConfig, ServeError, ServeEvent, Served,
 };
 use rackweave_linux::Clock;
 use rackweave_wire::frisbee::PORT;
@@ -26,6 +26,7 @@ use crate::{escaped, exit, print};
 #[command(after_help = "Examples:\n  \
     rackweave image serve golden.rwi\n  \
     rackweave image serve /srv/images --key-file cluster.key --rate \"2 Gbps\"\n  \
+    rackweave image serve golden.rwi --multicast 239.255.67.23 --rate \"400 Mbps\"\n  \
     rackweave image serve golden.rwi --to @hosts.txt --for \"1800 s\" --status 0.0.0.0:6780\n\n\
     Exit codes: 0 ended by Ctrl-C, or all hosts of --to have the image; 1 some have not, or a socket failed; \
     2 wrong usage or image; 130 interrupted before all hosts of --to have it.")]
@@ -43,6 +44,10 @@ pub(crate) struct ServeArgs {
     /// Most bits per second that the server sends.
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
+    /// Multicast the images to hosts that fetch them: this group of 239.0.0.0/8 for the first, and the next ones for others. Hosts
+    /// learn of it from the server. The network must forward multicast. Blocks are sent at --rate (default: 500 Mbps) at most.
+    #[arg(long, value_name = "GROUP[:PORT]", value_parser = hosts::group)]
+    multicast: Option<(Ipv4Addr, Option<u16>)>,
     /// The hosts that may fetch, separated by commas, or @FILE with one on each line. The server ends when all have the image,
     /// of which there must be one only.
     #[arg(long, value_name = "HOST,...|@FILE", value_delimiter = ',')]
@@ -137,6 +142,11 @@ impl ServeArgs {
             holders: hosts::hosts("holders", &self.holders)?,
             time_limit: self.time_limit,
             rack_prefix: self.rack_prefix,
+            multicast: self.multicast.map(|(group, port)| MulticastConfig {
+                group,
+                port,
+                pace: MulticastConfig::paced(self.rate.unwrap_or(MulticastConfig::RATE)),
+            }),
             page: self.page(),
         })
     }
@@ -168,7 +178,11 @@ pub(super) fn serve(args: &ServeArgs) -> miette::Result<u8> {
     let mut on_event = |event| report(args, clock, event);
     let served = match rackweave_imaging::serve(&config, catalog, &progress, &mut on_event) {
         Ok(served) => served,
-        Err(error @ (ServeError::Bind { .. } | ServeError::Page { .. })) => {
+        Err(
+            error @ (ServeError::Bind { .. }
+            | ServeError::Page { .. }
+            | ServeError::Multicast { .. }),
+        ) => {
             return Err(miette!("{}", escaped(&error.to_string())));
         }
         Err(error) => {
@@ -200,8 +214,12 @@ fn summary(status: &ServerStatus) -> String {
     let images = status.images.iter().map(|image| {
         let (name, chunks) = (escaped(&image.name), image.chunks_sent);
         let (sent, stored) = (size(image.bytes_sent), size(image.stored));
+        let multicast = image.multicast.as_ref().map_or(String::new(), |session| {
+            let (group, blocks) = (&session.group, session.blocks_sent);
+            format!("; {blocks} blocks of them multicast to {group}")
+        });
         format!(
-            "{name}: {chunks} chunks with {sent} sent, {:.2} copies of its {stored}\n",
+            "{name}: {chunks} chunks with {sent} sent, {:.2} copies of its {stored}{multicast}\n",
             image.copies
         )
     });
@@ -266,12 +284,19 @@ fn report(args: &ServeArgs, clock: Clock, event: ServeEvent) {
                 status(&broken(&why));
             }
             ServeEvent::NotAccepted(why) => line(clock, "not-accepted", json!({ "error": why })),
+            ServeEvent::NoMulticast { image, why } => {
+                line(clock, "no-multicast", json!({ "image": image, "error": why }));
+            }
         };
     }
     match &event {
         ServeEvent::Broken { why, .. } => status(&broken(why)),
         ServeEvent::NoPage { address, why } => no_page(*address, why),
         ServeEvent::NotAccepted(why) => status(&not_accepted(why)),
+        ServeEvent::NoMulticast { image, why } => {
+            let (image, why) = (escaped(image), escaped(why));
+            status(&format!("{image} is not multicast any more: {why}\n"));
+        }
         _ => {}
     }
     if args.quiet {
@@ -298,6 +323,7 @@ fn report(args: &ServeArgs, clock: Clock, event: ServeEvent) {
         ServeEvent::Ended { .. }
         | ServeEvent::Broken { .. }
         | ServeEvent::NoPage { .. }
+        | ServeEvent::NoMulticast { .. }
         | ServeEvent::NotAccepted(_) => return,
     };
     let _ = print(&text);

@@ -126,7 +126,11 @@ impl System for Multicast {
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
         let group = Some((frisbee::GROUP, TO_GROUP));
-        core::iter::once(Protocol { kind: frisbee::KIND, port: frisbee::PORT, group })
+        core::iter::once(Protocol {
+            kind: frisbee::SESSION_KIND,
+            port: frisbee::SESSION_PORT,
+            group,
+        })
     }
 
     fn resolves(&self, dst: HostId) -> bool {

@@ -80,7 +80,7 @@ impl FrisbeeNode {
             Machine::Client(client) => {
                 let is_block = matches!(message.body, Body::Block { .. } | Body::JoinReply { .. });
                 if !is_block || packet.src == self.server {
-                    client.handle(now, &message.body, payload);
+                    let _is_new = client.handle(now, &message.body, payload);
                 }
             }
             Machine::Server(server) => server.handle(now, &message.body, payload),
@@ -131,7 +131,7 @@ impl Node for FrisbeeNode {
         self.payload = match (map, &self.machine) {
             (Some(map), _) => Payload::Map(map.to_bytes()),
             (None, Machine::Client(client)) if matches!(body, Body::Leave2 { .. }) => {
-                Payload::Stats(stats(client))
+                Payload::Stats(statistics(client))
             }
             _ => Payload::None,
         };
@@ -151,17 +151,19 @@ impl Node for FrisbeeNode {
     }
 }
 
-/// The statistics of a client that leaves.
-fn stats(client: &Client) -> Box<[u8; STATS_BYTES as usize]> {
+/// Returns the statistics that a client reports when it leaves: the payload of [`Body::Leave2`].
+#[must_use]
+pub fn statistics(client: &Client) -> Box<[u8; STATS_BYTES as usize]> {
     let counts = client.counts();
     let int = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     let run = client.finished_at().map_or(0, |at| at.since(client.started_at()).0);
     let config = client.config();
+    let expanded = config.expand.map_or(0, |expand| expand.expanded_bytes);
     let stats = ClientStats {
         run_s: int(run / 1_000_000_000_000),
         run_ms: int(run / 1_000_000_000 % 1_000),
-        expanded_bytes_written: config.expand.expanded_bytes,
-        raw_bytes_written: config.expand.expanded_bytes,
+        expanded_bytes_written: expanded,
+        raw_bytes_written: expanded,
         chunk_buffers: u32::from(config.buffers),
         max_read_ahead: u32::from(config.read_ahead),
         max_in_progress: u32::from(config.in_progress),
@@ -180,7 +182,7 @@ fn stats(client: &Client) -> Box<[u8; STATS_BYTES as usize]> {
         rerequests: int(counts.rerequests),
         full_rerequests: int(counts.full_rerequests),
         partial_drops: int(counts.partial_drops),
-        write_buffer_mib: int(config.expand.write_buffer >> 20),
+        write_buffer_mib: config.expand.map_or(0, |expand| int(expand.write_buffer >> 20)),
         ..ClientStats::default()
     };
     let mut bytes = Vec::with_capacity(STATS_BYTES as usize);
@@ -199,7 +201,7 @@ mod tests {
     use crate::imaging::intake::Expand;
 
     /// Sends what is due until `until`, and returns the statistics of LEAVE2 if that is sent.
-    fn statistics(node: &mut FrisbeeNode, until: Time) -> Option<ClientStats> {
+    fn leave_statistics(node: &mut FrisbeeNode, until: Time) -> Option<ClientStats> {
         let mut stats = None;
         while let Some(now) = node.poll_timeout().filter(|now| *now <= until) {
             node.handle_timeout(now);
@@ -231,10 +233,10 @@ mod tests {
             let receive = |node: &mut FrisbeeNode, now, body| {
                 node.receive(now, &packet(server, TO_GROUP, body), &[]);
             };
-            assert_eq!(statistics(&mut node, Time::ZERO), None);
+            assert_eq!(leave_statistics(&mut node, Time::ZERO), None);
             receive(&mut node, Time::ZERO, Body::JoinReply { blocks: 2 * 1024 });
             // Both chunks are requested after 30 ms, and partially again after 90 ms.
-            assert_eq!(statistics(&mut node, ms(120)), None);
+            assert_eq!(leave_statistics(&mut node, ms(120)), None);
             for block in 0..1024 {
                 receive(&mut node, ms(121), Body::Block { chunk: 0, block, len: 1024 });
                 if block < 1000 {
@@ -242,11 +244,11 @@ mod tests {
                 }
             }
             // Then the rest of the second chunk.
-            assert_eq!(statistics(&mut node, ms(300)), None);
+            assert_eq!(leave_statistics(&mut node, ms(300)), None);
             for block in 1000..1024 {
                 receive(&mut node, ms(301), Body::Block { chunk: 1, block, len: 1024 });
             }
-            let stats = statistics(&mut node, ms(400)).unwrap();
+            let stats = leave_statistics(&mut node, ms(400)).unwrap();
             assert_eq!(stats.randomize, u32::from(order == Order::Random));
             assert_eq!((stats.requests, stats.partial_requests), (5, 3));
             assert_eq!((stats.rerequests, stats.full_rerequests), (3, 2));

@@ -3,7 +3,7 @@
 use rackweave_core::{HostId, Packet, Slice};
 use rackweave_switch::net::{HasPayload, PayloadId};
 use rackweave_wire::frame::Unframeable;
-use rackweave_wire::frisbee::{self, Body, PORT};
+use rackweave_wire::frisbee::{self, Body, PORT, SESSION_PORT, TO_GROUP};
 use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::Framed;
 
@@ -24,7 +24,9 @@ pub struct Header {
 pub fn packet(from: HostId, to: HostId, body: Body) -> Packet<Header> {
     let message = frisbee::Header::new(from, body);
     let header = Header { message, payload: None };
-    Packet::new(from, to, message.l3_bytes(), header).with_ports(PORT, PORT)
+    // Frisbee's messages are for all, SWP2P's are for one.
+    let port = if to == TO_GROUP { SESSION_PORT } else { PORT };
+    Packet::new(from, to, message.l3_bytes(), header).with_ports(port, port)
 }
 
 impl rackweave_core::Header for Header {
@@ -74,6 +76,7 @@ impl Makeable<Never> for Header {
     }
 }
 
+/// Only the programs of SWP2P's switches make packets.
 impl Makeable<frisbee::Header> for Header {
     const PORT: u16 = PORT;
 

@@ -49,6 +49,11 @@ impl Disk {
         self.passed < MOST_PASSED
     }
 
+    /// Whether chunks that were passed to it are not written yet.
+    pub(super) const fn is_busy(&self) -> bool {
+        self.passed > 0
+    }
+
     /// Writes a chunk.
     pub(super) fn write(&mut self, chunk: StoredChunk) {
         self.passed += 1;

@@ -25,6 +25,8 @@ pub(super) struct Driver<'a> {
     /// The chunks that were on the target.
     start: ChunkSet,
     fetched: &'a mut Fetched,
+    /// What was fetched by multicast.
+    before: Fetched,
     /// Whether the target is complete: every byte is written and synced.
     complete: bool,
     /// Whether the connection to the server is broken, as was last reported.
@@ -59,14 +61,14 @@ pub(super) async fn finish_at_once(
     }
 }
 
-fn failed(error: ImageError) -> FetchError {
+pub(super) fn failed(error: ImageError) -> FetchError {
     match error {
         ImageError::Interrupted => FetchError::Interrupted,
         error => FetchError::Image(error),
     }
 }
 
-fn thread_ended() -> FetchError {
+pub(super) fn thread_ended() -> FetchError {
     let source = std::io::Error::other("the thread that writes it has ended");
     FetchError::System { what: "the target cannot be written", source }
 }
@@ -86,10 +88,11 @@ impl<'a> Driver<'a> {
             disk,
             shared,
             start,
+            before: fetched.clone(),
             fetched,
             complete: false,
             lost: false,
-            rates: (inner.clock.now(), 0, 0),
+            rates: (inner.clock.now(), inner.received.get(), 0),
             until: None,
             left: false,
             finishing: false,
@@ -313,6 +316,7 @@ impl<'a> Driver<'a> {
         (fetched.duplicates, fetched.returned) = (counters.duplicates, counters.returned);
         fetched.refused = self.inner.control.refused();
         fetched.unsent = self.inner.control.unsent();
+        fetched.add(&self.before);
     }
 
     /// Brings the status up to date.

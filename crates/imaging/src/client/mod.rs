@@ -2,6 +2,7 @@
 
 mod disk;
 mod drive;
+mod multicast;
 mod receive;
 mod session;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rackweave_core::{HostId, Rate, Rng, Span, Time};
 use rackweave_group::imaging::chunks::ChunkSet;
+use rackweave_group::imaging::frisbee;
 use rackweave_group::imaging::p2p::ChunkOf;
 use rackweave_group::imaging::p2p::client::{Client, Config, Failure};
 use rackweave_image::{
@@ -29,11 +31,13 @@ use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::sleep;
 
 use self::disk::{Cache, Disk};
+use self::multicast::Outcome;
 pub use self::session::SessionError;
 use self::session::{Place, Session, Shared};
 use crate::acceptor::Acceptor;
 use crate::control::Control;
 use crate::ipv4;
+use crate::multicast::{Channel, Group};
 use crate::peers::Peers;
 use crate::rate::Limiter;
 use crate::status::{Listed, Phase};
@@ -64,6 +68,10 @@ pub struct FetchConfig {
     pub rate: Option<Rate>,
     /// Whether to serve others.
     pub serve: bool,
+    /// Whether to fetch by multicast from a server that offers it.
+    pub multicast: bool,
+    /// The behaviour in a Frisbee session; `None` for that of its authors, with the same bytes in chunks of other lengths.
+    pub session: Option<frisbee::ClientConfig>,
 }
 
 /// Why an image was not fetched. What has been written stays, and another attempt goes on from there, except for a target that was refused.
@@ -166,6 +174,15 @@ pub enum FetchEvent {
         /// The number of the chunk, which is requested elsewhere.
         chunk: u32,
     },
+    /// The image is fetched by multicast, from this group and port.
+    Multicast(String),
+    /// Multicast does not work, for this reason, and what is missing is fetched without.
+    NoMulticast(String),
+    /// A chunk that came by multicast does not have the bytes of the image, and is requested again. Reported at most once a second.
+    DamagedBlocks {
+        /// The number of the chunk.
+        chunk: u32,
+    },
     /// The connection to the server is broken.
     ServerLost(String),
     /// The connection to the server is there again.
@@ -204,6 +221,23 @@ pub struct Fetched {
     pub refused: u64,
     /// Control messages that the system did not accept for sending.
     pub unsent: u64,
+    /// What was counted in the Frisbee session, if there was one.
+    pub session: Option<frisbee::ClientCounts>,
+}
+
+impl Fetched {
+    /// Adds what was fetched by multicast before.
+    fn add(&mut self, before: &Self) {
+        self.fetched += before.fetched;
+        for (from, chunks) in &before.from {
+            *self.from.entry(*from).or_insert(0) += chunks;
+        }
+        self.retries += before.retries;
+        self.damaged += before.damaged;
+        self.requests += before.requests;
+        self.refused += before.refused;
+        self.unsent += before.unsent;
+    }
 }
 
 /// The most holders of damaged chunks that are remembered.
@@ -339,6 +373,7 @@ async fn run(
     let sockets = open_sockets(&mut place, config.machine.give_up, clock, progress).await?;
     let (session, manifest) = open_session(&place, config.machine.give_up, clock, progress).await?;
     let own = session.own;
+    let group = session.multicast.filter(|_| config.multicast);
     let manifest = Arc::new(manifest);
     if let Some(signer) = &config.signer {
         let wrong = |source| {
@@ -350,9 +385,10 @@ async fn run(
     let shared = Rc::new(Shared::default());
     shared.status.borrow_mut().chunks = manifest.chunks();
     spawn_local(session::keep(session, *manifest.root(), place, Rc::clone(&shared)));
-    let result =
-        fetch_image(config, progress, fetched, on_event, clock, own, sockets, manifest, &shared)
-            .await;
+    let result = fetch_image(
+        config, progress, fetched, on_event, clock, own, sockets, manifest, &shared, group,
+    )
+    .await;
     let mut status = shared.status.borrow().clone();
     status.phase = match &result {
         Ok(()) => Phase::Done,
@@ -479,7 +515,10 @@ async fn fetch_image(
     (udp, tcp): Sockets,
     manifest: Arc<Manifest>,
     shared: &Rc<Shared>,
+    group: Option<Group>,
 ) -> Result<(), FetchError> {
+    // Clients of a Frisbee session do not stay to serve others.
+    let serves = config.serve && config.machine.linger > Span::ZERO && group.is_none();
     let target = open_target(config, progress, &manifest).await?;
     // Chunks without stored bytes are there in any case, whatever the target had.
     let is_empty = |chunk: &u32| stored(&manifest, *chunk) == 0;
@@ -501,13 +540,32 @@ async fn fetch_image(
     }
     let reader = Arc::new(target.reader()?);
     let disk = Disk::start(target, Arc::clone(progress));
-    let disk =
+    let mut disk =
         disk.map_err(|source| FetchError::System { what: "cannot start a thread", source })?;
-    let serves = config.serve && config.machine.linger > Span::ZERO;
     // An empty image has no chunk, so that nobody asks for it, and servers do not answer a join.
     if start.is_full() && (!serves || manifest.chunks() == 0) {
         // Nothing to fetch, and nobody to serve.
         return drive::finish_at_once(disk, fetched, on_event).await;
+    }
+    if let Some(group) = group {
+        let channel = Channel::open(group, own, config.key, manifest.root());
+        let manifest = Arc::clone(&manifest);
+        let context = multicast::Context {
+            config,
+            clock,
+            manifest,
+            shared,
+            progress,
+            fetched: &mut *fetched,
+        };
+        match multicast::fetch(context, channel, group, disk, start, on_event).await? {
+            Outcome::Complete => return Ok(()),
+            Outcome::Unicast { disk: rest, have, why } => {
+                on_event(FetchEvent::NoMulticast(why));
+                shared.status.borrow_mut().multicast = false;
+                (disk, start) = (rest, have);
+            }
+        }
     }
     let chunk_bytes = u64::from(manifest.head().chunk_size);
     // Half of the memory holds what is not written, and the rest what is kept to be served.
@@ -536,7 +594,7 @@ async fn fetch_image(
         banned: RefCell::default(),
         room: Semaphore::new(usize::from(machine.outstanding) + 16),
         uploads: Rc::new(Uploads::new(config.server.port(), config.key, limiter)),
-        received: Cell::new(0),
+        received: Cell::new(fetched.bytes),
         sent: Cell::new(0),
         sent_to: RefCell::default(),
         progress: Arc::clone(progress),

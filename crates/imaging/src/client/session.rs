@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use crate::frames::Frame;
 use crate::hello::{self, Agreed, HelloError, Purpose};
 use crate::ipv4;
+use crate::multicast::Group;
 use crate::status::{ClientStatus, Listed};
 
 /// How long the server may take to accept a connection, or for a frame.
@@ -48,7 +49,7 @@ pub enum SessionError {
     /// The manifest is wrong.
     #[error("its manifest is wrong: {0}")]
     Manifest(#[from] ManifestError),
-    /// The manifest has no tag of the key.
+    /// The manifest, or the address of the multicast group, has no tag of the key.
     #[error("its manifest has a wrong tag")]
     Tag,
     /// The server's message is not expected here.
@@ -88,6 +89,8 @@ pub(super) struct Session {
     stream: TcpStream,
     /// This end's address.
     pub(super) own: Ipv4Addr,
+    /// Where the image is multicast, if it is.
+    pub(super) multicast: Option<Group>,
 }
 
 impl Session {
@@ -102,7 +105,7 @@ impl Session {
         stream.set_nodelay(true)?;
         let agreed = hello::connect(&mut stream, Purpose::Session, place.key.as_ref()).await?;
         let own = ipv4(stream.local_addr()?).ok_or(SessionError::Protocol)?;
-        Ok((Self { stream, own }, agreed))
+        Ok((Self { stream, own, multicast: None }, agreed))
     }
 
     /// Connects once, and gets the list of images.
@@ -130,10 +133,19 @@ impl Session {
 
     /// Connects once, and gets the manifest.
     pub(super) async fn open(place: &Place) -> Result<(Self, Manifest), SessionError> {
-        let (Self { mut stream, own }, agreed) = Self::connect(place).await?;
+        let (Self { mut stream, own, .. }, agreed) = Self::connect(place).await?;
         let open = Frame::Open(place.name.as_bytes().to_vec());
         timeout(PATIENCE, open.write(&mut stream)).await.map_err(io::Error::from)??;
-        let reply = timeout(REPLY, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
+        let mut reply =
+            timeout(REPLY, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
+        let mut multicast = None;
+        if let Frame::Multicast { group, tag } = reply {
+            if !agreed.verify(place.key.as_ref(), &group, &tag) {
+                return Err(SessionError::Tag);
+            }
+            multicast = Some(Group::decode(group).ok_or(SessionError::Protocol)?);
+            reply = timeout(REPLY, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
+        }
         let (len, tag) = match reply {
             Frame::Manifest { len, tag } if len <= MOST_MANIFEST => (len, tag),
             Frame::Refused(why) => return Err(SessionError::Refused(why)),
@@ -153,7 +165,7 @@ impl Session {
         if !agreed.verify(place.key.as_ref(), manifest.root(), &tag) {
             return Err(SessionError::Tag);
         }
-        Ok((Self { stream, own }, manifest))
+        Ok((Self { stream, own, multicast }, manifest))
     }
 
     /// Reports the status each second, and at once when it is asked to, until the stream breaks.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::status::{ClientView, ImageView, ServerStatus};
+use crate::status::{ClientView, ImageView, MulticastView, ServerStatus};
 
 /// The content type of the format.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -117,6 +117,23 @@ fn images(out: &mut String, images: &[ImageView]) {
     each("sent_chunks_total", "counter", help, |image| image.chunks_sent);
     let help = "Stored bytes of these; divided by stored_bytes, the copies that were sent.";
     each("sent_stored_bytes_total", "counter", help, |image| image.bytes_sent);
+    let sessions = || images.iter().filter_map(|it| Some((it, it.multicast.as_ref()?)));
+    let mut of_session = |name, help, value: fn(&MulticastView) -> u64| {
+        let mut family = Family::new(out, name, "counter", help);
+        for (image, session) in sessions() {
+            family.sample(&[("image", &image.name), ("group", &session.group)], value(session));
+        }
+    };
+    let help = "Blocks of an image that were multicast.";
+    of_session("multicast_blocks_total", help, |session| session.blocks_sent);
+    let help = "Requests for blocks that hosts have sent to the group.";
+    of_session("multicast_requests_total", help, |session| session.requests);
+    let help = "Those for less than a chunk, most of them because packets were lost.";
+    of_session("multicast_partial_requests_total", help, |session| session.partial_requests);
+    let help = "Messages of the group that were refused.";
+    of_session("multicast_refused_total", help, |session| session.refused);
+    let help = "Blocks that the system did not accept for sending.";
+    of_session("multicast_unsent_total", help, |session| session.unsent);
 }
 
 fn phases(out: &mut String, clients: &[ClientView]) {

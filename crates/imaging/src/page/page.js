@@ -107,6 +107,8 @@
     const times = status.send_rate > 0 && status.receive_rate > status.send_rate ? `${(status.receive_rate / status.send_rate).toFixed(1)} times what the server sends` : "in the last second";
     tile("Clients receive", rate(status.receive_rate), times);
     tile("Requests here", count(status.requests), `${count(status.redirected)} chunks redirected, ${count(status.returned)} returned`);
+    const session = one?.multicast;
+    if (session) tile("Multicast", session.group, `${count(session.blocks_sent)} blocks, ${count(session.partial_requests)} of ${count(session.requests)} requests for parts of chunks`, session.unsent > 0 ? "warn" : "");
     const wrong = status.damaged + status.barred + status.refused + status.unsent;
     tile("Damaged chunks", count(status.damaged), `${hosts(status.barred)} barred, ${count(status.refused)} messages refused, ${count(status.unsent)} not sent`, wrong > 0 ? "warn" : "");
     if (status.absent_total > 0 || tiles.has("Absent")) tile("Absent", count(status.absent_total), "hosts that have not been here", status.absent_total > 0 ? "warn" : "");
@@ -315,7 +317,7 @@
     set(byId("detail-title"), `${address}: ${PHASES[client.phase]}`);
     const text = [
       `Image ${client.image}; ${count(client.have)} of ${count(client.chunks)} chunks, of which ${count(client.kept)} were there and ${count(client.empty)} are empty; ${count(client.written)} are written.`,
-      `${bytes(client.bytes)} received in ${duration(client.elapsed_ms / 1000)}; ${count(client.retries)} chunks requested again, ${count(client.damaged)} damaged.`,
+      `${bytes(client.bytes)} received in ${duration(client.elapsed_ms / 1000)}; ${count(client.retries)} chunks requested again, ${count(client.damaged)} damaged.${client.multicast ? " By multicast." : ""}`,
       client.serves ? "" : "Others are not sent to it (--holders).",
       client.slow ? `Slow: ${client.slow}.` : "",
     ];

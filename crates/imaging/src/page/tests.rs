@@ -51,6 +51,7 @@ pub(super) fn status(clients: Vec<ClientView>) -> ServerStatus {
             chunks_sent: 14,
             bytes_sent: 7 << 20,
             copies: 2.0,
+            multicast: None,
         }],
         clients,
         absent: Vec::new(),
@@ -279,6 +280,7 @@ impl Running {
             holders: None,
             time_limit: None,
             rack_prefix: None,
+            multicast: None,
             page: Some(page_config()),
         };
         let progress = Arc::new(Progress::default());
@@ -312,6 +314,8 @@ impl Running {
             memory: 64 << 20,
             rate: None,
             serve: true,
+            multicast: true,
+            session: None,
         };
         std::thread::spawn(move || {
             let (fetched, result) =
@@ -578,6 +582,7 @@ fn a_page_that_is_not_required_may_fail() {
         holders: None,
         time_limit: None,
         rack_prefix: None,
+        multicast: None,
         page: Some(PageConfig { listen, is_required, ..page_config() }),
     };
     let stopped = Progress::default();

@@ -55,7 +55,9 @@ pub(super) async fn run(
             shown.send_replace(Some(Arc::new(status.clone())));
             let interrupted = interrupted && !missing.is_empty();
             let counters = *inner.machine.borrow().counters();
-            return Ok(Served { status, counters, missing, interrupted });
+            let sessions = inner.multicast.borrow();
+            let sessions = sessions.values().map(|session| session.counts).collect();
+            return Ok(Served { status, counters, sessions, missing, interrupted });
         }
         tokio::select! {
             biased;

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod drive;
+mod multicast;
 mod sessions;
 mod view;
 
@@ -27,6 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use self::catalog::Entry;
 pub use self::catalog::{Catalog, CatalogError};
+pub use self::multicast::{MulticastConfig, SessionCounts};
 
 use crate::acceptor::Acceptor;
 use crate::control::Control;
@@ -55,6 +57,8 @@ pub struct ServeConfig {
     pub time_limit: Option<Span>,
     /// Addresses that share this many leading bits are in one rack, whose holders are preferred.
     pub rack_prefix: Option<u8>,
+    /// Whether images are multicast, too, and how.
+    pub multicast: Option<MulticastConfig>,
     /// The live page and metrics.
     pub page: Option<PageConfig>,
 }
@@ -69,6 +73,14 @@ pub enum ServeError {
         address: SocketAddrV4,
         /// The error of the system.
         source: io::Error,
+    },
+    /// Images cannot be multicast.
+    #[error("cannot multicast to {group}: {why}")]
+    Multicast {
+        /// The group of the first image.
+        group: Ipv4Addr,
+        /// The reason, as half a sentence.
+        why: String,
     },
     /// The page cannot be served.
     #[error("cannot serve the page at {address}: {source}")]
@@ -103,6 +115,13 @@ pub enum ServeEvent {
         /// Where it should be.
         address: SocketAddr,
         /// Why it is not.
+        why: String,
+    },
+    /// An image is not multicast any more. Its clients go on without.
+    NoMulticast {
+        /// The name of the image.
+        image: String,
+        /// The error of its socket.
         why: String,
     },
     /// A client has begun.
@@ -148,6 +167,8 @@ pub struct Served {
     pub status: ServerStatus,
     /// What its machine has counted.
     pub counters: Counters,
+    /// What was counted in the Frisbee session of each image that is multicast.
+    pub sessions: Vec<SessionCounts>,
     /// The receivers that do not have the image.
     pub missing: Vec<Ipv4Addr>,
     /// Whether it was stopped before all receivers had it.
@@ -222,6 +243,8 @@ struct Inner {
     sent: Cell<u64>,
     /// Of each image, the chunks that were sent, and their stored bytes.
     sent_of: RefCell<BTreeMap<u32, (u64, u64)>>,
+    /// The Frisbee sessions of images.
+    multicast: RefCell<BTreeMap<u32, multicast::Session>>,
     /// Messages from hosts without a session.
     strangers: Cell<u64>,
     /// Whether the server ends, of which it tells its clients.
@@ -258,6 +281,7 @@ impl Inner {
             uploads: Rc::new(Uploads::new(port, config.key, limiter)),
             sent: Cell::new(0),
             sent_of: RefCell::default(),
+            multicast: RefCell::default(),
             strangers: Cell::new(0),
             ends: watch::Sender::new(false),
             wake: Notify::new(),
@@ -531,6 +555,9 @@ async fn run(
     }
     let control = Control::new(udp, listening.port(), config.key);
     let inner = Rc::new(Inner::new(config, clock, control, listening.port(), catalog, machine));
+    for driver in multicast::open(config, &inner, listening.port())? {
+        spawn_local(driver.run());
+    }
     on_event(ServeEvent::Listening { address: listening, page });
     let accepting = spawn_local(sessions::accept(Acceptor::new(tcp, clock), Rc::clone(&inner)));
     let served = drive::run(config, &inner, progress, view, on_event).await;

@@ -85,6 +85,12 @@ async fn serve(
         Err(why) => return refuse(&mut stream, why).await,
     };
     let tag = agreed.tag(inner.key.as_ref(), entry.image.manifest().root());
+    let group = inner.multicast.borrow().get(&number).map(|session| session.group.encode());
+    if let Some(group) = group {
+        let tag = agreed.tag(inner.key.as_ref(), &group);
+        let frame = Frame::Multicast { group, tag };
+        timeout(STALL, frame.write(&mut stream)).await.map_err(io::Error::from)??;
+    }
     let frame = Frame::Manifest { len: entry.manifest.len() as u64, tag };
     timeout(STALL, frame.write(&mut stream)).await.map_err(io::Error::from)??;
     for piece in entry.manifest.chunks(64 << 10) {
@@ -215,6 +221,7 @@ mod tests {
             holders: None,
             time_limit: None,
             rack_prefix: None,
+            multicast: None,
             page: None,
         };
         let (udp, tcp) = crate::bind(config.listen).unwrap();

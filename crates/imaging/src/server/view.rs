@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rackweave_core::{Span, Time};
 
 use super::{Guest, Inner};
-use crate::status::{ClientView, ImageView, Limit, Phase, ServerStatus, hex};
+use crate::status::{ClientView, ImageView, Limit, MulticastView, Phase, ServerStatus, hex};
 
 /// Computes what is shown; it remembers what was sent, for rates.
 #[derive(Debug)]
@@ -61,6 +61,7 @@ impl View {
                         chunks_sent,
                         bytes_sent,
                         copies: bytes_sent as f64 / entry.stored.max(1) as f64,
+                        multicast: inner.multicast.borrow().get(&number).map(session),
                     }
                 })
                 .collect(),
@@ -77,6 +78,19 @@ impl View {
             refused: inner.control.refused() + inner.strangers.get(),
             unsent: inner.control.unsent(),
         }
+    }
+}
+
+fn session(session: &super::multicast::Session) -> MulticastView {
+    let counts = &session.counts.counts;
+    MulticastView {
+        group: session.group.to_string(),
+        blocks_sent: counts.blocks_sent,
+        requests: counts.requests,
+        merged: counts.merged,
+        partial_requests: counts.partial_requests,
+        refused: session.refused,
+        unsent: session.unsent,
     }
 }
 

@@ -8,7 +8,6 @@ use rackweave_group::imaging::node::FrisbeeNode;
 use rackweave_group::imaging::p2p::node::{NodeHeader, P2pNode};
 use rackweave_group::imaging::packet;
 use rackweave_sim::GroupNode;
-use rackweave_wire::frisbee::BLOCK_BYTES;
 
 use super::summary::{ClientReport, ImageResult, ServerReport};
 
@@ -71,36 +70,14 @@ impl GroupNode for Frisbee {
 
 impl Imager for Frisbee {
     fn report(&self, results: &mut ImageResult) {
-        let bytes = |blocks: u64| blocks * u64::from(BLOCK_BYTES);
         if let Some(client) = self.0.client() {
-            let counts = client.counts();
-            results.clients.push(ClientReport {
-                received: client.received_at(),
-                finished: client.finished_at(),
-                exact: client.is_exact(),
-                received_bytes: bytes(counts.blocks),
-                from_peers_bytes: 0,
-                served_bytes: 0,
-                returned: 0,
-                duplicate_bytes: bytes(counts.duplicate_chunk_blocks + counts.duplicate_blocks),
-                dropped_bytes: bytes(counts.no_buffer),
-                requests: counts.requests,
-                rerequests: counts.rerequests,
-            });
+            let times = (client.received_at(), client.finished_at());
+            let report = ClientReport::of_session(client.counts(), times, client.is_exact());
+            results.clients.push(report);
         }
         if let Some(server) = self.0.server() {
-            let counts = server.counts();
-            results.server = ServerReport {
-                sent_bytes: bytes(counts.blocks_sent),
-                first_copy_chunks: None,
-                messages: counts.messages,
-                requests: counts.requests,
-                merged: counts.merged,
-                partial_requests: counts.partial_requests,
-                service: server.service_time().unwrap_or_default(),
-                max_queue: counts.max_queue,
-                returned: 0,
-            };
+            let service = server.service_time().unwrap_or_default();
+            results.server = ServerReport::of_session(server.counts(), service);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rackweave_core::{Mixed, Rng, SwitchProgram};
-use rackweave_group::imaging::frisbee::{Client, Server, ServerConfig};
+use rackweave_group::imaging::frisbee::{self, Client, Server, ServerConfig};
 use rackweave_group::imaging::multicast::{self, Multicast, MulticastError};
 use rackweave_group::imaging::node::{FrisbeeNode, Machine};
 use rackweave_group::imaging::p2p::node::{Carrier, P2pNode};
@@ -82,7 +82,7 @@ pub fn run(
     match &image.scheme {
         Scheme::P2p(scheme) => p2p(&context, scheme, fabric),
         Scheme::Frisbee { client, pace } => {
-            let server = ServerConfig { image: image.image, pace: *pace };
+            let server = ServerConfig { image: frisbee::Layout::even(image.image), pace: *pace };
             let server = Machine::Server(Box::new(Server::new(server)));
             let mut nodes = vec![(image.server, server)];
             for (host, start) in &image.clients {

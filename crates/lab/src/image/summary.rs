@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use rackweave_core::FailReason;
 use rackweave_core::{HostId, Span, Time};
-use rackweave_group::imaging::switch;
+use rackweave_group::imaging::{frisbee, switch};
 use rackweave_sim::Fabric;
 use rackweave_sim::fabric::Node;
 use rackweave_sim::result::{LinkStats, MessageRecord, Outcome, RunResult};
+use rackweave_wire::frisbee::BLOCK_BYTES;
 use serde::{Deserialize, Serialize};
 
 use super::ImageConfig;
@@ -37,6 +38,51 @@ pub struct ClientReport {
     pub rerequests: u64,
     /// Requested chunks that it returned because it does not have them.
     pub returned: u64,
+}
+
+/// The bytes of blocks.
+const fn of_blocks(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES as u64
+}
+
+impl ClientReport {
+    /// Returns the report of a client of a Frisbee session, which has received and written everything at these times.
+    pub(crate) const fn of_session(
+        counts: &frisbee::ClientCounts,
+        (received, finished): (Option<Time>, Option<Time>),
+        exact: bool,
+    ) -> Self {
+        Self {
+            received,
+            finished,
+            exact,
+            received_bytes: of_blocks(counts.blocks),
+            duplicate_bytes: of_blocks(counts.duplicate_chunk_blocks + counts.duplicate_blocks),
+            dropped_bytes: of_blocks(counts.no_buffer),
+            from_peers_bytes: 0,
+            served_bytes: 0,
+            requests: counts.requests,
+            rerequests: counts.rerequests,
+            returned: 0,
+        }
+    }
+}
+
+impl ServerReport {
+    /// Returns the report of the server of a Frisbee session, which has served for this time.
+    pub(crate) const fn of_session(counts: &frisbee::ServerCounts, service: Span) -> Self {
+        Self {
+            sent_bytes: of_blocks(counts.blocks_sent),
+            first_copy_chunks: None,
+            messages: counts.messages,
+            requests: counts.requests,
+            merged: counts.merged,
+            partial_requests: counts.partial_requests,
+            service,
+            max_queue: counts.max_queue,
+            returned: 0,
+        }
+    }
 }
 
 /// What the server reports at the end of a run, whatever the scheme.

@@ -14,7 +14,7 @@ use super::TestbedError;
 use super::endpoints::{EndpointSpecs, kernel_has};
 use super::worker::{RpcHeader, longest, longest_request};
 use crate::cast::{CastConfig, Scheme};
-use crate::image::{self, ImageConfig, Redirects};
+use crate::image::{self, ImageConfig, P2pScheme, Redirects};
 use crate::scenario::{PointSpec, Scenario, TcpBy};
 
 /// The longest message in bytes: both ends hold a message in memory as a whole.
@@ -179,21 +179,8 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
     }
 }
 
-/// Checks the parameters of an image.
-fn images(point: &PointSpec, image: &ImageConfig, overlay: bool) -> Result<(), TestbedError> {
-    let in_simulator = "`rackweave run` simulates it";
-    if overlay {
-        return Err(refused(
-            "the overlay carries no images: `rackweave image` has sockets and addresses of its own",
-            "without --overlay (as root) hosts are network namespaces",
-        ));
-    }
-    let image::Scheme::P2p(scheme) = &image.scheme else {
-        return Err(refused(
-            "the testbed has no frisbee: no program of Rackweave multicasts images",
-            in_simulator,
-        ));
-    };
+/// Checks the parameters of SWP2P, and returns how many hosts its server has to find in a rack.
+fn p2p(scheme: &P2pScheme, in_simulator: &'static str) -> Result<Option<u32>, TestbedError> {
     if matches!(scheme.carrier, Carrier::Fluid) {
         let message = "the testbed has no carrier \"fluid\": real chunks are packets";
         return Err(refused(message, in_simulator));
@@ -203,6 +190,25 @@ fn images(point: &PointSpec, image: &ImageConfig, overlay: bool) -> Result<(), T
             "the testbed's switch has its program in the data plane, and no slow processor";
         return Err(refused(message, "leave out transport.swp2p.switch_requests_per_second"));
     }
+    Ok(match scheme.redirects {
+        Redirects::Server => scheme.directory.hosts_per_rack,
+        Redirects::Nobody | Redirects::Switches { .. } => None,
+    })
+}
+
+/// Checks the parameters of an image.
+fn images(point: &PointSpec, image: &ImageConfig, overlay: bool) -> Result<(), TestbedError> {
+    let in_simulator = "`rackweave run` simulates it";
+    if overlay {
+        return Err(refused(
+            "the overlay carries no images: `rackweave image` has sockets and addresses of its own",
+            "without --overlay (as root) hosts are network namespaces",
+        ));
+    }
+    let rack = match &image.scheme {
+        image::Scheme::P2p(scheme) => p2p(scheme, in_simulator)?,
+        image::Scheme::Frisbee { .. } => None,
+    };
     if !point.config.streams.is_empty() {
         let message = "the testbed carries no [[background]] streams beside an image";
         return Err(refused(message, in_simulator));
@@ -235,10 +241,6 @@ fn images(point: &PointSpec, image: &ImageConfig, overlay: bool) -> Result<(), T
         );
         return Err(refused(message, in_simulator));
     }
-    let rack = match scheme.redirects {
-        Redirects::Server => scheme.directory.hosts_per_rack,
-        Redirects::Nobody | Redirects::Switches { .. } => None,
-    };
     // The server knows racks by prefixes of 16 to 30 bits.
     if let Some(hosts) = rack.filter(|it| !it.is_power_of_two() || !(4..=1 << 16).contains(it)) {
         return Err(refused(

@@ -54,11 +54,18 @@ pub use auth::{Key, TAG_BYTES};
 pub use codec::{Decoded, decode, encode};
 pub use stats::ClientStats;
 
-/// The UDP port of a session, at all its hosts. Frisbee's master server chooses one for each session; this one is our choice.
+/// The port of SWP2P, at all hosts: UDP for control messages, TCP for sessions and chunks. This one is our choice.
 pub const PORT: u16 = 6723;
 
-/// Frisbee's kind in the overlay; see [`crate::overlay::Kind::Group`].
+/// SWP2P's kind in the overlay; see [`crate::overlay::Kind::Group`].
 pub const KIND: u8 = 3;
+
+/// The UDP port of a Frisbee session, at all its hosts. Frisbee's master server chooses one for each session; this one is our choice.
+/// It differs from [`PORT`], so that a server offers an image in both ways, and switches can run the programs of both.
+pub const SESSION_PORT: u16 = 6724;
+
+/// The kind of the packets of Frisbee sessions in the overlay.
+pub const SESSION_KIND: u8 = 4;
 
 /// The IP multicast group of a session, which Frisbee's master server chooses; this one is our choice.
 pub const GROUP: [u8; 4] = [239, 255, 67, 23];

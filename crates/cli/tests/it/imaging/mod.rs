@@ -4,6 +4,7 @@
 mod faults;
 mod hostile;
 mod kernel;
+mod multicast;
 mod status;
 mod usage;
 

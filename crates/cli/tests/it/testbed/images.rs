@@ -68,6 +68,41 @@ fn images_reach_all_clients_by_every_scheme() {
     assert!(!left.any(|name| name.starts_with("rw-") && name.ends_with("-image")));
 }
 
+/// By multicast, over switches that copy packets: of one rack, and of two.
+#[test]
+fn images_reach_all_clients_by_multicast() {
+    rackweave_testing::needs!(NetAdmin);
+    let place = Place::new(IMAGE);
+    let racks = "fabric={ topology = 'leaf-spine', leaves = 2, hosts_per_leaf = 3, spines = 1, host_link = '100 Mbps', core_link = '100 Mbps' }";
+    for (name, fabric) in [("one", None), ("two", Some(racks))] {
+        let mut args = vec![
+            "testbed",
+            "x.toml",
+            "--out",
+            name,
+            "--set",
+            "transport={ name = 'frisbee', rate = '70 Mbps' }",
+            "--set",
+            "workload.image={ server = 1, clients = [0, 2, 3, 5], size = '6 MiB', groups = 2, interval = '200 ms' }",
+        ];
+        args.extend(fabric.into_iter().flat_map(|fabric| ["--set", fabric]));
+        let output = place.run(&args);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let summary = place.summary(name);
+        let (point, image) = (&summary["points"][0], &summary["points"][0]["image"]);
+        assert_eq!(point["end"], "all done", "{point:#}");
+        assert_eq!((&image["incomplete"], &image["wrong"]), (&0.into(), &0.into()), "{image:#}");
+        assert_eq!(image["from_peers_bytes"], 0, "{image:#}");
+        // Four clients of a server that sends to each of them would need four copies.
+        let copies = image["copies"].as_f64().unwrap();
+        assert!((1.0..3.5).contains(&copies), "{image:#}");
+        for client in image["clients"].as_array().unwrap() {
+            assert!(client["received_bytes"].as_u64().unwrap() >= 6 << 20, "{client:#}");
+            assert!(client["run_us"].as_f64().unwrap() > 500_000.0, "{client:#}");
+        }
+    }
+}
+
 #[test]
 fn what_the_testbed_cannot_do_with_an_image_is_refused() {
     rackweave_testing::needs!(NetAdmin);
@@ -80,10 +115,6 @@ fn what_the_testbed_cannot_do_with_an_image_is_refused() {
         assert!(message.contains(says), "{sets:?}: {message}");
         assert_eq!(code(&output), 2);
     };
-    refused(
-        &["transport={ name = 'frisbee' }", "workload.image.size='4 MiB'"],
-        "no program of Rackweave multicasts images",
-    );
     refused(
         &["transport.swp2p={ assist = 'switch', switch_requests_per_second = 1000 }"],
         "no slow processor",

@@ -20,9 +20,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// All blocks of a full chunk.
-    pub const CHUNK: Self = Self { block: 0, count: CHUNK_BLOCKS };
-
     /// Returns the block after the last one.
     #[must_use]
     pub const fn end(self) -> u32 {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rackweave_core::{Rng, Span, Time};
 use rackweave_wire::frisbee::{BLOCK_BYTES, Body};
 
-use super::{Blocks, ClientConfig, Outgoing, Run};
+use super::{Blocks, ClientConfig, Event, Layout, Outgoing, Run};
 use crate::imaging::Shape;
 use crate::imaging::intake::Stage;
 use crate::imaging::order::Position;
@@ -43,29 +43,29 @@ pub struct ClientCounts {
 
 /// A chunk of the image.
 #[derive(Clone, Copy, Debug, Default)]
-struct Chunk {
+pub(super) struct Chunk {
     /// When this client or another last requested it, as far as is known.
-    stamped: Option<Time>,
+    pub(super) stamped: Option<Time>,
     /// Whether this client has requested it.
-    ours: bool,
+    pub(super) ours: bool,
     /// The buffer that collects it, plus one; 0 if there is none.
-    buffer: u16,
+    pub(super) buffer: u16,
     /// Whether all blocks have been received.
-    done: bool,
+    pub(super) done: bool,
 }
 
 /// A buffer for one chunk.
 #[derive(Clone, Debug)]
-struct Buffer {
-    state: State,
-    chunk: u32,
+pub(super) struct Buffer {
+    pub(super) state: State,
+    pub(super) chunk: u32,
     have: Blocks,
     /// Blocks that are missing.
     left: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Empty,
     Filling,
     /// Its beginning was dropped for lack of buffers: it is given up if a chunk that begins needs its buffer.
@@ -75,7 +75,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Waiting {
         from: Time,
     },
@@ -102,31 +102,37 @@ const MAX_OUTGOING: usize = 2048;
 #[derive(Clone, Debug)]
 pub struct Client {
     config: ClientConfig,
-    id: u32,
+    pub(super) id: u32,
     rng: Rng,
-    start: Time,
-    phase: Phase,
-    image: Option<Shape>,
-    chunks: Vec<Chunk>,
+    pub(super) start: Time,
+    pub(super) phase: Phase,
+    pub(super) image: Option<Layout>,
+    pub(super) chunks: Vec<Chunk>,
     order: Vec<u32>,
     /// All chunks before this place of the order have been seen.
-    order_from: usize,
-    buffers: Vec<Buffer>,
-    /// Chunks that are not complete.
-    missing: u32,
+    pub(super) order_from: usize,
+    pub(super) buffers: Vec<Buffer>,
+    /// Chunks that are not complete; with a driver, those that are not verified.
+    pub(super) missing: u32,
     /// The chunk whose last block found no buffer.
     no_room_for: Option<u32>,
     /// When the wait for the next message ends.
     receive_until: Time,
     idle: u32,
     back_off: u32,
+    /// When a block was received last that this client needed, or it joined.
+    useful_at: Time,
+    /// Whether messages that do not help this client delay its requests: see [`ClientConfig::heed`].
+    heeds: bool,
     stage: Option<Stage>,
     /// The buffer that is being expanded, and until when.
     expanding: Option<(usize, Time)>,
     written_at: Time,
     /// For each chunk, how often it was written.
     written: Vec<u8>,
-    received_at: Option<Time>,
+    pub(super) received_at: Option<Time>,
+    /// What is to be reported to the driver, if there is one.
+    pub(super) events: VecDeque<Event>,
     outgoing: VecDeque<Outgoing>,
     counts: ClientCounts,
 }
@@ -150,11 +156,14 @@ impl Client {
             receive_until: Time::MAX,
             idle: 1,
             back_off: 0,
+            useful_at: start,
+            heeds: true,
             stage: None,
             expanding: None,
             written_at: Time::ZERO,
             written: Vec::new(),
             received_at: None,
+            events: VecDeque::new(),
             outgoing: VecDeque::new(),
             counts: ClientCounts::default(),
             config,
@@ -212,27 +221,41 @@ impl Client {
         self.image.is_some() && self.written.iter().all(|times| *times == 1)
     }
 
-    /// Handles a message with its payload. Anything in it may be wrong.
-    pub fn handle(&mut self, now: Time, body: &Body, payload: &[u8]) {
+    /// Handles a message with its payload. Anything in it may be wrong. Returns whether the payload is a block that this client
+    /// did not have, and that has a place in a buffer.
+    pub fn handle(&mut self, now: Time, body: &Body, payload: &[u8]) -> bool {
         match self.phase {
             Phase::Joining { .. } => self.handle_reply(now, body),
-            Phase::Running => self.handle_running(now, body, payload),
+            Phase::Running => return self.handle_running(now, body, payload),
             Phase::Waiting { .. } | Phase::Finishing | Phase::Left { .. } => {}
         }
+        false
     }
 
     fn handle_reply(&mut self, now: Time, body: &Body) {
-        let bytes = match *body {
-            // The number of blocks has taken the place of the client's, so the reply is for all.
-            Body::JoinReply { blocks } => u64::from(blocks) * u64::from(BLOCK_BYTES),
-            _ => return,
-        };
-        let Some(image) = Shape::new(bytes, Shape::FRISBEE_CHUNK) else {
-            return self.counts.ignored += 1;
-        };
-        let chunks = image.chunks();
-        self.image = Some(image);
-        self.chunks = vec![Chunk::default(); chunks as usize];
+        // The number of blocks has taken the place of the client's, so the reply is for all.
+        let Body::JoinReply { blocks } = *body else { return };
+        if let Some(image) = &self.image {
+            // A driver knows the image, and another one is not its.
+            if image.blocks() != u64::from(blocks) {
+                return self.counts.ignored += 1;
+            }
+            self.events.push_back(Event::Joined);
+        } else {
+            let bytes = u64::from(blocks) * u64::from(BLOCK_BYTES);
+            let Some(image) = Shape::new(bytes, Shape::FRISBEE_CHUNK) else {
+                return self.counts.ignored += 1;
+            };
+            self.chunks = vec![Chunk::default(); image.chunks() as usize];
+            self.missing = image.chunks();
+            self.image = Some(Layout::even(image));
+        }
+        self.begin(now);
+    }
+
+    /// Begins to request chunks of an image that is known.
+    fn begin(&mut self, now: Time) {
+        let chunks = self.chunks.len() as u32;
         self.written = vec![0; chunks as usize];
         let position = Position { index: 0, clients: None };
         self.order = self.config.order.of(chunks, position, &mut self.rng);
@@ -240,36 +263,48 @@ impl Client {
         let buffers = u32::from(self.config.buffers.max(1)).min(chunks) as usize;
         let empty = Buffer { state: State::Empty, chunk: 0, have: Blocks::EMPTY, left: 0 };
         self.buffers = vec![empty; buffers];
-        self.stage = Some(Stage::new(&self.config.expand, chunks));
-        self.missing = chunks;
+        self.stage = self.config.expand.as_ref().map(|expand| Stage::new(expand, chunks));
+        self.useful_at = now;
         self.phase = Phase::Running;
         self.receive_until = now + self.config.receive_timeout;
     }
 
-    fn handle_running(&mut self, now: Time, body: &Body, payload: &[u8]) {
-        self.receive_until = now + self.config.receive_timeout;
+    fn handle_running(&mut self, now: Time, body: &Body, payload: &[u8]) -> bool {
+        let mut is_new = false;
+        if now.since(self.useful_at) >= self.config.heed {
+            self.heeds = false;
+        }
+        let snoops = self.config.snoop && self.heeds;
+        if self.heeds {
+            self.receive_until = now + self.config.receive_timeout;
+        }
         match *body {
             Body::Block { chunk, block, len } => {
                 if block >= self.blocks_of(chunk) || u32::from(len) != BLOCK_BYTES {
-                    return self.counts.ignored += 1;
+                    self.counts.ignored += 1;
+                    return false;
                 }
                 self.counts.blocks += 1;
                 self.back_off = 0;
-                if self.got_block(now, chunk, block) {
+                is_new = self.got_block(now, chunk, block);
+                if is_new {
+                    self.useful_at = now;
+                    self.receive_until = now + self.config.receive_timeout;
                     self.idle = self.config.idle_timeouts;
                 }
                 // Its request may have been lost on the path to this client.
                 self.stamp(now, chunk, Run { block, count: 1 }, true);
             }
-            Body::Request { chunk, block, count } if self.config.snoop => {
+            Body::Request { chunk, block, count } if snoops => {
                 if count == 0 || block.saturating_add(count) > self.blocks_of(chunk) {
-                    return self.counts.ignored += 1;
+                    self.counts.ignored += 1;
+                    return false;
                 }
                 if self.stamp(now, chunk, Run { block, count }, false) {
                     self.idle = self.config.idle_timeouts;
                 }
             }
-            Body::PartialRequest { chunk, .. } if self.config.snoop => {
+            Body::PartialRequest { chunk, .. } if snoops => {
                 let mut blocks = Blocks::from_bytes(payload);
                 blocks.truncate(self.blocks_of(chunk));
                 while let Some(run) = blocks.take_run() {
@@ -278,11 +313,12 @@ impl Client {
             }
             _ => {}
         }
+        is_new
     }
 
     /// The number of blocks of a chunk; 0 if it does not exist.
-    fn blocks_of(&self, chunk: u32) -> u32 {
-        self.image.map_or(0, |image| image.len_of(chunk).div_ceil(BLOCK_BYTES))
+    pub(super) fn blocks_of(&self, chunk: u32) -> u32 {
+        self.image.as_ref().map_or(0, |image| image.blocks_of(chunk))
     }
 
     /// Puts a block into its chunk's buffer; returns whether it was needed.
@@ -313,6 +349,11 @@ impl Client {
             buffer.state = State::Full;
             let state = &mut self.chunks[chunk as usize];
             (state.done, state.buffer) = (true, 0);
+            if self.config.expand.is_none() {
+                self.events.push_back(Event::Complete(chunk));
+                self.request_chunks(now, false);
+                return true;
+            }
             self.missing -= 1;
             self.expand(now);
             if self.missing == 0 {
@@ -336,6 +377,9 @@ impl Client {
                 (given_up.buffer, given_up.stamped) = (0, None);
                 self.order_from = 0;
                 self.counts.partial_drops += 1;
+                if self.config.expand.is_none() {
+                    self.events.push_back(Event::Dropped(self.buffers[index].chunk));
+                }
                 self.no_room_for = None;
                 index
             }
@@ -382,7 +426,7 @@ impl Client {
     }
 
     /// Requests what is missing of incomplete chunks, then further chunks. After a timeout it does not matter when they were requested last.
-    fn request_chunks(&mut self, now: Time, timed_out: bool) {
+    pub(super) fn request_chunks(&mut self, now: Time, timed_out: bool) {
         let (mut empty, mut filling) = (0, 0);
         for index in 0..self.buffers.len() {
             match self.buffers[index].state {
@@ -451,7 +495,7 @@ impl Client {
         self.chunks[chunk as usize].ours = true;
     }
 
-    fn send(&mut self, message: Outgoing) {
+    pub(super) fn send(&mut self, message: Outgoing) {
         if self.outgoing.len() < MAX_OUTGOING {
             self.outgoing.push_back(message);
         }
@@ -493,16 +537,25 @@ impl Client {
                 self.receive_until = now + self.config.receive_timeout;
                 self.receive_timed_out(now);
             }
-            Phase::Finishing if self.expanding.is_none() && self.written_at <= now => {
-                self.phase = Phase::Left { at: now, gone: false };
-                let elapsed_s = (now.since(self.start).0 / Span::from_secs(1).0) as u32;
-                self.send(Body::Leave2 { client: self.id, elapsed_s }.into());
+            Phase::Finishing
+                if self.config.expand.is_some()
+                    && self.expanding.is_none()
+                    && self.written_at <= now =>
+            {
+                self.left(now);
             }
             Phase::Left { at, .. } if now >= at + EXIT => {
                 self.phase = Phase::Left { at, gone: true }
             }
             _ => {}
         }
+    }
+
+    /// Everything is written, so that the client leaves.
+    pub(super) fn left(&mut self, now: Time) {
+        self.phase = Phase::Left { at: now, gone: false };
+        let elapsed_s = (now.since(self.start).0 / Span::from_secs(1).0) as u32;
+        self.send(Body::Leave2 { client: self.id, elapsed_s }.into());
     }
 
     /// Nothing was received for the receive timeout. After the idle time the client makes a request, and waits longer after each
@@ -532,6 +585,8 @@ impl Client {
             Phase::Running => {
                 Some(expanded.map_or(self.receive_until, |at| at.min(self.receive_until)))
             }
+            // A driver reports when it has written the last chunk.
+            Phase::Finishing if self.config.expand.is_none() => None,
             Phase::Finishing => Some(expanded.unwrap_or(self.written_at)),
             Phase::Left { at, gone } => (!gone).then(|| at + EXIT),
         }

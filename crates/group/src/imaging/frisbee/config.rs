@@ -2,7 +2,7 @@
 
 use rackweave_core::Span;
 
-use super::PaceConfig;
+use super::{Layout, PaceConfig};
 use crate::imaging::Shape;
 use crate::imaging::intake::Expand;
 use crate::imaging::order::Order;
@@ -27,8 +27,12 @@ pub struct ClientConfig {
     pub snoop: bool,
     /// The order of its requests: random.
     pub order: Order,
-    /// How fast it expands and writes chunks.
-    pub expand: Expand,
+    /// How long messages that bring no block that it needs delay its requests: those of others, and blocks that it has. After this
+    /// time it heeds them no more, because requests that nobody answers, lost or forged ones, must not keep a client from asking
+    /// itself. The authors' code has no limit.
+    pub heed: Span,
+    /// How fast it expands and writes chunks. `None` if its driver does that, and reports each chunk.
+    pub expand: Option<Expand>,
 }
 
 impl ClientConfig {
@@ -44,7 +48,27 @@ impl ClientConfig {
             redo_delay: Span::from_secs(1),
             snoop: true,
             order: Order::Random,
-            expand,
+            heed: Span(u64::MAX),
+            expand: Some(expand),
+        }
+    }
+
+    /// The values for a client on a real host, whose image has chunks of this length: those of the authors in bytes, and a limit
+    /// of 2 s for requests of others. That is our choice: the server needs less for the chunks that may be queued before one.
+    #[must_use]
+    pub fn driven(chunk_bytes: u32) -> Self {
+        let scale = (Shape::FRISBEE_CHUNK / chunk_bytes.max(1)).clamp(1, 64) as u16;
+        Self {
+            buffers: 64 * scale,
+            read_ahead: 2 * scale,
+            in_progress: 8 * scale,
+            receive_timeout: Span::from_ms(30),
+            idle_timeouts: 3,
+            redo_delay: Span::from_secs(1),
+            snoop: true,
+            order: Order::Random,
+            heed: Span::from_secs(2),
+            expand: None,
         }
     }
 
@@ -55,8 +79,8 @@ impl ClientConfig {
 /// The parameters of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerConfig {
-    /// The image. Its chunks have [`Shape::FRISBEE_CHUNK`] bytes.
-    pub image: Shape,
+    /// The image.
+    pub image: Layout,
     /// How it paces blocks.
     pub pace: PaceConfig,
 }

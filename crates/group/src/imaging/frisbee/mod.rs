@@ -8,12 +8,17 @@
 //!          LEAVE2
 //! ```
 //!
+//! A client in the simulator has a model of its disk ([`super::intake::Stage`]); on a real host its driver stores blocks, verifies and
+//! writes chunks, and reports each of them.
+//!
 //! All messages are multicast, so that clients see each other's requests and do not repeat them. The rules are those of the
 //! authors' code (`docs/sources.md#frisbee-server`, `docs/sources.md#frisbee-client`).
 
 mod blocks;
 mod client;
 mod config;
+mod driven;
+mod layout;
 mod pace;
 mod queue;
 mod server;
@@ -23,6 +28,8 @@ mod tests;
 pub use blocks::{Blocks, Run};
 pub use client::{Client, ClientCounts};
 pub use config::{ClientConfig, ServerConfig};
+pub use driven::Event;
+pub use layout::Layout;
 pub use pace::{Pace, PaceConfig};
 pub use queue::{Enqueued, WorkQueue};
 pub use server::{Server, ServerCounts};

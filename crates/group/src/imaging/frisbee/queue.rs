@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use rackweave_wire::frisbee::CHUNK_BLOCKS;
-
 use super::{Blocks, Run};
 
 /// The work queue. Each chunk has at most one element, and a second one while the first is being sent; so its length is bounded
@@ -20,6 +18,8 @@ struct Element {
     chunk: u32,
     blocks: Blocks,
     count: u32,
+    /// The number of blocks of the chunk.
+    full: u32,
 }
 
 /// What became of a request.
@@ -53,10 +53,12 @@ impl WorkQueue {
     ///    request only if its first block is beyond the range being sent.
     /// 3. A full element covers the request; a full request replaces the element's blocks; else both are united.
     /// 4. Without such an element, the request is appended.
-    pub fn enqueue(&mut self, chunk: u32, blocks: &Blocks) -> Enqueued {
+    ///
+    /// `full` is the number of blocks of the chunk.
+    pub fn enqueue(&mut self, chunk: u32, blocks: &Blocks, full: u32) -> Enqueued {
         let count = blocks.count();
         let Some(first) = blocks.first() else { return Enqueued::Empty };
-        if count == CHUNK_BLOCKS && self.current == Some((chunk, Run::CHUNK)) {
+        if count == full && self.current == Some((chunk, Run { block: 0, count: full })) {
             return Enqueued::Merged;
         }
         for (index, element) in self.elements.iter_mut().enumerate().rev() {
@@ -70,13 +72,18 @@ impl WorkQueue {
             {
                 continue;
             }
-            if element.count < CHUNK_BLOCKS {
+            if element.count < full {
                 element.count += element.blocks.merge(blocks);
             }
             return Enqueued::Merged;
         }
-        self.elements.push_back(Element { chunk, blocks: *blocks, count });
+        self.elements.push_back(Element { chunk, blocks: *blocks, count, full });
         Enqueued::New
+    }
+
+    /// Returns the chunks that will be sent next, in this order.
+    pub fn upcoming(&self) -> impl Iterator<Item = u32> {
+        self.elements.iter().map(|element| element.chunk)
     }
 
     /// Takes the next blocks to send: a full chunk whole, else the first consecutive ones of the element at the head, whose rest
@@ -87,9 +94,9 @@ impl WorkQueue {
             return None;
         };
         let chunk = head.chunk;
-        let run = if head.count == CHUNK_BLOCKS {
+        let run = if head.count == head.full {
             head.blocks = Blocks::EMPTY;
-            Some(Run::CHUNK)
+            Some(Run { block: 0, count: head.full })
         } else {
             head.blocks.take_run()
         };
@@ -106,6 +113,8 @@ impl WorkQueue {
 
 #[cfg(test)]
 mod tests {
+    use rackweave_wire::frisbee::CHUNK_BLOCKS;
+
     use super::*;
 
     fn run(block: u32, count: u32) -> Blocks {
@@ -122,7 +131,11 @@ mod tests {
         for (step, (request, expected)) in script.iter().enumerate() {
             let got = match request {
                 Some((chunk, first, count)) => {
-                    format!("{:?} {}", queue.enqueue(*chunk, &run(*first, *count)), queue.len())
+                    format!(
+                        "{:?} {}",
+                        queue.enqueue(*chunk, &run(*first, *count), CHUNK_BLOCKS),
+                        queue.len()
+                    )
                 }
                 None => match queue.dequeue() {
                     Some((chunk, run)) => {
@@ -205,6 +218,20 @@ mod tests {
         ]);
     }
 
+    /// Chunks of an image whose chunks have less than 1 MiB.
+    #[test]
+    fn a_short_chunk_is_full_with_all_of_its_blocks() {
+        let mut queue = WorkQueue::default();
+        assert_eq!(queue.enqueue(5, &run(0, 256), 256), Enqueued::New);
+        assert_eq!(queue.enqueue(5, &run(7, 9), 256), Enqueued::Merged);
+        assert_eq!(queue.enqueue(3, &run(0, 4), 256), Enqueued::New);
+        assert_eq!(queue.upcoming().collect::<Vec<_>>(), [5, 3]);
+        assert_eq!(queue.dequeue(), Some((5, Run { block: 0, count: 256 })));
+        assert_eq!(queue.enqueue(5, &run(0, 256), 256), Enqueued::Merged, "it is being sent");
+        assert_eq!(queue.dequeue(), Some((3, Run { block: 0, count: 4 })));
+        assert_eq!((queue.dequeue(), queue.enqueue(5, &run(0, 256), 256)), (None, Enqueued::New));
+    }
+
     #[test]
     fn the_queue_is_bounded_by_the_chunks() {
         let mut rng = rackweave_core::Rng::stream(1, 0, 0, "queue");
@@ -214,7 +241,7 @@ mod tests {
             let chunk = rng.below(chunks) as u32;
             let block = rng.below(1024) as u32;
             let count = 1 + rng.below(u64::from(1024 - block)) as u32;
-            queue.enqueue(chunk, &run(block, count));
+            queue.enqueue(chunk, &run(block, count), CHUNK_BLOCKS);
             if rng.chance(0.05) {
                 queue.dequeue();
             }

@@ -97,7 +97,7 @@ impl Server {
 
     /// Returns the number of blocks of a chunk.
     fn blocks_of(&self, chunk: u32) -> u32 {
-        self.config.image.len_of(chunk).div_ceil(BLOCK_BYTES)
+        self.config.image.blocks_of(chunk)
     }
 
     /// Handles a message with its payload. Anything in it may be wrong.
@@ -105,10 +105,10 @@ impl Server {
         self.counts.messages += 1;
         match *body {
             Body::Join { client } => {
-                let blocks = self.config.image.bytes().div_ceil(u64::from(BLOCK_BYTES));
+                let blocks = self.config.image.blocks();
                 match u32::try_from(blocks).ok().filter(|blocks| *blocks <= i32::MAX as u32) {
                     // A client that joins in this manner assumes that all chunks are full.
-                    Some(blocks) if self.is_padded() => {
+                    Some(blocks) if self.config.image.is_plain() => {
                         self.join(client, Body::JoinReply { blocks });
                     }
                     _ => return self.counts.ignored += 1,
@@ -150,12 +150,6 @@ impl Server {
         self.last_request = Some(now);
     }
 
-    /// Returns whether all chunks are full.
-    fn is_padded(&self) -> bool {
-        let image = self.config.image;
-        image.bytes().is_multiple_of(u64::from(image.chunk_bytes()))
-    }
-
     fn join(&mut self, client: u32, reply: Body) {
         self.counts.joins += 1;
         if self.clients.len() < MAX_CLIENTS {
@@ -170,12 +164,13 @@ impl Server {
     fn request(&mut self, chunk: u32, blocks: &Blocks, is_retry: bool) {
         self.counts.requests += 1;
         let count = blocks.count();
-        let is_full = count == CHUNK_BLOCKS;
+        let full = self.blocks_of(chunk);
+        let is_full = count == full;
         if !is_full {
             self.counts.partial_requests += 1;
             self.counts.lost_blocks += u64::from(count);
         }
-        if self.queue.enqueue(chunk, blocks) == Enqueued::New {
+        if self.queue.enqueue(chunk, blocks, full) == Enqueued::New {
             if is_full && !self.queued.insert(chunk) {
                 self.counts.duplicate_chunks += 1;
             }
@@ -190,10 +185,25 @@ impl Server {
         self.counts.max_queue = self.counts.max_queue.max(self.queue.len() as u64);
     }
 
+    /// Returns the chunks whose blocks [`Server::poll`] will return next, in this order: the driver has them read meanwhile.
+    pub fn upcoming(&self) -> impl Iterator<Item = u32> {
+        self.sending.iter().map(|(chunk, _)| *chunk).chain(self.queue.upcoming())
+    }
+
+    /// The system did not accept a message for sending, which counts as loss for the dynamic rate.
+    pub const fn not_sent(&mut self) {
+        self.pace.lost();
+    }
+
+    /// Returns the next reply, which needs no bytes of the image.
+    pub fn poll_reply(&mut self) -> Option<Outgoing> {
+        self.replies.pop_front().map(Outgoing::from)
+    }
+
     /// Returns the next message. Replies come first and are not paced.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
-        if let Some(reply) = self.replies.pop_front() {
-            return Some(reply.into());
+        if let Some(reply) = self.poll_reply() {
+            return Some(reply);
         }
         self.paced = now < self.pace.ready_at();
         if self.paced {

@@ -6,6 +6,7 @@ use rackweave_wire::frisbee::{Body, CHUNK_BLOCKS};
 
 use super::*;
 use crate::imaging::Shape;
+use crate::imaging::chunks::ChunkSet;
 use crate::imaging::intake::Expand;
 
 const MIB: u64 = 1 << 20;
@@ -201,7 +202,7 @@ fn the_requests_of_others_are_not_repeated() {
 #[test]
 fn without_buffers_blocks_are_dropped_and_dubious_chunks_give_way() {
     let slow = Expand { expand_rate: Rate(8 * MIB), expanded_bytes: 10 * MIB, ..fast() };
-    let mut client = joined(10, ClientConfig { buffers: 2, expand: slow, ..in_order() });
+    let mut client = joined(10, ClientConfig { buffers: 2, expand: Some(slow), ..in_order() });
     blocks(&mut client, ms(1), 0, 0..1024);
     blocks(&mut client, ms(2), 1, 0..1024);
     // Both buffers are full; expanding the first takes a second.
@@ -247,7 +248,7 @@ impl Lossy {
         };
         Self {
             clients: (0..clients).map(client).collect(),
-            server: Server::new(ServerConfig { image, pace }),
+            server: Server::new(ServerConfig { image: Layout::even(image), pace }),
             network: Schedule::default(),
             rng,
             loss,
@@ -283,7 +284,7 @@ impl Lossy {
             self.now = self.now.max(due);
             while let Some((_, (to, body, payload))) = self.network.pop_due(self.now) {
                 match self.clients.get_mut(to) {
-                    Some(client) => client.handle(self.now, &body, &payload),
+                    Some(client) => drop(client.handle(self.now, &body, &payload)),
                     None => self.server.handle(self.now, &body, &payload),
                 }
             }
@@ -337,8 +338,9 @@ proptest! {
 #[test]
 fn what_cannot_be_right_is_ignored() {
     let image = Shape::new(2 * MIB, Shape::FRISBEE_CHUNK).unwrap();
-    let mut server = Server::new(ServerConfig { image, pace: PaceConfig::default() });
-    let full = Blocks::of(Run::CHUNK).to_bytes();
+    let mut server =
+        Server::new(ServerConfig { image: Layout::even(image), pace: PaceConfig::default() });
+    let full = Blocks::of(Run { block: 0, count: CHUNK_BLOCKS }).to_bytes();
     for (body, map) in [
         (Body::Request { chunk: 2, block: 0, count: 1024 }, &[][..]),
         (Body::Request { chunk: 1, block: 1, count: 1024 }, &[]),
@@ -366,7 +368,103 @@ fn what_cannot_be_right_is_ignored() {
     assert_eq!((client.counts().blocks, client.counts().ignored), (0, 5));
     // An image that is not of whole chunks needs the second form of joining.
     let image = Shape::new(2 * MIB - 1, Shape::FRISBEE_CHUNK).unwrap();
-    let mut server = Server::new(ServerConfig { image, pace: PaceConfig::default() });
+    let mut server =
+        Server::new(ServerConfig { image: Layout::even(image), pace: PaceConfig::default() });
     server.handle(ms(1), &Body::Join { client: 1 }, &[]);
     assert_eq!((server.poll(ms(1)), server.counts().ignored), (None, 1));
+}
+
+/// A client of an image with chunks of 2, 0, 1 and 1 blocks, of which it has the last, after its join.
+fn driven(config: ClientConfig) -> Client {
+    let layout = Layout::of_lengths([2048, 0, 1, 1024].into_iter()).unwrap();
+    let mut have = ChunkSet::new(4);
+    have.insert(3);
+    let rng = Rng::stream(1, 0, 0, "driven");
+    let mut client = Client::driven(config, Time::ZERO, rng, layout, &have);
+    client.handle_timeout(Time::ZERO);
+    assert!(matches!(client.poll().unwrap().body, Body::Join { .. }));
+    client.handle(ms(1), &Body::JoinReply { blocks: 5 }, &[]);
+    assert!(!client.has_joined() && client.counts().ignored == 1, "it is another image");
+    client.handle(ms(1), &Body::JoinReply { blocks: 4 }, &[]);
+    assert_eq!(client.poll_event(), Some(Event::Joined));
+    client
+}
+
+fn give(client: &mut Client, at: Time, chunk: u32, block: u32) -> bool {
+    client.handle(at, &Body::Block { chunk, block, len: 1024 }, &[])
+}
+
+/// The requests until a time, as chunk and number of blocks.
+fn requests(client: &mut Client, until: Time) -> Vec<(u32, u32)> {
+    let mut requests = Vec::new();
+    while let Some(now) = client.poll_timeout().filter(|now| *now <= until) {
+        client.handle_timeout(now);
+        while let Some(message) = client.poll() {
+            match message.body {
+                Body::Request { chunk, count, .. } => requests.push((chunk, count)),
+                Body::PartialRequest { chunk, .. } => {
+                    requests.push((chunk, message.map.unwrap().count()));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    requests.sort_unstable();
+    requests
+}
+
+#[test]
+fn a_chunk_of_a_driven_client_counts_when_it_is_verified_and_is_requested_again_when_it_is_not() {
+    let mut client = driven(ClientConfig::driven(1 << 20));
+    assert_eq!(client.missing(), Some(2), "one is empty, and one is there");
+    assert_eq!(requests(&mut client, ms(40)), [(0, 2), (2, 1)]);
+    assert!(give(&mut client, ms(41), 0, 0) && !give(&mut client, ms(41), 0, 0));
+    assert!(give(&mut client, ms(41), 0, 1) && !give(&mut client, ms(41), 1, 0));
+    assert_eq!((client.poll_event(), client.poll_event()), (Some(Event::Complete(0)), None));
+    assert!(!give(&mut client, ms(42), 0, 0), "it is complete");
+    client.chunk_damaged(ms(43), 0);
+    assert_eq!(
+        (client.missing(), client.poll().map(|it| it.body)),
+        (Some(2), Some(Body::PartialRequest { chunk: 0, retries: 1 }))
+    );
+    for block in [1, 0] {
+        assert!(give(&mut client, ms(50), 0, block));
+    }
+    assert_eq!(client.poll_event(), Some(Event::Complete(0)));
+    client.chunk_verified(ms(51), 0);
+    client.chunk_written(ms(52), 0);
+    assert!(give(&mut client, ms(53), 2, 0));
+    client.chunk_verified(ms(54), 2);
+    assert_eq!(
+        (client.missing(), client.received_at(), client.finished_at()),
+        (Some(0), Some(ms(54)), None)
+    );
+    client.chunk_verified(ms(55), 7);
+    client.chunk_written(ms(55), 2);
+    assert_eq!(client.finished_at(), Some(ms(55)));
+    let mut last = None;
+    while let Some(message) = client.poll() {
+        last = Some(message.body);
+    }
+    assert!(matches!(last, Some(Body::Leave2 { .. })), "{last:?}");
+}
+
+/// A neighbour asks for all chunks and sends blocks that are there, every 10 ms. The server answers only this client.
+#[test]
+fn messages_that_bring_nothing_delay_requests_for_a_limited_time() {
+    let busy = |config: ClientConfig| {
+        let mut client = driven(config);
+        (1..400).find(|tick| {
+            let now = ms(10 * tick);
+            client.handle(now, &Body::Request { chunk: 0, block: 0, count: 2 }, &[]);
+            client.handle(now, &Body::PartialRequest { chunk: 2, retries: 0 }, &[0xff; 128]);
+            assert!(!give(&mut client, now, 3, 0));
+            !requests(&mut client, now).is_empty()
+        })
+    };
+    let authors = ClientConfig { heed: Span(u64::MAX), ..ClientConfig::driven(1 << 20) };
+    assert_eq!(busy(authors.clone()), None);
+    // Two seconds, and then the idle time.
+    let first = busy(ClientConfig { heed: Span::from_secs(2), ..authors }).unwrap();
+    assert!((200..215).contains(&first), "{first}");
 }

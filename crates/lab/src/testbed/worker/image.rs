@@ -13,13 +13,14 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_group::imaging::{Shape, p2p};
 use rackweave_image::{Progress, TargetConfig};
 use rackweave_imaging::{
-    Catalog, FetchConfig, FetchEvent, Fetched, ServeConfig, ServeEvent, fetch, serve,
+    Catalog, FetchConfig, FetchEvent, Fetched, MulticastConfig, ServeConfig, ServeEvent, Served,
+    SessionCounts, fetch, serve,
 };
-use rackweave_wire::frisbee::PORT;
+use rackweave_wire::frisbee::{GROUP, PORT, SESSION_PORT};
 
 use super::timeline::{LinkMeter, TimeLine, pause};
 use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, send, writer};
-use crate::image::{ClientReport, ImageConfig, P2pScheme, Redirects, Scheme, ServerReport};
+use crate::image::{ClientReport, ImageConfig, Redirects, Scheme, ServerReport};
 use crate::scenario::PointSpec;
 use crate::testbed::image::{NAME, content, packed, target};
 use crate::testbed::protocol::{Bind, Command, HostEnd, ImageEnd, Records, Setup, WorkerMessage};
@@ -51,12 +52,9 @@ pub(super) fn run(
     let (Some(image), Some(folder)) = (point.image.as_deref(), &setup.image) else {
         return Err("it has no image".into());
     };
-    let Scheme::P2p(scheme) = &image.scheme else {
-        return Err("the testbed has no Frisbee".into());
-    };
     let line = TimeLine::new(bind);
     let at = address(this)?;
-    let place = Place { this, at, image, scheme, folder, line };
+    let place = Place { this, at, image, folder, line };
     let start = image.clients.iter().find(|(host, _)| *host == this).map(|(_, start)| *start);
     let member: Box<dyn ImageHost> = match start {
         _ if this == image.server => Box::new(Server::start(&place)?),
@@ -112,7 +110,6 @@ struct Place<'a> {
     this: HostId,
     at: SocketAddrV4,
     image: &'a ImageConfig,
-    scheme: &'a P2pScheme,
     folder: &'a Path,
     line: TimeLine,
 }
@@ -124,11 +121,14 @@ fn thread<T: Send + 'static>(
     thread.spawn(run).map_err(|error| format!("it cannot start a thread: {error}"))
 }
 
+/// What a server has counted for SWP2P, and in a Frisbee session.
+type Counted = (p2p::server::Counters, Option<SessionCounts>);
+
 /// The host that serves the image.
 struct Server {
     shape: Shape,
     progress: Arc<Progress>,
-    running: JoinHandle<Result<p2p::server::Counters, String>>,
+    running: JoinHandle<Result<Counted, String>>,
     problems: Receiver<String>,
 }
 
@@ -138,9 +138,19 @@ impl Server {
         let progress = Arc::new(Progress::default());
         let catalog = Catalog::open(&[packed(place.folder)], &progress);
         let catalog = catalog.map_err(|error| error.to_string())?;
-        let directory = match place.scheme.redirects {
-            Redirects::Server => Some(place.scheme.directory),
-            Redirects::Nobody | Redirects::Switches { .. } => None,
+        let (directory, serve_by, expected, multicast) = match &place.image.scheme {
+            Scheme::P2p(scheme) => {
+                let directory = match scheme.redirects {
+                    Redirects::Server => Some(scheme.directory),
+                    Redirects::Nobody | Redirects::Switches { .. } => None,
+                };
+                (directory, scheme.serve, scheme.expected, None)
+            }
+            Scheme::Frisbee { pace, .. } => {
+                let (group, port) = (Ipv4Addr::from(GROUP), Some(SESSION_PORT));
+                let multicast = MulticastConfig { group, port, pace: *pace };
+                (None, p2p::Serve::default(), 0, Some(multicast))
+            }
         };
         // Addresses continue the numbers of hosts, so that racks are prefixes. Others were refused.
         let rack = directory.and_then(|directory| directory.hosts_per_rack);
@@ -149,15 +159,16 @@ impl Server {
             listen: place.at,
             key: None,
             machine: p2p::server::Config {
-                serve: place.scheme.serve,
+                serve: serve_by,
                 directory,
-                expected: u16::try_from(place.scheme.expected).unwrap_or(0),
+                expected: u16::try_from(expected).unwrap_or(0),
             },
             rate: None,
             receivers: None,
             holders: None,
             time_limit: None,
             rack_prefix: rack.map(|hosts| (u32::BITS - hosts.ilog2()) as u8),
+            multicast,
         };
         let (listening, is_listening) = channel();
         let (problem, problems) = channel();
@@ -168,7 +179,8 @@ impl Server {
                 ServeEvent::Broken { why, .. } => drop(problem.send(why)),
                 _ => {}
             });
-            served.map(|served| served.counters).map_err(|error| error.to_string())
+            let counted = |served: Served| (served.counters, served.sessions.first().copied());
+            served.map(counted).map_err(|error| error.to_string())
         })?;
         if is_listening.recv().is_err() {
             // It has ended.
@@ -197,16 +209,24 @@ impl ImageHost for Server {
             Err(_) => Err("the server has failed: this is an error in Rackweave".into()),
         };
         let problem = counted.as_ref().err().cloned().or_else(|| self.problems.try_recv().ok());
-        let counted = counted.unwrap_or_default();
-        let server = ServerReport {
-            sent_bytes: counted.started * u64::from(self.shape.chunk_bytes()),
-            messages: counted.requests + counted.reports + counted.unknown,
-            requests: counted.requests,
-            max_queue: counted.most_queued,
-            returned: counted.returned,
-            ..ServerReport::default()
-        };
+        let (counted, session) = counted.unwrap_or_default();
+        let server = session.map_or_else(
+            || of_p2p(&counted, self.shape),
+            |SessionCounts { counts, service }| ServerReport::of_session(&counts, service),
+        );
         ImageEnd { server: Some(server), problem, ..ImageEnd::default() }
+    }
+}
+
+/// Returns the report of a server of SWP2P.
+fn of_p2p(counted: &p2p::server::Counters, image: Shape) -> ServerReport {
+    ServerReport {
+        sent_bytes: counted.started * u64::from(image.chunk_bytes()),
+        messages: counted.requests + counted.reports + counted.unknown,
+        requests: counted.requests,
+        max_queue: counted.most_queued,
+        returned: counted.returned,
+        ..ServerReport::default()
     }
 }
 
@@ -215,6 +235,8 @@ enum News {
     Received(Time),
     /// Every byte is on the target.
     Written(Time, Fetched),
+    /// It goes on without multicast, for this reason.
+    NoMulticast(String),
     /// The client has left, or has failed.
     Ended(Result<Fetched, String>),
 }
@@ -240,6 +262,10 @@ impl Client {
     fn start(place: &Place<'_>, start: Time) -> Result<Self, String> {
         let server = address(place.image.server)?;
         let target = target(place.folder, place.this);
+        let (machine, session) = match &place.image.scheme {
+            Scheme::P2p(scheme) => (scheme.client, None),
+            Scheme::Frisbee { client, .. } => (Default::default(), Some(client.clone())),
+        };
         let config = FetchConfig {
             server,
             own: Some(*place.at.ip()),
@@ -248,10 +274,12 @@ impl Client {
             target_config: TargetConfig::default(),
             key: None,
             signer: None,
-            machine: place.scheme.client,
+            machine,
             memory: MEMORY,
             rate: None,
             serve: true,
+            multicast: session.is_some(),
+            session,
         };
         let progress = Arc::new(Progress::default());
         let (news, line, watch) = (channel(), place.line, Arc::clone(&progress));
@@ -284,6 +312,10 @@ impl Client {
                 self.written = Some(at);
                 self.fetched = Some(fetched);
             }
+            // What follows is not what was to be measured.
+            News::NoMulticast(why) => {
+                self.problem = Some(format!("it has left the multicast session: {why}"));
+            }
             News::Ended(ended) => {
                 self.has_ended = true;
                 match ended {
@@ -308,6 +340,7 @@ fn fetch_all(
         let news = match event {
             FetchEvent::Received => News::Received(now),
             FetchEvent::Written(fetched) => News::Written(now, fetched),
+            FetchEvent::NoMulticast(why) => News::NoMulticast(why),
             _ => return,
         };
         // As above.
@@ -347,10 +380,16 @@ impl ImageHost for Client {
         let is_exact = fetched.fetched == self.shape.chunks()
             && fetched.kept == 0
             && is_same(&content(&self.folder), &self.target).unwrap_or(false);
+        let times = (self.received, self.written);
+        let exact = self.written.is_some() && is_exact;
+        if let Some(counts) = fetched.session {
+            let client = ClientReport::of_session(&counts, times, exact);
+            return ImageEnd { client: Some(client), problem: self.problem, ..ImageEnd::default() };
+        }
         let client = ClientReport {
             received: self.received,
             finished: self.written,
-            exact: self.written.is_some() && is_exact,
+            exact,
             received_bytes: match is_known {
                 true => bytes(fetched.fetched + fetched.duplicates),
                 false => self.progress.bytes().0,
