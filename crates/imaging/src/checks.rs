@@ -74,6 +74,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::frames::Terms;
     use crate::status::{Limit, Phase};
 
     /// Names and bytes.
@@ -117,7 +118,8 @@ mod tests {
     fn seeds() -> (Seeds, Seeds) {
         let header = ChunkHeader { image: 1, chunk: 2, len: 65_536 }.encode();
         let reply = ChunkReply { image: 1, chunk: 2, taken: false }.encode();
-        let manifest = of_frame(&Frame::Manifest { len: 1184, tag: [7; 16] });
+        let manifest =
+            of_frame(&Frame::Manifest { len: 1184, terms: Terms::default(), tag: [7; 16] });
         let json = serde_json::to_vec(&whole_status()).unwrap();
         let claims =
             br#"{"phase":"gone","have":4294967295,"written":9,"failure":"a\u001b[2J","later":[1]}"#;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rackweave_core::HostId;
 use rackweave_group::imaging::p2p::ChunkOf;
 use rackweave_linux::sys::bind_late;
-use rackweave_wire::frisbee::Key;
+use rackweave_wire::frisbee::Auth;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -37,7 +37,7 @@ const IDLE: Duration = Duration::from_secs(15);
 pub(crate) trait Holder: 'static {
     /// Returns the stored bytes of a chunk; `None` if they cannot be had.
     async fn chunk(&self, what: ChunkOf) -> Option<Bytes>;
-    /// A peer has a chunk.
+    /// A peer has a chunk. The bytes are those that it has taken: none of a chunk that it had already.
     fn sent(&self, to: HostId, what: ChunkOf, bytes: u64);
     /// A chunk takes long to be sent.
     fn stalled(&self, to: HostId, what: ChunkOf);
@@ -71,13 +71,13 @@ pub(crate) struct Uploads {
     /// What is to be sent to each peer. The machine limits how much it is.
     queues: RefCell<BTreeMap<HostId, UnboundedSender<ChunkOf>>>,
     port: u16,
-    key: Option<Key>,
+    auth: Auth,
     limiter: Limiter,
 }
 
 impl Uploads {
-    pub(crate) const fn new(port: u16, key: Option<Key>, limiter: Limiter) -> Self {
-        Self { queues: RefCell::new(BTreeMap::new()), port, key, limiter }
+    pub(crate) const fn new(port: u16, auth: Auth, limiter: Limiter) -> Self {
+        Self { queues: RefCell::new(BTreeMap::new()), port, auth, limiter }
     }
 
     /// Sends a chunk to a peer from the address `own`.
@@ -121,7 +121,7 @@ impl Uploads {
         let connected = timeout(CONNECT, socket.connect((to.address, self.port).into())).await;
         let mut stream = connected.map_err(io::Error::from)??;
         stream.set_nodelay(true)?;
-        hello::connect(&mut stream, Purpose::Chunks, self.key.as_ref()).await?;
+        hello::connect(&mut stream, Purpose::Chunks, &self.auth).await?;
         Ok(stream)
     }
 

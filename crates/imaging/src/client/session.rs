@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rackweave_image::{Hash, Manifest, ManifestError};
-use rackweave_wire::frisbee::Key;
+use rackweave_wire::frisbee::Auth;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::frames::Frame;
+use crate::frames::{Frame, Terms};
 use crate::hello::{self, Agreed, HelloError, Purpose};
 use crate::ipv4;
 use crate::status::{ClientStatus, Listed};
@@ -78,7 +78,7 @@ impl SessionError {
 pub(super) struct Place {
     pub(super) server: SocketAddrV4,
     pub(super) own: Option<Ipv4Addr>,
-    pub(super) key: Option<Key>,
+    pub(super) auth: Auth,
     pub(super) name: String,
 }
 
@@ -88,6 +88,8 @@ pub(super) struct Session {
     stream: TcpStream,
     /// This end's address.
     pub(super) own: Ipv4Addr,
+    /// What the server has said of control messages.
+    pub(super) terms: Terms,
 }
 
 impl Session {
@@ -100,9 +102,9 @@ impl Session {
         let connected = timeout(PATIENCE, socket.connect(place.server.into())).await;
         let mut stream = connected.map_err(io::Error::from)??;
         stream.set_nodelay(true)?;
-        let agreed = hello::connect(&mut stream, Purpose::Session, place.key.as_ref()).await?;
+        let agreed = hello::connect(&mut stream, Purpose::Session, &place.auth).await?;
         let own = ipv4(stream.local_addr()?).ok_or(SessionError::Protocol)?;
-        Ok((Self { stream, own }, agreed))
+        Ok((Self { stream, own, terms: Terms::default() }, agreed))
     }
 
     /// Connects once, and gets the list of images.
@@ -130,12 +132,12 @@ impl Session {
 
     /// Connects once, and gets the manifest.
     pub(super) async fn open(place: &Place) -> Result<(Self, Manifest), SessionError> {
-        let (Self { mut stream, own }, agreed) = Self::connect(place).await?;
+        let (Self { mut stream, own, .. }, agreed) = Self::connect(place).await?;
         let open = Frame::Open(place.name.as_bytes().to_vec());
         timeout(PATIENCE, open.write(&mut stream)).await.map_err(io::Error::from)??;
         let reply = timeout(REPLY, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
-        let (len, tag) = match reply {
-            Frame::Manifest { len, tag } if len <= MOST_MANIFEST => (len, tag),
+        let (len, terms, tag) = match reply {
+            Frame::Manifest { len, terms, tag } if len <= MOST_MANIFEST => (len, terms, tag),
             Frame::Refused(why) => return Err(SessionError::Refused(why)),
             _ => return Err(SessionError::Protocol),
         };
@@ -150,10 +152,11 @@ impl Session {
             }
         }
         let manifest = Manifest::decode(&bytes)?;
-        if !agreed.verify(place.key.as_ref(), manifest.root(), &tag) {
+        let agreed_on = [manifest.root(), &terms.encode()[..]].concat();
+        if !agreed.verify(&place.auth, &agreed_on, &tag) {
             return Err(SessionError::Tag);
         }
-        Ok((Self { stream, own }, manifest))
+        Ok((Self { stream, own, terms }, manifest))
     }
 
     /// Reports the status each second, and at once when it is asked to, until the stream breaks.
@@ -210,6 +213,8 @@ async fn said_something(stream: &TcpStream) {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) status: RefCell<ClientStatus>,
+    /// The terms of the last session.
+    pub(super) terms: Cell<Terms>,
     /// Why there is no connection at present.
     pub(super) problem: RefCell<Option<String>>,
     /// Why there will be none.
@@ -247,7 +252,11 @@ pub(super) async fn keep(mut session: Session, root: Hash, place: Place, shared:
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             match Session::open(&place).await {
-                Ok((session, manifest)) if *manifest.root() == root => break session,
+                Ok((session, manifest)) if *manifest.root() == root => {
+                    shared.terms.set(session.terms);
+                    shared.wake.notify_one();
+                    break session;
+                }
                 Ok(_) => return fail(&shared, SessionError::Changed),
                 Err(error) if error.is_permanent() => return fail(&shared, error),
                 Err(error) => *shared.problem.borrow_mut() = Some(error.to_string()),

@@ -15,6 +15,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use rackweave_wire::frisbee::Auth;
+
 use super::{LIMITS, Limits, Page, PageConfig};
 use crate::frames::Frame;
 use crate::hello::{self, Purpose};
@@ -324,7 +326,7 @@ impl Running {
     /// Opens a session as a client that then reports whatever it likes.
     async fn impostor(&self) -> TcpStream {
         let mut stream = within(TcpStream::connect(self.address)).await.unwrap();
-        hello::connect(&mut stream, Purpose::Session, None).await.unwrap();
+        hello::connect(&mut stream, Purpose::Session, &Auth::Number).await.unwrap();
         Frame::Open(NAME.as_bytes().to_vec()).write(&mut stream).await.unwrap();
         let Frame::Manifest { len, .. } = within(Frame::read(&mut stream)).await.unwrap() else {
             panic!("no manifest")

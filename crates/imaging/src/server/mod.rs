@@ -19,8 +19,8 @@ use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_group::imaging::p2p::ChunkOf;
 use rackweave_group::imaging::p2p::server::{Config, Counters, Server};
 use rackweave_image::Progress;
-use rackweave_linux::Clock;
-use rackweave_wire::frisbee::Key;
+use rackweave_linux::{Clock, random};
+use rackweave_wire::frisbee::{Auth, Key};
 use tokio::sync::{Notify, watch};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::{sleep, timeout};
@@ -30,6 +30,7 @@ pub use self::catalog::{Catalog, CatalogError};
 
 use crate::acceptor::Acceptor;
 use crate::control::Control;
+use crate::frames::Terms;
 use crate::page::{Page, PageConfig};
 use crate::peers::Peers;
 use crate::rate::Limiter;
@@ -168,6 +169,8 @@ struct Guest {
     seen: Time,
     /// The number of its connection; 0 if there is none.
     session: u64,
+    /// The number that its control messages must have.
+    number: u64,
     /// When chunks could not be sent to it last, and why, unless one could since.
     unsent: Option<(Time, String)>,
 }
@@ -201,7 +204,7 @@ const MOST_COMPLETE: usize = 1 << 16;
 #[derive(Debug)]
 struct Inner {
     clock: Clock,
-    key: Option<Key>,
+    auth: Auth,
     control: Control,
     catalog: Catalog,
     receivers: Option<BTreeSet<Ipv4Addr>>,
@@ -222,8 +225,8 @@ struct Inner {
     sent: Cell<u64>,
     /// Of each image, the chunks that were sent, and their stored bytes.
     sent_of: RefCell<BTreeMap<u32, (u64, u64)>>,
-    /// Messages from hosts without a session.
-    strangers: Cell<u64>,
+    /// If switches redirect, the number of the session that all clients have in common: their requests reach others.
+    common: Option<u64>,
     /// Whether the server ends, of which it tells its clients.
     ends: watch::Sender<bool>,
     wake: Notify,
@@ -241,7 +244,7 @@ impl Inner {
         let limiter = Limiter::new(config.rate, clock);
         Self {
             clock,
-            key: config.key,
+            auth: config.key.into(),
             control,
             catalog,
             receivers: config.receivers.clone(),
@@ -255,10 +258,10 @@ impl Inner {
             reported: RefCell::default(),
             last_report: Cell::new(None),
             events: RefCell::default(),
-            uploads: Rc::new(Uploads::new(port, config.key, limiter)),
+            uploads: Rc::new(Uploads::new(port, config.key.into(), limiter)),
             sent: Cell::new(0),
             sent_of: RefCell::default(),
-            strangers: Cell::new(0),
+            common: config.machine.directory.is_none().then(|| random() as u64),
             ends: watch::Sender::new(false),
             wake: Notify::new(),
         }
@@ -268,6 +271,12 @@ impl Inner {
     fn event(&self, event: ServeEvent) {
         self.events.borrow_mut().push(event);
         self.wake.notify_one();
+    }
+
+    /// The terms of a new session.
+    fn terms(&self) -> Terms {
+        let session = self.common.unwrap_or_else(|| random() as u64);
+        Terms { session, is_switched: self.common.is_some() }
     }
 
     /// Whether a host may fetch.
@@ -293,13 +302,20 @@ impl Inner {
     }
 
     /// A client has its manifest. Returns the number of its session, or `None` if there is no room for it.
-    fn opened(&self, from: Ipv4Addr, own: Ipv4Addr, image: u32) -> Option<u64> {
+    fn opened(&self, from: Ipv4Addr, own: Ipv4Addr, image: u32, terms: Terms) -> Option<u64> {
         self.peers.borrow_mut().number(from)?;
         let session = self.sessions.get() + 1;
         self.sessions.set(session);
-        let status = Arc::default();
-        let guest =
-            Guest { own, image, status, rate: 0, seen: self.clock.now(), session, unsent: None };
+        let guest = Guest {
+            own,
+            image,
+            status: Arc::default(),
+            rate: 0,
+            seen: self.clock.now(),
+            session,
+            number: terms.session,
+            unsent: None,
+        };
         let before = self.guests.borrow_mut().insert(from, guest);
         // Of one that is over it was reported that it has left.
         if before.is_none_or(|before| before.status.phase.is_over()) {
@@ -449,7 +465,11 @@ impl Holder for Inner {
             (*chunks, *sent) = (*chunks + 1, *sent + bytes);
         }
         self.set_unsent(to, None);
-        self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
+        let (now, mut machine) = (self.clock.now(), self.machine.borrow_mut());
+        match bytes {
+            0 => machine.chunk_unwanted(now, to, what),
+            _ => machine.chunk_sent(now, to, what),
+        }
         self.wake.notify_one();
     }
 
@@ -459,7 +479,7 @@ impl Holder for Inner {
     }
 
     fn unavailable(&self, to: HostId, what: ChunkOf) {
-        self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
+        self.machine.borrow_mut().chunk_unavailable(to, what);
         self.wake.notify_one();
     }
 
@@ -529,7 +549,7 @@ async fn run(
             machine.add(number, entry.name().as_bytes(), shape);
         }
     }
-    let control = Control::new(udp, listening.port(), config.key);
+    let control = Control::new(udp, listening.port(), config.key.into());
     let inner = Rc::new(Inner::new(config, clock, control, listening.port(), catalog, machine));
     on_event(ServeEvent::Listening { address: listening, page });
     let accepting = spawn_local(sessions::accept(Acceptor::new(tcp, clock), Rc::clone(&inner)));

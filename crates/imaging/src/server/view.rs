@@ -74,7 +74,7 @@ impl View {
             returned: counters.returned,
             damaged: counters.damaged,
             barred: directory.map_or(0, |it| it.barred),
-            refused: inner.control.refused() + inner.strangers.get(),
+            refused: inner.control.refused(),
             unsent: inner.control.unsent(),
         }
     }
@@ -186,7 +186,7 @@ mod tests {
             let status = Arc::clone(&view.status);
             let own = Ipv4Addr::LOCALHOST;
             let (rate, seen) = (*rate, Time::ZERO);
-            (Guest { own, image: 1, status, rate, seen, session: 1, unsent: None }, view)
+            (Guest { own, image: 1, status, rate, seen, session: 1, number: 1, unsent: None }, view)
         };
         let (guests, mut views): (Vec<_>, Vec<_>) = clients.iter().map(of).unzip();
         compare(guests.iter().zip(&mut views));
@@ -202,7 +202,16 @@ mod tests {
         let guest = |phase, seen| {
             let (own, status) =
                 (Ipv4Addr::LOCALHOST, Arc::new(ClientStatus { phase, ..status.clone() }));
-            Guest { own, image: 1, status, rate: 0, seen, session: 1, unsent: unsent.clone() }
+            Guest {
+                own,
+                image: 1,
+                status,
+                rate: 0,
+                seen,
+                session: 1,
+                number: 1,
+                unsent: unsent.clone(),
+            }
         };
         let text = "the server cannot connect to TCP port 6723 of 192.0.2.7: no";
         assert_eq!(slow(&guest(Phase::Fetching, at(9)), at(10)).as_deref(), Some(text));

@@ -1,6 +1,6 @@
 //! What the program in the kernel does where that in Rust does otherwise, and with frames that are not what they pretend to be.
 
-use rackweave_wire::frisbee::Key;
+use rackweave_wire::frisbee::{Auth, Direction, Key};
 
 use super::*;
 
@@ -290,11 +290,11 @@ fn a_redirected_message_keeps_its_tag_and_a_datagram_without_checksum_none() {
     let key = Key::derive(b"secret");
     let chunks = Chunks { image: IMAGE, first: 5, count: 1, tries: 0 };
     let mut message = hosts[0].message(Body::Batch(chunks), &[]);
-    key.seal(&mut message, 0);
+    Auth::Key(key).seal(&mut message, 0, 7, Direction::ToServer);
     let mut frame = frame(&hosts[0], SERVER, &message);
     let (interface, after) = run(&mut tor, &frame, hosts[0].interface, 1, 0);
     assert_eq!(interface, hosts[1].interface);
-    assert!(key.is_sealed(&after[42..]));
+    assert_eq!(Auth::Key(key).session(&after[42..], Direction::ToServer), Some(7));
     frame[40..42].fill(0);
     assert_eq!(redirected(&mut tor, &hosts[0], &frame, 1), Some(hosts[1].ip));
 }

@@ -29,7 +29,7 @@ fn hello(from: Ipv4Addr, to: SocketAddrV4) -> TcpStream {
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut hello = [0; 32];
-    hello[..8].copy_from_slice(b"RWimage1");
+    hello[..8].copy_from_slice(b"RWimage2");
     hello[8] = 2;
     stream.write_all(&hello).unwrap();
     let mut reply = [0; 48];
@@ -102,7 +102,7 @@ fn frames_that_do_not_fit_the_image_close_the_connection_and_do_no_harm() {
     // What never says anything, or half of a hello.
     let _silent = TcpStream::connect(to).unwrap();
     let mut half = TcpStream::connect(to).unwrap();
-    half.write_all(b"RWimage1").unwrap();
+    half.write_all(b"RWimage2").unwrap();
     let mut garbage =
         TcpStream::connect(SocketAddrV4::new(Ipv4Addr::LOCALHOST, place.port)).unwrap();
     garbage.write_all(&[0xff; 4096]).unwrap();
