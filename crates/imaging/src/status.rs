@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use rackweave_image::is_hidden;
 use serde::{Deserialize, Serialize};
 
 /// How far a client is.
@@ -150,7 +151,7 @@ impl ClientStatus {
         }
         self.failure = self
             .failure
-            .map(|text| text.chars().filter(|letter| !letter.is_control()).take(500).collect());
+            .map(|text| text.chars().filter(|letter| !is_hidden(*letter)).take(500).collect());
         self
     }
 }
@@ -285,7 +286,7 @@ mod tests {
             empty: 50,
             written: 9,
             from: (0..1000).map(|number| (address(number), number)).collect(),
-            failure: Some("\u{1b}[2J".repeat(1000)),
+            failure: Some("\u{1b}[2\u{202e}J".repeat(1000)),
             ..ClientStatus::default()
         };
         let seen = claimed.sanitized(10);
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(seen.phase, Phase::Writing, "not all is written");
         assert_eq!(seen.from.len(), MOST_PEERS);
         assert!(seen.from.contains_key(&address(999)) && !seen.from.contains_key(&address(0)));
-        assert!(seen.failure.is_some_and(|text| text.len() == 500 && !text.contains('\u{1b}')));
+        assert!(seen.failure.is_some_and(|text| text.len() == 500 && !text.contains(is_hidden)));
     }
 
     #[test]

@@ -23,6 +23,9 @@ use crate::frames::{CHUNK_REPLY, ChunkHeader, ChunkReply};
 use crate::hello::{self, HelloError, Purpose};
 use crate::rate::Limiter;
 
+/// After this time without a connection, what is to be sent does not count among the chunks that are being sent: peers that are not there must
+/// not keep out those that are.
+const CONNECTING: Duration = Duration::from_millis(100);
 /// How long a peer may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 /// A chunk that takes longer than this does not count among those that are being sent. The choice is ours: eight chunks of 1 MiB that share
@@ -132,17 +135,30 @@ impl Uploads {
         to: Peer,
         queued: &mut UnboundedReceiver<ChunkOf>,
     ) -> Result<(), UploadError> {
-        let connected = self.connect(own, to).await;
+        // There is one: for it the task was started.
+        let Some(first) = queued.recv().await else { return Ok(()) };
+        let mut connecting = pin!(self.connect(own, to));
+        let connected = match timeout(CONNECTING, connecting.as_mut()).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                holder.stalled(to.host, first);
+                connecting.await
+            }
+        };
         let mut stream = connected.map_err(|source| {
             let (address, port) = (to.address, self.port);
             UploadError::Connect { address, port, source }
         })?;
+        let mut next = Some(first);
         loop {
-            let what = match timeout(IDLE, queued.recv()).await {
-                Ok(Some(what)) => what,
-                // Tokio's cooperative scheduling: the queue of a task that has run for long seems to be empty.
-                Err(_) if !queued.is_empty() => continue,
-                _ => return Ok(()),
+            let what = match next.take() {
+                Some(first) => first,
+                None => match timeout(IDLE, queued.recv()).await {
+                    Ok(Some(what)) => what,
+                    // Tokio's cooperative scheduling: the queue of a task that has run for long seems to be empty.
+                    Err(_) if !queued.is_empty() => continue,
+                    _ => return Ok(()),
+                },
             };
             let Some(bytes) = holder.chunk(what).await else {
                 holder.unavailable(to.host, what);

@@ -208,6 +208,8 @@ pub struct Fetched {
 
 /// The most holders of damaged chunks that are remembered.
 const MOST_BANNED: usize = 1024;
+/// How long each step of a list of images may take.
+const LIST: Duration = Duration::from_secs(60);
 /// How often it is checked whether to stop, and rates are computed.
 const TICK: Duration = Duration::from_millis(50);
 /// How long a stopped client takes to leave.
@@ -337,6 +339,7 @@ async fn run(
         own: config.own,
         auth: config.key.into(),
         name: config.name.clone(),
+        give_up: Duration::from_nanos(config.machine.give_up.0 / 1000),
     };
     // Before the server or the target notices anything of a client that cannot be: one whose port is taken may be the second of its host.
     let sockets = open_sockets(&mut place, config.machine.give_up, clock, progress).await?;
@@ -411,7 +414,7 @@ pub fn list(
 ) -> Result<Vec<Listed>, FetchError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| FetchError::System { what: "cannot start", source })?;
-    let place = Place { server, own, auth: key.into(), name: String::new() };
+    let place = Place { server, own, auth: key.into(), name: String::new(), give_up: LIST };
     let listed = runtime.block_on(Session::list(&place));
     listed.map_err(|source| match (own, source) {
         (Some(own), SessionError::Io(source))

@@ -30,6 +30,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The largest manifest.
 const MOST_MANIFEST: u64 = 1 << 30;
 
+/// A manifest may take `--give-up` for each begun piece of this many bytes: one that comes a byte at a time makes progress too, and must end.
+const MANIFEST_PIECE: u64 = 16 << 20;
+/// How long a list of images may take.
+const LIST: Duration = Duration::from_secs(60);
+
 /// The most images of a server.
 const MOST_LISTED: usize = 1 << 16;
 
@@ -51,6 +56,16 @@ pub enum SessionError {
     /// The manifest has no tag of the key.
     #[error("its manifest has a wrong tag")]
     Tag,
+    /// The manifest takes too long.
+    #[error("{have} of the {len} bytes of its manifest have arrived within {seconds} s")]
+    Slow {
+        /// The bytes that have arrived.
+        have: usize,
+        /// The bytes that the server has announced.
+        len: u64,
+        /// The time that they could take.
+        seconds: u64,
+    },
     /// The server's message is not expected here.
     #[error("it does not follow the protocol")]
     Protocol,
@@ -66,7 +81,7 @@ impl SessionError {
     /// Whether another attempt would fail in the same way.
     pub(super) const fn is_permanent(&self) -> bool {
         match self {
-            Self::Io(_) | Self::Ended => false,
+            Self::Io(_) | Self::Ended | Self::Slow { .. } => false,
             Self::Hello(hello) => hello.is_permanent(),
             _ => true,
         }
@@ -80,6 +95,8 @@ pub(super) struct Place {
     pub(super) own: Option<Ipv4Addr>,
     pub(super) auth: Auth,
     pub(super) name: String,
+    /// How long a manifest of up to [`MANIFEST_PIECE`] may take, and any other step before that.
+    pub(super) give_up: Duration,
 }
 
 /// An open session.
@@ -99,16 +116,22 @@ impl Session {
         if let Some(own) = place.own {
             socket.bind(SocketAddr::from((own, 0)))?;
         }
-        let connected = timeout(PATIENCE, socket.connect(place.server.into())).await;
+        let patience = place.give_up.min(PATIENCE);
+        let connected = timeout(patience, socket.connect(place.server.into())).await;
         let mut stream = connected.map_err(io::Error::from)??;
         stream.set_nodelay(true)?;
-        let agreed = hello::connect(&mut stream, Purpose::Session, &place.auth).await?;
+        let agreed = hello::connect(&mut stream, Purpose::Session, &place.auth);
+        let agreed = timeout(patience, agreed).await.map_err(io::Error::from)??;
         let own = ipv4(stream.local_addr()?).ok_or(SessionError::Protocol)?;
         Ok((Self { stream, own, terms: Terms::default() }, agreed))
     }
 
     /// Connects once, and gets the list of images.
     pub(super) async fn list(place: &Place) -> Result<Vec<Listed>, SessionError> {
+        timeout(LIST, Self::list_all(place)).await.map_err(io::Error::from)?
+    }
+
+    async fn list_all(place: &Place) -> Result<Vec<Listed>, SessionError> {
         let (Self { mut stream, .. }, _) = Self::connect(place).await?;
         timeout(PATIENCE, Frame::List.write(&mut stream)).await.map_err(io::Error::from)??;
         let mut images = Vec::new();
@@ -134,8 +157,9 @@ impl Session {
     pub(super) async fn open(place: &Place) -> Result<(Self, Manifest), SessionError> {
         let (Self { mut stream, own, .. }, agreed) = Self::connect(place).await?;
         let open = Frame::Open(place.name.as_bytes().to_vec());
-        timeout(PATIENCE, open.write(&mut stream)).await.map_err(io::Error::from)??;
-        let reply = timeout(REPLY, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
+        let [patience, reply] = [PATIENCE, REPLY].map(|most| most.min(place.give_up));
+        timeout(patience, open.write(&mut stream)).await.map_err(io::Error::from)??;
+        let reply = timeout(reply, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
         let (len, terms, tag) = match reply {
             Frame::Manifest { len, terms, tag } if len <= MOST_MANIFEST => (len, terms, tag),
             Frame::Refused(why) => return Err(SessionError::Refused(why)),
@@ -143,12 +167,24 @@ impl Session {
         };
         // Memory grows with what arrives, not with the length that is announced.
         let mut bytes = Vec::new();
-        let mut limited = (&mut stream).take(len);
-        while (bytes.len() as u64) < len {
-            bytes.reserve(64 << 10);
-            let read = timeout(PATIENCE, limited.read_buf(&mut bytes)).await;
-            if read.map_err(io::Error::from)?? == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        let pieces = u32::try_from(len.div_ceil(MANIFEST_PIECE).max(1)).unwrap_or(u32::MAX);
+        let most = place.give_up.saturating_mul(pieces);
+        let reading = async {
+            let mut limited = (&mut stream).take(len);
+            while (bytes.len() as u64) < len {
+                bytes.reserve(64 << 10);
+                let read = timeout(patience, limited.read_buf(&mut bytes)).await;
+                if read.map_err(io::Error::from)?? == 0 {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+            }
+            Ok::<(), SessionError>(())
+        };
+        match timeout(most, reading).await {
+            Ok(read) => read?,
+            Err(_) => {
+                let (have, seconds) = (bytes.len(), most.as_secs());
+                return Err(SessionError::Slow { have, len, seconds });
             }
         }
         let manifest = Manifest::decode(&bytes)?;

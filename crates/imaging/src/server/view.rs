@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rackweave_core::{Span, Time};
+use rackweave_image::visible;
 
 use super::{Guest, Inner};
 use crate::status::{ClientView, ImageView, Limit, Phase, ServerStatus, hex};
@@ -52,7 +53,7 @@ impl View {
                     let (chunks_sent, bytes_sent) =
                         sent_of.get(&number).copied().unwrap_or_default();
                     ImageView {
-                        name: entry.name().to_owned(),
+                        name: visible(entry.name()),
                         root: hex(manifest.root()),
                         chunks: manifest.chunks(),
                         bytes: manifest.head().size,
@@ -86,7 +87,7 @@ fn client(inner: &Inner, now: Time, address: std::net::Ipv4Addr, guest: &Guest) 
     ClientView {
         address,
         server: guest.own,
-        image: inner.catalog.get(guest.image).map_or(String::new(), |it| it.name().to_owned()),
+        image: inner.catalog.get(guest.image).map_or(String::new(), |it| visible(it.name())),
         status: Arc::clone(&guest.status),
         age_ms: age.0 / 1_000_000_000,
         serves,

@@ -437,13 +437,14 @@ fn forged_and_truncated_frames_change_nothing() {
             // The IP header has the length of the whole packet, so nothing shorter is one.
             assert!(bench.enter(HostId(2), &frame[..len]).is_err(), "{len}");
         }
-        for len in 0..whole.len() {
+        // Without a key, a message without its trailer is one of a host that has no session.
+        let end = if bench.key.is_some() { whole.len() } else { whole.len() - SESSION_BYTES };
+        for len in 0..end {
             // A whole packet with a part of the message: forwarded to its addressee, and not read.
             let part = bench.frame(HostId(2), SERVER, &whole[..len]);
             let _ = bench.enter(HostId(2), &part);
             assert!(bench.arrivals().len() <= 1);
-            let is_part = bench.key.is_some() || len < whole.len();
-            assert!(is_part && bench.holders(9) == [HostId(1)], "{len}");
+            assert_eq!(bench.holders(9), [HostId(1)], "{len}");
         }
     }
 }
