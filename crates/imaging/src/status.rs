@@ -126,6 +126,11 @@ impl ClientStatus {
         self.have.saturating_sub(self.kept).saturating_sub(self.empty)
     }
 
+    /// Nothing moves any more: what was measured last does not go on.
+    pub(crate) const fn rest(&mut self) {
+        (self.receive_rate, self.send_rate, self.limit) = (0, 0, Limit::None);
+    }
+
     /// Bytes per second that have arrived since it started.
     pub(crate) fn average_rate(&self) -> u64 {
         let rate = u128::from(self.bytes) * 1000 / u128::from(self.elapsed_ms.max(1));
@@ -145,6 +150,9 @@ impl ClientStatus {
         }
         if self.phase == Phase::Gone {
             self.phase = Phase::Failed;
+        }
+        if self.phase.is_over() {
+            self.rest();
         }
         for peers in [&mut self.from, &mut self.to] {
             *peers = most(std::mem::take(peers));
@@ -296,6 +304,27 @@ mod tests {
         assert_eq!(seen.from.len(), MOST_PEERS);
         assert!(seen.from.contains_key(&address(999)) && !seen.from.contains_key(&address(0)));
         assert!(seen.failure.is_some_and(|text| text.len() == 500 && !text.contains(is_hidden)));
+    }
+
+    #[test]
+    fn a_client_that_has_ended_has_no_rates() {
+        let status = ClientStatus {
+            receive_rate: 5,
+            send_rate: 6,
+            limit: Limit::Network,
+            ..ClientStatus::default()
+        };
+        let rates = |phase| {
+            let seen = ClientStatus { phase, ..status.clone() }.sanitized(10);
+            (seen.receive_rate, seen.send_rate, seen.limit)
+        };
+        assert_eq!(rates(Phase::Fetching), (5, 6, Limit::Network));
+        for phase in [Phase::Done, Phase::Failed, Phase::Interrupted, Phase::Gone] {
+            // One that claims to be done without all chunks still writes.
+            let expected =
+                if phase == Phase::Done { (5, 6, Limit::Network) } else { (0, 0, Limit::None) };
+            assert_eq!(rates(phase), expected, "{phase:?}");
+        }
     }
 
     #[test]

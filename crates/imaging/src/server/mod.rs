@@ -382,6 +382,7 @@ impl Inner {
             // One that was complete is: it had every byte when it was last here.
             let status = Arc::make_mut(&mut guest.status);
             status.phase = if status.phase.is_complete() { Phase::Done } else { Phase::Gone };
+            status.rest();
             let ended = ServeEvent::Ended { client: from, status: status.clone() };
             self.events.borrow_mut().push(ended);
         }
