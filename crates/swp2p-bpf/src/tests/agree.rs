@@ -387,8 +387,6 @@ fn compare(policy: Policy, pending: u8, hosts: u8) {
         println!("{kernel:?}\n{ours:?}");
         if hosts > CLIENTS as u8 {
             assert!(kernel.refused > 0 && kernel.silent > 0, "{kernel:?}");
-        } else {
-            assert!(kernel.barred > 0, "{kernel:?}");
         }
         assert_eq!(kernel.to_pending > 0, pending > 0);
     }

@@ -257,7 +257,7 @@ fn accusations_end_and_count_from_those_that_have_chunks_against_few() {
             }
         }
         // Others keep the directory alive, and ask for the second chunks.
-        let of = |chunk| redirected(&mut tor, &c, &c.batch(chunk + 10, 1, 0), now).is_some();
+        let of = |chunk: u32| redirected(&mut tor, &c, &c.batch(chunk + 10, 1, 0), now).is_some();
         (0..4).map(of).collect::<Vec<_>>()
     };
     assert_eq!(accuse(&a, 1), [true; 4]);
@@ -271,7 +271,7 @@ fn accusations_end_and_count_from_those_that_have_chunks_against_few() {
             redirected(&mut tor, by, &by.batch(chunk, 1, 0), now);
             redirected(&mut tor, by, &by.damaged(chunk, holder), now);
         }
-        let of = |chunk| redirected(&mut tor, &c, &c.batch(chunk + 10, 1, 0), now).is_some();
+        let of = |chunk: u32| redirected(&mut tor, &c, &c.batch(chunk + 10, 1, 0), now).is_some();
         (0..4).map(of).collect::<Vec<_>>()
     };
     assert_eq!(accuse(&a, 1), [true; 4], "one is not enough");
