@@ -80,16 +80,9 @@ pub(crate) fn print(text: &str) -> miette::Result<u8> {
     }
 }
 
-/// Returns a text with control characters escaped, as a path may have some that a terminal would obey.
+/// Returns a text with control characters escaped, as a path may have some that a terminal would obey, or that hide what others are.
 pub(crate) fn escaped(text: &str) -> String {
-    let mut escaped = String::new();
-    for letter in text.chars() {
-        match letter.is_control() {
-            true => escaped.extend(letter.escape_default()),
-            false => escaped.push(letter),
-        }
-    }
-    escaped
+    rackweave_image::visible(text)
 }
 
 /// Returns the error message for a text that is not an address.

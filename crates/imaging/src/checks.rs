@@ -38,7 +38,7 @@ fn frame(kind: u8, bytes: &[u8]) -> bool {
     assert_eq!(encoded[4], kind);
     match &frame {
         Frame::Refused(why) | Frame::Seen(why) => {
-            assert!(!why.contains(char::is_control));
+            assert!(!why.contains(rackweave_image::is_hidden));
             assert_eq!(Frame::decode(kind, encoded[5..].to_vec()).ok().as_ref(), Some(&frame));
         }
         _ => assert_eq!(&encoded[5..], bytes),
@@ -63,7 +63,9 @@ fn status(json: &[u8]) -> bool {
             safe.written <= safe.have && safe.kept + safe.empty <= safe.have && safe.have <= chunks
         );
         assert!(safe.from.len() <= MOST_PEERS && safe.to.len() <= MOST_PEERS);
-        assert!(!safe.failure.as_ref().is_some_and(|text| text.contains(char::is_control)));
+        assert!(
+            !safe.failure.as_ref().is_some_and(|text| text.contains(rackweave_image::is_hidden))
+        );
         assert!(!safe.phase.is_complete() || safe.written == chunks);
         let _ = safe.average_rate();
         assert_eq!(safe.clone().sanitized(chunks), safe);
@@ -80,6 +82,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::frames::Terms;
     use crate::status::{Limit, Phase};
 
     /// Names and bytes.
@@ -129,7 +132,8 @@ mod tests {
             port: 6724,
             server: Ipv4Addr::new(192, 0, 2, 1),
         };
-        let manifest = of_frame(&Frame::Manifest { len: 1184, tag: [7; 16] });
+        let manifest =
+            of_frame(&Frame::Manifest { len: 1184, terms: Terms::default(), tag: [7; 16] });
         let json = serde_json::to_vec(&whole_status()).unwrap();
         let claims =
             br#"{"phase":"gone","have":4294967295,"written":9,"failure":"a\u001b[2J","later":[1]}"#;

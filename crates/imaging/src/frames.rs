@@ -5,7 +5,7 @@
 //! | kind | from | bytes |
 //! |---|---|---|
 //! | 1 | client | the name of the image that it wants |
-//! | 2 | server | the length of the manifest (8), and a tag of its root (16); the manifest follows the frame |
+//! | 2 | server | the length of the manifest (8), the terms (9), and a tag of its root and the terms (16); the manifest follows the frame |
 //! | 3 | server | why it cannot serve, in UTF-8 |
 //! | 4 | client | its status, in JSON ([`crate::status::ClientStatus`]) |
 //! | 5 | server | it has the status; and what keeps the client from chunks, in UTF-8, if the server knows of something |
@@ -14,10 +14,14 @@
 //! | 8 | server | a part of the list, in JSON ([`crate::status::Listed`]); the last one is empty |
 //! | 9 | server | before the manifest, if the image is multicast: the group's address (4), the server's in its packets (4), the port (2), and a tag of these (16) |
 //!
+//! The terms are the number of the session for control messages (8), and 1 if switches redirect requests, or 0 (1).
+//!
 //! A chunk is image (4), chunk (4), length (4), zeros (4), and its stored bytes. The receiver replies with image, chunk, and 0 if it has
 //! taken the chunk, or 1 if it did not need it.
 
 use std::io;
+
+use rackweave_image::is_hidden;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
@@ -29,7 +33,7 @@ pub(crate) enum Frame {
     /// The name of the image that the client wants.
     Open(Vec<u8>),
     /// A manifest of this length follows.
-    Manifest { len: u64, tag: [u8; 16] },
+    Manifest { len: u64, terms: Terms, tag: [u8; 16] },
     /// Why the server cannot serve.
     Refused(String),
     /// The client's status.
@@ -46,6 +50,36 @@ pub(crate) enum Frame {
     Multicast { group: [u8; GROUP], tag: [u8; 16] },
 }
 
+/// What both ends of a session must know for their control messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// The number that their trailers have.
+    pub(crate) session: u64,
+    /// Whether switches redirect requests. If they do not, all messages for a client come from its server.
+    pub(crate) is_switched: bool,
+}
+
+const TERMS: usize = 9;
+
+impl Terms {
+    pub(crate) fn encode(self) -> [u8; TERMS] {
+        let mut bytes = [0; TERMS];
+        bytes[..8].copy_from_slice(&self.session.to_le_bytes());
+        bytes[8] = u8::from(self.is_switched);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; TERMS]) -> Option<Self> {
+        let [session @ .., is_switched] = *bytes;
+        let is_switched = match is_switched {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        Some(Self { session: u64::from_le_bytes(session), is_switched })
+    }
+}
+
 /// The longest frame: a status that names many peers.
 const MOST_BYTES: u32 = 64 << 10;
 /// The longest reason.
@@ -58,7 +92,7 @@ fn invalid(why: &'static str) -> io::Error {
 /// Makes a text of a peer safe to show.
 fn reason(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    text.chars().filter(|letter| !letter.is_control()).take(MOST_REASON).collect()
+    text.chars().filter(|letter| !is_hidden(*letter)).take(MOST_REASON).collect()
 }
 
 impl Frame {
@@ -69,8 +103,10 @@ impl Frame {
             2 => {
                 let (len, tag) = bytes.split_at_checked(8).ok_or(invalid("a short frame"))?;
                 let len = len.try_into().map_err(|_| invalid("a short frame"))?;
+                let (terms, tag) = tag.split_first_chunk().ok_or(invalid("a short frame"))?;
+                let terms = Terms::decode(terms).ok_or(invalid("terms that are unknown"))?;
                 let tag = tag.try_into().map_err(|_| invalid("a frame of the wrong length"))?;
-                Ok(Self::Manifest { len: u64::from_le_bytes(len), tag })
+                Ok(Self::Manifest { len: u64::from_le_bytes(len), terms, tag })
             }
             3 => Ok(Self::Refused(reason(&bytes))),
             4 => Ok(Self::Status(bytes)),
@@ -92,7 +128,9 @@ impl Frame {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, bytes) = match self {
             Self::Open(name) => (1, name.clone()),
-            Self::Manifest { len, tag } => (2, [&len.to_le_bytes()[..], tag].concat()),
+            Self::Manifest { len, terms, tag } => {
+                (2, [&len.to_le_bytes()[..], &terms.encode(), tag].concat())
+            }
             Self::Refused(why) => (3, why.as_bytes().to_vec()),
             Self::Status(status) => (4, status.clone()),
             Self::Seen(why) => (5, why.as_bytes().to_vec()),
@@ -186,7 +224,11 @@ mod tests {
     fn frames_come_back_as_they_were() {
         let frames = [
             Frame::Open(b"debian".to_vec()),
-            Frame::Manifest { len: 1 << 33, tag: [7; 16] },
+            Frame::Manifest {
+                len: 1 << 33,
+                terms: Terms { session: 9, is_switched: true },
+                tag: [7; 16],
+            },
             Frame::Refused("no such image".to_owned()),
             Frame::Status(b"{}".to_vec()),
             Frame::Seen(String::new()),
@@ -213,7 +255,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(kind in 0..10_u8, bytes in any::<Vec<u8>>()) {
             match Frame::decode(kind, bytes.clone()) {
                 Ok(Frame::Refused(why) | Frame::Seen(why)) => {
-                    prop_assert!(why.chars().all(|letter| !letter.is_control()));
+                    prop_assert!(!why.contains(is_hidden));
                 }
                 Ok(frame) => prop_assert_eq!(&frame.encode()[5..], &bytes[..]),
                 Err(_) => {}

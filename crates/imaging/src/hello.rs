@@ -7,7 +7,7 @@
 //!    tag (16) ────>
 //!    <──── status (1)
 //! ```
-//! The method is 0 without a key and 1 with one, whose tag is [`Key::tag`]. An end that reads another method, or anything but zeros where
+//! The method is 0 without a key and 1 with one, whose tag is [`rackweave_wire::frisbee::Key::tag`]. An end that reads another method, or anything but zeros where
 //! they are reserved, ends the connection, so that a later version can give them a meaning.
 //!
 //! A tag is that of the key over the name of the end, and the two first messages without tags. Without a key the tags are zero.
@@ -17,14 +17,14 @@ use std::io;
 use std::time::Duration;
 
 use rackweave_linux::random;
-use rackweave_wire::frisbee::{Key, TAG_BYTES};
+use rackweave_wire::frisbee::{Auth, TAG_BYTES};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// Methods of proof.
 const NO_PROOF: u8 = 0;
 const KEY_TAG: u8 = 1;
 
-const MAGIC: [u8; 8] = *b"RWimage1";
+const MAGIC: [u8; 8] = *b"RWimage2";
 const HELLO: usize = 32;
 const REPLY: usize = 32;
 /// How long the other end may take for its messages.
@@ -98,13 +98,13 @@ pub(crate) struct Agreed {
 
 impl Agreed {
     /// The tag of a text that is valid for this connection only; zeros without a key.
-    pub(crate) fn tag(&self, key: Option<&Key>, what: &[u8]) -> [u8; TAG_BYTES] {
-        key.map_or([0; TAG_BYTES], |key| key.tag(&[b"what follows", &self.transcript, what]))
+    pub(crate) fn tag(&self, auth: &Auth, what: &[u8]) -> [u8; TAG_BYTES] {
+        auth.key().map_or([0; TAG_BYTES], |key| key.tag(&[b"what follows", &self.transcript, what]))
     }
 
     /// Whether a tag is right.
-    pub(crate) fn verify(&self, key: Option<&Key>, what: &[u8], tag: &[u8]) -> bool {
-        key.is_none_or(|key| key.verify(&[b"what follows", &self.transcript, what], tag))
+    pub(crate) fn verify(&self, auth: &Auth, what: &[u8], tag: &[u8]) -> bool {
+        auth.key().is_none_or(|key| key.verify(&[b"what follows", &self.transcript, what], tag))
     }
 }
 
@@ -117,8 +117,9 @@ async fn within<T>(what: impl Future<Output = Result<T, HelloError>>) -> Result<
 pub(crate) async fn connect(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     purpose: Purpose,
-    key: Option<&Key>,
+    auth: &Auth,
 ) -> Result<Agreed, HelloError> {
+    let key = auth.key();
     within(async {
         let mut transcript = [0; HELLO + REPLY];
         transcript[..8].copy_from_slice(&MAGIC);
@@ -150,9 +151,10 @@ pub(crate) async fn connect(
 /// Begins a connection that this end has accepted. `accepts` judges its purpose.
 pub(crate) async fn accept(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    key: Option<&Key>,
+    auth: &Auth,
     accepts: impl FnOnce(Purpose) -> bool,
 ) -> Result<(Purpose, Agreed), HelloError> {
+    let key = auth.key();
     within(async {
         let mut transcript = [0; HELLO + REPLY];
         stream.read_exact(&mut transcript[..HELLO]).await?;
@@ -209,8 +211,8 @@ mod tests {
 
     type Ends = (Result<Agreed, HelloError>, Result<(Purpose, Agreed), HelloError>);
 
-    fn key(secret: &[u8]) -> Key {
-        Key::derive(secret)
+    fn key(secret: &[u8]) -> Auth {
+        Auth::Key(rackweave_wire::frisbee::Key::derive(secret))
     }
 
     fn run<T>(what: impl Future<Output = T>) -> T {
@@ -237,13 +239,13 @@ mod tests {
     }
 
     /// Lets two ends agree. `flip` names a bit of what the connecting and the accepting end send.
-    fn exchange(keys: [Option<Key>; 2], purpose: Purpose, flip: [Option<usize>; 2]) -> Ends {
+    fn exchange(keys: [Auth; 2], purpose: Purpose, flip: [Option<usize>; 2]) -> Ends {
         run(async move {
             let ((mut one, relay_one), (relay_two, mut two)) = (duplex(ROOM), duplex(ROOM));
             let (from_one, to_one) = tokio::io::split(relay_one);
             let (from_two, to_two) = tokio::io::split(relay_two);
-            let connecting = async move { connect(&mut one, purpose, keys[0].as_ref()).await };
-            let accepting = async move { accept(&mut two, keys[1].as_ref(), |_| true).await };
+            let connecting = async move { connect(&mut one, purpose, &keys[0]).await };
+            let accepting = async move { accept(&mut two, &keys[1], |_| true).await };
             let there = relay(from_one, to_two, flip[0]);
             let back = relay(from_two, to_one, flip[1]);
             let (one, two, (), ()) = tokio::join!(connecting, accepting, there, back);
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn any_changed_bit_of_a_keyed_exchange_is_noticed() {
-        let keys = [Some(key(b"a secret")); 2];
+        let keys = [key(b"a secret"); 2];
         for (end, bytes) in SENT.into_iter().enumerate() {
             for bit in 0..8 * bytes {
                 let mut flip = [None; 2];
@@ -285,7 +287,7 @@ mod tests {
         hello[8] = 1;
         let accepted = |hello: &[u8; HELLO]| {
             let bytes = [&hello[..], &[0; TAG_BYTES]].concat();
-            heard(&bytes, async |stream| accept(stream, None, |_| true).await)
+            heard(&bytes, async |stream| accept(stream, &Auth::Number, |_| true).await)
         };
         assert!(accepted(&hello).is_ok());
         for (at, value) in (9..16).map(|at| (at, 2)).chain([(8, 0), (8, 3), (9, 0xff), (0, 0)]) {
@@ -296,7 +298,7 @@ mod tests {
         let mut reply = [0; REPLY + TAG_BYTES + 1];
         reply[..8].copy_from_slice(&MAGIC);
         let connected = |reply: &[u8]| {
-            heard(reply, async |stream| connect(stream, Purpose::Chunks, None).await)
+            heard(reply, async |stream| connect(stream, Purpose::Chunks, &Auth::Number).await)
         };
         assert!(connected(&reply).is_ok());
         for at in 9..16 {
@@ -313,14 +315,14 @@ mod tests {
             is_session in any::<bool>(),
         ) {
             let purpose = if is_session { Purpose::Session } else { Purpose::Chunks };
-            let keys = secrets.map(|secret| secret.map(|secret| key(&[secret; 8])));
+            let keys = secrets.map(|secret| secret.map_or(Auth::Number, |secret| key(&[secret; 8])));
             match exchange(keys, purpose, [None; 2]) {
                 (Ok(one), Ok((said, two))) => {
                     prop_assert!(secrets[0] == secrets[1] && said == purpose);
                     prop_assert!(one.transcript == two.transcript);
-                    let tag = one.tag(keys[0].as_ref(), b"root");
-                    prop_assert!(two.verify(keys[1].as_ref(), b"root", &tag));
-                    prop_assert!(keys[1].is_none() || !two.verify(keys[1].as_ref(), b"toor", &tag));
+                    let tag = one.tag(&keys[0], b"root");
+                    prop_assert!(two.verify(&keys[1], b"root", &tag));
+                    prop_assert!(keys[1].key().is_none() || !two.verify(&keys[1], b"toor", &tag));
                 }
                 (Err(one), Err(_)) => {
                     prop_assert!(secrets[0] != secrets[1] && one.is_permanent());
@@ -338,10 +340,10 @@ mod tests {
             ].prop_map(|mut bytes| { bytes.truncate(ROOM); bytes }),
         ) {
             let key = key(b"a secret");
-            let accepted = heard(&bytes, async |stream| accept(stream, Some(&key), |_| true).await);
+            let accepted = heard(&bytes, async |stream| accept(stream, &key, |_| true).await);
             prop_assert!(accepted.is_err());
             let connected =
-                heard(&bytes, async |stream| connect(stream, Purpose::Session, Some(&key)).await);
+                heard(&bytes, async |stream| connect(stream, Purpose::Session, &key).await);
             prop_assert!(connected.is_err());
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use rackweave_image::is_hidden;
 use serde::{Deserialize, Serialize};
 
 /// How far a client is.
@@ -127,6 +128,11 @@ impl ClientStatus {
         self.have.saturating_sub(self.kept).saturating_sub(self.empty)
     }
 
+    /// Nothing moves any more: what was measured last does not go on.
+    pub(crate) const fn rest(&mut self) {
+        (self.receive_rate, self.send_rate, self.limit) = (0, 0, Limit::None);
+    }
+
     /// Bytes per second that have arrived since it started.
     pub(crate) fn average_rate(&self) -> u64 {
         let rate = u128::from(self.bytes) * 1000 / u128::from(self.elapsed_ms.max(1));
@@ -147,12 +153,15 @@ impl ClientStatus {
         if self.phase == Phase::Gone {
             self.phase = Phase::Failed;
         }
+        if self.phase.is_over() {
+            self.rest();
+        }
         for peers in [&mut self.from, &mut self.to] {
             *peers = most(std::mem::take(peers));
         }
         self.failure = self
             .failure
-            .map(|text| text.chars().filter(|letter| !letter.is_control()).take(500).collect());
+            .map(|text| text.chars().filter(|letter| !is_hidden(*letter)).take(500).collect());
         self
     }
 }
@@ -308,7 +317,7 @@ mod tests {
             empty: 50,
             written: 9,
             from: (0..1000).map(|number| (address(number), number)).collect(),
-            failure: Some("\u{1b}[2J".repeat(1000)),
+            failure: Some("\u{1b}[2\u{202e}J".repeat(1000)),
             ..ClientStatus::default()
         };
         let seen = claimed.sanitized(10);
@@ -317,7 +326,28 @@ mod tests {
         assert_eq!(seen.phase, Phase::Writing, "not all is written");
         assert_eq!(seen.from.len(), MOST_PEERS);
         assert!(seen.from.contains_key(&address(999)) && !seen.from.contains_key(&address(0)));
-        assert!(seen.failure.is_some_and(|text| text.len() == 500 && !text.contains('\u{1b}')));
+        assert!(seen.failure.is_some_and(|text| text.len() == 500 && !text.contains(is_hidden)));
+    }
+
+    #[test]
+    fn a_client_that_has_ended_has_no_rates() {
+        let status = ClientStatus {
+            receive_rate: 5,
+            send_rate: 6,
+            limit: Limit::Network,
+            ..ClientStatus::default()
+        };
+        let rates = |phase| {
+            let seen = ClientStatus { phase, ..status.clone() }.sanitized(10);
+            (seen.receive_rate, seen.send_rate, seen.limit)
+        };
+        assert_eq!(rates(Phase::Fetching), (5, 6, Limit::Network));
+        for phase in [Phase::Done, Phase::Failed, Phase::Interrupted, Phase::Gone] {
+            // One that claims to be done without all chunks still writes.
+            let expected =
+                if phase == Phase::Done { (5, 6, Limit::Network) } else { (0, 0, Limit::None) };
+            assert_eq!(rates(phase), expected, "{phase:?}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rackweave_core::HostId;
 use rackweave_group::imaging::p2p::ChunkOf;
 use rackweave_linux::sys::bind_late;
-use rackweave_wire::frisbee::Key;
+use rackweave_wire::frisbee::Auth;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -23,6 +23,9 @@ use crate::frames::{CHUNK_REPLY, ChunkHeader, ChunkReply};
 use crate::hello::{self, HelloError, Purpose};
 use crate::rate::Limiter;
 
+/// After this time without a connection, what is to be sent does not count among the chunks that are being sent: peers that are not there must
+/// not keep out those that are.
+const CONNECTING: Duration = Duration::from_millis(100);
 /// How long a peer may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 /// A chunk that takes longer than this does not count among those that are being sent. The choice is ours: eight chunks of 1 MiB that share
@@ -37,7 +40,7 @@ const IDLE: Duration = Duration::from_secs(15);
 pub(crate) trait Holder: 'static {
     /// Returns the stored bytes of a chunk; `None` if they cannot be had.
     async fn chunk(&self, what: ChunkOf) -> Option<Bytes>;
-    /// A peer has a chunk.
+    /// A peer has a chunk. The bytes are those that it has taken: none of a chunk that it had already.
     fn sent(&self, to: HostId, what: ChunkOf, bytes: u64);
     /// A chunk takes long to be sent.
     fn stalled(&self, to: HostId, what: ChunkOf);
@@ -71,13 +74,13 @@ pub(crate) struct Uploads {
     /// What is to be sent to each peer. The machine limits how much it is.
     queues: RefCell<BTreeMap<HostId, UnboundedSender<ChunkOf>>>,
     port: u16,
-    key: Option<Key>,
+    auth: Auth,
     limiter: Limiter,
 }
 
 impl Uploads {
-    pub(crate) const fn new(port: u16, key: Option<Key>, limiter: Limiter) -> Self {
-        Self { queues: RefCell::new(BTreeMap::new()), port, key, limiter }
+    pub(crate) const fn new(port: u16, auth: Auth, limiter: Limiter) -> Self {
+        Self { queues: RefCell::new(BTreeMap::new()), port, auth, limiter }
     }
 
     /// Sends a chunk to a peer from the address `own`.
@@ -121,7 +124,7 @@ impl Uploads {
         let connected = timeout(CONNECT, socket.connect((to.address, self.port).into())).await;
         let mut stream = connected.map_err(io::Error::from)??;
         stream.set_nodelay(true)?;
-        hello::connect(&mut stream, Purpose::Chunks, self.key.as_ref()).await?;
+        hello::connect(&mut stream, Purpose::Chunks, &self.auth).await?;
         Ok(stream)
     }
 
@@ -132,17 +135,30 @@ impl Uploads {
         to: Peer,
         queued: &mut UnboundedReceiver<ChunkOf>,
     ) -> Result<(), UploadError> {
-        let connected = self.connect(own, to).await;
+        // There is one: for it the task was started.
+        let Some(first) = queued.recv().await else { return Ok(()) };
+        let mut connecting = pin!(self.connect(own, to));
+        let connected = match timeout(CONNECTING, connecting.as_mut()).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                holder.stalled(to.host, first);
+                connecting.await
+            }
+        };
         let mut stream = connected.map_err(|source| {
             let (address, port) = (to.address, self.port);
             UploadError::Connect { address, port, source }
         })?;
+        let mut next = Some(first);
         loop {
-            let what = match timeout(IDLE, queued.recv()).await {
-                Ok(Some(what)) => what,
-                // Tokio's cooperative scheduling: the queue of a task that has run for long seems to be empty.
-                Err(_) if !queued.is_empty() => continue,
-                _ => return Ok(()),
+            let what = match next.take() {
+                Some(first) => first,
+                None => match timeout(IDLE, queued.recv()).await {
+                    Ok(Some(what)) => what,
+                    // Tokio's cooperative scheduling: the queue of a task that has run for long seems to be empty.
+                    Err(_) if !queued.is_empty() => continue,
+                    _ => return Ok(()),
+                },
             };
             let Some(bytes) = holder.chunk(what).await else {
                 holder.unavailable(to.host, what);

@@ -103,6 +103,12 @@ INLINE int is_silent(const struct client *client, const struct config *c, u64 no
     return now > client->seen && now - client->seen > silence;
 }
 
+/* Whether a client is not sent to a holder, because it or several others have received damaged chunks from there. */
+INLINE int is_accused(const struct client *holder, u32 slot, u64 now)
+{
+    return now / 1000000000 < holder->accused_until && (holder->flags & BARRED || holder->accusers >> (slot & 63) & 1);
+}
+
 struct moment {
     u64 now;
     u32 interface, beside;
@@ -179,6 +185,8 @@ INLINE u32 add(struct state *s, const struct config *c, const u8 *p, u32 interfa
     __builtin_memcpy(client->mac, p + 6, 6);
     client->port = raw16(p + AT_UDP);
     client->accusers = 0;
+    client->accused_until = 0;
+    client->accuses = 0;
     client->held = 0;
     client->flags = 0;
     client->seen = now;
@@ -326,7 +334,7 @@ static int consider(u32 index, void *context)
     client = &s->clients[at];
     if (!(client->flags & WITH_IMAGE) || client->image != s->clients[ask->slot & 63].image)
         return 0;
-    if (client->flags & BARRED || client->accusers >> (ask->slot & 63) & 1 || is_silent(client, c, ask->now))
+    if (is_accused(client, ask->slot, ask->now) || is_silent(client, c, ask->now))
         return 0;
     if (c->policy) {
         load = client->load > 0 ? client->load : 0;

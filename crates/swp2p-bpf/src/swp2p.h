@@ -58,6 +58,11 @@ struct config {
     u32 per_port;   /* clients of one interface */
 };
 
+/* Accusations count for this many seconds after the last of them, and in this time those of one client against few others
+ * (`directory::Config::accusation` in Rust). */
+#define ACCUSATION_S 60u
+#define ACCUSATIONS_MOST 2u
+
 enum client_flags { WITH_NUMBER = 1, WITH_IMAGE = 2, BARRED = 4 };
 
 struct client {
@@ -72,8 +77,9 @@ struct client {
     u32 flags;
     int held;     /* chunks that it has reported: the bits that are set in its windows */
     u64 seen;     /* when it sent something last, in nanoseconds */
-    u64 accusers; /* the slots of those who have received a damaged chunk from it */
-    u64 unused;
+    u64 accusers; /* the slots of those who have received a damaged chunk from it, and count until then: */
+    u32 accused_until; /* in seconds */
+    u16 accuses, period; /* how many it has accused in a period of ACCUSATION_S */
 };
 
 /* User space reads a client as 8 words of 64 bits (`TorClient::read`). */

@@ -108,10 +108,12 @@ INLINE u32 on_return(struct state *s, const u8 *p, u32 interface, u64 now)
     return swp2p_choose(&ask);
 }
 
-/* A client has received a damaged chunk. It does not get chunks of this holder any more; after several such clients, nobody
- * does. */
-INLINE void on_damaged(struct state *s, const struct config *c, const u8 *p, u32 slot)
+/* A client has received a damaged chunk. It does not get chunks of this holder for a time; after several such clients, nobody
+ * does. Only what a client says counts that has chunks itself, about few holders at a time. */
+INLINE void on_damaged(struct state *s, const struct config *c, const u8 *p, u32 slot, u64 now)
 {
+    u32 seconds = now / 1000000000;
+    u16 period = seconds / ACCUSATION_S;
     u32 holder_ip = raw32(p + AT_FIELDS + 8), *holder = map_lookup(&by_ip, &holder_ip);
     const struct row *row = row_of(little32(p + AT_FIELDS + 4));
     struct client *client = &s->clients[slot & 63];
@@ -121,7 +123,21 @@ INLINE void on_damaged(struct state *s, const struct config *c, const u8 *p, u32
     /* Only an answer to a request can be damaged. */
     if (target_of(s, current(s, row, slot)) != *holder + 1)
         return;
+    if (client->held <= 0)
+        return;
+    if (client->period != period) {
+        client->period = period;
+        client->accuses = 0;
+    }
+    if (client->accuses >= ACCUSATIONS_MOST)
+        return;
+    client->accuses++;
     client = &s->clients[*holder & 63];
+    if (seconds >= client->accused_until) {
+        client->accusers = 0;
+        client->flags &= ~BARRED;
+    }
+    client->accused_until = seconds + ACCUSATION_S;
     __sync_fetch_and_or(&client->accusers, 1ull << (slot & 63));
     if (!(client->flags & BARRED) && ones(client->accusers) >= c->accusers) {
         client->flags |= BARRED;
@@ -179,7 +195,7 @@ INLINE int handle(struct __sk_buff *skb, u32 interface, u64 now)
         else if (subtype == BATCH)
             to = on_batch(s, p, slot, now);
         else
-            on_damaged(s, c, p, slot);
+            on_damaged(s, c, p, slot, now);
     }
     if (to == NONE)
         return 0;

@@ -12,7 +12,7 @@ use rackweave_linux::netns;
 use rackweave_linux::sys::{self, SendBatch};
 use rackweave_linux::tc::TcError;
 use rackweave_swp2p_bpf::{PORT, Tor, TorConfig, TorCounters, TorError};
-use rackweave_wire::frisbee::{self, Body, Chunks, Header, Key, REPORT_MAP_BYTES};
+use rackweave_wire::frisbee::{self, Auth, Body, Chunks, Direction, Header, Key, REPORT_MAP_BYTES};
 
 /// The server, and its clients.
 const HOSTS: u8 = 5;
@@ -197,7 +197,7 @@ fn requests_find_holders(rack: &Rack) -> TorCounters {
     // The holder sees the requester's address, and bytes behind the message arrive, as a tag does.
     let key = Key::derive(b"secret");
     let mut request = b.batch(5, 0);
-    key.seal(&mut request, 0);
+    Auth::Key(key).seal(&mut request, 0, 7, Direction::ToServer);
     b.send(&request);
     a.expect(&request, b);
     // Nobody has chunk 6: the request goes to the server, and the next one waits at the client that has asked.

@@ -13,7 +13,8 @@ use rackweave_linux::Clock;
 use serde_json::{Value, json};
 
 use super::{
-    allow_many_files, bar, failed, hex, hosts, not_accepted, read_key, size, status, watched,
+    allow_many_files, bar, failed, hex, hosts, json_text, not_accepted, read_key, size, status,
+    watched,
 };
 use crate::progress::Progress;
 use crate::{escaped, exit, print};
@@ -203,7 +204,8 @@ fn list(args: &FetchArgs) -> miette::Result<u8> {
         Err(error) => return ended(error),
     };
     if args.json {
-        return print(&format!("{}\n", json!({ "server": args.from, "images": images })));
+        let document = json!({ "server": args.from, "images": images });
+        return print(&format!("{}\n", json_text(&document, false)));
     }
     let line = |image: &Listed| {
         let (name, chunks) = (escaped(&image.name), image.chunks);
@@ -242,7 +244,7 @@ fn print_line(clock: Clock, event: &str, mut fields: Value) -> miette::Result<u8
     if let (Some(line), Some(fields)) = (line.as_object_mut(), fields.as_object_mut()) {
         line.append(fields);
     }
-    print(&format!("{line}\n"))
+    print(&format!("{}\n", json_text(&line, false)))
 }
 
 /// Seconds since the start of the command, in milliseconds' resolution.
@@ -254,7 +256,7 @@ fn fields(fetched: &Fetched) -> Value {
     json!({
         "fetched": fetched.fetched, "kept": fetched.kept, "empty": fetched.empty, "bytes": fetched.bytes,
         "from": fetched.from, "to": fetched.to, "requests": fetched.requests,
-        "retries": fetched.retries, "damaged": fetched.damaged,
+        "retries": fetched.retries, "duplicates": fetched.duplicates, "damaged": fetched.damaged,
         "refused": fetched.refused, "unsent": fetched.unsent,
     })
 }

@@ -53,7 +53,9 @@ pub(super) fn inspect(args: &InspectArgs) -> miette::Result<u8> {
     let image = Image::open(&args.file, &progress);
     drop(shown);
     match image {
-        Ok(image) if args.json => print(&format!("{:#}\n", document(&image, args.chunks))),
+        Ok(image) if args.json => {
+            print(&format!("{}\n", super::json_text(&document(&image, args.chunks), true)))
+        }
         Ok(image) => print(&table(image.manifest(), args.chunks)),
         Err(error) => failed(error),
     }
@@ -108,7 +110,7 @@ fn table(manifest: &Manifest, chunks: bool) -> String {
     };
     let signed = manifest.signature().map_or("no".to_owned(), |it| format!("by {}", it.key));
     let rows = [
-        ("name", head.name.clone()),
+        ("name", escaped(&head.name)),
         ("format", what),
         ("size", format!("{} bytes ({})", head.size, size(head.size))),
         ("chunks", format!("{} of {}", head.chunks, size(u64::from(head.chunk_size)))),

@@ -11,12 +11,13 @@ mod switch;
 mod switch_bpf;
 mod unpack;
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use clap::Subcommand;
 use miette::miette;
-use rackweave_image::{Image, ImageError, Progress, PublicKey, SecretKey};
+use rackweave_image::{Image, ImageError, Progress, PublicKey, SecretKey, is_hidden};
 
 use crate::escaped;
 use crate::exit;
@@ -48,6 +49,27 @@ pub(crate) fn image(command: ImageCommand) -> miette::Result<u8> {
         ImageCommand::Switch(args) => switch::switch(&args),
         ImageCommand::Keygen(args) => keys::keygen(&args),
     }
+}
+
+/// Returns a JSON document as text. Characters that are not seen as themselves can only be in its strings, and are escaped there: a terminal shows
+/// the document too.
+fn json_text(document: &serde_json::Value, is_pretty: bool) -> String {
+    let text = if is_pretty { format!("{document:#}") } else { document.to_string() };
+    if !text.contains(|letter| letter != '\n' && is_hidden(letter)) {
+        return text;
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter == '\n' || !is_hidden(letter) {
+            escaped.push(letter);
+            continue;
+        }
+        for unit in letter.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = write!(escaped, "\\u{unit:04x}");
+        }
+    }
+    escaped
 }
 
 /// Creates the progress of a command, which Ctrl-C or SIGTERM stops. A second signal ends the process.
@@ -144,4 +166,20 @@ fn size(bytes: u64) -> String {
 
 fn hex(hash: &[u8]) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_for_people_says_the_same_and_hides_nothing() {
+        let document =
+            serde_json::json!({ "name": "a\u{202e}b\u{e0041}\u{1b}", "other": ["ß", 1] });
+        for is_pretty in [false, true] {
+            let text = json_text(&document, is_pretty);
+            assert!(!text.contains(|letter| letter != '\n' && is_hidden(letter)), "{text}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), document);
+        }
+    }
 }

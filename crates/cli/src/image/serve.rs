@@ -235,7 +235,7 @@ fn line(clock: Clock, event: &str, mut fields: Value) {
         line.append(fields);
     }
     // A reader that has gone is no reason to stop serving.
-    let _ = print(&format!("{line}\n"));
+    let _ = print(&format!("{}\n", super::json_text(&line, false)));
 }
 
 /// The page's URL, as seen from this machine.

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use rackweave_core::HostId;
-use rackweave_wire::frisbee::{self, Body, Chunks, Header, Key, REPORT_MAP_BYTES};
+use rackweave_wire::frisbee::{self, Auth, Body, Chunks, Direction, Header, Key, REPORT_MAP_BYTES};
 use rackweave_wire::overlay;
 
 fn command(arguments: &[&str]) -> Command {
@@ -168,7 +168,7 @@ fn requests_for_chunks_go_to_their_holders() {
         let mut message = Vec::new();
         frisbee::encode(&Header::new(HostId(from), body), &mut message);
         message.extend_from_slice(payload);
-        key.seal(&mut message, 0);
+        Auth::Key(*key).seal(&mut message, 0, 7, Direction::ToServer);
         let mut datagram = Vec::new();
         let length = message.len() as u16;
         overlay::encode_group(frisbee::KIND, HostId(from), HostId(0), length, &mut datagram);

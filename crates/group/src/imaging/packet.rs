@@ -56,7 +56,7 @@ impl HasPayload for Header {
 impl Visible<View> for Header {
     #[inline]
     fn view(&self) -> Option<View> {
-        Some(View { message: self.message, is_authentic: true })
+        Some(View { message: self.message, is_authentic: true, session: None })
     }
 }
 

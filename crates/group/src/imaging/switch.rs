@@ -12,7 +12,8 @@
 //! - A request that a holder returns ([`Body::Return`]) is redirected again.
 //! - A message that is not addressed to the server is routed as it is. Thereby what one switch has redirected is final for the
 //!   switches behind it, and only the server redirects what it has received.
-//! - With a key, messages without its tag are dropped ([`View::is_authentic`]).
+//! - With a key, messages without its tag are dropped ([`View::is_authentic`]). What the program makes belongs to the session of the message that it
+//!   is made from.
 //!
 //! # The processor
 //! In SWP2P an access list lifts control packets to the switch's processor, an Atom with 1.74 GHz, which handles them one by
@@ -59,6 +60,8 @@ pub struct View {
     pub message: Header,
     /// False if the hosts share a key and the message is not followed by its tag. Nobody acts on such a message.
     pub is_authentic: bool,
+    /// The number of the session that the message's trailer names, if it has one.
+    pub session: Option<u64>,
 }
 
 /// Counts of a switch.
@@ -91,6 +94,7 @@ struct Lifted {
     src: HostId,
     dst: HostId,
     header: Header,
+    session: Option<u64>,
     payload: Vec<u8>,
 }
 
@@ -100,6 +104,7 @@ struct Made {
     src: HostId,
     dst: HostId,
     header: Header,
+    session: Option<u64>,
     payload: Vec<u8>,
 }
 
@@ -167,6 +172,7 @@ impl Program {
         now: Time,
         src: HostId,
         header: &Header,
+        session: Option<u64>,
         payload: &[u8],
     ) -> Option<HostId> {
         self.counters.lifted += 1;
@@ -182,7 +188,7 @@ impl Program {
                     if run.count == u32::from(chunks.count) {
                         whole = Some(to);
                     } else if list.len() < MOST_MADE {
-                        list.push_back(batch(src, to, chunks, run));
+                        list.push_back(batch(src, to, chunks, run, session));
                     }
                     *redirected += u64::from(run.to.is_some());
                 });
@@ -190,7 +196,9 @@ impl Program {
                 // An empty request is the server's to judge.
                 whole.or_else(|| (self.made.len() == made).then_some(server))
             }
-            Body::Return { chunks, requester } => self.returned(now, src, chunks, requester),
+            Body::Return { chunks, requester } => {
+                self.returned(now, src, chunks, requester, session)
+            }
             Body::Report { image, window } => {
                 self.directory.report(now, image, src, window, payload);
                 Some(server)
@@ -217,6 +225,7 @@ impl Program {
         holder: HostId,
         chunks: Chunks,
         requester: [u8; 4],
+        session: Option<u64>,
     ) -> Option<HostId> {
         let server = self.config.server;
         let Some(from) = frame::host_at(requester) else { return Some(server) };
@@ -225,12 +234,12 @@ impl Program {
         self.directory.returned(now, holder, ask(from, chunks), |run| {
             if list.len() < MOST_MADE {
                 list.push_back(match run.to {
-                    Some(to) => batch(from, to, chunks, run),
+                    Some(to) => batch(from, to, chunks, run, session),
                     None => {
                         let (first, count) = (run.first, run.count as u16);
                         let chunks = Chunks { first, count, ..chunks };
                         let header = Header::new(holder, Body::Return { chunks, requester });
-                        Made { src: holder, dst: server, header, payload: Vec::new() }
+                        Made { src: holder, dst: server, header, session, payload: Vec::new() }
                     }
                 });
                 *redirected += u64::from(run.to.is_some());
@@ -271,7 +280,7 @@ impl SystemProgram for Program {
         packet: &mut Packet<H>,
         payloads: &mut S,
     ) -> Verdict {
-        let View { message, is_authentic } = view;
+        let View { message, is_authentic, session } = view;
         if !is_authentic {
             self.counters.not_authentic += 1;
             return Verdict::Drop(DropReason::Program);
@@ -308,10 +317,13 @@ impl SystemProgram for Program {
             copy.clear();
             copy.extend_from_slice(payload);
             let Packet { src, dst, .. } = *packet;
-            self.lift(now, Lifted { arrived: now, src, dst, header: message, payload: copy });
+            self.lift(
+                now,
+                Lifted { arrived: now, src, dst, header: message, session, payload: copy },
+            );
             return Verdict::Consume;
         }
-        match self.handle(now, packet.src, &message, payload) {
+        match self.handle(now, packet.src, &message, session, payload) {
             Some(to) => {
                 packet.dst = to;
                 Verdict::Route
@@ -327,10 +339,10 @@ impl SystemProgram for Program {
             let waited = done.since(lifted.arrived).0 / 1_000_000;
             self.counters.most_wait_us = self.counters.most_wait_us.max(waited);
             self.done = (!self.queue.is_empty()).then(|| done + self.service());
-            let Lifted { src, header, payload, .. } = lifted;
+            let Lifted { src, header, session, payload, .. } = lifted;
             debug_assert_eq!(lifted.dst, self.config.server);
-            if let Some(dst) = self.handle(now, src, &header, &payload) {
-                self.made.push_back(Made { src, dst, header, payload });
+            if let Some(dst) = self.handle(now, src, &header, session, &payload) {
+                self.made.push_back(Made { src, dst, header, session, payload });
             } else if self.spare.len() < 64 {
                 self.spare.push(payload);
             }
@@ -338,7 +350,9 @@ impl SystemProgram for Program {
     }
 
     fn poll_transmit(&mut self, _now: Time) -> Option<Outgoing<'_, Header>> {
-        let Made { src, dst, header, payload } = self.made.pop_front()?;
+        let Made { src, dst, header, session, mut payload } = self.made.pop_front()?;
+        // The system seals the message with it.
+        payload.extend_from_slice(session.map(u64::to_le_bytes).as_ref().map_or(&[], |it| it));
         let before = std::mem::replace(&mut self.current, payload);
         if self.spare.len() < 64 {
             self.spare.push(before);
@@ -379,8 +393,14 @@ fn ask(from: HostId, chunks: Chunks) -> Ask {
 }
 
 /// The request of a run of chunks, as if its requester had sent it to this destination.
-fn batch(requester: HostId, to: HostId, chunks: Chunks, run: directory::Run) -> Made {
+fn batch(
+    requester: HostId,
+    to: HostId,
+    chunks: Chunks,
+    run: directory::Run,
+    session: Option<u64>,
+) -> Made {
     let (first, count) = (run.first, run.count as u16);
     let header = Header::new(requester, Body::Batch(Chunks { first, count, ..chunks }));
-    Made { src: requester, dst: to, header, payload: Vec::new() }
+    Made { src: requester, dst: to, header, session, payload: Vec::new() }
 }

@@ -2,7 +2,8 @@
 
 use rackweave_core::HostId;
 use rackweave_switch::Fabric;
-use rackweave_wire::frisbee::{self, Header, Key};
+use rackweave_wire::frame::ip_address;
+use rackweave_wire::frisbee::{self, Auth, Direction, Header, Key, SESSION_BYTES};
 
 use super::switch::{Config, Program, View};
 use crate::system::{Outgoing, Parsed, Protocol, System, SystemError};
@@ -14,6 +15,12 @@ pub struct Swp2p {
     pub config: Config,
     /// The key that all hosts of the session share, if there is one. It seals the messages that programs make too.
     pub key: Option<Key>,
+}
+
+impl Swp2p {
+    fn direction(&self, header: &Header) -> Direction {
+        Direction::of(header, ip_address(self.config.server).unwrap_or_default())
+    }
 }
 
 /// Why SWP2P cannot run on a fabric.
@@ -41,17 +48,26 @@ impl System for Swp2p {
 
     fn parse(&self, _kind: u8, bytes: &[u8]) -> Option<Parsed<View>> {
         let decoded = frisbee::decode(bytes).ok()?;
-        let is_authentic = self.key.is_none_or(|key| key.is_sealed(bytes));
-        let view = View { message: decoded.header, is_authentic };
+        let session = Auth::from(self.key).session(bytes, self.direction(&decoded.header));
+        // Without a key, hosts of testbeds send messages without a trailer.
+        let is_authentic = self.key.is_none() || session.is_some();
+        let view = View { message: decoded.header, is_authentic, session };
         Some(Parsed { view, addresses: None, payload_at: decoded.payload.start })
     }
 
     fn encode(&self, packet: &Outgoing<'_, Header>, out: &mut Vec<u8>) -> u8 {
         let start = out.len();
         frisbee::encode(&packet.header, out);
-        out.extend_from_slice(packet.payload);
-        if let Some(key) = &self.key {
-            key.seal(out, start);
+        // The program appends the number of the session.
+        let (payload, session) = match packet.payload.split_last_chunk::<SESSION_BYTES>() {
+            Some((payload, session)) if payload.len() == packet.header.payload_len() as usize => {
+                (payload, Some(u64::from_le_bytes(*session)))
+            }
+            _ => (packet.payload, None),
+        };
+        out.extend_from_slice(payload);
+        if let Some(session) = session {
+            Auth::from(self.key).seal(out, start, session, self.direction(&packet.header));
         }
         frisbee::KIND
     }

@@ -1,5 +1,6 @@
 //! The driver of a client's machine: passes on between the machine, the sockets, the connections and the disk what is due.
 
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,11 +9,14 @@ use rackweave_group::imaging::chunks::ChunkSet;
 use rackweave_group::imaging::p2p::client::{Event, Failure};
 use rackweave_group::imaging::p2p::{Outgoing, Send};
 use rackweave_image::ImageError;
+use rackweave_wire::frisbee::{Body, Direction};
 use tokio::time::sleep;
 
 use super::disk::{Disk, Done};
 use super::session::Shared;
 use super::{FetchConfig, FetchError, FetchEvent, Fetched, Inner, LAST, TICK};
+use crate::control::Sealing;
+use crate::frames::Terms;
 use crate::status::{Limit, Phase, most};
 use crate::uploads::Peer;
 
@@ -38,6 +42,8 @@ pub(super) struct Driver<'a> {
     left: bool,
     /// Whether every byte is written and the target is being synced, or has been.
     finishing: bool,
+    /// The terms by which messages are received.
+    terms: Terms,
 }
 
 /// The interval over which rates are computed.
@@ -68,9 +74,21 @@ pub(super) fn failed(error: ImageError) -> FetchError {
     }
 }
 
+fn socket_failed(source: std::io::Error) -> FetchError {
+    FetchError::System { what: "the UDP socket has failed", source }
+}
+
 pub(super) fn thread_ended() -> FetchError {
     let source = std::io::Error::other("the thread that writes it has ended");
     FetchError::System { what: "the target cannot be written", source }
+}
+
+/// What messages of a host must have. Where no switch redirects, only the server has a reason to send any.
+fn expected(from: Ipv4Addr, server: Ipv4Addr, terms: Terms) -> Option<Sealing> {
+    let Terms { session, is_switched } = terms;
+    let is_server = from == server;
+    let direction = if is_server { Direction::FromServer } else { Direction::ToServer };
+    (is_server || is_switched).then_some(Sealing { session, direction })
 }
 
 impl<'a> Driver<'a> {
@@ -96,6 +114,7 @@ impl<'a> Driver<'a> {
             until: None,
             left: false,
             finishing: false,
+            terms: shared.terms.get(),
         }
     }
 
@@ -111,6 +130,7 @@ impl<'a> Driver<'a> {
 
     async fn drive(&mut self, on_event: &mut dyn FnMut(FetchEvent)) -> Result<(), FetchError> {
         let inner = Rc::clone(self.inner);
+        self.listen()?;
         inner.machine.borrow_mut().handle_timeout(inner.clock.now());
         let mut buffer = Vec::new();
         loop {
@@ -128,25 +148,38 @@ impl<'a> Driver<'a> {
             let wait = due.map_or(TICK, |at| {
                 Duration::from_nanos(at.0.saturating_sub(now.0).div_ceil(1000)).min(TICK)
             });
+            let (server, terms) = (*self.config.server.ip(), self.terms);
             tokio::select! {
                 biased;
                 () = inner.wake.notified() => {}
+                () = self.shared.wake.notified() => self.session_changed(on_event)?,
                 Some(done) = self.disk.done.recv() => self.done(done, on_event)?,
-                received = inner.control.receive(&mut buffer) => {
-                    let (from, body, _) = received.map_err(|source| FetchError::System {
-                        what: "the UDP socket has failed",
-                        source,
-                    })?;
-                    let host = inner.peers.borrow_mut().number(from);
-                    let body = inner.peers.borrow_mut().arrived(body);
-                    if let (Some(host), Some(body)) = (host, body) {
-                        inner.machine.borrow_mut().handle_control(inner.clock.now(), host, &body);
+                // Behind whatever a flood of messages must not delay.
+                received = inner.control.receive(&mut buffer, |from| expected(from, server, terms)) => {
+                    let received = received.map_err(socket_failed)?;
+                    if let Some((from, body, _)) = received {
+                        self.handle(from, body);
                     }
                 }
                 () = sleep(wait) => {}
-                () = self.shared.wake.notified() => self.session_changed(on_event)?,
             }
             self.tick();
+        }
+    }
+
+    /// Receives by the terms of the present session.
+    fn listen(&mut self) -> Result<(), FetchError> {
+        self.terms = self.shared.terms.get();
+        let only = (!self.terms.is_switched).then_some(*self.config.server.ip());
+        self.inner.control.only_from(only).map_err(socket_failed)
+    }
+
+    fn handle(&self, from: Ipv4Addr, body: Body) {
+        let inner = self.inner;
+        let host = inner.peers.borrow_mut().number(from);
+        let body = inner.peers.borrow_mut().arrived(body);
+        if let (Some(host), Some(body)) = (host, body) {
+            inner.machine.borrow_mut().handle_control(inner.clock.now(), host, &body);
         }
     }
 
@@ -159,6 +192,9 @@ impl<'a> Driver<'a> {
                 return Ok(());
             }
             return Err(FetchError::Session { server: self.config.server, source });
+        }
+        if self.shared.terms.get() != self.terms {
+            self.listen()?;
         }
         self.report_loss(on_event);
         Ok(())
@@ -233,7 +269,14 @@ impl<'a> Driver<'a> {
             let peers = inner.peers.borrow();
             if let (Some(address), Some(wire)) = (peers.address(to), peers.departing(body)) {
                 let append = |out: &mut Vec<u8>| inner.machine.borrow().payload(&body, out);
-                inner.control.send(inner.own, address, wire, append);
+                let (session, direction) = (self.terms.session, Direction::ToServer);
+                inner.control.send(
+                    inner.own,
+                    address,
+                    Sealing { session, direction },
+                    wire,
+                    append,
+                );
             }
         }
         Ok(())

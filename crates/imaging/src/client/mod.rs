@@ -25,7 +25,7 @@ use rackweave_image::{
     ImageError, Manifest, ManifestError, Progress, PublicKey, Target, TargetConfig, TargetReader,
 };
 use rackweave_linux::{Clock, random};
-use rackweave_wire::frisbee::Key;
+use rackweave_wire::frisbee::{Auth, Key};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::sleep;
@@ -242,6 +242,8 @@ impl Fetched {
 
 /// The most holders of damaged chunks that are remembered.
 const MOST_BANNED: usize = 1024;
+/// How long each step of a list of images may take.
+const LIST: Duration = Duration::from_secs(60);
 /// How often it is checked whether to stop, and rates are computed.
 const TICK: Duration = Duration::from_millis(50);
 /// How long a stopped client takes to leave.
@@ -251,7 +253,7 @@ const LAST: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Inner {
     clock: Clock,
-    key: Option<Key>,
+    auth: Auth,
     own: Ipv4Addr,
     control: Control,
     peers: RefCell<Peers>,
@@ -310,10 +312,13 @@ impl Holder for Inner {
 
     fn sent(&self, to: HostId, what: ChunkOf, bytes: u64) {
         self.sent.set(self.sent.get() + bytes);
+        let (now, mut machine) = (self.clock.now(), self.machine.borrow_mut());
         if bytes > 0 {
             *self.sent_to.borrow_mut().entry(to).or_insert(0) += 1;
+            machine.chunk_sent(now, to, what);
+        } else {
+            machine.chunk_unwanted(now, to, what);
         }
-        self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
         self.wake.notify_one();
     }
 
@@ -366,8 +371,9 @@ async fn run(
     let mut place = Place {
         server: config.server,
         own: config.own,
-        key: config.key,
+        auth: config.key.into(),
         name: config.name.clone(),
+        give_up: Duration::from_nanos(config.machine.give_up.0 / 1000),
     };
     // Before the server or the target notices anything of a client that cannot be: one whose port is taken may be the second of its host.
     let sockets = open_sockets(&mut place, config.machine.give_up, clock, progress).await?;
@@ -384,6 +390,7 @@ async fn run(
     }
     let shared = Rc::new(Shared::default());
     shared.status.borrow_mut().chunks = manifest.chunks();
+    shared.terms.set(session.terms);
     spawn_local(session::keep(session, *manifest.root(), place, Rc::clone(&shared)));
     let result = fetch_image(
         config, progress, fetched, on_event, clock, own, sockets, manifest, &shared, group,
@@ -443,7 +450,7 @@ pub fn list(
 ) -> Result<Vec<Listed>, FetchError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| FetchError::System { what: "cannot start", source })?;
-    let place = Place { server, own, key, name: String::new() };
+    let place = Place { server, own, auth: key.into(), name: String::new(), give_up: LIST };
     let listed = runtime.block_on(Session::list(&place));
     listed.map_err(|source| match (own, source) {
         (Some(own), SessionError::Io(source))
@@ -582,9 +589,9 @@ async fn fetch_image(
     let cache = if config.serve { config.memory - config.memory / 2 } else { 0 };
     let inner = Rc::new(Inner {
         clock,
-        key: config.key,
+        auth: config.key.into(),
         own,
-        control: Control::new(udp, config.server.port(), config.key),
+        control: Control::new(udp, config.server.port(), config.key.into()),
         peers: RefCell::new(peers),
         manifest,
         image: Cell::new(0),
@@ -593,7 +600,7 @@ async fn fetch_image(
         reader,
         banned: RefCell::default(),
         room: Semaphore::new(usize::from(machine.outstanding) + 16),
-        uploads: Rc::new(Uploads::new(config.server.port(), config.key, limiter)),
+        uploads: Rc::new(Uploads::new(config.server.port(), config.key.into(), limiter)),
         received: Cell::new(fetched.bytes),
         sent: Cell::new(0),
         sent_to: RefCell::default(),

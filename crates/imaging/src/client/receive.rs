@@ -58,7 +58,7 @@ pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
 async fn chunks(mut stream: TcpStream, from: Ipv4Addr, inner: &Rc<Inner>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let accepts = |purpose| purpose == Purpose::Chunks;
-    hello::accept(&mut stream, inner.key.as_ref(), accepts).await.map_err(io::Error::other)?;
+    hello::accept(&mut stream, &inner.auth, accepts).await.map_err(io::Error::other)?;
     let mut unwanted = 0;
     while unwanted < MOST_UNWANTED && !inner.banned.borrow().contains(&from) {
         let mut header = [0; CHUNK_HEADER];

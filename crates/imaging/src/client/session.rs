@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rackweave_image::{Hash, Manifest, ManifestError};
-use rackweave_wire::frisbee::Key;
+use rackweave_wire::frisbee::Auth;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::frames::Frame;
+use crate::frames::{Frame, Terms};
 use crate::hello::{self, Agreed, HelloError, Purpose};
 use crate::ipv4;
 use crate::multicast::Group;
@@ -30,6 +30,11 @@ const EACH: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The largest manifest.
 const MOST_MANIFEST: u64 = 1 << 30;
+
+/// A manifest may take `--give-up` for each begun piece of this many bytes: one that comes a byte at a time makes progress too, and must end.
+const MANIFEST_PIECE: u64 = 16 << 20;
+/// How long a list of images may take.
+const LIST: Duration = Duration::from_secs(60);
 
 /// The most images of a server.
 const MOST_LISTED: usize = 1 << 16;
@@ -52,6 +57,16 @@ pub enum SessionError {
     /// The manifest, or the address of the multicast group, has no tag of the key.
     #[error("its manifest has a wrong tag")]
     Tag,
+    /// The manifest takes too long.
+    #[error("{have} of the {len} bytes of its manifest have arrived within {seconds} s")]
+    Slow {
+        /// The bytes that have arrived.
+        have: usize,
+        /// The bytes that the server has announced.
+        len: u64,
+        /// The time that they could take.
+        seconds: u64,
+    },
     /// The server's message is not expected here.
     #[error("it does not follow the protocol")]
     Protocol,
@@ -67,7 +82,7 @@ impl SessionError {
     /// Whether another attempt would fail in the same way.
     pub(super) const fn is_permanent(&self) -> bool {
         match self {
-            Self::Io(_) | Self::Ended => false,
+            Self::Io(_) | Self::Ended | Self::Slow { .. } => false,
             Self::Hello(hello) => hello.is_permanent(),
             _ => true,
         }
@@ -79,8 +94,10 @@ impl SessionError {
 pub(super) struct Place {
     pub(super) server: SocketAddrV4,
     pub(super) own: Option<Ipv4Addr>,
-    pub(super) key: Option<Key>,
+    pub(super) auth: Auth,
     pub(super) name: String,
+    /// How long a manifest of up to [`MANIFEST_PIECE`] may take, and any other step before that.
+    pub(super) give_up: Duration,
 }
 
 /// An open session.
@@ -91,6 +108,8 @@ pub(super) struct Session {
     pub(super) own: Ipv4Addr,
     /// Where the image is multicast, if it is.
     pub(super) multicast: Option<Group>,
+    /// What the server has said of control messages.
+    pub(super) terms: Terms,
 }
 
 impl Session {
@@ -100,16 +119,22 @@ impl Session {
         if let Some(own) = place.own {
             socket.bind(SocketAddr::from((own, 0)))?;
         }
-        let connected = timeout(PATIENCE, socket.connect(place.server.into())).await;
+        let patience = place.give_up.min(PATIENCE);
+        let connected = timeout(patience, socket.connect(place.server.into())).await;
         let mut stream = connected.map_err(io::Error::from)??;
         stream.set_nodelay(true)?;
-        let agreed = hello::connect(&mut stream, Purpose::Session, place.key.as_ref()).await?;
+        let agreed = hello::connect(&mut stream, Purpose::Session, &place.auth);
+        let agreed = timeout(patience, agreed).await.map_err(io::Error::from)??;
         let own = ipv4(stream.local_addr()?).ok_or(SessionError::Protocol)?;
-        Ok((Self { stream, own, multicast: None }, agreed))
+        Ok((Self { stream, own, terms: Terms::default(), multicast: None }, agreed))
     }
 
     /// Connects once, and gets the list of images.
     pub(super) async fn list(place: &Place) -> Result<Vec<Listed>, SessionError> {
+        timeout(LIST, Self::list_all(place)).await.map_err(io::Error::from)?
+    }
+
+    async fn list_all(place: &Place) -> Result<Vec<Listed>, SessionError> {
         let (Self { mut stream, .. }, _) = Self::connect(place).await?;
         timeout(PATIENCE, Frame::List.write(&mut stream)).await.map_err(io::Error::from)??;
         let mut images = Vec::new();
@@ -135,37 +160,51 @@ impl Session {
     pub(super) async fn open(place: &Place) -> Result<(Self, Manifest), SessionError> {
         let (Self { mut stream, own, .. }, agreed) = Self::connect(place).await?;
         let open = Frame::Open(place.name.as_bytes().to_vec());
-        timeout(PATIENCE, open.write(&mut stream)).await.map_err(io::Error::from)??;
+        let [patience, wait] = [PATIENCE, REPLY].map(|most| most.min(place.give_up));
+        timeout(patience, open.write(&mut stream)).await.map_err(io::Error::from)??;
         let mut reply =
-            timeout(REPLY, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
+            timeout(wait, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
         let mut multicast = None;
         if let Frame::Multicast { group, tag } = reply {
-            if !agreed.verify(place.key.as_ref(), &group, &tag) {
+            if !agreed.verify(&place.auth, &group, &tag) {
                 return Err(SessionError::Tag);
             }
             multicast = Some(Group::decode(group).ok_or(SessionError::Protocol)?);
-            reply = timeout(REPLY, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
+            reply = timeout(wait, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
         }
-        let (len, tag) = match reply {
-            Frame::Manifest { len, tag } if len <= MOST_MANIFEST => (len, tag),
+        let (len, terms, tag) = match reply {
+            Frame::Manifest { len, terms, tag } if len <= MOST_MANIFEST => (len, terms, tag),
             Frame::Refused(why) => return Err(SessionError::Refused(why)),
             _ => return Err(SessionError::Protocol),
         };
         // Memory grows with what arrives, not with the length that is announced.
         let mut bytes = Vec::new();
-        let mut limited = (&mut stream).take(len);
-        while (bytes.len() as u64) < len {
-            bytes.reserve(64 << 10);
-            let read = timeout(PATIENCE, limited.read_buf(&mut bytes)).await;
-            if read.map_err(io::Error::from)?? == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        let pieces = u32::try_from(len.div_ceil(MANIFEST_PIECE).max(1)).unwrap_or(u32::MAX);
+        let most = place.give_up.saturating_mul(pieces);
+        let reading = async {
+            let mut limited = (&mut stream).take(len);
+            while (bytes.len() as u64) < len {
+                bytes.reserve(64 << 10);
+                let read = timeout(patience, limited.read_buf(&mut bytes)).await;
+                if read.map_err(io::Error::from)?? == 0 {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+            }
+            Ok::<(), SessionError>(())
+        };
+        match timeout(most, reading).await {
+            Ok(read) => read?,
+            Err(_) => {
+                let (have, seconds) = (bytes.len(), most.as_secs());
+                return Err(SessionError::Slow { have, len, seconds });
             }
         }
         let manifest = Manifest::decode(&bytes)?;
-        if !agreed.verify(place.key.as_ref(), manifest.root(), &tag) {
+        let agreed_on = [manifest.root(), &terms.encode()[..]].concat();
+        if !agreed.verify(&place.auth, &agreed_on, &tag) {
             return Err(SessionError::Tag);
         }
-        Ok((Self { stream, own, multicast }, manifest))
+        Ok((Self { stream, own, terms, multicast }, manifest))
     }
 
     /// Reports the status each second, and at once when it is asked to, until the stream breaks.
@@ -222,6 +261,8 @@ async fn said_something(stream: &TcpStream) {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) status: RefCell<ClientStatus>,
+    /// The terms of the last session.
+    pub(super) terms: Cell<Terms>,
     /// Why there is no connection at present.
     pub(super) problem: RefCell<Option<String>>,
     /// Why there will be none.
@@ -259,7 +300,11 @@ pub(super) async fn keep(mut session: Session, root: Hash, place: Place, shared:
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             match Session::open(&place).await {
-                Ok((session, manifest)) if *manifest.root() == root => break session,
+                Ok((session, manifest)) if *manifest.root() == root => {
+                    shared.terms.set(session.terms);
+                    shared.wake.notify_one();
+                    break session;
+                }
                 Ok(_) => return fail(&shared, SessionError::Changed),
                 Err(error) if error.is_permanent() => return fail(&shared, error),
                 Err(error) => *shared.problem.borrow_mut() = Some(error.to_string()),

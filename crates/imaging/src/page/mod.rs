@@ -18,10 +18,11 @@ mod stall;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -57,18 +58,66 @@ pub(crate) type Shown = watch::Receiver<Option<Arc<ServerStatus>>>;
 struct Limits {
     /// Open connections; more are closed at once.
     connections: usize,
+    /// Open connections of one address.
+    of_one: usize,
     /// Time for the head of a request, and between two requests of a connection.
     request: Duration,
     /// Time in which a connection must take some of what is sent.
     stall: Duration,
 }
 
-const LIMITS: Limits =
-    Limits { connections: 64, request: Duration::from_secs(10), stall: Duration::from_secs(10) };
+const LIMITS: Limits = Limits {
+    connections: 64,
+    of_one: 24,
+    request: Duration::from_secs(10),
+    stall: Duration::from_secs(10),
+};
 /// How long readers have to take the last state when the server ends.
 const LAST: Duration = Duration::from_millis(500);
 /// The longest head of a request. It is also the memory that a connection has for what it has not sent yet.
 const MOST_HEAD: usize = 16 << 10;
+
+/// The connections of each address.
+#[derive(Clone, Debug, Default)]
+struct Addresses(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
+
+/// A connection that is counted until it is dropped.
+#[derive(Debug)]
+struct Counted {
+    address: IpAddr,
+    addresses: Addresses,
+}
+
+impl Addresses {
+    /// Counts a connection; `None` if its address has as many as it may.
+    fn add(&self, address: IpAddr, most: usize) -> Option<Counted> {
+        // An IPv6 network of a site has 64 bits for its hosts, so that one host has as many addresses as it likes.
+        let address = match address.to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+            address @ IpAddr::V4(_) => address,
+        };
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = all.entry(address).or_insert(0);
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        drop(all);
+        Some(Counted { address, addresses: self.clone() })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut all = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = all.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.address);
+            }
+        }
+    }
+}
 
 /// A running page. It ends when the sender of the status is dropped.
 #[derive(Debug)]
@@ -116,6 +165,7 @@ async fn ended(mut shown: Shown) {
 
 async fn accept(listener: tokio::net::TcpListener, router: &Router, shown: Shown, limits: Limits) {
     let room = Arc::new(Semaphore::new(limits.connections));
+    let addresses = Addresses::default();
     let mut connections = JoinSet::new();
     let mut end = pin!(ended(shown.clone()));
     loop {
@@ -124,15 +174,16 @@ async fn accept(listener: tokio::net::TcpListener, router: &Router, shown: Shown
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, from)) = accepted else {
             sleep(Duration::from_millis(50)).await;
             continue;
         };
+        let Some(counted) = addresses.add(from.ip(), limits.of_one) else { continue };
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
         let (router, shown) = (router.clone(), shown.clone());
         connections.spawn(async move {
             serve(stream, router, shown, limits).await;
-            drop(permit);
+            drop((permit, counted));
         });
     }
     drop(listener);

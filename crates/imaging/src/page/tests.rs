@@ -15,6 +15,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use rackweave_wire::frisbee::Auth;
+
 use super::{LIMITS, Limits, Page, PageConfig};
 use crate::frames::Frame;
 use crate::hello::{self, Purpose};
@@ -328,7 +330,7 @@ impl Running {
     /// Opens a session as a client that then reports whatever it likes.
     async fn impostor(&self) -> TcpStream {
         let mut stream = within(TcpStream::connect(self.address)).await.unwrap();
-        hello::connect(&mut stream, Purpose::Session, None).await.unwrap();
+        hello::connect(&mut stream, Purpose::Session, &Auth::Number).await.unwrap();
         Frame::Open(NAME.as_bytes().to_vec()).write(&mut stream).await.unwrap();
         let Frame::Manifest { len, .. } = within(Frame::read(&mut stream)).await.unwrap() else {
             panic!("no manifest")
@@ -426,7 +428,8 @@ async fn what_a_hostile_client_reports_is_text_everywhere() {
         }
     };
     let row = &event["clients"][0];
-    let shown: String = failure.chars().filter(|letter| !letter.is_control()).collect();
+    let shown: String =
+        failure.chars().filter(|letter| !rackweave_image::is_hidden(*letter)).collect();
     assert_eq!((&row["address"], &row["slow"]), (&"127.0.0.1".into(), &shown.into()));
     assert_eq!(row["have"], 128, "no more than there is");
     let samples = parsed(&get(server.page, "/metrics").await.body);
@@ -567,6 +570,41 @@ async fn silent_connections_end_and_their_number_is_limited() {
     .await;
     drop(sender);
     page.join();
+}
+
+#[tokio::test]
+async fn heads_that_never_end_block_one_address_only() {
+    let (_sender, shown) = watch::channel(Some(Arc::new(status(Vec::new()))));
+    let page = Page::with(&page_config(), shown, LIMITS).unwrap();
+    let mut slow = Vec::new();
+    for _ in 0..64 {
+        slow.push(send(page.address, "GET / HT").await);
+    }
+    // What the page does not close is accepted by now.
+    for stream in &mut slow[LIMITS.of_one..] {
+        assert_eq!(within(stream.read(&mut [0; 1])).await.unwrap_or(0), 0, "closed at once");
+    }
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::new(127, 0, 3, 1), 0).into()).unwrap();
+    let mut other = within(socket.connect(page.address)).await.unwrap();
+    other.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    within(other.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.0 200");
+    slow.truncate(LIMITS.of_one - 1);
+    assert!(slow.iter().all(|stream| stream.try_read(&mut [0; 1]).is_err()), "they are open");
+}
+
+#[test]
+fn an_ipv6_network_counts_as_one_address() {
+    let addresses = super::Addresses::default();
+    let add = |text: &str| addresses.add(text.parse().unwrap(), 2);
+    let (one, _two) = (add("2001:db8::1").unwrap(), add("2001:db8::2:3").unwrap());
+    assert!(add("2001:db8::4").is_none() && add("2001:db8:0:1::4").is_some());
+    drop(one);
+    assert!(add("2001:db8::4").is_some());
+    let _mapped = (add("::ffff:192.0.2.1"), add("192.0.2.1"));
+    assert!(add("192.0.2.1").is_none() && add("192.0.2.2").is_some());
 }
 
 #[test]

@@ -7,12 +7,13 @@ use std::time::Duration;
 use rackweave_core::{Span, Time};
 use rackweave_group::imaging::p2p::{Outgoing, Send};
 use rackweave_image::Progress;
-use rackweave_wire::frisbee::Body;
+use rackweave_wire::frisbee::{Body, Direction};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::view::View;
 use super::{Inner, ServeConfig, ServeError, ServeEvent, Served};
+use crate::control::Sealing;
 use crate::status::ServerStatus;
 use crate::uploads::Peer;
 
@@ -62,11 +63,12 @@ pub(super) async fn run(
         tokio::select! {
             biased;
             () = inner.wake.notified() => {}
-            received = inner.control.receive(&mut buffer) => {
+            received = inner.control.receive(&mut buffer, |from| expected(inner, from)) => {
                 let what = "the UDP socket has failed";
-                let (from, body, payload) =
-                    received.map_err(|source| ServeError::System { what, source })?;
-                handle(inner, from, body, payload);
+                let received = received.map_err(|source| ServeError::System { what, source })?;
+                if let Some((from, body, payload)) = received {
+                    handle(inner, from, body, payload);
+                }
             }
             () = sleep(TICK) => {}
         }
@@ -82,14 +84,17 @@ fn missing(inner: &Inner) -> Vec<std::net::Ipv4Addr> {
     inner.receivers.iter().flatten().filter(|address| !has(address)).copied().collect()
 }
 
-/// Handles a control message. Only hosts with a session are listened to: their addresses are validated.
+/// What control messages of a host must have. Only hosts with a session are listened to: their addresses are validated.
+fn expected(inner: &Inner, from: std::net::Ipv4Addr) -> Option<Sealing> {
+    let guests = inner.guests.borrow();
+    let guest = guests.get(&from).filter(|guest| guest.session > 0)?;
+    Some(Sealing { session: guest.number, direction: Direction::ToServer })
+}
+
+/// Handles a control message of a host with a session.
 fn handle(inner: &Inner, from: std::net::Ipv4Addr, body: Body, payload: &[u8]) {
-    let has_session = inner.guests.borrow().get(&from).is_some_and(|guest| guest.session > 0);
     let mut peers = inner.peers.borrow_mut();
-    let Some(host) = peers.known(from).filter(|_| has_session) else {
-        inner.strangers.set(inner.strangers.get() + 1);
-        return;
-    };
+    let Some(host) = peers.known(from) else { return };
     // A message about a host that this one does not know is about one that is gone.
     if let Body::Return { requester: named, .. } | Body::Damaged { holder: named, .. } = body
         && peers.known(named.into()).is_none()
@@ -117,13 +122,17 @@ fn handle(inner: &Inner, from: std::net::Ipv4Addr, body: Body, payload: &[u8]) {
 /// Passes on whatever the machine has.
 fn pump(inner: &Rc<Inner>) {
     let now = inner.clock.now();
-    let own_of = |address| inner.guests.borrow().get(&address).map(|guest| guest.own);
+    let guest_at = |address| {
+        let guests = inner.guests.borrow();
+        let (session, direction) = (guests.get(&address)?.number, Direction::FromServer);
+        Some((guests.get(&address)?.own, Sealing { session, direction }))
+    };
     loop {
         let send = inner.machine.borrow_mut().poll_send(now);
         let Some(Send { peer, what }) = send else { break };
         let address = inner.peers.borrow().address(peer);
         if let Some(address) = address
-            && let Some(own) = own_of(address)
+            && let Some((own, _)) = guest_at(address)
         {
             inner.uploads.push(inner, own, Peer { host: peer, address }, what);
         } else {
@@ -135,9 +144,9 @@ fn pump(inner: &Rc<Inner>) {
         let Some(Outgoing { to, body }) = outgoing else { break };
         let peers = inner.peers.borrow();
         if let (Some(address), Some(wire)) = (peers.address(to), peers.departing(body))
-            && let Some(own) = own_of(address)
+            && let Some((own, sealing)) = guest_at(address)
         {
-            inner.control.send(own, address, wire, |_| {});
+            inner.control.send(own, address, sealing, wire, |_| {});
         }
     }
 }

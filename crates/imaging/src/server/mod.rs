@@ -20,8 +20,8 @@ use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_group::imaging::p2p::ChunkOf;
 use rackweave_group::imaging::p2p::server::{Config, Counters, Server};
 use rackweave_image::Progress;
-use rackweave_linux::Clock;
-use rackweave_wire::frisbee::Key;
+use rackweave_linux::{Clock, random};
+use rackweave_wire::frisbee::{Auth, Key};
 use tokio::sync::{Notify, watch};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::{sleep, timeout};
@@ -32,6 +32,7 @@ pub use self::multicast::{MulticastConfig, SessionCounts};
 
 use crate::acceptor::Acceptor;
 use crate::control::Control;
+use crate::frames::Terms;
 use crate::page::{Page, PageConfig};
 use crate::peers::Peers;
 use crate::rate::Limiter;
@@ -189,6 +190,8 @@ struct Guest {
     seen: Time,
     /// The number of its connection; 0 if there is none.
     session: u64,
+    /// The number that its control messages must have.
+    number: u64,
     /// When chunks could not be sent to it last, and why, unless one could since.
     unsent: Option<(Time, String)>,
 }
@@ -222,7 +225,7 @@ const MOST_COMPLETE: usize = 1 << 16;
 #[derive(Debug)]
 struct Inner {
     clock: Clock,
-    key: Option<Key>,
+    auth: Auth,
     control: Control,
     catalog: Catalog,
     receivers: Option<BTreeSet<Ipv4Addr>>,
@@ -247,6 +250,8 @@ struct Inner {
     multicast: RefCell<BTreeMap<u32, multicast::Session>>,
     /// Messages from hosts without a session.
     strangers: Cell<u64>,
+    /// If switches redirect, the number of the session that all clients have in common: their requests reach others.
+    common: Option<u64>,
     /// Whether the server ends, of which it tells its clients.
     ends: watch::Sender<bool>,
     wake: Notify,
@@ -264,7 +269,7 @@ impl Inner {
         let limiter = Limiter::new(config.rate, clock);
         Self {
             clock,
-            key: config.key,
+            auth: config.key.into(),
             control,
             catalog,
             receivers: config.receivers.clone(),
@@ -278,11 +283,12 @@ impl Inner {
             reported: RefCell::default(),
             last_report: Cell::new(None),
             events: RefCell::default(),
-            uploads: Rc::new(Uploads::new(port, config.key, limiter)),
+            uploads: Rc::new(Uploads::new(port, config.key.into(), limiter)),
             sent: Cell::new(0),
             sent_of: RefCell::default(),
             multicast: RefCell::default(),
             strangers: Cell::new(0),
+            common: config.machine.directory.is_none().then(|| random() as u64),
             ends: watch::Sender::new(false),
             wake: Notify::new(),
         }
@@ -292,6 +298,12 @@ impl Inner {
     fn event(&self, event: ServeEvent) {
         self.events.borrow_mut().push(event);
         self.wake.notify_one();
+    }
+
+    /// The terms of a new session.
+    fn terms(&self) -> Terms {
+        let session = self.common.unwrap_or_else(|| random() as u64);
+        Terms { session, is_switched: self.common.is_some() }
     }
 
     /// Whether a host may fetch.
@@ -317,13 +329,20 @@ impl Inner {
     }
 
     /// A client has its manifest. Returns the number of its session, or `None` if there is no room for it.
-    fn opened(&self, from: Ipv4Addr, own: Ipv4Addr, image: u32) -> Option<u64> {
+    fn opened(&self, from: Ipv4Addr, own: Ipv4Addr, image: u32, terms: Terms) -> Option<u64> {
         self.peers.borrow_mut().number(from)?;
         let session = self.sessions.get() + 1;
         self.sessions.set(session);
-        let status = Arc::default();
-        let guest =
-            Guest { own, image, status, rate: 0, seen: self.clock.now(), session, unsent: None };
+        let guest = Guest {
+            own,
+            image,
+            status: Arc::default(),
+            rate: 0,
+            seen: self.clock.now(),
+            session,
+            number: terms.session,
+            unsent: None,
+        };
         let before = self.guests.borrow_mut().insert(from, guest);
         // Of one that is over it was reported that it has left.
         if before.is_none_or(|before| before.status.phase.is_over()) {
@@ -390,6 +409,7 @@ impl Inner {
             // One that was complete is: it had every byte when it was last here.
             let status = Arc::make_mut(&mut guest.status);
             status.phase = if status.phase.is_complete() { Phase::Done } else { Phase::Gone };
+            status.rest();
             let ended = ServeEvent::Ended { client: from, status: status.clone() };
             self.events.borrow_mut().push(ended);
         }
@@ -473,7 +493,11 @@ impl Holder for Inner {
             (*chunks, *sent) = (*chunks + 1, *sent + bytes);
         }
         self.set_unsent(to, None);
-        self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
+        let (now, mut machine) = (self.clock.now(), self.machine.borrow_mut());
+        match bytes {
+            0 => machine.chunk_unwanted(now, to, what),
+            _ => machine.chunk_sent(now, to, what),
+        }
         self.wake.notify_one();
     }
 
@@ -483,7 +507,7 @@ impl Holder for Inner {
     }
 
     fn unavailable(&self, to: HostId, what: ChunkOf) {
-        self.machine.borrow_mut().chunk_sent(self.clock.now(), to, what);
+        self.machine.borrow_mut().chunk_unavailable(to, what);
         self.wake.notify_one();
     }
 
@@ -553,7 +577,7 @@ async fn run(
             machine.add(number, entry.name().as_bytes(), shape);
         }
     }
-    let control = Control::new(udp, listening.port(), config.key);
+    let control = Control::new(udp, listening.port(), config.key.into());
     let inner = Rc::new(Inner::new(config, clock, control, listening.port(), catalog, machine));
     for driver in multicast::open(config, &inner, listening.port())? {
         spawn_local(driver.run());

@@ -84,19 +84,21 @@ async fn serve(
         Ok(offer) => offer,
         Err(why) => return refuse(&mut stream, why).await,
     };
-    let tag = agreed.tag(inner.key.as_ref(), entry.image.manifest().root());
     let group = inner.multicast.borrow().get(&number).map(|session| session.group.encode());
     if let Some(group) = group {
-        let tag = agreed.tag(inner.key.as_ref(), &group);
+        let tag = agreed.tag(&inner.auth, &group);
         let frame = Frame::Multicast { group, tag };
         timeout(STALL, frame.write(&mut stream)).await.map_err(io::Error::from)??;
     }
-    let frame = Frame::Manifest { len: entry.manifest.len() as u64, tag };
+    let terms = inner.terms();
+    let tag =
+        agreed.tag(&inner.auth, &[entry.image.manifest().root(), &terms.encode()[..]].concat());
+    let frame = Frame::Manifest { len: entry.manifest.len() as u64, terms, tag };
     timeout(STALL, frame.write(&mut stream)).await.map_err(io::Error::from)??;
     for piece in entry.manifest.chunks(64 << 10) {
         timeout(STALL, stream.write_all(piece)).await.map_err(io::Error::from)??;
     }
-    let Some(session) = inner.opened(from, own, number) else {
+    let Some(session) = inner.opened(from, own, number, terms) else {
         // Others have taken the room meanwhile. The client's first report is read because closing a socket with unread bytes would
         // reset the connection, and the client would not see the reply.
         timeout(STALL, Frame::read(&mut stream)).await.map_err(io::Error::from)??;
@@ -139,7 +141,7 @@ async fn open(
 ) -> Result<(Agreed, Wanted), HelloError> {
     stream.set_nodelay(true)?;
     let accepts = |purpose| purpose == Purpose::Session && inner.admits(from);
-    let (_, agreed) = hello::accept(stream, inner.key.as_ref(), accepts).await?;
+    let (_, agreed) = hello::accept(stream, &inner.auth, accepts).await?;
     match timeout(STALL, Frame::read(stream)).await.map_err(io::Error::from)?? {
         Frame::Open(name) => {
             let name = String::from_utf8(name).map_err(|_| HelloError::Foreign)?;
@@ -195,6 +197,7 @@ mod tests {
     use rackweave_group::imaging::p2p;
     use rackweave_image::{Packing, Progress};
     use rackweave_linux::Clock;
+    use rackweave_wire::frisbee::Auth;
     use tokio::task::LocalSet;
 
     use super::*;
@@ -226,7 +229,7 @@ mod tests {
         };
         let (udp, tcp) = crate::bind(config.listen).unwrap();
         let (clock, port) = (Clock::start(), tcp.local_addr().unwrap().port());
-        let control = Control::new(udp, port, None);
+        let control = Control::new(udp, port, Auth::Number);
         let machine = p2p::server::Server::new(machine);
         let inner = Inner::new(&config, clock, control, port, catalog, machine);
         (Rc::new(inner), Acceptor::new(tcp, clock), SocketAddrV4::new(own, port))
@@ -235,7 +238,7 @@ mod tests {
     /// What a client gets that asks for an image and reports once.
     async fn replies(at: SocketAddrV4, name: &str) -> (Frame, Option<Frame>) {
         let mut stream = TcpStream::connect(at).await.unwrap();
-        hello::connect(&mut stream, Purpose::Session, None).await.unwrap();
+        hello::connect(&mut stream, Purpose::Session, &Auth::Number).await.unwrap();
         Frame::Open(name.as_bytes().to_vec()).write(&mut stream).await.unwrap();
         let first = Frame::read(&mut stream).await.unwrap();
         let Frame::Manifest { len, .. } = first else { return (first, None) };

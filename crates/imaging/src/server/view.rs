@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rackweave_core::{Span, Time};
+use rackweave_image::visible;
 
 use super::{Guest, Inner};
 use crate::status::{ClientView, ImageView, Limit, MulticastView, Phase, ServerStatus, hex};
@@ -52,7 +53,7 @@ impl View {
                     let (chunks_sent, bytes_sent) =
                         sent_of.get(&number).copied().unwrap_or_default();
                     ImageView {
-                        name: entry.name().to_owned(),
+                        name: visible(entry.name()),
                         root: hex(manifest.root()),
                         chunks: manifest.chunks(),
                         bytes: manifest.head().size,
@@ -75,7 +76,7 @@ impl View {
             returned: counters.returned,
             damaged: counters.damaged,
             barred: directory.map_or(0, |it| it.barred),
-            refused: inner.control.refused() + inner.strangers.get(),
+            refused: inner.control.refused(),
             unsent: inner.control.unsent(),
         }
     }
@@ -100,7 +101,7 @@ fn client(inner: &Inner, now: Time, address: std::net::Ipv4Addr, guest: &Guest) 
     ClientView {
         address,
         server: guest.own,
-        image: inner.catalog.get(guest.image).map_or(String::new(), |it| it.name().to_owned()),
+        image: inner.catalog.get(guest.image).map_or(String::new(), |it| visible(it.name())),
         status: Arc::clone(&guest.status),
         age_ms: age.0 / 1_000_000_000,
         serves,
@@ -200,7 +201,7 @@ mod tests {
             let status = Arc::clone(&view.status);
             let own = Ipv4Addr::LOCALHOST;
             let (rate, seen) = (*rate, Time::ZERO);
-            (Guest { own, image: 1, status, rate, seen, session: 1, unsent: None }, view)
+            (Guest { own, image: 1, status, rate, seen, session: 1, number: 1, unsent: None }, view)
         };
         let (guests, mut views): (Vec<_>, Vec<_>) = clients.iter().map(of).unzip();
         compare(guests.iter().zip(&mut views));
@@ -216,7 +217,16 @@ mod tests {
         let guest = |phase, seen| {
             let (own, status) =
                 (Ipv4Addr::LOCALHOST, Arc::new(ClientStatus { phase, ..status.clone() }));
-            Guest { own, image: 1, status, rate: 0, seen, session: 1, unsent: unsent.clone() }
+            Guest {
+                own,
+                image: 1,
+                status,
+                rate: 0,
+                seen,
+                session: 1,
+                number: 1,
+                unsent: unsent.clone(),
+            }
         };
         let text = "the server cannot connect to TCP port 6723 of 192.0.2.7: no";
         assert_eq!(slow(&guest(Phase::Fetching, at(9)), at(10)).as_deref(), Some(text));

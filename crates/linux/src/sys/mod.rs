@@ -15,6 +15,6 @@ mod udp;
 
 pub use limits::{open_file_limit, outlive_file_limit, raise_open_file_limit};
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
-pub use tcp::{bind_late, set_receive_low_water, unanswered_for};
+pub use tcp::{bind_late, disconnect, set_receive_low_water, unanswered_for};
 pub use timers::{set_ordinary_priority, set_realtime_priority, tighten_timers};
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket, route_to};

@@ -42,6 +42,14 @@ pub fn bind_late(socket: &impl AsFd) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Lets a UDP socket that was connected to one peer receive from all again.
+///
+/// # Errors
+/// If the system refuses it.
+pub fn disconnect(socket: &impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::connect_unspec(socket)?)
+}
+
 /// Sets how many bytes must have arrived before a socket is readable (`SO_RCVLOWAT`), so that a reader of long messages wakes less
 /// often. The end of the stream makes it readable in any case.
 ///

@@ -296,7 +296,9 @@ fn the_kernels_tcp_between_interfaces() {
 #[test]
 fn swp2ps_requests_and_the_kernels_tcp_between_interfaces() {
     use rackweave_group::imaging::{switch::Config, system::Swp2p};
-    use rackweave_wire::frisbee::{self, Body, Chunks, Header, Key, REPORT_MAP_BYTES};
+    use rackweave_wire::frisbee::{
+        self, Auth, Body, Chunks, Direction, Header, Key, REPORT_MAP_BYTES,
+    };
     let Some(spaces) = Spaces::make("w", 3) else { return };
     let key = Key::derive(b"secret");
     let system = Swp2p { config: Config::data_plane(HostId(0)), key: Some(key) };
@@ -305,7 +307,7 @@ fn swp2ps_requests_and_the_kernels_tcp_between_interfaces() {
         let mut bytes = Vec::new();
         frisbee::encode(&Header::new(HostId(from), body), &mut bytes);
         bytes.extend_from_slice(payload);
-        key.seal(&mut bytes, 0);
+        Auth::Key(key).seal(&mut bytes, 0, 7, Direction::ToServer);
         bytes
     };
     let batch = |first, count| Body::Batch(Chunks { image: 1, first, count, tries: 0 });

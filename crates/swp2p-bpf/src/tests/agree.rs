@@ -101,6 +101,8 @@ impl Twins {
             pending,
             clients: CLIENTS as u16,
             chunks: 2 * WINDOW,
+            // The kernel does not remember late holders. How it judges accusations is tested beside its other rules.
+            late: Span::ZERO,
             ..directory::Config::default()
         };
         let server = host_at(SERVER).unwrap();
@@ -253,16 +255,7 @@ impl Twins {
             }
             25..85 => self.request(at, rng),
             85..92 => self.give_back(rng),
-            92..96 => {
-                let Some((requester, chunk, holder)) = pick(&self.recent, rng) else { return };
-                let holder = if rng.chance(0.2) { at } else { holder };
-                if self.hosts[requester].is_here {
-                    let frame = self.hosts[requester].host.damaged(chunk, &self.hosts[holder].host);
-                    assert_eq!(self.compare(requester, &frame), None);
-                    self.hosts[requester].is_heard = true;
-                }
-            }
-            96..98 => {
+            92..98 => {
                 let frame = self.hosts[at].host.exit();
                 assert_eq!(self.compare(at, &frame), None);
                 self.hosts[at].is_here = false;
@@ -394,8 +387,6 @@ fn compare(policy: Policy, pending: u8, hosts: u8) {
         println!("{kernel:?}\n{ours:?}");
         if hosts > CLIENTS as u8 {
             assert!(kernel.refused > 0 && kernel.silent > 0, "{kernel:?}");
-        } else {
-            assert!(kernel.barred > 0, "{kernel:?}");
         }
         assert_eq!(kernel.to_pending > 0, pending > 0);
     }

@@ -1,6 +1,6 @@
 //! What the program in the kernel does where that in Rust does otherwise, and with frames that are not what they pretend to be.
 
-use rackweave_wire::frisbee::Key;
+use rackweave_wire::frisbee::{Auth, Direction, Key};
 
 use super::*;
 
@@ -228,6 +228,7 @@ fn a_client_is_read_as_the_program_has_written_it() {
     let hosts = joined(&mut tor, 2, &[]);
     let (a, b) = (hosts[0], hosts[1]);
     redirected(&mut tor, &b, &b.report(0, &[5, 6, 7]), 1);
+    redirected(&mut tor, &a, &a.report(0, &[9]), 1);
     for chunk in [5, 6] {
         assert_eq!(redirected(&mut tor, &a, &a.batch(chunk, 1, 0), 1), Some(b.ip));
     }
@@ -237,7 +238,46 @@ fn a_client_is_read_as_the_program_has_written_it() {
         let (ip, image) = (host.ip.into(), Some(IMAGE));
         TorClient { ip, mac, interface, image, load, held, is_barred }
     };
-    assert_eq!(tor.clients().unwrap(), [read(a, 0, 0, false), read(b, 2, 3, true)]);
+    assert_eq!(tor.clients().unwrap(), [read(a, 0, 1, false), read(b, 2, 3, true)]);
+}
+
+#[test]
+fn accusations_end_and_count_from_those_that_have_chunks_against_few() {
+    let Some(mut tor) = load(|config| (config.accusers, config.pending) = (2, 0)) else { return };
+    let hosts = joined(&mut tor, 7, &[]);
+    let [a, b, c, ref holders @ ..] = hosts[..] else { unreachable!() };
+    for (chunk, holder) in (0..).zip(holders) {
+        redirected(&mut tor, holder, &holder.report(0, &[chunk, chunk + 10]), 1);
+    }
+    let mut accuse = |by: &Host, now| {
+        for (chunk, holder) in (0..).zip(holders) {
+            let sent_to = redirected(&mut tor, by, &by.batch(chunk, 1, 0), now);
+            if sent_to == Some(holder.ip) {
+                redirected(&mut tor, by, &by.damaged(chunk, holder), now);
+            }
+        }
+        // Others keep the directory alive, and ask for the second chunks.
+        let of = |chunk: u32| redirected(&mut tor, &c, &c.batch(chunk + 10, 1, 0), now).is_some();
+        (0..4).map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(accuse(&a, 1), [true; 4]);
+    assert_eq!(accuse(&b, 1), [true; 4], "they have received nothing");
+    for by in [a, b] {
+        redirected(&mut tor, &by, &by.report(0, &[20]), 1);
+    }
+    let mut accuse = |by: &Host, now| {
+        for (chunk, holder) in (0..).zip(holders) {
+            redirected(&mut tor, holder, &holder.report(0, &[chunk, chunk + 10]), now);
+            redirected(&mut tor, by, &by.batch(chunk, 1, 0), now);
+            redirected(&mut tor, by, &by.damaged(chunk, holder), now);
+        }
+        let of = |chunk: u32| redirected(&mut tor, &c, &c.batch(chunk + 10, 1, 0), now).is_some();
+        (0..4).map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(accuse(&a, 1), [true; 4], "one is not enough");
+    assert_eq!(accuse(&b, 1), [false, false, true, true]);
+    assert_eq!(accuse(&c, 59_000), [false, false, true, true]);
+    assert_eq!(accuse(&c, 61_000), [true; 4]);
 }
 
 #[test]
@@ -290,11 +330,11 @@ fn a_redirected_message_keeps_its_tag_and_a_datagram_without_checksum_none() {
     let key = Key::derive(b"secret");
     let chunks = Chunks { image: IMAGE, first: 5, count: 1, tries: 0 };
     let mut message = hosts[0].message(Body::Batch(chunks), &[]);
-    key.seal(&mut message, 0);
+    Auth::Key(key).seal(&mut message, 0, 7, Direction::ToServer);
     let mut frame = frame(&hosts[0], SERVER, &message);
     let (interface, after) = run(&mut tor, &frame, hosts[0].interface, 1, 0);
     assert_eq!(interface, hosts[1].interface);
-    assert!(key.is_sealed(&after[42..]));
+    assert_eq!(Auth::Key(key).session(&after[42..], Direction::ToServer), Some(7));
     frame[40..42].fill(0);
     assert_eq!(redirected(&mut tor, &hosts[0], &frame, 1), Some(hosts[1].ip));
 }

@@ -50,7 +50,7 @@ use rackweave_core::{HostId, MessageId, Slice};
 use crate::Id64;
 use crate::frame::ip_address;
 
-pub use auth::{Key, TAG_BYTES};
+pub use auth::{Auth, Direction, Key, SESSION_BYTES, TAG_BYTES};
 pub use codec::{Decoded, decode, encode};
 pub use stats::ClientStats;
 

@@ -1,6 +1,7 @@
 //! Processes that die, return, stutter, or have no room.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::Command;
 
@@ -303,4 +304,68 @@ fn a_client_that_the_server_cannot_connect_to_names_the_cause() {
     assert!(why.contains("no chunk has arrived") && why.contains(&cause), "{why}");
     let served = fs::read_to_string(place.path("served")).unwrap();
     assert!(served.lines().last().unwrap().contains(&cause), "the client's last words: {served}");
+}
+
+/// Interposes what syncs a file, so that it takes half a second. `File::sync_all` is fsync.
+const SLOW_SYNC: &str = "\
+unsigned usleep(unsigned);
+int fdatasync(int);
+int fsync(int file) { usleep(500000); return fdatasync(file); }
+";
+
+#[test]
+fn a_disk_that_syncs_slowly_is_waited_for() {
+    let place = Place::new(16);
+    fs::write(place.path("slow.c"), SLOW_SYNC).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "slow.c", "-o", "slow.so"]).current_dir(place.path("."));
+    match compiler.output() {
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(error) => {
+            println!("not tested, because the C compiler `cc` cannot be run: {error}");
+            return;
+        }
+    }
+    let server = place.serve(&[]);
+    let mut command = place.fetch_command(2, &[]);
+    command.env("LD_PRELOAD", place.path("slow.so"));
+    let mut client = Process::start(command);
+    assert_eq!(client.end(), 0, "{:?}", client.events);
+    let time_of = |event: Option<serde_json::Value>| event.unwrap()["time_s"].as_f64().unwrap();
+    let [received, written, left] =
+        ["received", "written", "left"].map(|name| time_of(client.found(name)));
+    assert!(place.is_complete(2, "disk"));
+    assert!(left >= 0.5 && written >= received + 0.5, "{received} {written} {left}");
+    server.interrupted();
+}
+
+#[test]
+fn a_manifest_that_comes_a_byte_at_a_time_is_given_up() {
+    let place = Place::new(16);
+    let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, place.port);
+    let listener = std::net::TcpListener::bind(address).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 32]).unwrap();
+        stream.write_all(&[&b"RWimage2"[..], &[0; 40]].concat()).unwrap();
+        stream.read_exact(&mut [0; 16]).unwrap();
+        stream.write_all(&[0]).unwrap();
+        stream.read_exact(&mut [0; 11]).unwrap();
+        // Length and kind of the frame; the length of the manifest, the terms, and the tag.
+        let frame = [&33_u32.to_le_bytes()[..], &[2], &1000_u64.to_le_bytes(), &[0; 25]].concat();
+        stream.write_all(&frame).unwrap();
+        let mut sent = 0;
+        while stream.write_all(b"R").is_ok() {
+            sent += 1;
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        sent
+    });
+    let mut client = place.fetch(2, &["--give-up", "2 s"]);
+    assert_eq!(client.end(), 1);
+    let failed = client.found("failed").unwrap();
+    let why = failed["error"].as_str().unwrap();
+    assert!(why.contains("of the 1000 bytes of its manifest have arrived within 2 s"), "{why}");
+    assert!(server.join().unwrap() < 1000);
+    assert!(!place.path("copy2.part").exists());
 }

@@ -2,6 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rackweave_wire::frisbee::{Body, Chunks, Header, REPORT_MAP_BYTES, encode};
@@ -23,14 +25,19 @@ fn number(place: &Place) -> u32 {
 
 /// Begins a connection for chunks without a key.
 fn hello(from: Ipv4Addr, to: SocketAddrV4) -> TcpStream {
+    hello_for(2, from, to)
+}
+
+/// Begins a connection for a purpose: 1 for a session, 2 for chunks.
+fn hello_for(purpose: u8, from: Ipv4Addr, to: SocketAddrV4) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
     socket.bind(&SocketAddrV4::new(from, 0).into()).unwrap();
     socket.connect(&to.into()).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut hello = [0; 32];
-    hello[..8].copy_from_slice(b"RWimage1");
-    hello[8] = 2;
+    hello[..8].copy_from_slice(b"RWimage2");
+    hello[8] = purpose;
     stream.write_all(&hello).unwrap();
     let mut reply = [0; 48];
     stream.read_exact(&mut reply).unwrap();
@@ -102,7 +109,7 @@ fn frames_that_do_not_fit_the_image_close_the_connection_and_do_no_harm() {
     // What never says anything, or half of a hello.
     let _silent = TcpStream::connect(to).unwrap();
     let mut half = TcpStream::connect(to).unwrap();
-    half.write_all(b"RWimage1").unwrap();
+    half.write_all(b"RWimage2").unwrap();
     let mut garbage =
         TcpStream::connect(SocketAddrV4::new(Ipv4Addr::LOCALHOST, place.port)).unwrap();
     garbage.write_all(&[0xff; 4096]).unwrap();
@@ -158,6 +165,104 @@ fn forged_reports_and_leaves_delay_and_do_no_harm() {
     }
     let ended = server.interrupted();
     assert!(chunks(&ended, "refused") > 0, "a stranger's messages are counted: {ended}");
+}
+
+/// Sends forged messages to clients from another host of the same network until it is stopped, at least for as long as clients run.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<u64>,
+}
+
+impl Flood {
+    fn start(port: u16, image: u32, session: Option<u64>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let own = Ipv4Addr::new(127, 0, 0, 7);
+        let socket = UdpSocket::bind((own, port)).unwrap();
+        let flood = move || {
+            let mut sent = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                for (to, victim) in [(2, 3), (3, 2), (2, 2), (3, 3)] {
+                    let first = (sent * 7 % 256) as u32;
+                    let chunks = Chunks { image, first, count: 64, tries: 0 };
+                    let requester = [127, 0, 0, victim];
+                    for body in [
+                        Body::Return { chunks, requester },
+                        Body::Redirect { chunks, requester },
+                        Body::Batch(chunks),
+                    ] {
+                        let mut message = Vec::new();
+                        encode(&Header { source: own.octets(), body }, &mut message);
+                        message.extend(session.iter().flat_map(|it| it.to_le_bytes()));
+                        // Before the client listens, nobody is there.
+                        let sent_to =
+                            socket.send_to(&message, (Ipv4Addr::new(127, 0, 0, to), port));
+                        sent += u64::from(sent_to.is_ok());
+                    }
+                }
+            }
+            sent
+        };
+        Self { stop, thread: std::thread::spawn(flood) }
+    }
+
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Two clients fetch during a flood. Returns the `written` events.
+fn fetched_during_a_flood(place: &Place, session: Option<u64>) -> [serde_json::Value; 2] {
+    let flood = Flood::start(place.port, number(place), session);
+    let mut clients = [2, 3].map(|client| place.fetch(client, &[]));
+    let written = clients.each_mut().map(|client| {
+        assert_eq!(client.end(), 0, "{:?}", client.events);
+        client.found("written").unwrap()
+    });
+    assert!(!flood.thread.is_finished(), "the flood has outlasted the clients");
+    assert!(flood.stop() > 10_000);
+    assert!(place.is_complete(2, "disk") && place.is_complete(3, "disk"));
+    written
+}
+
+#[test]
+fn a_flood_of_forged_requests_does_not_reach_clients_that_no_switch_serves() {
+    let place = Place::new(256);
+    let server = place.serve(&SLOW);
+    for written in fetched_during_a_flood(&place, None) {
+        // The kernel drops what does not come from the server, except before the client knows that it may.
+        assert!(chunks(&written, "refused") < 5000, "{written}");
+        assert!(chunks(&written, "duplicates") <= 16, "{written}");
+    }
+    let ended = server.interrupted();
+    let sent = chunks(&ended, "chunks_sent");
+    assert!(sent <= 400, "{sent} chunks for 2 clients with 256 each");
+}
+
+/// Behind a switch, requests come from any host. One that may fetch knows the number of the session.
+#[test]
+fn a_flood_by_a_member_makes_holders_ignore_the_victim_and_no_client_wait() {
+    let place = Place::new(256);
+    let server = place.serve(&[&SLOW[..], &["--switch"]].concat());
+    let session = session(&place);
+    for written in fetched_during_a_flood(&place, Some(session)) {
+        let unwanted = chunks(&written, "duplicates");
+        // 8 of a holder each time that it does not ignore the victim: after 1 s, 3 s, 7 s and so on.
+        assert!(unwanted <= 160, "{unwanted} unwanted chunks: {written}");
+    }
+    server.interrupted();
+}
+
+/// Opens a session as a client, and returns its number.
+fn session(place: &Place) -> u64 {
+    let server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, place.port);
+    let mut stream = hello_for(1, Ipv4Addr::new(127, 0, 0, 7), server);
+    stream.write_all(&[&6_u32.to_le_bytes()[..], &[1], b"golden"].concat()).unwrap();
+    let mut frame = [0; 5 + 33];
+    stream.read_exact(&mut frame).unwrap();
+    assert_eq!((frame[4], frame[5 + 16]), (2, 1), "a manifest, and that switches redirect");
+    u64::from_le_bytes(frame[5 + 8..5 + 16].try_into().unwrap())
 }
 
 #[test]

@@ -47,7 +47,8 @@ impl Image {
             }
             let is_pending =
                 self.have[row + usize::from(candidate) / 64] >> (candidate % 64) & 1 == 0;
-            let is_usable = self.trusts(slot, client)
+            let is_usable = self.trusts(now, config, slot, client)
+                && !self.is_late(now, slot, candidate)
                 && (!is_pending || self.is_sound(candidate, chunk, slot, config.pending));
             let load = client.load + if is_pending { PENDING_COST } else { 0 };
             let cost = Cost { load, held: client.held };

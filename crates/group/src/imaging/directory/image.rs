@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use rackweave_core::{HostId, Span, Time};
 use smallvec::SmallVec;
 
+use super::Config;
+
 /// What is known of one client.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
@@ -19,10 +21,48 @@ pub(super) struct Client {
     pub(super) held: u32,
     /// Where its requests have gone: `None` is the server.
     requests: BTreeMap<u32, Option<u16>>,
+    /// How many of its requests were covered by its reports: chunks that it has received and verified.
+    received: u32,
+    /// The holders that it did not get chunks from in time.
+    late: SmallVec<[Late; 2]>,
     /// The requesters that received damaged chunks from it.
-    accusers: SmallVec<[u16; 4]>,
+    accusers: SmallVec<[Accuser; 4]>,
     pub(super) is_barred: bool,
 }
+
+/// A requester that has named a holder as the sender of a damaged chunk.
+#[derive(Clone, Copy, Debug)]
+struct Accuser {
+    by: u16,
+    at: Time,
+    /// Whether others do not get chunks of the holder either, if enough accuse it.
+    counts: bool,
+}
+
+impl Accuser {
+    fn is_valid(&self, now: Time, config: &Config) -> bool {
+        now.since(self.at) < config.accusation
+    }
+}
+
+/// A holder that a requester has waited for in vain.
+#[derive(Clone, Copy, Debug)]
+struct Late {
+    holder: u16,
+    strikes: u32,
+    /// The requester is not sent there until then.
+    until: Time,
+}
+
+/// Accusations of one requester that count for others at a time. The choice is ours: enough to name whoever damages chunks on a small fabric, and
+/// too few to have all holders left out.
+const MOST_ACCUSATIONS: usize = 2;
+/// A holder is left out after this many requests in a row that were repeated: one may have been lost.
+const STRIKES: u32 = 2;
+/// The time for which it is left out is doubled this many times at most.
+const MOST_DOUBLED: u32 = 6;
+/// Late holders that are remembered for one requester.
+const MOST_LATE: usize = 16;
 
 /// The state of one image.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +83,14 @@ pub(super) struct Image {
 
 const fn word_and_bit(slot: u16) -> (usize, u64) {
     (slot as usize / 64, 1 << (slot % 64))
+}
+
+impl Client {
+    /// Whether enough requesters accuse it that nobody is sent there.
+    fn is_accused(&self, now: Time, config: &Config) -> bool {
+        let counts = |it: &&Accuser| it.counts && it.is_valid(now, config);
+        self.accusers.iter().filter(counts).count() >= usize::from(config.accusers.max(1))
+    }
 }
 
 impl Image {
@@ -124,6 +172,8 @@ impl Image {
             load: 0,
             has: Vec::new(),
             held: 0,
+            received: 0,
+            late: SmallVec::new(),
             requests: BTreeMap::new(),
             accusers: SmallVec::new(),
             is_barred: false,
@@ -189,7 +239,11 @@ impl Image {
                     self.have[row] |= bit;
                     self.pending[row] &= !bit;
                     new_chunks.push(chunk as u32);
-                    covered.extend(client.requests.remove(&(chunk as u32)));
+                    if let Some(served_by) = client.requests.remove(&(chunk as u32)) {
+                        client.received = client.received.saturating_add(1);
+                        client.late.retain(|late| Some(late.holder) != served_by);
+                        covered.push(served_by);
+                    }
                 }
                 changed &= changed - 1;
             }
@@ -262,14 +316,54 @@ impl Image {
     }
 
     /// Records that `by` received a damaged chunk from `holder`. Returns whether nobody is sent there any more since now.
-    pub(super) fn accuse(&mut self, by: u16, holder: u16, most: u8) -> bool {
+    pub(super) fn accuse(&mut self, now: Time, config: &Config, by: u16, holder: u16) -> bool {
+        let of = |client: &Client| {
+            let mut valid = client.accusers.iter().filter(|it| it.is_valid(now, config));
+            valid.any(|it| it.by == by && it.counts)
+        };
+        let others = self.slots.iter().flatten().filter(|client| of(client)).count();
+        let has_received = self.client(by).is_some_and(|client| client.received > 0);
+        let counts = has_received && others < MOST_ACCUSATIONS;
         let Some(client) = self.client_mut(holder) else { return false };
-        if client.is_barred || client.accusers.contains(&by) {
+        client.accusers.retain(|it| it.is_valid(now, config));
+        if client.accusers.iter().any(|it| it.by == by) {
             return false;
         }
-        client.accusers.push(by);
-        client.is_barred = client.accusers.len() >= usize::from(most.max(1));
-        client.is_barred
+        let before = client.is_accused(now, config);
+        client.accusers.push(Accuser { by, at: now, counts });
+        !before && !client.is_barred && client.is_accused(now, config)
+    }
+
+    /// Records that a request to `holder` was repeated because it was not answered in time.
+    pub(super) fn set_late(&mut self, now: Time, config: &Config, slot: u16, holder: u16) {
+        let Some(client) = self.client_mut(slot) else { return };
+        if config.late == Span::ZERO {
+            return;
+        }
+        let known = client.late.iter().position(|late| late.holder == holder);
+        let at = known.unwrap_or_else(|| {
+            if client.late.len() >= MOST_LATE {
+                client.late.remove(0);
+            }
+            client.late.push(Late { holder, strikes: 0, until: Time::ZERO });
+            client.late.len() - 1
+        });
+        let late = &mut client.late[at];
+        // Requests that were on their way before it was left out say nothing new.
+        if now < late.until {
+            return;
+        }
+        late.strikes = late.strikes.saturating_add(1);
+        if let Some(more) = late.strikes.checked_sub(STRIKES) {
+            let time = Span(config.late.0.saturating_mul(1 << more.min(MOST_DOUBLED)));
+            late.until = now.saturating_add(time);
+        }
+    }
+
+    /// Whether a requester is not sent to a holder because it has waited for that in vain.
+    pub(super) fn is_late(&self, now: Time, slot: u16, holder: u16) -> bool {
+        let of = |late: &Late| late.holder == holder && now < late.until;
+        self.client(slot).is_some_and(|client| client.late.iter().any(of))
     }
 
     pub(super) fn bar(&mut self, host: HostId) {
@@ -279,8 +373,9 @@ impl Image {
     }
 
     /// Whether `by` may be sent to this holder.
-    pub(super) fn trusts(&self, by: u16, holder: &Client) -> bool {
-        !holder.is_barred && !holder.accusers.contains(&by)
+    pub(super) fn trusts(&self, now: Time, config: &Config, by: u16, holder: &Client) -> bool {
+        let accuses = |it: &Accuser| it.by == by && it.is_valid(now, config);
+        !holder.is_barred && !holder.accusers.iter().any(accuses) && !holder.is_accused(now, config)
     }
 
     /// Forgets a client, and returns the freed bytes.
@@ -305,7 +400,8 @@ impl Image {
         }
         // Its slot will belong to another client.
         for other in self.slots.iter_mut().flatten() {
-            other.accusers.retain(|by| *by != slot);
+            other.accusers.retain(|accuser| accuser.by != slot);
+            other.late.retain(|late| late.holder != slot);
             other.requests.retain(|_, to| *to != Some(slot));
         }
         client.has.len() * 8

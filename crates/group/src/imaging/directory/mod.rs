@@ -10,6 +10,13 @@
 //!   which start together do not each fetch the chunk from the server.
 //! - *Load* is the number of requests that were redirected to a holder and not yet covered by a report of the requester.
 //!
+//! - *Accusations*: who has received a damaged chunk is not sent to its holder again, and if two clients say so, nobody is, for
+//!   [`Config::accusation`]. For others, only what a client says counts that has reported chunks which it had requested, and about at most two
+//!   holders at a time, so that two clients that lie leave out at most two honest holders, for as long as they go on lying.
+//! - *Late holders*: a request that is repeated reports that its holder was silent. The requester is not sent there for a time that doubles
+//!   ([`Config::late`]), until a report covers a request that was. It is not held against a holder by others: whoever lies
+//!   about a holder loses it for itself.
+//!
 //! A set of clients is a row of 64-bit words, so that a choice by round robin reads `clients / 64` words. Forged reports
 //! and requests cannot make the directory grow beyond [`Config::most_bytes`].
 
@@ -50,8 +57,13 @@ pub struct Config {
     pub silence: Span,
     /// A request with this many earlier tries goes to the server.
     pub max_tries: u8,
-    /// A holder is no longer chosen after this many requesters have received a damaged chunk from it.
+    /// A holder is not chosen while this many requesters say that they have received a damaged chunk from it.
     pub accusers: u8,
+    /// How long such a statement counts.
+    pub accusation: Span,
+    /// A requester whose requests to a holder are repeated is not sent there for this time, which doubles each time, up to 64 times. 0 for
+    /// no such rule: then only the repeated request itself goes elsewhere.
+    pub late: Span,
     /// Maximum number of images.
     pub images: u16,
     /// Maximum number of clients of one image.
@@ -73,6 +85,8 @@ impl Default for Config {
             silence: Span::from_secs(5),
             max_tries: 3,
             accusers: 2,
+            accusation: Span::from_secs(60),
+            late: Span::from_secs(1),
             images: 64,
             clients: 1024,
             chunks: 1 << 20,
@@ -253,13 +267,13 @@ impl Directory {
     /// Chooses a holder for each chunk of a request, and passes runs of chunks with the same one to `run`, in order. A
     /// holder serves as many consecutive chunks as it can, so that a batch leads to few messages.
     pub fn choose(&mut self, now: Time, ask: Ask, run: impl FnMut(Run)) {
-        self.choose_as(now, ask, Unserved::ByServer, run);
+        self.choose_as(now, ask, Unserved::ByServer, ask.tries > 0, run);
     }
 
     /// Chooses holders like [`Self::choose`], for a server that will not send the other chunks at once: it calls
     /// [`Self::sending`] when it does. Until then the client is not a pending holder.
     pub fn choose_now(&mut self, now: Time, ask: Ask, run: impl FnMut(Run)) {
-        self.choose_as(now, ask, Unserved::Later, run);
+        self.choose_as(now, ask, Unserved::Later, ask.tries > 0, run);
     }
 
     /// Records that the server sends a chunk to a client.
@@ -273,7 +287,14 @@ impl Directory {
         }
     }
 
-    fn choose_as(&mut self, now: Time, ask: Ask, unserved: Unserved, mut run: impl FnMut(Run)) {
+    fn choose_as(
+        &mut self,
+        now: Time,
+        ask: Ask,
+        unserved: Unserved,
+        is_late: bool,
+        mut run: impl FnMut(Run),
+    ) {
         let Ask { first, tries, .. } = ask;
         let count = ask.count.min(u32::from(self.config.requests));
         let end = first.saturating_add(count).min(self.config.chunks).max(first);
@@ -294,6 +315,9 @@ impl Directory {
         let mut current: Option<Run> = None;
         let mut previous = None;
         for chunk in first..end {
+            if is_late && let Some(Some(holder)) = image.assigned(slot, chunk) {
+                image.set_late(now, &config, slot, holder);
+            }
             let chosen = if tries >= config.max_tries {
                 None
             } else {
@@ -345,16 +369,14 @@ impl Directory {
         }
         self.counters.returned += again.len() as u64;
         for chunk in again {
-            self.choose(
-                now,
-                Ask { first: chunk, count: 1, tries: ask.tries.max(1), ..ask },
-                &mut run,
-            );
+            let ask = Ask { first: chunk, count: 1, tries: ask.tries.max(1), ..ask };
+            self.choose_as(now, ask, Unserved::ByServer, false, &mut run);
         }
     }
 
-    /// Records that `from` received a damaged chunk from `holder`: it is not sent to this holder again, and after
-    /// [`Config::accusers`] requesters have said so, nobody is. One requester alone cannot exclude a holder for others.
+    /// Records that `from` received a damaged chunk from `holder`: it is not sent to this holder for [`Config::accusation`], and while
+    /// [`Config::accusers`] requesters say so, nobody is. No requester excludes a holder for others by itself, and none counts that has not
+    /// received a chunk.
     pub fn accuse(&mut self, now: Time, image: u32, from: HostId, holder: HostId, chunk: u32) {
         if self.client(now, image, from).is_none() {
             return;
@@ -363,7 +385,7 @@ impl Directory {
         let (Some(by), Some(holder)) = (image.slot(from), image.slot(holder)) else { return };
         // Only an answer to a request can be damaged.
         if image.assigned(by, chunk) == Some(Some(holder))
-            && image.accuse(by, holder, self.config.accusers)
+            && image.accuse(now, &self.config, by, holder)
         {
             self.counters.barred += 1;
         }

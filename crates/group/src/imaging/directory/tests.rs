@@ -122,6 +122,12 @@ fn a_request_returned_by_a_holder_that_has_left_goes_elsewhere() {
     assert_eq!(runs, [Run { first: 0, count: 1, to: None }], "nobody has asked for chunk 1");
 }
 
+/// A client that has received a chunk of the server.
+fn received(directory: &mut Directory, now: Time, client: u32, chunk: u32) {
+    assert_eq!(choose(directory, now, ask(client, chunk, 1, 0)), [(chunk, 1, None)]);
+    assert!(directory.report(now, 1, HostId(client), 0, &map(&[chunk])));
+}
+
 #[test]
 fn damaged_chunks_bar_a_holder_for_the_accuser_and_after_two_accusers_for_all() {
     let mut directory = directory(Policy::RoundRobin, 0);
@@ -136,8 +142,75 @@ fn damaged_chunks_bar_a_holder_for_the_accuser_and_after_two_accusers_for_all() 
     assert_eq!(choose(&mut directory, Time(1), ask(9, 1, 1, 0)), [(1, 1, None)]);
     assert_eq!(choose(&mut directory, Time(1), ask(8, 0, 1, 0)), [(0, 1, Some(1))]);
     directory.accuse(Time(1), 1, HostId(8), HostId(1), 0);
-    assert_eq!(choose(&mut directory, Time(1), ask(7, 0, 1, 0)), [(0, 1, None)]);
+    assert_eq!(directory.counters().barred, 0, "neither has received anything");
+    for (client, chunk) in [(7, 70), (6, 60)] {
+        received(&mut directory, Time(1), client, chunk);
+        assert_eq!(choose(&mut directory, Time(1), ask(client, 0, 1, 0)), [(0, 1, Some(1))]);
+    }
+    for client in [7, 6] {
+        directory.accuse(Time(1), 1, HostId(client), HostId(1), 0);
+    }
+    assert_eq!(choose(&mut directory, Time(1), ask(5, 0, 1, 0)), [(0, 1, None)]);
     assert_eq!(directory.counters().barred, 1);
+    // It was long ago.
+    let later = Time(1) + Config::default().accusation;
+    directory.report(later, 1, HostId(1), 0, &map(&[0, 1]));
+    for client in [5, 9] {
+        assert_eq!(choose(&mut directory, later, ask(client, 1, 1, 0)), [(1, 1, Some(1))]);
+    }
+}
+
+#[test]
+fn two_clients_that_lie_leave_out_two_holders() {
+    let mut directory = directory(Policy::RoundRobin, 0);
+    for holder in 1..=5 {
+        directory.report(Time::ZERO, 1, HostId(holder), 0, &map(&[holder]));
+    }
+    for liar in [8, 9] {
+        received(&mut directory, Time(1), liar, 10 * liar);
+        for holder in 1..=5 {
+            let chosen = choose(&mut directory, Time(1), ask(liar, holder, 1, 0));
+            assert_eq!(chosen, [(holder, 1, Some(holder))]);
+            directory.accuse(Time(1), 1, HostId(liar), HostId(holder), holder);
+        }
+    }
+    let served = |directory: &mut Directory, client| -> Vec<u32> {
+        let of = |chunk| choose(directory, Time(1), ask(client, chunk, 1, 0))[0].2;
+        (1..=5).filter_map(of).collect()
+    };
+    assert_eq!(served(&mut directory, 7), [3, 4, 5]);
+    assert_eq!(served(&mut directory, 8), [], "they get nothing of those that they accuse");
+    assert_eq!(directory.counters().barred, 2);
+}
+
+#[test]
+fn a_silent_holder_is_left_out_for_longer_each_time_until_it_serves() {
+    let mut directory = directory(Policy::RoundRobin, 0);
+    let all: Vec<u32> = (0..200).collect();
+    let mut now = Time(1);
+    let mut next = 0;
+    directory.report(now, 1, HostId(2), 0, &map(&all));
+    // A request to the holder, or to the server, and its repetition.
+    let mut request = |directory: &mut Directory, now| {
+        next += 1;
+        directory.report(now, 1, HostId(2), 0, &map(&all));
+        let first = choose(directory, now, ask(3, next, 1, 0))[0].2;
+        assert_eq!(choose(directory, now, ask(3, next, 1, 1))[0].2, None, "not the same again");
+        first.is_some()
+    };
+    assert!(request(&mut directory, now), "one may have been lost");
+    for seconds in [1, 2, 4, 8, 16, 32, 64, 64] {
+        assert!(request(&mut directory, now), "{seconds}");
+        let until = now + Span::from_secs(seconds);
+        assert!(!request(&mut directory, now) && !request(&mut directory, Time(until.0 - 1)));
+        now = until;
+    }
+    // Others are sent there, and so is this one when it has got a chunk in time.
+    assert_eq!(choose(&mut directory, now, ask(4, 150, 1, 0)), [(150, 1, Some(2))]);
+    assert_eq!(choose(&mut directory, now, ask(3, 150, 1, 0)), [(150, 1, Some(2))]);
+    directory.report(now, 1, HostId(3), 0, &map(&[150]));
+    assert!(request(&mut directory, now) && request(&mut directory, now));
+    assert!(!request(&mut directory, now));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a host does with the requests that it serves: a queue for each requester, from which chunks are sent by turns, and
 //! the requests that wait for chunks which have not arrived here yet.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{HostId, Span, Time};
@@ -58,9 +59,77 @@ pub struct Send {
     pub what: ChunkOf,
 }
 
+/// Requests in the order of their arrival, each once, found by peer or chunk in logarithmic time: whoever floods a host with requests must not
+/// have it search long lists.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Requests {
+    /// The number of the next request.
+    next: u64,
+    by_chunk: BTreeMap<(ChunkOf, u64), HostId>,
+    numbers: BTreeMap<(HostId, ChunkOf), u64>,
+}
+
+impl Requests {
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    pub(super) fn contains(&self, peer: HostId, what: ChunkOf) -> bool {
+        self.numbers.contains_key(&(peer, what))
+    }
+
+    /// Adds a request. Returns its number, or `None` if it is there already.
+    pub(super) fn insert(&mut self, peer: HostId, what: ChunkOf) -> Option<u64> {
+        let number = self.next;
+        match self.numbers.entry((peer, what)) {
+            Entry::Occupied(_) => return None,
+            Entry::Vacant(entry) => entry.insert(number),
+        };
+        self.next += 1;
+        self.by_chunk.insert((what, number), peer);
+        Some(number)
+    }
+
+    /// Removes a request. Returns its number.
+    pub(super) fn remove(&mut self, peer: HostId, what: ChunkOf) -> Option<u64> {
+        let number = self.numbers.remove(&(peer, what))?;
+        self.by_chunk.remove(&(what, number));
+        Some(number)
+    }
+
+    /// Removes all requests of a chunk, and returns who made them with the numbers, in order.
+    pub(super) fn take_chunk(&mut self, what: ChunkOf) -> SmallVec<[(u64, HostId); 4]> {
+        let range = (what, 0)..=(what, u64::MAX);
+        let found = self.by_chunk.range(range).map(|((_, number), peer)| (*number, *peer));
+        let found: SmallVec<[(u64, HostId); 4]> = found.collect();
+        for (_, peer) in &found {
+            self.remove(*peer, what);
+        }
+        found
+    }
+
+    /// Removes all requests of a peer, and returns their numbers.
+    pub(super) fn forget(&mut self, peer: HostId) -> Vec<u64> {
+        let most = ChunkOf { image: u32::MAX, chunk: u32::MAX };
+        let range = (peer, ChunkOf { image: 0, chunk: 0 })..=(peer, most);
+        let all: Vec<ChunkOf> = self.numbers.range(range).map(|((_, what), _)| *what).collect();
+        all.into_iter().filter_map(|what| self.remove(peer, what)).collect()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.by_chunk.clear();
+        self.numbers.clear();
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Peer {
-    queue: VecDeque<ChunkOf>,
+    /// The queued chunks by the order of their requests.
+    queue: BTreeMap<u64, ChunkOf>,
     sending: SmallVec<[ChunkOf; 2]>,
     /// Those of them that make no progress, and are not counted.
     stalled: SmallVec<[ChunkOf; 2]>,
@@ -68,31 +137,52 @@ struct Peer {
     is_ready: bool,
 }
 
+/// What speaks against serving a peer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unwanted {
+    /// Chunks in a row that it did not want.
+    streak: u32,
+    /// How often this was too many.
+    times: u32,
+    /// It gets nothing until then.
+    until: Time,
+}
+
+/// After this many chunks in a row that a peer had already, requests in its name are ignored for a time. Requests that were repeated lead to
+/// a few such chunks; more means that somebody else asks in its name.
+const MOST_UNWANTED: u32 = 8;
+/// How long they are ignored at first; each time doubles it, up to 64 s. The peer's own requests are repeated elsewhere meanwhile.
+const IGNORE: Span = Span::from_secs(1);
+const MOST_DOUBLED: u32 = 6;
+
 /// The requests of all peers.
 #[derive(Clone, Debug)]
 pub(super) struct Serving {
     config: Serve,
     peers: BTreeMap<HostId, Peer>,
+    /// The queues of all peers.
+    queued: Requests,
     /// The peers that have a queued chunk and may be sent one, in turn.
     ring: VecDeque<HostId>,
     /// The number of chunks that are being sent, without those that are stalled.
     sending: usize,
-    waiting: BTreeMap<ChunkOf, SmallVec<[HostId; 4]>>,
-    /// When requests have waited long enough. Entries of requests that no longer wait are skipped.
-    expiries: VecDeque<(Time, ChunkOf, HostId)>,
-    waits: usize,
+    waiting: Requests,
+    /// When requests have waited long enough, by their number.
+    expiries: BTreeMap<u64, (Time, ChunkOf, HostId)>,
+    unwanted: BTreeMap<HostId, Unwanted>,
 }
 
 impl Serving {
-    pub(super) const fn new(config: Serve) -> Self {
+    pub(super) fn new(config: Serve) -> Self {
         Self {
             config,
             peers: BTreeMap::new(),
+            queued: Requests::default(),
             ring: VecDeque::new(),
             sending: 0,
-            waiting: BTreeMap::new(),
-            expiries: VecDeque::new(),
-            waits: 0,
+            waiting: Requests::default(),
+            expiries: BTreeMap::new(),
+            unwanted: BTreeMap::new(),
         }
     }
 
@@ -104,77 +194,71 @@ impl Serving {
             return false;
         }
         let entry = self.peers.entry(peer).or_default();
-        if entry.sending.contains(&what) || entry.queue.contains(&what) {
+        if entry.sending.contains(&what) || self.queued.contains(peer, what) {
             return true;
         }
         if entry.queue.len() >= usize::from(self.config.queue) {
             return false;
         }
-        entry.queue.push_back(what);
+        if let Some(number) = self.queued.insert(peer, what) {
+            entry.queue.insert(number, what);
+        }
         self.make_ready(peer);
         true
     }
 
     /// Takes a chunk out of a peer's queue; false if it is not in it.
     pub(super) fn take(&mut self, peer: HostId, what: ChunkOf) -> bool {
-        let Some(entry) = self.peers.get_mut(&peer) else { return false };
-        let Some(at) = entry.queue.iter().position(|other| *other == what) else { return false };
-        entry.queue.remove(at);
-        if entry.queue.is_empty() && entry.sending.is_empty() && !entry.is_ready {
-            self.peers.remove(&peer);
+        let Some(number) = self.queued.remove(peer, what) else { return false };
+        if let Some(entry) = self.peers.get_mut(&peer) {
+            entry.queue.remove(&number);
+            if entry.queue.is_empty() && entry.sending.is_empty() && !entry.is_ready {
+                self.peers.remove(&peer);
+            }
         }
         true
     }
 
     /// Lets a request wait for a chunk. Returns false if a bound refuses it.
     pub(super) fn wait(&mut self, now: Time, peer: HostId, what: ChunkOf) -> bool {
-        if self.waiting.get(&what).is_some_and(|peers| peers.contains(&peer)) {
+        if self.waiting.contains(peer, what) {
             return true;
         }
-        if self.waits >= usize::from(self.config.waiting) {
+        if self.waiting.len() >= usize::from(self.config.waiting) {
             return false;
         }
-        self.waiting.entry(what).or_default().push(peer);
-        self.waits += 1;
-        self.expiries.push_back((now.saturating_add(self.config.wait), what, peer));
+        if let Some(number) = self.waiting.insert(peer, what) {
+            let until = now.saturating_add(self.config.wait);
+            self.expiries.insert(number, (until, what, peer));
+        }
         true
     }
 
     /// A chunk has arrived: queues it for the peers that wait for it. Returns those for which there is no room.
     pub(super) fn arrived(&mut self, what: ChunkOf) -> SmallVec<[HostId; 4]> {
-        let peers = self.waiting.remove(&what).unwrap_or_default();
-        self.waits -= peers.len();
-        peers.into_iter().filter(|peer| !self.push(*peer, what)).collect()
+        let mut refused = SmallVec::new();
+        for (number, peer) in self.waiting.take_chunk(what) {
+            self.expiries.remove(&number);
+            if !self.push(peer, what) {
+                refused.push(peer);
+            }
+        }
+        refused
     }
 
     /// Returns a request that has waited too long, and forgets it.
     pub(super) fn expired(&mut self, now: Time) -> Option<Send> {
-        while let Some((at, what, peer)) = self.expiries.front().copied() {
-            if at > now {
-                return None;
-            }
-            self.expiries.pop_front();
-            if self.stop_waiting(what, peer) {
-                return Some(Send { peer, what });
-            }
+        let (_, (at, ..)) = self.expiries.first_key_value()?;
+        if *at > now {
+            return None;
         }
-        None
-    }
-
-    fn stop_waiting(&mut self, what: ChunkOf, peer: HostId) -> bool {
-        let Some(peers) = self.waiting.get_mut(&what) else { return false };
-        let before = peers.len();
-        peers.retain(|other| *other != peer);
-        let stopped = before > peers.len();
-        if peers.is_empty() {
-            self.waiting.remove(&what);
-        }
-        self.waits -= usize::from(stopped);
-        stopped
+        let (_, (_, what, peer)) = self.expiries.pop_first()?;
+        self.waiting.remove(peer, what);
+        Some(Send { peer, what })
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.expiries.front().map(|(at, ..)| *at)
+        self.expiries.first_key_value().map(|(_, (at, ..))| *at)
     }
 
     /// Returns the next chunk to send, by turns of the peers.
@@ -187,12 +271,13 @@ impl Serving {
             let peer = self.ring.pop_front()?;
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             entry.is_ready = false;
-            let Some(what) = entry.queue.pop_front() else {
+            let Some((_, what)) = entry.queue.pop_first() else {
                 if entry.sending.is_empty() {
                     self.peers.remove(&peer);
                 }
                 continue;
             };
+            self.queued.remove(peer, what);
             entry.sending.push(what);
             self.sending += 1;
             self.make_ready(peer);
@@ -226,6 +311,32 @@ impl Serving {
         true
     }
 
+    /// A chunk that was sent to a peer was wanted there, or not.
+    pub(super) fn judged(&mut self, now: Time, peer: HostId, is_wanted: bool) {
+        if is_wanted {
+            self.unwanted.remove(&peer);
+            return;
+        }
+        if !self.unwanted.contains_key(&peer)
+            && self.unwanted.len() >= usize::from(self.config.peers)
+        {
+            self.unwanted.pop_first();
+        }
+        let entry = self.unwanted.entry(peer).or_default();
+        entry.streak += 1;
+        if entry.streak >= MOST_UNWANTED {
+            let doubled = entry.times.min(MOST_DOUBLED);
+            entry.until = now.saturating_add(Span(IGNORE.0 << doubled));
+            (entry.streak, entry.times) = (0, entry.times.saturating_add(1));
+            self.unqueue(peer);
+        }
+    }
+
+    /// Whether requests in the name of a peer are ignored at present.
+    pub(super) fn ignores(&self, now: Time, peer: HostId) -> bool {
+        self.unwanted.get(&peer).is_some_and(|entry| now < entry.until)
+    }
+
     /// The peer takes no bytes of a chunk at present. Until it has the chunk, another one may be sent in its place: a few peers that are
     /// slow, or do not answer at all, must not use up [`Serve::uploads`].
     pub(super) fn stalled(&mut self, peer: HostId, what: ChunkOf) {
@@ -236,17 +347,25 @@ impl Serving {
         }
     }
 
+    /// Forgets what is queued for a peer, and what it waits for.
+    fn unqueue(&mut self, peer: HostId) {
+        self.queued.forget(peer);
+        if let Some(entry) = self.peers.get_mut(&peer) {
+            entry.queue.clear();
+        }
+        for number in self.waiting.forget(peer) {
+            self.expiries.remove(&number);
+        }
+    }
+
     /// Forgets a peer that is gone.
     pub(super) fn forget(&mut self, peer: HostId) {
+        self.unqueue(peer);
         if let Some(entry) = self.peers.remove(&peer) {
             self.sending -= entry.sending.len() - entry.stalled.len();
             if entry.is_ready {
                 self.ring.retain(|other| *other != peer);
             }
-        }
-        let waits: Vec<ChunkOf> = self.waiting.keys().copied().collect();
-        for what in waits {
-            self.stop_waiting(what, peer);
         }
     }
 
@@ -254,23 +373,23 @@ impl Serving {
     pub(super) fn drain(&mut self) -> Vec<Send> {
         let mut all = Vec::new();
         for (peer, entry) in &mut self.peers {
-            all.extend(entry.queue.drain(..).map(|what| Send { peer: *peer, what }));
+            let queue = std::mem::take(&mut entry.queue).into_values();
+            all.extend(queue.map(|what| Send { peer: *peer, what }));
             entry.is_ready = false;
         }
+        self.queued.clear();
         self.ring.clear();
         self.peers.retain(|_, entry| !entry.sending.is_empty());
-        for (what, peers) in std::mem::take(&mut self.waiting) {
-            all.extend(peers.into_iter().map(|peer| Send { peer, what }));
-        }
+        let waiting = &self.waiting.by_chunk;
+        all.extend(waiting.iter().map(|((what, _), peer)| Send { peer: *peer, what: *what }));
+        self.waiting.clear();
         self.expiries.clear();
-        self.waits = 0;
         all
     }
 
     /// The number of chunks that are queued, waited for or being sent.
     pub(super) fn len(&self) -> usize {
-        let queued: usize = self.peers.values().map(|peer| peer.queue.len()).sum();
-        queued + self.waits + self.sending
+        self.queued.len() + self.waiting.len() + self.sending
     }
 
     pub(super) const fn is_idle(&self) -> bool {
@@ -356,7 +475,8 @@ mod tests {
         let late = Time(5) + Span::from_secs(6);
         assert_eq!(serving.expired(Time(late.0 - 1)), None);
         assert_eq!(serving.expired(late), Some(Send { peer: HostId(1), what: chunk(8) }));
-        assert_eq!((serving.expired(late), serving.waits), (None, 0));
+        assert_eq!((serving.expired(late), serving.waiting.len()), (None, 0));
+        assert!(serving.expiries.is_empty());
     }
 
     #[test]
@@ -367,5 +487,42 @@ mod tests {
         assert!(serving.push(HostId(2), chunk(0)) && !serving.push(HostId(3), chunk(0)));
         assert_eq!(serving.drain().len(), 3);
         assert_eq!(serving.len(), 0);
+    }
+
+    #[test]
+    fn a_peer_that_wants_nothing_is_ignored_for_longer_each_time() {
+        let mut serving = Serving::new(Serve { uploads: 0, ..Serve::default() });
+        let mut now = Time::ZERO;
+        for seconds in [1, 2, 4, 8, 16, 32, 64, 64] {
+            assert!(!serving.ignores(now, HostId(1)));
+            for number in 0..MOST_UNWANTED {
+                serving.push(HostId(1), chunk(number));
+                assert!(!serving.ignores(now, HostId(1)));
+                let sent = serving.poll().unwrap();
+                serving.sent(HostId(1), sent.what);
+                serving.push(HostId(1), chunk(number + 100));
+                serving.wait(now, HostId(1), chunk(number + 200));
+                serving.judged(now, HostId(1), false);
+            }
+            assert_eq!(serving.len(), 0, "nothing is left of what was asked in its name");
+            assert!(!serving.ignores(now, HostId(2)));
+            now += Span::from_secs(seconds);
+            assert!(serving.ignores(Time(now.0 - 1), HostId(1)), "{seconds}");
+        }
+        serving.judged(now, HostId(1), true);
+        (1..MOST_UNWANTED).for_each(|_| serving.judged(now, HostId(1), false));
+        assert!(!serving.ignores(now, HostId(1)), "the row has begun again");
+    }
+
+    #[test]
+    fn what_is_taken_out_is_queued_again_at_the_end() {
+        let mut serving = Serving::new(Serve { queue: 3, per_peer: 9, ..Serve::default() });
+        (0..3).for_each(|number| assert!(serving.push(HostId(1), chunk(number))));
+        for _ in 0..100 {
+            assert!(serving.take(HostId(1), chunk(0)) && !serving.take(HostId(1), chunk(0)));
+            assert!(serving.push(HostId(1), chunk(0)) && !serving.push(HostId(1), chunk(9)));
+        }
+        assert_eq!(polled(&mut serving), [(1, 1), (1, 2), (1, 0)]);
+        assert!(serving.queued.is_empty());
     }
 }

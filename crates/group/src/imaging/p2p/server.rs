@@ -14,9 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::frisbee::{Body, Chunks};
 use rackweave_wire::{Id64, frame};
-use smallvec::SmallVec;
 
-use super::serve::Serving;
+use super::serve::{Requests, Serving};
 use super::{ChunkOf, Outgoing, Send, Serve};
 use crate::imaging::Shape;
 use crate::imaging::directory::{self, Ask, Directory, Run};
@@ -35,6 +34,10 @@ pub struct Config {
 /// Maximum number of clients of one image. Those silent for [`FORGET`] make room.
 const MOST_CLIENTS: usize = 65_535;
 const FORGET: Span = Span::from_secs(600);
+/// Chunks of one request that are considered; a requester repeats the rest. It is the most that a directory remembers of a client.
+const MOST_ASKED: u16 = 512;
+/// A client's number changes at most once in this time. A new one costs the directory a walk over all that it knows of the client.
+const RENEW: Span = Span::from_ms(250);
 
 /// Counts of a server, in chunks unless stated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +66,8 @@ pub struct Counters {
 struct Joined {
     number: u32,
     index: u16,
+    /// When its number was new.
+    since: Time,
     seen: Time,
 }
 
@@ -83,7 +88,7 @@ pub struct Server {
     directory: Option<Directory>,
     /// With a directory: requests that are queued here, and go to a client as soon as one has the chunk. So the client that asks
     /// first for many chunks does not become the one from which all others get them.
-    deferred: BTreeMap<ChunkOf, SmallVec<[HostId; 4]>>,
+    deferred: Requests,
     outgoing: VecDeque<Outgoing>,
     counters: Counters,
 }
@@ -97,7 +102,7 @@ impl Server {
             images: BTreeMap::new(),
             serving: Serving::new(config.serve),
             directory: config.directory.map(Directory::new),
-            deferred: BTreeMap::new(),
+            deferred: Requests::default(),
             outgoing: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -189,8 +194,9 @@ impl Server {
             self.counters.unknown += 1;
             return;
         };
-        let index = match image.clients.get(&from) {
-            Some(joined) if joined.number == number => joined.index,
+        let (index, since) = match image.clients.get(&from) {
+            Some(joined) if joined.number == number => (joined.index, joined.since),
+            Some(joined) if now.since(joined.since) < RENEW => return,
             before => {
                 // A client that has crashed and returned keeps its place in the order.
                 let index = before.map(|joined| joined.index);
@@ -205,14 +211,14 @@ impl Server {
                     image.joins.wrapping_sub(1)
                 });
                 self.serving.forget(from);
-                forget(&mut self.deferred, from);
+                self.deferred.forget(from);
                 if let Some(directory) = &mut self.directory {
                     directory.join(now, id, from);
                 }
-                index
+                (index, now)
             }
         };
-        image.clients.insert(from, Joined { number, index, seen: now });
+        image.clients.insert(from, Joined { number, index, since, seen: now });
         let body = Body::Entered {
             client: number,
             image: id,
@@ -248,7 +254,7 @@ impl Server {
 
     fn peer_forgotten(&mut self, host: HostId) {
         self.serving.forget(host);
-        forget(&mut self.deferred, host);
+        self.deferred.forget(host);
     }
 
     /// Passes on the queued requests for chunks that the last report has added.
@@ -259,7 +265,7 @@ impl Server {
         }
         for chunk in directory.new_chunks().to_vec() {
             let what = ChunkOf { image, chunk };
-            for peer in self.deferred.remove(&what).unwrap_or_default() {
+            for (_, peer) in self.deferred.take_chunk(what) {
                 if self.serving.take(peer, what) {
                     self.batch(now, peer, Chunks { image, first: chunk, count: 1, tries: 0 });
                 }
@@ -280,6 +286,10 @@ impl Server {
     }
 
     fn batch(&mut self, now: Time, from: HostId, chunks: Chunks) {
+        if self.serving.ignores(now, from) {
+            return;
+        }
+        let chunks = Chunks { count: chunks.count.min(MOST_ASKED), ..chunks };
         let mut runs = Vec::new();
         let all = Run { first: chunks.first, count: u32::from(chunks.count), to: None };
         match &mut self.directory {
@@ -295,10 +305,7 @@ impl Server {
                 let end = run.first.saturating_add(run.count).min(chunks_of);
                 for chunk in run.first..end {
                     let what = ChunkOf { image: chunks.image, chunk };
-                    let peers = self.deferred.entry(what).or_default();
-                    if !peers.contains(&from) {
-                        peers.push(from);
-                    }
+                    self.deferred.insert(from, what);
                 }
             }
             self.follow(from, chunks, run);
@@ -322,7 +329,7 @@ impl Server {
             let what = ChunkOf { image, chunk };
             if !self.serving.push(requester, what) {
                 self.counters.refused += 1;
-                self.undefer(requester, what);
+                self.deferred.remove(requester, what);
             }
         }
     }
@@ -330,9 +337,10 @@ impl Server {
     fn returned(&mut self, now: Time, holder: HostId, requester: HostId, chunks: Chunks) {
         self.counters.returned += u64::from(chunks.count);
         let Some(image) = self.images.get(&chunks.image) else { return };
-        if !image.clients.contains_key(&requester) {
+        if !image.clients.contains_key(&requester) || self.serving.ignores(now, requester) {
             return;
         }
+        let chunks = Chunks { count: chunks.count.min(MOST_ASKED), ..chunks };
         match &mut self.directory {
             Some(directory) => {
                 let mut runs = Vec::new();
@@ -351,8 +359,21 @@ impl Server {
     }
 
     /// A client has received a chunk from here.
-    pub fn chunk_sent(&mut self, _now: Time, to: HostId, what: ChunkOf) {
+    pub fn chunk_sent(&mut self, now: Time, to: HostId, what: ChunkOf) {
         self.counters.sent += u64::from(self.serving.sent(to, what));
+        self.serving.judged(now, to, true);
+    }
+
+    /// A client did not want the chunk that was sent to it. If this happens again and again, somebody else has asked in its name, and it
+    /// gets nothing for a time.
+    pub fn chunk_unwanted(&mut self, now: Time, to: HostId, what: ChunkOf) {
+        self.serving.sent(to, what);
+        self.serving.judged(now, to, false);
+    }
+
+    /// A chunk could not be read, so that it is not sent.
+    pub fn chunk_unavailable(&mut self, to: HostId, what: ChunkOf) {
+        self.serving.sent(to, what);
     }
 
     /// A client may not serve others, so that no request is redirected to it.
@@ -372,18 +393,6 @@ impl Server {
         self.peer_forgotten(peer);
     }
 
-    /// A request is not deferred any more. Returns whether it was.
-    fn undefer(&mut self, peer: HostId, what: ChunkOf) -> bool {
-        let Some(peers) = self.deferred.get_mut(&what) else { return false };
-        let before = peers.len();
-        peers.retain(|other| *other != peer);
-        let was_deferred = peers.len() < before;
-        if peers.is_empty() {
-            self.deferred.remove(&what);
-        }
-        was_deferred
-    }
-
     /// Returns the next control message to send.
     #[must_use]
     pub fn poll_control(&mut self, _now: Time) -> Option<Outgoing> {
@@ -396,7 +405,7 @@ impl Server {
         loop {
             let send = self.serving.poll()?;
             let Send { peer, what } = send;
-            if self.undefer(peer, what)
+            if self.deferred.remove(peer, what).is_some()
                 && let Some(directory) = &mut self.directory
             {
                 let ChunkOf { image, chunk } = what;
@@ -414,14 +423,6 @@ impl Server {
             return Some(send);
         }
     }
-}
-
-/// Forgets what a client has asked for.
-fn forget(deferred: &mut BTreeMap<ChunkOf, SmallVec<[HostId; 4]>>, host: HostId) {
-    deferred.retain(|_, peers| {
-        peers.retain(|peer| *peer != host);
-        !peers.is_empty()
-    });
 }
 
 fn ask(from: HostId, chunks: Chunks) -> Ask {

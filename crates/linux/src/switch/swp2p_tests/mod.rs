@@ -14,7 +14,8 @@ use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig
 use rackweave_switch::system::SystemProgram;
 use rackweave_wire::frame::{host_at, ip_address, mac_address};
 use rackweave_wire::frisbee::{
-    Body, Chunks, Header, KIND, Key, PORT, REPORT_MAP_BYTES, TAG_BYTES, decode, encode,
+    Auth, Body, Chunks, Direction, Header, KIND, Key, PORT, REPORT_MAP_BYTES, SESSION_BYTES,
+    TAG_BYTES, decode, encode,
 };
 use rackweave_wire::overlay;
 
@@ -29,6 +30,9 @@ type Systems = (Option<Orca>, Option<Swp2p>);
 
 const SERVER: HostId = HostId(0);
 const IMAGE: u32 = 0xfee1_600d;
+const SESSION: u64 = 0x5e55_1007;
+/// What follows a message with a key.
+const TRAILER: usize = SESSION_BYTES + TAG_BYTES;
 /// The priority at which hosts send control messages.
 const CLASS: u8 = 7 << 5;
 
@@ -65,6 +69,15 @@ const LEAVES: Topology = Topology::LeafSpine {
     host_link: Rate(1_000_000_000),
     core_link: Rate(7_000_000_000),
 };
+
+/// Appends the trailer of a client's message.
+fn seal(key: Option<Key>, bytes: &mut Vec<u8>) {
+    Auth::from(key).seal(bytes, 0, SESSION, Direction::ToServer);
+}
+
+fn session(key: Option<Key>, bytes: &[u8]) -> Option<u64> {
+    Auth::from(key).session(bytes, Direction::ToServer)
+}
 
 /// What a host has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,9 +135,7 @@ impl Bench {
         let mut bytes = Vec::new();
         encode(&Header::new(src, body), &mut bytes);
         bytes.extend_from_slice(payload);
-        if let Some(key) = &self.key {
-            key.seal(&mut bytes, 0);
-        }
+        seal(self.key, &mut bytes);
         bytes
     }
 
@@ -304,11 +315,7 @@ fn a_batch_is_divided_into_messages_of_the_requester() {
         let seen: Vec<_> = got.iter().map(|got| (got.host.0, got.src.0, got.body())).collect();
         assert_eq!(seen, [(0, 3, batch(12, 1)), (1, 3, batch(10, 2)), (2, 3, batch(13, 1))]);
         for got in &got {
-            let length = decode(&got.bytes).unwrap().payload.end;
-            match &bench.key {
-                Some(key) => assert!(key.is_sealed(&got.bytes)),
-                None => assert_eq!(got.bytes.len(), length),
-            }
+            assert_eq!(session(bench.key, &got.bytes), Some(SESSION));
         }
         assert_eq!((bench.counters()["split"], bench.core.counters().made), (1, 3));
     }
@@ -329,9 +336,7 @@ fn a_return_is_redirected_once_more_or_goes_on() {
         let got = bench.send(1, returned(5, 2));
         let seen: Vec<_> = got.iter().map(|got| (got.host.0, got.src.0, got.body())).collect();
         assert_eq!(seen, [(0, 1, returned(5, 1)), (2, 3, batch(6, 1))]);
-        if let Some(key) = &bench.key {
-            assert!(got.iter().all(|got| key.is_sealed(&got.bytes)));
-        }
+        assert!(got.iter().all(|got| session(bench.key, &got.bytes) == Some(SESSION)));
         assert_eq!(bench.holders(5), []);
     }
 }
@@ -367,20 +372,16 @@ fn without_the_right_tag_nothing_is_believed() {
         let mut bench = Bench::new(ONE_SWITCH, encapsulation, Some(key));
         bench.report(1, &[9]);
         let good = bench.message(HostId(2), Body::Report { image: IMAGE, window: 0 }, &map(&[9]));
-        let mut other = good[..good.len() - TAG_BYTES].to_vec();
-        Key::derive(b"other").seal(&mut other, 0);
+        let mut other = good[..good.len() - TRAILER].to_vec();
+        seal(Some(Key::derive(b"other")), &mut other);
         let longer = [&good[..], &[0]].concat();
         let bits = (0..good.len() * 8).step_by(61).map(|bit| {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             bad
         });
-        let whole = [
-            good[..good.len() - TAG_BYTES].to_vec(),
-            good[..good.len() - 1].to_vec(),
-            other,
-            longer,
-        ];
+        let whole =
+            [good[..good.len() - TRAILER].to_vec(), good[..good.len() - 1].to_vec(), other, longer];
         let mut dropped = 0;
         for bad in whole.into_iter().chain(bits) {
             let frame = bench.frame(HostId(2), SERVER, &bad);
@@ -436,13 +437,14 @@ fn forged_and_truncated_frames_change_nothing() {
             // The IP header has the length of the whole packet, so nothing shorter is one.
             assert!(bench.enter(HostId(2), &frame[..len]).is_err(), "{len}");
         }
-        for len in 0..whole.len() {
+        // Without a key, a message without its trailer is one of a host that has no session.
+        let end = if bench.key.is_some() { whole.len() } else { whole.len() - SESSION_BYTES };
+        for len in 0..end {
             // A whole packet with a part of the message: forwarded to its addressee, and not read.
             let part = bench.frame(HostId(2), SERVER, &whole[..len]);
             let _ = bench.enter(HostId(2), &part);
             assert!(bench.arrivals().len() <= 1);
-            let is_part = bench.key.is_some() || len < whole.len();
-            assert!(is_part && bench.holders(9) == [HostId(1)], "{len}");
+            assert_eq!(bench.holders(9), [HostId(1)], "{len}");
         }
     }
 }

@@ -393,7 +393,8 @@ impl Client {
             matches!(self.state, State::Fetching | State::Writing | State::Lingering { .. });
         let count = u32::from(count.min(MOST_ASKED));
         let end = first.saturating_add(count).min(self.have.chunks());
-        if image != self.image || first >= end || matches!(self.state, State::Over) {
+        let is_ours = image == self.image && first < end && !matches!(self.state, State::Over);
+        if !is_ours || self.serving.ignores(now, requester) {
             return;
         }
         let mut lacking: Option<Chunks> = None;
@@ -495,6 +496,15 @@ impl Client {
     /// A peer has received a chunk from here.
     pub fn chunk_sent(&mut self, now: Time, to: HostId, what: ChunkOf) {
         self.counters.sent += u32::from(self.serving.sent(to, what));
+        self.serving.judged(now, to, true);
+        self.update(now);
+    }
+
+    /// A peer did not want the chunk that was sent to it: it has it already. If this happens again and again, somebody else has asked in
+    /// its name, and it gets nothing for a time.
+    pub fn chunk_unwanted(&mut self, now: Time, to: HostId, what: ChunkOf) {
+        self.serving.sent(to, what);
+        self.serving.judged(now, to, false);
         self.update(now);
     }
 

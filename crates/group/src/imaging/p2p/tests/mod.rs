@@ -3,6 +3,7 @@
 mod chaos;
 mod goals;
 mod golden;
+mod hostile;
 mod several;
 mod single;
 
