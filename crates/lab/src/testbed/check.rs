@@ -44,6 +44,12 @@ pub(super) fn machine(overlay: bool) -> Result<(), TestbedError> {
 pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
+    if fabric.has_ocs() {
+        return Err(refused(
+            "the testbed has no optical circuit switch: its links cannot move from ToR to ToR",
+            "`rackweave run` simulates it; topology = \"racks\" is the same pod without one",
+        ));
+    }
     features(point)?;
     if let Some(image) = &point.image {
         images(point, image, overlay)?;

@@ -197,6 +197,7 @@ impl Case {
             nodes: Vec::new(),
             programs: Box::new(|_| ForwardOnly::new()),
             faults: &self.faults,
+            moves: &[],
             measure: &self.measure,
         };
         World::<TransportsOnly<Blast>>::new(setup).unwrap().run(&Control::default())
@@ -217,7 +218,9 @@ fn an_idle_path_takes_exactly_the_ideal_time() {
         Topology::Dumbbell { left: 2, right: 3, host_link: Rate(3_000_000_007), core_link: G10 };
     let single = Topology::SingleSwitch { hosts: 5, host_link: Rate::from_gbps(25) };
     let topologies = [LEAF_SPINE, fat_tree, odd, single];
-    for (topology, delays) in topologies.into_iter().flat_map(|t| [(t, vec![]), (t, uneven())]) {
+    for (topology, delays) in
+        topologies.into_iter().flat_map(|t| [(t.clone(), vec![]), (t, uneven())])
+    {
         for bytes in [1, 100, 1460, 1461, 2920, 50_000, 1_000_000] {
             let hosts = topology.hosts();
             let mut text = String::from("time_us,source,destination,bytes\n");
@@ -229,7 +232,7 @@ fn an_idle_path_takes_exactly_the_ideal_time() {
                 }
             }
             let trace = rackweave_workload::Trace::from_csv(&text).unwrap();
-            let mut case = Case::new(topology, Pattern::Trace(trace));
+            let mut case = Case::new(topology.clone(), Pattern::Trace(trace));
             case.fabric.host_link_delays.clone_from(&delays);
             let result = case.run();
             assert_eq!(result.end, End::AllDone);
@@ -258,10 +261,11 @@ fn the_longest_round_trip_is_that_of_the_farthest_pair() {
         delays
     };
     let lists = (0..12).map(long).chain([vec![], uneven(), vec![Span::from_us(1)]]);
+    let topologies = [LEAF_SPINE, fat_tree, dumbbell, single];
     for (topology, delays) in
-        lists.flat_map(|list| [LEAF_SPINE, fat_tree, dumbbell, single].map(|t| (t, list.clone())))
+        lists.flat_map(|list| topologies.clone().map(|topology| (topology, list.clone())))
     {
-        let mut config = fabric(topology);
+        let mut config = fabric(topology.clone());
         config.host_link_delays.clone_from(&delays);
         let fabric = Fabric::new(&config).unwrap();
         let hosts = || (0..fabric.hosts()).map(HostId);
@@ -360,7 +364,7 @@ fn waiting_time_is_that_of_m_d_1() {
     for (load, seed) in [(0.3, 1), (0.6, 2), (0.8, 3)] {
         let sizes = SizeDist::fixed(1460).unwrap();
         let pattern = Pattern::OpenLoop { sizes, load, counts: LoadCounts::Wire };
-        let mut case = Case::new(topology, pattern);
+        let mut case = Case::new(topology.clone(), pattern);
         case.seed = seed;
         case.measure.messages = 3_000_000;
         case.measure.verify = false;
