@@ -4,6 +4,8 @@
 //! both at one address; a node with several ports is several hosts of the fabric.
 
 mod app;
+#[cfg(test)]
+mod circuit_tests;
 mod circuits;
 mod faults;
 mod fluid;

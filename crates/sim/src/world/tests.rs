@@ -12,8 +12,8 @@ use rackweave_switch::ForwardOnly;
 
 use super::*;
 use crate::config::{
-    BufferConfig, FabricConfig, FaultKind, FaultPlace, MeasureConfig, Routing, StreamConfig,
-    SwitchConfig, Topology,
+    BufferConfig, Circuits, Dark, FabricConfig, FaultKind, FaultPlace, MeasureConfig, Ocs, Pod,
+    Routing, StreamConfig, SwitchConfig, Topology, Tor,
 };
 use crate::model::TransportsOnly;
 use crate::result::{Outcome, RunResult};
@@ -217,7 +217,10 @@ fn an_idle_path_takes_exactly_the_ideal_time() {
     let odd =
         Topology::Dumbbell { left: 2, right: 3, host_link: Rate(3_000_000_007), core_link: G10 };
     let single = Topology::SingleSwitch { hosts: 5, host_link: Rate::from_gbps(25) };
-    let topologies = [LEAF_SPINE, fat_tree, odd, single];
+    let fixed = || pod(Circuits::None, [2, 1, 3], [0; 3]);
+    let rackless = || pod(Circuits::Servers(vec![2, 0, 1, 0, 0, 1, 0]), [2, 1, 1], [0; 3]);
+    let circuits = || pod(Circuits::Tors(vec![(0, 1), (1, 0), (1, 2)]), [1, 0, 1], [2, 3, 1]);
+    let topologies = [LEAF_SPINE, fat_tree, odd, single, fixed(), rackless(), circuits()];
     for (topology, delays) in
         topologies.into_iter().flat_map(|t| [(t.clone(), vec![]), (t, uneven())])
     {
@@ -244,6 +247,16 @@ fn an_idle_path_takes_exactly_the_ideal_time() {
     }
 }
 
+/// A pod of ToRs with 4, 2 and 2 server ports.
+fn pod(circuits: Circuits, uplinks: [u32; 3], circuit_ports: [u32; 3]) -> Topology {
+    let tors = [4, 2, 2].into_iter().zip(uplinks).zip(circuit_ports);
+    let tor =
+        |((server_ports, uplinks), circuit_ports)| Tor { server_ports, uplinks, circuit_ports };
+    let ocs = Ocs { switching_delay: Span::from_us(20), link_delay: Span::ZERO, dark: Dark::Moved };
+    let tors = tors.map(tor).collect();
+    Topology::Pod(Arc::new(Pod { tors, host_link: G10, core_link: G10, circuits, ocs }))
+}
+
 /// Link delays of hosts that make round trips of 5 to 200 us.
 fn uneven() -> Vec<Span> {
     [1.0, 45.5, 0.25, 3.0, 11.125].map(|us| Span((us * 1e6) as u64)).into()
@@ -261,7 +274,8 @@ fn the_longest_round_trip_is_that_of_the_farthest_pair() {
         delays
     };
     let lists = (0..12).map(long).chain([vec![], uneven(), vec![Span::from_us(1)]]);
-    let topologies = [LEAF_SPINE, fat_tree, dumbbell, single];
+    let rackless = pod(Circuits::Servers(vec![2, 0, 1, 0, 0, 1, 0]), [2, 1, 1], [0; 3]);
+    let topologies = [LEAF_SPINE, fat_tree, dumbbell, single, rackless];
     for (topology, delays) in
         lists.flat_map(|list| topologies.clone().map(|topology| (topology, list.clone())))
     {

@@ -1,5 +1,6 @@
 //! Programs, replication, and that no packet or payload is lost or released twice.
 
+mod circuits;
 mod edge;
 mod payload;
 
