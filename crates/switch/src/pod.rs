@@ -8,8 +8,8 @@
 //!
 //! In each of them a `ToR` can have electrical uplinks to the core switch. Packets take the shortest paths by number of
 //! switches, so a circuit between two `ToR`s is preferred to the way through the core, and where a path through a third
-//! `ToR` is as short as one through the core, both are used. No text of P4INC-AOI is available to us; that `ToR`s forward
-//! for each other, and that they may have uplinks too, is our choice.
+//! `ToR` is as short as one through the core, both are used. What is published, and what is our choice:
+//! `docs/sources.md#optical-circuits`.
 
 use std::collections::BTreeMap;
 

@@ -362,3 +362,32 @@ pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
     }
     notes
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_with_an_optical_circuit_switch_is_refused() {
+        let checked = |fabric: &str| {
+            let text = format!(
+                "[fabric]\ntors = [2, 1]\nuplinks = 1\nhost_link = '20 Mbps'\n{fabric}\n[transport]\nname = 'homa'\n\
+                 [workload]\narrivals = 'permutation'\nsizes = '1 KB'\n"
+            );
+            let scenario = Scenario::parse("x.toml", &text, Path::new("."), &[], None).unwrap();
+            point(&scenario.points[0], true).map_err(|error| error.to_string())
+        };
+        for fabric in [
+            "topology = 'rackless'",
+            "topology = 'tor-circuits'\ncircuit_ports = 1\ncircuits = [[0, 1]]",
+        ] {
+            let error = checked(fabric).unwrap_err();
+            let expected =
+                "the testbed has no optical circuit switch: its links cannot move from ToR to ToR";
+            assert_eq!(error, expected);
+        }
+        assert_eq!(checked("topology = 'racks'"), Ok(()));
+    }
+}
