@@ -272,11 +272,13 @@ pub enum DropReason {
     Program,
     /// There was no room in the switch for the payload of a copy or of a packet that a program created.
     NoBuffer,
+    /// The packet was on a link, waited for it or was to enter it while an optical circuit switch had no circuit for it.
+    Reconfiguration,
 }
 
 impl DropReason {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::QueueFull,
         Self::SharedBufferFull,
         Self::HeaderQueueFull,
@@ -289,6 +291,7 @@ impl DropReason {
         Self::WrongProtocol,
         Self::Program,
         Self::NoBuffer,
+        Self::Reconfiguration,
     ];
 
     /// Returns the name that results use.
@@ -307,6 +310,7 @@ impl DropReason {
             Self::WrongProtocol => "wrong_protocol",
             Self::Program => "program",
             Self::NoBuffer => "no_buffer",
+            Self::Reconfiguration => "lost_in_reconfiguration",
         }
     }
 }

@@ -23,13 +23,14 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 44] = builtins! {
+pub const SCENARIOS: [Builtin; 45] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
     "cast-beside-traffic": "cast-beside-traffic.toml",
     "imaging-1000": "imaging-1000.toml",
     "imaging-night": "imaging-night.toml",
+    "rackless": "rackless.toml",
     "testbed": "testbed.toml",
     "testbed-incast": "testbed-incast.toml",
     "homa-sigcomm18": "papers/homa-sigcomm18.toml",

@@ -2,7 +2,7 @@
 
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
-use rackweave_sim::config::{FabricConfig, StreamConfig, Topology};
+use rackweave_sim::config::StreamConfig;
 use rackweave_workload::Pattern;
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use crate::path::Path;
 use crate::reduce::ReduceConfig;
 use crate::report::number::{bytes, short};
 use crate::results::plain;
-use crate::scenario::{PointSpec, Scenario, host_link};
+use crate::scenario::{PointSpec, Scenario};
 
 /// Packet-hops that a core simulates in a second, measured with Homa, DCTCP and TCP: 7 to 12 million.
 const HOPS_PER_CPU_SECOND: f64 = 9e6;
@@ -106,9 +106,9 @@ impl Explanation {
         Self {
             set: point.set.iter().cloned().collect(),
             hosts,
-            switches: switches(fabric),
-            links: links(fabric),
-            host_link_gbps: host_link(fabric.topology).as_gbps_f64(),
+            switches: u64::from(point.fabric.switches()),
+            links: hosts + point.fabric.core_links().len() as u64,
+            host_link_gbps: fabric.topology.host_link().as_gbps_f64(),
             longest_path_links: path.hops(),
             base_rtt_us: path.base_rtt().as_us_f64(),
             bdp_bytes: path.base_rtt_bytes(),
@@ -325,28 +325,6 @@ impl Plan {
         }
         Self { mean_bytes, packets_per_message, senders, per_second, messages }
     }
-}
-
-fn switches(fabric: &FabricConfig) -> u64 {
-    match fabric.topology {
-        Topology::SingleSwitch { .. } => 1,
-        Topology::Dumbbell { .. } => 2,
-        Topology::LeafSpine { leaves, spines, .. } => u64::from(leaves) + u64::from(spines),
-        // Per pod k/2 edge and k/2 aggregation switches, k pods, and (k/2)^2 core switches.
-        Topology::FatTree { k, .. } => u64::from(k) * u64::from(k) * 5 / 4,
-    }
-}
-
-fn links(fabric: &FabricConfig) -> u64 {
-    let hosts = u64::from(fabric.topology.hosts());
-    hosts
-        + match fabric.topology {
-            Topology::SingleSwitch { .. } => 0,
-            Topology::Dumbbell { .. } => 1,
-            Topology::LeafSpine { leaves, spines, .. } => u64::from(leaves) * u64::from(spines),
-            // Each of the two layers above the hosts' has as many links as there are hosts.
-            Topology::FatTree { .. } => 2 * hosts,
-        }
 }
 
 #[cfg(test)]

@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn all_systems_fit_on_the_same_switches() {
         for topology in [ONE, LEAVES] {
-            let config = fabric(topology);
+            let config = fabric(topology.clone());
             let fabric = Fabric::new(&config).unwrap();
             let server = ProgramOptions { server: Some(HostId(3)), ..ProgramOptions::default() };
             let ((_, swp2p), _) = ProgramName::Swp2p.system(server, &config).unwrap();

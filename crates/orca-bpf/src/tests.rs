@@ -358,7 +358,7 @@ fn a_leaf_decides_as_ours() {
         host_link: RATE,
         core_link: RATE,
     };
-    compare(topology, 1, Some(0), false);
+    compare(topology.clone(), 1, Some(0), false);
     compare(topology, 0, Some(0), false);
 }
 

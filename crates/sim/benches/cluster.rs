@@ -144,7 +144,7 @@ fn run(name: &str, topology: Topology, packets: u64) {
         let me = HostId(host);
         nodes.push(Attached::at(me, Peer::Receiver { me, got: 0, wants: packets, answers: 0 }));
     }
-    let leaves = match topology {
+    let leaves = match fabric.config().topology {
         Topology::LeafSpine { leaves, .. } => leaves,
         _ => 1,
     };
@@ -176,6 +176,7 @@ fn run(name: &str, topology: Topology, packets: u64) {
         nodes,
         programs: Box::new(programs),
         faults: &[],
+        moves: &[],
         measure: &measure,
     })
     .expect("a possible world");

@@ -51,7 +51,7 @@ fn poisson(name: &str) -> Pattern {
 
 const ALL: u64 = u64::MAX;
 
-const TRAFFIC: [Traffic; 9] = [
+static TRAFFIC: [Traffic; 9] = [
     Traffic { name: "incast-128", topology: fat_tree(8), pattern: incast, messages: ALL },
     Traffic {
         name: "permutation-16",
@@ -177,7 +177,7 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
 
 /// Runs one case and prints its result line.
 fn measure(traffic: &Traffic, name: &str) {
-    let fabric_config = fabric(traffic.topology, name);
+    let fabric_config = fabric(traffic.topology.clone(), name);
     let fabric = Fabric::new(&fabric_config).expect("a possible fabric");
     let pattern = (traffic.pattern)();
     let transport = transport(name, &fabric, &pattern);
@@ -187,6 +187,7 @@ fn measure(traffic: &Traffic, name: &str) {
         fabric: fabric_config,
         streams: vec![StreamConfig { transport, workload: WorkloadConfig::new(pattern) }],
         faults: Vec::new(),
+        moves: Vec::new(),
         measure: MeasureConfig {
             warmup: Span::ZERO,
             ports_from: None,

@@ -10,7 +10,8 @@ use rackweave_wire::Header;
 use rackweave_workload::{Generator, StreamMode, WorkloadError};
 
 use crate::config::{
-    BufferConfig, CapturePort, FabricConfig, Fault, FaultKind, FaultPlace, RunConfig, StreamConfig,
+    BufferConfig, CapturePort, CircuitError, FabricConfig, Fault, FaultKind, FaultPlace, Move,
+    RunConfig, StreamConfig,
 };
 use crate::fabric::{Fabric, FabricError};
 use crate::model::{Both, GroupNode, MixedGroup, MixedTransport, TransportsOnly};
@@ -66,6 +67,14 @@ pub enum BuildError {
         "a fault of this kind cannot be at this place: hosts pause and crash, links do the rest"
     )]
     MisplacedFault,
+    /// A change of circuits that the fabric cannot have.
+    #[error("the circuits from {at} on are impossible: {error}")]
+    Circuits {
+        /// When it would begin.
+        at: Time,
+        /// The rule that it breaks.
+        error: CircuitError,
+    },
     /// The factor of dynamic thresholds must be positive.
     #[error("the shared buffer's alpha must be between 1/256 and 1024, not {0}")]
     Alpha(f64),
@@ -149,6 +158,15 @@ pub(crate) fn check_fabric(config: &FabricConfig) -> Result<(), BuildError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a fabric can have these changes of circuits.
+pub(crate) fn check_moves(moves: &[Move], fabric: &Fabric) -> Result<(), BuildError> {
+    for Move { at, circuits } in moves {
+        let possible = fabric.with_circuits(circuits);
+        possible.map_err(|error| BuildError::Circuits { at: *at, error })?;
+    }
+    Ok(())
 }
 
 /// Whether these faults can happen to this fabric.
@@ -238,6 +256,7 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
         nodes: Vec::new(),
         programs: Box::new(|_| ForwardOnly::new()),
         faults: &config.faults,
+        moves: &config.moves,
         measure: &config.measure,
     };
     Ok(World::<TransportsOnly<Machine>>::new(setup)?.run(control))
@@ -280,6 +299,7 @@ where
         nodes: nodes.into_iter().map(mixed).collect(),
         programs: Box::new(programs),
         faults: &config.faults,
+        moves: &config.moves,
         measure: &config.measure,
     })
 }

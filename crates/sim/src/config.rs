@@ -6,8 +6,8 @@ use rackweave_transport::TransportConfig;
 use rackweave_workload::{Grants, WorkloadConfig, WorkloadError, mean_gap};
 
 pub use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
-    TrimConfig,
+    BufferConfig, CircuitError, Circuits, Dark, FabricConfig, Fault, FaultKind, FaultPlace, Move,
+    Ocs, Pod, Routing, SwitchConfig, Topology, Tor, TrimConfig,
 };
 
 /// The configuration of one run.
@@ -23,6 +23,8 @@ pub struct RunConfig {
     pub streams: Vec<StreamConfig>,
     /// The faults to inject, in any order.
     pub faults: Vec<Fault>,
+    /// The changes of circuits at known times, in any order; of those at one time the last one holds.
+    pub moves: Vec<Move>,
     /// What is measured, and when the run ends.
     pub measure: MeasureConfig,
 }

@@ -61,8 +61,15 @@
 //!     capture: Vec::new(),
 //!     capture_limit: 0,
 //! };
-//! let config =
-//!     RunConfig { seed: 1, run: 0, fabric, streams: vec![stream], faults: Vec::new(), measure };
+//! let config = RunConfig {
+//!     seed: 1,
+//!     run: 0,
+//!     fabric,
+//!     streams: vec![stream],
+//!     faults: Vec::new(),
+//!     moves: Vec::new(),
+//!     measure,
+//! };
 //!
 //! let result = run(&config, &Control::default())?;
 //! assert_eq!((result.end, result.messages.len()), (End::AllDone, 3));

@@ -10,6 +10,7 @@ use rackweave_core::{
     Refused, Submit, SwitchProgram, Time, Transport,
 };
 use rackweave_switch::ForwardOnly;
+use rackweave_switch::config::{CircuitError, Circuits};
 
 /// The set of types that one run uses.
 pub trait Model {
@@ -44,6 +45,17 @@ pub trait GroupNode: Node<Event = Infallible, Placement = ()> {
 
     /// Handles the end of a transfer: of one that has arrived here, or that this node has sent.
     fn handle_transfer(&mut self, _now: Time, _event: Event) {}
+
+    /// Returns the circuits that the node, a controller of an optical circuit switch, requests now. Polled after each of its
+    /// other methods, in runs on a fabric with such a switch.
+    #[inline]
+    fn poll_circuits(&mut self) -> Option<Circuits> {
+        None
+    }
+
+    /// Handles the answer to requested circuits, at the time of the request: when the ports that go dark are up again, or why
+    /// the circuits are impossible.
+    fn handle_circuits(&mut self, _now: Time, _result: Result<Time, CircuitError>) {}
 
     /// Handles a packet together with its payload, which is empty unless the run's [`Model::Payloads`] holds bytes.
     #[inline]
@@ -263,6 +275,15 @@ impl<T: Header, G: GroupNode> GroupNode for MixedGroup<T, G> {
 
     fn handle_transfer(&mut self, now: Time, event: Event) {
         self.0.handle_transfer(now, event);
+    }
+
+    #[inline]
+    fn poll_circuits(&mut self) -> Option<Circuits> {
+        self.0.poll_circuits()
+    }
+
+    fn handle_circuits(&mut self, now: Time, result: Result<Time, CircuitError>) {
+        self.0.handle_circuits(now, result);
     }
 
     fn handle_payload(

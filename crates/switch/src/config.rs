@@ -1,9 +1,13 @@
 //! The description of a fabric and of the faults in it: plain numbers, the same for the simulator and the user-space
 //! switch.
 
+use std::sync::Arc;
+
 use rackweave_core::{HostId, Rate, Span, Time};
 
 use crate::{QueueConfig, SharedBuffer, Trim};
+
+pub use crate::pod::{CircuitError, Circuits, Dark, Move, Ocs, Pod, Tor};
 
 /// A fabric: its topology, its delays and its switches.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +29,8 @@ pub struct FabricConfig {
     pub switch: SwitchConfig,
 }
 
-/// The arrangement of switches and hosts. Hosts are numbered leaf by leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The arrangement of switches and hosts. Hosts are numbered leaf by leaf, except in a rackless pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// All hosts on one switch.
     SingleSwitch {
@@ -66,6 +70,8 @@ pub enum Topology {
         /// Rate of every link.
         host_link: Rate,
     },
+    /// `ToR`s of any sizes below one core switch, with or without an optical circuit switch.
+    Pod(Arc<Pod>),
 }
 
 /// The configuration of a switch.
@@ -146,7 +152,7 @@ pub enum FaultPlace {
     CoreLinks,
     /// The link of one host.
     HostLink(HostId),
-    /// One link between switches, in the order of [`crate::fabric::Fabric::core_links`].
+    /// One link between switches, in the order of [`crate::fabric::Fabric::core_links`] at the time.
     CoreLink(u32),
     /// A host, for [`FaultKind::Pause`] and [`FaultKind::Crash`].
     Host(HostId),

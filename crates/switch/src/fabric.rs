@@ -1,9 +1,15 @@
 //! Fabrics: how links connect switches and hosts, and the delays of their idle paths.
 
+mod pods;
+
+use std::sync::Arc;
+
 use rackweave_core::{Framing, HostId, Rate, Rng, Span, frame};
 
-use crate::config::{FabricConfig, Routing, Topology};
+use crate::config::{CircuitError, Circuits, FabricConfig, Pod, Routing, Topology};
 use crate::{Forwarder, PathChoice};
+
+use self::pods::PodLinks;
 
 /// Minimum rate of a link. Lower rates would overflow the arithmetic of serialisation delays.
 const SLOWEST: Rate = Rate(100_000);
@@ -43,6 +49,15 @@ pub enum FabricError {
     /// More hosts than the simulator can number.
     #[error("the fabric would have {0} hosts; at most 1000000 are possible")]
     TooManyHosts(u64),
+    /// More `ToR`s than a pod can have.
+    #[error("the pod would have {0} ToRs; at most {max} are possible", max = crate::pod::MAX_TORS)]
+    TooManyTors(usize),
+    /// More servers than a pod can have.
+    #[error("the pod would have {0} servers; at most {max} are possible", max = crate::pod::MAX_SERVERS)]
+    TooManyServers(u64),
+    /// The first circuits of a pod are impossible.
+    #[error(transparent)]
+    Circuits(#[from] CircuitError),
 }
 
 /// A host or a switch.
@@ -91,6 +106,8 @@ pub struct Fabric {
     links: Vec<LinkSpec>,
     /// Number of hosts of a leaf, or 1 if leaves differ: the granularity of detours.
     hosts_per_group: u32,
+    /// The circuits and paths of a pod; `None` for other topologies, which need no tables.
+    pod: Option<Arc<PodLinks>>,
 }
 
 /// A switch before its links are numbered: the nodes that its ports lead to.
@@ -130,7 +147,7 @@ impl Fabric {
     /// # Errors
     /// See [`FabricError`].
     pub fn new(config: &FabricConfig) -> Result<Self, FabricError> {
-        let (host_link, core_link) = rates(config.topology)?;
+        let (host_link, core_link) = rates(&config.topology)?;
         if config.host_link_delays.len() > MAX_HOST_DELAYS {
             return Err(FabricError::TooManyDelays(config.host_link_delays.len()));
         }
@@ -146,12 +163,12 @@ impl Fabric {
                 return Err(FabricError::TooLong(delay));
             }
         }
-        let drafts = drafts(config.topology)?;
+        if let Topology::Pod(pod) = &config.topology {
+            return Self::of_pod(config, pod);
+        }
+        let drafts = drafts(&config.topology)?;
         let hosts = config.topology.hosts();
         let mut links = Vec::new();
-        let host_to_leaf =
-            |host| config.host_send_delay + config.link_delay_of(host) + config.switch.latency;
-        let leaf_to_host = |host| config.link_delay_of(host) + config.host_receive_delay;
         let core = config.core_link_delay + config.switch.latency;
         let mut leaf_of = vec![0; hosts as usize];
         for (switch, draft) in drafts.iter().enumerate() {
@@ -163,7 +180,7 @@ impl Fabric {
         }
         for (host, leaf) in leaf_of.iter().enumerate() {
             let (from, to) = (Node::Host(host as u32), Node::Switch(*leaf));
-            let delay = host_to_leaf(HostId(host as u32));
+            let delay = config.delay_from(HostId(host as u32));
             links.push(LinkSpec { from, to, rate: host_link, delay });
         }
         let mut switches = Vec::with_capacity(drafts.len());
@@ -184,14 +201,72 @@ impl Fabric {
                 .chain(&draft.ups.iter().map(|s| Node::Switch(*s)).collect::<Vec<_>>())
             {
                 let (rate, delay) = match to {
-                    Node::Host(host) => (host_link, leaf_to_host(HostId(host))),
+                    Node::Host(host) => (host_link, config.delay_to(HostId(host))),
                     Node::Switch(_) => (core_link, core),
                 };
                 links.push(LinkSpec { from, to, rate, delay });
             }
         }
         let hosts_per_group = config.topology.hosts_per_leaf().unwrap_or(1);
-        Ok(Self { config: config.clone(), hosts, switches, links, hosts_per_group })
+        Ok(Self { config: config.clone(), hosts, switches, links, hosts_per_group, pod: None })
+    }
+
+    /// The pod of which the fabric consists, if it is one.
+    #[must_use]
+    pub fn pod(&self) -> Option<&Pod> {
+        match &self.config.topology {
+            Topology::Pod(pod) => Some(pod),
+            _ => None,
+        }
+    }
+
+    /// Whether the fabric has an optical circuit switch.
+    #[must_use]
+    pub fn has_ocs(&self) -> bool {
+        self.pod().is_some_and(Pod::has_ocs)
+    }
+
+    /// The same pod with other circuits. Links keep their numbers; those of ports at the OCS lead to other nodes.
+    ///
+    /// # Errors
+    /// If the fabric has no OCS, or these circuits are impossible.
+    pub fn with_circuits(&self, circuits: &Circuits) -> Result<Self, CircuitError> {
+        match (self.pod(), &self.pod) {
+            (Some(pod), Some(links)) if pod.has_ocs() => {
+                self.rewired(pod.wire(circuits, Some(links.wiring()))?)
+            }
+            _ => Err(CircuitError::Kind(circuits.kind())),
+        }
+    }
+
+    /// Whether a link leads to another node: a port at an OCS may have no circuit.
+    #[must_use]
+    pub fn is_connected(&self, link: u32) -> bool {
+        let spec = &self.links[link as usize];
+        spec.from != spec.to
+    }
+
+    /// Whether a link begins or ends at the optical circuit switch.
+    #[must_use]
+    pub fn is_at_ocs(&self, link: u32) -> bool {
+        self.pod().is_some_and(|pod| self.pod_is_at_ocs(pod, link))
+    }
+
+    /// The link in the other direction of the same cable or circuit; a link without a circuit is its own.
+    #[must_use]
+    pub fn reverse(&self, link: u32) -> u32 {
+        if let Some(pod) = &self.pod {
+            return pod.reverse(link);
+        }
+        let spec = &self.links[link as usize];
+        match (spec.from, spec.to) {
+            (Node::Host(host), _) => self.downlink(HostId(host)),
+            (_, Node::Host(host)) => host,
+            (from, Node::Switch(to)) => {
+                let leads_back = |port: &u32| self.links[*port as usize].to == from;
+                self.ports(to).find(leads_back).unwrap_or(link)
+            }
+        }
     }
 
     /// The configuration that it was built from.
@@ -231,9 +306,12 @@ impl Fabric {
         self.links[0].rate
     }
 
-    /// The link from a host's leaf to the host.
+    /// The link from a host's leaf to the host. In a rackless pod it is that of the current circuits.
     #[must_use]
     pub fn downlink(&self, host: HostId) -> u32 {
+        if let Some(pod) = &self.pod {
+            return pod.reverse(host.0);
+        }
         let Node::Switch(leaf) = self.links[host.0 as usize].to else {
             unreachable!("a host's link leads to a switch")
         };
@@ -241,9 +319,13 @@ impl Fabric {
         spec.first_link + (host.0 - spec.first_host)
     }
 
-    /// The cables between switches, as pairs of links (up, down).
+    /// The cables between switches, as pairs of links (up, down). Those of a pod are its uplinks, and then the current circuits
+    /// between `ToR`s.
     #[must_use]
     pub fn core_links(&self) -> Vec<(u32, u32)> {
+        if let Some(pod) = &self.pod {
+            return self.pod_cables(pod);
+        }
         let mut cables = Vec::new();
         for (number, spec) in self.switches.iter().enumerate() {
             // The two switches of a dumbbell are each other's "up": their cable is counted once.
@@ -261,9 +343,13 @@ impl Fabric {
         cables
     }
 
-    /// A link's name: "leaf0->h3".
+    /// A link's name: "leaf0->h3". A port at an OCS, whose other end changes, is named by its number: "tor0.2->ocs"; so is the
+    /// link of a server of a rackless pod, "h3->ocs". Parallel links are numbered: "tor0->core0#1".
     #[must_use]
     pub fn link_name(&self, link: u32) -> String {
+        if let Some(pod) = self.pod() {
+            return self.pod_link_name(pod, link);
+        }
         let name = |node| match node {
             Node::Host(host) => format!("h{host}"),
             Node::Switch(switch) => {
@@ -285,6 +371,12 @@ impl Fabric {
             Routing::Spray => PathChoice::Spray,
         };
         let rng = Rng::stream(seed, run, u64::from(switch), "switch");
+        if let Some(pod) = &self.pod {
+            // All of its packets are forwarded by the table.
+            let mut forwarder = Forwarder::new(HostId(0), 1, 0, spec.ups, choice, rng);
+            forwarder.detour(1, pod.table(switch).to_vec());
+            return forwarder;
+        }
         let first = HostId(spec.first_host);
         let forwarder =
             Forwarder::new(first, spec.hosts_per_port, spec.downs, spec.ups, choice, rng);
@@ -304,6 +396,9 @@ impl Fabric {
     /// the first again.
     #[must_use]
     pub fn path_by(&self, src: HostId, dst: HostId, number: u32) -> Vec<u32> {
+        if let Some(pod) = &self.pod {
+            return self.pod_path(pod, src, dst, number);
+        }
         // As in [`Forwarder::with_stride`].
         let leaf_ups = u32::from(self.switches[0].ups).max(1);
         let mut path = vec![src.0];
@@ -342,16 +437,21 @@ impl Fabric {
             Routing::Ecmp => false,
             Routing::Spray => true,
         };
+        let path = self.path(src, dst);
+        let shares = self.pod.as_ref().filter(|_| sprayed).map(|pod| self.shares(pod, &path, dst));
         let (mut first, mut slowest) = (Span::ZERO, Span::ZERO);
         let mut last = Span::ZERO;
-        for link in self.path(src, dst) {
+        for (hop, &link) in path.iter().enumerate() {
             let spec = &self.links[link as usize];
             let full_span = spec.span_of(full_bytes);
             let last_span = spec.span_of(last_bytes);
             if full_packets > 0 {
                 first += full_span;
-                let ways = if sprayed { self.sharing_links(link) } else { 1 };
-                slowest = slowest.max(Span(full_span.0 / ways));
+                slowest = slowest.max(match &shares {
+                    Some(shares) => shares[hop].of(full_span),
+                    None if sprayed => Span(full_span.0 / self.sharing_links(link)),
+                    None => full_span,
+                });
                 let full = first + slowest * (full_packets - 1);
                 last = last.max(full) + last_span + spec.delay;
                 first += spec.delay;
@@ -407,6 +507,9 @@ impl Fabric {
     /// layer.
     fn farthest(&self) -> Vec<(HostId, HostId)> {
         let ends = (HostId(0), HostId(self.hosts - 1));
+        if self.pod.is_some() {
+            return self.farthest_in_pod();
+        }
         if self.config.host_link_delays.is_empty() {
             return vec![ends];
         }
@@ -484,6 +587,9 @@ impl Fabric {
     /// hosts in a group.
     #[must_use]
     pub fn detours(&self, works: impl Fn(u32) -> bool) -> (u32, Vec<Vec<Vec<u16>>>) {
+        if self.pod.is_some() {
+            return (1, self.pod_tables(works));
+        }
         let groups = self.hosts.div_ceil(self.hosts_per_group);
         let mut tables = vec![vec![Vec::new(); groups as usize]; self.switches.len()];
         let mut into = vec![Vec::new(); self.switches.len()];
@@ -535,25 +641,48 @@ impl FabricConfig {
             delays => delays[host.0 as usize % delays.len()],
         }
     }
+
+    /// From a host's decision to send until its packet can join a queue of its leaf, without the serialisation delay.
+    fn delay_from(&self, host: HostId) -> Span {
+        self.host_send_delay + self.link_delay_of(host) + self.switch.latency
+    }
+
+    /// From the last bit that a leaf sends to a host until the host's transport has the packet.
+    fn delay_to(&self, host: HostId) -> Span {
+        self.link_delay_of(host) + self.host_receive_delay
+    }
 }
 
 impl Topology {
     /// Number of hosts.
     #[must_use]
-    pub const fn hosts(self) -> u32 {
-        match self {
+    pub fn hosts(&self) -> u32 {
+        match *self {
             Self::SingleSwitch { hosts, .. } => hosts,
             Self::Dumbbell { left, right, .. } => left.saturating_add(right),
             Self::LeafSpine { leaves, hosts_per_leaf, .. } => leaves.saturating_mul(hosts_per_leaf),
             Self::FatTree { k, .. } => (k / 2).saturating_mul(k / 2).saturating_mul(k),
+            Self::Pod(ref pod) => pod.servers(),
+        }
+    }
+
+    /// The rate of hosts' links.
+    #[must_use]
+    pub fn host_link(&self) -> Rate {
+        match self {
+            Self::SingleSwitch { host_link, .. }
+            | Self::Dumbbell { host_link, .. }
+            | Self::LeafSpine { host_link, .. }
+            | Self::FatTree { host_link, .. } => *host_link,
+            Self::Pod(pod) => pod.host_link,
         }
     }
 
     /// Number of paths between the two hosts that are farthest from each other: the path numbers that a sender can
-    /// use.
+    /// use. A pod has none, because the paths between its hosts change.
     #[must_use]
-    pub const fn paths(self) -> u32 {
-        match self {
+    pub fn paths(&self) -> u32 {
+        match *self {
             Self::LeafSpine { leaves, spines, .. } if leaves > 1 => spines,
             Self::FatTree { k, .. } if k > 2 => (k / 2).saturating_mul(k / 2),
             _ => 1,
@@ -561,10 +690,10 @@ impl Topology {
     }
 
     /// Hosts of each leaf, if all leaves are alike.
-    const fn hosts_per_leaf(self) -> Option<u32> {
-        match self {
+    const fn hosts_per_leaf(&self) -> Option<u32> {
+        match *self {
             Self::SingleSwitch { hosts, .. } => Some(hosts),
-            Self::Dumbbell { .. } => None,
+            Self::Dumbbell { .. } | Self::Pod(_) => None,
             Self::LeafSpine { hosts_per_leaf, .. } => Some(hosts_per_leaf),
             Self::FatTree { k, .. } => Some(k / 2),
         }
@@ -572,13 +701,14 @@ impl Topology {
 }
 
 /// The rates of hosts' links and of those between switches.
-fn rates(topology: Topology) -> Result<(Rate, Rate), FabricError> {
-    let (host, core) = match topology {
+fn rates(topology: &Topology) -> Result<(Rate, Rate), FabricError> {
+    let (host, core) = match *topology {
         Topology::SingleSwitch { host_link, .. } | Topology::FatTree { host_link, .. } => {
             (host_link, host_link)
         }
         Topology::Dumbbell { host_link, core_link, .. }
         | Topology::LeafSpine { host_link, core_link, .. } => (host_link, core_link),
+        Topology::Pod(ref pod) => (pod.host_link, pod.core_link),
     };
     for (name, rate) in [("host", host), ("core", core)] {
         if rate < SLOWEST {
@@ -588,7 +718,8 @@ fn rates(topology: Topology) -> Result<(Rate, Rate), FabricError> {
     Ok((host, core))
 }
 
-fn drafts(topology: Topology) -> Result<Vec<Draft>, FabricError> {
+/// The switches of a topology other than a pod.
+fn drafts(topology: &Topology) -> Result<Vec<Draft>, FabricError> {
     let check =
         |what: &'static str, n: u32| if n == 0 { Err(FabricError::Zero(what)) } else { Ok(()) };
     let hosts = u64::from(topology.hosts());
@@ -597,7 +728,7 @@ fn drafts(topology: Topology) -> Result<Vec<Draft>, FabricError> {
     }
     let ports = |n: u64| if n > 65_535 { Err(FabricError::TooManyPorts(n)) } else { Ok(()) };
     let down_to_hosts = |first: u32, n: u32| (first..first + n).map(Node::Host).collect::<Vec<_>>();
-    Ok(match topology {
+    Ok(match *topology {
         Topology::SingleSwitch { hosts, .. } => {
             check("hosts", hosts)?;
             ports(u64::from(hosts))?;
@@ -630,6 +761,7 @@ fn drafts(topology: Topology) -> Result<Vec<Draft>, FabricError> {
             (0..leaves).map(leaf).chain((0..spines).map(spine)).collect()
         }
         Topology::FatTree { k, .. } => fat_tree(k)?,
+        Topology::Pod(_) => Vec::new(),
     })
 }
 

@@ -55,6 +55,7 @@ pub mod events;
 pub mod fabric;
 mod forward;
 pub mod net;
+pub mod pod;
 mod queue;
 pub mod system;
 

@@ -325,7 +325,9 @@ fn lists_are_tables_and_documents() {
             "image-unicast"
         ]
     );
-    assert_eq!(names("fabrics"), ["single-switch", "dumbbell", "leaf-spine", "fat-tree"]);
+    let pods = ["racks", "rackless", "tor-circuits"];
+    assert_eq!(names("fabrics")[..4], ["single-switch", "dumbbell", "leaf-spine", "fat-tree"]);
+    assert_eq!(names("fabrics")[4..], pods);
     assert!(names("workloads").contains(&"W4".to_owned()));
     let scenarios = names("scenarios");
     assert_eq!(scenarios[..3], ["quickstart", "incast", "many-senders"]);

@@ -41,6 +41,9 @@ pub enum LabelError {
     /// A dimension of the fabric is zero.
     #[error("a fabric needs at least one of: {0}")]
     Zero(&'static str),
+    /// The fabric is a pod, whose racks differ in size and may change.
+    #[error("labels name hosts by their racks, which must be fixed and alike: a pod has none")]
+    Pod,
     /// The fabric has no switch with this number.
     #[error("there is no switch {0}")]
     NoSwitch(u32),
@@ -131,6 +134,7 @@ impl Layout {
                 Self::tree(1, leaves, hosts_per_leaf, spines, 0)
             }
             Topology::FatTree { k, .. } => Self::tree(k, k / 2, k / 2, k / 2, k / 2),
+            Topology::Pod(_) => Err(LabelError::Pod),
         }
     }
 
@@ -502,7 +506,7 @@ pub(crate) mod tests {
         let topologies =
             [single(64), single(5), leaf_spine(4, 16, 4), dumbbell(3, 7), fat_tree(8), fat_tree(2)];
         for topology in topologies {
-            let fabric = fabric(topology);
+            let fabric = fabric(topology.clone());
             let layout = Layout::new(&fabric).expect("labels");
             let mut per_rack = vec![0; usize::from(layout.racks())];
             for host in (0..fabric.hosts()).map(HostId) {

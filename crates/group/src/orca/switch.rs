@@ -89,6 +89,7 @@ impl Program {
                     _ => (Role::Core, k, 0),
                 }
             }
+            Topology::Pod(_) => return Err(LabelError::Pod),
         };
         if downs > 64 {
             return Err(LabelError::TooManyPorts { what: "a switch", ports: downs });
@@ -422,7 +423,7 @@ mod tests {
     fn pilot_labels_lead_to_the_agents_of_their_racks() {
         let mut rng = Rng::stream(1, 0, 0, "racks");
         for topology in [leaf_spine(6, 4, 3), fat_tree(8), fat_tree(4)] {
-            let (layout, fabric, mut programs) = programs(topology);
+            let (layout, fabric, mut programs) = programs(topology.clone());
             for program in &mut programs {
                 if let Role::Tor { rack, .. } = program.role {
                     let port = if rack == 0 { 0 } else { program.downs };
@@ -448,7 +449,7 @@ mod tests {
     fn plain_multicast_reaches_everybody_else_once() {
         let host = View::Data { labelled: Labelled::Host, label: Label(0) };
         for topology in [single(5), dumbbell(2, 3), leaf_spine(3, 4, 2), fat_tree(4)] {
-            let (_, fabric, mut programs) = programs(topology);
+            let (_, fabric, mut programs) = programs(topology.clone());
             let got = spread(&fabric, &mut programs, HostId(1), TO_GROUP, host);
             let all: Vec<u32> = (0..fabric.hosts()).filter(|host| *host != 1).collect();
             assert_eq!(got, all, "{topology:?}");

@@ -148,12 +148,14 @@ impl CastConfig {
 
 /// Returns the ranges of hosts below each switch that hosts are attached to.
 #[must_use]
-pub fn racks(topology: Topology) -> Vec<Range<u32>> {
+pub fn racks(topology: &Topology) -> Vec<Range<u32>> {
     let even = |racks: u32, each: u32| (0..racks).map(|n| n * each..(n + 1) * each).collect();
-    match topology {
+    match *topology {
         Topology::SingleSwitch { hosts, .. } => even(1, hosts),
         Topology::Dumbbell { left, right, .. } => vec![0..left, left..left + right],
         Topology::LeafSpine { leaves, hosts_per_leaf, .. } => even(leaves, hosts_per_leaf),
         Topology::FatTree { k, .. } => even(k * k / 2, k / 2),
+        // Casts do not run on pods: their racks may change.
+        Topology::Pod(ref pod) => even(pod.servers(), 1),
     }
 }

@@ -6,6 +6,7 @@ use rackweave_sim::config::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::pod::{Circuit, DarkName, MoveSpec, PerTor};
 use super::problem::{Problem, SweptKeys};
 use super::values::{AtLeast, FULL_PACKET, Limit, Unit};
 
@@ -19,7 +20,7 @@ const MAX_PORTS: u64 = 65_536;
 pub(crate) struct Fabric {
     pub(crate) topology: TopologyName,
     #[serde(skip_serializing_if = "Option::is_none")]
-    hosts: Option<AtLeast<2>>,
+    pub(super) hosts: Option<AtLeast<2>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<AtLeast<1>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,12 +33,26 @@ pub(crate) struct Fabric {
     spines: Option<AtLeast<1>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     k: Option<AtLeast<2>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tors: Option<Vec<AtLeast<1>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) uplinks: Option<PerTor>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) circuit_ports: Option<PerTor>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) circuits: Option<Vec<Circuit>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) switching_delay: Option<Unit<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) link_delay: Option<Unit<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) dark: Option<DarkName>,
     #[serde(default = "default_host_link")]
     host_link: Unit<Rate>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    core_link: Option<Unit<Rate>>,
+    pub(super) core_link: Option<Unit<Rate>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    oversubscription: Option<f64>,
+    pub(super) oversubscription: Option<f64>,
     #[serde(default = "default_link_delay")]
     host_link_delay: Unit<Span>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -50,6 +65,8 @@ pub(crate) struct Fabric {
     host_receive_delay: Unit<Span>,
     #[serde(default)]
     switch: Switch,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) moves: Vec<MoveSpec>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -59,6 +76,9 @@ pub(crate) enum TopologyName {
     Dumbbell,
     LeafSpine,
     FatTree,
+    Racks,
+    Rackless,
+    TorCircuits,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -171,16 +191,6 @@ impl Serialize for Trim {
     }
 }
 
-/// Returns the rate of the hosts' links.
-pub(crate) const fn host_link(topology: Topology) -> Rate {
-    match topology {
-        Topology::SingleSwitch { host_link, .. }
-        | Topology::Dumbbell { host_link, .. }
-        | Topology::LeafSpine { host_link, .. }
-        | Topology::FatTree { host_link, .. } => host_link,
-    }
-}
-
 const fn default_host_link() -> Unit<Rate> {
     Unit(Rate::from_gbps(10))
 }
@@ -210,17 +220,29 @@ impl Fabric {
     }
 
     fn refuse_foreign_keys(&self) -> Result<(), Problem> {
-        use TopologyName::{Dumbbell, FatTree, LeafSpine, SingleSwitch};
-        let given: [(&str, bool, &[TopologyName]); 9] = [
-            ("hosts", self.hosts.is_some(), &[SingleSwitch]),
+        use TopologyName::{
+            Dumbbell, FatTree, LeafSpine, Rackless, Racks, SingleSwitch, TorCircuits,
+        };
+        let (pods, with_ocs) = (&[Racks, Rackless, TorCircuits], &[Rackless, TorCircuits]);
+        let with_core_link = &[Dumbbell, LeafSpine, Racks, Rackless, TorCircuits];
+        let given: [(&str, bool, &[TopologyName]); 17] = [
+            ("hosts", self.hosts.is_some(), &[SingleSwitch, Rackless]),
             ("left", self.left.is_some(), &[Dumbbell]),
             ("right", self.right.is_some(), &[Dumbbell]),
             ("leaves", self.leaves.is_some(), &[LeafSpine]),
             ("hosts_per_leaf", self.hosts_per_leaf.is_some(), &[LeafSpine]),
             ("spines", self.spines.is_some(), &[LeafSpine]),
             ("k", self.k.is_some(), &[FatTree]),
-            ("core_link", self.core_link.is_some(), &[Dumbbell, LeafSpine]),
-            ("oversubscription", self.oversubscription.is_some(), &[Dumbbell, LeafSpine]),
+            ("core_link", self.core_link.is_some(), with_core_link),
+            ("oversubscription", self.oversubscription.is_some(), with_core_link),
+            ("tors", self.tors.is_some(), pods),
+            ("uplinks", self.uplinks.is_some(), pods),
+            ("circuit_ports", self.circuit_ports.is_some(), &[TorCircuits]),
+            ("circuits", self.circuits.is_some(), with_ocs),
+            ("switching_delay", self.switching_delay.is_some(), with_ocs),
+            ("link_delay", self.link_delay.is_some(), with_ocs),
+            ("dark", self.dark.is_some(), with_ocs),
+            ("moves", !self.moves.is_empty(), with_ocs),
         ];
         for (key, is_given, belongs) in given {
             if is_given && !belongs.contains(&self.topology) {
@@ -275,6 +297,9 @@ impl Fabric {
                 hosts("fabric.k", u64::from(k).saturating_pow(3) / 4)?;
                 Ok(Topology::FatTree { k, host_link })
             }
+            TopologyName::Racks | TopologyName::Rackless | TopologyName::TorCircuits => {
+                self.pod(host_link)
+            }
         }
     }
 
@@ -311,9 +336,11 @@ impl Fabric {
     }
 
     fn count<const MIN: u32>(&self, key: &str, n: Option<AtLeast<MIN>>) -> Result<u32, Problem> {
-        let missing =
-            || Problem::new("fabric", format!("a {} fabric needs `{key}`", self.topology.name()));
-        n.map(|n| n.0).ok_or_else(missing)
+        n.map(|n| n.0).ok_or_else(|| self.missing(key))
+    }
+
+    pub(super) fn missing(&self, key: &str) -> Problem {
+        Problem::new("fabric", format!("a {} fabric needs `{key}`", self.topology.name()))
     }
 }
 
@@ -324,6 +351,9 @@ impl TopologyName {
             Self::Dumbbell => "dumbbell",
             Self::LeafSpine => "leaf-spine",
             Self::FatTree => "fat-tree",
+            Self::Racks => "racks",
+            Self::Rackless => "rackless",
+            Self::TorCircuits => "tor-circuits",
         }
     }
 }
@@ -400,7 +430,7 @@ fn holds_a_packet(key: &str, bytes: Option<u64>) -> Result<(), Problem> {
     }
 }
 
-fn either_or() -> Problem {
+pub(super) fn either_or() -> Problem {
     Problem::new(
         "fabric.oversubscription",
         "`oversubscription` follows from the links that are given",
@@ -408,14 +438,14 @@ fn either_or() -> Problem {
     .with_help("leave out `oversubscription`, `core_link` or (in a leaf-spine) `spines`")
 }
 
-fn positive_rate(key: &str, rate: Unit<Rate>) -> Result<Rate, Problem> {
+pub(super) fn positive_rate(key: &str, rate: Unit<Rate>) -> Result<Rate, Problem> {
     if rate.0.0 == 0 {
         return Err(Problem::new(key, "a link needs a rate above 0"));
     }
     Ok(rate.0)
 }
 
-fn divided(bits_per_second: f64, times: f64) -> Result<Rate, Problem> {
+pub(super) fn divided(bits_per_second: f64, times: f64) -> Result<Rate, Problem> {
     let rate = (bits_per_second / times).round();
     if !(times.is_finite() && times > 0.0 && (1.0..1e18).contains(&rate)) {
         let message = format!("an oversubscription of {times} makes no link");
@@ -426,7 +456,7 @@ fn divided(bits_per_second: f64, times: f64) -> Result<Rate, Problem> {
     Ok(Rate(rate as u64))
 }
 
-fn hosts(key: &str, hosts: u64) -> Result<(), Problem> {
+pub(super) fn hosts(key: &str, hosts: u64) -> Result<(), Problem> {
     if hosts < 2 {
         return Err(Problem::new(key, "a fabric needs at least two hosts"));
     }

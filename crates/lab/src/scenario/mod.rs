@@ -12,6 +12,7 @@ mod hosts;
 pub(crate) mod image;
 mod keys;
 mod measure;
+mod pod;
 mod problem;
 pub(crate) mod reduce;
 mod source;
@@ -23,7 +24,6 @@ mod tree;
 mod values;
 mod workload;
 
-pub(crate) use self::fabric::host_link;
 pub use self::hosts::Hosts;
 pub(crate) use self::keys::Choice;
 pub use self::measure::Unfinished;
@@ -354,6 +354,16 @@ impl Reader<'_> {
                 Fabric::new(&config).map_err(|error| Problem::new("fabric", error.to_string()))?,
             ),
         };
+        let moves = file.fabric.moves(&fabric)?;
+        if let Some(kind) = kind.filter(|_| fabric.pod().is_some()) {
+            let problem = Problem::new(
+                format!("workload.{kind}"),
+                format!("[workload.{kind}] runs on fabrics of equal racks, not on a pod"),
+            );
+            return Err(problem
+                .with_help("leaf-spine, fat-tree and single-switch carry it")
+                .into());
+        }
         let places =
             measure::Places { hosts: fabric.hosts(), core_links: fabric.core_links().len() as u32 };
         let Some(transport) = transport else {
@@ -380,6 +390,7 @@ impl Reader<'_> {
             fabric: config,
             streams: streams.configs,
             faults,
+            moves,
             measure: file.measure.resolve(streams.endless, places)?,
         };
         let point = PointSpec {

@@ -44,6 +44,12 @@ pub(super) fn machine(overlay: bool) -> Result<(), TestbedError> {
 pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
+    if fabric.has_ocs() {
+        return Err(refused(
+            "the testbed has no optical circuit switch: its links cannot move from ToR to ToR",
+            "`rackweave run` simulates it; topology = \"racks\" is the same pod without one",
+        ));
+    }
     features(point)?;
     if point.reduce.is_some() {
         return Err(refused(
@@ -363,4 +369,33 @@ pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
         );
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_with_an_optical_circuit_switch_is_refused() {
+        let checked = |fabric: &str| {
+            let text = format!(
+                "[fabric]\ntors = [2, 1]\nuplinks = 1\nhost_link = '20 Mbps'\n{fabric}\n[transport]\nname = 'homa'\n\
+                 [workload]\narrivals = 'permutation'\nsizes = '1 KB'\n"
+            );
+            let scenario = Scenario::parse("x.toml", &text, Path::new("."), &[], None).unwrap();
+            point(&scenario.points[0], true).map_err(|error| error.to_string())
+        };
+        for fabric in [
+            "topology = 'rackless'",
+            "topology = 'tor-circuits'\ncircuit_ports = 1\ncircuits = [[0, 1]]",
+        ] {
+            let error = checked(fabric).unwrap_err();
+            let expected =
+                "the testbed has no optical circuit switch: its links cannot move from ToR to ToR";
+            assert_eq!(error, expected);
+        }
+        assert_eq!(checked("topology = 'racks'"), Ok(()));
+    }
 }

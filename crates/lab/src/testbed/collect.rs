@@ -246,7 +246,7 @@ impl<'a> ReportCollector<'a> {
     pub(super) fn messages(&self, fabric: &Fabric) -> Vec<MessageRecord> {
         let streams = self.point.config.streams.iter();
         let framing: Vec<_> = streams.map(|stream| stream.transport.framing()).collect();
-        self.collector.records(|stream, src, dst, bytes| -> Span {
+        self.collector.records(|stream, src, dst, bytes, _| -> Span {
             fabric.ideal(src, dst, bytes, framing[usize::from(stream)])
         })
     }

@@ -26,7 +26,7 @@ impl Space {
         let network = Network {
             prefix: entry.prefix(),
             hosts: fabric.topology.hosts(),
-            link: crate::scenario::host_link(fabric.topology),
+            link: fabric.topology.host_link(),
             nic: match point.testbed.nic {
                 Nic::Fifo => netns::Nic::Fifo,
                 Nic::Fair => netns::Nic::Fair,

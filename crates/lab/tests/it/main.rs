@@ -3,6 +3,7 @@
 mod docs;
 mod homa_sigcomm;
 mod leverage_homa;
+mod pods;
 mod receiver_driven_sigcomm;
 mod scenario_errors;
 mod scenarios;

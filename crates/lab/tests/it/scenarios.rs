@@ -257,8 +257,8 @@ fn values_mean_what_they_say() {
 
 #[test]
 fn oversubscription_makes_the_core_links() {
-    let core = |sets: &[&str]| match parse(BASE, sets).points[0].config.fabric.topology {
-        Topology::LeafSpine { spines, core_link, .. } => (spines, core_link),
+    let core = |sets: &[&str]| match &parse(BASE, sets).points[0].config.fabric.topology {
+        Topology::LeafSpine { spines, core_link, .. } => (*spines, *core_link),
         other => panic!("{other:?}"),
     };
     assert_eq!(core(&["fabric.oversubscription=4"]), (2, Rate::from_gbps(5)));

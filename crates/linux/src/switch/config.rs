@@ -125,6 +125,9 @@ impl<S> SwitchConfig<S> {
     /// Validates everything that can be validated without a socket.
     pub(super) fn check(&self) -> Result<Fabric, SwitchError> {
         let fabric = Fabric::new(&self.fabric)?;
+        if fabric.has_ocs() {
+            return Err(SwitchError::Ocs);
+        }
         let (hosts, edges) = (fabric.hosts(), self.edges.len());
         if hosts as usize != edges {
             return Err(SwitchError::Edges { hosts, edges });
@@ -218,6 +221,9 @@ pub enum SwitchError {
         /// The time at which it ends.
         until: Time,
     },
+    /// The fabric has an optical circuit switch.
+    #[error("a user-space switch has no optical circuit switch: its ports cannot move")]
+    Ocs,
     /// A probability is outside [0, 1].
     #[error("a fault's probability must be between 0 and 1, not {0}")]
     Probability(f64),

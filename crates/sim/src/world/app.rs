@@ -524,8 +524,9 @@ impl<M: Model> World<'_, M> {
         let framing: Vec<_> = (self.apps.streams.iter())
             .map(|(_, instance)| self.hosts.all[0].transports[usize::from(*instance)].framing())
             .collect();
-        let mut records = self.apps.collector.records(|stream, src, dst, bytes| {
-            self.net.fabric().ideal(src, dst, bytes, framing[usize::from(stream)])
+        let ideal = self.ideal();
+        let mut records = self.apps.collector.records(|stream, src, dst, bytes, at| {
+            ideal(src, dst, bytes, framing[usize::from(stream)], at)
         });
         for record in &mut records {
             record.stream += self.first_stream;

@@ -18,10 +18,12 @@ pub(super) struct Transfers {
 
 impl<M: Model> World<'_, M> {
     /// Lets nodes send transfers. Called before the run; without it what [`GroupNode::poll_transfer`] returns is not asked for.
+    /// Transfers do not notice changes of circuits: they keep the paths of the first ones.
     #[must_use]
     pub fn with_transfers(mut self, config: Config) -> Self {
         let fluid = Fluid::new(config, Arc::new(self.net.fabric().clone()));
         self.transfers = Some(Box::new(Transfers { fluid, armed: Time::MAX }));
+        self.takes_requests = true;
         self
     }
 
@@ -31,11 +33,12 @@ impl<M: Model> World<'_, M> {
         self.transfers.as_ref().map(|transfers| &transfers.fluid)
     }
 
-    /// Starts what a node has to send. Called after each of its other methods.
+    /// Takes a node's transfers, and the circuits that it requests. Called after each of its other methods.
     #[inline]
-    pub(super) fn take_transfers(&mut self, node: u32) {
-        if M::Group::EXISTS && self.transfers.is_some() {
+    pub(super) fn take_requests(&mut self, node: u32) {
+        if M::Group::EXISTS && self.takes_requests {
             self.start_transfers(node);
+            self.take_circuits(node);
         }
     }
 

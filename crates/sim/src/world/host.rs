@@ -206,7 +206,7 @@ impl<M: Model> World<'_, M> {
         }
         if let Some((node, 0)) = node {
             self.hosts.nodes.handle_timeout(node, now);
-            self.take_transfers(node);
+            self.take_requests(node);
         }
         self.changed(host);
     }

@@ -4,6 +4,9 @@
 //! both at one address; a node with several ports is several hosts of the fabric.
 
 mod app;
+#[cfg(test)]
+mod circuit_tests;
+mod circuits;
 mod faults;
 mod fluid;
 mod host;
@@ -23,8 +26,8 @@ use rackweave_core::{HostId, Time};
 use rackweave_switch::{Net, NetConfig, NetEvent};
 use rackweave_workload::Generator;
 
-use crate::build::{BuildError, check_faults};
-use crate::config::{Fault, MeasureConfig, StreamConfig};
+use crate::build::{BuildError, check_faults, check_moves};
+use crate::config::{Circuits, Fault, MeasureConfig, Move, StreamConfig};
 use crate::fabric::Fabric;
 use crate::model::Model;
 use crate::result::{End, RunResult};
@@ -68,6 +71,8 @@ pub struct Setup<'a, M: Model> {
     pub programs: Box<dyn FnMut(u32) -> M::Program + 'a>,
     /// The faults to inject, in any order.
     pub faults: &'a [Fault],
+    /// The changes of circuits at known times, in any order.
+    pub moves: &'a [Move],
     /// What is measured, and when the run ends.
     pub measure: &'a MeasureConfig,
 }
@@ -87,6 +92,8 @@ mod wake {
     pub(super) const MEASURE: u32 = 1;
     pub(super) const FLUID: u32 = 2;
     pub(super) const COUNT: u32 = 3;
+    /// Exists only in fabrics with an optical circuit switch.
+    pub(super) const CIRCUITS: u32 = 3;
 }
 
 /// A network with its hosts and their applications, running.
@@ -101,6 +108,10 @@ pub struct World<'a, M: Model> {
     probe: Probe,
     /// The transfers of nodes, and when the network wakes them; `None` if nodes have none.
     transfers: Option<Box<fluid::Transfers>>,
+    /// Whether nodes may have requests beyond packets: transfers, or changes of circuits.
+    takes_requests: bool,
+    /// Changes of circuits that nodes have requested at the current time.
+    requested: Vec<(u32, Circuits)>,
 }
 
 impl<M: Model> std::fmt::Debug for World<'_, M> {
@@ -124,16 +135,20 @@ impl<'a, M: Model> World<'a, M> {
             nodes,
             programs,
             faults,
+            moves,
             measure,
         } = setup;
         let n_hosts = fabric.hosts();
         check_faults(faults, &fabric)?;
+        check_moves(moves, &fabric)?;
+        let has_ocs = fabric.has_ocs();
         nodes::check(&nodes, n_hosts)?;
         let config = NetConfig {
             faults: faults.to_vec(),
+            moves: moves.to_vec(),
             sample_every: measure.sample_every,
             sources: if streams.is_empty() { 0 } else { n_hosts },
-            wakes: wake::COUNT,
+            wakes: wake::COUNT + u32::from(has_ocs),
             multi_homed: nodes.iter().map(|node| node.hosts.clone()).collect(),
             count_frames: !nodes.is_empty(),
             ..NetConfig::new(fabric, seed, run)
@@ -150,6 +165,8 @@ impl<'a, M: Model> World<'a, M> {
             measure,
             probe: Probe::default(),
             transfers: None,
+            takes_requests: has_ocs,
+            requested: Vec::new(),
         };
         world.start_probes();
         world.start_apps();
@@ -242,6 +259,7 @@ impl<'a, M: Model> World<'a, M> {
             NetEvent::Faults => self.on_faults(),
             NetEvent::Wake(wake::APPS) => self.on_early_apps(),
             NetEvent::Wake(wake::FLUID) => self.on_transfers(),
+            NetEvent::Wake(wake::CIRCUITS) => self.on_requested_circuits(),
             NetEvent::Wake(_) => self.on_measure(),
         }
         true

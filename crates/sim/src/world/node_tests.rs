@@ -212,6 +212,7 @@ fn setup<P: SwitchProgram<Header = Numbered> + Clone + 'static>(
         nodes,
         programs: Box::new(move |_| program.clone()),
         faults: Box::leak(faults.into()),
+        moves: &[],
         measure: Box::leak(Box::new(measure)),
     }
 }

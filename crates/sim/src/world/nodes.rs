@@ -4,6 +4,7 @@ use rackweave_core::{DropReason, Event, HostId, Packet, PacketRef, PayloadStore,
 
 use super::World;
 use crate::build::BuildError;
+use crate::config::{CircuitError, Circuits};
 use crate::model::{GroupNode, Model};
 
 /// Most ports of a node: they are numbered by a byte.
@@ -161,6 +162,24 @@ impl<G: GroupNode> Nodes<G> {
         self.note(node);
     }
 
+    pub(super) fn poll_circuits(&mut self, node: u32) -> Option<Circuits> {
+        self.all[node as usize].node.poll_circuits()
+    }
+
+    pub(super) fn handle_circuits(
+        &mut self,
+        node: u32,
+        now: Time,
+        result: Result<Time, CircuitError>,
+    ) {
+        let entry = &mut self.all[node as usize];
+        if entry.timed.is_some_and(|timed| timed < now) {
+            entry.timed = None;
+        }
+        entry.node.handle_circuits(now, result);
+        self.note(node);
+    }
+
     pub(super) fn crash(&mut self, node: u32, now: Time, down: bool) {
         let entry = &mut self.all[node as usize];
         if entry.down != down {
@@ -205,9 +224,9 @@ impl<M: Model> World<'_, M> {
                 let payload = self.net.payload(packet);
                 self.hosts.nodes.handle_packet(node, now, port, arrived, payload);
                 self.net.free(packet);
-                // A node has no events, so nothing else follows but its transfers.
+                // A node has no events, so nothing else follows but its requests.
                 self.net.wake(&mut self.hosts, host);
-                self.take_transfers(node);
+                self.take_requests(node);
             }
             _ => self.net.discard(packet, DropReason::WrongProtocol),
         }
@@ -224,7 +243,7 @@ impl<M: Model> World<'_, M> {
         }
         let payload = PayloadStore::read(self.net.payloads(), packet);
         self.hosts.nodes.handle_packet(node, now, port, packet, payload);
-        self.take_transfers(node);
+        self.take_requests(node);
         true
     }
 
@@ -284,7 +303,7 @@ impl<M: Model> World<'_, M> {
             let host = entry.hosts[0];
             self.changed(host);
             self.hosts.nodes.note(node);
-            self.take_transfers(node);
+            self.take_requests(node);
         }
         touched.clear();
         self.hosts.nodes.touched = touched;

@@ -317,6 +317,7 @@ impl Case {
             nodes: Vec::new(),
             programs: Box::new(|_| ForwardOnly::new()),
             faults: &self.faults,
+            moves: &[],
             measure: &self.measure,
         };
         World::<TransportsOnly<Pipes>>::new(setup).unwrap().run(&Control::default())

@@ -12,8 +12,8 @@ use rackweave_switch::ForwardOnly;
 
 use super::*;
 use crate::config::{
-    BufferConfig, FabricConfig, FaultKind, FaultPlace, MeasureConfig, Routing, StreamConfig,
-    SwitchConfig, Topology,
+    BufferConfig, Circuits, Dark, FabricConfig, FaultKind, FaultPlace, MeasureConfig, Ocs, Pod,
+    Routing, StreamConfig, SwitchConfig, Topology, Tor,
 };
 use crate::model::TransportsOnly;
 use crate::result::{Outcome, RunResult};
@@ -197,6 +197,7 @@ impl Case {
             nodes: Vec::new(),
             programs: Box::new(|_| ForwardOnly::new()),
             faults: &self.faults,
+            moves: &[],
             measure: &self.measure,
         };
         World::<TransportsOnly<Blast>>::new(setup).unwrap().run(&Control::default())
@@ -216,8 +217,13 @@ fn an_idle_path_takes_exactly_the_ideal_time() {
     let odd =
         Topology::Dumbbell { left: 2, right: 3, host_link: Rate(3_000_000_007), core_link: G10 };
     let single = Topology::SingleSwitch { hosts: 5, host_link: Rate::from_gbps(25) };
-    let topologies = [LEAF_SPINE, fat_tree, odd, single];
-    for (topology, delays) in topologies.into_iter().flat_map(|t| [(t, vec![]), (t, uneven())]) {
+    let fixed = || pod(Circuits::None, [2, 1, 3], [0; 3]);
+    let rackless = || pod(Circuits::Servers(vec![2, 0, 1, 0, 0, 1, 0]), [2, 1, 1], [0; 3]);
+    let circuits = || pod(Circuits::Tors(vec![(0, 1), (1, 0), (1, 2)]), [1, 0, 1], [2, 3, 1]);
+    let topologies = [LEAF_SPINE, fat_tree, odd, single, fixed(), rackless(), circuits()];
+    for (topology, delays) in
+        topologies.into_iter().flat_map(|t| [(t.clone(), vec![]), (t, uneven())])
+    {
         for bytes in [1, 100, 1460, 1461, 2920, 50_000, 1_000_000] {
             let hosts = topology.hosts();
             let mut text = String::from("time_us,source,destination,bytes\n");
@@ -229,7 +235,7 @@ fn an_idle_path_takes_exactly_the_ideal_time() {
                 }
             }
             let trace = rackweave_workload::Trace::from_csv(&text).unwrap();
-            let mut case = Case::new(topology, Pattern::Trace(trace));
+            let mut case = Case::new(topology.clone(), Pattern::Trace(trace));
             case.fabric.host_link_delays.clone_from(&delays);
             let result = case.run();
             assert_eq!(result.end, End::AllDone);
@@ -239,6 +245,16 @@ fn an_idle_path_takes_exactly_the_ideal_time() {
             }
         }
     }
+}
+
+/// A pod of ToRs with 4, 2 and 2 server ports.
+fn pod(circuits: Circuits, uplinks: [u32; 3], circuit_ports: [u32; 3]) -> Topology {
+    let tors = [4, 2, 2].into_iter().zip(uplinks).zip(circuit_ports);
+    let tor =
+        |((server_ports, uplinks), circuit_ports)| Tor { server_ports, uplinks, circuit_ports };
+    let ocs = Ocs { switching_delay: Span::from_us(20), link_delay: Span::ZERO, dark: Dark::Moved };
+    let tors = tors.map(tor).collect();
+    Topology::Pod(Arc::new(Pod { tors, host_link: G10, core_link: G10, circuits, ocs }))
 }
 
 /// Link delays of hosts that make round trips of 5 to 200 us.
@@ -258,10 +274,12 @@ fn the_longest_round_trip_is_that_of_the_farthest_pair() {
         delays
     };
     let lists = (0..12).map(long).chain([vec![], uneven(), vec![Span::from_us(1)]]);
+    let rackless = pod(Circuits::Servers(vec![2, 0, 1, 0, 0, 1, 0]), [2, 1, 1], [0; 3]);
+    let topologies = [LEAF_SPINE, fat_tree, dumbbell, single, rackless];
     for (topology, delays) in
-        lists.flat_map(|list| [LEAF_SPINE, fat_tree, dumbbell, single].map(|t| (t, list.clone())))
+        lists.flat_map(|list| topologies.clone().map(|topology| (topology, list.clone())))
     {
-        let mut config = fabric(topology);
+        let mut config = fabric(topology.clone());
         config.host_link_delays.clone_from(&delays);
         let fabric = Fabric::new(&config).unwrap();
         let hosts = || (0..fabric.hosts()).map(HostId);
@@ -360,7 +378,7 @@ fn waiting_time_is_that_of_m_d_1() {
     for (load, seed) in [(0.3, 1), (0.6, 2), (0.8, 3)] {
         let sizes = SizeDist::fixed(1460).unwrap();
         let pattern = Pattern::OpenLoop { sizes, load, counts: LoadCounts::Wire };
-        let mut case = Case::new(topology, pattern);
+        let mut case = Case::new(topology.clone(), pattern);
         case.seed = seed;
         case.measure.messages = 3_000_000;
         case.measure.verify = false;

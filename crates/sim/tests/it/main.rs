@@ -1,5 +1,6 @@
 //! Integration tests: runs of the complete simulator.
 
+mod circuits;
 mod common;
 mod leverage;
 mod many_senders;

@@ -15,7 +15,7 @@ fn homa_on_an_idle_path_takes_exactly_the_ideal_time() {
     let fat_tree = Topology::FatTree { k: 4, host_link: G10 };
     let slow = Topology::SingleSwitch { hosts: 4, host_link: Rate::from_gbps(1) };
     for topology in [LEAF_SPINE, fat_tree, slow, single_switch(2)] {
-        let fabric = fabric(topology);
+        let fabric = fabric(topology.clone());
         let hosts = topology.hosts();
         let mut rows = Vec::new();
         let mut at_us = 0.0;
@@ -42,7 +42,7 @@ fn slow_core_links_make_nothing_faster_than_ideal() {
     let (leaves, hosts_per_leaf, spines) = (2, 4, 4);
     let topology = Topology::LeafSpine { leaves, hosts_per_leaf, spines, host_link, core_link };
     for routing in [Routing::Transport, Routing::Ecmp, Routing::Spray] {
-        let mut fabric = fabric(topology);
+        let mut fabric = fabric(topology.clone());
         fabric.switch.routing = routing;
         let sizes = [100, 5_000, 100_000, 1_000_000];
         let rows: Vec<_> =

@@ -18,8 +18,8 @@ struct LinkFaults {
     duplication: f64,
     reordering: f64,
     reorder_delay: Span,
-    /// Packets that arrive by this time were on the link when it went down.
-    lost_until: Option<Time>,
+    /// Packets that arrive by this time were on the link when it went down, for this reason.
+    lost_until: Option<(Time, DropReason)>,
 }
 
 /// The random draws of a link for its faults. They depend only on the link's own packets.
@@ -34,7 +34,10 @@ struct Draws {
 #[derive(Debug)]
 pub(super) struct Faults {
     list: Vec<Fault>,
+    /// Empty in networks whose links cannot fail.
     on_links: Vec<LinkFaults>,
+    /// The links that are down because of a fault.
+    pub(super) down: Vec<bool>,
     draws: Vec<Draws>,
     /// Hosts that are down or paused.
     hosts: BTreeMap<u32, FaultKind>,
@@ -62,12 +65,19 @@ impl PartialOrd for Delayed {
 }
 
 impl Faults {
-    pub(super) fn new(list: Vec<Fault>, links: usize, seed: u64, run: u64) -> Self {
-        let links = if list.is_empty() { 0 } else { links };
+    /// With an optical circuit switch (`has_ocs`) links can fail without faults.
+    pub(super) fn new(
+        list: Vec<Fault>,
+        links: usize,
+        has_ocs: bool,
+        (seed, run): (u64, u64),
+    ) -> Self {
+        let links = if list.is_empty() && !has_ocs { 0 } else { links };
         let draws = |link| Draws { rng: Rng::stream(seed, run, link as u64, "faults"), delayed: 0 };
         Self {
             list,
             on_links: vec![LinkFaults::default(); links],
+            down: vec![false; links],
             draws: (0..links).map(draws).collect(),
             hosts: BTreeMap::new(),
         }
@@ -122,17 +132,30 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             }
         }
         for (fault, before) in faults.iter_mut().zip(&self.faults.on_links) {
-            fault.lost_until = before.lost_until.filter(|until| *until >= now);
+            fault.lost_until = before.lost_until;
         }
         self.faults.on_links = faults;
         self.faults.hosts = hosts;
-        let rerouted = self.take_links_down_and_up(edge, &down);
-        for (link, fault) in self.links.iter_mut().zip(&self.faults.on_links) {
-            link.special = link.special & !FAULTY | if fault.is_none() { 0 } else { FAULTY };
-        }
+        self.faults.down = down;
+        let rerouted = self.take_links_down_and_up(edge, DropReason::LinkDown);
+        self.mark_faulty_links();
         if rerouted {
             self.reroute();
         }
+    }
+
+    /// Updates which links have to consult their faults when a packet arrives.
+    pub(super) fn mark_faulty_links(&mut self) {
+        let now = self.now;
+        for (link, fault) in self.links.iter_mut().zip(&mut self.faults.on_links) {
+            fault.lost_until = fault.lost_until.filter(|(until, _)| *until >= now);
+            link.special = link.special & !FAULTY | if fault.is_none() { 0 } else { FAULTY };
+        }
+    }
+
+    /// Whether there may be faults.
+    pub(super) const fn has_faults(&self) -> bool {
+        !self.faults.list.is_empty()
     }
 
     fn links_at(&self, place: FaultPlace) -> Vec<u32> {
@@ -143,17 +166,24 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             }
             FaultPlace::HostLink(host) => vec![host.0, self.fabric.downlink(host)],
             FaultPlace::CoreLink(cable) => {
-                let (up, down) = self.fabric.core_links()[cable as usize];
-                vec![up, down]
+                // The circuits between ToRs, which are numbered after the uplinks, can become fewer.
+                let cables = self.fabric.core_links();
+                cables.get(cable as usize).map_or(Vec::new(), |(up, down)| vec![*up, *down])
             }
             FaultPlace::Host(_) => Vec::new(),
         }
     }
 
-    /// Takes links down or up. Returns whether the port of any switch has changed.
-    fn take_links_down_and_up<E: Edge<P::Header>>(&mut self, edge: &mut E, down: &[bool]) -> bool {
+    /// Takes links down or up, as faults and circuits demand. Returns whether the port of any switch has changed. Packets on
+    /// the links that go down, and those that wait for them, are lost for this reason.
+    pub(super) fn take_links_down_and_up<E: Edge<P::Header>>(
+        &mut self,
+        edge: &mut E,
+        reason: DropReason,
+    ) -> bool {
         let mut rerouted = false;
-        for (number, &down) in down.iter().enumerate() {
+        for number in 0..self.links.len() {
+            let down = self.faults.down[number] || self.has_no_light(number as u32);
             if self.links[number].down == down {
                 continue;
             }
@@ -164,11 +194,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                     self.flush(edge, HostId(number as u32));
                 } else {
                     self.catch_up(number as u32, self.now);
-                    self.drop_queue(number as u32);
+                    self.drop_queue(number as u32, reason);
                 }
                 // Packets on the link are lost; they are dropped when they arrive.
                 let last = self.links[number].in_flight.back();
-                self.faults.on_links[number].lost_until = last.map(|packet| self.pool.time(packet));
+                self.faults.on_links[number].lost_until =
+                    last.map(|packet| (self.pool.time(packet), reason));
                 self.links[number].down = true;
             } else {
                 self.links[number].down = false;
@@ -182,9 +213,10 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     /// Updates all switches at once with the working links. (Our choice, since no paper models it: real fabrics
     /// take some time to converge, and packets lost meanwhile can be modelled by a loss fault.)
-    fn reroute(&mut self) {
+    pub(super) fn reroute(&mut self) {
         let hosts = self.fabric.hosts() as usize;
-        if self.links[hosts..].iter().all(|link| !link.down) {
+        // A pod has tables at all times.
+        if self.fabric.pod().is_none() && self.links[hosts..].iter().all(|link| !link.down) {
             for switch in &mut self.switches {
                 switch.forwarder.clear_detours();
             }
@@ -206,12 +238,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         let number = link as usize;
         let rng = &mut self.faults.draws[number].rng;
-        let reason = if faults.lost_until.is_some_and(|until| self.pool.time(packet) <= until) {
-            Some(DropReason::LinkDown)
-        } else if rng.chance(faults.loss) {
-            Some(DropReason::FaultLoss)
-        } else {
-            None
+        let lost = faults.lost_until.filter(|(until, _)| self.pool.time(packet) <= *until);
+        let reason = match lost {
+            Some((_, reason)) => Some(reason),
+            None if rng.chance(faults.loss) => Some(DropReason::FaultLoss),
+            None => None,
         };
         if let Some(reason) = reason {
             self.stats[number].drops += 1;

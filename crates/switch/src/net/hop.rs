@@ -84,7 +84,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                 let link = switch.first_link + u32::from(port.0);
                 self.enqueue(number, link, packet);
             }
-            None => self.discard(packet, DropReason::NoRoute),
+            None => self.discard(packet, self.why_no_route()),
         }
     }
 
@@ -149,7 +149,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     fn send_copy(&mut self, number: u32, link: u32, packet: PacketRef) {
         let reason = if self.links[link as usize].down {
-            DropReason::LinkDown
+            self.why_down(link)
         } else if let Some(copy) = self.copy(packet) {
             self.counters.copied += 1;
             return self.enqueue(number, link, copy);
@@ -230,7 +230,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     fn join(&mut self, switch: u32, link: u32, packet: PacketRef) {
         if self.links[link as usize].down {
             self.stats[link as usize].drops += 1;
-            return self.discard(packet, DropReason::LinkDown);
+            return self.discard(packet, self.why_down(link));
         }
         self.catch_up(link, self.now);
         let state = &self.links[link as usize];
@@ -362,7 +362,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     }
 
     /// Drops all packets that wait for a switch's port.
-    pub(super) fn drop_queue(&mut self, link: u32) {
+    pub(super) fn drop_queue(&mut self, link: u32, reason: DropReason) {
         loop {
             let queue = &mut self.links[link as usize].queue;
             let before = queue.bytes();
@@ -374,7 +374,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             if self.shares_buffers {
                 self.give_back(link, before - after);
             }
-            self.discard(packet, DropReason::LinkDown);
+            self.discard(packet, reason);
         }
     }
 }

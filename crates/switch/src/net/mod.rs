@@ -20,7 +20,12 @@
 //! A packet's bytes, if it has any, are in a [`PayloadStore`]. Every payload that enters (by [`Net::arrive`],
 //! from an [`Edge`], or as a copy requested by a program) is released once: by the network when the packet is
 //! dropped or consumed, otherwise by the owner that takes the packet out.
+//!
+//! # Circuits
+//! In a pod with an optical circuit switch ([`crate::pod`]) the far ends of links change while the network runs: see
+//! [`Net::reconfigure`].
 
+mod circuits;
 mod faults;
 mod hop;
 mod nic;
@@ -36,7 +41,7 @@ use rackweave_core::{
     DropReason, Fifo, HostId, Packet, PacketRef, PayloadStore, Pool, Span, SwitchProgram, Time,
 };
 
-use crate::config::{BufferConfig, Fault};
+use crate::config::{BufferConfig, Fault, Move};
 use crate::events::EventQueue;
 use crate::fabric::{Fabric, Node};
 use crate::{Forwarder, PortQueue, SharedBuffer};
@@ -45,6 +50,7 @@ pub use self::nic::Edge;
 pub use self::payload::{ForwardOnly, HasPayload, PayloadId, Slab};
 pub use self::stats::{Captured, Counters, LinkStats, QueueSample};
 
+use self::circuits::Ocs;
 use self::faults::{Delayed, Faults};
 use self::nic::Nics;
 use self::stats::{LinkCounts, PortStats, Taps};
@@ -56,6 +62,9 @@ pub struct NetConfig {
     pub fabric: Arc<Fabric>,
     /// Injected faults. Those of hosts are only reported: see [`Net::host_fault`].
     pub faults: Vec<Fault>,
+    /// Changes of circuits at known times, in any order. Those that the fabric cannot have
+    /// ([`Fabric::with_circuits`]) are left out.
+    pub moves: Vec<Move>,
     /// Seed of all random streams of the network.
     pub seed: u64,
     /// Index of the repetition. Each repetition of a seed has random streams of its own.
@@ -82,6 +91,7 @@ impl NetConfig {
         Self {
             fabric,
             faults: Vec::new(),
+            moves: Vec::new(),
             seed,
             run,
             nic_queue_bytes: u64::MAX,
@@ -127,6 +137,8 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     series: Vec<QueueSample>,
     /// The ports towards each switch that packets have been addressed to.
     towards_switches: BTreeMap<u32, Vec<u16>>,
+    /// The optical circuit switch, if the fabric has one.
+    ocs: Option<Box<Ocs>>,
 }
 
 /// Numbers of components in the event queue; links come first.
@@ -144,6 +156,8 @@ struct Components {
     sample: u32,
     wakes: u32,
     programs: u32,
+    /// The optical circuit switch. It is the last one, and only fabrics that have one count it.
+    ocs: u32,
     end: u32,
 }
 
@@ -289,6 +303,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let fault = timers + fabric.hosts();
         let wakes = fault + 4;
         let programs = wakes + config.wakes;
+        let ocs = programs + if P::ACTIVE { switches.len() as u32 } else { 0 };
         let components = Components {
             hosts: fabric.hosts(),
             sources,
@@ -299,7 +314,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             sample: fault + 3,
             wakes,
             programs,
-            end: programs + if P::ACTIVE { switches.len() as u32 } else { 0 },
+            ocs,
+            end: ocs + u32::from(fabric.has_ocs()),
         };
         let count_of = |wanted: bool| if wanted { links.len() } else { 0 };
         let mut net = Self {
@@ -315,7 +331,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             shares_buffers: matches!(fabric.config().switch.buffer, BufferConfig::Shared { .. }),
             reads_ahead: components.end as usize >= crate::events::LARGE,
             nic_queue: fabric.host_rate().span_of(config.nic_queue_bytes),
-            faults: Faults::new(config.faults, links.len(), config.seed, config.run),
+            faults: Faults::new(
+                config.faults,
+                links.len(),
+                fabric.has_ocs(),
+                (config.seed, config.run),
+            ),
             links,
             kinds,
             switches,
@@ -327,9 +348,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             sample_every: config.sample_every,
             series: Vec::new(),
             towards_switches: BTreeMap::new(),
+            ocs: fabric.has_ocs().then(|| Box::new(Ocs::new(config.moves, &fabric))),
             fabric,
         };
         net.start_faults();
+        net.start_moves();
         if net.sample_every > Span::ZERO {
             net.events.push_timer(Time::ZERO, net.components.sample);
         }
@@ -429,7 +452,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let full = start.since(at) > self.nic_queue;
         if link.down || full {
             self.stats[host.0 as usize].drops += 1;
-            let reason = if full { DropReason::QueueFull } else { DropReason::LinkDown };
+            let reason = if full { DropReason::QueueFull } else { self.why_down(host.0) };
             return self.discard(packet, reason);
         }
         self.transmit(host.0, packet, start);
@@ -511,7 +534,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     fn on_other<E: Edge<P::Header>>(&mut self, edge: &mut E, component: u32) -> Option<NetEvent> {
         let c = self.components;
-        if component >= c.programs {
+        if component >= c.ocs {
+            self.on_circuits(edge);
+        } else if component >= c.programs {
             self.on_program(component - c.programs);
         } else if component >= c.wakes {
             return Some(NetEvent::Wake(component - c.wakes));
@@ -594,7 +619,7 @@ fn links_of(fabric: &Fabric, count_frames: bool) -> (Vec<Link>, Vec<LinkKind>) {
     let mut kinds = Vec::new();
     let mut known_kinds = BTreeMap::new();
     let queue = PortQueue::new(Arc::new(fabric.config().switch.queue()));
-    let links = fabric.links().iter().map(|spec| {
+    let links = (0..).zip(fabric.links()).map(|(link, spec)| {
         let kind = LinkKind { ps_per_byte_q16: spec.ps_per_byte_q16(), delay: spec.delay };
         let number = *known_kinds.entry(kind).or_insert_with(|| {
             kinds.push(kind);
@@ -609,7 +634,7 @@ fn links_of(fabric: &Fabric, count_frames: bool) -> (Vec<Link>, Vec<LinkKind>) {
             to: spec.to.into(),
             kind: number,
             special: if count_frames { COUNTED } else { 0 },
-            down: false,
+            down: !fabric.is_connected(link),
             queue: queue.clone(),
         }
     });
@@ -618,17 +643,9 @@ fn links_of(fabric: &Fabric, count_frames: bool) -> (Vec<Link>, Vec<LinkKind>) {
 
 /// For each link, the port of the switch that it leads to: the one whose own link leads back.
 fn ports_into(fabric: &Fabric) -> Vec<u16> {
-    let links = fabric.links();
-    let port = |link: &crate::fabric::LinkSpec| match (link.from, link.to) {
-        (Node::Host(host), Node::Switch(switch)) => {
-            fabric.downlink(HostId(host)) - fabric.ports(switch).start
-        }
-        (from, Node::Switch(switch)) => {
-            let mut ports = fabric.ports(switch);
-            let first = ports.start;
-            ports.find(|port| links[*port as usize].to == from).map_or(0, |port| port - first)
-        }
-        (_, Node::Host(_)) => 0,
+    let port = |link: u32| match fabric.links()[link as usize].to {
+        Node::Switch(switch) => fabric.reverse(link) - fabric.ports(switch).start,
+        Node::Host(_) => 0,
     };
-    links.iter().map(|link| port(link) as u16).collect()
+    (0..fabric.links().len() as u32).map(|link| port(link) as u16).collect()
 }

@@ -344,9 +344,13 @@ impl Collector {
     }
 
     /// The measured messages, in the order of their start. `ideal` returns the time that a number of bytes of a
-    /// stream take from one host to another on the unloaded path.
+    /// stream take from one host to another on the unloaded path, for a message that starts at the given time: paths can
+    /// change.
     #[must_use]
-    pub fn records(&self, ideal: impl Fn(u16, HostId, HostId, u64) -> Span) -> Vec<MessageRecord> {
+    pub fn records(
+        &self,
+        ideal: impl Fn(u16, HostId, HostId, u64, Time) -> Span,
+    ) -> Vec<MessageRecord> {
         let open = self.open.iter().flatten().map(|entry| {
             // Its receiver cannot report it any more, but its sender knows of its arrival.
             let outcome = entry.sent.map_or(Outcome::Unfinished, Outcome::Completed);
@@ -369,10 +373,10 @@ impl Collector {
         }
         let record = |&(entry, outcome): &(&Entry, Outcome)| {
             let MessageStart { stream, src, dst, bytes, at } = entry.start;
-            let there = ideal(stream, src, dst, bytes);
+            let there = ideal(stream, src, dst, bytes, at);
             let exchange = self.config.exchanges[usize::from(stream)];
             let back = exchange.response_bytes(bytes);
-            let back = back.map_or(Span::ZERO, |bytes| ideal(stream, dst, src, bytes));
+            let back = back.map_or(Span::ZERO, |bytes| ideal(stream, dst, src, bytes, at));
             MessageRecord { stream, src, dst, bytes, start: at, ideal: there + back, outcome }
         };
         all.iter().map(record).collect()
@@ -398,7 +402,7 @@ mod tests {
     }
 
     fn sources(collector: &Collector) -> Vec<(u16, u32)> {
-        let records = collector.records(|_, _, _, _| Span(1));
+        let records = collector.records(|_, _, _, _, _| Span(1));
         records.iter().map(|record| (record.stream, record.src.0)).collect()
     }
 

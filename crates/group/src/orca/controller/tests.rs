@@ -59,7 +59,7 @@ fn labels_carry_one_copy_to_all() {
         (dumbbell(4, 4), 1, vec![4, 5, 7]),
     ];
     for (topology, from, receivers) in cases {
-        let mut net = started(topology, 1, &[]);
+        let mut net = started(topology.clone(), 1, &[]);
         let before = net.sent_by(from);
         net.open(from, 9, &receivers, Spread::Labels, FlowConfig::default(), LENGTH);
         let took = net.run_for(Span::from_secs(5), |net| net.is_finished(from, 9));

@@ -310,7 +310,7 @@ impl CastKeys {
             _ => None,
         };
         Ok(CastConfig {
-            racks: racks(fabric.topology),
+            racks: racks(&fabric.topology),
             crashed: crash.clone().filter_map(|fault| crashes(fault.place)).collect(),
             fault: crash.map(|fault| fault.from).min(),
             senders,
@@ -392,7 +392,7 @@ pub(crate) fn spread(
     fabric: &FabricConfig,
     taken: &[HostId],
 ) -> Result<Vec<HostId>, usize> {
-    let racks = racks(fabric.topology);
+    let racks = racks(&fabric.topology);
     let free = |rack: &std::ops::Range<u32>| -> Vec<HostId> {
         rack.clone().map(HostId).filter(|host| !taken.contains(host)).collect()
     };

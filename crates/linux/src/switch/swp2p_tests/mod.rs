@@ -38,12 +38,11 @@ const CLASS: u8 = 7 << 5;
 
 fn fabric(topology: Topology) -> Fabric {
     let delay = |n: u64| Span::from_ns(50 + n * 7);
+    let hosts = topology.hosts();
     Fabric::new(&FabricConfig {
         topology,
         // Delays that differ, so that two frames hardly ever meet at the same picosecond.
-        host_link_delays: (0..u64::from(topology.hosts()))
-            .map(|n| Span(delay(n).0 + n * 13))
-            .collect(),
+        host_link_delays: (0..u64::from(hosts)).map(|n| Span(delay(n).0 + n * 13)).collect(),
         host_link_delay: Span::from_us(1),
         core_link_delay: Span(103_013),
         host_send_delay: Span::ZERO,
@@ -127,7 +126,7 @@ impl Bench {
     fn all(topology: Topology) -> impl Iterator<Item = Self> {
         let ways = [Encapsulation::Overlay, Encapsulation::Ethernet];
         let keys = [None, Some(Key::derive(b"secret"))];
-        ways.into_iter().flat_map(move |way| keys.map(|key| Self::new(topology, way, key)))
+        ways.into_iter().flat_map(move |way| keys.map(|key| Self::new(topology.clone(), way, key)))
     }
 
     /// The bytes of a message as a host sends them.

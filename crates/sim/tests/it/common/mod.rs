@@ -134,7 +134,8 @@ pub(crate) fn measure() -> MeasureConfig {
 }
 
 pub(crate) fn config(fabric: FabricConfig, streams: Vec<StreamConfig>) -> RunConfig {
-    RunConfig { seed: 1, run: 0, fabric, streams, faults: Vec::new(), measure: measure() }
+    let (faults, moves) = (Vec::new(), Vec::new());
+    RunConfig { seed: 1, run: 0, fabric, streams, faults, moves, measure: measure() }
 }
 
 /// Runs a configuration in which every measured message completes or fails, and none is missing.

@@ -1,5 +1,6 @@
 //! Programs, replication, and that no packet or payload is lost or released twice.
 
+mod circuits;
 mod edge;
 mod payload;
 
@@ -268,7 +269,7 @@ fn programs_know_the_port_by_which_a_packet_came() {
         Topology::SingleSwitch { hosts: 3, host_link: LINK },
     ];
     for topology in topologies {
-        let fabric = Fabric::new(&config(topology)).unwrap();
+        let fabric = Fabric::new(&config(topology.clone())).unwrap();
         for (link, port) in fabric.links().iter().zip(ports_into(&fabric)) {
             if let Node::Switch(switch) = link.to {
                 let back = fabric.ports(switch).start + u32::from(port);

@@ -83,7 +83,7 @@ impl SwitchProgram for Adder {
 fn values_are_added_at_the_switch_that_they_are_addressed_to() {
     let topologies = [LEAF_SPINE, Topology::FatTree { k: 4, host_link: LINK }];
     for topology in topologies {
-        let fabric = Arc::new(Fabric::new(&config(topology)).unwrap());
+        let fabric = Arc::new(Fabric::new(&config(topology.clone())).unwrap());
         for target in 0..fabric.switches() {
             let hosts = fabric.hosts();
             let adder = |me| Adder { me, wanted: hosts - 1, seen: 0, sum: None };

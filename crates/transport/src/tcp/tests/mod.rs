@@ -106,8 +106,8 @@ where
 
 /// The hosts of a fabric.
 fn on(fabric: &FabricConfig, config: &Config) -> Network {
-    let hosts = match fabric.topology {
-        Topology::SingleSwitch { hosts, .. } => hosts,
+    let hosts = match &fabric.topology {
+        Topology::SingleSwitch { hosts, .. } => *hosts,
         Topology::Dumbbell { left, right, .. } => left + right,
         other => panic!("{other:?} has no use here"),
     };

@@ -1,0 +1,71 @@
+//! Changes of circuits that nodes request, and the ideal times under the circuits of the time.
+
+use std::cell::RefCell;
+
+use rackweave_core::{Framing, HostId, Span, Time};
+
+use super::{World, wake};
+use crate::Fabric;
+use crate::config::{CircuitError, Circuits};
+use crate::model::Model;
+
+impl<M: Model> World<'_, M> {
+    /// Changes the circuits now, in place of a node that requests it: [`rackweave_switch::Net::reconfigure`].
+    ///
+    /// # Errors
+    /// If the fabric has no optical circuit switch, or these circuits are impossible.
+    pub fn reconfigure(&mut self, circuits: &Circuits) -> Result<Time, CircuitError> {
+        self.net.reconfigure(&mut self.hosts, circuits)
+    }
+
+    /// The circuits since the run began, and the time from which each of them was in force. Empty without an optical circuit
+    /// switch.
+    #[must_use]
+    pub fn circuits(&self) -> &[(Time, Circuits)] {
+        self.net.circuits()
+    }
+
+    /// Takes the circuits that a node requests. They change by an event at the current time, when no host is being
+    /// handled.
+    pub(super) fn take_circuits(&mut self, node: u32) {
+        while let Some(circuits) = self.hosts.nodes.poll_circuits(node) {
+            self.requested.push((node, circuits));
+            if self.requested.len() == 1 && self.net.fabric().has_ocs() {
+                self.net.wake_at(self.net.now(), wake::CIRCUITS);
+            }
+        }
+    }
+
+    pub(super) fn on_requested_circuits(&mut self) {
+        for (node, circuits) in std::mem::take(&mut self.requested) {
+            let result = self.net.reconfigure(&mut self.hosts, &circuits);
+            let host = self.hosts.nodes.hosts(node)[0];
+            if self.hosts.all[host.0 as usize].is_up() {
+                self.flush(host);
+                self.hosts.nodes.handle_circuits(node, self.net.now(), result);
+                self.changed(host);
+                self.take_requests(node);
+            }
+        }
+    }
+
+    /// The ideal time of a message that starts at a given time, under the circuits of that time. It is cheap for messages in
+    /// the order of their start.
+    pub(super) fn ideal(&self) -> impl Fn(HostId, HostId, u64, Framing, Time) -> Span + '_ {
+        let changes = self.net.circuits();
+        let cached: RefCell<Option<(usize, Fabric)>> = RefCell::new(None);
+        move |src, dst, bytes, framing, at| {
+            let now = changes.partition_point(|(from, _)| *from <= at);
+            if now == changes.len() {
+                return self.net.fabric().ideal(src, dst, bytes, framing);
+            }
+            let mut cached = cached.borrow_mut();
+            if cached.as_ref().is_none_or(|(of, _)| *of != now) {
+                let circuits = &changes[now.saturating_sub(1)].1;
+                *cached = self.net.fabric().with_circuits(circuits).ok().map(|it| (now, it));
+            }
+            let fabric = cached.as_ref().map_or(self.net.fabric(), |(_, fabric)| fabric);
+            fabric.ideal(src, dst, bytes, framing)
+        }
+    }
+}
