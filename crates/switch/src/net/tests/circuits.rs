@@ -306,7 +306,7 @@ fn parallel_uplinks_share_flows_and_have_names() {
 fn a_sprayed_message_shares_parallel_links() {
     let framing =
         rackweave_core::Framing { max_payload: 1460, header_bytes: 40, spray_above_bytes: 0 };
-    let ideal = |uplinks, circuits: Circuits, core_mbps| {
+    let ideal = |uplinks, circuits: Circuits, core_mbps: u64| {
         let circuit_ports = if circuits == Circuits::None { [0; 3] } else { [1, 2, 1] };
         let mut config = pod(circuits, uplinks, circuit_ports, ocs(Dark::Moved, 0, 0));
         config.switch.routing = Routing::Spray;
