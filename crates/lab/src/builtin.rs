@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 45] = builtins! {
+pub const SCENARIOS: [Builtin; 46] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -31,6 +31,7 @@ pub const SCENARIOS: [Builtin; 45] = builtins! {
     "imaging-1000": "imaging-1000.toml",
     "imaging-night": "imaging-night.toml",
     "rackless": "rackless.toml",
+    "reduce-absorption": "reduce-absorption.toml",
     "testbed": "testbed.toml",
     "testbed-incast": "testbed-incast.toml",
     "homa-sigcomm18": "papers/homa-sigcomm18.toml",
