@@ -322,7 +322,9 @@ fn lists_are_tables_and_documents() {
             "cast-chain",
             "frisbee",
             "swp2p",
-            "image-unicast"
+            "image-unicast",
+            "reduce-switch",
+            "reduce-master"
         ]
     );
     let pods = ["racks", "rackless", "tor-circuits"];
