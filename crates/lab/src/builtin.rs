@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 46] = builtins! {
+pub const SCENARIOS: [Builtin; 47] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -66,6 +66,7 @@ pub const SCENARIOS: [Builtin; 46] = builtins! {
     "receiver-driven-sigcomm18": "papers/receiver-driven-sigcomm18.toml",
     "two-worlds-cast": "papers/two-worlds/two-worlds-cast.toml",
     "two-worlds-cast-8": "papers/two-worlds/two-worlds-cast-8.toml",
+    "two-worlds-frisbee": "papers/two-worlds/two-worlds-frisbee.toml",
     "two-worlds-image": "papers/two-worlds/two-worlds-image.toml",
     "two-worlds-incast": "papers/two-worlds/two-worlds-incast.toml",
     "two-worlds-load": "papers/two-worlds/two-worlds-load.toml",

@@ -335,6 +335,7 @@ fn every_claim_is_there() {
             "two-worlds-split",
             "two-worlds-cast",
             "two-worlds-cast-8",
+            "two-worlds-frisbee",
             "two-worlds-image",
         ]
     );
