@@ -357,7 +357,7 @@ fn a_manifest_that_comes_a_byte_at_a_time_is_given_up() {
         let mut sent = 0;
         while stream.write_all(b"R").is_ok() {
             sent += 1;
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            nap();
         }
         sent
     });

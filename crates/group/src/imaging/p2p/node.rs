@@ -125,8 +125,8 @@ struct ClientSide {
 
 #[derive(Debug)]
 enum Role {
-    Client(ClientSide),
-    Server { server: Server, images: Vec<Served> },
+    Client(Box<ClientSide>),
+    Server { server: Box<Server>, images: Vec<Served> },
 }
 
 /// An image of a server, and the beginning of what was sent of it.
@@ -198,7 +198,7 @@ impl P2pNode {
             writes: Schedule::default(),
             record: Record::default(),
         };
-        Self::new(host, carrier, Role::Client(side))
+        Self::new(host, carrier, Role::Client(Box::new(side)))
     }
 
     /// Returns the node of a server of these images, whose numbers are below 16.
@@ -220,7 +220,7 @@ impl P2pNode {
             first: ChunkSet::new(shape.chunks()),
         };
         let images = images.iter().map(served).collect();
-        Self::new(host, carrier, Role::Server { server, images })
+        Self::new(host, carrier, Role::Server { server: Box::new(server), images })
     }
 
     fn new(host: HostId, carrier: &Carrier, role: Role) -> Self {
@@ -258,7 +258,7 @@ impl P2pNode {
     pub const fn as_server(&self) -> Option<&Server> {
         match &self.role {
             Role::Client(_) => None,
-            Role::Server { server, .. } => Some(server),
+            Role::Server { server, .. } => Some(&**server),
         }
     }
 
@@ -399,7 +399,9 @@ impl P2pNode {
 
     fn poll_control(&mut self) -> Option<Packet<NodeHeader>> {
         let Outgoing { to, body } = self.control.pop_front()?;
-        if let Role::Client(ClientSide { client: Some(client), .. }) = &self.role {
+        if let Role::Client(side) = &self.role
+            && let Some(client) = &side.client
+        {
             client.payload(&body, &mut self.payload);
         }
         Some(packet(self.host, to, body).map(Mixed::Group).with_priority(CONTROL_PRIORITY))
@@ -418,8 +420,11 @@ impl P2pNode {
 
     fn peer_failed(&mut self, now: Time, peer: HostId) {
         match &mut self.role {
-            Role::Client(ClientSide { client: Some(client), .. }) => client.peer_failed(now, peer),
-            Role::Client(_) => {}
+            Role::Client(side) => {
+                if let Some(client) = &mut side.client {
+                    client.peer_failed(now, peer);
+                }
+            }
             Role::Server { server, .. } => server.peer_failed(now, peer),
         }
     }
@@ -427,7 +432,9 @@ impl P2pNode {
     fn carried(&mut self, now: Time, event: Carried) {
         match event {
             Carried::Delivered { peer, id, .. } => {
-                if let Role::Client(ClientSide { client: Some(client), .. }) = &mut self.role {
+                if let Role::Client(side) = &mut self.role
+                    && let Some(client) = &mut side.client
+                {
                     let (what, check) = chunk_of(id);
                     client.chunk_received(now, peer, what, check);
                 }
@@ -435,10 +442,11 @@ impl P2pNode {
             Carried::Sent { peer, id } => {
                 let (what, _) = chunk_of(id);
                 match &mut self.role {
-                    Role::Client(ClientSide { client: Some(client), .. }) => {
-                        client.chunk_sent(now, peer, what);
+                    Role::Client(side) => {
+                        if let Some(client) = &mut side.client {
+                            client.chunk_sent(now, peer, what);
+                        }
                     }
-                    Role::Client(_) => {}
                     Role::Server { server, .. } => server.chunk_sent(now, peer, what),
                 }
             }
@@ -523,7 +531,8 @@ impl Node for P2pNode {
         if let Some(machine) = self.carrier.machine() {
             machine.handle_timeout(now);
         }
-        if let Role::Client(ClientSide { client: Some(client), .. }) = &mut self.role
+        if let Role::Client(side) = &mut self.role
+            && let Some(client) = &mut side.client
             && client.poll_timeout().is_some_and(|at| at <= now)
         {
             client.handle_timeout(now);
