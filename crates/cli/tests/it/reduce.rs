@@ -90,7 +90,7 @@ fn a_pod_can_be_a_file_and_every_algorithm_and_architecture_plans() {
 fn mistakes_are_named_with_file_line_and_column() {
     assert_eq!(
         refused(&[EXAMPLE, "--tors", "4,2"]),
-        "scenarios/reduce-two-groups.csv:8:3: `6` is not a value for `src`: it must be a server, from 0 to 5"
+        "scenarios/reduce-two-groups.csv:9:5: `6` is not a value for `dst`: it must be a server, from 0 to 5"
     );
     assert!(refused(&["no.csv"]).contains("cannot open the trace no.csv: No such file"));
     assert!(refused(&["scenarios"]).contains("cannot read the trace: Is a directory"));
