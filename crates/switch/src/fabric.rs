@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rackweave_core::{Framing, HostId, Rate, Rng, Span, frame};
 
-use crate::config::{CircuitError, Circuits, FabricConfig, Pod, Routing, Topology};
+use crate::config::{CircuitError, FabricConfig, Routing, Topology};
 use crate::{Forwarder, PathChoice};
 
 use self::pods::PodLinks;
@@ -209,47 +209,6 @@ impl Fabric {
         }
         let hosts_per_group = config.topology.hosts_per_leaf().unwrap_or(1);
         Ok(Self { config: config.clone(), hosts, switches, links, hosts_per_group, pod: None })
-    }
-
-    /// The pod of which the fabric consists, if it is one.
-    #[must_use]
-    pub fn pod(&self) -> Option<&Pod> {
-        match &self.config.topology {
-            Topology::Pod(pod) => Some(pod),
-            _ => None,
-        }
-    }
-
-    /// Whether the fabric has an optical circuit switch.
-    #[must_use]
-    pub fn has_ocs(&self) -> bool {
-        self.pod().is_some_and(Pod::has_ocs)
-    }
-
-    /// The same pod with other circuits. Links keep their numbers; those of ports at the OCS lead to other nodes.
-    ///
-    /// # Errors
-    /// If the fabric has no OCS, or these circuits are impossible.
-    pub fn with_circuits(&self, circuits: &Circuits) -> Result<Self, CircuitError> {
-        match (self.pod(), &self.pod) {
-            (Some(pod), Some(links)) if pod.has_ocs() => {
-                self.rewired(pod.wire(circuits, Some(links.wiring()))?)
-            }
-            _ => Err(CircuitError::Kind(circuits.kind())),
-        }
-    }
-
-    /// Whether a link leads to another node: a port at an OCS may have no circuit.
-    #[must_use]
-    pub fn is_connected(&self, link: u32) -> bool {
-        let spec = &self.links[link as usize];
-        spec.from != spec.to
-    }
-
-    /// Whether a link begins or ends at the optical circuit switch.
-    #[must_use]
-    pub fn is_at_ocs(&self, link: u32) -> bool {
-        self.pod().is_some_and(|pod| self.pod_is_at_ocs(pod, link))
     }
 
     /// The link in the other direction of the same cable or circuit; a link without a circuit is its own.

@@ -143,8 +143,11 @@ pub(crate) struct Wiring {
     /// For each server, its `ToR` and the port there.
     pub(crate) servers: Vec<(u16, u16)>,
     /// For each `ToR` and circuit port, the `ToR` and circuit port at the other end.
-    pub(crate) circuits: Vec<Vec<Option<(u16, u16)>>>,
+    pub(crate) circuits: Vec<CircuitPorts>,
 }
+
+/// The far end of each circuit port of a `ToR`: the other `ToR`, and its circuit port.
+type CircuitPorts = Vec<Option<(u16, u16)>>;
 
 impl Circuits {
     /// The things that the circuits lead to, for errors.
@@ -260,7 +263,7 @@ impl Pod {
         &self,
         pairs: &[(u16, u16)],
         before: Option<&Wiring>,
-    ) -> Result<Vec<Vec<Option<(u16, u16)>>>, CircuitError> {
+    ) -> Result<Vec<CircuitPorts>, CircuitError> {
         let mut needed = vec![0; self.tors.len()];
         let mut wanted: BTreeMap<(u16, u16), u32> = BTreeMap::new();
         for &(a, b) in pairs {
@@ -274,7 +277,7 @@ impl Pod {
             *wanted.entry((a.min(b), a.max(b))).or_default() += 1;
         }
         self.check_ports(&needed, |tor| tor.circuit_ports)?;
-        let mut ends: Vec<Vec<Option<(u16, u16)>>> =
+        let mut ends: Vec<CircuitPorts> =
             self.tors.iter().map(|tor| vec![None; tor.circuit_ports as usize]).collect();
         let mut free: Vec<Vec<bool>> = ends.iter().map(|ports| vec![true; ports.len()]).collect();
         let mut join = |free: &mut Vec<Vec<bool>>, a: (u16, u16), b: (u16, u16)| {

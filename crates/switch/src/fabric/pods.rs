@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rackweave_core::{HostId, Span};
 
 use super::{Fabric, FabricError, LinkSpec, Node, SwitchSpec};
-use crate::config::{Circuits, FabricConfig, Pod};
+use crate::config::{Circuits, FabricConfig, Pod, Topology};
 use crate::pod::{CircuitError, MAX_SERVERS, MAX_TORS, Wiring};
 
 /// The ports that packets may leave by, for each destination host.
@@ -72,6 +72,47 @@ enum Place {
 }
 
 impl Fabric {
+    /// The pod of which the fabric consists, if it is one.
+    #[must_use]
+    pub fn pod(&self) -> Option<&Pod> {
+        match &self.config.topology {
+            Topology::Pod(pod) => Some(pod),
+            _ => None,
+        }
+    }
+
+    /// Whether the fabric has an optical circuit switch.
+    #[must_use]
+    pub fn has_ocs(&self) -> bool {
+        self.pod().is_some_and(Pod::has_ocs)
+    }
+
+    /// The same pod with other circuits. Links keep their numbers; those of ports at the OCS lead to other nodes.
+    ///
+    /// # Errors
+    /// If the fabric has no OCS, or these circuits are impossible.
+    pub fn with_circuits(&self, circuits: &Circuits) -> Result<Self, CircuitError> {
+        match (self.pod(), &self.pod) {
+            (Some(pod), Some(links)) if pod.has_ocs() => {
+                self.rewired(pod.wire(circuits, Some(links.wiring()))?)
+            }
+            _ => Err(CircuitError::Kind(circuits.kind())),
+        }
+    }
+
+    /// Whether a link leads to another node: a port at an OCS may have no circuit.
+    #[must_use]
+    pub fn is_connected(&self, link: u32) -> bool {
+        let spec = &self.links[link as usize];
+        spec.from != spec.to
+    }
+
+    /// Whether a link begins or ends at the optical circuit switch.
+    #[must_use]
+    pub fn is_at_ocs(&self, link: u32) -> bool {
+        self.pod().is_some_and(|pod| self.pod_is_at_ocs(pod, link))
+    }
+
     pub(super) fn of_pod(config: &FabricConfig, pod: &Arc<Pod>) -> Result<Self, FabricError> {
         check(pod)?;
         let wiring = pod.wire(&pod.circuits, None)?;
