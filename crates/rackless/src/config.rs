@@ -240,6 +240,12 @@ impl Circuits {
         Self { tors, counts: vec![0; tors * tors].into() }
     }
 
+    /// Returns the number of `ToR`s.
+    #[must_use]
+    pub const fn tors(&self) -> usize {
+        self.tors
+    }
+
     /// Returns the number of circuits between two `ToR`s.
     #[must_use]
     pub fn between(&self, a: usize, b: usize) -> u16 {

@@ -233,6 +233,11 @@ impl<T, G> MixedGroup<T, G> {
     pub const fn node(&self) -> &G {
         &self.0
     }
+
+    /// Mutable access to the wrapped node.
+    pub const fn node_mut(&mut self) -> &mut G {
+        &mut self.0
+    }
 }
 
 impl<T: Header, G: GroupNode> Node for MixedGroup<T, G> {

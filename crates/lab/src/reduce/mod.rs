@@ -4,13 +4,14 @@
 //! - [`run()`]: a run on a [`World`](rackweave_sim::World).
 //! - [`ReduceSummary`]: the results that only such jobs have.
 
+mod control;
 mod node;
 mod run;
 mod summary;
 #[cfg(test)]
 mod tests;
 
-use rackweave_core::HostId;
+use rackweave_core::{HostId, Span};
 use rackweave_group::reduce::job::{self, Job};
 use rackweave_transport::TransportConfig;
 
@@ -28,6 +29,8 @@ pub struct ReduceConfig {
     pub carrier: TransportConfig,
     /// The switches that add up; `None` if masters do.
     pub switches: Option<Switches>,
+    /// How often the control plane looks at the jobs, if it schedules their uploads and moves circuits for them.
+    pub control: Option<Span>,
 }
 
 /// The switches that add up.

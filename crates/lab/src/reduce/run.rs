@@ -21,6 +21,7 @@ use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::Frame;
 
 use super::ReduceConfig;
+use super::control::Controller;
 use super::node::Host;
 use super::summary::ReduceResult;
 use crate::results::frames;
@@ -56,7 +57,7 @@ pub struct ReduceRun {
 /// The packets of a run.
 type RunHeader = Mixed<WireHeader, NodeHeader>;
 /// The programs of the switches.
-type Programs = Simulated<Option<Program>, RunHeader>;
+pub(super) type Programs = Simulated<Option<Program>, RunHeader>;
 
 /// Runs a configuration to its end, with jobs and beside them the streams of `config`. Captures have Homa's headers in this layout.
 ///
@@ -89,11 +90,32 @@ pub fn run(
     let program = |number| -> Programs { Simulated::new(program(number)) };
     let mut world: World<'_, GroupModel<Host, Programs, Slab>> =
         group_world(config, Arc::new(fabric), nodes, program)?;
-    let end = world.run_to_end(control);
+    let mut reconfigurations = 0;
+    let end = match reduce.control {
+        None => world.run_to_end(control),
+        Some(interval) => {
+            let mut controller = Controller::new(reduce, config);
+            let limit = rackweave_core::Time(config.measure.time_limit.0);
+            let mut at = rackweave_core::Time::ZERO;
+            loop {
+                let is_over = world.run_until(at) || at >= limit;
+                if is_over || control.cancel.load(Ordering::Relaxed) {
+                    break;
+                }
+                controller.act(&mut world, at);
+                control.sim_time_ps.store(at.0, Ordering::Relaxed);
+                at = at.saturating_add(interval).min(limit);
+            }
+            reconfigurations = controller.reconfigurations();
+            // What is left is the end itself: nothing remains to be decided.
+            world.run_to_end(control)
+        }
+    };
     let report = world.report(end);
     let mut results = ReduceResult {
         jobs: Vec::with_capacity(reduce.jobs.len()),
         trunk_bytes: crate::image::ImageResult::trunk_bytes(world.fabric(), &report.links),
+        reconfigurations,
         ..ReduceResult::default()
     };
     for node in world.nodes() {

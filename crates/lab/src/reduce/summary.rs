@@ -18,6 +18,8 @@ pub struct ReduceResult {
     pub switches: switch::Counters,
     /// The bytes on links between switches.
     pub trunk_bytes: u64,
+    /// How often the control plane has changed circuits.
+    pub reconfigurations: u64,
 }
 
 impl ReduceResult {
@@ -92,6 +94,8 @@ pub struct ReduceSummary {
     pub trunk_bytes: u64,
     /// Packets of pairs that switches had handled before.
     pub duplicates: u64,
+    /// How often the control plane has changed circuits.
+    pub reconfigurations: u64,
     /// The jobs.
     pub jobs: Vec<JobSummary>,
 }
@@ -154,6 +158,7 @@ impl ReduceSummary {
             absorbed: result.switches.absorbed as f64 / pairs,
             trunk_bytes: result.trunk_bytes,
             duplicates: result.switches.duplicates,
+            reconfigurations: result.reconfigurations,
             jobs: result.jobs.iter().map(|(job, record)| JobSummary::new(job, record)).collect(),
         }
     }

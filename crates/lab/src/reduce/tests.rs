@@ -64,3 +64,41 @@ fn placements_differ_in_where_workers_are() {
         assert_eq!(summary.exact, 1, "{placement}");
     }
 }
+
+const POD: &str = "fabric = { topology = 'rackless', tors = [4, 2, 2], uplinks = 1, core_link = '1 Gbps',
+        circuits = [0, 0, 0, 0, 1, 1, 2, 2], switching_delay = '100 us', dark = 'moved' }
+    transport = { name = 'reduce-switch', schedule = 'plan' }
+    workload.reduce = { jobs = 4, workers = 3, size = '2 MB', groups = [[0, 1, 2, 3], [4, 5, 6, 7]] }
+    measure = { time_limit = '60 s' }";
+
+#[test]
+fn the_control_plane_moves_servers_for_uploads_and_every_result_is_exact() {
+    let planned = run(POD, &[]);
+    assert_eq!((planned.exact, planned.finished), (4, 4), "{planned:?}");
+    assert!(planned.reconfigurations > 0, "{planned:?}");
+    // One upload after the other has the switch.
+    let mut uploads: Vec<_> =
+        planned.jobs.iter().map(|job| (job.granted_us, job.uploaded_us)).collect();
+    uploads.sort_by(|left, right| left.0.total_cmp(&right.0));
+    assert!(uploads.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{uploads:?}");
+    let over = planned.to_master / planned.to_master_bound;
+    assert!((1.0..1.04).contains(&over), "{over}: {planned:?}");
+    // A change that takes longer than it saves is not made.
+    let slow = run(POD, &["fabric.switching_delay='10 s'"]);
+    assert_eq!((slow.exact, slow.reconfigurations), (4, 0), "{slow:?}");
+}
+
+#[test]
+fn circuits_follow_the_traffic_of_jobs_without_a_switch_that_adds_up() {
+    let planned = run(POD, &["transport={ name = 'reduce-master', schedule = 'plan' }"]);
+    assert_eq!((planned.exact, planned.to_master), (4, 1.0), "{planned:?}");
+    assert!(planned.reconfigurations > 0, "{planned:?}");
+}
+
+#[test]
+fn circuits_between_tors_are_planned_too() {
+    let pod = "fabric={ topology = 'tor-circuits', tors = [4, 2, 2], circuit_ports = [2, 1, 1], uplinks = 1,
+        core_link = '1 Gbps', circuits = [[0, 1], [0, 2]], switching_delay = '100 us' }";
+    let planned = run(POD, &[&pod.replace('\n', " ")]);
+    assert_eq!((planned.exact, planned.finished), (4, 4), "{planned:?}");
+}

@@ -355,7 +355,7 @@ impl Reader<'_> {
             ),
         };
         let moves = file.fabric.moves(&fabric)?;
-        if let Some(kind) = kind.filter(|_| fabric.pod().is_some()) {
+        if let Some(kind) = kind.filter(|kind| *kind != "reduce" && fabric.pod().is_some()) {
             let problem = Problem::new(
                 format!("workload.{kind}"),
                 format!("[workload.{kind}] runs on fabrics of equal racks, not on a pod"),

@@ -1,6 +1,6 @@
 //! What adds up the pairs of jobs: `[transport]` of a scenario with `[workload.reduce]`.
 
-use rackweave_core::Destination;
+use rackweave_core::{Destination, Span};
 use rackweave_group::reduce::job::{self, Job};
 use rackweave_group::reduce::master::{Aggregation, Epochs};
 use rackweave_group::reduce::source::Order;
@@ -14,7 +14,7 @@ use super::super::keys::{self, Choice, Place, keys, read_label};
 use super::super::problem::{Problem, SweptKeys};
 use super::super::transport::{self, TcpKeys};
 use super::super::tree::{Entry, Node, Origin, Table};
-use super::super::values::Whole;
+use super::super::values::{AboveZero, Whole};
 use crate::error::nearest;
 use crate::item::About;
 use crate::reduce::{ReduceConfig, Switches};
@@ -97,6 +97,17 @@ enum OrderName {
     HotFirst,
 }
 
+/// Who decides when the upload of a job begins, and which circuits there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ScheduleName {
+    /// Nobody: uploads begin when workers are ready, and circuits remain.
+    #[default]
+    None,
+    /// The control plane of P4-ORDC.
+    Plan,
+}
+
 keys! {
     /// The keys of the switch that adds up.
     struct SwitchKeys {
@@ -115,6 +126,8 @@ keys! {
     struct UploadKeys {
         order: OrderName,
         packets: Whole<1, 1_024, u16>,
+        schedule: ScheduleName,
+        control_interval: AboveZero<Span>,
     }
 }
 
@@ -169,8 +182,16 @@ impl Chosen {
             job.window = packets.0;
         }
         let carrier = tcp.tcp()?;
+        let is_planned = upload.schedule == Some(ScheduleName::Plan);
+        if !is_planned && upload.control_interval.is_some() {
+            let message = "without schedule = \"plan\" there is no control plane";
+            return Err(self.bad("control_interval", message));
+        }
+        let interval = upload.control_interval.map_or(Span::from_ms(1), |interval| interval.0);
+        let control = is_planned.then_some(interval);
+        job.hold = is_planned;
         if self.name == Name::Master {
-            return Ok(ReduceConfig { jobs, job, carrier, switches: None });
+            return Ok(ReduceConfig { jobs, job, carrier, switches: None, control });
         }
         let number = keys.at.map_or(0, |at| at.0);
         let switches = Fabric::new(fabric)
@@ -207,6 +228,6 @@ impl Chosen {
         }
         job.aggregation = Some(wanted);
         let switches = Some(Switches { number, slots, ways });
-        Ok(ReduceConfig { jobs, job, carrier, switches })
+        Ok(ReduceConfig { jobs, job, carrier, switches, control })
     }
 }

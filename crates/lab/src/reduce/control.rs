@@ -1,0 +1,241 @@
+//! The control plane of a run: which upload has the switch, and which circuits there are meanwhile.
+//!
+//! As in P4-ORDC (section 2) it knows the jobs and their phases, plans the circuits for what they transfer now, and gives the slots of the
+//! programmable switch to one upload after the other. Its messages to hosts and switches are not in the network: it sees and acts
+//! at intervals, which stands for its delay.
+
+use std::collections::VecDeque;
+
+use rackweave_core::rng::mix;
+use rackweave_core::{HostId, Rng, Time};
+use rackweave_group::reduce::job::{Job, Record};
+use rackweave_rackless::config::Configuration;
+use rackweave_rackless::cost::{Reconfiguration, Scope};
+use rackweave_rackless::demand::{Flow, JobId, Period, Upload};
+use rackweave_rackless::fabric::{Architecture, Fabric};
+use rackweave_rackless::plan::{Algorithm, EXACT_LIMIT, Options, plan};
+use rackweave_rackless::pod::{Pod, Tor};
+use rackweave_sim::config::{Circuits, Dark, RunConfig, Topology};
+use rackweave_sim::{GroupModel, World};
+use rackweave_switch::net::Slab;
+
+use super::ReduceConfig;
+use super::node::Host;
+use super::run::Programs;
+
+/// The pairs of a combined text for each byte of it, in bytes: 8.9 MB of 40 MB at seven workers.
+const UPLOAD_SHARE: f64 = 0.22;
+
+/// The run that it controls.
+type Run<'a> = World<'a, GroupModel<Host, Programs, Slab>>;
+
+/// The control plane of a run.
+pub(super) struct Controller<'a> {
+    reduce: &'a ReduceConfig,
+    /// What circuits can be; `None` if there are none to move.
+    fabric: Option<(Fabric, Options)>,
+    /// Jobs whose workers are ready, in the order in which they became so.
+    ready: VecDeque<u16>,
+    /// The job whose upload has the switch, and from when it may send.
+    active: Option<(u16, Time)>,
+    granted: bool,
+    rng: Rng,
+    reconfigurations: u64,
+    /// The phases for which circuits were planned last.
+    planned: Vec<(u16, Phase)>,
+}
+
+/// What a job transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Data,
+    Upload,
+}
+
+impl<'a> Controller<'a> {
+    pub(super) fn new(reduce: &'a ReduceConfig, config: &RunConfig) -> Self {
+        Self {
+            reduce,
+            fabric: fabric(reduce, config),
+            ready: VecDeque::new(),
+            active: None,
+            granted: false,
+            rng: Rng::stream(mix(config.seed), 0, 0, "control plane"),
+            reconfigurations: 0,
+            planned: Vec::new(),
+        }
+    }
+
+    pub(super) const fn reconfigurations(&self) -> u64 {
+        self.reconfigurations
+    }
+
+    /// Looks at the jobs, and decides.
+    pub(super) fn act(&mut self, world: &mut Run<'_>, now: Time) {
+        let mut jobs: Vec<(Job, Record)> = Vec::new();
+        for index in 0..self.reduce.hosts().len() {
+            let node = &mut world.node_mut(index).node_mut().0;
+            self.ready.extend(std::iter::from_fn(|| node.poll_ready()));
+            jobs.extend(node.records().map(|(job, record)| (job.clone(), *record)));
+        }
+        jobs.sort_by_key(|(job, _)| job.number);
+        if self.reduce.switches.is_some() {
+            self.share_switch(world, now, &jobs);
+        } else {
+            // Nothing is shared: uploads begin at once, and circuits follow the traffic.
+            while let Some(job) = self.ready.pop_front() {
+                self.grant(world, now, job);
+            }
+            let phases = phases(&jobs);
+            if phases != self.planned {
+                let _ = self.move_circuits(world, now, &jobs, None);
+                self.planned = phases;
+            }
+        }
+    }
+
+    /// One upload after the other has the switch.
+    fn share_switch(&mut self, world: &mut Run<'_>, now: Time, jobs: &[(Job, Record)]) {
+        let record = |number: u16| jobs.iter().find(|(job, _)| job.number == number);
+        if let Some((active, _)) = self.active
+            && let Some((_, record)) = record(active)
+            && (record.uploaded.is_some() || record.failed.is_some())
+        {
+            self.active = None;
+        }
+        if self.active.is_none()
+            && let Some(next) = self.ready.pop_front()
+        {
+            let up = self.move_circuits(world, now, jobs, Some(next)).unwrap_or(now);
+            (self.active, self.granted) = (Some((next, up)), false);
+        }
+        if let Some((job, up)) = self.active
+            && !self.granted
+            && up <= now
+        {
+            self.granted = true;
+            self.grant(world, now, job);
+        }
+    }
+
+    fn grant(&self, world: &mut Run<'_>, now: Time, job: u16) {
+        let Some(master) = self.reduce.jobs.iter().find(|of| of.number == job) else { return };
+        let hosts = self.reduce.hosts();
+        let Ok(index) = hosts.binary_search(&master.master) else { return };
+        world.node_mut(index).node_mut().0.grant(now, job, self.reduce.job.aggregation);
+    }
+
+    /// Plans circuits for what the jobs transfer and `next` is about to upload. Returns when the new ones are up.
+    fn move_circuits(
+        &mut self,
+        world: &mut Run<'_>,
+        _now: Time,
+        jobs: &[(Job, Record)],
+        next: Option<u16>,
+    ) -> Option<Time> {
+        let (fabric, options) = self.fabric.as_mut()?;
+        let is_added_up = self.reduce.switches.is_some();
+        let mut flows = Vec::new();
+        let mut uploads = Vec::new();
+        for (job, record) in jobs {
+            let phase = match phase(record) {
+                _ if next == Some(job.number) => Phase::Upload,
+                Some(phase) => phase,
+                None => continue,
+            };
+            let share = job.bytes / job.workers.len() as u64;
+            let pairs = (share as f64 * UPLOAD_SHARE) as u64;
+            if phase == Phase::Upload && is_added_up {
+                let workers = job.workers.iter().map(|worker| (worker.0, pairs)).collect();
+                let id = JobId(job.number + 1);
+                uploads.extend(Upload::estimated(id, job.master.0, workers, Upload::ENGLISH).ok());
+                continue;
+            }
+            for HostId(worker) in job.workers.iter().copied() {
+                let master = job.master.0;
+                let (src, dst, bytes) = match phase {
+                    Phase::Data => (master, worker, share),
+                    Phase::Upload => (worker, master, pairs),
+                };
+                if src != dst {
+                    flows.push(Flow { src, dst, bytes });
+                }
+            }
+        }
+        let period = Period::new(fabric.pod().servers(), flows, uploads, Vec::new()).ok()?;
+        let plan = plan(fabric, &[period], options, &mut self.rng).ok()?;
+        let step = plan.steps.first().filter(|step| step.is_reconfigured())?;
+        let circuits = circuits(&step.configuration);
+        *fabric = fabric.clone().starting_from(step.configuration.clone());
+        let up = world.reconfigure(&circuits).ok()?;
+        self.reconfigurations += 1;
+        Some(up)
+    }
+}
+
+fn phase(record: &Record) -> Option<Phase> {
+    match record {
+        Record { uploaded: Some(_), .. } | Record { failed: Some(_), .. } => None,
+        Record { granted: Some(_), .. } => Some(Phase::Upload),
+        Record { ready: None, started: Some(_), .. } => Some(Phase::Data),
+        _ => None,
+    }
+}
+
+fn phases(jobs: &[(Job, Record)]) -> Vec<(u16, Phase)> {
+    jobs.iter().filter_map(|(job, record)| Some((job.number, phase(record)?))).collect()
+}
+
+/// The circuits of a configuration, as the network takes them.
+fn circuits(configuration: &Configuration) -> Circuits {
+    let Some(between) = configuration.circuits() else {
+        return Circuits::Servers(configuration.tor_of().to_vec());
+    };
+    let tors = u16::try_from(between.tors()).unwrap_or(u16::MAX);
+    let mut pairs = Vec::new();
+    for a in 0..tors {
+        for b in a + 1..tors {
+            let count = between.between(usize::from(a), usize::from(b));
+            pairs.extend(std::iter::repeat_n((a, b), usize::from(count)));
+        }
+    }
+    Circuits::Tors(pairs)
+}
+
+/// The pod as the planner sees it; `None` if it has no circuits.
+fn fabric(reduce: &ReduceConfig, config: &RunConfig) -> Option<(Fabric, Options)> {
+    let Topology::Pod(pod) = &config.fabric.topology else { return None };
+    let is_added_up = reduce.switches.is_some();
+    let architecture = match (&pod.circuits, is_added_up) {
+        (Circuits::None, _) => return None,
+        (Circuits::Servers(_), false) => Architecture::Ordc,
+        (Circuits::Servers(_), true) => Architecture::P4Ordc,
+        (Circuits::Tors(_), true) => Architecture::P4IncAoi,
+        (Circuits::Tors(_), false) => return None,
+    };
+    let slots = |number: u32| {
+        let switch = reduce.switches.as_ref().filter(|switch| switch.number == number);
+        switch.map_or(0, |switch| u64::from(switch.slots))
+    };
+    let tor = |(number, tor): (u32, &rackweave_sim::config::Tor)| Tor {
+        ports: tor.server_ports,
+        uplinks: (tor.uplinks + tor.circuit_ports).max(1),
+        uplink_rate: pod.core_link,
+        slots: slots(number),
+    };
+    let tors = (0..).zip(&pod.tors).map(tor).collect();
+    let servers = config.fabric.topology.hosts();
+    let planned = Pod::new(servers, pod.host_link, tors).ok()?;
+    let initial = match &pod.circuits {
+        Circuits::Servers(tor_of) => Configuration::new(&planned, tor_of).ok()?,
+        _ => Configuration::in_order(&planned),
+    };
+    let fabric = Fabric::new(planned, architecture).with_detour(is_added_up).starting_from(initial);
+    let reconfiguration = Reconfiguration {
+        delay: pod.ocs.switching_delay + pod.ocs.link_delay,
+        scope: if pod.ocs.dark == Dark::All { Scope::All } else { Scope::Moved },
+    };
+    let is_small = fabric.configurations(EXACT_LIMIT).is_some();
+    let algorithm = if is_small { Algorithm::Exact } else { Algorithm::Heuristic };
+    Some((fabric, Options::new(algorithm, reconfiguration)))
+}
