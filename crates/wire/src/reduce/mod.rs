@@ -49,7 +49,7 @@ pub use codec::{Decoded, decode, encode};
 pub const PORT: u16 = 6731;
 
 /// The number of the system in the overlay; see [`crate::overlay::Kind::Group`].
-pub const KIND: u8 = 4;
+pub const KIND: u8 = 5;
 
 /// Bytes of the fields that all messages have.
 pub const HEADER_BYTES: u32 = 16;
