@@ -176,6 +176,14 @@ impl<'a> Driver<'a> {
 
     fn handle(&self, from: Ipv4Addr, body: Body) {
         let inner = self.inner;
+        // Nobody asks itself for chunks.
+        let requester = match body {
+            Body::Return { requester, .. } | Body::Redirect { requester, .. } => requester.into(),
+            _ => from,
+        };
+        if requester == inner.own {
+            return;
+        }
         let host = inner.peers.borrow_mut().number(from);
         let body = inner.peers.borrow_mut().arrived(body);
         if let (Some(host), Some(body)) = (host, body) {

@@ -140,17 +140,21 @@ struct Peer {
 /// What speaks against serving a peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unwanted {
-    /// Chunks in a row that it did not want.
-    streak: u32,
+    /// Chunks that it did not want, less those that it did.
+    excess: u32,
     /// How often this was too many.
     times: u32,
+    /// Chunks in a row that it did want.
+    good: u32,
     /// It gets nothing until then.
     until: Time,
 }
 
-/// After this many chunks in a row that a peer had already, requests in its name are ignored for a time. Requests that were repeated lead to
-/// a few such chunks; more means that somebody else asks in its name.
+/// After this many more chunks that a peer had already than others, requests in its name are ignored for a time. Requests that were repeated lead
+/// to a few such chunks; more means that somebody else asks in its name.
 const MOST_UNWANTED: u32 = 8;
+/// After this many chunks in a row that a peer wanted, the next time is half as long.
+const MANY_GOOD: u32 = 32;
 /// How long they are ignored at first; each time doubles it, up to 64 s. The peer's own requests are repeated elsewhere meanwhile.
 const IGNORE: Span = Span::from_secs(1);
 const MOST_DOUBLED: u32 = 6;
@@ -314,7 +318,15 @@ impl Serving {
     /// A chunk that was sent to a peer was wanted there, or not.
     pub(super) fn judged(&mut self, now: Time, peer: HostId, is_wanted: bool) {
         if is_wanted {
-            self.unwanted.remove(&peer);
+            let Some(entry) = self.unwanted.get_mut(&peer) else { return };
+            entry.excess = entry.excess.saturating_sub(1);
+            entry.good += 1;
+            if entry.good >= MANY_GOOD {
+                (entry.good, entry.times) = (0, entry.times.saturating_sub(1));
+            }
+            if (entry.excess, entry.times) == (0, 0) {
+                self.unwanted.remove(&peer);
+            }
             return;
         }
         if !self.unwanted.contains_key(&peer)
@@ -323,11 +335,11 @@ impl Serving {
             self.unwanted.pop_first();
         }
         let entry = self.unwanted.entry(peer).or_default();
-        entry.streak += 1;
-        if entry.streak >= MOST_UNWANTED {
+        (entry.excess, entry.good) = (entry.excess + 1, 0);
+        if entry.excess >= MOST_UNWANTED {
             let doubled = entry.times.min(MOST_DOUBLED);
             entry.until = now.saturating_add(Span(IGNORE.0 << doubled));
-            (entry.streak, entry.times) = (0, entry.times.saturating_add(1));
+            (entry.excess, entry.times) = (0, entry.times.saturating_add(1));
             self.unqueue(peer);
         }
     }
@@ -509,9 +521,15 @@ mod tests {
             now += Span::from_secs(seconds);
             assert!(serving.ignores(Time(now.0 - 1), HostId(1)), "{seconds}");
         }
-        serving.judged(now, HostId(1), true);
+        // Chunks that it wants among them count for it, and in the end all is forgotten.
         (1..MOST_UNWANTED).for_each(|_| serving.judged(now, HostId(1), false));
-        assert!(!serving.ignores(now, HostId(1)), "the row has begun again");
+        serving.judged(now, HostId(1), true);
+        serving.judged(now, HostId(1), false);
+        assert!(!serving.ignores(now, HostId(1)));
+        serving.judged(now, HostId(1), false);
+        assert!(serving.ignores(now, HostId(1)));
+        (0..1000).for_each(|_| serving.judged(now, HostId(1), true));
+        assert!(serving.unwanted.is_empty());
     }
 
     #[test]

@@ -187,3 +187,21 @@ fn jobs_end_with_the_lease_of_their_masters_and_never_exceed_the_limit() {
     // Those of the first two masters are over, that of the third was renewed.
     assert!(matches!(open(seconds(11), 3), (Some(Body::Opened { .. }), 2)));
 }
+
+#[test]
+fn a_state_that_divides_the_keys_in_another_way_is_ignored() {
+    let job = Job::new(words(1, 1, 300, 500), Some(Aggregation::new(SWITCH, 300)));
+    let mut world = World::new(job, 300, Faults::default(), 1);
+    world.run(Time::ZERO + Span::from_us(100));
+    let state = *world.nodes[1].workers()[0].machine().state().unwrap();
+    assert!(state.epochs > 1);
+    for (phase, epochs) in [(Phase::Wait, 0), (Phase::Run, state.epochs + 1)] {
+        let body =
+            Body::State(State { version: state.version + 9, epochs, drained: 0, phase, ..state });
+        let token = Id64::new(0x1234_5678_9abc);
+        let header = reduce::Header { job: JOB, attempt: 0, worker: 0, token, body };
+        world.deliver(packet(MASTER, HostId(1), header), &[]);
+        world.flush();
+    }
+    world.run_to_end(seconds(10));
+}

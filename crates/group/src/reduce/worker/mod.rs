@@ -263,7 +263,10 @@ impl Worker {
 
     fn handle_state(&mut self, now: Time, header: &Header, state: State) {
         if let Some(old) = self.state {
-            if header.token.get() != self.token || state.version < old.version {
+            let is_other_division =
+                old.epochs > 0 && state.epochs != old.epochs && state.phase != Phase::Failed;
+            if header.token.get() != self.token || state.version < old.version || is_other_division
+            {
                 return;
             }
             self.is_confirm_due = true;
@@ -302,7 +305,7 @@ impl Worker {
             self.next = (state.drained, 0);
             self.open.clear();
         }
-        if state.epochs != had_epochs {
+        if had_epochs == 0 && state.epochs > 0 {
             self.sizes = None;
             self.encode = Some(Event::Encode { epochs: state.epochs, seed: self.token });
         }
@@ -460,7 +463,7 @@ impl Worker {
                     return Outgoing { to: master, header, content };
                 }
                 let first = index * u32::from(MAX_PAIRS);
-                let count = (of_epoch.pairs - first).min(u32::from(MAX_PAIRS)) as u8;
+                let count = of_epoch.pairs.saturating_sub(first).min(u32::from(MAX_PAIRS)) as u8;
                 let header = self.header(Body::Data(Pairs { seq, epoch, count }));
                 let to = self.state.map_or(master, |state| state.aggregator);
                 Outgoing { to, header, content: Content::Pairs { epoch, first, count } }

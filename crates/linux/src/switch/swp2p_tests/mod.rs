@@ -134,7 +134,9 @@ impl Bench {
         let mut bytes = Vec::new();
         encode(&Header::new(src, body), &mut bytes);
         bytes.extend_from_slice(payload);
-        seal(self.key, &mut bytes);
+        let server = ip_address(SERVER).unwrap();
+        let direction = Direction::of(&Header::new(src, body), server);
+        Auth::from(self.key).seal(&mut bytes, 0, SESSION, direction);
         bytes
     }
 

@@ -394,7 +394,7 @@ impl Client {
         let count = u32::from(count.min(MOST_ASKED));
         let end = first.saturating_add(count).min(self.have.chunks());
         let is_ours = image == self.image && first < end && !matches!(self.state, State::Over);
-        if !is_ours || self.serving.ignores(now, requester) {
+        if !is_ours || requester == self.server || self.serving.ignores(now, requester) {
             return;
         }
         let mut lacking: Option<Chunks> = None;
