@@ -76,7 +76,7 @@ impl View {
             returned: counters.returned,
             damaged: counters.damaged,
             barred: directory.map_or(0, |it| it.barred),
-            refused: inner.control.refused(),
+            refused: inner.control.refused() + inner.strangers.get(),
             unsent: inner.control.unsent(),
         }
     }
