@@ -245,7 +245,7 @@ pub struct Period {
 }
 
 impl Period {
-    /// Creates a period in a pod of so many servers. Flows between the same servers are added up.
+    /// Creates a period in a pod with `servers` servers. Flows between the same servers are added up.
     ///
     /// # Errors
     /// If a server does not exist or sends to itself, a job uploads twice, or there are too many bytes.

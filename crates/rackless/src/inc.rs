@@ -84,7 +84,7 @@ impl Schedule {
 /// Why there is no schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// The exact order of so many requests would take too long.
+    /// There are more requests than those of which the exact order can be found in a reasonable time.
     #[error("the exact order is computed for at most {EXACT_REQUESTS} requests, not {0}")]
     TooMany(usize),
 }
@@ -291,7 +291,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Creates a table of so many free slots.
+    /// Creates a table whose slots are all free.
     #[must_use]
     pub const fn new(slots: u64) -> Self {
         Self { slots, used: BTreeMap::new() }

@@ -94,7 +94,7 @@ pub struct JobHandler {
 }
 
 impl JobHandler {
-    /// Creates a handler for a pod of so many servers.
+    /// Creates a handler without jobs for a pod with `servers` servers.
     #[must_use]
     pub const fn new(servers: u32) -> Self {
         Self { servers, jobs: BTreeMap::new(), next: 1 }

@@ -41,7 +41,7 @@ pub struct Timeline {
 }
 
 impl Ted {
-    /// Creates a database for a pod of so many servers with links of this rate, which forecasts in periods of this length.
+    /// Creates a database for a pod with `servers` servers and links of this rate, which forecasts in periods of this length.
     ///
     /// # Panics
     /// If the period is empty.
@@ -110,7 +110,7 @@ impl Ted {
         }
     }
 
-    /// Returns the demand of so many periods from `now` on: the matrix server x server x period, the uploads and
+    /// Returns the demand of a number of periods from `now` on: the matrix server x server x period, the uploads and
     /// the broadcasts. A phase that lies in several periods is divided in proportion to time.
     ///
     /// # Errors

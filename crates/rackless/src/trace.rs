@@ -80,7 +80,7 @@ struct Row {
     place: u32,
 }
 
-/// Reads a trace of a pod with so many servers. Transfers with start and end are divided into periods of the given length, in
+/// Reads a trace of a pod with `servers` servers. Transfers with start and end are divided into periods of the given length, in
 /// proportion to time, from the earliest start on.
 ///
 /// # Errors

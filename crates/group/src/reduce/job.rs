@@ -292,8 +292,11 @@ impl JobNode {
                 Work::Arrived { assigned } => self.map(now, assigned),
                 Work::Mapped { assigned } => self.join(now, assigned),
                 Work::Reduced { mastered } => {
-                    self.mastered[mastered].record.finished = Some(now);
-                    self.unfinished -= 1;
+                    let record = &mut self.mastered[mastered].record;
+                    if record.failed.is_none() {
+                        record.finished = Some(now);
+                        self.unfinished -= 1;
+                    }
                 }
             }
         }
@@ -410,7 +413,9 @@ impl JobNode {
                     record.granted.get_or_insert(now);
                 }
                 master::Event::Complete => self.complete(now, index, side),
-                master::Event::Failed(failure) if record.failed.is_none() => {
+                master::Event::Failed(failure)
+                    if record.failed.is_none() && record.finished.is_none() =>
+                {
                     record.failed = Some(failure);
                     self.unfinished -= 1;
                 }

@@ -41,6 +41,12 @@ pub enum Failure {
     /// The master did not answer the worker.
     #[error("the master has been silent for too long")]
     MasterSilent,
+    /// What the worker has sent was not acknowledged.
+    #[error("nothing that was sent to {aggregator} has been acknowledged for too long")]
+    NotAcknowledged {
+        /// The switch, or the master's host, that the worker sends its pairs to.
+        aggregator: rackweave_core::HostId,
+    },
     /// The master has ended the job.
     #[error("the master has reported that the job failed")]
     Refused,

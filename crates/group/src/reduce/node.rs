@@ -64,7 +64,7 @@ impl WorkerSide {
                             self.worker.encoded(encoded.sizes());
                             self.encoded = encoded;
                         }
-                        Err(_) => self.outcome = Some(Err(Failure::TooLong)),
+                        Err(_) => self.worker.give_up(Failure::TooLong),
                     }
                 }
                 worker::Event::Complete => self.outcome = Some(Ok(())),
@@ -170,7 +170,7 @@ impl MasterSide {
             Placement::Sums { epoch } => self.totals.add_sums(epoch, payload),
             Placement::Long { worker, epoch, offset } => {
                 if let Err(reason) = self.totals.add_records(epoch, worker, offset, payload) {
-                    self.master.fail(now, Failure::Records { worker, reason });
+                    self.fail(now, Failure::Records { worker, reason });
                 }
             }
         }
@@ -197,7 +197,7 @@ impl MasterSide {
                 master::Event::Discard { first, .. } => self.totals.discard(first),
                 master::Event::Finished { worker, epoch, long_bytes } => {
                     if let Err(reason) = self.totals.finish(epoch, worker, long_bytes) {
-                        self.master.fail(now, Failure::Records { worker, reason });
+                        self.fail(now, Failure::Records { worker, reason });
                     }
                 }
                 master::Event::Ready | master::Event::Drained { .. } | master::Event::Quiesced => {}
@@ -209,6 +209,12 @@ impl MasterSide {
                 self.news.push_back(event);
             }
         }
+    }
+
+    /// What was collected cannot be right, even if all epochs have just been drained.
+    fn fail(&mut self, now: Time, failure: Failure) {
+        self.end(now, Err(failure));
+        self.master.fail(now, failure);
     }
 
     fn end(&mut self, now: Time, outcome: Result<(), Failure>) {

@@ -38,6 +38,21 @@ fn jobs_are_exact_while_the_network_loses_and_reorders() {
 }
 
 #[test]
+fn faults_that_no_real_link_lets_through_are_refused() {
+    for (fault, reason) in [
+        (
+            "{ kind = 'corruption', place = 'all links', probability = 0.1 }",
+            "no check of their own",
+        ),
+        ("{ kind = 'crash', place = 'host 1' }", "do not crash"),
+    ] {
+        let sets = [format!("faults=[{fault}]")];
+        let error = Scenario::parse("test.toml", ONE, Path::new("."), &sets, None).unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
+#[test]
 fn the_published_rule_is_not_exact() {
     let summary =
         run(ONE, &["transport={ name = 'reduce-switch', rule = 'counter', slots = 65536 }"]);

@@ -480,7 +480,7 @@ impl<'a> Search<'a> {
         gained
     }
 
-    /// Exchanges so many random pairs of seats.
+    /// Exchanges random pairs of seats, to begin a search at another place.
     pub(crate) fn disturb(&mut self, swaps: usize, rng: &mut Rng) {
         for _ in 0..swaps {
             let seats = self.tor_of.len() as u64;

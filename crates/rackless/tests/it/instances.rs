@@ -41,7 +41,7 @@ pub(crate) fn large(seed: u64, scope: Scope) -> Instance {
     }
 }
 
-/// Periods in which each of so many groups of random servers shuffles, uploads, broadcasts or computes. Groups stay together
+/// Periods in which each of several groups of random servers shuffles, uploads, broadcasts or computes. Groups stay together
 /// for several periods.
 pub(crate) fn periods(rng: &mut Rng, servers: u32, count: u64, groups: u64) -> Vec<Period> {
     let mut order: Vec<u32> = (0..servers).collect();

@@ -157,7 +157,7 @@ pub enum Body {
     },
     /// The switch does not serve the job.
     Refused {
-        /// Why.
+        /// Why it does not, as far as the master can do something about it.
         reason: Refusal,
     },
     /// Asks for the sums in [`FETCH_SLOTS`] slots of an epoch.

@@ -2,7 +2,7 @@
 //!
 //! The worker's view of the job is one small state with a version ([`State`]), which the master repeats until each worker has
 //! confirmed it; so a start, a free epoch, a pause, another attempt and the end are one message. If a worker or the switch loses its
-//! memory, what was added up cannot be taken back: the sums of open epochs are discarded, and the workers send these epochs again in
+//! memory, what it had added to a sum cannot be subtracted: the sums of open epochs are discarded, and the workers send these epochs again in
 //! another attempt. Epochs whose sums the master has are never repeated.
 
 mod member;
@@ -348,7 +348,7 @@ impl Master {
 
     /// The driver has found that the job cannot be right, for instance records that cannot be read.
     pub fn fail(&mut self, now: Time, failure: Failure) {
-        if self.ended.is_none() {
+        if self.phase != Phase::Failed {
             self.phase = Phase::Failed;
             self.version += 1;
             self.ended = Some(now);

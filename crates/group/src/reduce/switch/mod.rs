@@ -237,6 +237,10 @@ impl Program {
                 counters.duplicates += 1;
                 return false;
             }
+            // Another packet under the same number: its pairs are not those that were counted.
+            Entry::Seen(rest) if 64 - rest.leading_zeros() > u32::from(pairs.count) => {
+                return self.stale();
+            }
             Entry::Seen(rest) => {
                 counters.duplicates += 1;
                 rest

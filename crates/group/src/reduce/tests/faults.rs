@@ -113,3 +113,25 @@ fn a_job_that_is_stopped_has_nothing_under_way_and_goes_on() {
     world.run_to_end(seconds(30));
     assert_eq!(world.master().machine().counters().restarts, 0);
 }
+
+#[test]
+fn a_worker_without_a_path_to_the_switch_ends_with_its_address() {
+    let mut world = World::new(job(10), 800, Faults::default(), 10);
+    world.blocked = Some(HostId(2));
+    world.run(seconds(100));
+    let failure = Failure::NotAcknowledged { aggregator: SWITCH };
+    assert_eq!(world.nodes[2].workers()[0].outcome(), Some(Err(failure)));
+    let outcome = world.master().progress().outcome;
+    assert_eq!(outcome, Some(Err(Failure::WorkerSilent { worker: 1 })));
+}
+
+#[test]
+fn records_that_are_not_what_the_worker_announces_fail_the_job_in_its_last_epoch_too() {
+    let text = vec![vec![b"one word that does not fit a slot".to_vec()]];
+    let mut world = World::new(Job::new(text, None), 0, Faults::default(), 11);
+    world.shortened = true;
+    world.run(seconds(60));
+    let outcome = world.master().progress().outcome;
+    assert!(matches!(outcome, Some(Err(Failure::Records { worker: 0, .. }))), "{outcome:?}");
+    assert_eq!(world.nodes[1].workers()[0].outcome(), Some(Err(Failure::Refused)));
+}

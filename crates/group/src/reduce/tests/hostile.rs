@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rackweave_wire::Id64;
-use rackweave_wire::reduce::{self, Body, Open, Pairs as PairFields, Phase, Rule, State};
+use rackweave_wire::reduce::{self, Open, Pairs as PairFields, Phase, Rule, State};
 
 use super::super::packet::packet;
 use super::*;
@@ -204,4 +204,49 @@ fn a_state_that_divides_the_keys_in_another_way_is_ignored() {
         world.flush();
     }
     world.run_to_end(seconds(10));
+}
+
+/// A packet with fewer pairs under a number that was used has no rest that could be sent on.
+#[test]
+fn another_packet_under_a_used_number_gets_no_answer() {
+    let config = switch::Config { ways: 1, ..switch::Config::new(2, 1) };
+    let mut program = Program::new(0, config);
+    let token = Id64::new(5);
+    let mut send = |src: HostId, body: Body, payload: &[u8]| {
+        use crate::system::SystemProgram;
+        let message = reduce::Header { job: 1, attempt: 0, worker: 0, token, body };
+        let mut packet = packet(src, SWITCH, message);
+        let mut payloads = Slab::default();
+        packet.header = packet.header.with_payload(payloads.insert(payload).unwrap());
+        let _ = program.handle_packet(Time::ZERO, Port(0), message, &mut packet, &mut payloads);
+        program.poll_transmit(Time::ZERO).map(|made| (made.header.body, made.payload.len()))
+    };
+    let open = Open {
+        cookie: Id64::new(0),
+        slots: 2,
+        first_epoch: 0,
+        window: 32,
+        copies: 1,
+        operator: Operator::Sum,
+        workers: 1,
+        rule: Rule::Exact,
+    };
+    let worker = HostId(7).0.to_be_bytes();
+    let Some((Body::Challenge { cookie, .. }, _)) = send(MASTER, Body::Open(open), &worker) else {
+        panic!("no challenge")
+    };
+    let open = Body::Open(Open { cookie, ..open });
+    assert!(matches!(send(MASTER, open, &worker), Some((Body::Opened { slots: 2, .. }, _))));
+    let data = |count: u8| Body::Data(PairFields { seq: 0, epoch: 0, count });
+    let pairs: Vec<u8> = (1..=64_u8)
+        .flat_map(|number| {
+            let mut pair = [0; reduce::PAIR_BYTES];
+            (pair[0], pair[19]) = (number, 1);
+            pair
+        })
+        .collect();
+    let first = send(HostId(7), data(64), &pairs);
+    assert!(matches!(first, Some((Body::Residual(rest), _)) if rest.count == 62), "{first:?}");
+    assert_eq!(send(HostId(7), data(64), &pairs), first);
+    assert_eq!(send(HostId(7), data(1), &pairs[..reduce::PAIR_BYTES]), None);
 }

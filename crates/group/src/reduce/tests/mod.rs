@@ -12,7 +12,7 @@ use rackweave_core::{
     Time, Verdict,
 };
 use rackweave_switch::net::{HasPayload, Slab};
-use rackweave_wire::reduce::Operator;
+use rackweave_wire::reduce::{Body, Operator};
 
 use super::master::{self, Aggregation};
 use super::node::{MasterSide, ReduceNode, WorkerSide};
@@ -109,6 +109,10 @@ struct World {
     switch_config: switch::Config,
     payloads: Slab,
     down: Vec<bool>,
+    /// The host whose packets to the switch are lost.
+    blocked: Option<HostId>,
+    /// Whether the announced length of records is too short on its way.
+    shortened: bool,
     lives: u32,
     packets: u64,
 }
@@ -134,6 +138,8 @@ impl World {
             switch_config,
             payloads: Slab::default(),
             down: vec![false; usize::from(workers) + 1],
+            blocked: None,
+            shortened: false,
             lives: 0,
             packets: 0,
             job,
@@ -183,6 +189,15 @@ impl World {
 
     fn send(&mut self, packet: Packet<Header>, payload: &[u8]) {
         self.packets += 1;
+        if packet.dst == SWITCH && self.blocked == Some(packet.src) {
+            return;
+        }
+        let mut packet = packet;
+        if let Body::Fin { long_bytes, .. } = &mut packet.header.message.body
+            && self.shortened
+        {
+            *long_bytes -= 1;
+        }
         let copies = if self.rng.chance(self.faults.repeat) { 2 } else { 1 };
         for _ in 0..copies {
             if self.rng.chance(self.faults.loss) {

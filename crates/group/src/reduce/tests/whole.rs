@@ -110,7 +110,7 @@ fn the_published_rule_loses_the_words_that_a_worker_does_not_have() {
     let everywhere: Vec<_> =
         expected.iter().filter(|(word, _)| is_everywhere(word)).cloned().collect();
     assert!(everywhere.len() < expected.len() / 2 && !everywhere.is_empty());
-    // In so many registers hardly any two words collide: what arrives is right, and the rest is missing.
+    // With a million registers hardly any two words collide: what arrives is right, and the rest is missing.
     assert_eq!(result, everywhere);
 }
 

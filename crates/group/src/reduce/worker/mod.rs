@@ -153,9 +153,13 @@ pub struct Worker {
     is_confirm_due: bool,
     join_at: Option<Time>,
     heard: Time,
+    /// When a packet was last acknowledged, or nothing was outstanding.
+    progressed: Time,
     encode: Option<Event>,
     outcome: Option<Event>,
     is_over: bool,
+    /// Whether it is over because of what this worker found: it answers nothing any longer.
+    has_given_up: bool,
     counters: Counters,
 }
 
@@ -184,9 +188,11 @@ impl Worker {
             is_confirm_due: false,
             join_at: Some(now),
             heard: now,
+            progressed: now,
             encode: None,
             outcome: None,
             is_over: false,
+            has_given_up: false,
             counters: Counters::default(),
         }
     }
@@ -269,6 +275,9 @@ impl Worker {
             {
                 return;
             }
+            if self.has_given_up {
+                return;
+            }
             self.is_confirm_due = true;
             self.heard = now;
             if state.version == old.version || self.is_over {
@@ -301,6 +310,7 @@ impl Worker {
             self.counters.restarts += u64::from(self.attempt != header.attempt);
             self.attempt = header.attempt;
             self.window.clear();
+            self.progressed = now;
             self.congestion = Congestion::new(self.config.min_rto);
             self.next = (state.drained, 0);
             self.open.clear();
@@ -329,7 +339,7 @@ impl Worker {
 
     fn handle_ack(&mut self, now: Time, seq: u32, marked: bool) {
         let Some(acked) = self.window.acknowledge(now, seq) else { return };
-        self.heard = now;
+        (self.heard, self.progressed) = (now, now);
         self.counters.marked += u64::from(marked);
         self.congestion.acknowledged(seq, acked.rtt, marked, self.window.next());
         if let Item::Packet { epoch, .. } = acked.item
@@ -351,11 +361,12 @@ impl Worker {
         if self.is_over {
             return;
         }
-        if now.since(self.heard) >= self.config.give_up {
-            self.is_over = true;
-            self.is_confirm_due = false;
-            self.outcome = Some(Event::Failed(Failure::MasterSilent));
-            return;
+        if now >= self.heard.saturating_add(self.config.give_up) {
+            return self.give_up(Failure::MasterSilent);
+        }
+        if self.no_progress_at().is_some_and(|at| at <= now) {
+            let aggregator = self.state.map_or(self.config.master, |state| state.aggregator);
+            return self.give_up(Failure::NotAcknowledged { aggregator });
         }
         let is_early = self.window.find_lost(now, self.congestion.loss_delay());
         let is_late = self.window.time_out(now, self.congestion.rto());
@@ -367,6 +378,21 @@ impl Worker {
         }
     }
 
+    /// Ends the worker, which answers nothing from now on: the master notices its silence.
+    pub fn give_up(&mut self, failure: Failure) {
+        if !self.is_over {
+            (self.is_over, self.has_given_up) = (true, true);
+            self.is_confirm_due = false;
+            self.window.clear();
+            self.outcome = Some(Event::Failed(failure));
+        }
+    }
+
+    /// When the worker gives up what it has sent and the aggregator does not acknowledge, although the master is alive.
+    fn no_progress_at(&self) -> Option<Time> {
+        (!self.window.is_empty()).then(|| self.progressed.saturating_add(self.config.give_up))
+    }
+
     /// Returns when to call [`Worker::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
@@ -375,7 +401,7 @@ impl Worker {
         }
         let give_up = self.heard.saturating_add(self.config.give_up);
         let loss = self.window.timer(self.congestion.loss_delay(), self.congestion.rto());
-        [Some(give_up), self.join_at, loss].into_iter().flatten().min()
+        [Some(give_up), self.no_progress_at(), self.join_at, loss].into_iter().flatten().min()
     }
 
     /// Returns the next message, if there is something to send now.
@@ -406,6 +432,9 @@ impl Worker {
             return None;
         }
         let item = self.next_item()?;
+        if self.window.is_empty() {
+            self.progressed = now;
+        }
         let seq = self.window.push(now, item)?;
         Some(self.message(seq, item))
     }

@@ -112,6 +112,10 @@ impl ReduceKeys {
                            `rackweave reduce`";
             return Err(Problem::new("faults", message));
         }
+        if faults.iter().any(|fault| matches!(fault.kind, FaultKind::Corruption(_))) {
+            let message = "pairs have no check of their own: real links drop damaged packets, as kind = \"loss\" does";
+            return Err(Problem::new("faults", message));
+        }
         let (least, most) = (self.size.0.0, self.largest.unwrap_or(self.size).0.0);
         if least == 0 || most > MAX_BYTES || most < least {
             let message = format!(
