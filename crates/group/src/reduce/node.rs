@@ -27,7 +27,7 @@ impl WorkerSide {
     /// A worker that joins now.
     #[must_use]
     pub fn new(config: worker::Config, pairs: Pairs, order: Order, now: Time) -> Self {
-        let worker = Worker::new(config, now);
+        let worker = Worker::new(worker::Config { operator: pairs.operator(), ..config }, now);
         Self { worker, pairs, order, encoded: Encoded::default(), outcome: None }
     }
 
@@ -53,6 +53,18 @@ impl WorkerSide {
     pub fn handle_timeout(&mut self, now: Time) {
         self.worker.handle_timeout(now);
         self.events();
+    }
+
+    /// Ends the worker before the job ends; the master hears of it.
+    pub fn leave(&mut self) {
+        self.worker.give_up(Failure::Interrupted);
+        self.events();
+    }
+
+    /// Returns the pairs.
+    #[must_use]
+    pub const fn pairs(&self) -> &Pairs {
+        &self.pairs
     }
 
     fn events(&mut self) {
@@ -177,6 +189,13 @@ impl MasterSide {
         self.events(now);
     }
 
+    /// Ends the job before it is complete; the workers hear of it.
+    pub fn interrupt(&mut self, now: Time) {
+        if self.progress.outcome.is_none() {
+            self.fail(now, Failure::Interrupted);
+        }
+    }
+
     /// Called when the machine's timer is due.
     pub fn handle_timeout(&mut self, now: Time) {
         self.master.handle_timeout(now);
@@ -200,7 +219,11 @@ impl MasterSide {
                         self.fail(now, Failure::Records { worker, reason });
                     }
                 }
-                master::Event::Ready | master::Event::Drained { .. } | master::Event::Quiesced => {}
+                master::Event::Ready
+                | master::Event::Joined { .. }
+                | master::Event::Left { .. }
+                | master::Event::Drained { .. }
+                | master::Event::Quiesced => {}
                 master::Event::Complete => self.end(now, Ok(())),
                 master::Event::Failed(failure) => self.end(now, Err(failure)),
             }
@@ -275,6 +298,11 @@ impl ReduceNode {
     /// Removes the workers of a job that have ended, with their pairs.
     pub fn forget_workers(&mut self) {
         self.workers.retain(|side| side.outcome.is_none() || !side.worker.is_over());
+    }
+
+    /// Ends the workers of this host before their jobs end; their masters hear of it.
+    pub fn leave(&mut self) {
+        self.workers.iter_mut().for_each(WorkerSide::leave);
     }
 
     /// Adds a master.

@@ -21,7 +21,18 @@ fn bodies() -> impl Strategy<Value = Body> {
             let phase = phases[version as usize % 5];
             let (window, drained) = (32, drained.min(epochs));
             let aggregator = HostId(aggregator);
-            State { version, instance, aggregator, epochs, drained, window, copies, phase }
+            let operator = Operator::Sum;
+            State {
+                version,
+                instance,
+                aggregator,
+                epochs,
+                drained,
+                window,
+                copies,
+                phase,
+                operator,
+            }
         },
     );
     let open = (any::<u64>(), any::<u32>(), 1_u8..65, 1_u16..1025).prop_map(
