@@ -1,7 +1,7 @@
 //! The machines of a host with what they send and collect, for a driver: the simulator, tests, or sockets.
 
 use core::convert::Infallible;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{Ecn, HostId, Node, Packet, Time};
 use rackweave_wire::reduce::{self, Body};
@@ -104,6 +104,8 @@ pub struct MasterSide {
     progress: Progress,
     addresses: Vec<u8>,
     news: VecDeque<master::Event>,
+    /// The number of pairs that workers had in each epoch, without records.
+    announced: BTreeMap<u16, u64>,
 }
 
 /// How far a job has come.
@@ -135,6 +137,7 @@ impl MasterSide {
             progress: Progress::default(),
             addresses: Vec::new(),
             news: VecDeque::new(),
+            announced: BTreeMap::new(),
         }
     }
 
@@ -153,6 +156,12 @@ impl MasterSide {
     #[must_use]
     pub const fn progress(&self) -> &Progress {
         &self.progress
+    }
+
+    /// Returns the number of pairs that the workers had in the epochs that they have finished, without those in records.
+    #[must_use]
+    pub fn announced(&self) -> u64 {
+        self.announced.values().sum()
     }
 
     /// Returns what has been collected. It is the result once the job has ended well.
@@ -213,8 +222,12 @@ impl MasterSide {
                     self.progress.absence = Some(absence);
                     self.progress.slots = 0;
                 }
-                master::Event::Discard { first, .. } => self.totals.discard(first),
-                master::Event::Finished { worker, epoch, long_bytes } => {
+                master::Event::Discard { first, .. } => {
+                    self.announced.retain(|epoch, _| *epoch < first);
+                    self.totals.discard(first);
+                }
+                master::Event::Finished { worker, epoch, long_bytes, pairs } => {
+                    *self.announced.entry(epoch).or_default() += u64::from(pairs);
                     if let Err(reason) = self.totals.finish(epoch, worker, long_bytes) {
                         self.fail(now, Failure::Records { worker, reason });
                     }

@@ -68,11 +68,12 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
             out.put_u16(len);
             out.put_u32(offset);
         }
-        Body::Fin { seq, epoch, long_bytes } => {
+        Body::Fin { seq, epoch, long_bytes, pairs } => {
             out.put_u32(seq);
             out.put_u16(epoch);
             out.put_u16(0);
             out.put_u32(long_bytes);
+            out.put_u32(pairs);
         }
         Body::Ack { seq, .. } => out.put_u32(seq),
         Body::Join { instance, cookie } | Body::Challenge { instance, cookie } => {
@@ -153,7 +154,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
         kind::FIN => {
             let (seq, epoch) = (reader.u32()?, reader.u16()?);
             reader.skip::<2>()?;
-            Body::Fin { seq, epoch, long_bytes: reader.u32()? }
+            Body::Fin { seq, epoch, long_bytes: reader.u32()?, pairs: reader.u32()? }
         }
         kind::ACK => Body::Ack { seq: reader.u32()?, marked: has_flag },
         kind::JOIN => Body::Join { instance: reader.u32()?, cookie: Id64::new(reader.u64()?) },

@@ -17,7 +17,7 @@
 //! | 1 | [`Body::Data`] | worker to aggregator | sequence (32), epoch (16), reserved (16); pairs of [`PAIR_BYTES`] |
 //! | 2 | [`Body::Residual`] | aggregator to master | as data: the pairs that found no slot |
 //! | 3 | [`Body::Long`] | worker to master | sequence (32), epoch (16), length (16), offset (32); bytes of the epoch's records of long keys |
-//! | 4 | [`Body::Fin`] | worker to master | sequence (32), epoch (16), reserved (16), length of the records (32) |
+//! | 4 | [`Body::Fin`] | worker to master | sequence (32), epoch (16), reserved (16), length of the records (32), number of pairs (32) |
 //! | 5 | [`Body::Ack`] | aggregator or master to worker | sequence (32); flag 1: a queue has marked the packet |
 //! | 6 | [`Body::Join`] | worker to master | instance (32), cookie (64); a sketch of [`SKETCH_BYTES`] |
 //! | 7 | [`Body::Challenge`] | to a host that has not proved its address | instance (32), cookie (64) |
@@ -117,6 +117,8 @@ pub enum Body {
         epoch: u16,
         /// The length of the epoch's records of long keys.
         long_bytes: u32,
+        /// The number of the epoch's pairs, without those in records: what the master would have received without an aggregator.
+        pairs: u32,
     },
     /// The packet with this sequence number has been added up.
     Ack {
@@ -344,7 +346,8 @@ impl Header {
                 | Body::Opened { .. }
                 | Body::Fetch { .. }
                 | Body::Values { .. } => 8,
-                Body::Long { .. } | Body::Fin { .. } => 12,
+                Body::Long { .. } => 12,
+                Body::Fin { .. } => 16,
                 Body::Join { .. } | Body::Challenge { .. } => 12,
                 Body::Open(_) => 20,
                 Body::State(_) => 20,
@@ -388,8 +391,8 @@ impl Header {
                 let end = u64::from(offset) + u64::from(len);
                 write!(f, "LONG {seq} epoch {epoch} [{offset}..{end})")
             }
-            Body::Fin { seq, epoch, long_bytes } => {
-                write!(f, "FIN {seq} epoch {epoch}, {long_bytes} bytes of records")
+            Body::Fin { seq, epoch, long_bytes, pairs } => {
+                write!(f, "FIN {seq} epoch {epoch}, {pairs} pairs, {long_bytes} bytes of records")
             }
             Body::Ack { seq, marked } => {
                 write!(f, "ACK {seq}{}", if marked { " marked" } else { "" })

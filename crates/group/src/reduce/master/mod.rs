@@ -194,6 +194,8 @@ pub enum Event {
         epoch: u16,
         /// The length of its records in bytes.
         long_bytes: u32,
+        /// The number of its pairs without those in records, as it says.
+        pairs: u32,
     },
     /// All sums of an epoch are there.
     Drained {
@@ -318,6 +320,13 @@ impl Master {
         (0_u8..).zip(&self.members).filter(|(_, member)| !member.has_joined()).map(|(n, _)| n)
     }
 
+    /// Returns the address of the process that has joined under a worker's number.
+    #[must_use]
+    pub fn worker_host(&self, worker: u8) -> Option<HostId> {
+        let member = self.members.get(usize::from(worker))?;
+        member.has_joined().then(|| member.host())
+    }
+
     /// Whether nothing remains to be sent: the job has ended, and the workers know or do not answer.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -402,11 +411,11 @@ impl Master {
                 }
                 Placement::Long { worker: header.worker, epoch, offset }
             }
-            Body::Fin { seq, epoch, long_bytes } => {
+            Body::Fin { seq, epoch, long_bytes, pairs } => {
                 if self.take(now, from, header, seq, epoch, marked) {
                     let worker = header.worker;
                     self.finished[usize::from(epoch) % 2] |= 1 << worker;
-                    self.events.push_back(Event::Finished { worker, epoch, long_bytes });
+                    self.events.push_back(Event::Finished { worker, epoch, long_bytes, pairs });
                     self.advance(now);
                 }
                 Placement::Discard

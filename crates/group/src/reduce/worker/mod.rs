@@ -496,7 +496,8 @@ impl Worker {
         };
         match item {
             Item::Fin { epoch } => {
-                let body = Body::Fin { seq, epoch, long_bytes: sizes(epoch).long_bytes };
+                let Sizes { pairs, long_bytes } = sizes(epoch);
+                let body = Body::Fin { seq, epoch, long_bytes, pairs };
                 Outgoing { to: master, header: self.header(body), content: Content::None }
             }
             Item::Packet { epoch, index } => {

@@ -262,7 +262,7 @@ fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("data_full", Body::Data(Pairs { count: 64, ..pairs })),
         ("residual", Body::Residual(pairs)),
         ("long", Body::Long { seq, epoch, offset: 1280, len: 40 }),
-        ("fin", Body::Fin { seq, epoch, long_bytes: 1320 }),
+        ("fin", Body::Fin { seq, epoch, long_bytes: 1320, pairs: 7_000 }),
         ("ack", Body::Ack { seq, marked: false }),
         ("ack_marked", Body::Ack { seq, marked: true }),
         ("join", Body::Join { instance, cookie }),
