@@ -3,6 +3,7 @@
 pub(crate) mod args;
 mod bpf;
 mod metrics;
+mod reduce_bpf;
 mod show;
 
 use std::io::{IsTerminal, Write};
@@ -32,18 +33,13 @@ const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
 
 pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     if args.bpf {
-        if args.program != ProgramName::Orca {
-            return Err(miette!("--bpf requires --program orca, the only program for the kernel"));
-        }
-        if args.slots.is_some() || args.ways.is_some() || !args.aggregate_at.is_empty() {
-            return Err(miette!(
-                "--slots, --ways and --aggregate-at are of use with --program reduce only"
-            ));
-        }
-        if args.server.is_some() {
-            return Err(miette!("--server is of use with --program swp2p only"));
-        }
-        return bpf::run(args);
+        return match args.program {
+            ProgramName::Orca => bpf::run(args),
+            ProgramName::Reduce => reduce_bpf::run(args),
+            ProgramName::Plain | ProgramName::Swp2p => Err(miette!(
+                "--bpf requires --program orca or --program reduce (SWP2P's program for the kernel: rackweave image switch --bpf)"
+            )),
+        };
     }
     run(config(args)?, &args.show)
 }
@@ -92,6 +88,23 @@ pub(crate) fn run(config: SwitchConfig<Systems>, show: &ShowArgs) -> miette::Res
             Ok(exit::FAILED)
         }
     }
+}
+
+/// Waits for Ctrl-C, and calls a function every second meanwhile.
+pub(crate) fn until_interrupted(
+    mut every_second: impl FnMut() -> miette::Result<()>,
+) -> miette::Result<()> {
+    let (ended, end) = channel();
+    let handler = move || {
+        // If the receiver is gone, the command is ending anyway.
+        let _ = ended.send(());
+    };
+    ctrlc::set_handler(handler).into_diagnostic().wrap_err("cannot listen for Ctrl-C")?;
+    print_status("ready\n");
+    while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+        every_second()?;
+    }
+    Ok(())
 }
 
 fn print_status(text: &str) {

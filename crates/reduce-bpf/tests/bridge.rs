@@ -10,8 +10,8 @@ use std::time::Duration;
 use rackweave_linux::netns;
 use rackweave_linux::tc::TcError;
 use rackweave_reduce::{
-    Aggregation, Encoder, Master, MasterConfig, Operator, Outcome, WorkerConfig, WorkerReport,
-    run_worker,
+    Aggregation, Encoder, Master, MasterConfig, MasterEvent, Operator, Outcome, WorkerConfig,
+    WorkerReport, run_worker,
 };
 use rackweave_reduce_bpf::{PORT, Tor, TorConfig, TorCounters, TorError};
 use rackweave_wire::reduce::number_of;
@@ -114,8 +114,12 @@ impl Rack {
         self.attach().unwrap()
     }
 
-    /// Counts the words of the workers. `meanwhile` runs beside them.
-    fn count(&self, words: u32, meanwhile: impl FnOnce() + Send) -> (Outcome, Vec<WorkerReport>) {
+    /// Counts the words of the workers. `collected` is called with the number of epochs that the master has.
+    fn count(
+        &self,
+        words: u32,
+        mut collected: impl FnMut(u16) + Send,
+    ) -> (Outcome, Vec<WorkerReport>) {
         let stop = AtomicBool::new(false);
         std::thread::scope(|threads| {
             let workers: Vec<_> = (0..WORKERS)
@@ -141,14 +145,17 @@ impl Rack {
                     })
                 })
                 .collect();
-            threads.spawn(meanwhile);
             let outcome = inside(&self.host(0), || {
                 let config = MasterConfig::new((self.address(0), PORT).into(), WORKERS);
                 let switch = number_of(self.aggregator()).unwrap();
                 let aggregation = Some(Aggregation::new(switch, 4096));
                 let master =
                     Master::bind(MasterConfig { aggregation, requires_switch: true, ..config });
-                master.unwrap().run(&stop, &mut |event| println!("{event:?}"))
+                master.unwrap().run(&stop, &mut |event| {
+                    if let MasterEvent::Collected { epochs, .. } = event {
+                        collected(epochs);
+                    }
+                })
             });
             if outcome.is_err() {
                 stop.store(true, Ordering::Relaxed);
@@ -171,10 +178,11 @@ fn words_of(worker: u8, words: u32) -> Vec<(Vec<u8>, u64)> {
     let word = |number: u32| {
         let text = match number % 50 {
             0 => format!("a word too long for a slot, {number}"),
-            _ if number % 2 == 0 => format!("common{number}"),
+            _ if number.is_multiple_of(2) => format!("common{number}"),
             _ => format!("{worker} only {number}"),
         };
-        let count = if number % 97 == 0 { 1 << 40 } else { u64::from(number) + u64::from(worker) };
+        let count =
+            if number.is_multiple_of(97) { 1 << 40 } else { u64::from(number) + u64::from(worker) };
         (text.into_bytes(), count)
     };
     (0..words).map(word).collect()
@@ -189,7 +197,7 @@ fn expected(words: u32) -> Vec<(Box<[u8]>, u64)> {
 }
 
 fn check(rack: &Rack, tor: &Tor, words: u32) -> TorCounters {
-    let (outcome, _) = rack.count(words, || ());
+    let (outcome, _) = rack.count(words, |_| ());
     assert_eq!(outcome.totals, expected(words));
     let counters = tor.counters().unwrap();
     println!("{counters:?} {:?}", outcome.stats);
@@ -218,15 +226,14 @@ fn words_are_counted_at_a_router() {
 fn a_switch_that_restarts_is_used_again_and_nothing_counts_twice() {
     let Some(rack) = Rack::make("x", false) else { return };
     let mut tor = Some(rack.tor());
-    let (outcome, _) = rack.count(200_000, || {
-        for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(60));
+    let (outcome, _) = rack.count(100_000, |epochs| {
+        if [20, 60, 61, 150].contains(&epochs) {
             drop(tor.take());
             tor = Some(rack.tor());
         }
     });
-    assert_eq!(outcome.totals, expected(200_000));
-    assert!(outcome.stats.restarts > 0, "{:?}", outcome.stats);
+    assert_eq!(outcome.totals, expected(100_000));
+    assert_eq!(outcome.stats.restarts, 4, "{:?}", outcome.stats);
 }
 
 #[test]

@@ -24,7 +24,8 @@ use super::FULL_PACKET;
     rackweave switch --listen 127.0.0.1:4100 --hosts 8 --program orca --controller 7\n  \
     rackweave switch --interface veth0 --interface veth1 --interface veth2 --program swp2p --server 0\n  \
     rackweave switch --listen 127.0.0.1:4100 --hosts 4 --program reduce --slots 16384\n  \
-    rackweave switch --program orca --bpf --ports p0,p1 --hosts \"02:00:00:00:00:01,192.0.2.1,0;02:00:00:00:00:02,192.0.2.2,1\"\n\n\
+    rackweave switch --program orca --bpf --ports p0,p1 --hosts \"02:00:00:00:00:01,192.0.2.1,0;02:00:00:00:00:02,192.0.2.2,1\"\n  \
+    rackweave switch --program reduce --bpf --ports p0,p1,p2 --address 192.0.2.1\n\n\
     Exit codes: 0 ended by Ctrl-C, 1 a socket failed, 2 wrong usage or file.")]
 pub(crate) struct SwitchArgs {
     /// UDP port for host 0; the following hosts use the following ports.
@@ -38,12 +39,15 @@ pub(crate) struct SwitchArgs {
     /// Number of hosts, with --listen; with --bpf, the hosts as MAC,IP,PORT;...
     #[arg(long, value_name = "N", conflicts_with = "interface")]
     pub(super) hosts: Option<String>,
-    /// Run Orca's ToR switch in the kernel instead, as a program on the interfaces in --ports. Needs root and clang.
-    #[arg(long, conflicts_with_all = ["listen", "interface", "metrics"], requires_all = ["ports", "hosts"])]
+    /// Run the program (Orca's, or reduce) in the kernel instead, on the interfaces in --ports. Needs root and clang.
+    #[arg(long, conflicts_with_all = ["listen", "interface", "metrics"], requires = "ports")]
     pub(super) bpf: bool,
     /// With --bpf: the interfaces, separated by commas. A host's index within the rack is the index of its port.
     #[arg(long, value_name = "IF", value_delimiter = ',', requires = "bpf")]
     pub(super) ports: Vec<String>,
+    /// With --bpf and --program reduce: the switch's address, such as one of the bridge or router that has the ports.
+    #[arg(long, value_name = "IP", requires = "bpf")]
+    pub(super) address: Option<Ipv4Addr>,
     /// With --bpf: the ports that lead to other switches, as indices from 0.
     #[arg(long, value_name = "PORT", value_delimiter = ',', requires = "bpf")]
     pub(super) uplinks: Vec<u32>,
