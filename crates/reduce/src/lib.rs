@@ -31,12 +31,15 @@
 //! - [`Encoder`]: the pairs of a worker, combined by an [`Operator`].
 //! - [`run_worker`], [`Master`]: they drive the machines of [`rackweave_group::reduce`], which also run in the simulator, over one UDP
 //!   socket each, in the calling thread.
+//! - [`words`], [`lines`]: the words of files, and pairs as lines of text.
 //! - [`Attachment`]: how a host is connected: by ordinary UDP, or by the overlay of a user-space switch.
 
 mod encoder;
 mod error;
+pub mod lines;
 mod master;
 mod net;
+pub mod words;
 mod worker;
 
 pub use encoder::Encoder;

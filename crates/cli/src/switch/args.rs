@@ -140,6 +140,20 @@ pub(crate) struct LinkArgs {
     pub(super) delay: Span,
 }
 
+impl LinkArgs {
+    /// Links of this rate with buffers of this size, which mark packets beyond 65 full ones.
+    pub(crate) const fn of(link: Rate, buffer: Bytes) -> Self {
+        Self {
+            link,
+            buffer: Size(buffer.0),
+            shared_buffer: false,
+            ecn: Some(Size(65 * FULL_PACKET)),
+            latency: Span::ZERO,
+            delay: Span::ZERO,
+        }
+    }
+}
+
 /// How a switch reads its sockets.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct PollArgs {
