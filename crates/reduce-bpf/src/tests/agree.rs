@@ -273,7 +273,7 @@ fn next(rng: &mut Rng, masters: &mut [Master], hosts: usize) -> (usize, usize, V
             let body = match rng.below(3) {
                 0 => Body::Ack { seq: 1, marked: false },
                 1 => Body::Unknown,
-                _ => Body::Fin { seq: 1, epoch: 0, long_bytes: 0 },
+                _ => Body::Fin { seq: 1, epoch: 0, long_bytes: 0, pairs: 0 },
             };
             (master.host, master.header(0, body), Vec::new())
         }
