@@ -3,6 +3,7 @@
 
 mod faults;
 mod hostile;
+mod kernel;
 mod spaces;
 mod usage;
 
