@@ -273,7 +273,7 @@ fn what_a_link_damages_is_lost_because_nothing_else_would_find_it() {
         // Also where the switch does not know the system: then its packets may have no check.
         for reduce in [reduce(64), None] {
             let is_known = reduce.is_some();
-            let mut bench = Bench::new(encapsulation, reduce, vec![fault.clone()]);
+            let mut bench = Bench::new(encapsulation, reduce, vec![fault]);
             let (mut sent, mut whole) = (0, 0);
             let text = pairs(&[("word", 7)]);
             for seq in 0..300 {
