@@ -74,11 +74,12 @@ pub const SCENARIOS: [Builtin; 47] = builtins! {
 };
 
 /// The built-in files of claims, by the name of the paper.
-pub const CLAIMS: [Builtin; 5] = builtins! {
+pub const CLAIMS: [Builtin; 6] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
     "orca": "papers/orca/claims.toml",
     "swp2p": "papers/swp2p/claims.toml",
+    "ordc": "papers/ordc/claims.toml",
     "two-worlds": "papers/two-worlds/claims.toml",
 };
 

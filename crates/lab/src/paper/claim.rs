@@ -274,7 +274,9 @@ pub(crate) struct FigureAxis {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reference {
     pub(crate) name: String,
-    pub(crate) y: f64,
+    pub(crate) y: Option<f64>,
+    /// In place of `y`: the mean of this metric over the points that the picture shows.
+    pub(crate) metric: Option<Path>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -410,6 +412,12 @@ impl Claim {
             let sweep = figure.kind == FigureKind::Sweep;
             if sweep && (figure.x.key.is_empty() || figure.y.metric.is_none()) {
                 return Err(format!("figure `{}` needs `x.key` and `y.metric`", figure.name));
+            }
+            for line in &figure.lines {
+                if line.y.is_some() == line.metric.is_some() {
+                    let name = &figure.name;
+                    return Err(format!("figure `{name}`: a line has either `y` or `metric`"));
+                }
             }
             if let Some(metric) = &figure.y.metric
                 && metric.is_list()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::claim::{Figure, FigureAxis, FigureKind};
+use super::claim::{Figure, FigureAxis, FigureKind, Fold, Reference};
 use super::path::{Missing, Path};
 use super::rule::{Points, refuse_unknown};
 use super::select::{PointKey, known_keys, number};
@@ -155,7 +155,11 @@ fn chart(
         }
     }
     for line in &figure.lines {
-        let across = if low <= high { vec![(low, line.y), (high, line.y)] } else { Vec::new() };
+        let y = height(line, shown, points)?;
+        let across = match y {
+            Some(y) if low <= high => vec![(low, y), (high, y)],
+            _ => Vec::new(),
+        };
         let look = Look::nth(series.len());
         series.push(series_of(line.name.clone(), look, across, false, false));
     }
@@ -165,6 +169,20 @@ fn chart(
     };
     let (x, y) = axes(figure, categories);
     Ok(Chart { title, x, y, series, size: SIZE })
+}
+
+/// Returns where a line across a picture is; `None` if no run has its number.
+fn height(line: &Reference, shown: &[usize], points: &Points) -> Result<Option<f64>, String> {
+    let Some(metric) = &line.metric else { return Ok(line.y) };
+    let mut values = Vec::new();
+    for summary in shown.iter().filter_map(|&i| points.summaries[i].as_ref()) {
+        match metric.numbers(summary) {
+            Ok(numbers) => values.extend(numbers),
+            Err(Missing::NoNumber) => {}
+            Err(Missing::Unknown(why)) => return Err(why),
+        }
+    }
+    Ok((!values.is_empty()).then(|| Fold::Mean.of(&values)))
 }
 
 fn series_of(

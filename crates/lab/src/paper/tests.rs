@@ -330,6 +330,7 @@ fn every_claim_is_there() {
             "swp2p-batch",
             "swp2p-order",
             "swp2p-efficiency",
+            "ordc-absorption",
             "two-worlds-incast",
             "two-worlds-load",
             "two-worlds-split",
