@@ -252,6 +252,12 @@ pub(crate) enum FigureKind {
     SendTimes,
     /// The distribution of the wait times of a cast's receivers: from the delivery of a file to that of the next one.
     WaitTimes,
+    /// The traffic over time that the scenario counts, in a picture for each point.
+    Traffic,
+    /// The number of completed jobs over time.
+    JobsDone,
+    /// The circuits and jobs over time, in a picture for each point.
+    Pod,
 }
 
 /// An axis of a figure.
@@ -409,6 +415,10 @@ impl Claim {
             rule.check().map_err(|error| format!("rule {:?}: {error}", rule.say))?;
         }
         for figure in &self.figures {
+            if !figure.is_lines() && !(figure.lines.is_empty() && figure.published.is_empty()) {
+                let name = &figure.name;
+                return Err(format!("figure `{name}`: this kind has neither `lines` nor `published`"));
+            }
             let sweep = figure.kind == FigureKind::Sweep;
             if sweep && (figure.x.key.is_empty() || figure.y.metric.is_none()) {
                 return Err(format!("figure `{}` needs `x.key` and `y.metric`", figure.name));
@@ -427,6 +437,13 @@ impl Claim {
             }
         }
         Ok(())
+    }
+}
+
+impl Figure {
+    /// Whether points share pictures, each as a line.
+    pub(crate) const fn is_lines(&self) -> bool {
+        !matches!(self.kind, FigureKind::Traffic | FigureKind::Pod)
     }
 }
 

@@ -10,6 +10,7 @@ mod run;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use rackweave_core::{HostId, Span};
 use rackweave_group::reduce::job::{self, Job};
@@ -31,6 +32,10 @@ pub struct ReduceConfig {
     pub switches: Option<Switches>,
     /// How often the control plane looks at the jobs, if it schedules their uploads and moves circuits for them.
     pub control: Option<Span>,
+    /// Times at which completed jobs are counted.
+    pub marks: Vec<Span>,
+    /// The groups of hosts that jobs run on by turns; empty if there are none.
+    pub groups: Vec<Vec<u32>>,
 }
 
 /// The switches that add up.

@@ -116,6 +116,8 @@ pub fn run(
         jobs: Vec::with_capacity(reduce.jobs.len()),
         trunk_bytes: crate::image::ImageResult::trunk_bytes(world.fabric(), &report.links),
         reconfigurations,
+        groups: reduce.groups.len(),
+        marks: reduce.marks.iter().map(|mark| rackweave_core::Time(mark.0)).collect(),
         ..ReduceResult::default()
     };
     for node in world.nodes() {

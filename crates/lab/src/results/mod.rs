@@ -6,7 +6,8 @@ pub(crate) mod stats;
 
 use std::collections::BTreeSet;
 
-use rackweave_core::{DropReason, HostId, Time};
+use rackweave_core::{DropReason, HostId, Span, Time};
+use rackweave_sim::config::{Circuits, Dark, Pod, TrafficConfig};
 use rackweave_sim::result::{
     Captured, End, LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample, RunResult,
 };
@@ -295,6 +296,51 @@ pub struct PointResult {
     pub capture: Capture,
     /// The results of the cast for every file and receiver, if the workload is a cast.
     pub cast: Option<CastResult>,
+    /// The traffic that the scenario counts over time.
+    pub traffic: Vec<TrafficSeries>,
+    /// The circuits since the run began, and the time from which each of them was in force; empty without an optical circuit
+    /// switch.
+    pub circuits: Vec<(Time, Circuits)>,
+    /// The time in which ports are dark after a change of circuits.
+    pub dark: Span,
+    /// Whether all ports are dark then, and not only those whose circuits change.
+    pub is_all_dark: bool,
+}
+
+/// Traffic over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrafficSeries {
+    /// Its name in the scenario.
+    pub name: String,
+    /// The length of an interval.
+    pub interval: Span,
+    /// The bytes of each interval, preamble and gap included; intervals after the last packet are missing.
+    pub bytes: Vec<u64>,
+}
+
+/// The traffic of one interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrafficSample {
+    /// The name of the traffic.
+    pub name: String,
+    /// When the interval begins.
+    pub at: Time,
+    /// The bytes in it.
+    pub bytes: u64,
+    /// The rate in Gbit/s.
+    pub gbps: f64,
+}
+
+impl TrafficSeries {
+    /// Returns the intervals.
+    pub fn samples(&self) -> impl Iterator<Item = TrafficSample> + '_ {
+        (0..).zip(&self.bytes).map(|(index, bytes)| TrafficSample {
+            name: self.name.clone(),
+            at: Time(self.interval.0 * index),
+            bytes: *bytes,
+            gbps: *bytes as f64 * 8e3 / self.interval.0 as f64,
+        })
+    }
 }
 
 /// All finished points of a scenario.
@@ -421,6 +467,13 @@ impl PointResult {
             doubts: Vec::new(),
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
+        let traffic = spec.config.measure.traffic.iter().zip(result.traffic);
+        let series = |(of, bytes): (&TrafficConfig, Vec<u64>)| TrafficSeries {
+            name: of.name.clone(),
+            interval: of.interval,
+            bytes,
+        };
+        let traffic = traffic.map(series).collect();
         Self {
             index,
             label: naming::label(&summary, spec.set.len(), true),
@@ -436,6 +489,10 @@ impl PointResult {
             capture_names: result.capture_names,
             capture: Capture::Packets(result.capture),
             cast: None,
+            traffic,
+            circuits: result.circuits,
+            dark: spec.fabric.pod().map_or(Span::ZERO, Pod::dark_time),
+            is_all_dark: spec.fabric.pod().is_some_and(|pod| pod.ocs.dark == Dark::All),
         }
     }
 }

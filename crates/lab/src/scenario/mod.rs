@@ -364,8 +364,11 @@ impl Reader<'_> {
                 .with_help("leaf-spine, fat-tree and single-switch carry it")
                 .into());
         }
-        let places =
-            measure::Places { hosts: fabric.hosts(), core_links: fabric.core_links().len() as u32 };
+        let places = measure::Places {
+            hosts: fabric.hosts(),
+            core_links: fabric.core_links().len() as u32,
+            switches: fabric.switches(),
+        };
         let Some(transport) = transport else {
             return Err(Problem::new("", "`[transport]` is missing")
                 .with_help("at least: [transport] name = \"homa\"")

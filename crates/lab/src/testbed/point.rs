@@ -520,6 +520,8 @@ impl PointRun<'_> {
             max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
             queue_series: switch.queues.clone(),
             links,
+            traffic: Vec::new(),
+            circuits: Vec::new(),
             capture_names: captured_links(self.point, &self.fabric)
                 .into_iter()
                 .map(|link| self.fabric.link_name(link))
