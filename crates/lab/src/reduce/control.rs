@@ -236,20 +236,8 @@ fn fabric(reduce: &ReduceConfig, config: &RunConfig) -> Option<(Fabric, Options)
         let switch = reduce.switches.as_ref().filter(|switch| switch.number == number);
         switch.map_or(0, |switch| u64::from(switch.slots))
     };
-    let tor = |(number, tor): (u32, &rackweave_sim::config::Tor)| Tor {
-        ports: tor.server_ports,
-        uplinks: (tor.uplinks + tor.circuit_ports).max(1),
-        uplink_rate: pod.core_link,
-        slots: slots(number),
-    };
-    let tors = (0..).zip(&pod.tors).map(tor).collect();
     let servers = config.fabric.topology.hosts();
-    let planned = Pod::new(servers, pod.host_link, tors).ok()?;
-    let initial = match &pod.circuits {
-        Circuits::Servers(tor_of) => Configuration::new(&planned, tor_of).ok()?,
-        _ => Configuration::in_order(&planned),
-    };
-    let fabric = Fabric::new(planned, architecture).with_detour(is_added_up).starting_from(initial);
+    let fabric = planned_fabric(pod, servers, architecture, slots)?.with_detour(is_added_up);
     let reconfiguration = Reconfiguration {
         delay: pod.ocs.switching_delay + pod.ocs.link_delay,
         scope: if pod.ocs.dark == Dark::All { Scope::All } else { Scope::Moved },
@@ -257,4 +245,26 @@ fn fabric(reduce: &ReduceConfig, config: &RunConfig) -> Option<(Fabric, Options)
     let is_small = fabric.configurations(EXACT_LIMIT).is_some();
     let algorithm = if is_small { Algorithm::Exact } else { Algorithm::Heuristic };
     Some((fabric, Options::new(algorithm, reconfiguration)))
+}
+
+/// A simulated pod as the planner sees it; `None` if the planner cannot have it. `slots` are those of each `ToR`.
+pub(crate) fn planned_fabric(
+    pod: &rackweave_sim::config::Pod,
+    servers: u32,
+    architecture: Architecture,
+    slots: impl Fn(u32) -> u64,
+) -> Option<Fabric> {
+    let tor = |(number, tor): (u32, &rackweave_sim::config::Tor)| Tor {
+        ports: tor.server_ports,
+        uplinks: (tor.uplinks + tor.circuit_ports).max(1),
+        uplink_rate: pod.core_link,
+        slots: slots(number),
+    };
+    let tors = (0..).zip(&pod.tors).map(tor).collect();
+    let planned = Pod::new(servers, pod.host_link, tors).ok()?;
+    let initial = match &pod.circuits {
+        Circuits::Servers(tor_of) => Configuration::new(&planned, tor_of).ok()?,
+        _ => Configuration::in_order(&planned),
+    };
+    Some(Fabric::new(planned, architecture).starting_from(initial))
 }

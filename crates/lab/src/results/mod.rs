@@ -25,6 +25,7 @@ use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::cast::{CastResult, CastSummary};
 use crate::image::ImageSummary;
+use crate::plan::PlanSummary;
 use crate::reduce::ReduceSummary;
 use crate::scenario::{PointSpec, Scenario, Unfinished};
 
@@ -124,6 +125,9 @@ pub struct PointSummary {
     /// The results of the jobs, if the workload is some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reduce: Option<ReduceSummary>,
+    /// The comparison of plans, if the workload is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanSummary>,
     /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
@@ -385,7 +389,10 @@ impl PointResult {
     #[must_use]
     pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
         // Casts, images and jobs are no streams of the configuration, but are measured like one.
-        let is_group = spec.cast.is_some() || spec.image.is_some() || spec.reduce.is_some();
+        let is_group = spec.cast.is_some()
+            || spec.image.is_some()
+            || spec.reduce.is_some()
+            || spec.plan.is_some();
         let first = usize::from(is_group);
         let streams = spec.config.streams.len() + first;
         let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
@@ -464,6 +471,7 @@ impl PointResult {
             cast: None,
             image: None,
             reduce: None,
+            plan: None,
             doubts: Vec::new(),
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();

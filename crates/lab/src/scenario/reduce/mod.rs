@@ -33,6 +33,9 @@ pub(crate) struct ReduceKeys {
     /// Job `i` runs on group `i` modulo their number. Without groups any host may run any job.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Vec<u32>>,
+    /// Job `i` has master `i` modulo their number. Without masters they are chosen with the workers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    masters: Vec<u32>,
     interval: Unit<Span>,
     size: Unit<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,6 +97,7 @@ impl Default for ReduceKeys {
             per_host: 1,
             placement: Placement::Random,
             groups: Vec::new(),
+            masters: Vec::new(),
             interval: Unit(Span::ZERO),
             size: Unit(Bytes(50_000_000)),
             largest: None,
@@ -168,12 +172,17 @@ impl ReduceKeys {
             return Err(wrong("size", message));
         }
         let all: Vec<u32> = (0..fabric.topology.hosts()).collect();
-        for host in self.groups.iter().flatten() {
+        let of_groups = self.groups.iter().flatten().map(|host| ("groups", host));
+        for (key, host) in of_groups.chain(self.masters.iter().map(|host| ("masters", host))) {
             if *host >= all.len() as u32 {
                 let message =
                     format!("there is no host {host}: the fabric has {} hosts", all.len());
-                return Err(wrong("groups", message));
+                return Err(wrong(key, message));
             }
+        }
+        if !self.masters.is_empty() && self.placement != Placement::Random {
+            let message = "this placement chooses the master: `masters` is for placement = \"random\"";
+            return Err(wrong("masters", message));
         }
         let mut rng = Rng::stream(seed, 0, 0, "jobs");
         let mut jobs = Vec::with_capacity(self.jobs as usize);
@@ -182,7 +191,9 @@ impl ReduceKeys {
                 0 => &all,
                 groups => &self.groups[index as usize % groups],
             };
-            let (master, workers) = self.place(group, &mut rng)?;
+            let master = (!self.masters.is_empty())
+                .then(|| HostId(self.masters[index as usize % self.masters.len()]));
+            let (master, workers) = self.place(group, master, &mut rng)?;
             let start = Time::ZERO + self.interval.0 * u64::from(index);
             let bytes = least + rng.below(most - least + 1);
             jobs.push(Job { number: index as u16, start, master, workers, bytes });
@@ -238,9 +249,18 @@ impl ReduceKeys {
     }
 
     /// Chooses the hosts of a job.
-    fn place(&self, group: &[u32], rng: &mut Rng) -> Result<(HostId, Vec<HostId>), Problem> {
+    fn place(
+        &self,
+        group: &[u32],
+        master: Option<HostId>,
+        rng: &mut Rng,
+    ) -> Result<(HostId, Vec<HostId>), Problem> {
         let mut hosts: Vec<HostId> = group.iter().copied().map(HostId).collect();
         rng.shuffle(&mut hosts);
+        if let Some(master) = master {
+            hosts.retain(|host| *host != master);
+            hosts.insert(0, master);
+        }
         let (workers, per_host) = (self.workers as usize, self.per_host as usize);
         let needed = workers.div_ceil(per_host);
         let too_few = |needed: usize| {
