@@ -1,7 +1,7 @@
 //! The result of a run.
 
-use rackweave_core::{HostId, Span, Time};
 use crate::config::Circuits;
+use rackweave_core::{HostId, Span, Time};
 pub use rackweave_switch::net::{Captured, Counters, LinkStats, QueueSample};
 use rackweave_wire::Header;
 pub use rackweave_workload::app::{MessageRecord, Outcome};

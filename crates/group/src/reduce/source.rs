@@ -132,11 +132,8 @@ impl Pairs {
     /// # Errors
     /// If the records of one epoch are longer than 4 GiB.
     pub fn encode(&self, epochs: u16, seed: u64, order: Order) -> Result<Encoded, TooLong> {
-        let mut sorted: Vec<_> = self
-            .pairs
-            .iter()
-            .map(|pair| (hash_of(pair.word.bytes(), seed), pair))
-            .collect();
+        let mut sorted: Vec<_> =
+            self.pairs.iter().map(|pair| (hash_of(pair.word.bytes(), seed), pair)).collect();
         match order {
             Order::Hash => sorted.sort_by_key(|(hash, ..)| *hash & 0xffff_ffff),
             Order::FirstSeen => {}

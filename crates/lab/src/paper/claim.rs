@@ -417,7 +417,9 @@ impl Claim {
         for figure in &self.figures {
             if !figure.is_lines() && !(figure.lines.is_empty() && figure.published.is_empty()) {
                 let name = &figure.name;
-                return Err(format!("figure `{name}`: this kind has neither `lines` nor `published`"));
+                return Err(format!(
+                    "figure `{name}`: this kind has neither `lines` nor `published`"
+                ));
             }
             let sweep = figure.kind == FigureKind::Sweep;
             if sweep && (figure.x.key.is_empty() || figure.y.metric.is_none()) {

@@ -339,8 +339,7 @@ fn curve(figure: &Figure, result: &PointResult) -> Vec<(f64, f64)> {
 /// The number of completed jobs at each completion.
 fn jobs_done(result: &PointResult) -> Vec<(f64, f64)> {
     let jobs = result.summary.reduce.iter().flat_map(|reduce| &reduce.jobs);
-    let mut ends: Vec<f64> =
-        jobs.map(|job| job.finished_us).filter(|at| at.is_finite()).collect();
+    let mut ends: Vec<f64> = jobs.map(|job| job.finished_us).filter(|at| at.is_finite()).collect();
     ends.sort_by(f64::total_cmp);
     let counted = ends.into_iter().zip(1_u32..).map(|(at, count)| (at, f64::from(count)));
     std::iter::once((0.0, 0.0)).chain(counted).collect()

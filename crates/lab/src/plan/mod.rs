@@ -6,8 +6,8 @@ use rackweave_rackless::demand::DemandError;
 use rackweave_rackless::fabric::Fabric;
 use rackweave_rackless::instances::periods;
 use rackweave_rackless::plan::{Algorithm, EXACT_LIMIT, Options, plan};
-use rackweave_sim::result::{Counters, End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::Control;
+use rackweave_sim::result::{Counters, End, MessageRecord, Outcome, RunResult};
 use serde::Serialize;
 use std::sync::atomic::Ordering;
 
@@ -98,7 +98,8 @@ pub fn run(config: &PlanConfig, control: &Control) -> Result<Vec<PlanResult>, De
         };
         let total = |algorithm| planned(algorithm).map(|plan| plan.total);
         let exact = if is_small { total(Algorithm::Exact) } else { None };
-        let (Some(plan), Some(fixed)) = (planned(config.options.algorithm), total(Algorithm::Fixed))
+        let (Some(plan), Some(fixed)) =
+            (planned(config.options.algorithm), total(Algorithm::Fixed))
         else {
             continue;
         };
@@ -155,7 +156,8 @@ impl PlanSummary {
         let mut gaps: Vec<f64> = results.iter().filter_map(gap).collect();
         gaps.sort_by(f64::total_cmp);
         let count = results.len() as f64;
-        let saved = |result: &PlanResult| 1.0 - result.total.0 as f64 / result.fixed.0.max(1) as f64;
+        let saved =
+            |result: &PlanResult| 1.0 - result.total.0 as f64 / result.fixed.0.max(1) as f64;
         Self {
             instances: results.len() as u64,
             gap: GapSummary {
@@ -167,6 +169,56 @@ impl PlanSummary {
             equal: gaps.iter().filter(|gap| **gap < 1e-12).count() as u64,
             saving: results.iter().map(saved).sum::<f64>() / count,
             changes: results.iter().map(|result| result.changes as f64).sum::<f64>() / count,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::run::Batch;
+    use crate::scenario::Scenario;
+
+    const PLANS: &str = "fabric = { topology = 'rackless', tors = [4, 2, 2], uplinks = [2, 1, 1] }
+        transport = { name = 'circuit-plan' }
+        workload.plan = { instances = 6 }
+        [sweep]
+        transport.algorithm = ['exact', 'heuristic', 'fixed']";
+
+    #[test]
+    fn plans_are_compared_with_exact_ones_and_with_no_plan() {
+        let scenario = Scenario::parse("plans.toml", PLANS, Path::new("."), &[], None).unwrap();
+        let results = Batch::new(scenario).run(Some(1)).unwrap();
+        let plans: Vec<_> =
+            results.points.iter().map(|p| p.summary.plan.clone().unwrap()).collect();
+        assert_eq!((plans[0].instances, plans[0].equal, plans[0].gap.max), (6, 6, 0.0));
+        assert!((0.0..0.05).contains(&plans[1].gap.max), "{plans:?}");
+        assert!(plans[1].saving > 0.0 && plans[2].saving == 0.0, "{plans:?}");
+        assert!(plans[2].gap.mean > plans[1].gap.mean, "{plans:?}");
+        assert!(results.warnings().next().is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_planned_is_refused() {
+        for (set, reason) in [
+            (
+                "fabric={ topology = 'racks', tors = [2], uplinks = 1 }",
+                "these circuits are not planned",
+            ),
+            ("fabric={ topology = 'single-switch', hosts = 4 }", "circuits are planned for a pod"),
+            ("workload.plan.programmable=[3]", "there is no ToR 3"),
+            ("workload.plan.periods=[3, 2]", "the least and the most periods"),
+            ("workload.plan.delays=[]", "instances need a delay"),
+            (
+                "faults=[{ kind = 'loss', place = 'all links', probability = 0.1 }]",
+                "nothing beside them",
+            ),
+        ] {
+            let sets = [set.to_owned()];
+            let error =
+                Scenario::parse("plans.toml", PLANS, Path::new("."), &sets, None).unwrap_err();
+            assert!(error.to_string().contains(reason), "{error}");
         }
     }
 }

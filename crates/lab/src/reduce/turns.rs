@@ -38,10 +38,8 @@ impl Turns {
         };
         let mut all: Vec<Phases> = jobs.iter().filter_map(phases).collect();
         all.sort_by_key(|job| (job.granted, job.uploaded));
-        let mut times: Vec<Time> = all
-            .iter()
-            .flat_map(|job| [job.start, job.ready, job.granted, job.uploaded])
-            .collect();
+        let mut times: Vec<Time> =
+            all.iter().flat_map(|job| [job.start, job.ready, job.granted, job.uploaded]).collect();
         times.sort_unstable();
         times.dedup();
         let (mut some, mut several, mut beside) = (0.0, 0.0, 0.0);
@@ -88,11 +86,7 @@ mod tests {
 
     #[test]
     fn groups_that_take_turns_map_while_the_other_uploads() {
-        let jobs = [
-            job(0, [0, 10, 10, 20]),
-            job(1, [0, 15, 20, 30]),
-            job(2, [20, 30, 30, 40]),
-        ];
+        let jobs = [job(0, [0, 10, 10, 20]), job(1, [0, 15, 20, 30]), job(2, [20, 30, 30, 40])];
         let turns = Turns::of(&jobs, 2);
         let expected = Turns { overlap: 0.0, alternation: 1.0, beside_map: 15.0 / 30.0 };
         assert_eq!(turns, expected);

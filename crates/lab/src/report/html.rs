@@ -281,8 +281,11 @@ fn reduce(page: &mut String, points: &[PointResult]) {
 
 /// Writes the charts of circuits over time.
 fn circuits(page: &mut String, points: &[PointResult]) {
-    let mut charts =
-        points.iter().filter_map(|point| pods::chart(point, &point.label)).take(MAX_PODS).peekable();
+    let mut charts = points
+        .iter()
+        .filter_map(|point| pods::chart(point, &point.label))
+        .take(MAX_PODS)
+        .peekable();
     if charts.peek().is_none() {
         return;
     }

@@ -12,8 +12,7 @@ const MAX_JOBS: usize = 24;
 /// Returns the chart of a point's circuits and jobs; `None` if its fabric has no optical circuit switch.
 pub(crate) fn chart(point: &PointResult, title: &str) -> Option<PodChart> {
     let last = point.circuits.last()?;
-    let jobs: &[JobSummary] =
-        point.summary.reduce.as_ref().map_or(&[], |reduce| &reduce.jobs[..]);
+    let jobs: &[JobSummary] = point.summary.reduce.as_ref().map_or(&[], |reduce| &reduce.jobs[..]);
     let ends = jobs.iter().map(|job| job.finished_us).filter(|at| at.is_finite());
     let until = ends.fold(0.0, f64::max);
     let until = if until > 0.0 { until } else { point.summary.simulated_us };
@@ -80,7 +79,8 @@ fn tor_lanes(point: &PointResult, until: f64) -> Vec<Lane> {
             }
             if count > 0 {
                 let dark = if index == 0 { 0.0 } else { point.dark.as_us_f64() };
-                let name = if count == 1 { "1 circuit".into() } else { format!("{count} circuits") };
+                let name =
+                    if count == 1 { "1 circuit".into() } else { format!("{count} circuits") };
                 stretches.push(Stretch { from: at + dark, to: until, colour: count - 1, name });
             }
         }
@@ -98,4 +98,60 @@ fn job_row(job: &JobSummary) -> JobRow {
         (JobPhase::Reduce, job.uploaded_us, job.finished_us),
     ];
     JobRow { name: format!("job {}", job.job), colour: usize::from(job.job), phases }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::{Span, Time};
+
+    use super::super::svg::Theme;
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Span::from_ms(ms)
+    }
+
+    fn point(circuits: Vec<(Time, Circuits)>) -> PointResult {
+        let mut point = super::super::demo::unknown();
+        point.summary.simulated_us = 100_000.0;
+        (point.circuits, point.dark) = (circuits, Span::from_ms(10));
+        point
+    }
+
+    #[test]
+    fn servers_are_below_their_tors_and_dark_while_they_move() {
+        let moves = vec![
+            (at(0), Circuits::Servers(vec![0, 1, 1])),
+            (at(40), Circuits::Servers(vec![1, 0, 1])),
+        ];
+        let mut point = point(moves);
+        let lanes = |point: &PointResult| -> Vec<Vec<(f64, f64, usize)>> {
+            let of = |lane: Lane| lane.stretches.into_iter().map(|s| (s.from, s.to, s.colour));
+            chart(point, "t").unwrap().lanes.into_iter().map(|lane| of(lane).collect()).collect()
+        };
+        let (first, second) = (0.0..40_000.0, 50_000.0..100_000.0);
+        assert_eq!(lanes(&point)[0], [(first.start, first.end, 0), (second.start, second.end, 1)]);
+        assert_eq!(lanes(&point)[2], [(0.0, 100_000.0, 1)]);
+        point.is_all_dark = true;
+        assert_eq!(lanes(&point)[2], [(0.0, 40_000.0, 1), (50_000.0, 100_000.0, 1)]);
+        let svg = chart(&point, "The pod").unwrap().render(Theme::Standalone);
+        roxmltree::Document::parse(&svg).unwrap();
+        insta::assert_snapshot!(svg.replace("><", ">\n<"));
+    }
+
+    #[test]
+    fn circuits_between_tors_are_counted_and_no_circuits_are_no_chart() {
+        let moves = vec![
+            (at(0), Circuits::Tors(vec![(0, 1), (2, 0)])),
+            (at(20), Circuits::Tors(vec![(1, 0), (0, 1)])),
+        ];
+        let chart = chart(&point(moves), "t").unwrap();
+        let names: Vec<&str> = chart.lanes.iter().map(|lane| &*lane.name).collect();
+        assert_eq!(names, ["ToR 0 - 1", "ToR 0 - 2"]);
+        let second: Vec<&str> = chart.lanes[0].stretches.iter().map(|s| &*s.name).collect();
+        assert_eq!(second, ["1 circuit", "2 circuits"]);
+        assert_eq!(chart.lanes[1].stretches[0].to, 20_000.0);
+        assert!(super::chart(&point(Vec::new()), "t").is_none());
+        assert!(super::chart(&point(vec![(at(0), Circuits::None)]), "t").is_none());
+    }
 }

@@ -523,7 +523,8 @@ impl Reader<'_> {
         let Some(workload) = &file.plan else { return Ok(Streams::default()) };
         let PointContext { swept, fabric, .. } = context;
         if background.is_some() || !file.faults.is_empty() {
-            let message = "plans are computed, and no network is simulated: there is nothing beside them";
+            let message =
+                "plans are computed, and no network is simulated: there is nothing beside them";
             return Err(Problem::new("workload.plan", message).into());
         }
         let planner = plan::read(&transport.node, swept)?;

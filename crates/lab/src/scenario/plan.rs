@@ -181,7 +181,8 @@ impl PlanKeys {
                 return Err(Problem::new("fabric.topology", message).with_help(help));
             }
         };
-        let slots = |tor: u32| if self.programmable.contains(&tor) { u64::from(self.slots) } else { 0 };
+        let slots =
+            |tor: u32| if self.programmable.contains(&tor) { u64::from(self.slots) } else { 0 };
         let fabric = planned_fabric(pod, config.topology.hosts(), architecture, slots)
             .ok_or_else(|| Problem::new("fabric", "the planner cannot have this pod"))?;
         let scope = if pod.ocs.dark == Dark::All { Scope::All } else { Scope::Moved };

@@ -181,7 +181,8 @@ impl ReduceKeys {
             }
         }
         if !self.masters.is_empty() && self.placement != Placement::Random {
-            let message = "this placement chooses the master: `masters` is for placement = \"random\"";
+            let message =
+                "this placement chooses the master: `masters` is for placement = \"random\"";
             return Err(wrong("masters", message));
         }
         let mut rng = Rng::stream(seed, 0, 0, "jobs");
