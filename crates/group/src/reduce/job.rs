@@ -269,7 +269,7 @@ impl JobNode {
         self.down = down;
         self.note_done_workers();
         self.reduce = ReduceNode::new(self.host);
-        self.machine = Box::new(self.carrier.machine(self.host));
+        *self.machine = self.carrier.machine(self.host);
         (self.work, self.computing) = (Schedule::default(), 0);
         self.waiting.clear();
         if down {

@@ -415,7 +415,8 @@ impl Claim {
             rule.check().map_err(|error| format!("rule {:?}: {error}", rule.say))?;
         }
         for figure in &self.figures {
-            if !figure.is_lines() && !(figure.lines.is_empty() && figure.published.is_empty()) {
+            let has_lines = !figure.lines.is_empty() || !figure.published.is_empty();
+            if has_lines && !figure.is_lines() {
                 let name = &figure.name;
                 return Err(format!(
                     "figure `{name}`: this kind has neither `lines` nor `published`"

@@ -294,9 +294,9 @@ fn circuits(page: &mut String, points: &[PointResult]) {
          over simulated time, and above it the phases of jobs. A gap is the time in which a port is dark.</p>\n",
     );
     let figure = |page: &mut String, chart: &PodChart| {
-        let _ = write!(
+        let _ = writeln!(
             page,
-            "<div class=\"charts of-1\"><figure><figcaption>{}</figcaption>{}</figure></div>\n",
+            "<div class=\"charts of-1\"><figure><figcaption>{}</figcaption>{}</figure></div>",
             escape(&chart.title),
             chart.render(Theme::Page)
         );

@@ -389,18 +389,9 @@ impl PointResult {
     #[must_use]
     pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
         // Casts, images and jobs are no streams of the configuration, but are measured like one.
-        let is_group = spec.cast.is_some()
-            || spec.image.is_some()
-            || spec.reduce.is_some()
-            || spec.plan.is_some();
-        let first = usize::from(is_group);
+        let first = usize::from(is_group(spec));
         let streams = spec.config.streams.len() + first;
-        let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
-        for message in &result.messages {
-            if let Some(stream) = by_stream.get_mut(usize::from(message.stream)) {
-                stream.push(message);
-            }
-        }
+        let by_stream = by_stream(&result.messages, streams);
         // The files of a cast have their own measured time; the streams beside it are measured over the whole run.
         let whole_run = result.ended_at.since(Time(spec.config.measure.warmup.0));
         let goodput = |stream: usize| {
@@ -475,13 +466,8 @@ impl PointResult {
             doubts: Vec::new(),
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
-        let traffic = spec.config.measure.traffic.iter().zip(result.traffic);
-        let series = |(of, bytes): (&TrafficConfig, Vec<u64>)| TrafficSeries {
-            name: of.name.clone(),
-            interval: of.interval,
-            bytes,
-        };
-        let traffic = traffic.map(series).collect();
+        let traffic = traffic_series(spec, &result);
+        let pod = spec.fabric.pod();
         Self {
             index,
             label: naming::label(&summary, spec.set.len(), true),
@@ -499,8 +485,8 @@ impl PointResult {
             cast: None,
             traffic,
             circuits: result.circuits,
-            dark: spec.fabric.pod().map_or(Span::ZERO, Pod::dark_time),
-            is_all_dark: spec.fabric.pod().is_some_and(|pod| pod.ocs.dark == Dark::All),
+            dark: pod.map_or(Span::ZERO, Pod::dark_time),
+            is_all_dark: pod.is_some_and(|pod| pod.ocs.dark == Dark::All),
         }
     }
 }
@@ -570,6 +556,32 @@ impl MessageCounts {
         }
         counts
     }
+}
+
+/// Returns the traffic that a run has counted over time.
+fn traffic_series(spec: &PointSpec, result: &RunResult) -> Vec<TrafficSeries> {
+    let series = |(of, bytes): (&TrafficConfig, &Vec<u64>)| TrafficSeries {
+        name: of.name.clone(),
+        interval: of.interval,
+        bytes: bytes.clone(),
+    };
+    spec.config.measure.traffic.iter().zip(&result.traffic).map(series).collect()
+}
+
+/// Returns the messages of each stream.
+fn by_stream(messages: &[MessageRecord], streams: usize) -> Vec<Vec<&MessageRecord>> {
+    let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
+    for message in messages {
+        if let Some(stream) = by_stream.get_mut(usize::from(message.stream)) {
+            stream.push(message);
+        }
+    }
+    by_stream
+}
+
+/// Returns whether the measured workload is none of the configuration's streams.
+fn is_group(spec: &PointSpec) -> bool {
+    spec.cast.is_some() || spec.image.is_some() || spec.reduce.is_some() || spec.plan.is_some()
 }
 
 /// Returns the layout of headers that hosts with this configuration would write. The simulations of 2018 had no
