@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 47] = builtins! {
+pub const SCENARIOS: [Builtin; 54] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -32,6 +32,7 @@ pub const SCENARIOS: [Builtin; 47] = builtins! {
     "imaging-night": "imaging-night.toml",
     "rackless": "rackless.toml",
     "reduce-absorption": "reduce-absorption.toml",
+    "reduce-beside-traffic": "reduce-beside-traffic.toml",
     "testbed": "testbed.toml",
     "testbed-incast": "testbed-incast.toml",
     "homa-sigcomm18": "papers/homa-sigcomm18.toml",
@@ -63,6 +64,12 @@ pub const SCENARIOS: [Builtin; 47] = builtins! {
     "swp2p-hiccup": "papers/swp2p/swp2p-hiccup.toml",
     "swp2p-order": "papers/swp2p/swp2p-order.toml",
     "swp2p-efficiency": "papers/swp2p/swp2p-efficiency.toml",
+    "ordc-groups": "papers/ordc/groups.toml",
+    "ordc-jct": "papers/ordc/jct.toml",
+    "ordc-sensitivity": "papers/ordc/sensitivity.toml",
+    "ordc-placement": "papers/ordc/placement.toml",
+    "ordc-correct": "papers/ordc/correct.toml",
+    "ordc-oracle": "papers/ordc/oracle.toml",
     "receiver-driven-sigcomm18": "papers/receiver-driven-sigcomm18.toml",
     "two-worlds-cast": "papers/two-worlds/two-worlds-cast.toml",
     "two-worlds-cast-8": "papers/two-worlds/two-worlds-cast-8.toml",
@@ -74,11 +81,12 @@ pub const SCENARIOS: [Builtin; 47] = builtins! {
 };
 
 /// The built-in files of claims, by the name of the paper.
-pub const CLAIMS: [Builtin; 5] = builtins! {
+pub const CLAIMS: [Builtin; 6] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
     "orca": "papers/orca/claims.toml",
     "swp2p": "papers/swp2p/claims.toml",
+    "ordc": "papers/ordc/claims.toml",
     "two-worlds": "papers/two-worlds/claims.toml",
 };
 

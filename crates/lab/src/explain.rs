@@ -80,6 +80,7 @@ impl Explanation {
             (None, _) if point.reduce.is_some() => {
                 point.reduce.as_ref().map_or_else(Plan::default, |reduce| Plan::of_jobs(reduce))
             }
+            (None, _) if point.plan.is_some() => Plan::default(),
             (None, Some(stream)) => Plan::of(stream, &point.fabric),
             (cast, _) => cast.as_ref().map_or_else(Plan::default, |cast| Plan::of_files(cast)),
         };

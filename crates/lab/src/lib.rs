@@ -7,6 +7,7 @@
 //! - [`testbed`]: runs on real hosts.
 //! - [`cast`]: transfers of files from one host to many.
 //! - [`image`]: disk images for many hosts.
+//! - [`plan`]: plans of circuits for random demand.
 //! - [`reduce`]: jobs of MapReduce whose pairs are added up on the way.
 //! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
@@ -48,6 +49,7 @@ pub mod list;
 pub mod output;
 pub mod paper;
 mod path;
+pub mod plan;
 pub mod reduce;
 pub mod report;
 pub mod results;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::item::About;
 pub use crate::item::Item;
-use crate::scenario::{Choice as _, Scenario, cast, image, reduce, transport};
+use crate::scenario::{Choice as _, Scenario, cast, image, plan, reduce, transport};
 use crate::{builtin, paper};
 
 /// What can be listed.
@@ -43,7 +43,7 @@ fn claims() -> Vec<Item> {
     paper::items(&paper::papers().unwrap_or_default())
 }
 
-/// Transports, and then the schemes of `[workload.cast]`, `[workload.image]` and `[workload.reduce]`.
+/// Transports, and then the schemes of `[workload.cast]`, `[workload.image]`, `[workload.reduce]` and `[workload.plan]`.
 fn transports() -> Vec<Item> {
     let item = |about: &About| {
         let facts = json!({ "profiles": about.profiles, "sources": about.sources });
@@ -64,8 +64,13 @@ fn transports() -> Vec<Item> {
         item.facts.insert("workload".into(), "reduce".into());
         item
     });
+    let planners = plan::Name::ALL.iter().map(|planner| {
+        let mut item = item(planner.about());
+        item.facts.insert("workload".into(), "plan".into());
+        item
+    });
     let transports = transport::Name::ALL.iter().map(|name| item(name.about()));
-    transports.chain(schemes).chain(images).chain(jobs).collect()
+    transports.chain(schemes).chain(images).chain(jobs).chain(planners).collect()
 }
 
 fn fabrics() -> Vec<Item> {
@@ -266,6 +271,7 @@ mod tests {
             let workload = match transport.facts.get("workload").and_then(Value::as_str) {
                 Some("cast") => "[workload.cast]\nsender = 0\nreceivers = [1, 2]\nfiles = ['1 KB']",
                 Some("reduce") => "[workload.reduce]\nworkers = 2\nsize = '1 MB'",
+                Some("plan") => "[workload.plan]\ninstances = 1",
                 Some("image") => "[workload.image]\nclients = [1, 2]\nsize = '1 MiB'",
                 _ => "[workload]\narrivals = 'poisson'\nsizes = 'W1'\nload = 0.5",
             };
@@ -280,7 +286,10 @@ mod tests {
         for transport in items(Topic::Transports) {
             for fabric in items(Topic::Fabrics) {
                 let is_pod = fabric.name.starts_with("rack") || fabric.name == "tor-circuits";
-                if is_pod && transport.facts.contains_key("workload") {
+                let is_planner = transport.name == "circuit-plan";
+                let has_circuits = matches!(&*fabric.name, "rackless" | "tor-circuits");
+                let is_for_messages = !transport.facts.contains_key("workload");
+                if (is_pod && !is_for_messages && !is_planner) || (is_planner && !has_circuits) {
                     continue;
                 }
                 let result = scenario(&transport, &fabric.name);

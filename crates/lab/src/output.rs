@@ -10,10 +10,11 @@ use rackweave_wire::pcapng::{CaptureError, CaptureWriter};
 use crate::error::OutputError;
 use crate::report::table::{self, Style};
 use crate::report::{Head, charts, html, svg};
-use crate::results::columns::{self, Arrival, Column};
-use crate::results::{Capture, PointResult, Results, plain};
+use crate::results::columns::{self, Arrival, Circuit, Column};
+use crate::results::{Capture, PointResult, Results, TrafficSeries, plain};
 use crate::scenario::{Scenario, World};
 use rackweave_group::app::CastTimes;
+use rackweave_sim::config::Circuits;
 
 impl Results {
     /// Returns the tables for a terminal of this width in columns.
@@ -55,7 +56,9 @@ pub struct OutputDir {
 /// The suffix of files that are not complete yet.
 const PARTIAL_SUFFIX: &str = ".part";
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
-const OPTIONAL: [&str; 9] = [
+const OPTIONAL: [&str; 11] = [
+    "traffic.csv",
+    "circuits.csv",
     "streams.svg",
     "streams.csv",
     "messages.csv",
@@ -196,6 +199,14 @@ impl Staged<'_> {
         if points.iter().any(|point| !point.round_trips.is_empty()) {
             self.csv("round_trips.csv", points, columns::ROUND_TRIP, |p| &p.round_trips)?;
         }
+        if points.iter().any(|point| !point.traffic.is_empty()) {
+            self.csv("traffic.csv", points, columns::TRAFFIC, |point| {
+                point.traffic.iter().flat_map(TrafficSeries::samples)
+            })?;
+        }
+        if points.iter().any(|point| !point.circuits.is_empty()) {
+            self.csv("circuits.csv", points, columns::CIRCUITS, circuits)?;
+        }
         if points.iter().any(|point| point.cast.is_some()) {
             self.csv("cast_files.csv", points, columns::CAST_FILE, files)?;
             self.csv("cast_receivers.csv", points, columns::CAST_RECEIVER, arrivals)?;
@@ -295,6 +306,23 @@ impl Drop for Staged<'_> {
 
 /// The first columns of every table, before the swept keys.
 const LEAD_COLUMNS: [&str; 3] = ["point", "transport", "label"];
+
+/// Returns the circuits of a point after each change, one row for each circuit.
+fn circuits(point: &PointResult) -> impl Iterator<Item = Circuit> {
+    point.circuits.iter().flat_map(|(from, circuits)| {
+        let ends: Vec<(String, String)> = match circuits {
+            Circuits::None => Vec::new(),
+            Circuits::Servers(tor_of) => (0..)
+                .zip(tor_of)
+                .map(|(host, tor): (u32, _)| (format!("h{host}"), format!("tor{tor}")))
+                .collect(),
+            Circuits::Tors(pairs) => {
+                pairs.iter().map(|(a, b)| (format!("tor{a}"), format!("tor{b}"))).collect()
+            }
+        };
+        ends.into_iter().map(|ends| Circuit { from: *from, ends })
+    })
+}
 
 /// Returns the rows of a point's cast, one for each file.
 fn files(point: &PointResult) -> impl Iterator<Item = CastTimes> {

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use crate::cast::{self, CastError, CastSummary};
 use crate::image::{self, ImageError, ImageSummary};
+use crate::plan::{self, PlanSummary};
 use crate::reduce::{self, ReduceError, ReduceSummary};
 use crate::results::{Capture, PointFailure, PointResult, Results, capture_layout};
 use crate::scenario::{PointSpec, Scenario};
@@ -76,6 +77,14 @@ pub enum RunError {
         index: usize,
         /// The reason why it cannot be run.
         source: ReduceError,
+    },
+    /// The demand of plans is too large.
+    #[error("point {index} of the scenario can't be run")]
+    Plan {
+        /// The index of the point in the sweep.
+        index: usize,
+        /// The reason why it cannot be planned.
+        source: rackweave_rackless::demand::DemandError,
     },
     /// The worker threads cannot be started.
     #[error("can't start {jobs} threads: {message}")]
@@ -199,7 +208,7 @@ impl Batch {
             let before = thread_cpu_s();
             let control = &self.controls[index];
             let build = |source| RunError::Build { index, source };
-            let (mut image, mut reduce) = (None, None);
+            let (mut image, mut reduce, mut plan) = (None, None, None);
             let (result, cast) = match &spec.cast {
                 None if spec.image.is_some() => {
                     let Some(config) = &spec.image else { unreachable!("it is there") };
@@ -214,6 +223,13 @@ impl Batch {
                     let run = done.map_err(|source| RunError::Reduce { index, source })?;
                     reduce = Some((ReduceSummary::new(&run.reduce), run.capture));
                     (run.result, None)
+                }
+                None if spec.plan.is_some() => {
+                    let Some(config) = &spec.plan else { unreachable!("it is there") };
+                    let done = plan::run(config, control);
+                    let results = done.map_err(|source| RunError::Plan { index, source })?;
+                    plan = Some(PlanSummary::new(&results));
+                    (plan::as_run(config, &results), None)
                 }
                 None => (simulate(spec, control).map_err(build)?, None),
                 Some(config) => {
@@ -237,6 +253,7 @@ impl Batch {
                 point.summary.reduce = Some(summary);
                 point.capture = Capture::Frames(capture);
             }
+            point.summary.plan = plan;
             if let Some((summary, capture)) = image {
                 point.summary.image = Some(summary);
                 point.capture = Capture::Frames(capture);

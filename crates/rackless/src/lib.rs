@@ -34,12 +34,14 @@
 //!   [`trace`]: its form as CSV.
 //! - [`cost`]: the bottleneck bound of a period; [`routing`]: which uplink each transfer takes.
 //! - [`plan`](mod@plan): topology engineering; [`inc`]: who has the programmable `ToR` when.
+//! - [`instances`]: random demand, to compare plans with.
 
 pub mod config;
 pub mod cost;
 pub mod demand;
 pub mod fabric;
 pub mod inc;
+pub mod instances;
 pub mod jobs;
 pub mod plan;
 pub mod pod;

@@ -166,6 +166,7 @@ fn run(name: &str, topology: Topology, packets: u64) {
         verify: false,
         capture: Vec::new(),
         capture_limit: 0,
+        traffic: Vec::new(),
     };
     let mut world = World::<GroupsOnly<Peer, Copies>>::new(Setup {
         seed: 1,

@@ -197,6 +197,7 @@ fn measure(traffic: &Traffic, name: &str) {
             verify: false,
             capture: Vec::new(),
             capture_limit: 0,
+            traffic: Vec::new(),
         },
     };
     let result = run(&config, &Control::default()).expect("a possible run");

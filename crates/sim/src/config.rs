@@ -83,6 +83,30 @@ pub struct MeasureConfig {
     pub capture: Vec<CapturePort>,
     /// Most packets in all captures together.
     pub capture_limit: usize,
+    /// The traffic that is counted over time.
+    pub traffic: Vec<TrafficConfig>,
+}
+
+/// Traffic that is counted over time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrafficConfig {
+    /// Its name in results.
+    pub name: String,
+    /// Where it is counted.
+    pub at: TrafficPlace,
+    /// The hosts that send the packets; empty for all packets.
+    pub from: Vec<HostId>,
+    /// The length of the intervals in which it is counted, above zero.
+    pub interval: Span,
+}
+
+/// Where traffic is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrafficPlace {
+    /// At these ports.
+    Ports(Vec<CapturePort>),
+    /// On all links into a switch.
+    Into(u32),
 }
 
 /// A port to capture: the packets that its link carries, in the order in which they are sent.

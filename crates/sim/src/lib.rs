@@ -60,6 +60,7 @@
 //!     verify: true,
 //!     capture: Vec::new(),
 //!     capture_limit: 0,
+//!     traffic: Vec::new(),
 //! };
 //! let config = RunConfig {
 //!     seed: 1,

@@ -1,5 +1,6 @@
 //! The result of a run.
 
+use crate::config::Circuits;
 use rackweave_core::{HostId, Span, Time};
 pub use rackweave_switch::net::{Captured, Counters, LinkStats, QueueSample};
 use rackweave_wire::Header;
@@ -70,6 +71,11 @@ pub struct RunResult<H = Header> {
     pub queue_series: Vec<QueueSample>,
     /// Statistics of all links, in the fabric's order.
     pub links: Vec<LinkStats>,
+    /// For each of the configured kinds of traffic, the bytes of each interval, preamble and gap included.
+    pub traffic: Vec<Vec<u64>>,
+    /// The circuits since the run began, and the time from which each of them was in force; empty without an optical circuit
+    /// switch.
+    pub circuits: Vec<(Time, Circuits)>,
     /// Names of the capture's interfaces.
     pub capture_names: Vec<String>,
     /// The captured packets of all interfaces, in the order in which they were sent.
@@ -98,6 +104,8 @@ impl<H> RunResult<H> {
             max_queue_bytes: self.max_queue_bytes,
             queue_series: self.queue_series,
             links: self.links,
+            traffic: self.traffic,
+            circuits: self.circuits,
             capture_names: self.capture_names,
             capture: Vec::new(),
             peak_packets: self.peak_packets,

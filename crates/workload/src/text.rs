@@ -80,6 +80,23 @@ impl TextModel {
         counts
     }
 
+    /// Returns the expected number of distinct words among this many.
+    #[must_use]
+    pub fn distinct(&self, words: u64) -> f64 {
+        let vocabulary = f64::from(self.vocabulary);
+        let scale = words as f64 / self.integral(0.5, vocabulary + 0.5);
+        let (mut distinct, mut rank) = (0.0, 1);
+        while rank <= self.vocabulary {
+            // Neighbours in rank are equally frequent, more or less.
+            let last = self.vocabulary.min(rank.saturating_add((rank / 64).max(1)) - 1);
+            let (low, high) = (f64::from(rank) - 0.5, f64::from(last) + 0.5);
+            let expected = scale * self.integral(low, high) / (high - low);
+            distinct += (high - low) * (1.0 - libm::exp(-expected));
+            rank = last + 1;
+        }
+        distinct
+    }
+
     /// Returns the integral of the frequencies from one rank to another, without their scale.
     fn integral(&self, from: f64, to: f64) -> f64 {
         let power = 1.0 - self.exponent;
@@ -135,6 +152,7 @@ mod tests {
         let words: u64 = counts.iter().map(|(_, count)| u64::from(*count)).sum();
         assert!(words.abs_diff(5_404_311) < 30_000, "{words}");
         assert!(counts.len().abs_diff(219_512) < 2_500, "{}", counts.len());
+        assert!((model.distinct(5_404_311) - 219_512.0).abs() < 500.0);
         assert!(counts.is_sorted_by(|left, right| left.0 < right.0), "each rank once");
         // Seven workers with a seventh each have as many pairs as with shuffled blocks of the dictionary.
         let pairs: usize = (0..7).map(|_| model.counts(5_404_311 / 7, &mut rng).len()).sum();

@@ -324,7 +324,8 @@ fn lists_are_tables_and_documents() {
             "swp2p",
             "image-unicast",
             "reduce-switch",
-            "reduce-master"
+            "reduce-master",
+            "circuit-plan"
         ]
     );
     let pods = ["racks", "rackless", "tor-circuits"];
@@ -336,7 +337,7 @@ fn lists_are_tables_and_documents() {
     assert!(scenarios.contains(&"polo-core".to_owned()), "{scenarios:?}");
     assert_eq!(scenarios.last().unwrap(), "small.toml");
     let claims = names("claims");
-    assert_eq!((claims.len(), claims[0].as_str()), (41, "homa-sigcomm"));
+    assert_eq!((claims.len(), claims[0].as_str()), (47, "homa-sigcomm"));
     let claims: Value =
         serde_json::from_slice(&place.run(&["list", "claims", "--json"]).stdout).unwrap();
     let scenario = claims["claims"][0]["scenario"].as_str().unwrap();

@@ -49,6 +49,12 @@ pub struct Costs {
     pub map_per_mib: Span,
     /// Time for each pair or sum that reaches the master.
     pub reduce_per_pair: Span,
+    /// Time for each distinct word of the result, which the master writes.
+    pub reduce_per_word: Span,
+    /// Time until a map or a reduce task does something, such as that of starting a process.
+    pub task_start: Span,
+    /// The most tasks that a host computes at a time; others wait. 0: any number.
+    pub tasks_per_host: u32,
 }
 
 /// A job.
@@ -143,6 +149,8 @@ enum Work {
 struct Assigned {
     job: Job,
     number: u8,
+    /// Whether it had nothing more to send when the host was asked last. A host knows this after a crash.
+    done: bool,
 }
 
 /// A host with its jobs.
@@ -155,6 +163,14 @@ pub struct JobNode {
     mastered: Vec<Mastered>,
     assigned: Vec<Assigned>,
     work: Schedule<Work>,
+    /// The number of tasks that the host computes, and those that wait until it computes fewer.
+    computing: u32,
+    waiting: VecDeque<(Work, Span)>,
+    /// Whether the host has crashed and not returned.
+    down: bool,
+    /// How often the host has started.
+    lives: u32,
+    carrier: TransportConfig,
     submitted: u64,
     /// Numbers of jobs that wait for a grant, in the order in which they became ready.
     ready: VecDeque<u16>,
@@ -188,6 +204,11 @@ impl JobNode {
             mastered: Vec::new(),
             assigned: Vec::new(),
             work: Schedule::default(),
+            computing: 0,
+            waiting: VecDeque::new(),
+            down: false,
+            lives: 1,
+            carrier: carrier.clone(),
             submitted: 0,
             ready: VecDeque::new(),
             unfinished: 0,
@@ -196,7 +217,7 @@ impl JobNode {
         for job in jobs {
             for (number, _) in (0..).zip(&job.workers).filter(|(_, worker)| **worker == host) {
                 let assigned = node.assigned.len();
-                node.assigned.push(Assigned { job: job.clone(), number });
+                node.assigned.push(Assigned { job: job.clone(), number, done: false });
                 if node.config.map == Map::Local {
                     node.work.push(job.start, Work::Arrived { assigned });
                 }
@@ -239,6 +260,38 @@ impl JobNode {
         if let Some(side) = mastered.and_then(|mastered| mastered.side) {
             let master = self.reduce.masters_mut()[side].machine_mut();
             if stop { master.quiesce() } else { master.resume() }
+        }
+    }
+
+    /// The host crashes, or starts again. Its data are there after a crash; what it has computed and sent is not, so that its workers map
+    /// their data again, and join with a new instance. A host with a master must not crash.
+    pub fn crash(&mut self, now: Time, down: bool) {
+        self.down = down;
+        self.note_done_workers();
+        self.reduce = ReduceNode::new(self.host);
+        *self.machine = self.carrier.machine(self.host);
+        (self.work, self.computing) = (Schedule::default(), 0);
+        self.waiting.clear();
+        if down {
+            return;
+        }
+        self.lives += 1;
+        for (assigned, worker) in self.assigned.iter().enumerate() {
+            if !worker.done {
+                self.work.push(worker.job.start.max(now), Work::Arrived { assigned });
+            }
+        }
+    }
+
+    fn note_done_workers(&mut self) {
+        for side in self.reduce.workers().iter().filter(|side| side.outcome() == Some(Ok(()))) {
+            let config = side.machine().config();
+            let is_this = |worker: &&mut Assigned| {
+                worker.job.number == config.job && worker.number == config.number
+            };
+            if let Some(worker) = self.assigned.iter_mut().find(is_this) {
+                worker.done = true;
+            }
         }
     }
 
@@ -290,8 +343,12 @@ impl JobNode {
             match work {
                 Work::Start { mastered } => self.start(now, mastered),
                 Work::Arrived { assigned } => self.map(now, assigned),
-                Work::Mapped { assigned } => self.join(now, assigned),
+                Work::Mapped { assigned } => {
+                    self.computed(now);
+                    self.join(now, assigned);
+                }
                 Work::Reduced { mastered } => {
+                    self.computed(now);
                     let record = &mut self.mastered[mastered].record;
                     if record.failed.is_none() {
                         // On real hosts the comparison with the text takes time, which is no part of the job.
@@ -303,6 +360,26 @@ impl JobNode {
         }
         for mastered in 0..self.mastered.len() {
             self.watch(now, mastered);
+        }
+    }
+
+    /// Computes something, now or when the host has room for another task.
+    fn compute(&mut self, now: Time, work: Work, cost: Span) {
+        let most = self.config.costs.tasks_per_host;
+        if most > 0 && self.computing >= most {
+            self.waiting.push_back((work, cost));
+            return;
+        }
+        self.computing += 1;
+        let cost = Span(cost.0.saturating_add(self.config.costs.task_start.0));
+        self.work.push(now.saturating_add(cost), work);
+    }
+
+    /// A task has ended, and the next one begins.
+    fn computed(&mut self, now: Time) {
+        self.computing -= 1;
+        if let Some((work, cost)) = self.waiting.pop_front() {
+            self.compute(now, work, cost);
         }
     }
 
@@ -358,7 +435,7 @@ impl JobNode {
         let bytes = self.share_of(&self.assigned[assigned].job);
         let per_mib = self.config.costs.map_per_mib;
         let cost = Span(((u128::from(per_mib.0) * u128::from(bytes)) >> 20) as u64);
-        self.work.push(now.saturating_add(cost), Work::Mapped { assigned });
+        self.compute(now, Work::Mapped { assigned }, cost);
     }
 
     /// The length of a worker's part of the text.
@@ -376,26 +453,31 @@ impl JobNode {
 
     /// A worker has mapped its data: it joins the upload.
     fn join(&mut self, now: Time, assigned: usize) {
-        let Assigned { job, number } = self.assigned[assigned].clone();
+        let Assigned { job, number, .. } = self.assigned[assigned].clone();
         let mut pairs = Pairs::new(self.config.operator);
         let mut text = Vec::new();
         for (rank, count) in self.text_of(&job, number) {
             word(rank, &mut text);
             if self.config.combiner {
-                pairs.add_uncombined(&text, u64::from(count));
+                pairs.add_uncombined(&text, u64::from(count), 1);
             } else {
-                for _ in 0..count {
-                    pairs.add_uncombined(&text, 1);
-                }
+                pairs.add_uncombined(&text, 1, count);
             }
         }
-        let instance = mix(u64::from(job.number) << 8 | u64::from(number)) as u32;
+        let life = u64::from(self.lives) << 32;
+        let instance = mix(life | u64::from(job.number) << 8 | u64::from(number)) as u32;
         let config = worker::Config {
             give_up: Span::from_secs(3_600),
             ..worker::Config::new(job.number, number, job.master, instance)
         };
-        self.reduce.forget_workers();
+        self.forget_workers();
         self.reduce.add_worker(WorkerSide::new(config, pairs, self.config.order, now));
+    }
+
+    /// Frees the pairs of workers that have ended.
+    fn forget_workers(&mut self) {
+        self.note_done_workers();
+        self.reduce.forget_workers();
     }
 
     /// Takes the events of a job's master.
@@ -459,9 +541,10 @@ impl JobNode {
         record.exact = result == expected;
         (record.words, record.pairs, record.received) = (expected.len() as u64, pairs, received);
         record.uploaded = Some(now);
-        let per_pair = self.config.costs.reduce_per_pair;
-        let cost = Span(per_pair.0.saturating_mul(received));
-        self.work.push(now.saturating_add(cost), Work::Reduced { mastered: index });
+        let Costs { reduce_per_pair, reduce_per_word, .. } = self.config.costs;
+        let of_words = reduce_per_word.0.saturating_mul(record.words);
+        let cost = Span(reduce_per_pair.0.saturating_mul(received).saturating_add(of_words));
+        self.compute(now, Work::Reduced { mastered: index }, cost);
     }
 }
 
@@ -477,10 +560,14 @@ impl Node for JobNode {
     fn handle_timeout(&mut self, now: Time) {
         self.machine.handle_timeout(now);
         self.reduce.handle_timeout(now);
+        self.forget_workers();
         self.pump(now);
     }
 
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<NodeHeader>> {
+        if self.down {
+            return None;
+        }
         self.has_payload = true;
         if let Some(packet) = self.reduce.poll_transmit(now, port) {
             return Some(packet.map(Mixed::Group));
@@ -495,6 +582,9 @@ impl Node for JobNode {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
+        if self.down {
+            return None;
+        }
         let timers =
             [self.machine.poll_timeout(), self.reduce.poll_timeout(), self.work.next_time()];
         timers.into_iter().flatten().min()

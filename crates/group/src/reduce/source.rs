@@ -33,8 +33,16 @@ pub struct Pairs {
     /// Where the pair of a key is; unused without a combiner.
     index: FxHashMap<Box<[u8]>, usize>,
     short: FxHashMap<Key, usize>,
-    pairs: Vec<(Word, u64)>,
+    pairs: Vec<Pair>,
     sketch: Sketch,
+}
+
+/// A pair that is sent one or several times.
+#[derive(Clone, Debug)]
+struct Pair {
+    word: Word,
+    value: u64,
+    times: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,32 +75,33 @@ impl Pairs {
         let at = if let Some(short) = Key::new(key) {
             let at = *self.short.entry(short).or_insert(next);
             if at == next {
-                self.push_new(Word::Short(short), value);
+                self.push_new(Word::Short(short), value, 1);
             }
             at
         } else if let Some(at) = self.index.get(key) {
             *at
         } else {
             self.index.insert(key.into(), next);
-            self.push_new(Word::Long(key.into()), value);
+            self.push_new(Word::Long(key.into()), value, 1);
             next
         };
         if at != next {
-            let sum = &mut self.pairs[at].1;
+            let sum = &mut self.pairs[at].value;
             *sum = combine(self.operator, *sum, value);
         }
     }
 
-    /// Adds a pair that is sent by itself, as a job without a combiner does.
-    pub fn add_uncombined(&mut self, key: &[u8], value: u64) {
+    /// Adds a pair that is sent this many times, each by itself, as a job without a combiner does. The key is not compared with earlier
+    /// ones.
+    pub fn add_uncombined(&mut self, key: &[u8], value: u64, times: u32) {
         let value = if self.operator == Operator::Count { 1 } else { value };
         let word = Key::new(key).map_or_else(|| Word::Long(key.into()), Word::Short);
-        self.push_new(word, value);
+        self.push_new(word, value, times);
     }
 
-    fn push_new(&mut self, word: Word, value: u64) {
+    fn push_new(&mut self, word: Word, value: u64, times: u32) {
         self.sketch.add(hash_of(word.bytes(), SKETCH_SEED));
-        self.pairs.push((word, value));
+        self.pairs.push(Pair { word, value, times });
     }
 
     /// Returns how values of equal keys are combined.
@@ -101,7 +110,7 @@ impl Pairs {
         self.operator
     }
 
-    /// Returns the number of pairs.
+    /// Returns the number of pairs. Equal ones that were added together count once.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.pairs.len()
@@ -119,9 +128,9 @@ impl Pairs {
         &self.sketch
     }
 
-    /// Returns all pairs, in the order in which their keys were first seen.
+    /// Returns all pairs, in the order in which their keys were first seen. Equal ones that were added together come once.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], u64)> {
-        self.pairs.iter().map(|(word, value)| (word.bytes(), *value))
+        self.pairs.iter().map(|pair| (pair.word.bytes(), pair.value))
     }
 
     /// Divides the pairs into epochs.
@@ -129,30 +138,29 @@ impl Pairs {
     /// # Errors
     /// If the records of one epoch are longer than 4 GiB.
     pub fn encode(&self, epochs: u16, seed: u64, order: Order) -> Result<Encoded, TooLong> {
-        let mut sorted: Vec<_> = self
-            .pairs
-            .iter()
-            .map(|(word, value)| (hash_of(word.bytes(), seed), word, *value))
-            .collect();
+        let mut sorted: Vec<_> =
+            self.pairs.iter().map(|pair| (hash_of(pair.word.bytes(), seed), pair)).collect();
         match order {
             Order::Hash => sorted.sort_by_key(|(hash, ..)| *hash & 0xffff_ffff),
             Order::FirstSeen => {}
-            Order::HotFirst => sorted.sort_by_key(|(.., value)| core::cmp::Reverse(*value)),
+            Order::HotFirst => sorted.sort_by_key(|(_, pair)| core::cmp::Reverse(pair.value)),
         }
         let mut encoded = Encoded { epochs: vec![Epoch::default(); usize::from(epochs.max(1))] };
-        for (hash, word, value) in sorted {
+        for (hash, Pair { word, value, times }) in sorted {
             let epoch = &mut encoded.epochs[usize::from(epoch_of(hash, epochs.max(1)))];
-            match (word, u32::try_from(value)) {
-                (Word::Short(key), Ok(value)) => {
-                    epoch.pairs.extend_from_slice(&key.0);
-                    epoch.pairs.extend_from_slice(&value.to_be_bytes());
-                }
-                (word, _) => {
-                    let bytes = word.bytes();
-                    let len = u32::try_from(bytes.len()).map_err(|_| TooLong)?;
-                    epoch.records.extend_from_slice(&len.to_be_bytes());
-                    epoch.records.extend_from_slice(&value.to_be_bytes());
-                    epoch.records.extend_from_slice(bytes);
+            for _ in 0..*times {
+                match (word, u32::try_from(*value)) {
+                    (Word::Short(key), Ok(value)) => {
+                        epoch.pairs.extend_from_slice(&key.0);
+                        epoch.pairs.extend_from_slice(&value.to_be_bytes());
+                    }
+                    (word, _) => {
+                        let bytes = word.bytes();
+                        let len = u32::try_from(bytes.len()).map_err(|_| TooLong)?;
+                        epoch.records.extend_from_slice(&len.to_be_bytes());
+                        epoch.records.extend_from_slice(&value.to_be_bytes());
+                        epoch.records.extend_from_slice(bytes);
+                    }
                 }
             }
         }

@@ -252,6 +252,12 @@ pub(crate) enum FigureKind {
     SendTimes,
     /// The distribution of the wait times of a cast's receivers: from the delivery of a file to that of the next one.
     WaitTimes,
+    /// The traffic over time that the scenario counts, in a picture for each point.
+    Traffic,
+    /// The number of completed jobs over time.
+    JobsDone,
+    /// The circuits and jobs over time, in a picture for each point.
+    Pod,
 }
 
 /// An axis of a figure.
@@ -274,7 +280,9 @@ pub(crate) struct FigureAxis {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reference {
     pub(crate) name: String,
-    pub(crate) y: f64,
+    pub(crate) y: Option<f64>,
+    /// In place of `y`: the mean of this metric over the points that the picture shows.
+    pub(crate) metric: Option<Path>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -407,9 +415,22 @@ impl Claim {
             rule.check().map_err(|error| format!("rule {:?}: {error}", rule.say))?;
         }
         for figure in &self.figures {
+            let has_lines = !figure.lines.is_empty() || !figure.published.is_empty();
+            if has_lines && !figure.is_lines() {
+                let name = &figure.name;
+                return Err(format!(
+                    "figure `{name}`: this kind has neither `lines` nor `published`"
+                ));
+            }
             let sweep = figure.kind == FigureKind::Sweep;
             if sweep && (figure.x.key.is_empty() || figure.y.metric.is_none()) {
                 return Err(format!("figure `{}` needs `x.key` and `y.metric`", figure.name));
+            }
+            for line in &figure.lines {
+                if line.y.is_some() == line.metric.is_some() {
+                    let name = &figure.name;
+                    return Err(format!("figure `{name}`: a line has either `y` or `metric`"));
+                }
             }
             if let Some(metric) = &figure.y.metric
                 && metric.is_list()
@@ -419,6 +440,13 @@ impl Claim {
             }
         }
         Ok(())
+    }
+}
+
+impl Figure {
+    /// Whether points share pictures, each as a line.
+    pub(crate) const fn is_lines(&self) -> bool {
+        !matches!(self.kind, FigureKind::Traffic | FigureKind::Pod)
     }
 }
 

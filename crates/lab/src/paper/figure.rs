@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::claim::{Figure, FigureAxis, FigureKind};
+use super::claim::{Figure, FigureAxis, FigureKind, Fold, Reference};
 use super::path::{Missing, Path};
 use super::rule::{Points, refuse_unknown};
 use super::select::{PointKey, known_keys, number};
-use crate::report::svg::{Axis, Chart, Look, Series};
+use crate::report::svg::{Axis, Chart, Look, PodChart, Series, Theme};
 use crate::report::ticks::{Quantity, Scale};
+use crate::report::{charts, pods};
 use crate::results::stats::cdf;
 use crate::results::{PointResult, plain};
 
@@ -59,27 +60,102 @@ fn line_of(figure: &Figure, point: &PointKey) -> String {
     names.join(", ")
 }
 
+/// A picture of a figure.
+#[derive(Clone, Debug)]
+pub(crate) enum Picture {
+    Lines(Chart),
+    Pod(PodChart),
+}
+
+impl Picture {
+    pub(crate) fn title(&self) -> &str {
+        match self {
+            Self::Lines(chart) => &chart.title,
+            Self::Pod(chart) => &chart.title,
+        }
+    }
+
+    pub(crate) fn render(&self, theme: Theme) -> String {
+        match self {
+            Self::Lines(chart) => chart.render(theme),
+            Self::Pod(chart) => chart.render(theme),
+        }
+    }
+
+    /// The lines that a legend outside the picture names.
+    pub(crate) fn series(&self) -> &[Series] {
+        match self {
+            Self::Lines(chart) => &chart.series,
+            Self::Pod(_) => &[],
+        }
+    }
+}
+
 /// Returns the pictures and the names of their files.
 pub(crate) fn draw(
     figure: &Figure,
     points: &Points,
     results: &[Option<&PointResult>],
-) -> Result<Vec<(String, Chart)>, String> {
+) -> Result<Vec<(String, Picture)>, String> {
     check(figure, &points.keys)?;
     let shown: Vec<usize> =
         (0..points.keys.len()).filter(|&i| figure.of.matches(&points.keys[i])).collect();
+    if !figure.is_lines() {
+        return Ok(of_points(figure, &shown, points, results));
+    }
+    let charts = draw_lines(figure, &shown, points, results)?;
+    Ok(charts.into_iter().map(|(name, chart)| (name, Picture::Lines(chart))).collect())
+}
+
+/// Returns a picture for each point.
+fn of_points(
+    figure: &Figure,
+    shown: &[usize],
+    points: &Points,
+    results: &[Option<&PointResult>],
+) -> Vec<(String, Picture)> {
+    let picture = |&i: &usize| {
+        let result = results[i]?;
+        let line = line_of(figure, &points.keys[i]);
+        let title = match shown.len() {
+            1 => figure.title.clone(),
+            _ => format!("{}, {line}", figure.title),
+        };
+        let picture = match figure.kind {
+            FigureKind::Traffic => Picture::Lines(charts::traffic(result, title, SIZE)),
+            _ => Picture::Pod(pods::chart(result, &title)?),
+        };
+        let name = match shown.len() {
+            1 => figure.name.clone(),
+            _ => format!("{}-{}", figure.name, safe(&line)),
+        };
+        Some((name, picture))
+    };
+    shown.iter().filter_map(picture).collect()
+}
+
+/// Returns a text as a part of a file's name.
+fn safe(text: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+    text.chars().map(safe).collect()
+}
+
+fn draw_lines(
+    figure: &Figure,
+    shown: &[usize],
+    points: &Points,
+    results: &[Option<&PointResult>],
+) -> Result<Vec<(String, Chart)>, String> {
     let Some(key) = &figure.for_each else {
-        let chart = chart(figure, None, &shown, points, results)?;
+        let chart = chart(figure, None, shown, points, results)?;
         return Ok(vec![(figure.name.clone(), chart)]);
     };
     let mut charts = Vec::new();
-    for value in distinct(&shown, key, points) {
+    for value in distinct(shown, key, points) {
         let of: Vec<usize> =
             shown.iter().copied().filter(|&i| points.keys[i].get(key) == Some(&value)).collect();
-        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
-        let name: String = plain(&value).chars().map(safe).collect();
         let chart = chart(figure, Some(&value), &of, points, results)?;
-        charts.push((format!("{}-{name}", figure.name), chart));
+        charts.push((format!("{}-{}", figure.name, safe(&plain(&value))), chart));
     }
     Ok(charts)
 }
@@ -130,8 +206,10 @@ fn chart(
                 .collect();
         }
         let marked = figure.kind == FigureKind::Sweep;
-        let step =
-            matches!(figure.kind, FigureKind::Cdf | FigureKind::SendTimes | FigureKind::WaitTimes);
+        let step = matches!(
+            figure.kind,
+            FigureKind::Cdf | FigureKind::SendTimes | FigureKind::WaitTimes | FigureKind::JobsDone
+        );
         series.push(series_of(name, Look::nth(series.len()), line, marked, step));
     }
     let span = |points: &[(f64, f64)]| {
@@ -155,7 +233,11 @@ fn chart(
         }
     }
     for line in &figure.lines {
-        let across = if low <= high { vec![(low, line.y), (high, line.y)] } else { Vec::new() };
+        let y = height(line, shown, points)?;
+        let across = match y {
+            Some(y) if low <= high => vec![(low, y), (high, y)],
+            _ => Vec::new(),
+        };
         let look = Look::nth(series.len());
         series.push(series_of(line.name.clone(), look, across, false, false));
     }
@@ -165,6 +247,20 @@ fn chart(
     };
     let (x, y) = axes(figure, categories);
     Ok(Chart { title, x, y, series, size: SIZE })
+}
+
+/// Returns where a line across a picture is; `None` if no run has its number.
+fn height(line: &Reference, shown: &[usize], points: &Points) -> Result<Option<f64>, String> {
+    let Some(metric) = &line.metric else { return Ok(line.y) };
+    let mut values = Vec::new();
+    for summary in shown.iter().filter_map(|&i| points.summaries[i].as_ref()) {
+        match metric.numbers(summary) {
+            Ok(numbers) => values.extend(numbers),
+            Err(Missing::NoNumber) => {}
+            Err(Missing::Unknown(why)) => return Err(why),
+        }
+    }
+    Ok((!values.is_empty()).then(|| Fold::Mean.of(&values)))
 }
 
 fn series_of(
@@ -235,8 +331,18 @@ fn curve(figure: &Figure, result: &PointResult) -> Vec<(f64, f64)> {
         FigureKind::WaitTimes => {
             cdf(&mut result.cast.as_ref().map(|cast| cast.times_us(false)).unwrap_or_default())
         }
-        FigureKind::Sweep => Vec::new(),
+        FigureKind::JobsDone => jobs_done(result),
+        FigureKind::Sweep | FigureKind::Traffic | FigureKind::Pod => Vec::new(),
     }
+}
+
+/// The number of completed jobs at each completion.
+fn jobs_done(result: &PointResult) -> Vec<(f64, f64)> {
+    let jobs = result.summary.reduce.iter().flat_map(|reduce| &reduce.jobs);
+    let mut ends: Vec<f64> = jobs.map(|job| job.finished_us).filter(|at| at.is_finite()).collect();
+    ends.sort_by(f64::total_cmp);
+    let counted = ends.into_iter().zip(1_u32..).map(|(at, count)| (at, f64::from(count)));
+    std::iter::once((0.0, 0.0)).chain(counted).collect()
 }
 
 fn axes(figure: &Figure, categories: Vec<Value>) -> (Axis, Axis) {
@@ -265,6 +371,12 @@ fn axes(figure: &Figure, categories: Vec<Value>) -> (Axis, Axis) {
             (x_title, x_quantity) = ("message size".into(), Quantity::Bytes);
             y_title = "slowdown".into();
         }
+        FigureKind::JobsDone => {
+            (x_title, x_quantity) = ("time".into(), Quantity::Micros);
+            y_title = "completed jobs".into();
+        }
+        // These have axes of their own.
+        FigureKind::Traffic | FigureKind::Pod => {}
         FigureKind::Queue => {
             (x_title, x_quantity) = ("time".into(), Quantity::Micros);
             (y_title, y_quantity) = ("longest queue".into(), Quantity::Bytes);

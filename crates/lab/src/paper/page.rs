@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::figure::Picture;
 use super::session::{ClaimResult, ClaimResults};
 use crate::report::html;
 use crate::report::number;
@@ -172,21 +173,26 @@ fn section(page: &mut String, claim: &ClaimResult) {
         let _ = write!(page, "<a href=\"{0}/report.html\">{0}</a> ", escape(folder));
     }
     page.push_str("</dd></dl>\n");
-    let marked = |chart: &crate::report::svg::Chart| {
+    let marked = |picture: &Picture| {
+        if picture.series().is_empty() {
+            return String::new();
+        }
         let mut legend = String::from("<ul class=\"legend\">");
-        for series in &chart.series {
+        for series in picture.series() {
             let swatch = swatch(series.look, series.marked);
             let _ = write!(legend, "<li>{swatch}{}</li>", escape(&series.label));
         }
         legend + "</ul>"
     };
     if !claim.charts.is_empty() {
-        let _ = write!(page, "<div class=\"charts of-{}\">", claim.charts.len().min(2));
+        let is_pod = |chart: &Picture| matches!(chart, Picture::Pod(_));
+        let columns = if claim.charts.iter().any(is_pod) { 1 } else { claim.charts.len().min(2) };
+        let _ = write!(page, "<div class=\"charts of-{columns}\">");
         for chart in &claim.charts {
             let _ = write!(
                 page,
                 "<figure><figcaption>{}</figcaption>{}{}</figure>",
-                escape(&chart.title),
+                escape(chart.title()),
                 marked(chart),
                 chart.render(Theme::Page)
             );

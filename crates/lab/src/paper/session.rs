@@ -7,12 +7,11 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::claim::Claim;
-use super::figure;
+use super::figure::{self, Picture};
 use super::plan::{Plan, PlannedClaim, Request, Run, TestbedRun};
 use super::rule::{self, Points, RuleError, Ruling};
 use crate::error::{OutputError, ScenarioError};
 use crate::output::OutputDir;
-use crate::report::svg::Chart;
 use crate::results::{PointFailure, PointResult, Results};
 use crate::run::{Batch, PointEnd, Progress, RunError};
 use crate::scenario::World;
@@ -67,7 +66,7 @@ pub struct ClaimResult {
     /// The directories of the runs' own results.
     pub results: Vec<String>,
     #[serde(skip)]
-    pub(crate) charts: Vec<Chart>,
+    pub(crate) charts: Vec<Picture>,
 }
 
 /// The verdicts on all claims, which are written to `claims.json`.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::claim::{Claim, Paper, Rule};
+use super::figure::Picture;
 use super::plan::{Plan, Request};
 use super::rule::{self, Points, RuleError, Ruling};
 use super::select::key;
@@ -330,6 +331,12 @@ fn every_claim_is_there() {
             "swp2p-batch",
             "swp2p-order",
             "swp2p-efficiency",
+            "ordc-absorption",
+            "ordc-groups",
+            "ordc-jct",
+            "ordc-placement",
+            "ordc-correct",
+            "ordc-oracle",
             "two-worlds-incast",
             "two-worlds-load",
             "two-worlds-split",
@@ -392,7 +399,7 @@ fn figures_show_what_there_is() {
                 published = [{ name = 'paper', points = [[1, 90.0]] }]";
     let (points, results) = (points(), vec![None; 6]);
     let charts = figure::draw(&toml::from_str(text).unwrap(), &points, &results).unwrap();
-    let [(name, chart)] = &charts[..] else { panic!("{charts:?}") };
+    let [(name, Picture::Lines(chart))] = &charts[..] else { panic!("{charts:?}") };
     assert_eq!(name, "f");
     let lines: Vec<(&str, usize)> =
         chart.series.iter().map(|series| (&*series.label, series.points.len())).collect();
@@ -403,6 +410,7 @@ fn figures_show_what_there_is() {
     let text = text.replace("workload.senders", "transport");
     let text = format!("{text}\nseries = 'workload.senders'");
     let charts = figure::draw(&toml::from_str(&text).unwrap(), &points, &results).unwrap();
-    let names: Vec<&str> = charts[0].1.x.names.iter().map(|(_, name)| name.as_str()).collect();
+    let Picture::Lines(chart) = &charts[0].1 else { panic!("{charts:?}") };
+    let names: Vec<&str> = chart.x.names.iter().map(|(_, name)| name.as_str()).collect();
     assert_eq!(names, ["homa", "ndp"]);
 }

@@ -4,11 +4,11 @@
 //! programmable switch to one upload after the other. Its messages to hosts and switches are not in the network: it sees and acts
 //! at intervals, which stands for its delay.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Rng, Time};
-use rackweave_group::reduce::job::{Job, Record};
+use rackweave_group::reduce::job::{self, Job, Record};
 use rackweave_rackless::config::Configuration;
 use rackweave_rackless::cost::{Reconfiguration, Scope};
 use rackweave_rackless::demand::{Flow, JobId, Period, Upload};
@@ -18,13 +18,11 @@ use rackweave_rackless::pod::{Pod, Tor};
 use rackweave_sim::config::{Circuits, Dark, RunConfig, Topology};
 use rackweave_sim::{GroupModel, World};
 use rackweave_switch::net::Slab;
+use rackweave_wire::reduce::PAIR_BYTES;
 
 use super::ReduceConfig;
 use super::node::Host;
 use super::run::Programs;
-
-/// The pairs of a combined text for each byte of it, in bytes: 8.9 MB of 40 MB at seven workers.
-const UPLOAD_SHARE: f64 = 0.22;
 
 /// The run that it controls.
 type Run<'a> = World<'a, GroupModel<Host, Programs, Slab>>;
@@ -43,6 +41,24 @@ pub(super) struct Controller<'a> {
     reconfigurations: u64,
     /// The phases for which circuits were planned last.
     planned: Vec<(u16, Phase)>,
+    sizes: Sizes,
+}
+
+/// The bytes of pairs of each job, as the job handler knows them from its model of the text.
+#[derive(Default)]
+struct Sizes(BTreeMap<u16, [u64; 2]>);
+
+impl Sizes {
+    /// Returns the bytes of a worker's pairs, and those of all distinct words.
+    fn of(&mut self, job: &Job, config: &job::Config) -> [u64; 2] {
+        let compute = || {
+            let words = config.text.words(job.bytes);
+            let own = words / job.workers.len() as u64;
+            let pairs = if config.combiner { config.text.distinct(own) } else { own as f64 };
+            [pairs, config.text.distinct(words)].map(|pairs| (pairs * PAIR_BYTES as f64) as u64)
+        };
+        *self.0.entry(job.number).or_insert_with(compute)
+    }
 }
 
 /// What a job transfers.
@@ -63,6 +79,7 @@ impl<'a> Controller<'a> {
             rng: Rng::stream(mix(config.seed), 0, 0, "control plane"),
             reconfigurations: 0,
             planned: Vec::new(),
+            sizes: Sizes::default(),
         }
     }
 
@@ -144,11 +161,13 @@ impl<'a> Controller<'a> {
                 None => continue,
             };
             let share = job.bytes / job.workers.len() as u64;
-            let pairs = (share as f64 * UPLOAD_SHARE) as u64;
+            let [pairs, distinct] = self.sizes.of(job, &self.reduce.job);
             if phase == Phase::Upload && is_added_up {
-                let workers = job.workers.iter().map(|worker| (worker.0, pairs)).collect();
+                let workers: Vec<_> = job.workers.iter().map(|worker| (worker.0, pairs)).collect();
+                // Without a combiner a worker has more than is distinct, which the planner does not know of.
+                let distinct = distinct.clamp(pairs, pairs * workers.len() as u64);
                 let id = JobId(job.number + 1);
-                uploads.extend(Upload::estimated(id, job.master.0, workers, Upload::ENGLISH).ok());
+                uploads.extend(Upload::new(id, job.master.0, workers, distinct).ok());
                 continue;
             }
             for HostId(worker) in job.workers.iter().copied() {
@@ -217,20 +236,8 @@ fn fabric(reduce: &ReduceConfig, config: &RunConfig) -> Option<(Fabric, Options)
         let switch = reduce.switches.as_ref().filter(|switch| switch.number == number);
         switch.map_or(0, |switch| u64::from(switch.slots))
     };
-    let tor = |(number, tor): (u32, &rackweave_sim::config::Tor)| Tor {
-        ports: tor.server_ports,
-        uplinks: (tor.uplinks + tor.circuit_ports).max(1),
-        uplink_rate: pod.core_link,
-        slots: slots(number),
-    };
-    let tors = (0..).zip(&pod.tors).map(tor).collect();
     let servers = config.fabric.topology.hosts();
-    let planned = Pod::new(servers, pod.host_link, tors).ok()?;
-    let initial = match &pod.circuits {
-        Circuits::Servers(tor_of) => Configuration::new(&planned, tor_of).ok()?,
-        _ => Configuration::in_order(&planned),
-    };
-    let fabric = Fabric::new(planned, architecture).with_detour(is_added_up).starting_from(initial);
+    let fabric = planned_fabric(pod, servers, architecture, slots)?.with_detour(is_added_up);
     let reconfiguration = Reconfiguration {
         delay: pod.ocs.switching_delay + pod.ocs.link_delay,
         scope: if pod.ocs.dark == Dark::All { Scope::All } else { Scope::Moved },
@@ -238,4 +245,26 @@ fn fabric(reduce: &ReduceConfig, config: &RunConfig) -> Option<(Fabric, Options)
     let is_small = fabric.configurations(EXACT_LIMIT).is_some();
     let algorithm = if is_small { Algorithm::Exact } else { Algorithm::Heuristic };
     Some((fabric, Options::new(algorithm, reconfiguration)))
+}
+
+/// A simulated pod as the planner sees it; `None` if the planner cannot have it. `slots` are those of each `ToR`.
+pub(crate) fn planned_fabric(
+    pod: &rackweave_sim::config::Pod,
+    servers: u32,
+    architecture: Architecture,
+    slots: impl Fn(u32) -> u64,
+) -> Option<Fabric> {
+    let tor = |(number, tor): (u32, &rackweave_sim::config::Tor)| Tor {
+        ports: tor.server_ports,
+        uplinks: (tor.uplinks + tor.circuit_ports).max(1),
+        uplink_rate: pod.core_link,
+        slots: slots(number),
+    };
+    let tors = (0..).zip(&pod.tors).map(tor).collect();
+    let planned = Pod::new(servers, pod.host_link, tors).ok()?;
+    let initial = match &pod.circuits {
+        Circuits::Servers(tor_of) => Configuration::new(&planned, tor_of).ok()?,
+        _ => Configuration::in_order(&planned),
+    };
+    Some(Fabric::new(planned, architecture).starting_from(initial))
 }

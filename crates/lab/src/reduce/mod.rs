@@ -10,11 +10,13 @@ mod run;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use rackweave_core::{HostId, Span};
 use rackweave_group::reduce::job::{self, Job};
 use rackweave_transport::TransportConfig;
 
+pub(crate) use self::control::planned_fabric;
 pub use self::run::{ReduceError, ReduceRun, run};
 pub use self::summary::{JobSummary, ReduceResult, ReduceSummary};
 
@@ -31,6 +33,10 @@ pub struct ReduceConfig {
     pub switches: Option<Switches>,
     /// How often the control plane looks at the jobs, if it schedules their uploads and moves circuits for them.
     pub control: Option<Span>,
+    /// Times at which completed jobs are counted.
+    pub marks: Vec<Span>,
+    /// The groups of hosts that jobs run on by turns; empty if there are none.
+    pub groups: Vec<Vec<u32>>,
 }
 
 /// The switches that add up.

@@ -38,6 +38,9 @@ impl GroupNode for Host {
     fn is_done(&self) -> bool {
         self.0.is_done()
     }
+    fn crash(&mut self, now: Time, down: bool) {
+        self.0.crash(now, down);
+    }
     #[inline]
     fn handle_payload(
         &mut self,

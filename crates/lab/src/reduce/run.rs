@@ -116,7 +116,7 @@ pub fn run(
         jobs: Vec::with_capacity(reduce.jobs.len()),
         trunk_bytes: crate::image::ImageResult::trunk_bytes(world.fabric(), &report.links),
         reconfigurations,
-        ..ReduceResult::default()
+        ..ReduceResult::of(reduce)
     };
     for node in world.nodes() {
         let records = node.node().0.records();

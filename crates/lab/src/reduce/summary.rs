@@ -7,6 +7,8 @@ use rackweave_sim::Fabric;
 use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
 use serde::Serialize;
 
+use super::ReduceConfig;
+use super::turns::Turns;
 use crate::image::Range;
 
 /// The results of the jobs of a run.
@@ -20,9 +22,19 @@ pub struct ReduceResult {
     pub trunk_bytes: u64,
     /// How often the control plane has changed circuits.
     pub reconfigurations: u64,
+    /// The number of groups of hosts that jobs run on by turns; 0 without groups.
+    pub groups: usize,
+    /// Times at which completed jobs are counted.
+    pub marks: Vec<Time>,
 }
 
 impl ReduceResult {
+    /// The results of a run in which nothing has happened yet.
+    pub(crate) fn of(config: &ReduceConfig) -> Self {
+        let marks = config.marks.iter().map(|mark| Time(mark.0)).collect();
+        Self { groups: config.groups.len(), marks, ..Self::default() }
+    }
+
     /// Adds what one switch has counted.
     pub(super) fn add_switch(&mut self, counts: &switch::Counters) {
         let all = &mut self.switches;
@@ -96,8 +108,26 @@ pub struct ReduceSummary {
     pub duplicates: u64,
     /// How often the control plane has changed circuits.
     pub reconfigurations: u64,
+    /// The share of the time of uploads in which more than one was under way.
+    pub upload_overlap: f64,
+    /// Of two uploads in succession, the share that are of different groups of hosts.
+    pub turns: f64,
+    /// The share of the time of uploads in which a job of another group was before its upload: in its map or local shuffle.
+    pub beside_map: f64,
+    /// The number of jobs that were finished at certain times.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<MarkSummary>,
     /// The jobs.
     pub jobs: Vec<JobSummary>,
+}
+
+/// The number of jobs that were finished at a time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MarkSummary {
+    /// The time.
+    pub at_us: f64,
+    /// The number of jobs.
+    pub finished: u64,
 }
 
 /// A job in `summary.json` and `reduce_jobs.csv`. Times that have not come are NaN (`null` in JSON).
@@ -109,6 +139,8 @@ pub struct JobSummary {
     pub master: u32,
     /// The number of workers.
     pub workers: u64,
+    /// Their hosts.
+    pub hosts: Vec<u32>,
     /// The length of the data.
     pub bytes: u64,
     /// When it started.
@@ -147,6 +179,11 @@ impl ReduceSummary {
         let span = |from: Option<Time>, to: Option<Time>| us(to) - us(from);
         let total = |of: fn(&Record) -> u64| done().map(|(_, record)| of(record)).sum::<u64>();
         let pairs = total(|record| record.pairs) as f64;
+        let turns = Turns::of(&result.jobs, result.groups);
+        let finished_at = |mark: &Time| {
+            let finished = done().filter(|(_, record)| record.finished <= Some(*mark)).count();
+            MarkSummary { at_us: mark.as_us_f64(), finished: finished as u64 }
+        };
         Self {
             jct_us: Range::of(done().map(|(job, record)| span(Some(job.start), record.finished))),
             upload_us: Range::of(done().map(|(_, record)| span(record.granted, record.uploaded))),
@@ -159,6 +196,10 @@ impl ReduceSummary {
             trunk_bytes: result.trunk_bytes,
             duplicates: result.switches.duplicates,
             reconfigurations: result.reconfigurations,
+            upload_overlap: turns.overlap,
+            turns: turns.alternation,
+            beside_map: turns.beside_map,
+            marks: result.marks.iter().map(finished_at).collect(),
             jobs: result.jobs.iter().map(|(job, record)| JobSummary::new(job, record)).collect(),
         }
     }
@@ -170,6 +211,7 @@ impl JobSummary {
             job: job.number,
             master: job.master.0,
             workers: job.workers.len() as u64,
+            hosts: job.workers.iter().map(|host| host.0).collect(),
             bytes: job.bytes,
             start_us: job.start.as_us_f64(),
             ready_us: us(record.ready),

@@ -44,9 +44,12 @@ fn faults_that_no_real_link_lets_through_are_refused() {
             "{ kind = 'corruption', place = 'all links', probability = 0.1 }",
             "no check of their own",
         ),
-        ("{ kind = 'crash', place = 'host 1' }", "do not crash"),
+        (
+            "{ kind = 'crash', place = 'host 1', until = '1 ms' }",
+            "a job does not outlive its master",
+        ),
     ] {
-        let sets = [format!("faults=[{fault}]")];
+        let sets = [format!("faults=[{fault}]"), "workload.reduce.masters=[1]".into()];
         let error = Scenario::parse("test.toml", ONE, Path::new("."), &sets, None).unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
     }
@@ -116,4 +119,75 @@ fn circuits_between_tors_are_planned_too() {
         core_link = '1 Gbps', circuits = [[0, 1], [0, 2]], switching_delay = '100 us' }";
     let planned = run(POD, &[&pod.replace('\n', " ")]);
     assert_eq!((planned.exact, planned.finished), (4, 4), "{planned:?}");
+}
+
+#[test]
+fn workers_that_crash_need_their_data_on_disk() {
+    let sets = [
+        "faults=[{ kind = 'crash', place = 'host 1', until = '1 ms' }]".to_owned(),
+        "workload.reduce.map='scatter'".to_owned(),
+    ];
+    let error = Scenario::parse("test.toml", ONE, Path::new("."), &sets, None).unwrap_err();
+    assert!(error.to_string().contains("need map = \"local\""), "{error}");
+}
+
+/// Runs of the claim `ordc-correct` with other seeds than its own. `RACKWEAVE_SEEDS=400` runs 8000 jobs.
+#[test]
+fn seeded_runs_are_exact_whatever_fails() {
+    let seeds = std::env::var("RACKWEAVE_SEEDS").ok().and_then(|text| text.parse().ok());
+    let seeds: u64 = seeds.unwrap_or(4);
+    let text = crate::builtin::scenario("ordc-correct").unwrap().text;
+    let list: Vec<String> = (1_000..1_000 + seeds).map(|seed| seed.to_string()).collect();
+    let sets = [format!("sweep.seed=[{}]", list.join(", "))];
+    let scenario = Scenario::parse("correct.toml", text, Path::new("."), &sets, None).unwrap();
+    let results = Batch::new(scenario).run(None).unwrap();
+    assert!(results.summary.failures.is_empty(), "{:?}", results.summary.failures);
+    assert_eq!(results.points.len() as u64, 5 * seeds);
+    for point in &results.points {
+        let summary = point.summary.reduce.as_ref().unwrap();
+        let seen = (summary.exact, summary.finished, summary.unfinished);
+        assert_eq!(seen, (4, 4, 0), "{}: {summary:?}", point.label);
+    }
+}
+
+#[test]
+fn tasks_wait_for_one_another_and_take_the_time_of_their_profile() {
+    let sets = ["workload.reduce.jobs=3", "workload.reduce.costs='hadoop'"];
+    let together = run(ONE, &sets);
+    let in_turn = run(ONE, &[&sets[..], &["workload.reduce.tasks=1"]].concat());
+    // A start of 1 s, 210 ms for each MiB of 2 MB among seven, and a reduce with a start of its own.
+    let least = 1e6 + 0.21e6 * 2.0 / 7.0 / 1.048_576 + 1e6;
+    assert!((least..least * 1.2).contains(&together.jct_us.min), "{together:?}");
+    assert!(together.jct_us.max < together.jct_us.min * 1.1, "{together:?}");
+    assert!(in_turn.jct_us.max > together.jct_us.max * 1.4, "{in_turn:?}");
+    assert_eq!((together.exact, in_turn.exact), (3, 3));
+}
+
+#[test]
+fn traffic_is_counted_over_time_by_sender() {
+    let traffic = "measure.traffic=[
+        { name = 'all', at = 'switch 0', interval = '1 ms' },
+        { name = 'low', at = 'switch 0', from = [0, 1, 2, 3], interval = '1 ms' },
+        { name = 'high', at = 'switch 0', from = [4, 5, 6, 7], interval = '1 ms' },
+        { name = 'one', at = ['host 5 sends'], interval = '1 ms' }]"
+        .replace('\n', " ");
+    let sets = [traffic];
+    let scenario = Scenario::parse("test.toml", ONE, Path::new("."), &sets, None).unwrap();
+    let results = Batch::new(scenario).run(Some(1)).unwrap();
+    let traffic = &results.points[0].traffic;
+    let total = |index: usize| traffic[index].bytes.iter().sum::<u64>();
+    assert_eq!(total(0), total(1) + total(2));
+    assert!(total(3) > 0 && total(3) < total(2));
+    let pairs = results.points[0].summary.reduce.as_ref().unwrap().jobs[0].pairs;
+    assert!(total(0) > pairs * 20, "{} of {pairs} pairs", total(0));
+    assert_eq!(traffic[0].samples().map(|sample| sample.bytes).sum::<u64>(), total(0));
+}
+
+#[test]
+fn uploads_without_a_combiner_send_each_word_as_often_as_it_occurs() {
+    let summary = run(ONE, &["workload.reduce.combiner=false"]);
+    let words = 2_000_000.0 / 7.392;
+    assert!((summary.jobs[0].pairs as f64 / words - 1.0).abs() < 0.02, "{summary:?}");
+    assert_eq!(summary.exact, 1);
+    assert!(summary.to_master < 0.25, "{summary:?}");
 }

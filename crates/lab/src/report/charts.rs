@@ -13,7 +13,7 @@ use super::number;
 use super::svg::{Axis, Chart, Look, Series};
 use super::ticks::{self, Quantity, Scale};
 use crate::results::stats::cdf;
-use crate::results::{PointResult, Stats, short_key};
+use crate::results::{PointResult, Stats, TrafficSeries, short_key};
 
 /// The heading of the section on latency.
 pub(super) const LATENCY_TITLE: &str = "Latency";
@@ -512,6 +512,57 @@ pub(super) fn streams_section(points: &[PointResult]) -> Option<Section> {
         rows: vec![Row { folded_as: None, charts }],
         note: String::new(),
     })
+}
+
+/// Returns the section on the traffic that scenarios count over time: a chart for each point. `None` if there is none.
+pub(super) fn traffic_section(points: &[PointResult]) -> Option<Section> {
+    let with = |point: &&PointResult| !point.traffic.is_empty();
+    let first = points.iter().find(with)?;
+    let shown: Vec<&PointResult> = points.iter().filter(with).take(MAX_FACETS).collect();
+    let size = if shown.len() > 1 { SMALL } else { SIZE };
+    let mut charts: Vec<Chart> =
+        shown.iter().map(|point| traffic(point, point.label.clone(), size)).collect();
+    share_axes(&mut charts);
+    let all = points.iter().filter(with).count();
+    let note = match all - shown.len() {
+        0 => String::new(),
+        _ => format!("The first {} of {all} points are shown.", shown.len()),
+    };
+    Some(Section {
+        title: "Traffic over time".to_owned(),
+        text: "The bytes on the links that the scenario counts, as a rate in each interval.".into(),
+        legend: (first.traffic.iter().enumerate())
+            .map(|(nth, series)| (series.name.clone(), Look::nth(nth), false))
+            .collect(),
+        rows: vec![Row { folded_as: None, charts }],
+        note,
+    })
+}
+
+/// Returns the chart of a point's traffic over time.
+pub(crate) fn traffic(point: &PointResult, title: String, size: (f64, f64)) -> Chart {
+    let line = |(nth, traffic): (usize, &TrafficSeries)| {
+        let samples: Vec<(f64, f64)> =
+            traffic.samples().map(|sample| (sample.at.as_us_f64(), sample.gbps)).collect();
+        // Traffic ends after its last interval.
+        let end = samples.last().map(|(at, _)| (at + traffic.interval.as_us_f64(), 0.0));
+        Series {
+            label: traffic.name.clone(),
+            look: Look::nth(nth),
+            points: samples.into_iter().chain(end).collect(),
+            stroke: 1.4,
+            step: true,
+            marked: false,
+            notes: Vec::new(),
+        }
+    };
+    Chart {
+        title,
+        x: Axis::new("time", Scale::Linear, Quantity::Micros).including(0.0),
+        y: Axis::new("Gbit/s", Scale::Linear, Quantity::Number).including(0.0),
+        series: point.traffic.iter().enumerate().map(line).collect(),
+        size,
+    }
 }
 
 fn cast_times(points: &[PointResult], facet: &Facet, sending: bool) -> Chart {

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::charts::{self, Section};
 use super::compare::{self, ShownColumn, bucket, shown};
-use super::svg::{self, Look, Theme, escape};
-use super::{Head, number};
+use super::svg::{self, Look, PodChart, Theme, escape};
+use super::{Head, number, pods};
 use crate::results::columns::{CAST, IMAGE, IMAGE_CLIENT, RECEIVER, REDUCE, REDUCE_JOB, STREAM};
 use crate::results::{PointResult, SizeBucket, end_name};
 
@@ -19,6 +19,10 @@ pub(crate) const STYLE: &str = include_str!("report.css");
 
 /// The number of messages below which a 99th percentile depends on a single message.
 const FEW: u64 = 100;
+
+/// The most points whose circuits are drawn, and those of them that are not folded.
+const MAX_PODS: usize = 12;
+const MAX_OPEN_PODS: usize = 2;
 
 /// Returns the page of a comparison.
 #[must_use]
@@ -44,6 +48,10 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
         cast(&mut page, points);
         image(&mut page, points);
         reduce(&mut page, points);
+        circuits(&mut page, points);
+        if let Some(section) = charts::traffic_section(points) {
+            figures(&mut page, &section);
+        }
         let mut sections = charts::sections(points).into_iter().peekable();
         while let Some(section) = sections.next_if(|s| s.title != charts::LATENCY_TITLE) {
             figures(&mut page, &section);
@@ -269,6 +277,41 @@ fn reduce(page: &mut String, points: &[PointResult]) {
     });
     plain_table(page, &shown(REDUCE_JOB).collect::<Vec<_>>(), jobs);
     page.push_str("</details>\n</section>\n");
+}
+
+/// Writes the charts of circuits over time.
+fn circuits(page: &mut String, points: &[PointResult]) {
+    let mut charts = points
+        .iter()
+        .filter_map(|point| pods::chart(point, &point.label))
+        .take(MAX_PODS)
+        .peekable();
+    if charts.peek().is_none() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>The pod and its circuits</h2>\n<p>What each port of the optical circuit switch is joined to, \
+         over simulated time, and above it the phases of jobs. A gap is the time in which a port is dark.</p>\n",
+    );
+    let figure = |page: &mut String, chart: &PodChart| {
+        let _ = writeln!(
+            page,
+            "<div class=\"charts of-1\"><figure><figcaption>{}</figcaption>{}</figure></div>",
+            escape(&chart.title),
+            chart.render(Theme::Page)
+        );
+    };
+    for chart in charts.by_ref().take(MAX_OPEN_PODS) {
+        figure(page, &chart);
+    }
+    if charts.peek().is_some() {
+        page.push_str("<details><summary>Other points</summary>");
+        for chart in charts {
+            figure(page, &chart);
+        }
+        page.push_str("</details>\n");
+    }
+    page.push_str("</section>\n");
 }
 
 /// Writes the table of the streams beside the measured workload.

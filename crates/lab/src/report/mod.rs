@@ -6,6 +6,7 @@
 //! - [`ticks`]: the marks of an axis;
 //! - [`svg`]: charts as text;
 //! - [`charts`]: the selection of charts, and what is left out when there are many points;
+//! - `pods`: the circuits of a run over time;
 //! - [`html`]: the page;
 //! - [`table`]: the terminal's table.
 //!
@@ -15,6 +16,7 @@ pub mod charts;
 mod compare;
 pub mod html;
 pub mod number;
+pub(crate) mod pods;
 pub mod svg;
 pub mod table;
 pub mod ticks;

@@ -6,7 +6,7 @@ use std::fmt;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_sim::result::{LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample};
 
-use super::{CurvePoint, PointSummary, SizeBucket, Spread, StreamSummary};
+use super::{CurvePoint, PointSummary, SizeBucket, Spread, StreamSummary, TrafficSample};
 use crate::cast::{CastSummary, ReceiverSummary};
 use crate::image::{ClientSummary, ImageSummary};
 use crate::reduce::{JobSummary, ReduceSummary};
@@ -228,6 +228,26 @@ pub(crate) const QUEUES: &[Column<QueueSample>] = &[
     column("time_us", |sample| sample.at.into()),
     column("max_bytes", |sample| sample.max_bytes.into()),
     column("total_bytes", |sample| sample.total_bytes.into()),
+];
+
+pub(crate) const TRAFFIC: &[Column<TrafficSample>] = &[
+    column("traffic", |sample| Value::Text(sample.name.as_str().into())),
+    column("from_us", |sample| sample.at.into()),
+    column("bytes", |sample| sample.bytes.into()),
+    column("gbps", |sample| sample.gbps.into()),
+];
+
+/// A circuit from a time on.
+pub(crate) struct Circuit {
+    pub(crate) from: Time,
+    /// What it joins: "h3", "tor1".
+    pub(crate) ends: (String, String),
+}
+
+pub(crate) const CIRCUITS: &[Column<Circuit>] = &[
+    column("from_us", |circuit| circuit.from.into()),
+    column("end", |circuit| Value::Text(circuit.ends.0.as_str().into())),
+    column("other_end", |circuit| Value::Text(circuit.ends.1.as_str().into())),
 ];
 
 pub(crate) const LINKS: &[Column<LinkStats>] = &[

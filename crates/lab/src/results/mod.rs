@@ -6,7 +6,8 @@ pub(crate) mod stats;
 
 use std::collections::BTreeSet;
 
-use rackweave_core::{DropReason, HostId, Time};
+use rackweave_core::{DropReason, HostId, Span, Time};
+use rackweave_sim::config::{Circuits, Dark, Pod, TrafficConfig};
 use rackweave_sim::result::{
     Captured, End, LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample, RunResult,
 };
@@ -24,6 +25,7 @@ use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::cast::{CastResult, CastSummary};
 use crate::image::ImageSummary;
+use crate::plan::PlanSummary;
 use crate::reduce::ReduceSummary;
 use crate::scenario::{PointSpec, Scenario, Unfinished};
 
@@ -123,6 +125,9 @@ pub struct PointSummary {
     /// The results of the jobs, if the workload is some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reduce: Option<ReduceSummary>,
+    /// The comparison of plans, if the workload is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanSummary>,
     /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
@@ -295,6 +300,51 @@ pub struct PointResult {
     pub capture: Capture,
     /// The results of the cast for every file and receiver, if the workload is a cast.
     pub cast: Option<CastResult>,
+    /// The traffic that the scenario counts over time.
+    pub traffic: Vec<TrafficSeries>,
+    /// The circuits since the run began, and the time from which each of them was in force; empty without an optical circuit
+    /// switch.
+    pub circuits: Vec<(Time, Circuits)>,
+    /// The time in which ports are dark after a change of circuits.
+    pub dark: Span,
+    /// Whether all ports are dark then, and not only those whose circuits change.
+    pub is_all_dark: bool,
+}
+
+/// Traffic over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrafficSeries {
+    /// Its name in the scenario.
+    pub name: String,
+    /// The length of an interval.
+    pub interval: Span,
+    /// The bytes of each interval, preamble and gap included; intervals after the last packet are missing.
+    pub bytes: Vec<u64>,
+}
+
+/// The traffic of one interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrafficSample {
+    /// The name of the traffic.
+    pub name: String,
+    /// When the interval begins.
+    pub at: Time,
+    /// The bytes in it.
+    pub bytes: u64,
+    /// The rate in Gbit/s.
+    pub gbps: f64,
+}
+
+impl TrafficSeries {
+    /// Returns the intervals.
+    pub fn samples(&self) -> impl Iterator<Item = TrafficSample> + '_ {
+        (0..).zip(&self.bytes).map(|(index, bytes)| TrafficSample {
+            name: self.name.clone(),
+            at: Time(self.interval.0 * index),
+            bytes: *bytes,
+            gbps: *bytes as f64 * 8e3 / self.interval.0 as f64,
+        })
+    }
 }
 
 /// All finished points of a scenario.
@@ -339,15 +389,9 @@ impl PointResult {
     #[must_use]
     pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
         // Casts, images and jobs are no streams of the configuration, but are measured like one.
-        let is_group = spec.cast.is_some() || spec.image.is_some() || spec.reduce.is_some();
-        let first = usize::from(is_group);
+        let first = usize::from(is_group(spec));
         let streams = spec.config.streams.len() + first;
-        let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
-        for message in &result.messages {
-            if let Some(stream) = by_stream.get_mut(usize::from(message.stream)) {
-                stream.push(message);
-            }
-        }
+        let by_stream = by_stream(&result.messages, streams);
         // The files of a cast have their own measured time; the streams beside it are measured over the whole run.
         let whole_run = result.ended_at.since(Time(spec.config.measure.warmup.0));
         let goodput = |stream: usize| {
@@ -418,9 +462,12 @@ impl PointResult {
             cast: None,
             image: None,
             reduce: None,
+            plan: None,
             doubts: Vec::new(),
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
+        let traffic = traffic_series(spec, &result);
+        let pod = spec.fabric.pod();
         Self {
             index,
             label: naming::label(&summary, spec.set.len(), true),
@@ -436,6 +483,10 @@ impl PointResult {
             capture_names: result.capture_names,
             capture: Capture::Packets(result.capture),
             cast: None,
+            traffic,
+            circuits: result.circuits,
+            dark: pod.map_or(Span::ZERO, Pod::dark_time),
+            is_all_dark: pod.is_some_and(|pod| pod.ocs.dark == Dark::All),
         }
     }
 }
@@ -505,6 +556,32 @@ impl MessageCounts {
         }
         counts
     }
+}
+
+/// Returns the traffic that a run has counted over time.
+fn traffic_series(spec: &PointSpec, result: &RunResult) -> Vec<TrafficSeries> {
+    let series = |(of, bytes): (&TrafficConfig, &Vec<u64>)| TrafficSeries {
+        name: of.name.clone(),
+        interval: of.interval,
+        bytes: bytes.clone(),
+    };
+    spec.config.measure.traffic.iter().zip(&result.traffic).map(series).collect()
+}
+
+/// Returns the messages of each stream.
+fn by_stream(messages: &[MessageRecord], streams: usize) -> Vec<Vec<&MessageRecord>> {
+    let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
+    for message in messages {
+        if let Some(stream) = by_stream.get_mut(usize::from(message.stream)) {
+            stream.push(message);
+        }
+    }
+    by_stream
+}
+
+/// Returns whether the measured workload is none of the configuration's streams.
+fn is_group(spec: &PointSpec) -> bool {
+    spec.cast.is_some() || spec.image.is_some() || spec.reduce.is_some() || spec.plan.is_some()
 }
 
 /// Returns the layout of headers that hosts with this configuration would write. The simulations of 2018 had no

@@ -1,7 +1,9 @@
 //! The keys of `[measure]`, `[[faults]]` and `[plot]`.
 
 use rackweave_core::{Bytes, HostId, Span, Time};
-use rackweave_sim::config::{CapturePort, Fault, FaultKind, FaultPlace, MeasureConfig};
+use rackweave_sim::config::{
+    CapturePort, Fault, FaultKind, FaultPlace, MeasureConfig, TrafficConfig, TrafficPlace,
+};
 use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
@@ -25,6 +27,32 @@ pub(crate) struct Measure {
     pub(crate) messages_csv: bool,
     capture: Vec<String>,
     capture_limit: u32,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    traffic: Vec<TrafficSpec>,
+}
+
+/// An entry of `measure.traffic`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct TrafficSpec {
+    name: String,
+    /// "switch 0", or ports as in `capture`.
+    at: OneOrMany,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    from: Vec<u32>,
+    #[serde(default = "ten_ms")]
+    interval: Unit<Span>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+const fn ten_ms() -> Unit<Span> {
+    Unit(Span::from_ms(10))
 }
 
 impl Default for Measure {
@@ -41,6 +69,7 @@ impl Default for Measure {
             messages_csv: false,
             capture: Vec::new(),
             capture_limit: 100_000,
+            traffic: Vec::new(),
         }
     }
 }
@@ -97,7 +126,30 @@ impl Measure {
                     )
                 })?,
             capture_limit: self.capture_limit as usize,
+            traffic: self.traffic(places)?,
         })
+    }
+
+    fn traffic(&self, places: Places) -> Result<Vec<TrafficConfig>, Problem> {
+        let resolve = |(index, traffic): (usize, &TrafficSpec)| {
+            let key = |name: &str| format!("measure.traffic.{index}.{name}");
+            if traffic.interval.0 == Span::ZERO {
+                return Err(Problem::new(key("interval"), "`interval` must be above zero"));
+            }
+            if self.traffic[..index].iter().any(|other| other.name == traffic.name) {
+                return Err(Problem::new(key("name"), "there is other traffic of this name"));
+            }
+            let help = "places are written as \"switch 0\", or as a list of ports such as \"host 3 sends\", \
+                        \"host 3 receives\" or \"core link 2\"";
+            let at = traffic.at.resolve(places);
+            let at = at.map_err(|message| Problem::new(key("at"), message).with_help(help))?;
+            let host = |number: &u32| places.host(&number.to_string());
+            let from = traffic.from.iter().map(host).collect::<Result<_, _>>();
+            let from = from.map_err(|message| Problem::new(key("from"), message))?;
+            let (name, interval) = (traffic.name.clone(), traffic.interval.0);
+            Ok(TrafficConfig { name, at, from, interval })
+        };
+        self.traffic.iter().enumerate().map(resolve).collect()
     }
 
     /// Refuses keys that have no meaning for a cast or an image, all of which is measured.
@@ -128,6 +180,22 @@ impl Measure {
     }
 }
 
+impl OneOrMany {
+    fn resolve(&self, places: Places) -> Result<TrafficPlace, String> {
+        let ports = match self {
+            Self::One(text) => {
+                if let Some(number) = text.strip_prefix("switch ") {
+                    return among("switch", number, places.switches).map(TrafficPlace::Into);
+                }
+                std::slice::from_ref(text)
+            }
+            Self::Many(ports) => ports,
+        };
+        let ports = ports.iter().map(|text| capture_port(text, places)).collect::<Result<_, _>>();
+        ports.map(TrafficPlace::Ports)
+    }
+}
+
 fn capture_port(text: &str, places: Places) -> Result<CapturePort, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
@@ -147,6 +215,7 @@ fn number(text: &str) -> Result<u32, String> {
 pub(crate) struct Places {
     pub(crate) hosts: u32,
     pub(crate) core_links: u32,
+    pub(crate) switches: u32,
 }
 
 impl Places {
@@ -159,11 +228,19 @@ impl Places {
     }
 }
 
+fn plural(what: &str) -> String {
+    if what == "switch" { "switches".to_owned() } else { format!("{what}s") }
+}
+
 fn among(what: &str, text: &str, count: u32) -> Result<u32, String> {
     match number(text)? {
         n if n < count => Ok(n),
-        _ if count == 0 => Err(format!("the fabric has no {what}s")),
-        n => Err(format!("there is no {what} {n}: the fabric has {what}s 0 to {}", count - 1)),
+        _ if count == 0 => Err(format!("the fabric has no {}", plural(what))),
+        n => Err(format!(
+            "there is no {what} {n}: the fabric has {} 0 to {}",
+            plural(what),
+            count - 1
+        )),
     }
 }
 

@@ -12,6 +12,7 @@ mod hosts;
 pub(crate) mod image;
 mod keys;
 mod measure;
+pub(crate) mod plan;
 mod pod;
 mod problem;
 pub(crate) mod reduce;
@@ -45,6 +46,7 @@ use self::tree::{Origin, Table, Value, parse_document};
 use crate::cast::CastConfig;
 use crate::error::ScenarioError;
 use crate::image::ImageConfig;
+use crate::plan::PlanConfig;
 use crate::reduce::ReduceConfig;
 
 /// A checked scenario, every point of which can be run.
@@ -100,6 +102,8 @@ pub struct PointSpec {
     pub image: Option<Arc<ImageConfig>>,
     /// The parameters of the jobs, if the workload is some; `config` then has only the other streams.
     pub reduce: Option<Arc<ReduceConfig>>,
+    /// The parameters of a comparison of plans, if the workload is one; `config` then has no streams, and is not run.
+    pub plan: Option<Arc<PlanConfig>>,
 }
 
 /// The tables that serde reads directly.
@@ -116,7 +120,7 @@ struct File {
     #[serde(default = "first_seed")]
     seed: u64,
     fabric: fabric::Fabric,
-    /// The measured workload; `[workload.cast]`, `[workload.image]` and `[workload.reduce]` are read separately.
+    /// The measured workload; `[workload.cast]` and the like are read separately.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<workload::Workload>,
     #[serde(skip)]
@@ -125,6 +129,8 @@ struct File {
     image: Option<image::ImageWorkload>,
     #[serde(skip)]
     reduce: Option<reduce::ReduceWorkload>,
+    #[serde(skip)]
+    plan: Option<plan::PlanWorkload>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     faults: Vec<measure::FaultSpec>,
     #[serde(default)]
@@ -246,6 +252,7 @@ struct Streams {
     cast: Option<Arc<CastConfig>>,
     image: Option<Arc<ImageConfig>>,
     reduce: Option<Arc<ReduceConfig>>,
+    plan: Option<Arc<PlanConfig>>,
 }
 
 /// The context in which the tables of streams and casts are checked.
@@ -305,8 +312,11 @@ impl Reader<'_> {
         let mut root = self.root.clone();
         root.remove("transport");
         root.remove("background");
-        let (mut cast, mut image, mut reduce) = (None, None, None);
-        let is_group = first.cast.is_some() || first.image.is_some() || first.reduce.is_some();
+        let (mut cast, mut image, mut reduce, mut plan) = (None, None, None, None);
+        let is_group = first.cast.is_some()
+            || first.image.is_some()
+            || first.reduce.is_some()
+            || first.plan.is_some();
         if is_group && let Some(entry) = root.remove("workload") {
             let Value::Table(table) = &entry.node.value else { return first };
             if first.cast.is_some() {
@@ -315,13 +325,16 @@ impl Reader<'_> {
             } else if first.reduce.is_some() {
                 let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
                 reduce = Some(read);
+            } else if first.plan.is_some() {
+                let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
+                plan = Some(read);
             } else {
                 let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
                 image = Some(read);
             }
         }
         match de::from_table::<File>(&root, START) {
-            Ok(file) => File { cast, image, reduce, ..file },
+            Ok(file) => File { cast, image, reduce, plan, ..file },
             Err(_) => first,
         }
     }
@@ -336,7 +349,7 @@ impl Reader<'_> {
         let PointTree { mut root, set, arguments } = tree;
         let (transport, background) = (root.remove("transport"), root.remove("background"));
         self.refuse_unknown_tables(&root)?;
-        let kind = ["cast", "image", "reduce"]
+        let kind = ["cast", "image", "reduce", "plan"]
             .into_iter()
             .find(|kind| root.find(&format!("workload.{kind}")).is_some());
         let to_many = if kind.is_some() { root.remove("workload") } else { None };
@@ -344,6 +357,7 @@ impl Reader<'_> {
         match (kind, to_many) {
             (Some("cast"), Some(entry)) => file.cast = Some(only_key("cast", &entry)?),
             (Some("reduce"), Some(entry)) => file.reduce = Some(only_key("reduce", &entry)?),
+            (Some("plan"), Some(entry)) => file.plan = Some(only_key("plan", &entry)?),
             (Some(kind), Some(entry)) => file.image = Some(only_key(kind, &entry)?),
             _ => {}
         }
@@ -355,7 +369,8 @@ impl Reader<'_> {
             ),
         };
         let moves = file.fabric.moves(&fabric)?;
-        if let Some(kind) = kind.filter(|kind| *kind != "reduce" && fabric.pod().is_some()) {
+        let runs_on_pods = |kind: &str| matches!(kind, "reduce" | "plan");
+        if let Some(kind) = kind.filter(|kind| !runs_on_pods(kind) && fabric.pod().is_some()) {
             let problem = Problem::new(
                 format!("workload.{kind}"),
                 format!("[workload.{kind}] runs on fabrics of equal racks, not on a pod"),
@@ -364,8 +379,11 @@ impl Reader<'_> {
                 .with_help("leaf-spine, fat-tree and single-switch carry it")
                 .into());
         }
-        let places =
-            measure::Places { hosts: fabric.hosts(), core_links: fabric.core_links().len() as u32 };
+        let places = measure::Places {
+            hosts: fabric.hosts(),
+            core_links: fabric.core_links().len() as u32,
+            switches: fabric.switches(),
+        };
         let Some(transport) = transport else {
             return Err(Problem::new("", "`[transport]` is missing")
                 .with_help("at least: [transport] name = \"homa\"")
@@ -381,6 +399,9 @@ impl Reader<'_> {
             }
             None if file.reduce.is_some() => {
                 self.reduce(&file, &transport, background.as_ref(), context)?
+            }
+            None if file.plan.is_some() => {
+                self.plan(&file, &transport, background.as_ref(), context)?
             }
             None => self.messages(&file, &transport, background.as_ref(), context)?,
         };
@@ -409,6 +430,7 @@ impl Reader<'_> {
             cast: streams.cast,
             image: streams.image,
             reduce: streams.reduce,
+            plan: streams.plan,
         };
         Ok((file, point))
     }
@@ -488,6 +510,32 @@ impl Reader<'_> {
         };
         self.background(background, context, &mut streams)?;
         Ok(streams)
+    }
+
+    /// Resolves a comparison of plans, beside which nothing runs.
+    fn plan(
+        &self,
+        file: &File,
+        transport: &tree::Entry,
+        background: Option<&tree::Entry>,
+        context: PointContext<'_>,
+    ) -> Result<Streams, DeError> {
+        let Some(workload) = &file.plan else { return Ok(Streams::default()) };
+        let PointContext { swept, fabric, .. } = context;
+        if background.is_some() || !file.faults.is_empty() {
+            let message =
+                "plans are computed, and no network is simulated: there is nothing beside them";
+            return Err(Problem::new("workload.plan", message).into());
+        }
+        let planner = plan::read(&transport.node, swept)?;
+        let config = workload.plan.resolve(&planner, fabric.config(), file.seed)?;
+        Ok(Streams {
+            transport: planner.name.as_str().to_owned(),
+            labels: vec![planner.label()],
+            kernel_tcp: vec![None],
+            plan: Some(Arc::new(config)),
+            ..Streams::default()
+        })
     }
 
     /// Resolves the measured messages and the streams beside them.
@@ -588,7 +636,8 @@ impl Reader<'_> {
         let cast = file.cast.as_ref().map(toml::Value::try_from);
         let image = file.image.as_ref().map(toml::Value::try_from);
         let reduce = file.reduce.as_ref().map(toml::Value::try_from);
-        if let Some(to_many) = cast.or(image).or(reduce) {
+        let plan = file.plan.as_ref().map(toml::Value::try_from);
+        if let Some(to_many) = cast.or(image).or(reduce).or(plan) {
             table.insert("workload".to_owned(), to_many.map_err(failed)?);
         }
         let mut ordered = toml::Table::new();
@@ -616,7 +665,8 @@ impl Reader<'_> {
     }
 }
 
-/// Reads `[workload]` with `[workload.cast]`, `[workload.image]` or `[workload.reduce]`, which must be its only key.
+/// Reads `[workload]` with `[workload.cast]`, `[workload.image]`, `[workload.reduce]` or `[workload.plan]`, which must be its only
+/// key.
 fn only_key<T: serde::de::DeserializeOwned>(kind: &str, entry: &tree::Entry) -> Result<T, DeError> {
     let Value::Table(table) = &entry.node.value else {
         let error = DeError::new("`workload` must be a table", "not a table");

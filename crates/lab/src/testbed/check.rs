@@ -58,6 +58,12 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     if let Some(reduce) = &point.reduce {
         jobs(point, reduce)?;
     }
+    if point.plan.is_some() {
+        return Err(refused(
+            "[workload.plan] has no packets",
+            "`rackweave run` computes its plans",
+        ));
+    }
     if let Some(image) = &point.image {
         images(point, image, overlay)?;
     }

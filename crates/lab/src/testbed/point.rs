@@ -525,6 +525,8 @@ impl PointRun<'_> {
             max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
             queue_series: switch.queues.clone(),
             links,
+            traffic: Vec::new(),
+            circuits: Vec::new(),
             capture_names: captured_links(self.point, &self.fabric)
                 .into_iter()
                 .map(|link| self.fabric.link_name(link))
@@ -609,7 +611,7 @@ impl PointRun<'_> {
                 emitted: count("words_emitted"),
             },
             trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
-            reconfigurations: 0,
+            ..ReduceResult::of(config)
         }
     }
 

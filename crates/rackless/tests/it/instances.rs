@@ -2,7 +2,7 @@
 
 use rackweave_core::{Rate, Rng, Span};
 use rackweave_rackless::cost::{Reconfiguration, Scope};
-use rackweave_rackless::demand::{Broadcast, Flow, JobId, Period, Upload};
+use rackweave_rackless::demand::Period;
 use rackweave_rackless::fabric::{Architecture, Fabric};
 use rackweave_rackless::pod::{Pod, Tor};
 
@@ -41,52 +41,7 @@ pub(crate) fn large(seed: u64, scope: Scope) -> Instance {
     }
 }
 
-/// Periods in which each of several groups of random servers shuffles, uploads, broadcasts or computes. Groups stay together
-/// for several periods.
+/// Random periods: see the library's function.
 pub(crate) fn periods(rng: &mut Rng, servers: u32, count: u64, groups: u64) -> Vec<Period> {
-    let mut order: Vec<u32> = (0..servers).collect();
-    let mut periods = Vec::new();
-    for period in 0..count {
-        if period == 0 || rng.chance(0.3) {
-            rng.shuffle(&mut order);
-        }
-        let size = (u64::from(servers) / groups).max(2) as usize;
-        let (mut flows, mut uploads, mut broadcasts) = (Vec::new(), Vec::new(), Vec::new());
-        for (job, group) in (1..).zip(order.chunks(size)) {
-            if group.len() < 2 {
-                continue;
-            }
-            let (master, workers) = (group[0], &group[1..]);
-            let bytes = 1_000_000 * (1 + rng.below(100));
-            match rng.below(4) {
-                0 => {
-                    for &src in group {
-                        for &dst in group.iter().filter(|&&dst| dst != src) {
-                            flows.push(Flow { src, dst, bytes: bytes / group.len() as u64 });
-                        }
-                    }
-                }
-                1 | 2 => {
-                    let size = |rng: &mut Rng| bytes / 2 + rng.below(bytes);
-                    let workers = workers.iter().map(|&it| (it, size(rng))).collect();
-                    let exponent = rng.unit();
-                    let upload = Upload::estimated(JobId(job), master, workers, exponent);
-                    uploads.push(upload.expect("a possible upload"));
-                }
-                _ => {
-                    let broadcast = Broadcast::new(JobId(job), master, workers.to_vec(), bytes);
-                    broadcasts.push(broadcast.expect("a possible broadcast"));
-                }
-            }
-        }
-        for _ in 0..rng.below(u64::from(servers)) {
-            let (src, dst) = (rng.below(u64::from(servers)), rng.below(u64::from(servers)));
-            if src != dst {
-                let bytes = 1 + rng.below(40_000_000);
-                flows.push(Flow { src: src as u32, dst: dst as u32, bytes });
-            }
-        }
-        periods.push(Period::new(servers, flows, uploads, broadcasts).expect("a possible period"));
-    }
-    periods
+    rackweave_rackless::instances::periods(rng, servers, count, groups).expect("possible demand")
 }

@@ -202,6 +202,7 @@ fn setup<P: SwitchProgram<Header = Numbered> + Clone + 'static>(
         verify: false,
         capture: Vec::new(),
         capture_limit: 0,
+        traffic: Vec::new(),
     };
     Setup {
         seed: 3,

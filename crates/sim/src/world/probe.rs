@@ -1,9 +1,10 @@
 //! Captures, statistics of links, and the result of a run.
 
 use rackweave_core::Time;
-use rackweave_switch::net::LinkStats;
+use rackweave_switch::net::{LinkStats, MeterConfig};
 
 use super::{World, wake};
+use crate::config::TrafficPlace;
 use crate::model::Model;
 use crate::result::{End, RunResult};
 
@@ -24,11 +25,26 @@ impl<M: Model> World<'_, M> {
                 self.probe.names.push(self.net.fabric().link_name(link));
             }
         }
+        self.start_meters();
         self.net.limit_captures(Time::ZERO, self.measure.capture_limit);
         self.net.wake_at(Time(self.measure.warmup.0), wake::MEASURE);
         if let Some(from) = self.measure.ports_from {
             self.probe.ports_since = Some(Time(from.0));
             self.net.measure_from(Time(from.0));
+        }
+    }
+
+    fn start_meters(&mut self) {
+        for traffic in &self.measure.traffic {
+            let (links, into) = match &traffic.at {
+                TrafficPlace::Into(switch) => (self.net.links_into(*switch), Some(*switch)),
+                TrafficPlace::Ports(ports) => {
+                    let fabric = self.net.fabric();
+                    (ports.iter().flat_map(|port| port.links(fabric)).collect(), None)
+                }
+            };
+            let (from, interval) = (traffic.from.clone(), traffic.interval);
+            self.net.add_meter(MeterConfig { links, into, from, interval });
         }
     }
 
@@ -107,6 +123,8 @@ impl<M: Model> World<'_, M> {
             counters: *self.net.counters(),
             refused: self.apps.refused,
             queue_series: self.net.series().to_vec(),
+            traffic: self.net.metered(),
+            circuits: self.net.circuits().to_vec(),
             capture_names: std::mem::take(&mut self.probe.names),
             capture: self.net.take_captures(),
             peak_packets: self.net.peak_packets(),

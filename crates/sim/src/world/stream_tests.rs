@@ -280,6 +280,7 @@ impl Case {
             verify: true,
             capture: Vec::new(),
             capture_limit: 0,
+            traffic: Vec::new(),
         };
         Self { hosts, workload, gap: None, faults: Vec::new(), measure }
     }

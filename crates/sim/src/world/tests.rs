@@ -153,6 +153,7 @@ fn measure(messages: u64) -> MeasureConfig {
         verify: true,
         capture: Vec::new(),
         capture_limit: 0,
+        traffic: Vec::new(),
     }
 }
 

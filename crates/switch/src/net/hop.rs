@@ -6,7 +6,7 @@ use rackweave_core::{
 };
 
 use super::nic::Edge;
-use super::{COUNTED, FAULTY, Net, Node32, TAPPED};
+use super::{COUNTED, FAULTY, METERED, Net, Node32, TAPPED};
 use crate::fabric::{Node, serialisation};
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
@@ -347,7 +347,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Counts and captures a packet that is put on a link.
+    /// Counts, meters and captures a packet that is put on a link.
     #[inline(never)]
     fn record(&mut self, link: u32, packet: PacketRef, start: Time) {
         let special = self.links[link as usize].special;
@@ -355,6 +355,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             let counts = &mut self.counts[link as usize];
             counts.frames += 1;
             counts.bytes += u64::from(self.pool.wire_bytes(packet));
+        }
+        if special & METERED != 0 {
+            self.meter(link, packet, start);
         }
         if special & TAPPED != 0 {
             self.capture(link, packet, start);

@@ -28,6 +28,7 @@
 mod circuits;
 mod faults;
 mod hop;
+mod meters;
 mod nic;
 mod payload;
 mod stats;
@@ -46,12 +47,14 @@ use crate::events::EventQueue;
 use crate::fabric::{Fabric, Node};
 use crate::{Forwarder, PortQueue, SharedBuffer};
 
+pub use self::meters::MeterConfig;
 pub use self::nic::Edge;
 pub use self::payload::{ForwardOnly, HasPayload, PayloadId, Slab};
 pub use self::stats::{Captured, Counters, LinkStats, QueueSample};
 
 use self::circuits::Ocs;
 use self::faults::{Delayed, Faults};
+use self::meters::Meters;
 use self::nic::Nics;
 use self::stats::{LinkCounts, PortStats, Taps};
 
@@ -131,6 +134,7 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     departures: VecDeque<(Time, HostId, PacketRef)>,
     counters: Counters,
     taps: Taps<P::Header>,
+    meters: Meters,
     /// When the statistics of ports started.
     since: Time,
     sample_every: Span,
@@ -212,7 +216,7 @@ struct Link {
     to: Node32,
     /// Index of the link's rate and delay in [`Net::kinds`].
     kind: u16,
-    /// Bits of [`FAULTY`], [`TAPPED`] and [`COUNTED`]; zero on most links.
+    /// Bits of [`FAULTY`], [`TAPPED`], [`COUNTED`] and [`METERED`]; zero on most links.
     special: u8,
     down: bool,
     /// The packets queued for the link. Only ports of switches use it: hosts are polled instead.
@@ -233,6 +237,8 @@ const FAULTY: u8 = 1;
 const TAPPED: u8 = 2;
 /// The link's frames are counted.
 const COUNTED: u8 = 4;
+/// The link's bytes are counted over time.
+const METERED: u8 = 8;
 
 /// A rate and a delay: a fabric has few different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -344,6 +350,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             departures: VecDeque::new(),
             counters: Counters::default(),
             taps: Taps::default(),
+            meters: Meters::default(),
             since: Time::ZERO,
             sample_every: config.sample_every,
             series: Vec::new(),

@@ -9,10 +9,12 @@
 //! style, for a white background (an image in a README).
 
 mod look;
+mod pod;
 
 use std::fmt::Write;
 
 pub use look::{DARK, DASHES, LIGHT, Look, MARKERS, swatch};
+pub use pod::{JobPhase, JobRow, Lane, PodChart, Stretch};
 
 use super::ticks::{self, Quantity, Scale};
 

@@ -5,7 +5,7 @@ mod scheme;
 use rackweave_core::rng::mix;
 use rackweave_core::{Bytes, HostId, Rng, Span, Time};
 use rackweave_group::reduce::job::{self, Costs, Job, Map};
-use rackweave_sim::config::{FabricConfig, Fault, FaultKind};
+use rackweave_sim::config::{FabricConfig, Fault, FaultKind, FaultPlace};
 use rackweave_wire::reduce::{MAX_WORKERS, Operator};
 use rackweave_workload::text::TextModel;
 use serde::{Deserialize, Serialize};
@@ -33,14 +33,60 @@ pub(crate) struct ReduceKeys {
     /// Job `i` runs on group `i` modulo their number. Without groups any host may run any job.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Vec<u32>>,
+    /// Job `i` has master `i` modulo their number. Without masters they are chosen with the workers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    masters: Vec<u32>,
     interval: Unit<Span>,
     size: Unit<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     largest: Option<Unit<Bytes>>,
     map: MapName,
-    map_cost: Unit<Span>,
-    reduce_cost: Unit<Span>,
+    costs: CostsName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    map_cost: Option<Unit<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reduce_cost: Option<Unit<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    word_cost: Option<Unit<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_start: Option<Unit<Span>>,
+    tasks: u32,
     combiner: bool,
+    /// Times at which the completed jobs are counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    marks: Vec<Unit<Span>>,
+}
+
+/// What computing takes, unless other keys say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum CostsName {
+    /// A compiled program that counts words.
+    Native,
+    /// WordCount on Hadoop 3.4.1, as measured: see `docs/reduce.md`.
+    Hadoop,
+}
+
+impl CostsName {
+    /// The costs of the profile. How they were measured is in `docs/reduce.md`.
+    const fn costs(self) -> Costs {
+        match self {
+            Self::Native => Costs {
+                map_per_mib: Span::from_ms(10),
+                reduce_per_pair: Span::from_ns(100),
+                reduce_per_word: Span::ZERO,
+                task_start: Span::ZERO,
+                tasks_per_host: 0,
+            },
+            Self::Hadoop => Costs {
+                map_per_mib: Span::from_ms(210),
+                reduce_per_pair: Span::from_ns(94),
+                reduce_per_word: Span::from_ns(3_900),
+                task_start: Span::from_ms(1_000),
+                tasks_per_host: 0,
+            },
+        }
+    }
 }
 
 impl Default for ReduceKeys {
@@ -51,13 +97,19 @@ impl Default for ReduceKeys {
             per_host: 1,
             placement: Placement::Random,
             groups: Vec::new(),
+            masters: Vec::new(),
             interval: Unit(Span::ZERO),
             size: Unit(Bytes(50_000_000)),
             largest: None,
             map: MapName::Scatter,
-            map_cost: Unit(Span::from_ms(10)),
-            reduce_cost: Unit(Span::from_ns(100)),
+            costs: CostsName::Native,
+            map_cost: None,
+            reduce_cost: None,
+            word_cost: None,
+            task_start: None,
+            tasks: 0,
             combiner: true,
+            marks: Vec::new(),
         }
     }
 }
@@ -107,11 +159,6 @@ impl ReduceKeys {
         if self.per_host == 0 {
             return Err(wrong("per_host", "a host has at least one worker of a job"));
         }
-        if faults.iter().any(|fault| fault.kind == FaultKind::Crash) {
-            let message = "hosts with jobs do not crash: a worker that returns is tested with \
-                           `rackweave reduce`";
-            return Err(Problem::new("faults", message));
-        }
         if faults.iter().any(|fault| matches!(fault.kind, FaultKind::Corruption(_))) {
             let message = "pairs have no check of their own: real links drop damaged packets, as kind = \"loss\" does";
             return Err(Problem::new("faults", message));
@@ -125,12 +172,18 @@ impl ReduceKeys {
             return Err(wrong("size", message));
         }
         let all: Vec<u32> = (0..fabric.topology.hosts()).collect();
-        for host in self.groups.iter().flatten() {
+        let of_groups = self.groups.iter().flatten().map(|host| ("groups", host));
+        for (key, host) in of_groups.chain(self.masters.iter().map(|host| ("masters", host))) {
             if *host >= all.len() as u32 {
                 let message =
                     format!("there is no host {host}: the fabric has {} hosts", all.len());
-                return Err(wrong("groups", message));
+                return Err(wrong(key, message));
             }
+        }
+        if !self.masters.is_empty() && self.placement != Placement::Random {
+            let message =
+                "this placement chooses the master: `masters` is for placement = \"random\"";
+            return Err(wrong("masters", message));
         }
         let mut rng = Rng::stream(seed, 0, 0, "jobs");
         let mut jobs = Vec::with_capacity(self.jobs as usize);
@@ -139,18 +192,29 @@ impl ReduceKeys {
                 0 => &all,
                 groups => &self.groups[index as usize % groups],
             };
-            let (master, workers) = self.place(group, &mut rng)?;
+            let master = (!self.masters.is_empty())
+                .then(|| HostId(self.masters[index as usize % self.masters.len()]));
+            let (master, workers) = self.place(group, master, &mut rng)?;
             let start = Time::ZERO + self.interval.0 * u64::from(index);
             let bytes = least + rng.below(most - least + 1);
             jobs.push(Job { number: index as u16, start, master, workers, bytes });
         }
+        self.check_crashes(faults, &jobs)?;
+        let costs = self.costs.costs();
+        let or = |key: Option<Unit<Span>>, profile| key.map_or(profile, |span| span.0);
         let common = job::Config {
             map: match self.map {
                 MapName::Scatter => Map::Scatter,
                 MapName::Broadcast => Map::Broadcast,
                 MapName::Local => Map::Local,
             },
-            costs: Costs { map_per_mib: self.map_cost.0, reduce_per_pair: self.reduce_cost.0 },
+            costs: Costs {
+                map_per_mib: or(self.map_cost, costs.map_per_mib),
+                reduce_per_pair: or(self.reduce_cost, costs.reduce_per_pair),
+                reduce_per_word: or(self.word_cost, costs.reduce_per_word),
+                task_start: or(self.task_start, costs.task_start),
+                tasks_per_host: self.tasks,
+            },
             text: TextModel::default(),
             combiner: self.combiner,
             operator: Operator::Sum,
@@ -160,13 +224,44 @@ impl ReduceKeys {
             aggregation: None,
             seed: mix(seed ^ 0x0072_6564_7563_6500),
         };
-        scheme.resolve(common, jobs, fabric)
+        let marks = self.marks.iter().map(|mark| mark.0).collect();
+        let resolved = scheme.resolve(common, jobs, fabric)?;
+        Ok(ReduceConfig { marks, groups: self.groups.clone(), ..resolved })
+    }
+
+    /// Workers can crash and return if their data survive it; masters cannot.
+    fn check_crashes(&self, faults: &[Fault], jobs: &[Job]) -> Result<(), Problem> {
+        for fault in faults.iter().filter(|fault| fault.kind == FaultKind::Crash) {
+            if self.map != MapName::Local {
+                let message = "workers that crash need map = \"local\": what they have received is lost with them";
+                return Err(Problem::new("faults", message));
+            }
+            let is_master = |job: &&Job| fault.place == FaultPlace::Host(job.master);
+            if let Some(job) = jobs.iter().find(is_master) {
+                let message = format!(
+                    "host {} is the master of job {}, and a job does not outlive its master",
+                    job.master.0, job.number
+                );
+                return Err(Problem::new("faults", message)
+                    .with_help("with `groups` or another `seed` other hosts are masters"));
+            }
+        }
+        Ok(())
     }
 
     /// Chooses the hosts of a job.
-    fn place(&self, group: &[u32], rng: &mut Rng) -> Result<(HostId, Vec<HostId>), Problem> {
+    fn place(
+        &self,
+        group: &[u32],
+        master: Option<HostId>,
+        rng: &mut Rng,
+    ) -> Result<(HostId, Vec<HostId>), Problem> {
         let mut hosts: Vec<HostId> = group.iter().copied().map(HostId).collect();
         rng.shuffle(&mut hosts);
+        if let Some(master) = master {
+            hosts.retain(|host| *host != master);
+            hosts.insert(0, master);
+        }
         let (workers, per_host) = (self.workers as usize, self.per_host as usize);
         let needed = workers.div_ceil(per_host);
         let too_few = |needed: usize| {

@@ -191,7 +191,8 @@ impl Chosen {
         let control = is_planned.then_some(interval);
         job.hold = is_planned;
         if self.name == Name::Master {
-            return Ok(ReduceConfig { jobs, job, carrier, switches: None, control });
+            let (marks, groups) = (Vec::new(), Vec::new());
+            return Ok(ReduceConfig { jobs, job, carrier, switches: None, control, marks, groups });
         }
         let number = keys.at.map_or(0, |at| at.0);
         let switches = Fabric::new(fabric)
@@ -228,6 +229,7 @@ impl Chosen {
         }
         job.aggregation = Some(wanted);
         let switches = Some(Switches { number, slots, ways });
-        Ok(ReduceConfig { jobs, job, carrier, switches, control })
+        let (marks, groups) = (Vec::new(), Vec::new());
+        Ok(ReduceConfig { jobs, job, carrier, switches, control, marks, groups })
     }
 }

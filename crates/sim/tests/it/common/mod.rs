@@ -130,6 +130,7 @@ pub(crate) fn measure() -> MeasureConfig {
         verify: true,
         capture: Vec::new(),
         capture_limit: 0,
+        traffic: Vec::new(),
     }
 }
 
