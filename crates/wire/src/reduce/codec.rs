@@ -5,8 +5,8 @@ use core::ops::Range;
 use rackweave_core::HostId;
 
 use super::{
-    Body, Chunk, Header, LONG_BYTES, MAX_PAIRS, MAX_WINDOW, MAX_WORKERS, Open, OpenVector, Operator,
-    Pairs, Phase, Refusal, Rule, State,
+    Body, Chunk, Header, LONG_BYTES, MAX_PAIRS, MAX_WINDOW, MAX_WORKERS, Open, OpenVector,
+    Operator, Pairs, Phase, Refusal, Rule, State,
 };
 use crate::Id64;
 use crate::codec::flag;
