@@ -2,7 +2,7 @@
 //!
 //! - [`worker`], [`master`]: the machines of hosts. What adds up is the program of [`super::switch`], in a switch or at a host.
 //! - [`layout`]: how a vector is divided into blocks and chunks; [`block_float`]: how floats become integers whose sum is exact.
-//! - [`node`]: the machines of a host with their vectors, for a driver.
+//! - [`node`]: the machines of a host with their vectors, for a driver; [`ring`]: the same sum without an aggregator, over a transport.
 //!
 //! ```text
 //!  Worker 0 ─ Chunk c ─┐                       ┌─ ChunkSum c ─> Worker 0 ─ Chunk c + pool ─ ...
@@ -26,6 +26,7 @@ pub mod layout;
 pub mod master;
 pub mod node;
 mod reservation;
+pub mod ring;
 #[cfg(test)]
 mod tests;
 pub mod values;

@@ -328,12 +328,14 @@ impl Worker {
         {
             return;
         }
-        if self.has_given_up || plan.is_some_and(|plan| !self.can_begin(&plan)) {
+        let is_known = self.is_over || self.state.is_some_and(|(old, _)| old == version);
+        let can_begin = is_known || plan.is_none_or(|plan| self.can_begin(&plan));
+        if self.has_given_up || !can_begin {
             return;
         }
         self.is_progress_due = true;
         self.heard = now;
-        if self.is_over || self.state.is_some_and(|(old, _)| old == version) {
+        if is_known {
             return;
         }
         self.join_at = None;
