@@ -7,7 +7,7 @@
 //! - [`testbed`]: runs on real hosts.
 //! - [`cast`]: transfers of files from one host to many.
 //! - [`image`]: disk images for many hosts.
-//! - [`reduce`]: jobs of MapReduce whose pairs are added up on the way.
+//! - [`reduce`]: jobs of MapReduce whose pairs are added up on the way. [`allreduce`]: vectors of many workers, the same.
 //! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
@@ -38,6 +38,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod allreduce;
 pub mod builtin;
 pub mod cast;
 pub mod error;

@@ -55,7 +55,7 @@ pub struct OutputDir {
 /// The suffix of files that are not complete yet.
 const PARTIAL_SUFFIX: &str = ".part";
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
-const OPTIONAL: [&str; 9] = [
+const OPTIONAL: [&str; 10] = [
     "streams.svg",
     "streams.csv",
     "messages.csv",
@@ -65,6 +65,7 @@ const OPTIONAL: [&str; 9] = [
     "cast_receivers.csv",
     "image_clients.csv",
     "reduce_jobs.csv",
+    "allreduce_steps.csv",
 ];
 
 impl OutputDir {
@@ -208,6 +209,11 @@ impl Staged<'_> {
         if points.iter().any(|point| point.summary.reduce.is_some()) {
             self.csv("reduce_jobs.csv", points, columns::REDUCE_JOB, |point| {
                 point.summary.reduce.iter().flat_map(|reduce| &reduce.jobs)
+            })?;
+        }
+        if points.iter().any(|point| point.summary.allreduce.is_some()) {
+            self.csv("allreduce_steps.csv", points, columns::ALLREDUCE_STEP, |point| {
+                point.summary.allreduce.iter().flat_map(|allreduce| &allreduce.steps)
             })?;
         }
         Ok(())

@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 pub(crate) use self::naming::{plain, short_key};
 use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
+use crate::allreduce::AllreduceSummary;
 use crate::cast::{CastResult, CastSummary};
 use crate::image::ImageSummary;
 use crate::reduce::ReduceSummary;
@@ -123,6 +124,9 @@ pub struct PointSummary {
     /// The results of the jobs, if the workload is some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reduce: Option<ReduceSummary>,
+    /// The results of the all-reduce, if the workload is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allreduce: Option<AllreduceSummary>,
     /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
@@ -339,7 +343,8 @@ impl PointResult {
     #[must_use]
     pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
         // Casts, images and jobs are no streams of the configuration, but are measured like one.
-        let is_group = spec.cast.is_some() || spec.image.is_some() || spec.reduce.is_some();
+        let is_many_to_one = spec.reduce.is_some() || spec.allreduce.is_some();
+        let is_group = spec.cast.is_some() || spec.image.is_some() || is_many_to_one;
         let first = usize::from(is_group);
         let streams = spec.config.streams.len() + first;
         let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
@@ -418,6 +423,7 @@ impl PointResult {
             cast: None,
             image: None,
             reduce: None,
+            allreduce: None,
             doubts: Vec::new(),
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
