@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 47] = builtins! {
+pub const SCENARIOS: [Builtin; 48] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -32,6 +32,7 @@ pub const SCENARIOS: [Builtin; 47] = builtins! {
     "imaging-night": "imaging-night.toml",
     "rackless": "rackless.toml",
     "reduce-absorption": "reduce-absorption.toml",
+    "allreduce": "allreduce.toml",
     "testbed": "testbed.toml",
     "testbed-incast": "testbed-incast.toml",
     "homa-sigcomm18": "papers/homa-sigcomm18.toml",

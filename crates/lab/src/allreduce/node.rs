@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Mixed, Node, Packet, Schedule, Time};
+use rackweave_group::reduce::Failure;
 use rackweave_group::reduce::packet::Header;
+use rackweave_group::reduce::vector::master::{self, Master};
 use rackweave_group::reduce::vector::node::{Aggregator, VectorNode, WorkerSide};
 use rackweave_group::reduce::vector::values::Values;
 use rackweave_group::reduce::vector::worker::{Counters, Event};
@@ -88,15 +90,22 @@ impl Training {
 pub(super) struct AggregatedHost {
     node: VectorNode,
     training: Option<Training>,
+    /// Why the job of the master here has failed.
+    failure: Option<Failure>,
 }
 
 impl AggregatedHost {
     pub(super) const fn new(node: VectorNode, training: Option<Training>) -> Self {
-        Self { node, training }
+        Self { node, training, failure: None }
     }
 
     /// Passes vectors and sums between machine and application.
     fn pump(&mut self, now: Time) {
+        while let Some(event) = self.node.master_mut().and_then(Master::poll_event) {
+            if let master::Event::Failed(failure) = event {
+                self.failure = Some(failure);
+            }
+        }
         let (Some(side), Some(training)) = (self.node.worker_mut(), &mut self.training) else {
             return;
         };
@@ -117,8 +126,8 @@ impl AggregatedHost {
     }
 
     pub(super) fn failure(&self) -> Option<String> {
-        let outcome = self.node.worker().and_then(WorkerSide::outcome)?;
-        outcome.err().map(|failure| failure.to_string())
+        let of_worker = || self.node.worker().and_then(WorkerSide::outcome)?.err();
+        self.failure.or_else(of_worker).map(|failure| failure.to_string())
     }
 
     pub(super) fn attempts(&self) -> u64 {

@@ -9,7 +9,9 @@ fn run(sets: &[&str]) -> AllreduceSummary {
     let scenario = Scenario::parse("test.toml", FOUR, Path::new("."), &sets, None).unwrap();
     let results = Batch::new(scenario).run(Some(1)).unwrap();
     assert!(results.summary.failures.is_empty(), "{:?}", results.summary.failures);
-    results.points[0].summary.allreduce.clone().unwrap()
+    let summary = &results.points[0].summary;
+    assert_eq!(summary.end, "all done", "the run ends with the job");
+    summary.allreduce.clone().unwrap()
 }
 
 const FOUR: &str = "fabric = { topology = 'single-switch', hosts = 9 }

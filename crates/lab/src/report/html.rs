@@ -287,6 +287,10 @@ fn allreduce(page: &mut String, points: &[PointResult]) {
     let rows = points.iter().zip(charts::looks(points));
     let rows = rows.filter_map(|(p, look)| Some((p, look, p.summary.allreduce.as_ref()?)));
     plain_table(page, &shown(ALLREDUCE).collect::<Vec<_>>(), rows);
+    if let Some(section) = super::allreduce::section(points) {
+        legend(page, &section);
+        figure_rows(page, &section);
+    }
     page.push_str("<details><summary>Each step</summary>");
     let steps = points.iter().flat_map(|point| {
         let steps = point.summary.allreduce.iter().flat_map(|allreduce| &allreduce.steps);

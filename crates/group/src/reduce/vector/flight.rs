@@ -47,6 +47,10 @@ pub(super) struct Flight {
     newest: Time,
     rtt: RttEstimator,
     min_rto: Span,
+    /// How often the timeout has been doubled since the last measurement, and when. If every chunk is repeated before its sum is
+    /// there, none gives a measurement (Karn's rule). Then sums come twice, which shows that the timeout was too short.
+    backoff: u8,
+    backed_off: Time,
 }
 
 impl Flight {
@@ -70,6 +74,8 @@ impl Flight {
             newest: Time::ZERO,
             rtt: RttEstimator::new(),
             min_rto,
+            backoff: 0,
+            backed_off: Time::ZERO,
         };
         for chunk in first..first.saturating_add(size) {
             flight.enter((chunk % size) as u16);
@@ -147,11 +153,24 @@ impl Flight {
         if !is_repeated && at >= self.newest {
             self.newest = at;
             self.rtt.sample(now.since(at));
+            self.backoff = 0;
         }
         self.in_flight -= in_flight;
         let size = self.slots.len() as u64;
         self.slots[usize::from(index)].chunk = chunk.saturating_add(size);
         self.enter(index);
+    }
+
+    /// The sum of a chunk has come a second time, so that its repetition was in vain.
+    pub(super) fn come_again(&mut self, now: Time, chunk: u64) {
+        let size = self.slots.len() as u64;
+        let Some(index) = chunk.checked_rem(size) else { return };
+        let slot = &self.slots[index as usize];
+        // Once for all chunks that were sent with the same timeout.
+        let is_since = slot.status != Status::Due && slot.at >= self.backed_off;
+        if chunk.checked_add(size) == Some(slot.chunk) && is_since {
+            (self.backoff, self.backed_off) = (self.backoff.saturating_add(1).min(16), now);
+        }
     }
 
     /// The aggregator has an outstanding chunk, and waits for others.
@@ -170,7 +189,8 @@ impl Flight {
 
     fn rto(&self, tries: u8) -> Span {
         let rto = self.rtt.rto().unwrap_or_default().max(self.min_rto);
-        Span(rto.0.saturating_mul(1 << tries.min(16))).min(LONGEST_RTO.max(rto))
+        let doublings = tries.saturating_add(self.backoff).min(16);
+        Span(rto.0.saturating_mul(1 << doublings)).min(LONGEST_RTO.max(rto))
     }
 
     fn deadline(&self, slot: &Slot, loss_delay: Option<Span>) -> Time {
@@ -261,5 +281,24 @@ mod tests {
         // It is not asked for twice as often.
         let _ = flight.next(Time(1_001));
         assert_eq!(flight.find_lost(Time(2_132)), 2);
+    }
+
+    #[test]
+    fn a_timeout_that_is_shorter_than_the_path_grows_until_it_is_not() {
+        let mut flight = Flight::new(1, 0, 100, 100, MIN_RTO);
+        let _ = flight.next(Time(0));
+        assert_eq!(flight.find_lost(Time(1_000)), 1);
+        let _ = flight.next(Time(1_000));
+        flight.complete(Time(1_500), 0);
+        let _ = flight.next(Time(1_500));
+        assert_eq!(flight.timer(), Some(Time(2_500)));
+        // The answer to the repetition.
+        flight.come_again(Time(2_400), 0);
+        assert_eq!(flight.timer(), Some(Time(3_500)));
+        flight.come_again(Time(2_400), 0);
+        assert_eq!(flight.timer(), Some(Time(3_500)), "once for what was sent before");
+        flight.complete(Time(3_000), 1);
+        let _ = flight.next(Time(3_000));
+        assert_eq!(flight.timer(), Some(Time(3_000 + 4_500)), "measured: 1,500 and twice as much");
     }
 }

@@ -408,8 +408,11 @@ impl Worker {
         if usize::from(chunk.count) != count
             || chunk.format != layout.format
             || payload.len() != chunk.payload_len() as usize
-            || !flight.is_outstanding(number)
         {
+            return None;
+        }
+        if !flight.is_outstanding(number) {
+            flight.come_again(now, number);
             return None;
         }
         flight.complete(now, number);

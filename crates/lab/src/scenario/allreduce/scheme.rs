@@ -205,6 +205,10 @@ impl Chosen {
             Keys::Host(keys, pool) => {
                 pool.apply(&mut config);
                 let (workers, hosts) = (config.workers.len() as u32, fabric.hosts());
+                if pool.pool.is_none() {
+                    // All chunks meet at the server's link: as many as one worker has with a switch, or its queue overflows.
+                    config.vectors.pool = config.vectors.pool.div_ceil(workers as u16);
+                }
                 let server = keys.server.map_or(workers, |server| server.0);
                 if server >= hosts {
                     let message = format!(
