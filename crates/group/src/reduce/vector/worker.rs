@@ -1,7 +1,7 @@
 //! A worker: sends the chunks of its vectors, and receives the sums.
 //!
 //! The machine refers to elements by step and block; its driver has the values. A slot's next chunk is sent when the sum of the previous
-//! one has come, so the pool is the window (SwitchML, section 3.3). What is lost is repeated by slot, after a timeout that follows the
+//! one has come, so the pool is the window (`docs/sources.md#switchml`). What is lost is repeated by slot, after a timeout that follows the
 //! round-trip time, or when later chunks are complete.
 
 use rackweave_core::{HostId, Span, Time};
@@ -36,7 +36,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// A worker with the default timers: 100 ms between joins, 1 ms of timeout as in SwitchML's evaluation, 30 s of patience.
+    /// A worker with the default timers: 100 ms between joins, 1 ms of timeout, 30 s of patience. SwitchML's code has
+    /// 10 ms; here the round-trip time is measured, and this is its lower bound only.
     #[must_use]
     pub const fn new(job: u16, number: u8, master: HostId, instance: u32) -> Self {
         Self {

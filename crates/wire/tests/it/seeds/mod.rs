@@ -251,15 +251,39 @@ fn frisbee_messages() -> Vec<(&'static str, Vec<u8>)> {
     seeds
 }
 
+/// Returns the messages about vectors.
+fn vector_bodies() -> [(&'static str, reduce::Body); 8] {
+    use reduce::{Body, Chunk, Format, OpenVector, Phase};
+    let instance = 0x5117_ce01;
+    let cookie = Id64::new(0x0102_0304_0506_0708);
+    let chunk = Chunk { number: cookie, count: 5, exponent: 130, format: Format::BlockFloat };
+    [
+        ("join_vector", Body::JoinVector { instance, cookie }),
+        ("vector_state", Body::VectorState { version: 7, instance, phase: Phase::Run }),
+        ("vector_progress", Body::VectorProgress { version: 7, low: cookie, is_known: true }),
+        (
+            "open_vector",
+            Body::OpenVector(OpenVector {
+                cookie,
+                pool: 64,
+                elements: 256,
+                format: Format::BlockFloat,
+                workers: 8,
+            }),
+        ),
+        ("chunk", Body::Chunk(chunk)),
+        ("chunk_exponent", Body::Chunk(Chunk { count: 0, ..chunk })),
+        ("chunk_sum", Body::ChunkSum(Chunk { format: Format::I64, ..chunk })),
+        ("waiting", Body::Waiting { number: cookie, missing: Id64::new(0b101) }),
+    ]
+}
+
 /// Returns every kind of message of aggregation, and some invalid ones.
 fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
-    use reduce::{
-        Body, Chunk, Format, Open, OpenVector, Operator, Pairs, Phase, Refusal, Rule, State,
-    };
+    use reduce::{Body, Format, Open, Operator, Pairs, Phase, Refusal, Rule, State};
     let (seq, epoch, instance) = (70_000, 12, 0x5117_ce01);
     let cookie = Id64::new(0x0102_0304_0506_0708);
     let pairs = Pairs { seq, epoch, count: 3 };
-    let chunk = Chunk { number: cookie, count: 5, exponent: 130, format: Format::BlockFloat };
     let bodies = [
         ("data", Body::Data(pairs)),
         ("data_full", Body::Data(Pairs { count: 64, ..pairs })),
@@ -305,26 +329,9 @@ fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("cleared", Body::Cleared { epoch }),
         ("close", Body::Close),
         ("unknown", Body::Unknown),
-        ("join_vector", Body::JoinVector { instance, cookie }),
-        ("vector_state", Body::VectorState { version: 7, instance, phase: Phase::Run }),
-        ("vector_progress", Body::VectorProgress { version: 7, low: cookie, is_known: true }),
-        (
-            "open_vector",
-            Body::OpenVector(OpenVector {
-                cookie,
-                pool: 64,
-                elements: 256,
-                format: Format::BlockFloat,
-                workers: 8,
-            }),
-        ),
-        ("chunk", Body::Chunk(chunk)),
-        ("chunk_exponent", Body::Chunk(Chunk { count: 0, ..chunk })),
-        ("chunk_sum", Body::ChunkSum(Chunk { format: Format::I64, ..chunk })),
-        ("waiting", Body::Waiting { number: cookie, missing: Id64::new(0b101) }),
     ];
     let mut seeds = Vec::new();
-    for (name, body) in bodies {
+    for (name, body) in bodies.into_iter().chain(vector_bodies()) {
         let header = reduce::Header { job: 258, attempt: 1, worker: 6, token: cookie, body };
         let mut bytes = Vec::new();
         reduce::encode(&header, &mut bytes);
