@@ -3,6 +3,7 @@
 pub(crate) mod args;
 mod bpf;
 mod metrics;
+mod reduce_bpf;
 mod show;
 
 use std::io::{IsTerminal, Write};
@@ -32,13 +33,13 @@ const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
 
 pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     if args.bpf {
-        if args.program != ProgramName::Orca {
-            return Err(miette!("--bpf requires --program orca, the only program for the kernel"));
-        }
-        if args.server.is_some() {
-            return Err(miette!("--server is of use with --program swp2p only"));
-        }
-        return bpf::run(args);
+        return match args.program {
+            ProgramName::Orca => bpf::run(args),
+            ProgramName::Reduce => reduce_bpf::run(args),
+            ProgramName::Plain | ProgramName::Swp2p => Err(miette!(
+                "--bpf requires --program orca or --program reduce (SWP2P's program for the kernel: rackweave image switch --bpf)"
+            )),
+        };
     }
     run(config(args)?, &args.show)
 }
@@ -89,6 +90,23 @@ pub(crate) fn run(config: SwitchConfig<Systems>, show: &ShowArgs) -> miette::Res
     }
 }
 
+/// Waits for Ctrl-C, and calls a function every second meanwhile.
+pub(crate) fn until_interrupted(
+    mut every_second: impl FnMut() -> miette::Result<()>,
+) -> miette::Result<()> {
+    let (ended, end) = channel();
+    let handler = move || {
+        // If the receiver is gone, the command is ending anyway.
+        let _ = ended.send(());
+    };
+    ctrlc::set_handler(handler).into_diagnostic().wrap_err("cannot listen for Ctrl-C")?;
+    print_status("ready\n");
+    while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+        every_second()?;
+    }
+    Ok(())
+}
+
 fn print_status(text: &str) {
     // If stderr is closed, the text cannot be reported anywhere.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
@@ -137,8 +155,14 @@ fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig<Systems>> {
         seed: args.seed.unwrap_or(seed),
         ..polled(SwitchConfig::new(fabric, edges), args.poll)
     };
-    let (controller, server) = (args.controller.map(HostId), args.server);
-    let options = ProgramOptions { controller, server, secret: None };
+    let options = ProgramOptions {
+        controller: args.controller.map(HostId),
+        server: args.server,
+        secret: None,
+        slots: args.slots,
+        ways: args.ways,
+        aggregate_at: &args.aggregate_at,
+    };
     with_program(config, args.program, options, args.key_file.as_deref())
 }
 

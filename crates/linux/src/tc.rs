@@ -15,6 +15,9 @@ use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::netns::{CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN, has_capability};
 
+/// The start of a program's sources: types, the context of a frame, and the calls of the kernel, which programs share.
+pub const PRELUDE: &str = include_str!("tc/bpf.h");
+
 /// Why a program cannot run in the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum TcError {

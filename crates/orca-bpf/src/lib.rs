@@ -29,7 +29,7 @@ use aya::maps::{Array, HashMap, MapError, PerCpuArray};
 use rackweave_linux::tc::{self, Classifier, TcError};
 
 /// The C sources, which are compiled as one file: the first makes the decision, the second moves the frames.
-const SOURCES: [&str; 2] = [include_str!("orca_tor.h"), include_str!("tor.c")];
+const SOURCES: [&str; 3] = [tc::PRELUDE, include_str!("orca_tor.h"), include_str!("tor.c")];
 
 /// The largest number of ports of a ToR: the bits of a rack label.
 pub const PORTS: usize = 64;

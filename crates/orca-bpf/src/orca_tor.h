@@ -4,13 +4,6 @@
 #ifndef ORCA_TOR_H
 #define ORCA_TOR_H
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-#define INLINE static inline __attribute__((always_inline))
-
 /* The bytes of a frame that the decision depends on: Ethernet, IPv4 without options, UDP, the longest Orca header, and the
  * start of a control body. */
 #define ORCA_VIEW 128u

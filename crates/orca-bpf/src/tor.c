@@ -2,30 +2,9 @@
  * has the maps, the helper calls and ordinary forwarding. Needs Linux 5.12 or later, whose verifier accepts reads of the stack
  * at variable offsets. */
 #ifndef ORCA_TOR_H
+#include "../../linux/src/tc/bpf.h"
 #include "orca_tor.h"
 #endif
-
-#define SECTION(name) __attribute__((section(name), used))
-
-/* The first fields of struct __sk_buff in linux/bpf.h. */
-struct __sk_buff {
-    u32 len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority;
-    u32 ingress_ifindex, ifindex, tc_index, cb[5], hash;
-};
-
-struct bpf_map_def {
-    u32 type, key_size, value_size, max_entries, map_flags;
-};
-
-enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6 };
-enum { ACT_OK = 0, ACT_SHOT = 2 };
-
-static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
-static long (*const store_bytes)(struct __sk_buff *skb, u32 at, const void *from, u32 len, u64 flags) = (void *)9;
-static long (*const clone_redirect)(struct __sk_buff *skb, u32 interface, u64 flags) = (void *)13;
-static long (*const redirect)(u32 interface, u64 flags) = (void *)23;
-static long (*const load_bytes)(const struct __sk_buff *skb, u32 at, void *to, u32 len) = (void *)26;
-static u32 (*const hash_recalc)(struct __sk_buff *skb) = (void *)34;
 
 /* Arrays of one entry. */
 SECTION("maps") struct bpf_map_def config = {MAP_ARRAY, 4, sizeof(struct orca_config), 1, 0};
@@ -66,18 +45,10 @@ INLINE void count(u32 which, u64 amount)
         *number += amount;
 }
 
-/* The number of bits that are set, without branches: the verifier would follow each of them in each iteration of a loop. */
-INLINE u32 ones(u64 x)
-{
-    x -= x >> 1 & 0x5555555555555555ull;
-    x = (x & 0x3333333333333333ull) + (x >> 2 & 0x3333333333333333ull);
-    return ((x + (x >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull >> 56;
-}
-
 /* The interface of the lowest port in a set. */
 INLINE u32 lowest(const struct orca_config *c, u64 set)
 {
-    return c->interface[ones(~set & (set - 1)) & 63];
+    return c->interface[lowest_bit(set)];
 }
 
 /* Sends a copy by each port of a set; the frame itself goes to the last one. GSO packets are not segmented. */

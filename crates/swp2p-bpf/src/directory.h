@@ -174,7 +174,7 @@ INLINE u32 add(struct state *s, const struct config *c, const u8 *p, u32 interfa
     }
     if (!bit)
         return NONE;
-    slot = lowest(bit);
+    slot = lowest_bit(bit);
     if (map_update(&by_ip, &ip, &slot, UPDATE_NEW)) {
         __sync_fetch_and_and(&s->used, ~bit);
         return NONE;
@@ -330,7 +330,7 @@ static int consider(u32 index, void *context)
     if (!s || !c || !bit)
         return 1;
     ask->able &= ~bit;
-    at = (lowest(bit) + ask->start) & 63;
+    at = (lowest_bit(bit) + ask->start) & 63;
     client = &s->clients[at];
     if (!(client->flags & WITH_IMAGE) || client->image != s->clients[ask->slot & 63].image)
         return 0;
@@ -415,7 +415,7 @@ static int update_chunk(u32 index, void *context)
     struct update *update = context;
     u64 bit = update->changed & -update->changed, before;
     u32 slot = update->slot & 63, at = slot * WINDOWS + update->number, word = update->word & (WINDOW_WORDS - 1), cell;
-    struct row *row = row_of(update->number * WINDOW + word * 64 + lowest(bit));
+    struct row *row = row_of(update->number * WINDOW + word * 64 + lowest_bit(bit));
     struct window *window = map_lookup(&windows, &at);
     struct state *s = the_state();
 

@@ -40,7 +40,8 @@ use aya::maps::{Array, MapError, PerCpuArray};
 use rackweave_linux::tc::{self, Classifier, TcError};
 
 /// The C sources, which are compiled as one file, behind the number of chunks.
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 5] = [
+    tc::PRELUDE,
     include_str!("swp2p.h"),
     include_str!("kernel.h"),
     include_str!("directory.h"),
@@ -209,8 +210,8 @@ impl Tor {
 
     fn load(config: &TorConfig, program: &'static str) -> Result<Self, TorError> {
         let chunks = format!("#define SWP2P_CHUNKS {}u\n", config.chunks);
-        let [a, b, c, d] = SOURCES;
-        let mut classifier = Classifier::load(&[&chunks, a, b, c, d], program)?;
+        let [a, b, c, d, e] = SOURCES;
+        let mut classifier = Classifier::load(&[&chunks, a, b, c, d, e], program)?;
         let words = [
             u32::from_ne_bytes(config.server.octets()),
             u32::from(config.server_port.to_be()),

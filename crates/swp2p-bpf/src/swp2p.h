@@ -4,15 +4,6 @@
 #ifndef SWP2P_H
 #define SWP2P_H
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-#define INLINE static inline __attribute__((always_inline))
-/* Verified once, and not for each call. */
-#define GLOBAL __attribute__((noinline))
-
 /* The number of chunks for which there is memory, a multiple of WINDOW. */
 #ifndef SWP2P_CHUNKS
 #define SWP2P_CHUNKS 65536u
@@ -146,16 +137,6 @@ INLINE u16 raw16(const u8 *p)
     __builtin_memcpy(&word, p, 2);
     return word;
 }
-
-/* The number of bits that are set, without branches: the verifier would follow each of them. */
-INLINE u32 ones(u64 x)
-{
-    x -= x >> 1 & 0x5555555555555555ull;
-    x = (x & 0x3333333333333333ull) + (x >> 2 & 0x3333333333333333ull);
-    return ((x + (x >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull >> 56;
-}
-
-INLINE u32 lowest(u64 set) { return ones(~set & (set - 1)) & (SLOTS - 1); }
 
 /* The subtype of a control message of a client to the server, or 0 for any other frame. `p` has VIEW bytes, of which the frame
  * fills the first ones; `frame` is its length. The rules are those of wire::frisbee::decode: what follows the message, such as

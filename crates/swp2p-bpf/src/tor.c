@@ -3,6 +3,7 @@
  * that a client can serve is redirected: its destination becomes the client, and it leaves by the client's port. Needs Linux
  * 6.6 (TCX). */
 #ifndef SWP2P_H
+#include "../../linux/src/tc/bpf.h"
 #include "swp2p.h"
 #include "kernel.h"
 #include "directory.h"

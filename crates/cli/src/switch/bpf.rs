@@ -2,10 +2,8 @@
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
 
-use miette::{IntoDiagnostic, WrapErr, miette};
+use miette::miette;
 use rackweave_group::orca::label::Layout;
 use rackweave_orca_bpf::{Tor, TorConfig, TorCounters, TorHost};
 use rackweave_switch::fabric::Fabric;
@@ -25,22 +23,15 @@ pub(super) fn run(args: &SwitchArgs) -> miette::Result<u8> {
             return Ok(exit::FAILED);
         }
     };
-    let (ended, end) = channel();
-    ctrlc::set_handler(move || {
-        // If the receiver is gone, the command is ending anyway.
-        let _ = ended.send(());
-    })
-    .into_diagnostic()
-    .wrap_err("cannot listen for Ctrl-C")?;
-    super::print_status("ready\n");
     let mut before = TorCounters::default();
-    while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+    super::until_interrupted(|| {
         if args.show.stats {
             let counters = read(&mut tor)?;
             super::print_status(&line(&tor, &counters, &before));
             before = counters;
         }
-    }
+        Ok(())
+    })?;
     let counters = read(&mut tor)?;
     if args.show.json {
         print(&format!("{:#}\n", document(&tor, &counters)))
@@ -54,6 +45,20 @@ fn read(tor: &mut Tor) -> miette::Result<TorCounters> {
 }
 
 fn config(args: &SwitchArgs) -> miette::Result<TorConfig> {
+    let others = [
+        (args.slots.is_some(), "--slots"),
+        (args.ways.is_some(), "--ways"),
+        (args.address.is_some(), "--address"),
+    ];
+    if let Some((_, name)) = others.iter().find(|(is_there, _)| *is_there) {
+        return Err(miette!("{name} is of use with --program reduce only"));
+    }
+    if !args.aggregate_at.is_empty() || args.server.is_some() {
+        return Err(miette!("--aggregate-at and --server are not of use with --bpf"));
+    }
+    let Some(listed) = &args.hosts else {
+        return Err(miette!("--program orca --bpf requires --hosts"));
+    };
     let port = |number: u32, what: &str| {
         let found = u8::try_from(number).ok().filter(|port| usize::from(*port) < args.ports.len());
         found.ok_or_else(|| {
@@ -68,7 +73,7 @@ fn config(args: &SwitchArgs) -> miette::Result<TorConfig> {
         rack: args.rack,
         controller: args.controller.map(|number| port(number, "--controller")).transpose()?,
         keyed: args.key_file.is_some(),
-        hosts: hosts(args.hosts.as_deref().unwrap_or_default())?,
+        hosts: hosts(listed)?,
         ..TorConfig::default()
     };
     if let Some(name) = &args.fabric {

@@ -95,6 +95,16 @@ impl Table {
         false
     }
 
+    /// Reads the first slot of a key's bucket, so that it is in the cache when the key is added. Reads of several keys overlap, whereas each
+    /// [`Table::add`] waits for its own.
+    #[inline]
+    pub fn load(&self, range: Range<u32>, hash: u64) {
+        let bucket = bucket_of(hash, (range.end - range.start) / self.ways);
+        if let Some(slot) = self.slots.get((range.start + bucket * self.ways) as usize) {
+            core::hint::black_box(slot.key.0[0]);
+        }
+    }
+
     /// Returns the register of a key under P4-ORDC's rule: any slot of the range, whichever key has used it before.
     #[must_use]
     pub fn register(&mut self, range: Range<u32>, hash: u64) -> Option<&mut Slot> {

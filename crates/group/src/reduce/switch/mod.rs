@@ -21,7 +21,8 @@ use rackweave_core::{
 };
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{
-    ADDRESS_BYTES, Body, FETCH_SLOTS, Header, KEY_BYTES, Open, PAIR_BYTES, Pairs, Refusal, Rule,
+    ADDRESS_BYTES, Body, FETCH_SLOTS, Header, KEY_BYTES, MAX_PAIRS, Open, PAIR_BYTES, Pairs,
+    Refusal, Rule,
 };
 
 use self::job::{Entry, Job};
@@ -280,10 +281,15 @@ impl Program {
                 }
                 counters.packets += 1;
                 counters.pairs += u64::from(pairs.count);
+                let mut hashes = [0; MAX_PAIRS as usize];
+                for (hash, pair) in hashes.iter_mut().zip(bytes.chunks_exact(PAIR_BYTES)) {
+                    *hash = split(pair).0.hash(seed);
+                    table.load(range.clone(), *hash);
+                }
                 let mut rest = 0_u64;
-                for (index, pair) in bytes.chunks_exact(PAIR_BYTES).enumerate() {
+                let pairs_of = bytes.chunks_exact(PAIR_BYTES).zip(hashes);
+                for (index, (pair, hash)) in pairs_of.enumerate() {
                     let (key, value) = split(pair);
-                    let hash = key.hash(seed);
                     let is_added = key != Key::EMPTY
                         && table.add(range.clone(), hash, key, operator, u64::from(value));
                     rest |= u64::from(!is_added) << index;
