@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 54] = builtins! {
+pub const SCENARIOS: [Builtin; 55] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -33,6 +33,7 @@ pub const SCENARIOS: [Builtin; 54] = builtins! {
     "rackless": "rackless.toml",
     "reduce-absorption": "reduce-absorption.toml",
     "reduce-beside-traffic": "reduce-beside-traffic.toml",
+    "allreduce": "allreduce.toml",
     "testbed": "testbed.toml",
     "testbed-incast": "testbed-incast.toml",
     "homa-sigcomm18": "papers/homa-sigcomm18.toml",

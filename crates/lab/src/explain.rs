@@ -6,6 +6,7 @@ use rackweave_sim::config::StreamConfig;
 use rackweave_workload::Pattern;
 use serde::Serialize;
 
+use crate::allreduce::{AllreduceConfig, Scheme};
 use crate::cast::CastConfig;
 use crate::image::ImageConfig;
 use crate::path::Path;
@@ -81,6 +82,10 @@ impl Explanation {
                 point.reduce.as_ref().map_or_else(Plan::default, |reduce| Plan::of_jobs(reduce))
             }
             (None, _) if point.plan.is_some() => Plan::default(),
+            (None, _) if point.allreduce.is_some() => {
+                let allreduce = point.allreduce.as_ref();
+                allreduce.map_or_else(Plan::default, |allreduce| Plan::of_vectors(allreduce))
+            }
             (None, Some(stream)) => Plan::of(stream, &point.fabric),
             (cast, _) => cast.as_ref().map_or_else(Plan::default, |cast| Plan::of_files(cast)),
         };
@@ -255,6 +260,22 @@ impl Plan {
             senders: 1,
             per_second: None,
             messages: Some(reduce.jobs.len() as u64),
+        }
+    }
+
+    /// Of vectors: a message is a step, the vectors of all workers on their way to what adds up and their sums on the way back.
+    fn of_vectors(allreduce: &AllreduceConfig) -> Self {
+        let (bytes, workers) = (allreduce.vector_bytes() as f64, allreduce.workers.len() as f64);
+        let payload = match &allreduce.scheme {
+            Scheme::Ring { carrier, .. } => f64::from(carrier.framing().max_payload),
+            _ => f64::from(allreduce.vectors.elements * allreduce.vectors.format.bytes()),
+        };
+        Self {
+            mean_bytes: bytes,
+            packets_per_message: bytes / payload * 2.0 * workers,
+            senders: 1,
+            per_second: None,
+            messages: Some(u64::from(allreduce.vectors.steps)),
         }
     }
 

@@ -8,7 +8,7 @@
 //! - [`cast`]: transfers of files from one host to many.
 //! - [`image`]: disk images for many hosts.
 //! - [`plan`]: plans of circuits for random demand.
-//! - [`reduce`]: jobs of MapReduce whose pairs are added up on the way.
+//! - [`reduce`]: jobs of MapReduce whose pairs are added up on the way. [`allreduce`]: vectors of many workers, the same.
 //! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
@@ -39,6 +39,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod allreduce;
 pub mod builtin;
 pub mod cast;
 pub mod error;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::item::About;
 pub use crate::item::Item;
-use crate::scenario::{Choice as _, Scenario, cast, image, plan, reduce, transport};
+use crate::scenario::{Choice as _, Scenario, allreduce, cast, image, plan, reduce, transport};
 use crate::{builtin, paper};
 
 /// What can be listed.
@@ -43,7 +43,7 @@ fn claims() -> Vec<Item> {
     paper::items(&paper::papers().unwrap_or_default())
 }
 
-/// Transports, and then the schemes of `[workload.cast]`, `[workload.image]`, `[workload.reduce]` and `[workload.plan]`.
+/// Transports, and then the schemes of `[workload.cast]` and other group systems.
 fn transports() -> Vec<Item> {
     let item = |about: &About| {
         let facts = json!({ "profiles": about.profiles, "sources": about.sources });
@@ -69,8 +69,13 @@ fn transports() -> Vec<Item> {
         item.facts.insert("workload".into(), "plan".into());
         item
     });
+    let vectors = allreduce::Name::ALL.iter().map(|scheme| {
+        let mut item = item(scheme.about());
+        item.facts.insert("workload".into(), "allreduce".into());
+        item
+    });
     let transports = transport::Name::ALL.iter().map(|name| item(name.about()));
-    transports.chain(schemes).chain(images).chain(jobs).chain(planners).collect()
+    transports.chain(schemes).chain(images).chain(jobs).chain(planners).chain(vectors).collect()
 }
 
 fn fabrics() -> Vec<Item> {
@@ -272,6 +277,7 @@ mod tests {
                 Some("cast") => "[workload.cast]\nsender = 0\nreceivers = [1, 2]\nfiles = ['1 KB']",
                 Some("reduce") => "[workload.reduce]\nworkers = 2\nsize = '1 MB'",
                 Some("plan") => "[workload.plan]\ninstances = 1",
+                Some("allreduce") => "[workload.allreduce]\nworkers = 2\nsize = '1 MB'",
                 Some("image") => "[workload.image]\nclients = [1, 2]\nsize = '1 MiB'",
                 _ => "[workload]\narrivals = 'poisson'\nsizes = 'W1'\nload = 0.5",
             };

@@ -56,7 +56,7 @@ pub struct OutputDir {
 /// The suffix of files that are not complete yet.
 const PARTIAL_SUFFIX: &str = ".part";
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
-const OPTIONAL: [&str; 11] = [
+const OPTIONAL: [&str; 12] = [
     "traffic.csv",
     "circuits.csv",
     "streams.svg",
@@ -68,6 +68,7 @@ const OPTIONAL: [&str; 11] = [
     "cast_receivers.csv",
     "image_clients.csv",
     "reduce_jobs.csv",
+    "allreduce_steps.csv",
 ];
 
 impl OutputDir {
@@ -219,6 +220,11 @@ impl Staged<'_> {
         if points.iter().any(|point| point.summary.reduce.is_some()) {
             self.csv("reduce_jobs.csv", points, columns::REDUCE_JOB, |point| {
                 point.summary.reduce.iter().flat_map(|reduce| &reduce.jobs)
+            })?;
+        }
+        if points.iter().any(|point| point.summary.allreduce.is_some()) {
+            self.csv("allreduce_steps.csv", points, columns::ALLREDUCE_STEP, |point| {
+                point.summary.allreduce.iter().flat_map(|allreduce| &allreduce.steps)
             })?;
         }
         Ok(())

@@ -8,6 +8,7 @@ use rackweave_sim::result::{End, RunResult};
 use rackweave_sim::{BuildError, Control};
 use rayon::prelude::*;
 
+use crate::allreduce::{self, AllreduceError, AllreduceSummary};
 use crate::cast::{self, CastError, CastSummary};
 use crate::image::{self, ImageError, ImageSummary};
 use crate::plan::{self, PlanSummary};
@@ -85,6 +86,14 @@ pub enum RunError {
         index: usize,
         /// The reason why it cannot be planned.
         source: rackweave_rackless::demand::DemandError,
+    },
+    /// An all-reduce cannot be run.
+    #[error("point {index} of the scenario can't be run")]
+    Allreduce {
+        /// The index of the point in the sweep.
+        index: usize,
+        /// The reason why it cannot be run.
+        source: AllreduceError,
     },
     /// The worker threads cannot be started.
     #[error("can't start {jobs} threads: {message}")]
@@ -208,7 +217,7 @@ impl Batch {
             let before = thread_cpu_s();
             let control = &self.controls[index];
             let build = |source| RunError::Build { index, source };
-            let (mut image, mut reduce, mut plan) = (None, None, None);
+            let (mut image, mut reduce, mut plan, mut allreduce) = (None, None, None, None);
             let (result, cast) = match &spec.cast {
                 None if spec.image.is_some() => {
                     let Some(config) = &spec.image else { unreachable!("it is there") };
@@ -230,6 +239,14 @@ impl Batch {
                     let results = done.map_err(|source| RunError::Plan { index, source })?;
                     plan = Some(PlanSummary::new(&results));
                     (plan::as_run(config, &results), None)
+                }
+                None if spec.allreduce.is_some() => {
+                    let Some(config) = &spec.allreduce else { unreachable!("it is there") };
+                    let layout = capture_layout(spec);
+                    let done = allreduce::run(config, &spec.config, layout, control);
+                    let run = done.map_err(|source| RunError::Allreduce { index, source })?;
+                    allreduce = Some((AllreduceSummary::new(&run.allreduce), run.capture));
+                    (run.result, None)
                 }
                 None => (simulate(spec, control).map_err(build)?, None),
                 Some(config) => {
@@ -254,6 +271,10 @@ impl Batch {
                 point.capture = Capture::Frames(capture);
             }
             point.summary.plan = plan;
+            if let Some((summary, capture)) = allreduce {
+                point.summary.allreduce = Some(summary);
+                point.capture = Capture::Frames(capture);
+            }
             if let Some((summary, capture)) = image {
                 point.summary.image = Some(summary);
                 point.capture = Capture::Frames(capture);

@@ -4,6 +4,7 @@
 //! - [`worker`], [`master`]: the machines of hosts; [`switch`] and [`system`]: the program of switches.
 //! - [`key`], [`table`]: keys of fixed length, and the slots in which they are added up; [`sketch`]: how many keys there are.
 //! - [`source`]: what a worker sends, divided into epochs; [`totals`]: what the master has collected.
+//! - [`vector`]: the same for dense vectors, which all workers get the sum of (all-reduce).
 //! - [`packet`]: packets in the simulator; [`node`]: the machines of a host; [`job`]: whole jobs, as nodes of the simulator.
 //!
 //! ```text
@@ -33,6 +34,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 pub mod totals;
+pub mod vector;
 pub mod worker;
 
 /// Why a job has failed, at a worker or at the master.
@@ -88,6 +90,21 @@ pub enum Failure {
     /// A worker's long keys do not fit the format.
     #[error("{}", source::TooLong)]
     TooLong,
+    /// The vector of a worker is not as long as those of the job, or its elements are something else.
+    #[error("the vectors of the job have another length or format than this worker's")]
+    OtherVector,
+    /// Neither a switch nor a host adds up the vectors of a job.
+    #[error("nothing adds up: {aggregator} {}", match *absence {
+        master::Absence::Silent => "does not answer",
+        master::Absence::Refused(rackweave_wire::reduce::Refusal::Full) => "has no room",
+        master::Absence::Refused(_) => "has refused",
+    })]
+    NoAggregator {
+        /// The last switch or host that was asked.
+        aggregator: rackweave_core::HostId,
+        /// Why it does not add up.
+        absence: master::Absence,
+    },
     /// Workers or the switch have lost their memory 65,535 times.
     #[error("the job was restarted too often")]
     TooManyAttempts,

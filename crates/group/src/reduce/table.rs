@@ -112,6 +112,12 @@ impl Table {
         self.slots.get_mut(index as usize)
     }
 
+    /// Returns the slots of a range, whose registers alone are used by vectors: their keys remain empty.
+    #[must_use]
+    pub fn registers(&mut self, range: Range<u32>) -> &mut [Slot] {
+        self.slots.get_mut(range.start as usize..range.end as usize).unwrap_or_default()
+    }
+
     /// Appends the sums in a range of slots as a message carries them, and returns their number.
     pub fn read(&self, range: Range<u32>, out: &mut Vec<u8>) -> u8 {
         let slots = self.slots.get(range.start as usize..range.end as usize).unwrap_or_default();

@@ -11,7 +11,9 @@ use super::charts::{self, Section};
 use super::compare::{self, ShownColumn, bucket, shown};
 use super::svg::{self, Look, PodChart, Theme, escape};
 use super::{Head, number, pods};
-use crate::results::columns::{CAST, IMAGE, IMAGE_CLIENT, RECEIVER, REDUCE, REDUCE_JOB, STREAM};
+use crate::results::columns::{
+    ALLREDUCE, ALLREDUCE_STEP, CAST, IMAGE, IMAGE_CLIENT, RECEIVER, REDUCE, REDUCE_JOB, STREAM,
+};
 use crate::results::{PointResult, SizeBucket, end_name};
 
 /// The style sheet of the page, without the lines' colours.
@@ -52,6 +54,7 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
         if let Some(section) = charts::traffic_section(points) {
             figures(&mut page, &section);
         }
+        allreduce(&mut page, points);
         let mut sections = charts::sections(points).into_iter().peekable();
         while let Some(section) = sections.next_if(|s| s.title != charts::LATENCY_TITLE) {
             figures(&mut page, &section);
@@ -312,6 +315,32 @@ fn circuits(page: &mut String, points: &[PointResult]) {
         page.push_str("</details>\n");
     }
     page.push_str("</section>\n");
+}
+
+/// Writes the tables of all-reduces.
+fn allreduce(page: &mut String, points: &[PointResult]) {
+    if points.iter().all(|point| point.summary.allreduce.is_none()) {
+        return;
+    }
+    page.push_str(
+        "<section><h2>All-reduce</h2>\n<p>A step ends when the last worker has the sums of all vectors. The rate of a \
+         worker counts the bytes of its vectors; that of the bus is <i>2 (n - 1) / n</i> times as much. At most: the rate \
+         of the link without the headers.</p>\n",
+    );
+    let rows = points.iter().zip(charts::looks(points));
+    let rows = rows.filter_map(|(p, look)| Some((p, look, p.summary.allreduce.as_ref()?)));
+    plain_table(page, &shown(ALLREDUCE).collect::<Vec<_>>(), rows);
+    if let Some(section) = super::allreduce::section(points) {
+        legend(page, &section);
+        figure_rows(page, &section);
+    }
+    page.push_str("<details><summary>Each step</summary>");
+    let steps = points.iter().flat_map(|point| {
+        let steps = point.summary.allreduce.iter().flat_map(|allreduce| &allreduce.steps);
+        steps.map(move |step| (point, None, step))
+    });
+    plain_table(page, &shown(ALLREDUCE_STEP).collect::<Vec<_>>(), steps);
+    page.push_str("</details>\n</section>\n");
 }
 
 /// Writes the table of the streams beside the measured workload.

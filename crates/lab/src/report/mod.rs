@@ -12,6 +12,7 @@
 //!
 //! The modules do no I/O and read neither terminal nor clock, so that equal input gives equal bytes.
 
+mod allreduce;
 pub mod charts;
 mod compare;
 pub mod html;

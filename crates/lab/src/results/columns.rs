@@ -7,6 +7,7 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_sim::result::{LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample};
 
 use super::{CurvePoint, PointSummary, SizeBucket, Spread, StreamSummary, TrafficSample};
+use crate::allreduce::{AllreduceSummary, StepSummary};
 use crate::cast::{CastSummary, ReceiverSummary};
 use crate::image::{ClientSummary, ImageSummary};
 use crate::reduce::{JobSummary, ReduceSummary};
@@ -421,6 +422,32 @@ pub(crate) const REDUCE_JOB: &[Column<JobSummary>] = &[
     shown("epochs", Shown { name: "epochs", unit: Unit::Count, ..PLAIN }, |j| j.epochs.into()),
     column("slots", |j| j.slots.into()),
     column("exact", |j| u64::from(j.exact).into()),
+];
+
+/// The columns for an all-reduce in the report.
+pub(crate) const ALLREDUCE: &[Column<AllreduceSummary>] = &[
+    shown("", Shown { name: "workers", unit: Unit::Count, ..PLAIN }, |r| r.workers.into()),
+    shown("", Shown { name: "vector", unit: Unit::Bytes, ..PLAIN }, |r| r.vector_bytes.into()),
+    shown("", Shown { name: "mean", group: "step", ..MICROS }, |r| r.step_us.mean.into()),
+    shown("", Shown { name: "longest", group: "step", ..MICROS }, |r| r.step_us.max.into()),
+    shown("", Shown { name: "worker", group: "Gbit/s", ..PLAIN }, |r| r.worker_gbps.into()),
+    shown("", Shown { name: "bus", group: "Gbit/s", ..PLAIN }, |r| r.bus_gbps.into()),
+    shown("", Shown { name: "at most", group: "Gbit/s", ..PLAIN }, |r| r.bound_gbps.into()),
+    shown("", Shown { name: "sent again", unit: Unit::Count, ..PLAIN }, |r| r.retransmitted.into()),
+    shown("", Shown { name: "exact", unit: Unit::Count, ..PLAIN }, |r| r.exact.into()),
+    shown("", Shown { name: "finished", unit: Unit::Count, ..PLAIN }, |r| r.finished.into()),
+    shown("", Shown { name: "unfinished", unit: Unit::Count, ..PLAIN }, |r| r.unfinished.into()),
+];
+
+/// The columns for a step of an all-reduce, for `allreduce_steps.csv` and the report.
+pub(crate) const ALLREDUCE_STEP: &[Column<StepSummary>] = &[
+    shown("step", Shown { name: "step", ..PLAIN }, |s| s.step.into()),
+    shown("start_us", Shown { name: "start", ..MICROS }, |s| s.start_us.into()),
+    shown("end_us", Shown { name: "end", ..MICROS }, |s| s.end_us.into()),
+    shown("step_us", Shown { name: "time", ..MICROS }, |s| s.step_us.into()),
+    shown("exact", Shown { name: "exact at workers", unit: Unit::Count, ..PLAIN }, |s| {
+        s.exact.into()
+    }),
 ];
 
 /// The columns for a stream beside the measured workload, for `streams.csv` and the report.

@@ -23,6 +23,7 @@ use serde_json::{Map, Value};
 pub(crate) use self::naming::{plain, short_key};
 use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
+use crate::allreduce::AllreduceSummary;
 use crate::cast::{CastResult, CastSummary};
 use crate::image::ImageSummary;
 use crate::plan::PlanSummary;
@@ -128,6 +129,9 @@ pub struct PointSummary {
     /// The comparison of plans, if the workload is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanSummary>,
+    /// The results of the all-reduce, if the workload is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allreduce: Option<AllreduceSummary>,
     /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
@@ -463,6 +467,7 @@ impl PointResult {
             image: None,
             reduce: None,
             plan: None,
+            allreduce: None,
             doubts: Vec::new(),
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
@@ -581,7 +586,8 @@ fn by_stream(messages: &[MessageRecord], streams: usize) -> Vec<Vec<&MessageReco
 
 /// Returns whether the measured workload is none of the configuration's streams.
 fn is_group(spec: &PointSpec) -> bool {
-    spec.cast.is_some() || spec.image.is_some() || spec.reduce.is_some() || spec.plan.is_some()
+    let is_many_to_one = spec.reduce.is_some() || spec.allreduce.is_some();
+    spec.cast.is_some() || spec.image.is_some() || is_many_to_one || spec.plan.is_some()
 }
 
 /// Returns the layout of headers that hosts with this configuration would write. The simulations of 2018 had no

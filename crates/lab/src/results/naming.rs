@@ -45,13 +45,8 @@ pub(crate) fn plain(value: &Value) -> String {
     }
 }
 
-/// Returns the keys and values that are compared, for each point. Keys of `[measure]`, keys that a transport's label
-/// summarizes, and keys that follow from the label (such as `fabric.switch.trim` where only NDP has it) count only if
-/// nothing else distinguishes the points.
-fn variants(points: &[PointResult]) -> Vec<Vec<(String, String)>> {
-    let labelled = are_labelled(points);
-    let is_of_labels =
-        |key: &str| key.starts_with("measure.") || labelled && key.starts_with(OF_TRANSPORT);
+/// Returns the keys whose values vary among points with the same label.
+fn varying_keys(points: &[PointResult]) -> BTreeSet<String> {
     let mut values: BTreeMap<(&str, &str), BTreeSet<Option<String>>> = BTreeMap::new();
     for key in points.iter().flat_map(|point| point.summary.set.keys()).collect::<BTreeSet<_>>() {
         for PointResult { summary, .. } in points {
@@ -60,7 +55,17 @@ fn variants(points: &[PointResult]) -> Vec<Vec<(String, String)>> {
         }
     }
     let varies = values.iter().filter(|(_, values)| values.len() > 1);
-    let varies: BTreeSet<&str> = varies.map(|((key, _), _)| *key).collect();
+    varies.map(|((key, _), _)| (*key).to_owned()).collect()
+}
+
+/// Returns the keys and values that are compared, for each point. Keys of `[measure]`, keys that a transport's label
+/// summarizes, and keys that follow from the label (such as `fabric.switch.trim` where only NDP has it) count only if
+/// nothing else distinguishes the points.
+fn variants(points: &[PointResult]) -> Vec<Vec<(String, String)>> {
+    let labelled = are_labelled(points);
+    let is_of_labels =
+        |key: &str| key.starts_with("measure.") || labelled && key.starts_with(OF_TRANSPORT);
+    let varies = varying_keys(points);
     let variants = |is_compared: &dyn Fn(&str) -> bool| -> Vec<Vec<(String, String)>> {
         let variant = |point: &PointResult| {
             let summary = &point.summary;
@@ -85,6 +90,9 @@ fn variants(points: &[PointResult]) -> Vec<Vec<(String, String)>> {
 
 /// Returns labels such as "homa" or "homa, load 0.8", with as many of the swept keys as it takes to distinguish the
 /// points.
+///
+/// Keys that follow from the label of a transport, such as faults that some cases of a sweep have and name, are left out if the others
+/// suffice.
 fn labels(points: &[PointResult]) -> Vec<String> {
     let most = points.iter().map(|point| point.summary.set.len()).max().unwrap_or(0);
     let with = |keys: usize, all: bool| -> Vec<String> {
@@ -92,12 +100,32 @@ fn labels(points: &[PointResult]) -> Vec<String> {
     };
     let differ =
         |labels: &Vec<String>| labels.iter().collect::<BTreeSet<_>>().len() == labels.len();
-    [!are_labelled(points), true]
+    let varying: Vec<PointSummary> = if are_labelled(points) {
+        let varies = varying_keys(points);
+        let only_varying = |point: &PointResult| {
+            let (label, transport) = (&point.summary.label, &point.summary.transport);
+            let mut set = point.summary.set.clone();
+            set.retain(|key, _| varies.contains(key));
+            PointSummary {
+                label: label.clone(),
+                transport: transport.clone(),
+                set,
+                ..PointSummary::default()
+            }
+        };
+        points.iter().map(only_varying).collect()
+    } else {
+        Vec::new()
+    };
+    let short = |keys: usize| -> Vec<String> {
+        varying.iter().map(|summary| label(summary, keys, false)).collect()
+    };
+    let shorts = (0..=most).filter(|_| !varying.is_empty()).map(short);
+    let longer = [!are_labelled(points), true]
         .into_iter()
         .flat_map(|all| (0..=most).map(move |keys| (keys, all)))
-        .map(|(keys, all)| with(keys, all))
-        .find(differ)
-        .unwrap_or_else(|| with(most, true))
+        .map(|(keys, all)| with(keys, all));
+    shorts.chain(longer).find(differ).unwrap_or_else(|| with(most, true))
 }
 
 /// Returns whether the scenario sets labels for the transports that it compares.

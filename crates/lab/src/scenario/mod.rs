@@ -4,6 +4,7 @@
 //! that tree. Then the tree of each point is checked and converted to a configuration, so an error in a swept value
 //! points at that value wherever it was written.
 
+pub(crate) mod allreduce;
 mod application;
 pub(crate) mod cast;
 mod de;
@@ -43,6 +44,7 @@ use self::problem::{Problem, SweptKeys};
 use self::source::Sources;
 use self::sweep::{Axis, PointTree};
 use self::tree::{Origin, Table, Value, parse_document};
+use crate::allreduce::AllreduceConfig;
 use crate::cast::CastConfig;
 use crate::error::ScenarioError;
 use crate::image::ImageConfig;
@@ -104,6 +106,8 @@ pub struct PointSpec {
     pub reduce: Option<Arc<ReduceConfig>>,
     /// The parameters of a comparison of plans, if the workload is one; `config` then has no streams, and is not run.
     pub plan: Option<Arc<PlanConfig>>,
+    /// The parameters of the all-reduce, if the workload is one; `config` then has only the other streams.
+    pub allreduce: Option<Arc<AllreduceConfig>>,
 }
 
 /// The tables that serde reads directly.
@@ -120,7 +124,7 @@ struct File {
     #[serde(default = "first_seed")]
     seed: u64,
     fabric: fabric::Fabric,
-    /// The measured workload; `[workload.cast]` and the like are read separately.
+    /// The measured workload; those of `[workload.cast]` and other groups are read separately.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<workload::Workload>,
     #[serde(skip)]
@@ -131,6 +135,7 @@ struct File {
     reduce: Option<reduce::ReduceWorkload>,
     #[serde(skip)]
     plan: Option<plan::PlanWorkload>,
+    allreduce: Option<allreduce::AllreduceWorkload>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     faults: Vec<measure::FaultSpec>,
     #[serde(default)]
@@ -253,6 +258,7 @@ struct Streams {
     image: Option<Arc<ImageConfig>>,
     reduce: Option<Arc<ReduceConfig>>,
     plan: Option<Arc<PlanConfig>>,
+    allreduce: Option<Arc<AllreduceConfig>>,
 }
 
 /// The context in which the tables of streams and casts are checked.
@@ -312,11 +318,11 @@ impl Reader<'_> {
         let mut root = self.root.clone();
         root.remove("transport");
         root.remove("background");
-        let (mut cast, mut image, mut reduce, mut plan) = (None, None, None, None);
-        let is_group = first.cast.is_some()
-            || first.image.is_some()
-            || first.reduce.is_some()
-            || first.plan.is_some();
+        let (mut cast, mut image, mut reduce) = (None, None, None);
+        let (mut plan, mut allreduce) = (None, None);
+        let is_many_to_one = first.reduce.is_some() || first.allreduce.is_some();
+        let is_group =
+            first.cast.is_some() || first.image.is_some() || is_many_to_one || first.plan.is_some();
         if is_group && let Some(entry) = root.remove("workload") {
             let Value::Table(table) = &entry.node.value else { return first };
             if first.cast.is_some() {
@@ -328,13 +334,16 @@ impl Reader<'_> {
             } else if first.plan.is_some() {
                 let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
                 plan = Some(read);
+            } else if first.allreduce.is_some() {
+                let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
+                allreduce = Some(read);
             } else {
                 let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
                 image = Some(read);
             }
         }
         match de::from_table::<File>(&root, START) {
-            Ok(file) => File { cast, image, reduce, plan, ..file },
+            Ok(file) => File { cast, image, reduce, plan, allreduce, ..file },
             Err(_) => first,
         }
     }
@@ -349,7 +358,7 @@ impl Reader<'_> {
         let PointTree { mut root, set, arguments } = tree;
         let (transport, background) = (root.remove("transport"), root.remove("background"));
         self.refuse_unknown_tables(&root)?;
-        let kind = ["cast", "image", "reduce", "plan"]
+        let kind = ["cast", "image", "reduce", "plan", "allreduce"]
             .into_iter()
             .find(|kind| root.find(&format!("workload.{kind}")).is_some());
         let to_many = if kind.is_some() { root.remove("workload") } else { None };
@@ -358,6 +367,9 @@ impl Reader<'_> {
             (Some("cast"), Some(entry)) => file.cast = Some(only_key("cast", &entry)?),
             (Some("reduce"), Some(entry)) => file.reduce = Some(only_key("reduce", &entry)?),
             (Some("plan"), Some(entry)) => file.plan = Some(only_key("plan", &entry)?),
+            (Some("allreduce"), Some(entry)) => {
+                file.allreduce = Some(only_key("allreduce", &entry)?);
+            }
             (Some(kind), Some(entry)) => file.image = Some(only_key(kind, &entry)?),
             _ => {}
         }
@@ -403,6 +415,9 @@ impl Reader<'_> {
             None if file.plan.is_some() => {
                 self.plan(&file, &transport, background.as_ref(), context)?
             }
+            None if file.allreduce.is_some() => {
+                self.allreduce(&file, &transport, background.as_ref(), context)?
+            }
             None => self.messages(&file, &transport, background.as_ref(), context)?,
         };
         let config = RunConfig {
@@ -431,6 +446,7 @@ impl Reader<'_> {
             image: streams.image,
             reduce: streams.reduce,
             plan: streams.plan,
+            allreduce: streams.allreduce,
         };
         Ok((file, point))
     }
@@ -538,6 +554,31 @@ impl Reader<'_> {
         })
     }
 
+    /// Resolves an all-reduce and the streams beside it.
+    fn allreduce(
+        &self,
+        file: &File,
+        transport: &tree::Entry,
+        background: Option<&tree::Entry>,
+        context: PointContext<'_>,
+    ) -> Result<Streams, DeError> {
+        let Some(workload) = &file.allreduce else { return Ok(Streams::default()) };
+        let PointContext { swept, fabric, faults } = context;
+        file.measure.check_for_many("allreduce")?;
+        let scheme = allreduce::read(&transport.node, swept)?;
+        let keys = &workload.allreduce;
+        let config = keys.resolve(&scheme, self.world, fabric, faults, file.seed)?;
+        let mut streams = Streams {
+            transport: scheme.name.as_str().to_owned(),
+            labels: vec![scheme.label()],
+            kernel_tcp: vec![None],
+            allreduce: Some(Arc::new(config)),
+            ..Streams::default()
+        };
+        self.background(background, context, &mut streams)?;
+        Ok(streams)
+    }
+
     /// Resolves the measured messages and the streams beside them.
     fn messages(
         &self,
@@ -637,7 +678,8 @@ impl Reader<'_> {
         let image = file.image.as_ref().map(toml::Value::try_from);
         let reduce = file.reduce.as_ref().map(toml::Value::try_from);
         let plan = file.plan.as_ref().map(toml::Value::try_from);
-        if let Some(to_many) = cast.or(image).or(reduce).or(plan) {
+        let allreduce = file.allreduce.as_ref().map(toml::Value::try_from);
+        if let Some(to_many) = cast.or(image).or(reduce).or(plan).or(allreduce) {
             table.insert("workload".to_owned(), to_many.map_err(failed)?);
         }
         let mut ordered = toml::Table::new();
@@ -665,8 +707,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads `[workload]` with `[workload.cast]`, `[workload.image]`, `[workload.reduce]` or `[workload.plan]`, which must be its only
-/// key.
+/// Reads `[workload]` with the table of a group system, such as `[workload.cast]`, which must be its only key.
 fn only_key<T: serde::de::DeserializeOwned>(kind: &str, entry: &tree::Entry) -> Result<T, DeError> {
     let Value::Table(table) = &entry.node.value else {
         let error = DeError::new("`workload` must be a table", "not a table");

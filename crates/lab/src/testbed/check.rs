@@ -64,6 +64,12 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
             "`rackweave run` computes its plans",
         ));
     }
+    if point.allreduce.is_some() {
+        return Err(refused(
+            "the testbed runs no [workload.allreduce]",
+            "`rackweave run` simulates it",
+        ));
+    }
     if let Some(image) = &point.image {
         images(point, image, overlay)?;
     }

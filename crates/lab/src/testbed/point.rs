@@ -609,6 +609,7 @@ impl PointRun<'_> {
                 stale: count("stale"),
                 refused: count("jobs_refused"),
                 emitted: count("words_emitted"),
+                ..switch::Counters::default()
             },
             trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
             ..ReduceResult::of(config)

@@ -5,8 +5,8 @@ use core::ops::Range;
 use rackweave_core::HostId;
 
 use super::{
-    Body, Header, LONG_BYTES, MAX_PAIRS, MAX_WINDOW, MAX_WORKERS, Open, Operator, Pairs, Phase,
-    Refusal, Rule, State,
+    Body, Chunk, Header, LONG_BYTES, MAX_PAIRS, MAX_WINDOW, MAX_WORKERS, Open, OpenVector,
+    Operator, Pairs, Phase, Refusal, Rule, State,
 };
 use crate::Id64;
 use crate::codec::flag;
@@ -34,6 +34,13 @@ mod kind {
     pub(super) const CLEARED: u8 = 16;
     pub(super) const CLOSE: u8 = 17;
     pub(super) const UNKNOWN: u8 = 18;
+    pub(super) const JOIN_VECTOR: u8 = 19;
+    pub(super) const VECTOR_STATE: u8 = 20;
+    pub(super) const VECTOR_PROGRESS: u8 = 21;
+    pub(super) const OPEN_VECTOR: u8 = 22;
+    pub(super) const CHUNK: u8 = 23;
+    pub(super) const CHUNK_SUM: u8 = 24;
+    pub(super) const WAITING: u8 = 25;
 }
 
 /// A message that was read from bytes.
@@ -76,7 +83,9 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
             out.put_u32(pairs);
         }
         Body::Ack { seq, .. } => out.put_u32(seq),
-        Body::Join { instance, cookie } | Body::Challenge { instance, cookie } => {
+        Body::Join { instance, cookie }
+        | Body::Challenge { instance, cookie }
+        | Body::JoinVector { instance, cookie } => {
             out.put_u32(instance);
             out.put_u64(cookie.get());
         }
@@ -113,6 +122,21 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
         }
         Body::Clear { epoch } | Body::Cleared { epoch } => out.put_u16(epoch),
         Body::Close | Body::Unknown => {}
+        Body::VectorState { version, instance, phase } => {
+            out.put_u32(version);
+            out.put_u32(instance);
+            out.put_u32(u32::from(phase as u8) << 24);
+        }
+        Body::VectorProgress { version, low, .. } => {
+            out.put_u32(version);
+            out.put_u64(low.get());
+        }
+        Body::OpenVector(open) => open.encode(out),
+        Body::Chunk(chunk) | Body::ChunkSum(chunk) => chunk.encode(out),
+        Body::Waiting { number, missing } => {
+            out.put_u64(number.get());
+            out.put_u64(missing.get());
+        }
     }
     debug_assert_eq!(out.len() - start, header.header_bytes() as usize);
 }
@@ -190,6 +214,24 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
         kind::CLEARED => Body::Cleared { epoch: reader.u16()? },
         kind::CLOSE => Body::Close,
         kind::UNKNOWN => Body::Unknown,
+        kind::JOIN_VECTOR => {
+            Body::JoinVector { instance: reader.u32()?, cookie: Id64::new(reader.u64()?) }
+        }
+        kind::VECTOR_STATE => {
+            let (version, instance, code) = (reader.u32()?, reader.u32()?, reader.u8()?);
+            reader.skip::<3>()?;
+            Body::VectorState { version, instance, phase: phase(code)? }
+        }
+        kind::VECTOR_PROGRESS => {
+            let (version, low) = (reader.u32()?, Id64::new(reader.u64()?));
+            Body::VectorProgress { version, low, is_known: has_flag }
+        }
+        kind::OPEN_VECTOR => Body::OpenVector(OpenVector::decode(&mut reader)?),
+        kind::CHUNK => Body::Chunk(Chunk::decode(&mut reader)?),
+        kind::CHUNK_SUM => Body::ChunkSum(Chunk::decode(&mut reader)?),
+        kind::WAITING => {
+            Body::Waiting { number: Id64::new(reader.u64()?), missing: Id64::new(reader.u64()?) }
+        }
         code => return Err(Malformed::PacketType { protocol: "reduce", code }),
     };
     let header = Header { job, attempt, worker, token, body };
@@ -208,18 +250,22 @@ fn operator(code: u8) -> Result<Operator, Malformed> {
     operator.ok_or_else(|| field("operator", code))
 }
 
-fn state(reader: &mut Reader<'_>, operator: Operator) -> Result<State, Malformed> {
-    let (version, instance, aggregator) = (reader.u32()?, reader.u32()?, HostId(reader.u32()?));
-    let (epochs, drained, window) = (reader.u16()?, reader.u16()?, reader.u16()?);
-    let (copies, phase) = (reader.u8()?, reader.u8()?);
-    let phase = match phase {
+fn phase(code: u8) -> Result<Phase, Malformed> {
+    Ok(match code {
         0 => Phase::Wait,
         1 => Phase::Run,
         2 => Phase::Quiesce,
         3 => Phase::Done,
         4 => Phase::Failed,
         other => return Err(field("phase", other)),
-    };
+    })
+}
+
+fn state(reader: &mut Reader<'_>, operator: Operator) -> Result<State, Malformed> {
+    let (version, instance, aggregator) = (reader.u32()?, reader.u32()?, HostId(reader.u32()?));
+    let (epochs, drained, window) = (reader.u16()?, reader.u16()?, reader.u16()?);
+    let (copies, code) = (reader.u8()?, reader.u8()?);
+    let phase = phase(code)?;
     let is_running = !matches!(phase, Phase::Wait | Phase::Failed);
     if is_running && (!(1..=2).contains(&copies) || epochs == 0) {
         return Err(field("number of copies", copies));
@@ -275,5 +321,12 @@ const fn kind_and_count(body: &Body) -> (u8, u8) {
         Body::Cleared { .. } => (kind::CLEARED, 0),
         Body::Close => (kind::CLOSE, 0),
         Body::Unknown => (kind::UNKNOWN, 0),
+        Body::JoinVector { .. } => (kind::JOIN_VECTOR, 0),
+        Body::VectorState { .. } => (kind::VECTOR_STATE, 0),
+        Body::VectorProgress { is_known, .. } => (kind::VECTOR_PROGRESS, flag(*is_known, FLAG)),
+        Body::OpenVector(_) => (kind::OPEN_VECTOR, 0),
+        Body::Chunk(_) => (kind::CHUNK, 0),
+        Body::ChunkSum(_) => (kind::CHUNK_SUM, 0),
+        Body::Waiting { .. } => (kind::WAITING, 0),
     }
 }

@@ -32,11 +32,19 @@
 //! | 16 | [`Body::Cleared`] | switch to master | epoch (16) |
 //! | 17 | [`Body::Close`] | master to switch, worker to master | |
 //! | 18 | [`Body::Unknown`] | switch to the sender | |
+//! | 19 | [`Body::JoinVector`] | worker to master | instance (32), cookie (64) |
+//! | 20 | [`Body::VectorState`] | master to worker | version (32), instance (32), phase (8), reserved (24); a [`Plan`] |
+//! | 21 | [`Body::VectorProgress`] | worker to master | version (32), chunk (64); flag 1: it has sums of the step |
+//! | 22 | [`Body::OpenVector`] | master to aggregator | cookie (64), pool (16), elements (16), format (8), workers (8); their addresses |
+//! | 23 | [`Body::Chunk`] | worker to aggregator | number (64), elements (16), exponent (8), format (8); the elements |
+//! | 24 | [`Body::ChunkSum`] | aggregator to worker | as chunk: the sums |
+//! | 25 | [`Body::Waiting`] | aggregator to worker | number (64), bitmap of the workers whose chunk is missing (64) |
 
 mod address;
 mod codec;
 #[cfg(test)]
 mod tests;
+mod vector;
 
 use core::fmt;
 
@@ -46,6 +54,7 @@ use crate::Id64;
 
 pub use address::{MASTER, address_of, number_of};
 pub use codec::{Decoded, decode, encode};
+pub use vector::{Chunk, Format, MAX_CHUNK_BYTES, MAX_POOL, OpenVector, PLAN_BYTES, Plan};
 
 /// The UDP port of workers, masters and switches, our choice.
 pub const PORT: u16 = 6731;
@@ -194,6 +203,45 @@ pub enum Body {
     Close,
     /// The switch has no such job, or not this attempt of it.
     Unknown,
+    /// A worker joins a job that adds up vectors.
+    JoinVector {
+        /// A random number of this life of the worker.
+        instance: u32,
+        /// The cookie from the challenge; 0 in the first message.
+        cookie: Id64,
+    },
+    /// What a worker has to know about a job that adds up vectors. A newer version replaces an older one. The payload is a [`Plan`].
+    VectorState {
+        /// The version of the state.
+        version: u32,
+        /// The instance of the worker that the state is for.
+        instance: u32,
+        /// What the worker has to do. The plan has a meaning in [`Phase::Run`] only.
+        phase: Phase,
+    },
+    /// The worker has this version of the state, and says what it has.
+    VectorProgress {
+        /// The version.
+        version: u32,
+        /// The first chunk whose sum it does not have.
+        low: Id64,
+        /// Whether it has been in the job before the present attempt, so that `low` has a meaning.
+        is_known: bool,
+    },
+    /// Reserves slots for vectors, or renews the reservation. The answers are those to [`Body::Open`]; [`Body::Opened`] has the size of
+    /// the pool. The payload is the addresses of the workers.
+    OpenVector(OpenVector),
+    /// A worker's elements, to be added up.
+    Chunk(Chunk),
+    /// The sums of the elements of all workers.
+    ChunkSum(Chunk),
+    /// The answer to a repeated chunk that cannot be complete yet.
+    Waiting {
+        /// The number of the chunk.
+        number: Id64,
+        /// The workers whose elements are missing, as a bitmap.
+        missing: Id64,
+    },
 }
 
 /// The fields of a packet of pairs.
@@ -351,6 +399,10 @@ impl Header {
                 Body::Join { .. } | Body::Challenge { .. } => 12,
                 Body::Open(_) => 20,
                 Body::State(_) => 20,
+                Body::JoinVector { .. } | Body::VectorState { .. } => 12,
+                Body::VectorProgress { .. } | Body::Chunk(_) | Body::ChunkSum(_) => 12,
+                Body::OpenVector(_) => 14,
+                Body::Waiting { .. } => 16,
             }
     }
 
@@ -363,6 +415,9 @@ impl Header {
             Body::Join { .. } => SKETCH_BYTES,
             Body::Open(open) => open.workers as u32 * ADDRESS_BYTES as u32,
             Body::Values { sums, .. } => sums as u32 * SUM_BYTES as u32,
+            Body::VectorState { .. } => PLAN_BYTES,
+            Body::OpenVector(open) => open.workers as u32 * ADDRESS_BYTES as u32,
+            Body::Chunk(chunk) | Body::ChunkSum(chunk) => chunk.payload_len(),
             _ => 0,
         }
     }
@@ -419,6 +474,28 @@ impl Header {
             Body::Cleared { epoch } => write!(f, "CLEARED epoch {epoch}"),
             Body::Close => f.write_str("CLOSE"),
             Body::Unknown => f.write_str("UNKNOWN"),
+            Body::JoinVector { instance, .. } => write!(f, "JOIN-VECTOR instance {instance:08x}"),
+            Body::VectorState { version, phase, .. } => {
+                write!(f, "VECTOR-STATE {version} {phase:?}")
+            }
+            Body::VectorProgress { version, low, is_known } => {
+                let known = if is_known { "" } else { ", new" };
+                write!(f, "VECTOR-PROGRESS {version} chunk {}{known}", low.get())
+            }
+            Body::OpenVector(open) => write!(
+                f,
+                "OPEN-VECTOR {} chunks of {} elements for {} workers",
+                open.pool, open.elements, open.workers
+            ),
+            Body::Chunk(Chunk { number, count, exponent, .. }) => {
+                write!(f, "CHUNK {}, {count} elements, exponent {exponent}", number.get())
+            }
+            Body::ChunkSum(Chunk { number, count, exponent, .. }) => {
+                write!(f, "CHUNK-SUM {}, {count} elements, exponent {exponent}", number.get())
+            }
+            Body::Waiting { number, missing } => {
+                write!(f, "WAITING {} for {:#x}", number.get(), missing.get())
+            }
         }
     }
 }

@@ -27,12 +27,72 @@ fn the_layout_of_data_is_that_of_the_documentation() {
 }
 
 #[test]
+fn the_layout_of_a_chunk_is_that_of_the_documentation() {
+    let number = Id64::new(0x2122_2324_2526_2728);
+    let chunk = Chunk { number, count: 3, exponent: 0x81, format: Format::BlockFloat };
+    let bytes = bytes(Body::Chunk(chunk));
+    let front = [
+        0xa6, 23, 1, 2, 0, 3, 5, 0, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22,
+        0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0, 3, 0x81, 1,
+    ];
+    assert_eq!(bytes[..28], front);
+    assert_eq!(bytes.len(), 28 + 3 * 4);
+}
+
+#[test]
+fn the_layout_of_a_plan_is_that_of_the_documentation() {
+    let plan = Plan {
+        aggregator: HostId(0x8000_0001),
+        first: 7,
+        length: 0x0102_0304_0506,
+        steps: 9,
+        pool: 64,
+        elements: 128,
+        format: Format::I64,
+        workers: 8,
+    };
+    // As many elements need more than 2^31 blocks of 128.
+    assert!(Plan::decode(&plan.encode()).is_err());
+    let plan = Plan { length: 0x0102_0304, ..plan };
+    let bytes = plan.encode();
+    let expected = [
+        0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 9, 0, 64, 0, 128,
+        0, 8, 0, 0,
+    ];
+    assert_eq!((bytes.as_slice(), bytes.len()), (&expected[..], PLAN_BYTES as usize));
+    assert_eq!(Plan::decode(&bytes), Ok(plan));
+    for (changed, field) in [
+        (Plan { pool: 0, ..plan }, "pool"),
+        (Plan { elements: 176, ..plan }, "number of elements"),
+        (Plan { workers: 65, ..plan }, "number of workers"),
+        (Plan { steps: 0, ..plan }, "number of steps"),
+        (Plan { length: 0, ..plan }, "length"),
+    ] {
+        let error = Plan::decode(&changed.encode()).unwrap_err();
+        assert!(matches!(error, Malformed::ReduceField { what, .. } if what == field), "{error}");
+    }
+    assert!(Plan::decode(&bytes[..31]).is_err());
+}
+
+#[test]
 fn full_packets_fit_an_ethernet_frame() {
     let full = [
         Body::Data(Pairs { seq: 0, epoch: 0, count: MAX_PAIRS }),
         Body::Values { epoch: 0, first: 0, sums: FETCH_SLOTS as u8 },
         Body::Long { seq: 0, epoch: 0, offset: 0, len: LONG_BYTES },
         Body::Join { instance: 0, cookie: Id64::new(0) },
+        Body::Chunk(Chunk {
+            number: Id64::new(0),
+            count: Format::I64.max_elements(),
+            exponent: 0,
+            format: Format::I64,
+        }),
+        Body::ChunkSum(Chunk {
+            number: Id64::new(0),
+            count: Format::BlockFloat.max_elements(),
+            exponent: 0,
+            format: Format::BlockFloat,
+        }),
     ];
     // The overlay of the user-space switch adds 40 bytes.
     for body in full {

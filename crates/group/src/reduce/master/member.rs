@@ -4,7 +4,7 @@ use rackweave_core::{HostId, Span, Time};
 
 /// Who has joined under a worker's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(in crate::reduce) enum Arrival {
     /// The first to have this number.
     First,
     /// The process that has it already.
@@ -16,7 +16,7 @@ pub(super) enum Arrival {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(in crate::reduce) struct Member {
     process: Option<(HostId, u32)>,
     heard: Time,
     /// The version of the state that it has confirmed.
@@ -31,7 +31,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn new(window: u16) -> Self {
+    pub(in crate::reduce) fn new(window: u16) -> Self {
         Self {
             process: None,
             heard: Time::ZERO,
@@ -43,7 +43,7 @@ impl Member {
         }
     }
 
-    pub(super) fn join(
+    pub(in crate::reduce) fn join(
         &mut self,
         now: Time,
         host: HostId,
@@ -69,7 +69,7 @@ impl Member {
         arrival
     }
 
-    pub(super) const fn has_joined(&self) -> bool {
+    pub(in crate::reduce) const fn has_joined(&self) -> bool {
         self.process.is_some()
     }
 
@@ -92,41 +92,41 @@ impl Member {
     }
 
     /// Its address; that of no host if it has not joined.
-    pub(super) fn host(&self) -> HostId {
+    pub(in crate::reduce) fn host(&self) -> HostId {
         self.process.map_or(HostId(u32::MAX), |(host, _)| host)
     }
 
-    pub(super) fn instance(&self) -> u32 {
+    pub(in crate::reduce) fn instance(&self) -> u32 {
         self.process.map_or(0, |(_, instance)| instance)
     }
 
-    pub(super) fn hear(&mut self, now: Time) {
+    pub(in crate::reduce) fn hear(&mut self, now: Time) {
         self.heard = self.heard.max(now);
     }
 
-    pub(super) const fn heard(&self) -> Time {
+    pub(in crate::reduce) const fn heard(&self) -> Time {
         self.heard
     }
 
-    pub(super) fn is_silent(&self, now: Time, give_up: Span) -> bool {
+    pub(in crate::reduce) fn is_silent(&self, now: Time, give_up: Span) -> bool {
         self.has_joined() && now >= self.heard.saturating_add(give_up)
     }
 
-    pub(super) const fn confirm(&mut self, version: u32, idle: bool) {
+    pub(in crate::reduce) const fn confirm(&mut self, version: u32, idle: bool) {
         (self.confirmed, self.is_idle) = (version, idle);
     }
 
     /// Whether it has this version of the state.
-    pub(super) const fn has(&self, version: u32) -> bool {
+    pub(in crate::reduce) const fn has(&self, version: u32) -> bool {
         self.confirmed == version
     }
 
-    pub(super) const fn is_idle(&self) -> bool {
+    pub(in crate::reduce) const fn is_idle(&self) -> bool {
         self.is_idle
     }
 
     /// When the state is to be sent to it: at once if the version is new, then after the retry time, which doubles up to the keepalive.
-    pub(super) fn due(&self, version: u32, retry: Span, keepalive: Span) -> Time {
+    pub(in crate::reduce) fn due(&self, version: u32, retry: Span, keepalive: Span) -> Time {
         let (announced, at, tries) = self.announced;
         if announced != version {
             return Time::ZERO;
@@ -139,24 +139,24 @@ impl Member {
         at.saturating_add(wait)
     }
 
-    pub(super) fn announce(&mut self, now: Time, version: u32) {
+    pub(in crate::reduce) fn announce(&mut self, now: Time, version: u32) {
         let tries = if self.announced.0 == version { self.announced.2 + 1 } else { 0 };
         self.announced = (version, now, tries);
     }
 
     /// Another attempt: sequence numbers begin again.
-    pub(super) fn forget(&mut self) {
+    pub(in crate::reduce) fn forget(&mut self) {
         self.seen.fill(0);
         self.is_idle = false;
     }
 
     /// Returns whether a packet has been taken; `None` if its number is impossible.
-    pub(super) fn seen(&self, seq: u32) -> Option<bool> {
+    pub(in crate::reduce) fn seen(&self, seq: u32) -> Option<bool> {
         let next = seq.checked_add(1)?;
         Some(self.seen[seq as usize % self.seen.len()] >= next)
     }
 
-    pub(super) fn record(&mut self, seq: u32) {
+    pub(in crate::reduce) fn record(&mut self, seq: u32) {
         let index = seq as usize % self.seen.len();
         self.seen[index] = seq.saturating_add(1);
     }

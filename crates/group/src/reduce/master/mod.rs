@@ -5,7 +5,7 @@
 //! memory, what it had added to a sum cannot be subtracted: the sums of open epochs are discarded, and the workers send these epochs again in
 //! another attempt. Epochs whose sums the master has are never repeated.
 
-mod member;
+pub(in crate::reduce) mod member;
 mod switch;
 
 use std::collections::VecDeque;

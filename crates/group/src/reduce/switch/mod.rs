@@ -9,6 +9,8 @@
 //! attempts, the cookies and the lease are our own: the papers do not treat a worker or a switch that returns.
 
 mod job;
+mod pool;
+mod vector;
 
 use std::collections::BTreeMap;
 
@@ -24,6 +26,7 @@ use rackweave_wire::reduce::{
 };
 
 use self::job::{Entry, Job};
+use self::vector::VectorJob;
 use super::key::Key;
 use super::table::Table;
 use crate::system::{Outgoing, SystemProgram};
@@ -75,6 +78,12 @@ pub struct Counters {
     pub refused: u64,
     /// Words that P4-ORDC's rule has sent to the master.
     pub emitted: u64,
+    /// Chunks of vectors that were added up for the first time.
+    pub chunks: u64,
+    /// Chunks of vectors that had been added up before.
+    pub chunk_duplicates: u64,
+    /// Sums of chunks that were complete and sent to all workers.
+    pub chunk_sums: u64,
 }
 
 /// What the switch sends next.
@@ -93,9 +102,13 @@ pub struct Program {
     config: Config,
     table: Table,
     jobs: BTreeMap<u16, Job>,
+    /// Jobs that add up vectors. A number is used by one job of either kind.
+    vectors: BTreeMap<u16, VectorJob>,
     /// The number of packets recorded by the windows of all jobs.
     entries: u32,
     reply: Option<Reply>,
+    /// The workers that get the reply too, in reverse order.
+    others: Vec<(u8, HostId)>,
     payload: Vec<u8>,
     counters: Counters,
 }
@@ -104,13 +117,21 @@ impl Program {
     /// The program of this switch.
     #[must_use]
     pub fn new(switch: u32, config: Config) -> Self {
+        Self::at(Destination::Switch(switch).address(), config)
+    }
+
+    /// The program at an address, for instance that of a host that adds up where no switch does.
+    #[must_use]
+    pub fn at(address: HostId, config: Config) -> Self {
         Self {
-            me: Destination::Switch(switch).address(),
+            me: address,
             config,
             table: Table::new(config.slots, config.ways),
             jobs: BTreeMap::new(),
+            vectors: BTreeMap::new(),
             entries: 0,
             reply: None,
+            others: Vec::new(),
             payload: Vec::new(),
             counters: Counters::default(),
         }
@@ -125,7 +146,7 @@ impl Program {
     /// Returns the number of jobs that have slots.
     #[must_use]
     pub fn jobs(&self) -> usize {
-        self.jobs.len()
+        self.jobs.len() + self.vectors.len()
     }
 
     /// Returns the number of slots that hold a sum.
@@ -139,8 +160,10 @@ impl Program {
         self.config.secret = secret;
         self.table = Table::new(self.config.slots, self.config.ways);
         self.jobs.clear();
+        self.vectors.clear();
         self.entries = 0;
         self.reply = None;
+        self.others.clear();
     }
 
     const fn instance(&self) -> u32 {
@@ -157,8 +180,9 @@ impl Program {
         self.reply = Some(Reply { src: self.me, dst: to, header, marked: false });
     }
 
-    /// Handles a message for this switch. Returns false if it is to be dropped without an answer.
-    fn handle(
+    /// Handles a message for this address, and returns false if it is to be dropped without an answer. The answers must be polled
+    /// before the next message.
+    pub fn handle(
         &mut self,
         now: Time,
         from: HostId,
@@ -167,17 +191,22 @@ impl Program {
         bytes: &[u8],
     ) -> bool {
         self.payload.clear();
+        self.others.clear();
         match header.body {
             Body::Data(pairs) => self.data(from, header, pairs, marked, bytes),
             Body::Open(open) => self.open(now, from, header, open, bytes),
             Body::Fetch { epoch, first } => self.fetch(now, from, header, epoch, first),
             Body::Clear { epoch } => self.clear(now, from, header, epoch),
             Body::Close => {
-                if self.job_of_master(now, from, &header).is_some() {
+                if self.job_of_master(now, from, &header).is_some()
+                    || self.is_vector_of_master(from, &header)
+                {
                     self.remove(header.job);
                 }
                 false
             }
+            Body::OpenVector(open) => self.open_vector(now, from, header, open, bytes),
+            Body::Chunk(chunk) => self.chunk(from, header, chunk, bytes),
             _ => false,
         }
     }
@@ -318,6 +347,12 @@ impl Program {
             }
             self.remove(header.job);
         }
+        if let Some(job) = self.vectors.get(&header.job) {
+            if now < job.expires {
+                return self.refuse(from, header, Refusal::InUse);
+            }
+            self.remove(header.job);
+        }
         let (instance, lease) = (self.instance(), self.config.lease);
         if let Some(job) = self.jobs.get_mut(&header.job) {
             if header.attempt < job.attempt {
@@ -338,10 +373,11 @@ impl Program {
         }
         self.expire(now);
         let entries = u32::from(open.window) * u32::from(open.workers);
-        let Some(region) = self.free_region(open) else {
+        let unit = self.table.ways() * u32::from(open.copies);
+        let Some(region) = self.free_region(unit, open.slots) else {
             return self.refuse(from, header, Refusal::Full);
         };
-        if self.jobs.len() >= usize::from(self.config.max_jobs)
+        if self.jobs() >= usize::from(self.config.max_jobs)
             || self.entries + entries > self.config.max_entries
         {
             return self.refuse(from, header, Refusal::Full);
@@ -362,16 +398,17 @@ impl Program {
         true
     }
 
-    /// Returns the largest free region up to what is wanted, as a multiple of buckets for each copy; `None` if there is not one bucket
-    /// for each copy.
-    fn free_region(&self, open: Open) -> Option<core::ops::Range<u32>> {
-        let unit = self.table.ways() * u32::from(open.copies);
-        let mut taken: Vec<_> = self.jobs.values().map(|job| job.region.clone()).collect();
+    /// Returns the largest free region up to what is wanted, as a multiple of `unit`, for instance of a bucket for each copy; `None` if
+    /// there is no room for one.
+    fn free_region(&self, unit: u32, wanted: u32) -> Option<core::ops::Range<u32>> {
+        let of_pairs = self.jobs.values().map(|job| job.region.clone());
+        let of_vectors = self.vectors.values().map(|job| job.region.clone());
+        let mut taken: Vec<_> = of_pairs.chain(of_vectors).collect();
         taken.sort_by_key(|region| region.start);
         let ends = taken.iter().map(|region| region.start).chain([self.table.slots()]);
         let starts = [0].into_iter().chain(taken.iter().map(|region| region.end));
         let gaps = starts.zip(ends).map(|(start, end)| (start, end.saturating_sub(start)));
-        let wanted = open.slots.min(self.table.slots());
+        let wanted = wanted.min(self.table.slots());
         let (start, len) = gaps.max_by_key(|(start, len)| {
             // The first of those that are long enough, else the longest.
             ((*len).min(wanted), core::cmp::Reverse(*start))
@@ -385,13 +422,17 @@ impl Program {
         if let Some(job) = self.jobs.remove(&number) {
             self.entries -= job.entries();
         }
+        if let Some(job) = self.vectors.remove(&number) {
+            self.entries -= job.entries();
+        }
     }
 
     /// Frees the slots of jobs whose masters have been silent for the lease.
     fn expire(&mut self, now: Time) {
-        let is_over = |(number, job): (&u16, &Job)| (job.expires <= now).then_some(*number);
-        let over: Vec<_> = self.jobs.iter().filter_map(is_over).collect();
-        for number in over {
+        let of_pairs = self.jobs.iter().map(|(number, job)| (*number, job.expires));
+        let of_vectors = self.vectors.iter().map(|(number, job)| (*number, job.expires));
+        let over: Vec<_> = of_pairs.chain(of_vectors).filter(|(_, at)| *at <= now).collect();
+        for (number, _) in over {
             self.remove(number);
         }
     }
@@ -408,7 +449,8 @@ impl Program {
 
     /// A message of a job that the switch does not have: its sender has to know. A wrong token gets no answer from a job that exists.
     fn unknown(&mut self, from: HostId, header: Header) -> bool {
-        let is_there = self.jobs.contains_key(&header.job);
+        let is_there =
+            self.jobs.contains_key(&header.job) || self.vectors.contains_key(&header.job);
         self.counters.stale += 1;
         if !is_there {
             self.answer(from, Header { body: Body::Unknown, ..header });
@@ -494,6 +536,9 @@ impl SystemProgram for Program {
     #[inline]
     fn poll_transmit(&mut self, _now: Time) -> Option<Outgoing<'_, Header>> {
         let Reply { src, dst, header, marked } = self.reply.take()?;
+        if let Some((worker, dst)) = self.others.pop() {
+            self.reply = Some(Reply { src, dst, header: Header { worker, ..header }, marked });
+        }
         // What is small and ends a wait goes first; pairs and sums wait in the queues, which mark them.
         let packet = Outgoing::new(src, dst, header);
         let packet = if self.payload.is_empty() {
@@ -506,12 +551,14 @@ impl SystemProgram for Program {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.jobs.values().map(|job| job.expires).min()
+        let of_vectors = self.vectors.values().map(|job| job.expires);
+        self.jobs.values().map(|job| job.expires).chain(of_vectors).min()
     }
 
     fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Counters { packets, pairs, absorbed, residual, duplicates, .. } = self.counters;
         let Counters { fetched, stale, refused, emitted, .. } = self.counters;
+        let Counters { chunks, chunk_duplicates, chunk_sums, .. } = self.counters;
         [
             ("packets_added", packets),
             ("pairs", pairs),
@@ -522,6 +569,9 @@ impl SystemProgram for Program {
             ("stale", stale),
             ("jobs_refused", refused),
             ("words_emitted", emitted),
+            ("chunks_added", chunks),
+            ("chunk_duplicates", chunk_duplicates),
+            ("chunk_sums", chunk_sums),
         ]
         .into_iter()
     }

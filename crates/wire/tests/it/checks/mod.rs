@@ -200,6 +200,11 @@ pub(crate) fn reduce(bytes: &[u8]) {
     assert_eq!(again.len() as u32, read.header.header_bytes());
     again.extend_from_slice(payload);
     assert_eq!(again.len(), read.payload.end);
+    if let (reduce::Body::VectorState { .. }, Ok(plan)) =
+        (read.header.body, reduce::Plan::decode(payload))
+    {
+        assert_eq!(reduce::Plan::decode(&plan.encode()), Ok(plan));
+    }
     assert_eq!(reduce::decode(&again).expect("what was encoded is decoded"), read);
     let mut line = String::new();
     read.header.fmt_line(&mut line).expect("a string takes any text");

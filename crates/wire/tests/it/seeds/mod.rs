@@ -251,9 +251,36 @@ fn frisbee_messages() -> Vec<(&'static str, Vec<u8>)> {
     seeds
 }
 
+/// Returns the messages about vectors.
+fn vector_bodies() -> [(&'static str, reduce::Body); 8] {
+    use reduce::{Body, Chunk, Format, OpenVector, Phase};
+    let instance = 0x5117_ce01;
+    let cookie = Id64::new(0x0102_0304_0506_0708);
+    let chunk = Chunk { number: cookie, count: 5, exponent: 130, format: Format::BlockFloat };
+    [
+        ("join_vector", Body::JoinVector { instance, cookie }),
+        ("vector_state", Body::VectorState { version: 7, instance, phase: Phase::Run }),
+        ("vector_progress", Body::VectorProgress { version: 7, low: cookie, is_known: true }),
+        (
+            "open_vector",
+            Body::OpenVector(OpenVector {
+                cookie,
+                pool: 64,
+                elements: 256,
+                format: Format::BlockFloat,
+                workers: 8,
+            }),
+        ),
+        ("chunk", Body::Chunk(chunk)),
+        ("chunk_exponent", Body::Chunk(Chunk { count: 0, ..chunk })),
+        ("chunk_sum", Body::ChunkSum(Chunk { format: Format::I64, ..chunk })),
+        ("waiting", Body::Waiting { number: cookie, missing: Id64::new(0b101) }),
+    ]
+}
+
 /// Returns every kind of message of aggregation, and some invalid ones.
 fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
-    use reduce::{Body, Open, Operator, Pairs, Phase, Refusal, Rule, State};
+    use reduce::{Body, Format, Open, Operator, Pairs, Phase, Refusal, Rule, State};
     let (seq, epoch, instance) = (70_000, 12, 0x5117_ce01);
     let cookie = Id64::new(0x0102_0304_0506_0708);
     let pairs = Pairs { seq, epoch, count: 3 };
@@ -305,7 +332,7 @@ fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("unknown", Body::Unknown),
     ];
     let mut seeds = Vec::new();
-    for (name, body) in bodies {
+    for (name, body) in bodies.into_iter().chain(vector_bodies()) {
         let header = reduce::Header { job: 258, attempt: 1, worker: 6, token: cookie, body };
         let mut bytes = Vec::new();
         reduce::encode(&header, &mut bytes);
@@ -313,8 +340,26 @@ fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
         seeds.push((name, bytes));
     }
     let (data, state) = (seeds[0].1.clone(), seeds[9].1.clone());
+    let (open, chunk) = (seeds[23].1.clone(), seeds[24].1.clone());
+    let plan = reduce::Plan {
+        aggregator: HostId(1 << 31),
+        first: 700,
+        length: 1_000_000,
+        steps: 3,
+        pool: 64,
+        elements: 256,
+        format: Format::BlockFloat,
+        workers: 8,
+    };
+    let mut planned = seeds[21].1.clone();
+    planned.truncate(planned.len() - reduce::PLAN_BYTES as usize);
+    planned.extend_from_slice(&plan.encode());
+    seeds.push(("vector_state_plan", planned));
+    seeds.push(("wrong_pool", changed(open.clone(), 24, 0xff)));
+    seeds.push(("wrong_elements", changed(open, 26, 0xff)));
+    seeds.push(("wrong_format", changed(chunk, 27, 2)));
     seeds.push(("wrong_magic", changed(data.clone(), 0, 0xa5)));
-    seeds.push(("wrong_kind", changed(data.clone(), 1, 19)));
+    seeds.push(("wrong_kind", changed(data.clone(), 1, 26)));
     seeds.push(("wrong_worker", changed(data.clone(), 6, 64)));
     seeds.push(("wrong_count", changed(data, 7, 65)));
     seeds.push(("wrong_operator", changed(state.clone(), 7, 4)));

@@ -1,0 +1,304 @@
+//! The chunks that a worker has in flight: one for each slot of the pool.
+
+use std::collections::VecDeque;
+
+use rackweave_core::{RttEstimator, Span, Time};
+
+/// The backoff stops here: a worker that waits for others still asks twice a second.
+const LONGEST_RTO: Span = Span::from_ms(500);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    /// Not sent yet.
+    Due,
+    InFlight,
+    Lost,
+    /// The slot has no chunk any longer.
+    Done,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    chunk: u64,
+    status: Status,
+    at: Time,
+    /// How often it has timed out.
+    tries: u8,
+    is_repeated: bool,
+    /// The aggregator has it and waits for others, so that it is not lost if later ones are complete.
+    is_held: bool,
+}
+
+/// The slots of an attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    slots: Vec<Slot>,
+    /// The number of chunks of all steps.
+    end: u64,
+    /// Slots whose chunk has not been sent.
+    due: VecDeque<u16>,
+    /// Slots whose chunk is of a step that has not been offered.
+    later: Vec<u16>,
+    lost: VecDeque<u16>,
+    in_flight: u32,
+    /// Chunks below have been offered.
+    offered: u64,
+    /// When the latest of the chunks that are complete was sent: those sent earlier were overtaken (RFC 8985, RACK).
+    newest: Time,
+    rtt: RttEstimator,
+    min_rto: Span,
+    /// How often the timeout has been doubled since the last measurement, and when. If every chunk is repeated before its sum is
+    /// there, none gives a measurement (Karn's rule). Then sums come twice, which shows that the timeout was too short.
+    backoff: u8,
+    backed_off: Time,
+}
+
+impl Flight {
+    /// Slots that begin at a chunk, of which those below `offered` can be sent.
+    pub(super) fn new(pool: u16, first: u64, offered: u64, end: u64, min_rto: Span) -> Self {
+        let size = u64::from(pool);
+        let slot = |index: u64| {
+            // The first chunk from `first` on that is in this slot.
+            let chunk = first.saturating_add((index + size - first % size) % size);
+            let (at, tries) = (Time::ZERO, 0);
+            Slot { chunk, status: Status::Done, at, tries, is_repeated: false, is_held: false }
+        };
+        let mut flight = Self {
+            slots: (0..size).map(slot).collect(),
+            end,
+            due: VecDeque::new(),
+            later: Vec::new(),
+            lost: VecDeque::new(),
+            in_flight: 0,
+            offered,
+            newest: Time::ZERO,
+            rtt: RttEstimator::new(),
+            min_rto,
+            backoff: 0,
+            backed_off: Time::ZERO,
+        };
+        for chunk in first..first.saturating_add(size) {
+            flight.enter((chunk % size) as u16);
+        }
+        flight
+    }
+
+    /// Makes the chunk of a slot the next one to be sent, as soon as its step is offered.
+    fn enter(&mut self, index: u16) {
+        let slot = &mut self.slots[usize::from(index)];
+        if slot.chunk >= self.end {
+            slot.status = Status::Done;
+            return;
+        }
+        (slot.status, slot.tries) = (Status::Due, 0);
+        (slot.is_repeated, slot.is_held) = (false, false);
+        if slot.chunk < self.offered {
+            self.due.push_back(index);
+        } else {
+            self.later.push(index);
+        }
+    }
+
+    /// Chunks below can be sent from now on.
+    pub(super) fn offer(&mut self, offered: u64) {
+        self.offered = self.offered.max(offered);
+        let later = core::mem::take(&mut self.later);
+        let (now, later) = later
+            .into_iter()
+            .partition(|index| self.slots[usize::from(*index)].chunk < self.offered);
+        self.later = later;
+        let mut now: Vec<u16> = now;
+        now.sort_by_key(|index| self.slots[usize::from(*index)].chunk);
+        self.due.extend(now);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.in_flight == 0 && self.lost.is_empty()
+    }
+
+    /// Takes a chunk that is sent now; whether it is sent again.
+    pub(super) fn next(&mut self, now: Time) -> Option<(u64, bool)> {
+        while let Some(index) = self.lost.pop_front() {
+            let slot = &mut self.slots[usize::from(index)];
+            if slot.status == Status::Lost {
+                (slot.status, slot.at, slot.is_repeated) = (Status::InFlight, now, true);
+                self.in_flight += 1;
+                return Some((slot.chunk, true));
+            }
+        }
+        let slot = &mut self.slots[usize::from(self.due.pop_front()?)];
+        (slot.status, slot.at) = (Status::InFlight, now);
+        self.in_flight += 1;
+        Some((slot.chunk, false))
+    }
+
+    fn sent(&mut self, chunk: u64) -> Option<(u16, &mut Slot)> {
+        let index = chunk.checked_rem(self.slots.len() as u64)? as u16;
+        let slot = self.slots.get_mut(usize::from(index))?;
+        let is_sent = matches!(slot.status, Status::InFlight | Status::Lost);
+        (slot.chunk == chunk && is_sent).then_some((index, slot))
+    }
+
+    /// Whether a chunk has been sent and its sum has not come.
+    pub(super) fn is_outstanding(&mut self, chunk: u64) -> bool {
+        self.sent(chunk).is_some()
+    }
+
+    /// The sum of an outstanding chunk has come: its slot goes on.
+    pub(super) fn complete(&mut self, now: Time, chunk: u64) {
+        let Some((index, slot)) = self.sent(chunk) else { return };
+        let Slot { at, status, is_repeated, .. } = *slot;
+        let in_flight = u32::from(status == Status::InFlight);
+        // A chunk that was overtaken waited for somebody's repetition, which is no measure of the path.
+        if !is_repeated && at >= self.newest {
+            self.newest = at;
+            self.rtt.sample(now.since(at));
+            self.backoff = 0;
+        }
+        self.in_flight -= in_flight;
+        let size = self.slots.len() as u64;
+        self.slots[usize::from(index)].chunk = chunk.saturating_add(size);
+        self.enter(index);
+    }
+
+    /// The sum of a chunk has come a second time, so that its repetition was in vain.
+    pub(super) fn come_again(&mut self, now: Time, chunk: u64) {
+        let size = self.slots.len() as u64;
+        let Some(index) = chunk.checked_rem(size) else { return };
+        let slot = &self.slots[index as usize];
+        // Once for all chunks that were sent with the same timeout.
+        let is_since = slot.status != Status::Due && slot.at >= self.backed_off;
+        if chunk.checked_add(size) == Some(slot.chunk) && is_since {
+            (self.backoff, self.backed_off) = (self.backoff.saturating_add(1).min(16), now);
+        }
+    }
+
+    /// The aggregator has an outstanding chunk, and waits for others.
+    pub(super) fn hold(&mut self, chunk: u64) {
+        if let Some((_, slot)) = self.sent(chunk) {
+            slot.is_held = true;
+        }
+    }
+
+    /// How long a chunk may be overtaken before it counts as lost: the timeout without its lower bound, and at least a quarter of the
+    /// round-trip time more than that (as RFC 8985), because the chunks of other workers arrive in other orders.
+    fn loss_delay(&self) -> Option<Span> {
+        let (rto, smoothed) = (self.rtt.rto()?, self.rtt.smoothed()?);
+        Some(rto.max(Span(smoothed.0 + smoothed.0 / 4)))
+    }
+
+    fn rto(&self, tries: u8) -> Span {
+        let rto = self.rtt.rto().unwrap_or_default().max(self.min_rto);
+        let doublings = tries.saturating_add(self.backoff).min(16);
+        Span(rto.0.saturating_mul(1 << doublings)).min(LONGEST_RTO.max(rto))
+    }
+
+    fn deadline(&self, slot: &Slot, loss_delay: Option<Span>) -> Time {
+        let late = slot.at.saturating_add(self.rto(slot.tries));
+        match loss_delay {
+            Some(delay) if slot.at < self.newest && !slot.is_held => {
+                late.min(slot.at.saturating_add(delay))
+            }
+            _ => late,
+        }
+    }
+
+    /// Marks as lost what is overtaken or late. Returns the number of those that have timed out.
+    pub(super) fn find_lost(&mut self, now: Time) -> u64 {
+        if self.in_flight == 0 {
+            return 0;
+        }
+        let delay = self.loss_delay();
+        let mut late = 0;
+        for index in 0..self.slots.len() {
+            let slot = self.slots[index];
+            if slot.status != Status::InFlight || self.deadline(&slot, delay) > now {
+                continue;
+            }
+            let is_late = now >= slot.at.saturating_add(self.rto(slot.tries));
+            late += u64::from(is_late);
+            let slot = &mut self.slots[index];
+            slot.tries = slot.tries.saturating_add(u8::from(is_late));
+            slot.status = Status::Lost;
+            self.in_flight -= 1;
+            self.lost.push_back(index as u16);
+        }
+        late
+    }
+
+    /// Returns when [`Flight::find_lost`] is to be called.
+    pub(super) fn timer(&self) -> Option<Time> {
+        if self.in_flight == 0 {
+            return None;
+        }
+        let delay = self.loss_delay();
+        let in_flight = self.slots.iter().filter(|slot| slot.status == Status::InFlight);
+        in_flight.map(|slot| self.deadline(slot, delay)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIN_RTO: Span = Span(1_000);
+
+    #[test]
+    fn a_slot_goes_on_when_its_sum_has_come_and_its_step_is_offered() {
+        let mut flight = Flight::new(3, 4, 8, 10, MIN_RTO);
+        let sent: Vec<_> = std::iter::from_fn(|| flight.next(Time(1))).collect();
+        assert_eq!(sent, [(4, false), (5, false), (6, false)]);
+        flight.complete(Time(2), 5);
+        assert!(!flight.is_outstanding(5) && flight.is_outstanding(4));
+        assert_eq!(flight.next(Time(2)), None, "chunk 8 is not offered");
+        flight.complete(Time(3), 4);
+        assert_eq!(flight.next(Time(3)), Some((7, false)));
+        flight.offer(10);
+        assert_eq!(flight.next(Time(4)), Some((8, false)));
+        for chunk in [6, 7, 8, 9] {
+            let _ = flight.next(Time(5));
+            flight.complete(Time(6), chunk);
+        }
+        assert!(flight.is_empty() && flight.next(Time(7)).is_none());
+        assert_eq!(flight.timer(), None);
+    }
+
+    #[test]
+    fn what_is_overtaken_or_late_is_sent_again_but_not_what_is_held() {
+        let mut flight = Flight::new(4, 0, 100, 100, MIN_RTO);
+        for at in 0..3 {
+            let _ = flight.next(Time(at * 10));
+        }
+        assert_eq!(flight.timer(), Some(Time(1_000)));
+        flight.hold(0);
+        flight.complete(Time(60), 2);
+        // A sample of 40: overtaken by 120 from the time of sending.
+        assert_eq!(flight.timer(), Some(Time(130)));
+        assert_eq!(flight.find_lost(Time(130)), 0);
+        assert_eq!(flight.next(Time(131)), Some((1, true)));
+        assert_eq!(flight.find_lost(Time(1_000)), 1);
+        assert_eq!(flight.next(Time(1_001)), Some((0, true)));
+        // It is not asked for twice as often.
+        let _ = flight.next(Time(1_001));
+        assert_eq!(flight.find_lost(Time(2_132)), 2);
+    }
+
+    #[test]
+    fn a_timeout_that_is_shorter_than_the_path_grows_until_it_is_not() {
+        let mut flight = Flight::new(1, 0, 100, 100, MIN_RTO);
+        let _ = flight.next(Time(0));
+        assert_eq!(flight.find_lost(Time(1_000)), 1);
+        let _ = flight.next(Time(1_000));
+        flight.complete(Time(1_500), 0);
+        let _ = flight.next(Time(1_500));
+        assert_eq!(flight.timer(), Some(Time(2_500)));
+        // The answer to the repetition.
+        flight.come_again(Time(2_400), 0);
+        assert_eq!(flight.timer(), Some(Time(3_500)));
+        flight.come_again(Time(2_400), 0);
+        assert_eq!(flight.timer(), Some(Time(3_500)), "once for what was sent before");
+        flight.complete(Time(3_000), 1);
+        let _ = flight.next(Time(3_000));
+        assert_eq!(flight.timer(), Some(Time(3_000 + 4_500)), "measured: 1,500 and twice as much");
+    }
+}

@@ -1,0 +1,102 @@
+//! A pool of slots that a master reserves at an aggregator, and keeps.
+
+use rackweave_core::{HostId, Span, Time};
+use rackweave_wire::reduce::Body;
+
+use super::super::master::Absence;
+
+/// What follows from a message of the aggregator, or from its silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    None,
+    /// The message belongs to nothing that was asked.
+    Stale,
+    /// A pool of this size is reserved.
+    Ready(u16),
+    /// The aggregator has lost what it held.
+    Lost,
+    /// It does not serve the job.
+    Absent(Absence),
+}
+
+/// The reservation of one attempt after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Reservation {
+    pub(super) aggregator: HostId,
+    pub(super) cookie: u64,
+    instance: Option<u32>,
+    is_open: bool,
+    /// When the request was made, or the aggregator was heard last.
+    heard: Time,
+    /// When the request is due again, and how often it has been made without an answer.
+    due: Time,
+    tries: u32,
+    retry: Span,
+    patience: Span,
+}
+
+impl Reservation {
+    pub(super) const fn new(aggregator: HostId, now: Time, retry: Span, patience: Span) -> Self {
+        let (cookie, instance, is_open, tries) = (0, None, false, 0);
+        Self { aggregator, cookie, instance, is_open, heard: now, due: now, tries, retry, patience }
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Asks for the next attempt.
+    pub(super) const fn begin(&mut self, now: Time) {
+        (self.is_open, self.heard, self.due, self.tries) = (false, now, now, 0);
+    }
+
+    /// Handles a message from the aggregator with the job's token.
+    pub(super) fn handle(&mut self, now: Time, body: &Body, is_current: bool) -> Step {
+        match *body {
+            Body::Challenge { cookie, .. } => {
+                if cookie.get() == self.cookie {
+                    return Step::None;
+                }
+                // Another cookie after the first means another life of the aggregator.
+                (self.cookie, self.due, self.tries) = (cookie.get(), now, 0);
+                if self.is_open { Step::Lost } else { Step::None }
+            }
+            Body::Opened { slots, instance } if is_current => {
+                self.heard = now;
+                self.tries = 0;
+                self.due = now.saturating_add(Span(self.patience.0 / 6));
+                let is_same = self.instance == Some(instance);
+                if core::mem::replace(&mut self.is_open, true) {
+                    return if is_same { Step::None } else { Step::Lost };
+                }
+                self.instance = Some(instance);
+                Step::Ready(u16::try_from(slots).unwrap_or(u16::MAX))
+            }
+            Body::Refused { reason } if is_current => Step::Absent(Absence::Refused(reason)),
+            Body::Unknown if is_current && self.is_open => Step::Lost,
+            _ => Step::Stale,
+        }
+    }
+
+    pub(super) fn handle_timeout(&self, now: Time) -> Step {
+        if now >= self.heard.saturating_add(self.patience) {
+            Step::Absent(Absence::Silent)
+        } else {
+            Step::None
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Time {
+        self.due.min(self.heard.saturating_add(self.patience))
+    }
+
+    /// Whether a request is to be sent now.
+    pub(super) fn poll(&mut self, now: Time) -> bool {
+        if self.due > now {
+            return false;
+        }
+        let wait = Span(self.retry.0.saturating_mul(1 << self.tries.min(5)));
+        (self.due, self.tries) = (now.saturating_add(wait), self.tries + 1);
+        true
+    }
+}

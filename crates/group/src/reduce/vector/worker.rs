@@ -1,0 +1,544 @@
+//! A worker: sends the chunks of its vectors, and receives the sums.
+//!
+//! The machine refers to elements by step and block; its driver has the values. A slot's next chunk is sent when the sum of the previous
+//! one has come, so the pool is the window (`docs/sources.md#switchml`). What is lost is repeated by slot, after a timeout that follows the
+//! round-trip time, or when later chunks are complete.
+
+use rackweave_core::{HostId, Span, Time};
+use rackweave_wire::Id64;
+use rackweave_wire::reduce::{Body, Chunk, Format, Header, Phase, Plan};
+
+use super::super::Failure;
+use super::flight::Flight;
+use super::layout::Layout;
+
+/// How a worker behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The job.
+    pub job: u16,
+    /// The worker's number in the job.
+    pub number: u8,
+    /// The master's address.
+    pub master: HostId,
+    /// A random number of this life of the worker.
+    pub instance: u32,
+    /// The number of elements of its vectors.
+    pub length: u64,
+    /// What they are.
+    pub format: Format,
+    /// How often it joins until the master answers.
+    pub join_interval: Span,
+    /// The shortest retransmission timeout.
+    pub min_rto: Span,
+    /// How long it waits for a master or an aggregator that is silent.
+    pub give_up: Span,
+}
+
+impl Config {
+    /// A worker with the default timers: 100 ms between joins, 1 ms of timeout, 30 s of patience. SwitchML's code has
+    /// 10 ms; here the round-trip time is measured, and this is its lower bound only.
+    #[must_use]
+    pub const fn new(job: u16, number: u8, master: HostId, instance: u32) -> Self {
+        Self {
+            job,
+            number,
+            master,
+            instance,
+            length: 0,
+            format: Format::I64,
+            join_interval: Span::from_ms(100),
+            min_rto: Span::from_ms(1),
+            give_up: Span::from_secs(30),
+        }
+    }
+}
+
+/// What a worker reports to its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// All workers are there: how vectors are divided.
+    Planned(Layout),
+    /// The driver must call [`Worker::offer`] with the vector of this step. It must keep that of the step before.
+    Wanted {
+        /// The step.
+        step: u32,
+    },
+    /// The sums of all elements of a step are there.
+    Summed {
+        /// The step.
+        step: u32,
+    },
+    /// All workers have the sums of all steps.
+    Complete,
+    /// The worker has given up.
+    Failed(Failure),
+}
+
+/// The elements of a chunk, which only the driver has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elements {
+    /// The step.
+    pub step: u32,
+    /// The block.
+    pub block: u32,
+    /// The exponent of the block over all workers; 0 with integers.
+    pub exponent: u8,
+}
+
+/// A message of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Where it goes.
+    pub to: HostId,
+    /// The message.
+    pub header: Header,
+    /// Its payload, if it has one.
+    pub elements: Option<Elements>,
+}
+
+/// What a worker has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Chunks that were sent, repetitions included.
+    pub chunks: u64,
+    /// Chunks that were sent again.
+    pub retransmitted: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Answers to repeated chunks for which other workers' were missing.
+    pub waiting: u64,
+    /// Attempts after the first.
+    pub restarts: u64,
+}
+
+/// What is known of a step whose vector the driver has.
+#[derive(Clone, Debug, Default)]
+struct Exponents {
+    /// The exponents of the worker's own blocks.
+    own: Vec<u8>,
+    /// Those over all workers, as far as they are known.
+    of_all: Vec<u8>,
+}
+
+/// Chunks of the present step whose sums are there.
+#[derive(Clone, Debug, Default)]
+struct Received {
+    bits: Vec<u64>,
+    left: u64,
+}
+
+impl Received {
+    fn new(chunks: u64) -> Self {
+        Self { bits: vec![0; chunks.div_ceil(64) as usize], left: chunks }
+    }
+
+    /// Returns whether it is new.
+    fn insert(&mut self, index: u64) -> bool {
+        let Some(bits) = self.bits.get_mut((index / 64) as usize) else { return false };
+        let is_new = *bits >> (index % 64) & 1 == 0;
+        *bits |= 1 << (index % 64);
+        self.left -= u64::from(is_new);
+        is_new
+    }
+
+    /// The first that is missing.
+    fn low(&self) -> u64 {
+        let full = self.bits.iter().take_while(|bits| **bits == u64::MAX).count();
+        full as u64 * 64 + self.bits.get(full).map_or(0, |bits| u64::from(bits.trailing_ones()))
+    }
+}
+
+/// The worker of a job.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    config: Config,
+    token: u64,
+    attempt: u16,
+    cookie: u64,
+    /// The newest version of the master's state.
+    state: Option<(u32, Phase)>,
+    aggregator: HostId,
+    layout: Option<Layout>,
+    flight: Option<Flight>,
+    /// The first step whose sums are not complete.
+    step: u32,
+    /// Steps below have been offered.
+    offered: u32,
+    received: Received,
+    /// The step that is being summed and the one before, by number modulo 2.
+    exponents: [Exponents; 2],
+    is_progress_due: bool,
+    join_at: Option<Time>,
+    /// When the master was heard last.
+    heard: Time,
+    /// When the aggregator was heard last, or nothing was outstanding.
+    answered: Time,
+    events: Vec<Event>,
+    is_over: bool,
+    has_given_up: bool,
+    counters: Counters,
+}
+
+impl Worker {
+    /// A worker that joins now.
+    #[must_use]
+    pub fn new(config: Config, now: Time) -> Self {
+        Self {
+            config,
+            token: 0,
+            attempt: 0,
+            cookie: 0,
+            state: None,
+            aggregator: config.master,
+            layout: None,
+            flight: None,
+            step: 0,
+            offered: 0,
+            received: Received::default(),
+            exponents: [Exponents::default(), Exponents::default()],
+            is_progress_due: false,
+            join_at: Some(now),
+            heard: now,
+            answered: now,
+            events: Vec::new(),
+            is_over: false,
+            has_given_up: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Returns the worker's configuration.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns what the worker has done.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns how vectors are divided, once all workers have joined.
+    #[must_use]
+    pub const fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
+    }
+
+    /// Returns the first step whose sums are not complete.
+    #[must_use]
+    pub const fn step(&self) -> u32 {
+        self.step
+    }
+
+    /// Whether the worker has nothing more to do.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.is_over && !self.is_progress_due
+    }
+
+    /// The driver has the vector of a step that [`Event::Wanted`] has asked for. `exponents` are those of its blocks
+    /// ([`super::block_float::exponent_of`]); none with integers.
+    ///
+    /// # Panics
+    /// If there is not one exponent for each block of floats, or if the step is not the one that was asked for.
+    pub fn offer(&mut self, step: u32, exponents: Vec<u8>) {
+        let Some(layout) = self.layout else { return };
+        assert_eq!(step, self.offered, "steps are offered in order");
+        let blocks = match layout.format {
+            Format::I64 => 0,
+            Format::BlockFloat => layout.blocks() as usize,
+        };
+        assert_eq!(exponents.len(), blocks, "one exponent for each block");
+        let of_all = vec![0; blocks];
+        self.exponents[step as usize % 2] = Exponents { own: exponents, of_all };
+        self.offered = step + 1;
+        if let Some(flight) = &mut self.flight {
+            flight.offer(layout.start(self.offered));
+        }
+    }
+
+    /// Handles a message, and returns the elements that its payload has, if the driver is to store them. Any field may be wrong or
+    /// forged.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: &Header,
+        payload: &[u8],
+    ) -> Option<Elements> {
+        let is_mine = header.job == self.config.job && header.worker == self.config.number;
+        let is_state = matches!(header.body, Body::VectorState { .. });
+        if !is_mine || self.is_over && !is_state {
+            return None;
+        }
+        match header.body {
+            Body::Challenge { instance, cookie }
+                if from == self.config.master
+                    && instance == self.config.instance
+                    && self.state.is_none()
+                    && cookie.get() != self.cookie =>
+            {
+                self.cookie = cookie.get();
+                self.join_at = Some(now);
+            }
+            Body::VectorState { version, instance, phase }
+                if from == self.config.master && instance == self.config.instance =>
+            {
+                self.handle_state(now, header, version, phase, payload);
+            }
+            Body::ChunkSum(chunk) if self.is_from_aggregator(from, header) => {
+                return self.handle_sum(now, &chunk, payload);
+            }
+            Body::Waiting { number, .. } if self.is_from_aggregator(from, header) => {
+                if let Some(flight) = &mut self.flight {
+                    flight.hold(number.get());
+                }
+                self.answered = now;
+                self.counters.waiting += 1;
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn is_from_aggregator(&self, from: HostId, header: &Header) -> bool {
+        from == self.aggregator
+            && self.state.is_some()
+            && header.token.get() == self.token
+            && header.attempt == self.attempt
+    }
+
+    fn handle_state(
+        &mut self,
+        now: Time,
+        header: &Header,
+        version: u32,
+        phase: Phase,
+        payload: &[u8],
+    ) {
+        let plan = if phase == Phase::Run {
+            let Ok(plan) = Plan::decode(payload) else { return };
+            Some(plan)
+        } else {
+            None
+        };
+        if let Some((old, _)) = self.state
+            && (header.token.get() != self.token || version < old)
+        {
+            return;
+        }
+        let is_known = self.is_over || self.state.is_some_and(|(old, _)| old == version);
+        let can_begin = is_known || plan.is_none_or(|plan| self.can_begin(&plan));
+        if self.has_given_up || !can_begin {
+            return;
+        }
+        self.is_progress_due = true;
+        self.heard = now;
+        if is_known {
+            return;
+        }
+        self.join_at = None;
+        self.token = header.token.get();
+        self.counters.restarts += u64::from(self.state.is_some() && self.attempt != header.attempt);
+        self.attempt = header.attempt;
+        self.state = Some((version, phase));
+        match (phase, plan) {
+            (Phase::Done, _) => {
+                self.is_over = true;
+                self.flight = None;
+                self.events.push(Event::Complete);
+            }
+            (Phase::Failed, _) => {
+                self.is_over = true;
+                self.flight = None;
+                self.events.push(Event::Failed(Failure::Refused));
+            }
+            (Phase::Run, Some(plan)) => self.begin(now, &plan),
+            // Another attempt is being prepared: what is under way belongs to none.
+            _ => self.flight = None,
+        }
+    }
+
+    /// Whether the worker has what an attempt needs: a master that is right asks for nothing else.
+    fn can_begin(&self, plan: &Plan) -> bool {
+        let layout = Layout::of(plan);
+        let is_inside = plan.first < layout.end() || self.step == layout.steps;
+        match self.layout {
+            None => is_inside,
+            Some(known) => {
+                known == layout
+                    && plan.first <= self.low()
+                    && layout.step(plan.first).saturating_add(2) > self.step
+            }
+        }
+    }
+
+    /// Begins an attempt.
+    fn begin(&mut self, now: Time, plan: &Plan) {
+        let layout = Layout::of(plan);
+        if (layout.length, layout.format) != (self.config.length, self.config.format) {
+            return self.give_up(Failure::OtherVector);
+        }
+        self.aggregator = plan.aggregator;
+        self.answered = now;
+        if self.layout.is_none() {
+            // A worker that replaces another one begins at the step of the others.
+            let step = layout.step(plan.first);
+            (self.layout, self.step, self.offered) = (Some(layout), step, step);
+            self.received = Received::new(layout.chunks());
+            self.events.push(Event::Planned(layout));
+            self.events.push(Event::Wanted { step });
+        }
+        let offered = layout.start(self.offered);
+        let min_rto = self.config.min_rto;
+        self.flight = Some(Flight::new(layout.pool, plan.first, offered, layout.end(), min_rto));
+    }
+
+    /// The first chunk whose sum is not here.
+    fn low(&self) -> u64 {
+        self.layout.map_or(0, |layout| layout.start(self.step) + self.received.low())
+    }
+
+    fn handle_sum(&mut self, now: Time, chunk: &Chunk, payload: &[u8]) -> Option<Elements> {
+        let (layout, number) = (self.layout?, chunk.number.get());
+        let flight = self.flight.as_mut()?;
+        let content = layout.content(number);
+        let count = content.block.map_or(0, |block| layout.range(block).len());
+        if usize::from(chunk.count) != count
+            || chunk.format != layout.format
+            || payload.len() != chunk.payload_len() as usize
+        {
+            return None;
+        }
+        if !flight.is_outstanding(number) {
+            flight.come_again(now, number);
+            return None;
+        }
+        flight.complete(now, number);
+        self.answered = now;
+        let late = flight.find_lost(now);
+        self.counters.timeouts += late;
+        let exponents = &mut self.exponents[content.step as usize % 2];
+        if let Some(block) = content.exponent_of
+            && let Some(of_all) = exponents.of_all.get_mut(block as usize)
+        {
+            *of_all = chunk.exponent;
+        }
+        // Other workers may need what this one has had in an earlier attempt.
+        if content.step != self.step || !self.received.insert(number - layout.start(self.step)) {
+            return None;
+        }
+        if self.received.left == 0 {
+            self.finish_step(&layout);
+        }
+        let (step, block) = (content.step, content.block?);
+        let exponents = &self.exponents[step as usize % 2];
+        let exponent = exponents.of_all.get(block as usize).copied().unwrap_or(0);
+        Some(Elements { step, block, exponent })
+    }
+
+    fn finish_step(&mut self, layout: &Layout) {
+        self.events.push(Event::Summed { step: self.step });
+        self.step += 1;
+        if self.step < layout.steps {
+            self.received = Received::new(layout.chunks());
+            self.events.push(Event::Wanted { step: self.step });
+        } else {
+            self.received = Received::default();
+            self.is_progress_due = true;
+        }
+    }
+
+    /// Called when the time that [`Worker::poll_timeout`] returned has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.is_over {
+            return;
+        }
+        if now >= self.heard.saturating_add(self.config.give_up) {
+            return self.give_up(Failure::MasterSilent);
+        }
+        if self.no_answer_at().is_some_and(|at| at <= now) {
+            return self.give_up(Failure::NotAcknowledged { aggregator: self.aggregator });
+        }
+        if let Some(flight) = &mut self.flight {
+            self.counters.timeouts += flight.find_lost(now);
+        }
+    }
+
+    /// Ends the worker, which answers nothing from now on: the master notices its silence.
+    pub fn give_up(&mut self, failure: Failure) {
+        if !self.is_over {
+            (self.is_over, self.has_given_up) = (true, true);
+            self.is_progress_due = false;
+            self.flight = None;
+            self.events.push(Event::Failed(failure));
+        }
+    }
+
+    /// When the worker gives up an aggregator that does not answer at all. One that waits for others says so.
+    fn no_answer_at(&self) -> Option<Time> {
+        let is_outstanding = self.flight.as_ref().is_some_and(|flight| !flight.is_empty());
+        is_outstanding.then(|| self.answered.saturating_add(self.config.give_up))
+    }
+
+    /// Returns when to call [`Worker::handle_timeout`], or to poll again.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if self.is_over {
+            return None;
+        }
+        let give_up = self.heard.saturating_add(self.config.give_up);
+        let loss = self.flight.as_ref().and_then(Flight::timer);
+        [Some(give_up), self.no_answer_at(), self.join_at, loss].into_iter().flatten().min()
+    }
+
+    /// Returns the next message, if there is something to send now.
+    pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
+        let master = self.config.master;
+        if self.join_at.is_some_and(|at| at <= now) && !self.is_over {
+            self.join_at = Some(now.saturating_add(self.config.join_interval));
+            let (instance, cookie) = (self.config.instance, Id64::new(self.cookie));
+            let header = self.header(Body::JoinVector { instance, cookie });
+            return Some(Outgoing { to: master, header, elements: None });
+        }
+        let (version, _) = self.state?;
+        if core::mem::take(&mut self.is_progress_due) {
+            let (low, is_known) = (Id64::new(self.low()), self.layout.is_some());
+            let header = self.header(Body::VectorProgress { version, low, is_known });
+            return Some(Outgoing { to: master, header, elements: None });
+        }
+        let (layout, flight) = (self.layout?, self.flight.as_mut()?);
+        if flight.is_empty() {
+            self.answered = now;
+        }
+        let (number, is_repeated) = flight.next(now)?;
+        self.counters.chunks += 1;
+        self.counters.retransmitted += u64::from(is_repeated);
+        let content = layout.content(number);
+        let exponents = &self.exponents[content.step as usize % 2];
+        let of = |all: &[u8], block: u32| all.get(block as usize).copied().unwrap_or(0);
+        let exponent = content.exponent_of.map_or(0, |block| of(&exponents.own, block));
+        let elements = content.block.map(|block| Elements {
+            step: content.step,
+            block,
+            exponent: of(&exponents.of_all, block),
+        });
+        let count = content.block.map_or(0, |block| layout.range(block).len()) as u16;
+        let number = Id64::new(number);
+        let chunk = Chunk { number, count, exponent, format: layout.format };
+        let header = self.header(Body::Chunk(chunk));
+        Some(Outgoing { to: self.aggregator, header, elements })
+    }
+
+    const fn header(&self, body: Body) -> Header {
+        let Config { job, number, .. } = self.config;
+        Header { job, attempt: self.attempt, worker: number, token: Id64::new(self.token), body }
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if self.events.is_empty() { None } else { Some(self.events.remove(0)) }
+    }
+}

@@ -1,0 +1,110 @@
+//! All-reduce in the simulator: vectors that a switch, a host or a ring of workers adds up.
+//!
+//! - [`AllreduceConfig`]: the parameters of a run, resolved from a scenario's `[workload.allreduce]`.
+//! - [`run()`]: a run on a [`World`](rackweave_sim::World).
+//! - [`AllreduceSummary`]: the results that only such runs have.
+//!
+//! Values are really added up: each worker draws its vectors, and at the end every sum is compared, by a digest of 64 bits, with the sum
+//! that the scheme should have.
+
+mod node;
+mod ring;
+mod run;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+use rackweave_core::{HostId, Rng, Span};
+use rackweave_group::reduce::vector::master::Vectors;
+use rackweave_group::reduce::vector::values::Values;
+use rackweave_transport::TransportConfig;
+use rackweave_wire::reduce::Format;
+
+pub use self::run::{AllreduceError, AllreduceRun, run};
+pub use self::summary::{AllreduceResult, AllreduceSummary, StepSummary};
+
+/// The parameters of a run.
+#[derive(Clone, Debug)]
+pub struct AllreduceConfig {
+    /// The workers' hosts.
+    pub workers: Vec<HostId>,
+    /// The vectors, and how they are divided if there is an aggregator.
+    pub vectors: Vectors,
+    /// The shortest retransmission timeout of workers with an aggregator.
+    pub min_rto: Span,
+    /// The time from the sums of a step until the vector of the next one.
+    pub compute: Span,
+    /// What adds up.
+    pub scheme: Scheme,
+    /// The seed of vectors and of random numbers.
+    pub seed: u64,
+}
+
+/// What adds up vectors.
+#[derive(Clone, Debug)]
+pub enum Scheme {
+    /// A switch. The master of the job is at the first worker's host.
+    Switch {
+        /// The number of the switch.
+        number: u32,
+        /// The number of its slots.
+        slots: u32,
+    },
+    /// A host, which is the job's master too.
+    Host {
+        /// The host; it may be a worker's.
+        server: HostId,
+    },
+    /// The workers, in a ring.
+    Ring {
+        /// The transport of their messages.
+        carrier: Box<TransportConfig>,
+        /// The length of a message in bytes.
+        piece_bytes: u64,
+    },
+}
+
+impl AllreduceConfig {
+    /// Returns the bytes of a vector in a host's memory.
+    #[must_use]
+    pub const fn vector_bytes(&self) -> u64 {
+        self.vectors.length * self.element_bytes()
+    }
+
+    /// Returns the bytes of an element in a host's memory, as long as in a packet.
+    const fn element_bytes(&self) -> u64 {
+        self.vectors.format.bytes() as u64
+    }
+
+    /// Returns the hosts that take part, in their order.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<HostId> {
+        let mut hosts = self.workers.clone();
+        if let Scheme::Host { server } = self.scheme
+            && !hosts.contains(&server)
+        {
+            hosts.push(server);
+        }
+        hosts.sort_unstable();
+        hosts
+    }
+
+    /// Returns the vector of a worker for a step: the same whenever it is drawn. Floats have magnitudes over 16 powers of two, as gradients
+    /// of different layers do.
+    #[must_use]
+    pub fn vector(&self, worker: u8, step: u32) -> Values {
+        let component = u64::from(step) << 8 | u64::from(worker);
+        let mut rng = Rng::stream(self.seed, 0, component, "vector of a step");
+        let length = self.vectors.length as usize;
+        match self.vectors.format {
+            Format::I64 => Values::Integers((0..length).map(|_| rng.next_u64() as i64).collect()),
+            Format::BlockFloat => {
+                let float = |index: usize| {
+                    let scale = 1.0 / f64::from(1_u32 << (index / 1_024 % 16));
+                    ((rng.unit() - 0.5) * scale) as f32
+                };
+                Values::Floats((0..length).map(float).collect())
+            }
+        }
+    }
+}
