@@ -92,7 +92,7 @@ INLINE int take_lock(struct state *s)
 INLINE void release_lock(struct state *s) { __sync_lock_test_and_set(&s->lock, 0); }
 
 /* A new life for slots or records, so that none of them has to be written to be emptied. */
-INLINE u32 new_life(struct state *s) { return ++s->lives; }
+INLINE u64 new_life(struct state *s) { return ++s->lives; }
 
 INLINE void remove_job(struct state *s, struct job *job, u32 index)
 {

@@ -18,9 +18,10 @@
 //!
 //! It gives the answers of the program in Rust (`group::reduce::switch`); a test compares both packet by packet. These differences remain:
 //!
-//! - **Checksums.** The kernel hands over frames whose UDP checksum was not verified, so the program verifies it: a damaged pair is never
-//!   added up. In Rust, that is done where frames are read.
+//! - **Checksums.** The kernel hands over frames whose UDP checksum was not verified, so the program verifies it. A checksum that is left to the
+//!   interface cannot be told from one that happens to be the sum of the pseudo-header, as one in 65,536 is. In Rust, that is done where frames are read.
 //! - **Records of packets** of a job are consecutive, so a job may be refused although as many records are free in several places.
+//! - **Vectors** ([`rackweave_wire::reduce::Body::OpenVector`]) are added up by the program in Rust only. A request for them gets no answer here.
 //! - **Super-packets** of a host that leaves segmentation to its interface (UDP GSO) are dropped and counted.
 
 #[cfg(test)]
@@ -50,7 +51,7 @@ const PROGRAM: &str = "rackweave_reduce";
 /// The length of `struct config` in 32-bit words.
 const CONFIG: usize = 6;
 /// The length of `struct job` in 64-bit words.
-const JOB: usize = 45;
+const JOB: usize = 48;
 
 /// The configuration of a [`Tor`]. The defaults of [`TorConfig::new`] are those of `group::reduce::switch`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,7 +236,7 @@ impl Tor {
 }
 
 /// The length of `struct state` in 64-bit words.
-const STATE: usize = 2 + 2 * JOBS;
+const STATE: usize = 4 + 2 * JOBS;
 
 impl TorJob {
     /// Reads `struct job`.
@@ -249,7 +250,7 @@ impl TorJob {
             master: Ipv4Addr::from(array(28)),
             epoch: word(36) as u16,
             slots: word(44) - word(40),
-            workers: word(80) as u8,
+            workers: word(96) as u8,
         }
     }
 }
@@ -283,8 +284,12 @@ impl TorConfig {
         if address.is_unspecified() || address.is_multicast() || address.is_broadcast() {
             return wrong(format!("{address} is not the address of a switch"));
         }
-        if self.udp_port == 0 || self.lease_ms == 0 {
-            return wrong("the UDP port and the lease are at least 1".to_owned());
+        if self.udp_port == 0 {
+            return wrong("the UDP port is at least 1".to_owned());
+        }
+        // A master renews its reservation every 500 ms.
+        if self.lease_ms < 2000 {
+            return wrong(format!("a lease is at least 2000 ms, not {}", self.lease_ms));
         }
         Ok(())
     }

@@ -50,6 +50,7 @@
 #define F_DATA_EPOCH 20
 #define F_PAIRS 24
 #define F_EPOCH 16
+#define F_RESERVATION 18
 #define F_FIRST 20
 #define F_SUMS 24
 #define F_OPEN_COOKIE 16
@@ -113,34 +114,35 @@ struct job {
     u32 first;            /* the first epoch that is not finished */
     struct range slots;
     struct range records;
-    u32 record_life; /* a record of another life is empty */
-    u32 life[2];     /* likewise for the slots of a copy */
+    u64 record_life; /* a record of another life is empty */
+    u64 life[2];     /* likewise for the slots of a copy */
+    u32 instance;    /* the number of the reservation, by which its master recognizes it */
     u32 window, copies, operator, workers, rule;
     u16 master_port; /* as in a frame */
     u8 master_mac[6];
     u8 own_mac[6]; /* to which the master sends */
-    u16 unused;
+    u16 unused[3];
     u32 addresses[WORKERS];
 };
 
 #define AT_JOB(field) __builtin_offsetof(struct job, field)
-_Static_assert(sizeof(struct job) == 45 * 8, "the length of a job");
+_Static_assert(sizeof(struct job) == 48 * 8, "the length of a job");
 _Static_assert(AT_JOB(number) == 16 && AT_JOB(attempt) == 20 && AT_JOB(master_ip) == 28 && AT_JOB(first) == 36, "its first fields");
-_Static_assert(AT_JOB(slots) == 40 && AT_JOB(workers) == 80, "its other fields");
+_Static_assert(AT_JOB(slots) == 40 && AT_JOB(workers) == 96, "its other fields");
 
 /* A packet of a worker's window: its sequence number plus 1, and which of its pairs found no slot. */
 struct record {
-    u32 next;
-    u32 life;
+    u64 life;
     u64 rest;
+    u32 next;
+    u32 unused;
 };
 
 /* A sum and its key, as two little-endian numbers. */
 struct slot {
     u64 key[2];
     u64 value;
-    u32 life;
-    u32 unused;
+    u64 life;
 };
 
 struct bucket {
@@ -149,8 +151,10 @@ struct bucket {
 
 struct state {
     u32 lock;
-    u32 lives; /* the life that was given to a copy or to records last */
-    u64 used;  /* the jobs that have slots */
+    u32 unused;
+    u64 used;         /* the jobs that have slots */
+    u64 lives;        /* the life that was given to a copy or to records last */
+    u64 reservations; /* how many there were */
     struct range slots[JOBS];
     struct range records[JOBS];
 };

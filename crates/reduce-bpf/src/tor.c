@@ -8,7 +8,7 @@
 #endif
 
 /* The slots of an epoch: one of the job's copies. */
-INLINE u32 copy_of(const struct job *job, u32 epoch, struct range *copy)
+INLINE u64 copy_of(const struct job *job, u32 epoch, struct range *copy)
 {
     u32 len = (job->slots.end - job->slots.start) / (job->copies == 2 ? 2 : 1);
     u32 second = job->copies == 2 ? epoch & 1 : 0;
@@ -63,8 +63,9 @@ INLINE struct slot *slot_at(u32 at)
 /* The pairs of a packet on their way into slots. */
 struct adding {
     u64 token;
-    u64 rest; /* the pairs without a slot */
-    u32 first, len, life; /* the slots of the epoch */
+    u64 rest;       /* the pairs without a slot */
+    u64 life;       /* of the slots of the epoch */
+    u32 first, len; /* these slots */
     u32 operator, workers;
     u32 counted; /* pairs in the reply */
 };
@@ -156,9 +157,9 @@ static int count_pair(u32 index, void *context)
         slot->life = adding->life;
     }
     slot->value += big32(pair + 16);
-    /* The first byte of the key is the counter, as in group::reduce::switch. */
-    slot->key[0] = (slot->key[0] & ~0xffull) | ((slot->key[0] + 1) & 0xff);
-    if ((slot->key[0] & 0xff) != adding->workers)
+    /* The first bytes of the key are the counter, as in group::reduce::switch. */
+    slot->key[0] = (slot->key[0] & ~0xffffffffull) | ((slot->key[0] + 1) & 0xffffffff);
+    if ((slot->key[0] & 0xffffffff) != adding->workers)
         return 0;
     at = adding->counted;
     if (at >= PAIRS_MOST)
@@ -296,12 +297,12 @@ INLINE void start(struct state *st, const struct scratch *s, struct job *job, u3
     loop(job->workers, copy_address, &copying, 0);
 }
 
-INLINE void opened(struct scratch *s, const struct job *job, const struct config *c)
+INLINE void opened(struct scratch *s, const struct job *job)
 {
     u8 *out = answer(s, OPENED, 0, F_BODY + 8);
 
     put_big32(out + F_BODY, job->slots.end - job->slots.start);
-    put_big32(out + F_BODY + 4, mix((u64)c->secret[1] << 32 | c->secret[0]) >> 32);
+    put_big32(out + F_BODY + 4, job->instance);
 }
 
 /* Reserves slots, renews a reservation, or starts its next attempt. */
@@ -342,7 +343,7 @@ static __attribute__((noinline)) int on_open(struct state *st, const struct conf
         renew(job, c, s);
         if (attempt > job->attempt)
             start(st, s, job, index);
-        opened(s, job, c);
+        opened(s, job);
         return 0;
     }
     loop(JOBS, expire_job, &expiring, 0);
@@ -368,18 +369,21 @@ static __attribute__((noinline)) int on_open(struct state *st, const struct conf
     st->slots[index].end = job->slots.end = slots.start + slots.len;
     st->records[index].start = job->records.start = recording.start;
     st->records[index].end = job->records.end = recording.start + entries;
+    /* A job that has lapsed and is reserved again under the same attempt has lost its sums, which the master must notice. */
+    job->instance = mix(mix(secret) ^ ++st->reservations) >> 32;
     job->number = number;
     job->token = token;
     job->master = from;
     renew(job, c, s);
     start(st, s, job, index);
-    opened(s, job, c);
+    opened(s, job);
     return 0;
 }
 
 /* Reads the sums in some slots into the reply. */
 struct reading {
-    u32 first, end, life, sums;
+    u64 life;
+    u32 first, end, sums;
 };
 
 static int read_slot(u32 index, void *context)
@@ -472,6 +476,12 @@ INLINE void on_message(struct state *st, const struct config *c, struct scratch 
         return;
     }
     renew(job, c, s);
+    if (big16(in + F_RESERVATION) != (job->instance & 0xffff)) {
+        /* The master has another reservation in mind, whose sums are not all of its job's. */
+        stale();
+        answer(s, UNKNOWN, 0, F_BODY);
+        return;
+    }
     return kind == FETCH ? on_fetch(s, job) : on_clear(st, s, job);
 }
 
@@ -488,7 +498,7 @@ INLINE int is_possible(const u8 *in, u32 len)
     case FETCH:
         return len >= F_SUMS;
     case CLEAR:
-        return len >= F_EPOCH + 2;
+        return len >= F_RESERVATION + 2;
     case CLOSE:
         return 1;
     case OPEN:

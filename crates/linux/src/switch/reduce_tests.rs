@@ -35,6 +35,8 @@ struct Bench {
     core: Core<Systems>,
     rules: Rules<Systems>,
     encapsulation: Encapsulation,
+    /// The lower half of the instance of the reservation.
+    reservation: u16,
 }
 
 impl Bench {
@@ -69,7 +71,7 @@ impl Bench {
             encapsulation,
             mtu: 1500,
         };
-        Self { core: core.build().unwrap(), rules, encapsulation }
+        Self { core: core.build().unwrap(), rules, encapsulation, reservation: 0 }
     }
 
     /// Passes a message to the switch, and returns its bytes.
@@ -165,10 +167,10 @@ impl Bench {
             panic!("{got:?}");
         };
         let got = self.send(MASTER, SWITCH, open(cookie), 0, &workers);
-        assert!(
-            matches!(got[..], [(MASTER, SWITCH, Body::Opened { slots: 16, .. }, _)]),
-            "{got:?}"
-        );
+        let [(MASTER, SWITCH, Body::Opened { slots: 16, instance }, _)] = got[..] else {
+            panic!("{got:?}");
+        };
+        self.reservation = instance as u16;
     }
 }
 
@@ -225,7 +227,13 @@ fn pairs_are_added_up_once_and_fetched() {
         assert_eq!(bench.send(other, SWITCH, data(0, 1), 1, &pairs(&[("a", 5)])), ack(other, 0));
         let wrong = bench.send(HostId(3), SWITCH, data(1, 1), 1, &pairs(&[("a", 9)]));
         assert_eq!(wrong, [], "from no worker");
-        let got = bench.send(MASTER, SWITCH, Body::Fetch { epoch: 0, first: 0 }, 0, &[]);
+        let got = bench.send(
+            MASTER,
+            SWITCH,
+            Body::Fetch { epoch: 0, reservation: bench.reservation, first: 0 },
+            0,
+            &[],
+        );
         let [(MASTER, SWITCH, Body::Values { epoch: 0, first: 0, sums: 2 }, values)] = &got[..]
         else {
             panic!("{got:?}");
@@ -236,7 +244,13 @@ fn pairs_are_added_up_once_and_fetched() {
             .collect();
         sums.sort_unstable();
         assert_eq!(sums, [(b'a', 8), (b'b', 4)]);
-        let got = bench.send(MASTER, SWITCH, Body::Clear { epoch: 0 }, 0, &[]);
+        let got = bench.send(
+            MASTER,
+            SWITCH,
+            Body::Clear { epoch: 0, reservation: bench.reservation },
+            0,
+            &[],
+        );
         assert_eq!(got, [(MASTER, SWITCH, Body::Cleared { epoch: 0 }, Vec::new())]);
     }
 }

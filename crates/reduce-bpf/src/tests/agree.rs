@@ -160,6 +160,7 @@ struct Master {
     token: u64,
     attempt: u16,
     cookie: u64,
+    reservation: u16,
     epoch: u16,
     open: Open,
     workers: Vec<usize>,
@@ -188,6 +189,7 @@ impl Master {
             token: rng.next_u64(),
             attempt: rng.below(3) as u16,
             cookie: 0,
+            reservation: 0,
             epoch: open.first_epoch,
             open,
             workers,
@@ -252,11 +254,19 @@ fn next(rng: &mut Rng, masters: &mut [Master], hosts: usize) -> (usize, usize, V
             let epoch = near(rng, master.epoch);
             let first =
                 [rng.below(400) as u32, 0, 52, rng.next_u64() as u32][rng.below(4) as usize];
-            (master.host, master.header(0, Body::Fetch { epoch, first }), Vec::new())
+            (
+                master.host,
+                master.header(0, Body::Fetch { epoch, reservation: master.reservation, first }),
+                Vec::new(),
+            )
         }
         87..94 => {
             let epoch = near(rng, master.epoch);
-            (master.host, master.header(0, Body::Clear { epoch }), Vec::new())
+            (
+                master.host,
+                master.header(0, Body::Clear { epoch, reservation: master.reservation }),
+                Vec::new(),
+            )
         }
         94..95 => (master.host, master.header(0, Body::Close), Vec::new()),
         95..97 => {
@@ -266,7 +276,14 @@ fn next(rng: &mut Rng, masters: &mut [Master], hosts: usize) -> (usize, usize, V
             if rng.below(5) == 0 {
                 master.open.window = 16;
             }
-            (master.host, master.header(0, Body::Clear { epoch: master.epoch }), Vec::new())
+            (
+                master.host,
+                master.header(
+                    0,
+                    Body::Clear { epoch: master.epoch, reservation: master.reservation },
+                ),
+                Vec::new(),
+            )
         }
         _ => {
             // Messages that only others handle.
@@ -326,6 +343,10 @@ fn compare_at_random(slots: u32, ways: u8, seed: u64, messages: u32) -> bool {
         {
             match header.body {
                 Body::Challenge { cookie, .. } => master.cookie = cookie.get(),
+                // Seldom the master has another reservation in mind.
+                Body::Opened { instance, .. } if rng.below(20) > 0 => {
+                    master.reservation = instance as u16;
+                }
                 Body::Cleared { epoch } if epoch == master.epoch => {
                     master.epoch = epoch.saturating_add(1);
                     master.open.first_epoch = master.epoch;

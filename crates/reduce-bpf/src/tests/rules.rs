@@ -34,11 +34,11 @@ fn pairs(numbers: impl IntoIterator<Item = u32>, value: u32) -> Vec<u8> {
 }
 
 /// A switch with a job of a master and two workers, hosts 2 and 3.
-struct Bench(Tor);
+struct Bench(Tor, u16);
 
 impl Bench {
     fn new(slots: u32, change: impl FnOnce(&mut TorConfig)) -> Option<Self> {
-        let mut bench = Self(load(change)?);
+        let mut bench = Self(load(change)?, 0);
         let addresses =
             [2, 3].map(|worker| Host::number(worker).id().0.to_be_bytes()).as_flattened().to_vec();
         let master = Host::number(MASTER);
@@ -50,7 +50,8 @@ impl Bench {
         let request = Open { cookie, ..open(slots) };
         let request = master.frame(header(0, Body::Open(request)), &addresses);
         let opened = bench.reply(&master, &request).unwrap();
-        assert!(matches!(opened.header.body, Body::Opened { .. }));
+        let Body::Opened { instance, .. } = opened.header.body else { panic!("{opened:?}") };
+        bench.1 = instance as u16;
         Some(bench)
     }
 
@@ -77,7 +78,8 @@ impl Bench {
         let master = Host::number(MASTER);
         let mut sums = Vec::new();
         for first in (0..slots / 2).step_by(reduce::FETCH_SLOTS as usize) {
-            let request = master.frame(header(0, Body::Fetch { epoch: 0, first }), &[]);
+            let request =
+                master.frame(header(0, Body::Fetch { epoch: 0, reservation: self.1, first }), &[]);
             let values = self.reply(&master, &request).unwrap();
             for sum in values.payload.chunks(24) {
                 let key = String::from_utf8(sum[..12].to_vec()).unwrap();
@@ -189,7 +191,8 @@ fn a_rest_goes_to_the_master_where_its_last_message_came_from() {
     assert!(matches!(answer.header.body, Body::Residual(Pairs { seq: 0, epoch: 0, count: 63 })));
     // The master moves to another port of the switch and another UDP port.
     (master.interface, master.mac[5], master.port) = (300, 77, 7000);
-    let fetch = master.frame(header(0, Body::Fetch { epoch: 0, first: 0 }), &[]);
+    let fetch =
+        master.frame(header(0, Body::Fetch { epoch: 0, reservation: bench.1, first: 0 }), &[]);
     let values = bench.reply(&master, &fetch).unwrap();
     assert_eq!((values.ports, values.payload.len()), ([PORT, 7000], 24));
     let Outcome::Reply(interface, reply) = bench.outcome(&worker, &frame) else { panic!() };
@@ -212,7 +215,7 @@ fn configurations_without_a_sense_are_refused() {
         (|config| config.slots = 65_535, "multiple of 8"),
         (|config| config.records = 0, "records 1 to"),
         (|config| config.address = [224, 0, 0, 1].into(), "not the address of a switch"),
-        (|config| config.lease_ms = 0, "at least 1"),
+        (|config| config.lease_ms = 300, "at least 2000 ms"),
     ];
     for (change, expected) in wrong {
         let mut config = good.clone();

@@ -115,12 +115,21 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
             out.put_u32(instance);
         }
         Body::Refused { reason } => out.put_u8(reason as u8),
-        Body::Fetch { epoch, first } | Body::Values { epoch, first, .. } => {
+        Body::Fetch { epoch, reservation, first } => {
+            out.put_u16(epoch);
+            out.put_u16(reservation);
+            out.put_u32(first);
+        }
+        Body::Values { epoch, first, .. } => {
             out.put_u16(epoch);
             out.put_u16(0);
             out.put_u32(first);
         }
-        Body::Clear { epoch } | Body::Cleared { epoch } => out.put_u16(epoch),
+        Body::Clear { epoch, reservation } => {
+            out.put_u16(epoch);
+            out.put_u16(reservation);
+        }
+        Body::Cleared { epoch } => out.put_u16(epoch),
         Body::Close | Body::Unknown => {}
         Body::VectorState { version, instance, phase } => {
             out.put_u32(version);
@@ -199,18 +208,16 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
             Body::Refused { reason }
         }
         kind::FETCH | kind::VALUES => {
-            let epoch = reader.u16()?;
-            reader.skip::<2>()?;
-            let first = reader.u32()?;
+            let (epoch, reservation, first) = (reader.u16()?, reader.u16()?, reader.u32()?);
             if kind == kind::FETCH {
-                Body::Fetch { epoch, first }
+                Body::Fetch { epoch, reservation, first }
             } else if u32::from(count) <= super::FETCH_SLOTS {
                 Body::Values { epoch, first, sums: count }
             } else {
                 return Err(field("number of sums", count));
             }
         }
-        kind::CLEAR => Body::Clear { epoch: reader.u16()? },
+        kind::CLEAR => Body::Clear { epoch: reader.u16()?, reservation: reader.u16()? },
         kind::CLEARED => Body::Cleared { epoch: reader.u16()? },
         kind::CLOSE => Body::Close,
         kind::UNKNOWN => Body::Unknown,

@@ -24,11 +24,11 @@
 //! | 8 | [`Body::State`] | master to worker | version (32), instance (32), aggregator (32), epochs (16), drained (16), window (16), copies (8), phase (8); at 7: operator |
 //! | 9 | [`Body::Confirm`] | worker to master | version (32); flag 1: nothing is outstanding |
 //! | 10 | [`Body::Open`] | master to switch | cookie (64), slots (32), first epoch (16), window (16), copies (8), operator (8), workers (8), rule (8); their addresses |
-//! | 11 | [`Body::Opened`] | switch to master | slots (32), instance of the switch (32) |
+//! | 11 | [`Body::Opened`] | switch to master | slots (32), instance of the reservation (32) |
 //! | 12 | [`Body::Refused`] | switch to master | reason (8) |
-//! | 13 | [`Body::Fetch`] | master to switch | epoch (16), reserved (16), first slot (32) |
-//! | 14 | [`Body::Values`] | switch to master | as fetch; sums of [`SUM_BYTES`] |
-//! | 15 | [`Body::Clear`] | master to switch | epoch (16) |
+//! | 13 | [`Body::Fetch`] | master to switch | epoch (16), reservation (16), first slot (32) |
+//! | 14 | [`Body::Values`] | switch to master | epoch (16), reserved (16), first slot (32); sums of [`SUM_BYTES`] |
+//! | 15 | [`Body::Clear`] | master to switch | epoch (16), reservation (16) |
 //! | 16 | [`Body::Cleared`] | switch to master | epoch (16) |
 //! | 17 | [`Body::Close`] | master to switch, worker to master | |
 //! | 18 | [`Body::Unknown`] | switch to the sender | |
@@ -165,7 +165,8 @@ pub enum Body {
     Opened {
         /// The number of slots that the job has.
         slots: u32,
-        /// A random number of this life of the switch: another one means that what it held is lost.
+        /// A number of this reservation, as good as random: another one means that what the switch held is lost. Renewals and attempts keep
+        /// it; a reservation that has lapsed and is made again has another one.
         instance: u32,
     },
     /// The switch does not serve the job.
@@ -177,6 +178,8 @@ pub enum Body {
     Fetch {
         /// The epoch.
         epoch: u16,
+        /// The lower half of [`Body::Opened`]'s instance: sums of another reservation are not those of the job.
+        reservation: u16,
         /// The first slot.
         first: u32,
     },
@@ -193,6 +196,8 @@ pub enum Body {
     Clear {
         /// The epoch.
         epoch: u16,
+        /// As in [`Body::Fetch`].
+        reservation: u16,
     },
     /// The reply to [`Body::Clear`].
     Cleared {
@@ -387,8 +392,8 @@ impl Header {
             + match self.body {
                 Body::Close | Body::Unknown => 0,
                 Body::Refused { .. } => 1,
-                Body::Clear { .. } | Body::Cleared { .. } => 2,
-                Body::Ack { .. } | Body::Confirm { .. } => 4,
+                Body::Cleared { .. } => 2,
+                Body::Ack { .. } | Body::Confirm { .. } | Body::Clear { .. } => 4,
                 Body::Data(_)
                 | Body::Residual(_)
                 | Body::Opened { .. }
@@ -466,11 +471,11 @@ impl Header {
                 write!(f, "OPENED {slots} slots, instance {instance:08x}")
             }
             Body::Refused { reason } => write!(f, "REFUSED {reason:?}"),
-            Body::Fetch { epoch, first } => write!(f, "FETCH epoch {epoch} slot {first}"),
+            Body::Fetch { epoch, first, .. } => write!(f, "FETCH epoch {epoch} slot {first}"),
             Body::Values { epoch, first, sums } => {
                 write!(f, "VALUES epoch {epoch} slot {first}, {sums} sums")
             }
-            Body::Clear { epoch } => write!(f, "CLEAR epoch {epoch}"),
+            Body::Clear { epoch, .. } => write!(f, "CLEAR epoch {epoch}"),
             Body::Cleared { epoch } => write!(f, "CLEARED epoch {epoch}"),
             Body::Close => f.write_str("CLOSE"),
             Body::Unknown => f.write_str("UNKNOWN"),

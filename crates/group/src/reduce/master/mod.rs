@@ -464,14 +464,15 @@ impl Master {
         let Some(member) = self.members.get_mut(usize::from(header.worker)) else { return };
         match member.join(now, from, instance, takeover) {
             Arrival::Known | Arrival::Taken => {}
-            Arrival::First => {
-                self.sketch.merge(&sketch);
+            arrival @ (Arrival::First | Arrival::Replaced) => {
+                // Another life of the worker has the same pairs, so that the estimate of the keys remains.
+                if arrival == Arrival::First {
+                    self.sketch.merge(&sketch);
+                }
                 self.events.push_back(Event::Joined { worker: header.worker });
-            }
-            // Another life of the worker has the same pairs, so that the estimate of the keys remains.
-            Arrival::Replaced => {
-                self.events.push_back(Event::Joined { worker: header.worker });
-                if matches!(self.phase, Phase::Run | Phase::Quiesce) {
+                // The switch knows the addresses of the workers from the request for slots, also while that is under way.
+                let is_running = matches!(self.phase, Phase::Run | Phase::Quiesce);
+                if is_running || self.switch.is_opening() {
                     self.restart(now, Some(header.worker));
                 }
             }

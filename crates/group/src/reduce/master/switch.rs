@@ -309,17 +309,19 @@ impl SwitchSide {
         let retry = self.retry;
         let drain = self.drain.as_mut()?;
         let epoch = drain.epoch;
+        let reservation = self.instance.unwrap_or_default() as u16;
         if drain.left == 0 {
             if !drain.clear.is_due(now) {
                 return None;
             }
             drain.clear.sent(now, retry);
-            return Some(Body::Clear { epoch });
+            return Some(Body::Clear { epoch, reservation });
         }
         let late = drain.waiting.iter_mut().find(|(_, repeated)| repeated.is_due(now));
         if let Some((group, repeated)) = late {
             repeated.sent(now, retry);
-            return Some(Body::Fetch { epoch, first: *group as u32 * FETCH_SLOTS });
+            let first = *group as u32 * FETCH_SLOTS;
+            return Some(Body::Fetch { epoch, reservation, first });
         }
         if drain.waiting.len() >= FETCHES || drain.next >= drain.received.len() {
             return None;
@@ -329,6 +331,6 @@ impl SwitchSide {
         let mut repeated = Repeated::default();
         repeated.sent(now, retry);
         drain.waiting.push((group, repeated));
-        Some(Body::Fetch { epoch, first: group as u32 * FETCH_SLOTS })
+        Some(Body::Fetch { epoch, reservation, first: group as u32 * FETCH_SLOTS })
     }
 }

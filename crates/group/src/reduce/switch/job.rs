@@ -31,6 +31,8 @@ pub(super) struct Job {
     pub(super) token: u64,
     pub(super) attempt: u16,
     pub(super) master: HostId,
+    /// The number of the reservation, by which its master recognizes it.
+    pub(super) instance: u32,
     pub(super) open: Open,
     pub(super) workers: Vec<HostId>,
     /// Its slots: one or two copies of equal length.
@@ -44,7 +46,7 @@ pub(super) struct Job {
 impl Job {
     pub(super) fn new(
         header: &Header,
-        master: HostId,
+        (master, instance): (HostId, u32),
         open: Open,
         region: Range<u32>,
         workers: Vec<HostId>,
@@ -55,6 +57,7 @@ impl Job {
             token: header.token.get(),
             attempt: header.attempt,
             master,
+            instance,
             open,
             workers,
             region,

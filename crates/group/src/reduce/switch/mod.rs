@@ -106,6 +106,8 @@ pub struct Program {
     vectors: BTreeMap<u16, VectorJob>,
     /// The number of packets recorded by the windows of all jobs.
     entries: u32,
+    /// The number of reservations in this life of the switch.
+    reservations: u64,
     reply: Option<Reply>,
     /// The workers that get the reply too, in reverse order.
     others: Vec<(u8, HostId)>,
@@ -130,6 +132,7 @@ impl Program {
             jobs: BTreeMap::new(),
             vectors: BTreeMap::new(),
             entries: 0,
+            reservations: 0,
             reply: None,
             others: Vec::new(),
             payload: Vec::new(),
@@ -170,6 +173,13 @@ impl Program {
         (mix(self.config.secret) >> 32) as u32
     }
 
+    /// The instance of a new reservation. A job that has lapsed and is reserved again under the same attempt has lost its sums, which the
+    /// master must notice.
+    fn new_reservation(&mut self) -> u32 {
+        self.reservations += 1;
+        (mix(mix(self.config.secret) ^ self.reservations) >> 32) as u32
+    }
+
     /// The cookie by which a master proves that it receives at its address.
     const fn cookie(&self, master: HostId, header: &Header) -> u64 {
         let about = (master.0 as u64) << 16 | header.job as u64;
@@ -195,8 +205,10 @@ impl Program {
         match header.body {
             Body::Data(pairs) => self.data(from, header, pairs, marked, bytes),
             Body::Open(open) => self.open(now, from, header, open, bytes),
-            Body::Fetch { epoch, first } => self.fetch(now, from, header, epoch, first),
-            Body::Clear { epoch } => self.clear(now, from, header, epoch),
+            Body::Fetch { epoch, reservation, first } => {
+                self.fetch(now, from, header, (epoch, reservation), first)
+            }
+            Body::Clear { epoch, reservation } => self.clear(now, from, header, epoch, reservation),
             Body::Close => {
                 if self.job_of_master(now, from, &header).is_some()
                     || self.is_vector_of_master(from, &header)
@@ -245,11 +257,13 @@ impl Program {
                 let (key, value) = split(pair);
                 // The published program hashes JobID and key to a register, adds the value, increments the register's counter,
                 // and sends the sum when the counter equals the number of workers (section 2). The key of the slot is not
-                // used by the rule; its first byte is the counter here.
+                // used by the rule; its first bytes are the counter here, whose 32 bits are our choice, as the paper has none.
                 let Some(slot) = table.register(range.clone(), key.hash(seed)) else { continue };
                 slot.value = slot.value.wrapping_add(u64::from(value));
-                slot.key.0[0] = slot.key.0[0].wrapping_add(1);
-                if slot.key.0[0] == workers {
+                let [a, b, c, d, ..] = slot.key.0;
+                let arrived = u32::from_le_bytes([a, b, c, d]).wrapping_add(1);
+                slot.key.0[..4].copy_from_slice(&arrived.to_le_bytes());
+                if arrived == u32::from(workers) {
                     payload.extend_from_slice(&key.0);
                     payload.extend_from_slice(&(slot.value as u32).to_be_bytes());
                     count += 1;
@@ -353,7 +367,7 @@ impl Program {
             }
             self.remove(header.job);
         }
-        let (instance, lease) = (self.instance(), self.config.lease);
+        let lease = self.config.lease;
         if let Some(job) = self.jobs.get_mut(&header.job) {
             if header.attempt < job.attempt {
                 return self.stale();
@@ -367,7 +381,7 @@ impl Program {
                 self.table.clear(job.region.clone());
                 job.restart(header.attempt, open, addresses(bytes));
             }
-            let body = Body::Opened { slots: job.slots(), instance };
+            let body = Body::Opened { slots: job.slots(), instance: job.instance };
             self.answer(from, Header { body, ..header });
             return true;
         }
@@ -385,7 +399,8 @@ impl Program {
         self.entries += entries;
         self.table.clear(region.clone());
         let expires = now.saturating_add(self.config.lease);
-        let job = Job::new(&header, from, open, region, addresses(bytes), expires);
+        let instance = self.new_reservation();
+        let job = Job::new(&header, (from, instance), open, region, addresses(bytes), expires);
         let body = Body::Opened { slots: job.slots(), instance };
         self.jobs.insert(header.job, job);
         self.answer(from, Header { body, ..header });
@@ -458,10 +473,27 @@ impl Program {
         !is_there
     }
 
-    fn fetch(&mut self, now: Time, from: HostId, header: Header, epoch: u16, first: u32) -> bool {
+    /// The master has another reservation in mind than that of the job's slots, whose sums are not all of its job's.
+    fn other_reservation(&mut self, from: HostId, header: Header) -> bool {
+        self.counters.stale += 1;
+        self.answer(from, Header { body: Body::Unknown, ..header });
+        true
+    }
+
+    fn fetch(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: Header,
+        (epoch, reservation): (u16, u16),
+        first: u32,
+    ) -> bool {
         let Some(job) = self.job_of_master(now, from, &header) else {
             return self.unknown(from, header);
         };
+        if job.instance as u16 != reservation {
+            return self.other_reservation(from, header);
+        }
         let copy = job.copy_of(epoch);
         if !job.is_open(epoch) || first >= copy.end - copy.start {
             return self.stale();
@@ -474,10 +506,20 @@ impl Program {
         true
     }
 
-    fn clear(&mut self, now: Time, from: HostId, header: Header, epoch: u16) -> bool {
+    fn clear(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: Header,
+        epoch: u16,
+        reservation: u16,
+    ) -> bool {
         let Some(job) = self.job_of_master(now, from, &header) else {
             return self.unknown(from, header);
         };
+        if job.instance as u16 != reservation {
+            return self.other_reservation(from, header);
+        }
         if job.is_next_to_finish(epoch) {
             let copy = job.copy_of(epoch);
             job.finish();

@@ -14,6 +14,8 @@ use super::{Program, Reply, addresses};
 /// A job that has a pool of slots.
 #[derive(Clone, Debug)]
 pub(super) struct VectorJob {
+    /// The number of the reservation, by which its master recognizes it.
+    instance: u32,
     token: u64,
     attempt: u16,
     master: HostId,
@@ -51,9 +53,9 @@ impl Program {
         if bytes.len() != usize::from(open.workers) * ADDRESS_BYTES {
             return self.stale();
         }
-        let (cookie, instance) = (self.cookie(from, &header), self.instance());
+        let cookie = self.cookie(from, &header);
         if open.cookie.get() != cookie {
-            let body = Body::Challenge { instance, cookie: Id64::new(cookie) };
+            let body = Body::Challenge { instance: self.instance(), cookie: Id64::new(cookie) };
             self.answer(from, Header { body, ..header });
             return true;
         }
@@ -84,6 +86,7 @@ impl Program {
                 // The registers are overwritten by the first chunk of each slot.
                 job.pool.clear();
             }
+            let instance = job.instance;
             let body = Body::Opened { slots: u32::from(job.pool.size()), instance };
             self.answer(from, Header { body, ..header });
             return true;
@@ -106,7 +109,9 @@ impl Program {
         let end = granted.start + (u32::from(size) * each).next_multiple_of(ways);
         let region = granted.start..end.min(granted.end);
         self.table.clear(region.clone());
+        let instance = self.new_reservation();
         let job = VectorJob {
+            instance,
             token: header.token.get(),
             attempt: header.attempt,
             master: from,

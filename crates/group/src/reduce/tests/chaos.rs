@@ -23,7 +23,7 @@ proptest! {
         delay_us in 0_u64..500,
         operator in prop_oneof![Just(Operator::Sum), Just(Operator::Count), Just(Operator::Max)],
         order in prop_oneof![Just(Order::Hash), Just(Order::HotFirst)],
-        acts in prop::collection::vec((0_u64..40_000, 0_u8..4, 0_u8..7), 0..4),
+        acts in prop::collection::vec((0_u64..40_000, 0_u8..5, 0_u8..7), 0..4),
     ) {
         let aggregation = (slots > 0)
             .then(|| Aggregation { copies, epochs, ..Aggregation::new(SWITCH, slots) });
@@ -39,6 +39,7 @@ proptest! {
                     world.at(at + Span::from_ms(200), Act::Return(worker));
                 }
                 2 if slots > 0 => world.at(at, Act::RestartSwitch),
+                4 => world.at(at, Act::Lapse),
                 3 => {
                     world.at(at, Act::Quiesce);
                     world.at(at + Span::from_ms(30), Act::Resume);

@@ -39,6 +39,21 @@ fn a_switch_that_restarts_is_used_again() {
 }
 
 #[test]
+fn sums_that_have_lapsed_with_their_reservation_are_sent_again() {
+    let mut restarts = 0;
+    for seed in 0..40 {
+        let mut world = World::new(job(seed), 800, SLOW, seed);
+        // Some of these meet a renewal, others the collection of an epoch, a request for slots, or nothing.
+        for n in 0..30 {
+            world.at(ms(3) + Span::from_us(1_700) * n, Act::Lapse);
+        }
+        world.run_to_end(seconds(30));
+        restarts += world.master().machine().counters().restarts;
+    }
+    assert!(restarts > 20, "{restarts}");
+}
+
+#[test]
 fn a_switch_that_dies_is_given_up() {
     let mut world = World::new(job(3), 800, SLOW, 3);
     world.at(ms(10), Act::KillSwitch);

@@ -70,13 +70,15 @@ fn bodies() -> impl Strategy<Value = Body> {
         (any::<u32>(), any::<bool>()).prop_map(|(version, idle)| Body::Confirm { version, idle }),
         open.prop_map(Body::Open),
         (any::<u32>(), any::<u32>()).prop_map(|(slots, instance)| Body::Opened { slots, instance }),
-        (0_u16..20, any::<u32>()).prop_map(|(epoch, first)| Body::Fetch { epoch, first }),
+        (0_u16..20, any::<u16>(), any::<u32>())
+            .prop_map(|(epoch, reservation, first)| Body::Fetch { epoch, reservation, first }),
         (0_u16..20, any::<u32>(), 0_u8..53).prop_map(|(epoch, first, sums)| Body::Values {
             epoch,
             first,
             sums
         }),
-        (0_u16..20).prop_map(|epoch| Body::Clear { epoch }),
+        (0_u16..20, any::<u16>())
+            .prop_map(|(epoch, reservation)| Body::Clear { epoch, reservation }),
         (0_u16..20).prop_map(|epoch| Body::Cleared { epoch }),
         Just(Body::Close),
         Just(Body::Unknown),

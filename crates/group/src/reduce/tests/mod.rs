@@ -52,6 +52,8 @@ enum Act {
     RestartSwitch,
     /// The switch no longer answers.
     KillSwitch,
+    /// All reservations lapse, as they do if nothing of the master arrives for long; the switch goes on.
+    Lapse,
     /// The master stops the job, and resumes it later.
     Quiesce,
     Resume,
@@ -178,6 +180,12 @@ impl World {
                 self.switch = Some(Simulated::new(Program::new(0, self.switch_config)));
             }
             Act::KillSwitch => self.switch = None,
+            Act::Lapse => {
+                let late = self.now + self.switch_config.lease + Span::from_ms(1);
+                if let Some(switch) = &mut self.switch {
+                    switch.handle_timeout(late);
+                }
+            }
             Act::Quiesce => self.master().machine_mut().quiesce(),
             Act::Resume => self.master().machine_mut().resume(),
         }
