@@ -92,24 +92,30 @@ pub(super) struct AggregatedHost {
     training: Option<Training>,
     /// Why the job of the master here has failed.
     failure: Option<Failure>,
+    /// Whether the run knows that the host is done: a host that becomes so while it is polled, by messages between its own
+    /// machines, asks for one more timeout.
+    is_end_known: bool,
 }
 
 impl AggregatedHost {
     pub(super) const fn new(node: VectorNode, training: Option<Training>) -> Self {
-        Self { node, training, failure: None }
+        Self { node, training, failure: None, is_end_known: false }
     }
 
-    /// Passes vectors and sums between machine and application.
-    fn pump(&mut self, now: Time) {
+    /// Passes vectors and sums between machine and application, and returns whether there were any.
+    fn pump(&mut self, now: Time) -> bool {
+        let mut has_any = false;
         while let Some(event) = self.node.master_mut().and_then(Master::poll_event) {
+            has_any = true;
             if let master::Event::Failed(failure) = event {
                 self.failure = Some(failure);
             }
         }
         let (Some(side), Some(training)) = (self.node.worker_mut(), &mut self.training) else {
-            return;
+            return has_any;
         };
         while let Some(event) = side.poll_event() {
+            has_any = true;
             match event {
                 Event::Wanted { step } => training.begin(now, step),
                 Event::Summed { step } => training.summed(now, step, side.sums()),
@@ -117,8 +123,10 @@ impl AggregatedHost {
             }
         }
         while let Some((step, vector)) = training.poll(now) {
+            has_any = true;
             side.offer(step, vector);
         }
+        has_any
     }
 
     pub(super) fn counters(&self) -> Option<Counters> {
@@ -171,7 +179,8 @@ impl Node for Host {
         match self {
             Self::Aggregated(host) => {
                 host.node.expire(now);
-                host.pump(now);
+                host.is_end_known = host.node.is_done();
+                let _ = host.pump(now);
             }
             Self::Ring(host) => host.handle_timeout(now),
         }
@@ -180,12 +189,15 @@ impl Node for Host {
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<NodeHeader>> {
         match self {
             Self::Aggregated(host) => {
-                if let Some(packet) = host.node.poll_transmit(now, port) {
-                    return Some(packet.map(Mixed::Group));
+                loop {
+                    if let Some(packet) = host.node.poll_transmit(now, port) {
+                        return Some(packet.map(Mixed::Group));
+                    }
+                    // Messages between machines of one host have been handled while it was polled.
+                    if !host.pump(now) {
+                        return None;
+                    }
                 }
-                // Messages between machines of one host have been handled while it was polled.
-                host.pump(now);
-                Some(host.node.poll_transmit(now, port)?.map(Mixed::Group))
             }
             Self::Ring(host) => Some(host.poll_transmit(now, port)?.map(Mixed::Transport)),
         }
@@ -194,6 +206,9 @@ impl Node for Host {
     fn poll_timeout(&self) -> Option<Time> {
         match self {
             Self::Aggregated(host) => {
+                if host.node.is_done() && !host.is_end_known {
+                    return Some(Time::ZERO);
+                }
                 let computing = host.training.as_ref().and_then(Training::next_time);
                 [host.node.poll_timeout(), computing].into_iter().flatten().min()
             }
@@ -219,7 +234,7 @@ impl GroupNode for Host {
         match (self, &packet.header) {
             (Self::Aggregated(host), Mixed::Group(header)) => {
                 host.node.receive(now, packet.src, &header.message, payload);
-                host.pump(now);
+                let _ = host.pump(now);
             }
             (Self::Ring(host), Mixed::Transport(header)) => {
                 host.handle_packet(now, port, &packet.map(|_| *header));

@@ -10,7 +10,7 @@ fn run(sets: &[&str]) -> AllreduceSummary {
     let results = Batch::new(scenario).run(Some(1)).unwrap();
     assert!(results.summary.failures.is_empty(), "{:?}", results.summary.failures);
     let summary = &results.points[0].summary;
-    assert_eq!(summary.end, "all done", "the run ends with the job");
+    assert_eq!(summary.end, "all done", "{sets:?}: the run ends with the job");
     summary.allreduce.clone().unwrap()
 }
 

@@ -609,7 +609,9 @@ impl PointRun<'_> {
                 stale: count("stale"),
                 refused: count("jobs_refused"),
                 emitted: count("words_emitted"),
-                ..switch::Counters::default()
+                chunks: count("chunks_added"),
+                chunk_duplicates: count("chunk_duplicates"),
+                chunk_sums: count("chunk_sums"),
             },
             trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
             ..ReduceResult::of(config)
