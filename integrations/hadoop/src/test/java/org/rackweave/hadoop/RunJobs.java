@@ -8,7 +8,6 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.io.IntWritable;
 import org.apache.hadoop.io.Text;
-import org.apache.hadoop.mapred.ShuffleHandler;
 import org.apache.hadoop.mapreduce.Counters;
 import org.apache.hadoop.mapreduce.Job;
 import org.apache.hadoop.mapreduce.TaskCounter;
@@ -65,7 +64,7 @@ public final class RunJobs {
               nodes,
               directory,
               settings,
-              settings.getClass("test.shuffle.service", ShuffleHandler.class, ShuffleHandler.class))) {
+              RackweaveShuffleHandler.class)) {
         System.out.printf("cluster of %d nodes started in %.1f s%n", nodes, seconds(start));
         for (List<String> job : jobs) {
           succeeded &= run(cluster.configuration(), job);
@@ -102,6 +101,9 @@ public final class RunJobs {
     Path output = new Path(new File(spec.get(2)).toURI());
     FileSystem.getLocal(conf).delete(output, true);
     FileOutputFormat.setOutputPath(job, output);
+    if (conf.getBoolean("test.rackweave", false)) {
+      Rackweave.use(job);
+    }
     long start = System.nanoTime();
     boolean success = job.waitForCompletion(false);
     double wall = seconds(start);
