@@ -19,9 +19,8 @@ import org.apache.hadoop.yarn.server.MiniYARNCluster;
  *
  * <p>Hadoop's {@code MiniMRYarnCluster} is not used because it overwrites the class of the shuffle service.
  */
-final class MiniCluster implements AutoCloseable {
+final class MiniCluster {
   private final MiniYARNCluster yarn;
-  private final JobHistoryServer history;
 
   /** Starts {@code nodes} node managers whose shuffle service has the class {@code shuffleService}. */
   MiniCluster(int nodes, File directory, Configuration settings, Class<? extends ShuffleHandler> shuffleService)
@@ -54,7 +53,7 @@ final class MiniCluster implements AutoCloseable {
     live.set(JHAdminConfig.MR_HISTORY_ADDRESS, host + ":0");
     MRWebAppUtil.setJHSWebappURLWithoutScheme(live, host + ":0");
     live.set(JHAdminConfig.JHS_ADMIN_ADDRESS, host + ":0");
-    history = new JobHistoryServer();
+    JobHistoryServer history = new JobHistoryServer();
     history.init(live);
     history.start();
     live.set(JHAdminConfig.MR_HISTORY_ADDRESS, history.getConfig().get(JHAdminConfig.MR_HISTORY_ADDRESS));
@@ -65,9 +64,8 @@ final class MiniCluster implements AutoCloseable {
     return new Configuration(yarn.getConfig());
   }
 
-  @Override
-  public void close() {
-    history.stop();
-    yarn.stop();
+  /** Waits for the application masters to end, which they do some time after their jobs. */
+  void awaitMasters() throws InterruptedException {
+    yarn.waitForAppMastersToFinish(15_000);
   }
 }
