@@ -12,6 +12,8 @@ import org.apache.hadoop.mapreduce.v2.util.MRWebAppUtil;
 import org.apache.hadoop.service.Service;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.MiniYARNCluster;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppImpl;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppState;
 
 /**
  * A resource manager, several node managers and a job history server in this process. Tasks and application masters
@@ -66,6 +68,13 @@ final class MiniCluster {
 
   /** Waits for the application masters to end, which they do some time after their jobs. */
   void awaitMasters() throws InterruptedException {
-    yarn.waitForAppMastersToFinish(15_000);
+    for (int i = 0; i < 300 && runs(); i++) {
+      Thread.sleep(100);
+    }
+  }
+
+  private boolean runs() {
+    return yarn.getResourceManager().getRMContext().getRMApps().values().stream()
+        .anyMatch(app -> !RMAppImpl.isAppInFinalState(app) || app.getState() == RMAppState.FINISHING);
   }
 }
