@@ -49,7 +49,7 @@ pub(crate) enum Command {
     /// Make, check and write images of disks, in chunks.
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Plan aggregation in switches and the racks for it.
+    /// Add up pairs of key and value on their way to a master, count words, and plan racks for it.
     #[command(subcommand)]
     Reduce(ReduceCommand),
 }

@@ -35,6 +35,11 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
         if args.program != ProgramName::Orca {
             return Err(miette!("--bpf requires --program orca, the only program for the kernel"));
         }
+        if args.slots.is_some() || args.ways.is_some() || !args.aggregate_at.is_empty() {
+            return Err(miette!(
+                "--slots, --ways and --aggregate-at are of use with --program reduce only"
+            ));
+        }
         if args.server.is_some() {
             return Err(miette!("--server is of use with --program swp2p only"));
         }
@@ -137,8 +142,14 @@ fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig<Systems>> {
         seed: args.seed.unwrap_or(seed),
         ..polled(SwitchConfig::new(fabric, edges), args.poll)
     };
-    let (controller, server) = (args.controller.map(HostId), args.server);
-    let options = ProgramOptions { controller, server, secret: None };
+    let options = ProgramOptions {
+        controller: args.controller.map(HostId),
+        server: args.server,
+        secret: None,
+        slots: args.slots,
+        ways: args.ways,
+        aggregate_at: &args.aggregate_at,
+    };
     with_program(config, args.program, options, args.key_file.as_deref())
 }
 

@@ -8,6 +8,8 @@ use rackweave_group::imaging::multicast::Multicast;
 use rackweave_group::imaging::system::Swp2p;
 use rackweave_group::imaging::{directory, switch};
 use rackweave_group::orca::system::Orca;
+use rackweave_group::reduce::switch::Config as ReduceConfig;
+use rackweave_group::reduce::system::Reduce;
 use rackweave_switch::config::{FabricConfig, Topology};
 use rackweave_wire::{frisbee, orca};
 
@@ -15,15 +17,21 @@ use crate::cast::Scheme;
 use crate::image::{self, ImageConfig, Redirects};
 
 /// The systems that the switches of a fabric run; `None` for those that they do not.
-pub type Systems = ((Option<Orca>, Option<Swp2p>), Option<Multicast>);
+pub type Systems = ((Option<Orca>, Option<Swp2p>), (Option<Multicast>, Option<Reduce>));
 
 /// No system: switches only forward.
-const NONE: Systems = ((None, None), None);
+const NONE: Systems = ((None, None), (None, None));
+
+/// The slots of a switch that adds up, unless the command says otherwise: 2 MB of keys and sums.
+const SLOTS: u32 = 1 << 16;
 
 /// Returns the systems that the testbed's switches run for a cast over this scheme.
 pub(crate) fn of_scheme(scheme: &Scheme) -> Systems {
     match scheme {
-        Scheme::Orca(orca) => ((Some(Orca { controller: orca.controller, key: None }), None), None),
+        Scheme::Orca(orca) => {
+            let orca = Orca { controller: orca.controller, key: None };
+            ((Some(orca), None), NONE.1)
+        }
         Scheme::Unicast { .. } | Scheme::Streams { .. } => NONE,
     }
 }
@@ -37,13 +45,13 @@ pub(crate) fn of_image(image: &ImageConfig) -> Systems {
                 directory: scheme.directory,
                 ..switch::Config::data_plane(image.server)
             };
-            ((None, Some(Swp2p { config, key: None })), None)
+            ((None, Some(Swp2p { config, key: None })), NONE.1)
         }
         // The members are those of the run: no switch here reads IGMP.
         image::Scheme::Frisbee { .. } => {
             let clients = image.clients.iter().map(|(host, _)| *host);
             let members = clients.chain([image.server]).collect();
-            ((None, None), Some(Multicast { members }))
+            (NONE.0, (Some(Multicast { members }), None))
         }
         image::Scheme::P2p(_) => NONE,
     }
@@ -67,6 +75,8 @@ pub enum ProgramName {
     Orca,
     /// SWP2P's redirection of requests for chunks of images.
     Swp2p,
+    /// Aggregation of the pairs of `rackweave reduce`.
+    Reduce,
 }
 
 /// What the command line says about a program, besides its name.
@@ -78,11 +88,17 @@ pub struct ProgramOptions<'a> {
     pub server: Option<HostId>,
     /// The secret of all members, from which each system derives its key.
     pub secret: Option<&'a [u8]>,
+    /// The number of slots of a switch that adds up.
+    pub slots: Option<u32>,
+    /// The number of slots of a bucket.
+    pub ways: Option<u8>,
+    /// The switches that add up; empty: all of them.
+    pub aggregate_at: &'a [u32],
 }
 
 impl ProgramName {
     /// All names, in the order in which the command lists them.
-    pub const ALL: [Self; 3] = [Self::Plain, Self::Orca, Self::Swp2p];
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Orca, Self::Swp2p, Self::Reduce];
 
     /// Returns the name and a short help text.
     #[must_use]
@@ -91,6 +107,7 @@ impl ProgramName {
             Self::Plain => ("plain", "Nothing"),
             Self::Orca => ("orca", "Orca: multicast by labels in packets"),
             Self::Swp2p => ("swp2p", "SWP2P: requests for chunks go to clients that have them"),
+            Self::Reduce => ("reduce", "Aggregation: values of equal keys are added up"),
         }
     }
 
@@ -103,21 +120,34 @@ impl ProgramName {
         options: ProgramOptions<'_>,
         fabric: &FabricConfig,
     ) -> Result<Systems, &'static str> {
-        let ProgramOptions { controller, server, secret } = options;
+        let ProgramOptions { controller, server, secret, slots, ways, aggregate_at } = options;
         if controller.is_some() && self != Self::Orca {
             return Err("--controller is of use with --program orca only");
         }
         if server.is_some() && self != Self::Swp2p {
             return Err("--server is of use with --program swp2p only");
         }
+        if (slots.is_some() || ways.is_some() || !aggregate_at.is_empty()) && self != Self::Reduce {
+            return Err("--slots, --ways and --aggregate-at are of use with --program reduce only");
+        }
+        if secret.is_some() && !matches!(self, Self::Orca | Self::Swp2p) {
+            return Err("--key-file is of use with --program orca and --program swp2p only");
+        }
         match self {
-            Self::Plain if secret.is_some() => {
-                Err("--key-file is of use with --program orca and --program swp2p only")
-            }
             Self::Plain => Ok(NONE),
+            Self::Reduce => {
+                let config =
+                    ReduceConfig::new(slots.unwrap_or(SLOTS), rackweave_linux::random() as u64);
+                let config = ReduceConfig { ways: ways.unwrap_or(config.ways), ..config };
+                if config.slots < u32::from(config.ways) * 2 {
+                    return Err("--slots: a job needs two buckets at least");
+                }
+                let switches = aggregate_at.to_vec();
+                Ok((NONE.0, (None, Some(Reduce { config, switches }))))
+            }
             Self::Orca => {
                 let key = secret.map(orca::Key::derive);
-                Ok(((Some(Orca { controller, key }), None), None))
+                Ok(((Some(Orca { controller, key }), None), NONE.1))
             }
             Self::Swp2p => {
                 let Some(server) = server else {
@@ -129,7 +159,7 @@ impl ProgramName {
                     directory::Config { hosts_per_rack, ..directory::Config::default() };
                 let config = switch::Config { directory, ..switch::Config::data_plane(server) };
                 let key = secret.map(frisbee::Key::derive);
-                Ok(((None, Some(Swp2p { config, key })), None))
+                Ok(((None, Some(Swp2p { config, key })), NONE.1))
             }
         }
     }
@@ -187,9 +217,10 @@ mod tests {
                 (host, None, Some(b"key")),
                 (None, host, Some(b"key")),
             ] {
-                let options = ProgramOptions { controller, server, secret };
+                let options =
+                    ProgramOptions { controller, server, secret, ..ProgramOptions::default() };
                 let fits = match program {
-                    ProgramName::Plain => {
+                    ProgramName::Plain | ProgramName::Reduce => {
                         controller.is_none() && server.is_none() && secret.is_none()
                     }
                     ProgramName::Orca => server.is_none(),
@@ -197,7 +228,8 @@ mod tests {
                 };
                 let system = program.system(options, &fabric);
                 assert_eq!(system.is_ok(), fits, "{program:?} {options:?}: {system:?}");
-                let Ok(((orca, swp2p), multicast)) = system else { continue };
+                let Ok(((orca, swp2p), (multicast, reduce))) = system else { continue };
+                assert_eq!(reduce.is_some(), program == ProgramName::Reduce);
                 assert!(multicast.is_none(), "the command has no members for it");
                 assert_eq!(orca.is_some(), program == ProgramName::Orca);
                 assert_eq!(swp2p.is_some(), program == ProgramName::Swp2p);
@@ -211,6 +243,22 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn slots_belong_to_a_switch_that_adds_up() {
+        let fabric = fabric(ONE);
+        let slots = ProgramOptions { slots: Some(1 << 14), ..ProgramOptions::default() };
+        let ways = ProgramOptions { ways: Some(4), aggregate_at: &[0], ..slots };
+        for program in ProgramName::ALL {
+            let is_reduce = program == ProgramName::Reduce;
+            assert_eq!(program.system(slots, &fabric).is_ok(), is_reduce);
+            let Ok((_, (_, reduce))) = program.system(ways, &fabric) else { continue };
+            let Reduce { config, switches } = reduce.unwrap();
+            assert_eq!((config.slots, config.ways, switches), (1 << 14, 4, vec![0]));
+        }
+        let few = ProgramOptions { slots: Some(15), ..ProgramOptions::default() };
+        assert!(ProgramName::Reduce.system(few, &fabric).unwrap_err().contains("two buckets"));
     }
 
     fn orca_is(program: ProgramName) -> bool {
@@ -227,9 +275,16 @@ mod tests {
             let expected = if topology == ONE { None } else { Some(3) };
             assert_eq!(swp2p.unwrap().config.directory.hosts_per_rack, expected);
             let members = [HostId(0), HostId(3)].into();
-            let all: Systems = ((Some(Orca::default()), swp2p), Some(Multicast { members }));
-            assert_eq!(all.protocols().count(), 3);
+            let (_, (_, reduce)) =
+                ProgramName::Reduce.system(ProgramOptions::default(), &config).unwrap();
+            let all: Systems =
+                ((Some(Orca::default()), swp2p), (Some(Multicast { members }), reduce));
+            assert_eq!(all.protocols().count(), 4);
             assert_eq!(all.programs(&fabric).unwrap().len(), fabric.switches() as usize);
+            let far = ProgramOptions { aggregate_at: &[0, 9], ..ProgramOptions::default() };
+            let far = ProgramName::Reduce.system(far, &config).unwrap();
+            let error = far.programs(&fabric).unwrap_err().to_string();
+            assert!(error.starts_with("switch 9 does not exist"), "{error}");
             let far = ProgramOptions { server: Some(HostId(6)), ..server };
             let far = ProgramName::Swp2p.system(far, &config).unwrap();
             let error = far.programs(&fabric).unwrap_err().to_string();

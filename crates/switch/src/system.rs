@@ -27,6 +27,10 @@ pub struct Protocol {
     pub port: u16,
     /// The protocol's IPv4 multicast address, in frames, and the destination that represents it.
     pub group: Option<([u8; 4], HostId)>,
+    /// Whether a damaged packet may go on, because those that act on its content find the damage by a check of the system or by UDP's
+    /// checksum. Where a switch acts on packets that have no other check than UDP's, an injected fault loses them instead of damaging
+    /// them, as an interface that verifies the checksum does.
+    pub has_check: bool,
 }
 
 /// A packet as a switch has read it.

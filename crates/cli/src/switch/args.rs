@@ -23,6 +23,7 @@ use super::FULL_PACKET;
     rackweave switch --interface veth0 --interface veth1 --trim --loss 0.001\n  \
     rackweave switch --listen 127.0.0.1:4100 --hosts 8 --program orca --controller 7\n  \
     rackweave switch --interface veth0 --interface veth1 --interface veth2 --program swp2p --server 0\n  \
+    rackweave switch --listen 127.0.0.1:4100 --hosts 4 --program reduce --slots 16384\n  \
     rackweave switch --program orca --bpf --ports p0,p1 --hosts \"02:00:00:00:00:01,192.0.2.1,0;02:00:00:00:00:02,192.0.2.2,1\"\n\n\
     Exit codes: 0 ended by Ctrl-C, 1 a socket failed, 2 wrong usage or file.")]
 pub(crate) struct SwitchArgs {
@@ -70,6 +71,15 @@ pub(crate) struct SwitchArgs {
     /// Host of SWP2P's server, by its number or address: requests are redirected on their way to it.
     #[arg(long, value_name = "N|ADDR", value_parser = host)]
     pub(super) server: Option<HostId>,
+    /// With --program reduce: slots for keys and their sums in each switch (default: 65536).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 26))]
+    pub(super) slots: Option<u32>,
+    /// With --program reduce: slots of a bucket, among which a key has a choice (default: 8).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(super) ways: Option<u8>,
+    /// With --program reduce: the switches of the fabric that add up (default: all).
+    #[arg(long, value_name = "SWITCH", value_delimiter = ',')]
+    pub(super) aggregate_at: Vec<u32>,
     /// File with the key of the program's members, if they use one. Without it the switches reject Orca's signed orders, and cannot
     /// sign the messages that they make for SWP2P. With --bpf, orders are not verified with the key, but must come from --controller.
     #[arg(long, value_name = "FILE")]
@@ -124,6 +134,20 @@ pub(crate) struct LinkArgs {
     /// Propagation delay of each link, in each direction.
     #[arg(long, value_name = "TIME", default_value = "0 ns")]
     pub(super) delay: Span,
+}
+
+impl LinkArgs {
+    /// Links of this rate with buffers of this size, which mark packets beyond 65 full ones.
+    pub(crate) const fn of(link: Rate, buffer: Bytes) -> Self {
+        Self {
+            link,
+            buffer: Size(buffer.0),
+            shared_buffer: false,
+            ecn: Some(Size(65 * FULL_PACKET)),
+            latency: Span::ZERO,
+            delay: Span::ZERO,
+        }
+    }
 }
 
 /// How a switch reads its sockets.

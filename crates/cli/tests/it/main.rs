@@ -11,6 +11,7 @@ mod labels;
 mod labels_ways;
 mod paper;
 mod reduce;
+mod reducing;
 mod rpc;
 mod switch;
 mod testbed;

@@ -130,6 +130,7 @@ impl System for Multicast {
             kind: frisbee::SESSION_KIND,
             port: frisbee::SESSION_PORT,
             group,
+            has_check: true,
         })
     }
 

@@ -39,7 +39,12 @@ impl System for Swp2p {
     type Made = Header;
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
-        core::iter::once(Protocol { kind: frisbee::KIND, port: frisbee::PORT, group: None })
+        core::iter::once(Protocol {
+            kind: frisbee::KIND,
+            port: frisbee::PORT,
+            group: None,
+            has_check: true,
+        })
     }
 
     fn resolves(&self, _dst: HostId) -> bool {

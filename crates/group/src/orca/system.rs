@@ -68,6 +68,7 @@ impl System for Orca {
             kind: orca::KIND,
             port: orca::PORT,
             group: Some((orca::GROUP, orca::TO_GROUP)),
+            has_check: true,
         })
     }
 

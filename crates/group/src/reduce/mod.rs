@@ -50,6 +50,21 @@ pub enum Failure {
     /// The master has ended the job.
     #[error("the master has reported that the job failed")]
     Refused,
+    /// The master combines values in another way than the worker.
+    #[error("the master combines values by `{operator}`, this worker does not")]
+    OtherOperator {
+        /// The master's operator.
+        operator: rackweave_wire::reduce::Operator,
+    },
+    /// The user has ended the job.
+    #[error("the job was interrupted")]
+    Interrupted,
+    /// A worker has ended before the job did, and has not returned.
+    #[error("worker {worker} has left and did not return")]
+    WorkerLeft {
+        /// The worker's number.
+        worker: u8,
+    },
     /// Workers did not join in time.
     #[error("workers have not joined: {}", Numbers(*workers))]
     NotJoined {

@@ -1,7 +1,7 @@
 //! The machines of a host with what they send and collect, for a driver: the simulator, tests, or sockets.
 
 use core::convert::Infallible;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{Ecn, HostId, Node, Packet, Time};
 use rackweave_wire::reduce::{self, Body};
@@ -27,7 +27,7 @@ impl WorkerSide {
     /// A worker that joins now.
     #[must_use]
     pub fn new(config: worker::Config, pairs: Pairs, order: Order, now: Time) -> Self {
-        let worker = Worker::new(config, now);
+        let worker = Worker::new(worker::Config { operator: pairs.operator(), ..config }, now);
         Self { worker, pairs, order, encoded: Encoded::default(), outcome: None }
     }
 
@@ -53,6 +53,18 @@ impl WorkerSide {
     pub fn handle_timeout(&mut self, now: Time) {
         self.worker.handle_timeout(now);
         self.events();
+    }
+
+    /// Ends the worker before the job ends; the master hears of it.
+    pub fn leave(&mut self) {
+        self.worker.give_up(Failure::Interrupted);
+        self.events();
+    }
+
+    /// Returns the pairs.
+    #[must_use]
+    pub const fn pairs(&self) -> &Pairs {
+        &self.pairs
     }
 
     fn events(&mut self) {
@@ -92,6 +104,8 @@ pub struct MasterSide {
     progress: Progress,
     addresses: Vec<u8>,
     news: VecDeque<master::Event>,
+    /// The number of pairs that workers had in each epoch, without records.
+    announced: BTreeMap<u16, u64>,
 }
 
 /// How far a job has come.
@@ -123,6 +137,7 @@ impl MasterSide {
             progress: Progress::default(),
             addresses: Vec::new(),
             news: VecDeque::new(),
+            announced: BTreeMap::new(),
         }
     }
 
@@ -141,6 +156,12 @@ impl MasterSide {
     #[must_use]
     pub const fn progress(&self) -> &Progress {
         &self.progress
+    }
+
+    /// Returns the number of pairs that the workers had in the epochs that they have finished, without those in records.
+    #[must_use]
+    pub fn announced(&self) -> u64 {
+        self.announced.values().sum()
     }
 
     /// Returns what has been collected. It is the result once the job has ended well.
@@ -177,6 +198,13 @@ impl MasterSide {
         self.events(now);
     }
 
+    /// Ends the job before it is complete; the workers hear of it.
+    pub fn interrupt(&mut self, now: Time) {
+        if self.progress.outcome.is_none() {
+            self.fail(now, Failure::Interrupted);
+        }
+    }
+
     /// Called when the machine's timer is due.
     pub fn handle_timeout(&mut self, now: Time) {
         self.master.handle_timeout(now);
@@ -194,13 +222,21 @@ impl MasterSide {
                     self.progress.absence = Some(absence);
                     self.progress.slots = 0;
                 }
-                master::Event::Discard { first, .. } => self.totals.discard(first),
-                master::Event::Finished { worker, epoch, long_bytes } => {
+                master::Event::Discard { first, .. } => {
+                    self.announced.retain(|epoch, _| *epoch < first);
+                    self.totals.discard(first);
+                }
+                master::Event::Finished { worker, epoch, long_bytes, pairs } => {
+                    *self.announced.entry(epoch).or_default() += u64::from(pairs);
                     if let Err(reason) = self.totals.finish(epoch, worker, long_bytes) {
                         self.fail(now, Failure::Records { worker, reason });
                     }
                 }
-                master::Event::Ready | master::Event::Drained { .. } | master::Event::Quiesced => {}
+                master::Event::Ready
+                | master::Event::Joined { .. }
+                | master::Event::Left { .. }
+                | master::Event::Drained { .. }
+                | master::Event::Quiesced => {}
                 master::Event::Complete => self.end(now, Ok(())),
                 master::Event::Failed(failure) => self.end(now, Err(failure)),
             }
@@ -275,6 +311,11 @@ impl ReduceNode {
     /// Removes the workers of a job that have ended, with their pairs.
     pub fn forget_workers(&mut self) {
         self.workers.retain(|side| side.outcome.is_none() || !side.worker.is_over());
+    }
+
+    /// Ends the workers of this host before their jobs end; their masters hear of it.
+    pub fn leave(&mut self) {
+        self.workers.iter_mut().for_each(WorkerSide::leave);
     }
 
     /// Adds a master.

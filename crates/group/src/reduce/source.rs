@@ -95,6 +95,12 @@ impl Pairs {
         self.pairs.push((word, value));
     }
 
+    /// Returns how values of equal keys are combined.
+    #[must_use]
+    pub const fn operator(&self) -> Operator {
+        self.operator
+    }
+
     /// Returns the number of pairs.
     #[must_use]
     pub const fn len(&self) -> usize {

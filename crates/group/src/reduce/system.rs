@@ -33,7 +33,7 @@ impl System for Reduce {
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
         let (kind, port) = (reduce::KIND, reduce::PORT);
-        core::iter::once(Protocol { kind, port, group: None })
+        core::iter::once(Protocol { kind, port, group: None, has_check: false })
     }
 
     fn resolves(&self, _dst: HostId) -> bool {

@@ -62,7 +62,7 @@ impl System for Sum {
     type Made = Header;
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
-        std::iter::once(Protocol { kind: KIND, port: PORT, group: None })
+        std::iter::once(Protocol { kind: KIND, port: PORT, group: None, has_check: true })
     }
 
     fn resolves(&self, _dst: HostId) -> bool {

@@ -250,10 +250,22 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
     }
 
     /// Flips bits of a frame behind its IP and UDP headers: one to three in a packet of our transports, whose check
-    /// detects all such damage, and one in others, because the Internet checksum misses some pairs.
+    /// detects all such damage, and one in others, because the Internet checksum misses some pairs. A packet without a check
+    /// ([`Protocol::has_check`]) is not damaged but lost, and so is one in the overlay that no system here knows.
     fn damage(&mut self, packet: &mut Packet<Carried<S::View>>, rng: &mut Rng) -> bool {
         let carried = packet.header;
         let (from, to) = (usize::from(carried.body), carried.travels(packet.is_trimmed()));
+        let has_check = match (carried.kind, carried.body) {
+            (NO_SYSTEM, 0) => carried.overlay,
+            (NO_SYSTEM, _) => true,
+            (kind, _) => {
+                let mut protocols = self.system.protocols();
+                protocols.any(|protocol| protocol.kind == kind && protocol.has_check)
+            }
+        };
+        if !has_check {
+            return false;
+        }
         let Some(bits) = to.checked_sub(from).filter(|bytes| *bytes > 0).map(|bytes| bytes * 8)
         else {
             return true;

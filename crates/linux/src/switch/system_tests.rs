@@ -51,7 +51,7 @@ impl System for Chunks {
     type Made = Never;
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
-        std::iter::once(Protocol { kind: KIND, port: PORT, group: None })
+        std::iter::once(Protocol { kind: KIND, port: PORT, group: None, has_check: true })
     }
 
     fn resolves(&self, _dst: HostId) -> bool {

@@ -68,11 +68,12 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
             out.put_u16(len);
             out.put_u32(offset);
         }
-        Body::Fin { seq, epoch, long_bytes } => {
+        Body::Fin { seq, epoch, long_bytes, pairs } => {
             out.put_u32(seq);
             out.put_u16(epoch);
             out.put_u16(0);
             out.put_u32(long_bytes);
+            out.put_u32(pairs);
         }
         Body::Ack { seq, .. } => out.put_u32(seq),
         Body::Join { instance, cookie } | Body::Challenge { instance, cookie } => {
@@ -153,14 +154,14 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
         kind::FIN => {
             let (seq, epoch) = (reader.u32()?, reader.u16()?);
             reader.skip::<2>()?;
-            Body::Fin { seq, epoch, long_bytes: reader.u32()? }
+            Body::Fin { seq, epoch, long_bytes: reader.u32()?, pairs: reader.u32()? }
         }
         kind::ACK => Body::Ack { seq: reader.u32()?, marked: has_flag },
         kind::JOIN => Body::Join { instance: reader.u32()?, cookie: Id64::new(reader.u64()?) },
         kind::CHALLENGE => {
             Body::Challenge { instance: reader.u32()?, cookie: Id64::new(reader.u64()?) }
         }
-        kind::STATE => Body::State(state(&mut reader)?),
+        kind::STATE => Body::State(state(&mut reader, operator(count)?)?),
         kind::CONFIRM => Body::Confirm { version: reader.u32()?, idle: has_flag },
         kind::OPEN => Body::Open(open(&mut reader)?),
         kind::OPENED => Body::Opened { slots: reader.u32()?, instance: reader.u32()? },
@@ -202,7 +203,12 @@ fn field(what: &'static str, value: impl Into<u64>) -> Malformed {
     Malformed::ReduceField { what, value: value.into() }
 }
 
-fn state(reader: &mut Reader<'_>) -> Result<State, Malformed> {
+fn operator(code: u8) -> Result<Operator, Malformed> {
+    let operator = Operator::ALL.into_iter().find(|operator| *operator as u8 == code);
+    operator.ok_or_else(|| field("operator", code))
+}
+
+fn state(reader: &mut Reader<'_>, operator: Operator) -> Result<State, Malformed> {
     let (version, instance, aggregator) = (reader.u32()?, reader.u32()?, HostId(reader.u32()?));
     let (epochs, drained, window) = (reader.u16()?, reader.u16()?, reader.u16()?);
     let (copies, phase) = (reader.u8()?, reader.u8()?);
@@ -224,21 +230,14 @@ fn state(reader: &mut Reader<'_>) -> Result<State, Malformed> {
     if is_running && !(1..=MAX_WINDOW).contains(&window) {
         return Err(field("window", window));
     }
-    Ok(State { version, instance, aggregator, epochs, drained, window, copies, phase })
+    Ok(State { version, instance, aggregator, epochs, drained, window, copies, phase, operator })
 }
 
 fn open(reader: &mut Reader<'_>) -> Result<Open, Malformed> {
     let (cookie, slots) = (Id64::new(reader.u64()?), reader.u32()?);
     let (first_epoch, window) = (reader.u16()?, reader.u16()?);
-    let (copies, operator, workers, rule) =
-        (reader.u8()?, reader.u8()?, reader.u8()?, reader.u8()?);
-    let operator = match operator {
-        0 => Operator::Sum,
-        1 => Operator::Min,
-        2 => Operator::Max,
-        3 => Operator::Count,
-        other => return Err(field("operator", other)),
-    };
+    let (copies, operator) = (reader.u8()?, operator(reader.u8()?)?);
+    let (workers, rule) = (reader.u8()?, reader.u8()?);
     let rule = match rule {
         0 => Rule::Exact,
         1 => Rule::Counter,
@@ -265,7 +264,7 @@ const fn kind_and_count(body: &Body) -> (u8, u8) {
         Body::Ack { marked, .. } => (kind::ACK, flag(*marked, FLAG)),
         Body::Join { .. } => (kind::JOIN, 0),
         Body::Challenge { .. } => (kind::CHALLENGE, 0),
-        Body::State(_) => (kind::STATE, 0),
+        Body::State(state) => (kind::STATE, state.operator as u8),
         Body::Confirm { idle, .. } => (kind::CONFIRM, flag(*idle, FLAG)),
         Body::Open(_) => (kind::OPEN, 0),
         Body::Opened { .. } => (kind::OPENED, 0),

@@ -6,7 +6,7 @@
 //! bytes, and what an exact result needs: who sent it, in which attempt, and a sequence number.
 //!
 //! ```text
-//!  0: magic 0xa6   1: kind   2: job   4: attempt   6: worker   7: count or flags   8: token (64 bits)
+//!  0: magic 0xa6   1: kind   2: job   4: attempt   6: worker   7: count, flags or operator   8: token (64 bits)
 //! 16: fields of the kind, then its payload
 //! ```
 //!
@@ -17,11 +17,11 @@
 //! | 1 | [`Body::Data`] | worker to aggregator | sequence (32), epoch (16), reserved (16); pairs of [`PAIR_BYTES`] |
 //! | 2 | [`Body::Residual`] | aggregator to master | as data: the pairs that found no slot |
 //! | 3 | [`Body::Long`] | worker to master | sequence (32), epoch (16), length (16), offset (32); bytes of the epoch's records of long keys |
-//! | 4 | [`Body::Fin`] | worker to master | sequence (32), epoch (16), reserved (16), length of the records (32) |
+//! | 4 | [`Body::Fin`] | worker to master | sequence (32), epoch (16), reserved (16), length of the records (32), number of pairs (32) |
 //! | 5 | [`Body::Ack`] | aggregator or master to worker | sequence (32); flag 1: a queue has marked the packet |
 //! | 6 | [`Body::Join`] | worker to master | instance (32), cookie (64); a sketch of [`SKETCH_BYTES`] |
 //! | 7 | [`Body::Challenge`] | to a host that has not proved its address | instance (32), cookie (64) |
-//! | 8 | [`Body::State`] | master to worker | version (32), instance (32), aggregator (32), epochs (16), drained (16), window (16), copies (8), phase (8) |
+//! | 8 | [`Body::State`] | master to worker | version (32), instance (32), aggregator (32), epochs (16), drained (16), window (16), copies (8), phase (8); at 7: operator |
 //! | 9 | [`Body::Confirm`] | worker to master | version (32); flag 1: nothing is outstanding |
 //! | 10 | [`Body::Open`] | master to switch | cookie (64), slots (32), first epoch (16), window (16), copies (8), operator (8), workers (8), rule (8); their addresses |
 //! | 11 | [`Body::Opened`] | switch to master | slots (32), instance of the switch (32) |
@@ -30,9 +30,10 @@
 //! | 14 | [`Body::Values`] | switch to master | as fetch; sums of [`SUM_BYTES`] |
 //! | 15 | [`Body::Clear`] | master to switch | epoch (16) |
 //! | 16 | [`Body::Cleared`] | switch to master | epoch (16) |
-//! | 17 | [`Body::Close`] | master to switch | |
+//! | 17 | [`Body::Close`] | master to switch, worker to master | |
 //! | 18 | [`Body::Unknown`] | switch to the sender | |
 
+mod address;
 mod codec;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ use rackweave_core::{HostId, Slice};
 
 use crate::Id64;
 
+pub use address::{MASTER, address_of, number_of};
 pub use codec::{Decoded, decode, encode};
 
 /// The UDP port of workers, masters and switches, our choice.
@@ -115,6 +117,8 @@ pub enum Body {
         epoch: u16,
         /// The length of the epoch's records of long keys.
         long_bytes: u32,
+        /// The number of the epoch's pairs, without those in records: what the master would have received without an aggregator.
+        pairs: u32,
     },
     /// The packet with this sequence number has been added up.
     Ack {
@@ -186,7 +190,7 @@ pub enum Body {
         /// The epoch.
         epoch: u16,
     },
-    /// The job needs no slots any longer.
+    /// To a switch: the job needs no slots any longer. From a worker: it ends before the job does.
     Close,
     /// The switch has no such job, or not this attempt of it.
     Unknown,
@@ -222,6 +226,8 @@ pub struct State {
     pub copies: u8,
     /// What the worker has to do.
     pub phase: Phase,
+    /// How values of equal keys are combined, by the workers too.
+    pub operator: Operator,
 }
 
 /// What a worker has to do.
@@ -279,6 +285,28 @@ pub enum Operator {
     Count = 3,
 }
 
+impl Operator {
+    /// All operators.
+    pub const ALL: [Self; 4] = [Self::Sum, Self::Min, Self::Max, Self::Count];
+
+    /// Returns the name by which users select it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Count => "count",
+        }
+    }
+}
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// By which rule a switch adds up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -318,7 +346,8 @@ impl Header {
                 | Body::Opened { .. }
                 | Body::Fetch { .. }
                 | Body::Values { .. } => 8,
-                Body::Long { .. } | Body::Fin { .. } => 12,
+                Body::Long { .. } => 12,
+                Body::Fin { .. } => 16,
                 Body::Join { .. } | Body::Challenge { .. } => 12,
                 Body::Open(_) => 20,
                 Body::State(_) => 20,
@@ -362,8 +391,8 @@ impl Header {
                 let end = u64::from(offset) + u64::from(len);
                 write!(f, "LONG {seq} epoch {epoch} [{offset}..{end})")
             }
-            Body::Fin { seq, epoch, long_bytes } => {
-                write!(f, "FIN {seq} epoch {epoch}, {long_bytes} bytes of records")
+            Body::Fin { seq, epoch, long_bytes, pairs } => {
+                write!(f, "FIN {seq} epoch {epoch}, {pairs} pairs, {long_bytes} bytes of records")
             }
             Body::Ack { seq, marked } => {
                 write!(f, "ACK {seq}{}", if marked { " marked" } else { "" })

@@ -51,6 +51,7 @@ fn impossible_fields_are_refused() {
         window: 256,
         copies: 2,
         phase: Phase::Run,
+        operator: Operator::Max,
     };
     let open = Open {
         cookie: Id64::new(1),
@@ -62,7 +63,11 @@ fn impossible_fields_are_refused() {
         workers: 3,
         rule: Rule::Exact,
     };
-    assert!(decode(&bytes(Body::State(state))).is_ok());
+    assert_eq!(decode(&bytes(Body::State(state))).unwrap().header.body, Body::State(state));
+    let mut other = bytes(Body::State(state));
+    other[7] = 4;
+    let error = decode(&other).unwrap_err();
+    assert!(matches!(error, Malformed::ReduceField { what: "operator", value: 4 }), "{error}");
     assert!(decode(&bytes(Body::Open(open))).is_ok());
     let refused = [
         (Body::Data(Pairs { seq: 1, epoch: 1, count: 0 }), "number of pairs"),

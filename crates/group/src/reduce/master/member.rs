@@ -24,6 +24,8 @@ pub(super) struct Member {
     /// The version that was announced last, when, and how often.
     announced: (u32, Time, u32),
     is_idle: bool,
+    /// Whether the process has said that it ends.
+    has_left: bool,
     /// The sequence number plus 1 of the packet that was taken last, by number modulo the window.
     seen: Vec<u32>,
 }
@@ -36,6 +38,7 @@ impl Member {
             confirmed: 0,
             announced: (0, Time::ZERO, 0),
             is_idle: false,
+            has_left: false,
             seen: vec![0; usize::from(window.max(1))],
         }
     }
@@ -55,17 +58,37 @@ impl Member {
                 self.heard = now;
                 return Arrival::Known;
             }
-            Some(_) if now < self.heard.saturating_add(takeover) => return Arrival::Taken,
+            Some(_) if now < self.heard.saturating_add(takeover) && !self.has_left => {
+                return Arrival::Taken;
+            }
             Some(_) => Arrival::Replaced,
         };
         self.process = Some((host, instance));
         (self.heard, self.confirmed, self.announced) = (now, 0, (0, Time::ZERO, 0));
-        self.is_idle = false;
+        (self.is_idle, self.has_left) = (false, false);
         arrival
     }
 
     pub(super) const fn has_joined(&self) -> bool {
         self.process.is_some()
+    }
+
+    /// Whether a process has its place, and has not said that it ends.
+    pub(super) const fn is_there(&self) -> bool {
+        self.process.is_some() && !self.has_left
+    }
+
+    pub(super) const fn has_left(&self) -> bool {
+        self.has_left
+    }
+
+    /// The process ends. If the job has not begun, its place is as if nobody had joined.
+    pub(super) const fn leave(&mut self, is_waiting: bool) {
+        if is_waiting {
+            self.process = None;
+        } else {
+            self.has_left = true;
+        }
     }
 
     /// Its address; that of no host if it has not joined.

@@ -97,8 +97,10 @@ pub struct Config {
     pub keepalive: Span,
     /// After which silence another process may take a worker's place.
     pub takeover: Span,
-    /// How long the master waits for a worker that is silent, or has not joined.
+    /// How long the master waits for a worker that is silent.
     pub give_up: Span,
+    /// How long the master waits for all workers to join, from its start on.
+    pub join_within: Span,
 }
 
 impl Config {
@@ -120,6 +122,7 @@ impl Config {
             keepalive: Span::from_ms(250),
             takeover: Span::from_secs(1),
             give_up: Span::from_secs(30),
+            join_within: Span::from_secs(30),
         }
     }
 }
@@ -153,6 +156,16 @@ pub enum Placement {
 /// What a master reports to its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// A worker has joined, or another process in its place.
+    Joined {
+        /// The worker.
+        worker: u8,
+    },
+    /// A worker ends before the job. Another process can take its place at once.
+    Left {
+        /// The worker.
+        worker: u8,
+    },
     /// All workers have joined, and the job waits for [`Master::grant`].
     Ready,
     /// All workers have joined, and the epochs have been chosen.
@@ -181,6 +194,8 @@ pub enum Event {
         epoch: u16,
         /// The length of its records in bytes.
         long_bytes: u32,
+        /// The number of its pairs without those in records, as it says.
+        pairs: u32,
     },
     /// All sums of an epoch are there.
     Drained {
@@ -305,12 +320,19 @@ impl Master {
         (0_u8..).zip(&self.members).filter(|(_, member)| !member.has_joined()).map(|(n, _)| n)
     }
 
+    /// Returns the address of the process that has joined under a worker's number.
+    #[must_use]
+    pub fn worker_host(&self, worker: u8) -> Option<HostId> {
+        let member = self.members.get(usize::from(worker))?;
+        member.has_joined().then(|| member.host())
+    }
+
     /// Whether nothing remains to be sent: the job has ended, and the workers know or do not answer.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.ended.is_some()
             && self.events.is_empty()
-            && self.members.iter().all(|member| !member.has_joined() || member.has(self.version))
+            && self.members.iter().all(|member| !member.is_there() || member.has(self.version))
     }
 
     /// Whether the job has ended, one way or the other.
@@ -389,17 +411,21 @@ impl Master {
                 }
                 Placement::Long { worker: header.worker, epoch, offset }
             }
-            Body::Fin { seq, epoch, long_bytes } => {
+            Body::Fin { seq, epoch, long_bytes, pairs } => {
                 if self.take(now, from, header, seq, epoch, marked) {
                     let worker = header.worker;
                     self.finished[usize::from(epoch) % 2] |= 1 << worker;
-                    self.events.push_back(Event::Finished { worker, epoch, long_bytes });
+                    self.events.push_back(Event::Finished { worker, epoch, long_bytes, pairs });
                     self.advance(now);
                 }
                 Placement::Discard
             }
             Body::Confirm { version, idle } => {
                 self.confirm(now, from, header, version, idle);
+                Placement::Discard
+            }
+            Body::Close => {
+                self.leave(from, header.worker);
                 Placement::Discard
             }
             _ if Some(from) == self.switch.address() => self.handle_switch(now, header),
@@ -438,9 +464,13 @@ impl Master {
         let Some(member) = self.members.get_mut(usize::from(header.worker)) else { return };
         match member.join(now, from, instance, takeover) {
             Arrival::Known | Arrival::Taken => {}
-            Arrival::First => self.sketch.merge(&sketch),
+            Arrival::First => {
+                self.sketch.merge(&sketch);
+                self.events.push_back(Event::Joined { worker: header.worker });
+            }
             // Another life of the worker has the same pairs, so that the estimate of the keys remains.
             Arrival::Replaced => {
+                self.events.push_back(Event::Joined { worker: header.worker });
                 if matches!(self.phase, Phase::Run | Phase::Quiesce) {
                     self.restart(now, Some(header.worker));
                 }
@@ -596,6 +626,19 @@ impl Master {
         }
     }
 
+    /// A worker ends. Its sums remain until another process takes its place, or until it is missed.
+    fn leave(&mut self, from: HostId, worker: u8) {
+        let is_waiting = self.phase == Phase::Wait;
+        let member = self.members.get_mut(usize::from(worker));
+        match member.filter(|member| member.host() == from && !member.has_left()) {
+            Some(member) => {
+                member.leave(is_waiting);
+                self.events.push_back(Event::Left { worker });
+            }
+            None => self.counters.stale += 1,
+        }
+    }
+
     fn check_quiesced(&mut self) {
         let is_idle = |member: &Member| member.has(self.version) && member.is_idle();
         if self.phase == Phase::Quiesce
@@ -699,12 +742,17 @@ impl Master {
         self.step(now, step);
         let give_up = self.config.give_up;
         let missing = self.missing().fold(0, |set, number| set | 1 << number);
-        if missing != 0 && now >= self.started.saturating_add(give_up) {
+        if missing != 0 && now >= self.started.saturating_add(self.config.join_within) {
             return self.fail(now, Failure::NotJoined { workers: missing });
         }
         let silent = self.members.iter().position(|member| member.is_silent(now, give_up));
         if let Some(worker) = silent {
-            self.fail(now, Failure::WorkerSilent { worker: worker as u8 });
+            let (has_left, worker) = (self.members[worker].has_left(), worker as u8);
+            let failure = match has_left {
+                true => Failure::WorkerLeft { worker },
+                false => Failure::WorkerSilent { worker },
+            };
+            self.fail(now, failure);
         }
     }
 
@@ -714,10 +762,10 @@ impl Master {
         if self.is_over() {
             return None;
         }
-        let Config { retry, keepalive, give_up, takeover, .. } = self.config;
+        let Config { retry, keepalive, give_up, takeover, join_within, .. } = self.config;
         let has_ended = self.ended.is_some();
         let is_announced = |member: &&Member| {
-            member.has_joined()
+            member.is_there()
                 && (has_ended || !self.switch.is_opening())
                 && !(has_ended && member.has(self.version))
         };
@@ -728,7 +776,7 @@ impl Master {
             None => {
                 let joined = self.members.iter().filter(|member| member.has_joined());
                 let silent = joined.map(|member| member.heard().saturating_add(give_up));
-                let start = self.missing().next().map(|_| self.started.saturating_add(give_up));
+                let start = self.missing().next().map(|_| self.started.saturating_add(join_within));
                 silent.chain(start).min()
             }
         };
@@ -774,9 +822,10 @@ impl Master {
             window: self.config.window,
             copies: self.config.aggregation.map_or(1, |wanted| wanted.copies.clamp(1, 2)),
             phase: self.phase,
+            operator: self.config.operator,
         };
         for (number, member) in (0_u8..).zip(&mut self.members) {
-            let is_due = member.has_joined() && member.due(state.version, retry, keepalive) <= now;
+            let is_due = member.is_there() && member.due(state.version, retry, keepalive) <= now;
             if is_due && !(self.ended.is_some() && member.has(state.version)) {
                 member.announce(now, state.version);
                 let body = Body::State(State { instance: member.instance(), ..state });

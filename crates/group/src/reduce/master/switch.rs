@@ -39,6 +39,9 @@ pub(super) enum Step {
 /// The most requests for sums at a time. Each brings a packet, so this bounds what meets at the master's link.
 const FETCHES: usize = 32;
 
+/// Longer than switches keep the slots of a master that has died ([`crate::reduce::switch::Config::lease`]).
+const LEASE_AND_MORE: Span = Span::from_secs(12);
+
 #[derive(Clone, Debug)]
 enum Phase {
     /// There is no switch, or none any longer.
@@ -93,6 +96,8 @@ pub(super) struct SwitchSide {
     open: Repeated,
     /// When the switch was heard last.
     heard: Time,
+    /// Whether the number of the job is in use at the switch: another master has it, or the lease of one that died has not ended.
+    is_in_use: bool,
     drain: Option<Drain>,
 }
 
@@ -108,6 +113,7 @@ impl SwitchSide {
             slots: 0,
             open: Repeated { at: None, tries: 0 },
             heard: Time::ZERO,
+            is_in_use: false,
             drain: None,
         }
     }
@@ -186,7 +192,7 @@ impl SwitchSide {
                 self.heard = now;
                 // Epochs have been chosen for the slots of the first attempt; fewer still give an exact result.
                 self.slots = slots;
-                self.instance = Some(instance);
+                (self.instance, self.is_in_use) = (Some(instance), false);
                 self.phase = Phase::Open;
                 self.open.tries = 0;
                 Step::Ready
@@ -195,6 +201,10 @@ impl SwitchSide {
                 self.heard = now;
                 self.open.tries = 0;
                 if self.instance == Some(instance) { Step::None } else { Step::Lost }
+            }
+            (Body::Refused { reason: Refusal::InUse }, Phase::Opening { .. }) if is_current => {
+                self.is_in_use = true;
+                Step::None
             }
             (Body::Refused { reason }, _) if is_current => self.without(Absence::Refused(reason)),
             (Body::Values { epoch, first, sums }, Phase::Open) if is_current => {
@@ -240,14 +250,22 @@ impl SwitchSide {
             Phase::Open => self.heard,
             Phase::Unused | Phase::Idle => return Step::None,
         };
-        if now >= since.saturating_add(patience) {
-            return self.without(Absence::Silent);
+        if now < since.saturating_add(self.patience(patience)) {
+            return Step::None;
         }
-        Step::None
+        self.without(match self.is_in_use {
+            true => Absence::Refused(Refusal::InUse),
+            false => Absence::Silent,
+        })
+    }
+
+    /// How long the switch has for its answer: longer than the lease, if the number of the job is in use.
+    fn patience(&self, patience: Span) -> Span {
+        if self.is_in_use { patience.max(LEASE_AND_MORE) } else { patience }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let patience = self.wanted?.patience;
+        let patience = self.patience(self.wanted?.patience);
         let (since, retry) = match self.phase {
             Phase::Opening { since } => (since, Some(self.open.at.unwrap_or(Time::ZERO))),
             Phase::Open => (self.heard, Some(self.renewal())),

@@ -122,7 +122,7 @@ fn a_worker_without_a_path_to_the_switch_ends_with_its_address() {
     let failure = Failure::NotAcknowledged { aggregator: SWITCH };
     assert_eq!(world.nodes[2].workers()[0].outcome(), Some(Err(failure)));
     let outcome = world.master().progress().outcome;
-    assert_eq!(outcome, Some(Err(Failure::WorkerSilent { worker: 1 })));
+    assert_eq!(outcome, Some(Err(Failure::WorkerLeft { worker: 1 })));
 }
 
 #[test]
@@ -134,4 +134,54 @@ fn records_that_are_not_what_the_worker_announces_fail_the_job_in_its_last_epoch
     let outcome = world.master().progress().outcome;
     assert!(matches!(outcome, Some(Err(Failure::Records { worker: 0, .. }))), "{outcome:?}");
     assert_eq!(world.nodes[1].workers()[0].outcome(), Some(Err(Failure::Refused)));
+}
+
+#[test]
+fn a_worker_that_leaves_can_be_replaced_at_once_and_is_missed_otherwise() {
+    for returns in [true, false] {
+        let mut world = World::new(job(12), 800, SLOW, 12);
+        world.run_until_started();
+        world.nodes[2].leave();
+        if returns {
+            world.at(world.now + Span::from_ms(2), Act::Return(1));
+            world.run_to_end(seconds(30));
+            assert_eq!(world.master().machine().counters().restarts, 1);
+            // Another process can take the place of one that dies after the takeover time of 1 s only.
+            assert!(world.now < seconds(1), "{:?}", world.now);
+        } else {
+            world.run(seconds(100));
+            let outcome = world.master().progress().outcome;
+            assert_eq!(outcome, Some(Err(Failure::WorkerLeft { worker: 1 })));
+        }
+        assert!(world.left(), "the master reports it");
+    }
+}
+
+#[test]
+fn a_worker_with_another_operator_ends_and_names_the_masters() {
+    let mut world = World::new(job(13), 800, SLOW, 13);
+    let mut pairs = Pairs::new(Operator::Max);
+    pairs.add(b"word", 1);
+    let config = worker::Config::new(JOB, 1, MASTER, 99);
+    let mut node = ReduceNode::new(HostId(2));
+    node.add_worker(WorkerSide::new(config, pairs, Order::Hash, world.now));
+    world.nodes[2] = node;
+    world.run(ms(500));
+    let failure = Failure::OtherOperator { operator: Operator::Sum };
+    assert_eq!(world.nodes[2].workers()[0].outcome(), Some(Err(failure)));
+    world.at(ms(500), Act::Return(1));
+    world.run_to_end(seconds(30));
+}
+
+#[test]
+fn a_master_that_is_interrupted_ends_its_workers() {
+    let mut world = World::new(job(14), 800, SLOW, 14);
+    world.run_until_started();
+    let now = world.now;
+    world.master().interrupt(now);
+    world.run(seconds(3));
+    assert_eq!(world.master().progress().outcome, Some(Err(Failure::Interrupted)));
+    for node in &world.nodes[1..] {
+        assert_eq!(node.workers()[0].outcome(), Some(Err(Failure::Refused)));
+    }
 }

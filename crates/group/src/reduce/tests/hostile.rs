@@ -21,7 +21,18 @@ fn bodies() -> impl Strategy<Value = Body> {
             let phase = phases[version as usize % 5];
             let (window, drained) = (32, drained.min(epochs));
             let aggregator = HostId(aggregator);
-            State { version, instance, aggregator, epochs, drained, window, copies, phase }
+            let operator = Operator::Sum;
+            State {
+                version,
+                instance,
+                aggregator,
+                epochs,
+                drained,
+                window,
+                copies,
+                phase,
+                operator,
+            }
         },
     );
     let open = (any::<u64>(), any::<u32>(), 1_u8..65, 1_u16..1025).prop_map(
@@ -44,7 +55,12 @@ fn bodies() -> impl Strategy<Value = Body> {
                 Body::Long { seq, epoch, offset: u32::from(offset), len }
             }
         ),
-        (any::<u32>(), 0_u16..20).prop_map(|(seq, epoch)| Body::Fin { seq, epoch, long_bytes: 0 }),
+        (any::<u32>(), 0_u16..20).prop_map(|(seq, epoch)| Body::Fin {
+            seq,
+            epoch,
+            long_bytes: 0,
+            pairs: 0
+        }),
         (any::<u32>(), any::<bool>()).prop_map(|(seq, marked)| Body::Ack { seq, marked }),
         (any::<u32>(), any::<u64>())
             .prop_map(|(instance, cookie)| Body::Join { instance, cookie: Id64::new(cookie) }),

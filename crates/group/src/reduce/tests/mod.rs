@@ -279,6 +279,15 @@ impl World {
     }
 
     /// Runs to the end, and checks the result against its definition.
+    /// Runs until 2 ms after the start of the upload.
+    fn run_until_started(&mut self) {
+        while self.master().progress().started.is_none() {
+            self.run(self.now + Span::from_ms(1));
+            self.now += Span::from_us(100);
+        }
+        self.run(self.now + Span::from_ms(2));
+    }
+
     fn run_to_end(&mut self, until: Time) {
         self.run(until);
         let progress = *self.master().progress();
@@ -288,6 +297,13 @@ impl World {
 
     fn result(&mut self) -> Vec<(Box<[u8]>, u64)> {
         self.master().totals().clone().into_sorted()
+    }
+
+    /// Whether the master has reported that a worker has left.
+    fn left(&mut self) -> bool {
+        let master = self.master();
+        std::iter::from_fn(|| master.poll_event())
+            .any(|event| matches!(event, master::Event::Left { worker: 1 }))
     }
 
     fn switch_counts(&self) -> switch::Counters {

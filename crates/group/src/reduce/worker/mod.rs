@@ -10,7 +10,7 @@ mod window;
 
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::Id64;
-use rackweave_wire::reduce::{Body, Header, LONG_BYTES, MAX_PAIRS, Pairs, Phase, State};
+use rackweave_wire::reduce::{Body, Header, LONG_BYTES, MAX_PAIRS, Operator, Pairs, Phase, State};
 
 use self::congestion::Congestion;
 use self::window::{Item, Window};
@@ -27,6 +27,8 @@ pub struct Config {
     pub master: HostId,
     /// A random number of this life of the worker.
     pub instance: u32,
+    /// How it has combined its values, which must be the master's way.
+    pub operator: Operator,
     /// How often it joins until the master answers.
     pub join_interval: Span,
     /// The shortest retransmission timeout. SwitchML's is 10 ms.
@@ -40,8 +42,8 @@ impl Config {
     #[must_use]
     pub const fn new(job: u16, number: u8, master: HostId, instance: u32) -> Self {
         let (join_interval, min_rto) = (Span::from_ms(100), Span::from_ms(10));
-        let give_up = Span::from_secs(30);
-        Self { job, number, master, instance, join_interval, min_rto, give_up }
+        let (operator, give_up) = (Operator::Sum, Span::from_secs(30));
+        Self { job, number, master, instance, operator, join_interval, min_rto, give_up }
     }
 }
 
@@ -135,6 +137,9 @@ pub struct Counters {
     pub restarts: u64,
 }
 
+/// How often a worker that ends early says so: nothing confirms it.
+const CLOSES: u8 = 3;
+
 /// The worker of a job.
 #[derive(Clone, Debug)]
 pub struct Worker {
@@ -160,6 +165,8 @@ pub struct Worker {
     is_over: bool,
     /// Whether it is over because of what this worker found: it answers nothing any longer.
     has_given_up: bool,
+    /// How often the master is still to hear that the worker ends before the job.
+    closes: u8,
     counters: Counters,
 }
 
@@ -193,6 +200,7 @@ impl Worker {
             outcome: None,
             is_over: false,
             has_given_up: false,
+            closes: 0,
             counters: Counters::default(),
         }
     }
@@ -218,7 +226,7 @@ impl Worker {
     /// Whether the worker has nothing more to do.
     #[must_use]
     pub const fn is_over(&self) -> bool {
-        self.is_over && !self.is_confirm_due
+        self.is_over && !self.is_confirm_due && self.closes == 0
     }
 
     /// The driver has divided the pairs: what it has of each epoch.
@@ -268,6 +276,9 @@ impl Worker {
     }
 
     fn handle_state(&mut self, now: Time, header: &Header, state: State) {
+        if self.has_given_up {
+            return;
+        }
         if let Some(old) = self.state {
             let is_other_division =
                 old.epochs > 0 && state.epochs != old.epochs && state.phase != Phase::Failed;
@@ -275,14 +286,15 @@ impl Worker {
             {
                 return;
             }
-            if self.has_given_up {
-                return;
-            }
             self.is_confirm_due = true;
             self.heard = now;
             if state.version == old.version || self.is_over {
                 return;
             }
+        }
+        if state.operator != self.config.operator {
+            self.token = header.token.get();
+            return self.give_up(Failure::OtherOperator { operator: state.operator });
         }
         self.is_confirm_due = true;
         self.heard = now;
@@ -378,11 +390,12 @@ impl Worker {
         }
     }
 
-    /// Ends the worker, which answers nothing from now on: the master notices its silence.
+    /// Ends the worker, which answers nothing from now on: the master hears of it, or notices its silence.
     pub fn give_up(&mut self, failure: Failure) {
         if !self.is_over {
             (self.is_over, self.has_given_up) = (true, true);
             self.is_confirm_due = false;
+            self.closes = if self.token == 0 { 0 } else { CLOSES };
             self.window.clear();
             self.outcome = Some(Event::Failed(failure));
         }
@@ -412,6 +425,11 @@ impl Worker {
             let (instance, cookie) = (self.config.instance, Id64::new(self.cookie));
             let header = self.header(Body::Join { instance, cookie });
             return Some(Outgoing { to: master, header, content: Content::Sketch });
+        }
+        if self.closes > 0 {
+            self.closes -= 1;
+            let (header, content) = (self.header(Body::Close), Content::None);
+            return Some(Outgoing { to: master, header, content });
         }
         let state = self.state?;
         if core::mem::take(&mut self.is_confirm_due) {
@@ -478,7 +496,8 @@ impl Worker {
         };
         match item {
             Item::Fin { epoch } => {
-                let body = Body::Fin { seq, epoch, long_bytes: sizes(epoch).long_bytes };
+                let Sizes { pairs, long_bytes } = sizes(epoch);
+                let body = Body::Fin { seq, epoch, long_bytes, pairs };
                 Outgoing { to: master, header: self.header(body), content: Content::None }
             }
             Item::Packet { epoch, index } => {

@@ -262,7 +262,7 @@ fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("data_full", Body::Data(Pairs { count: 64, ..pairs })),
         ("residual", Body::Residual(pairs)),
         ("long", Body::Long { seq, epoch, offset: 1280, len: 40 }),
-        ("fin", Body::Fin { seq, epoch, long_bytes: 1320 }),
+        ("fin", Body::Fin { seq, epoch, long_bytes: 1320, pairs: 7_000 }),
         ("ack", Body::Ack { seq, marked: false }),
         ("ack_marked", Body::Ack { seq, marked: true }),
         ("join", Body::Join { instance, cookie }),
@@ -278,6 +278,7 @@ fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
                 window: 256,
                 copies: 2,
                 phase: Phase::Run,
+                operator: Operator::Min,
             }),
         ),
         ("confirm", Body::Confirm { version: 7, idle: true }),
@@ -316,6 +317,7 @@ fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
     seeds.push(("wrong_kind", changed(data.clone(), 1, 19)));
     seeds.push(("wrong_worker", changed(data.clone(), 6, 64)));
     seeds.push(("wrong_count", changed(data, 7, 65)));
+    seeds.push(("wrong_operator", changed(state.clone(), 7, 4)));
     seeds.push(("wrong_phase", changed(state, 35, 5)));
     seeds
 }

@@ -1,0 +1,144 @@
+//! `rackweave reduce master`.
+
+use std::sync::atomic::AtomicBool;
+
+use miette::miette;
+use rackweave_core::{Destination, HostId};
+use rackweave_reduce::{
+    Aggregation, Attachment, Master, MasterConfig, MasterEvent, Outcome, ReduceError,
+};
+use rackweave_wire::reduce::number_of;
+
+use super::hosts_args::{MasterArgs, OutputArgs, OverlayArgs};
+use super::output::{Sink, json, summary};
+use super::{ended, interrupted, status};
+use crate::exit;
+
+pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
+    let config = config(args)?;
+    let stop = interrupted()?;
+    let sink = match Sink::open(args.output.out.as_deref()) {
+        Ok(sink) => sink,
+        Err(why) => return ended(&why),
+    };
+    let master = match Master::bind(config) {
+        Ok(master) => master,
+        Err(error @ ReduceError::Config(_)) => return Err(miette!("{error}")),
+        Err(error) => return ended(&error.to_string()),
+    };
+    let (workers, job) = (config.workers, config.job);
+    status(&format!("ready at {} for {workers} workers of job {job}\n", master.local_addr()));
+    run(master, &stop, sink, &args.output, workers)
+}
+
+/// Runs a master to its end, and writes the result.
+pub(super) fn run(
+    master: Master,
+    stop: &AtomicBool,
+    sink: Sink,
+    output: &OutputArgs,
+    workers: u8,
+) -> miette::Result<u8> {
+    let quiet = output.quiet;
+    match master.run(stop, &mut |event| show(&event, quiet)) {
+        Ok(outcome) => finish(&outcome, sink, output, workers),
+        Err(ReduceError::Interrupted) => {
+            status("interrupted\n");
+            Ok(exit::INTERRUPTED)
+        }
+        Err(error) => ended(&error.to_string()),
+    }
+}
+
+/// Writes the result and what was saved.
+pub(super) fn finish(
+    outcome: &Outcome,
+    sink: Sink,
+    output: &OutputArgs,
+    workers: u8,
+) -> miette::Result<u8> {
+    if let Err(why) = sink.write(&outcome.totals) {
+        return ended(&why);
+    }
+    if output.json {
+        crate::print(&format!("{:#}\n", json(outcome, workers)))?;
+    } else if !output.quiet {
+        status(&summary(outcome, workers));
+    }
+    Ok(exit::DONE)
+}
+
+pub(super) fn show(event: &MasterEvent, quiet: bool) {
+    let text = match event {
+        // What the user should know even if nothing else is shown.
+        MasterEvent::WithoutSwitch(why) => {
+            return status(&format!("note: {why}; the master adds up instead\n"));
+        }
+        _ if quiet => return,
+        MasterEvent::Joined { worker, address } => {
+            format!("worker {worker} has joined from {address}\n")
+        }
+        MasterEvent::Left { worker } => {
+            format!("worker {worker} has left; another process can take its place\n")
+        }
+        MasterEvent::Started { slots: 0, keys, .. } => {
+            format!("started: about {keys} keys, which the master adds up\n")
+        }
+        MasterEvent::Started { slots, epochs, keys } => {
+            format!("started: about {keys} keys in {epochs} ranges, {slots} slots\n")
+        }
+        MasterEvent::Repeated { worker: Some(worker) } => {
+            format!("worker {worker} has been replaced: what was not yet collected is sent again\n")
+        }
+        MasterEvent::Repeated { worker: None } => {
+            "the switch has lost its sums: what was not yet collected is sent again\n".to_owned()
+        }
+        MasterEvent::Collected { epochs, of } => {
+            // Ten lines at most.
+            let tenth = |epochs: u16| u32::from(epochs) * 10 / u32::from(*of);
+            if *epochs > 0 && tenth(*epochs) == tenth(epochs - 1) {
+                return;
+            }
+            format!("collected {epochs} of {of} ranges\n")
+        }
+    };
+    status(&text);
+}
+
+fn config(args: &MasterArgs) -> miette::Result<MasterConfig> {
+    let attachment = attachment(args.overlay)?.unwrap_or(Attachment::Udp(args.listen));
+    let switch = args.switch.as_deref().map(|text| switch(text, args.overlay)).transpose()?;
+    Ok(MasterConfig {
+        attachment,
+        job: args.job.number,
+        operator: args.job.operator.into(),
+        aggregation: switch.map(|switch| Aggregation::new(switch, args.slots)),
+        requires_switch: args.require_switch,
+        patience: args.job.patience,
+        join_within: args.wait,
+        ..MasterConfig::new(args.listen, args.workers)
+    })
+}
+
+/// How a host in the overlay is attached.
+pub(super) fn attachment(args: OverlayArgs) -> miette::Result<Option<Attachment>> {
+    let (Some(mut port), Some(me)) = (args.overlay, args.me) else { return Ok(None) };
+    let number = u32::from(port.port()) + me;
+    let number = u16::try_from(number).map_err(|_| {
+        miette!("--me {me}: its port at the switch would be {number}, beyond 65535")
+    })?;
+    port.set_port(number);
+    Ok(Some(Attachment::Overlay { port, me: HostId(me) }))
+}
+
+fn switch(text: &str, overlay: OverlayArgs) -> miette::Result<HostId> {
+    if overlay.overlay.is_some() {
+        let number = text.parse::<u32>().ok().filter(|number| *number < 1 << 20);
+        let number = number.ok_or_else(|| {
+            miette!("--switch {text}: with --overlay, the number of a switch from 0")
+        })?;
+        return Ok(Destination::Switch(number).address());
+    }
+    let address = text.parse().map_err(|_| miette!("--switch {text}: not an IPv4 address"))?;
+    number_of(address).ok_or_else(|| miette!("--switch {text}: no switch can have this address"))
+}

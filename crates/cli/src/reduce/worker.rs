@@ -1,0 +1,134 @@
+//! `rackweave reduce worker`.
+
+use std::fs::File;
+use std::io::{BufReader, ErrorKind};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use miette::miette;
+use rackweave_core::HostId;
+use rackweave_reduce::words::{Piece, Split, WordsError, files, words};
+use rackweave_reduce::{
+    Attachment, Encoder, MasterAt, ReduceError, WorkerConfig, WorkerReport, lines, run_worker,
+};
+
+use super::hosts_args::{WorkerArgs, address};
+use super::master::attachment;
+use super::{ended, interrupted, status};
+use crate::{escaped, exit};
+
+pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
+    let config = config(args)?;
+    let stop = interrupted()?;
+    let mut pairs = Encoder::new(args.job.operator.into());
+    let read = match &args.pairs {
+        Some(path) => read_pairs(path, &stop, &mut pairs)?,
+        None => files(&args.paths).and_then(|files| {
+            let pieces = files.into_iter().map(|(path, _)| Piece { path, start: 0, end: u64::MAX });
+            count(pieces, args.words.split.into(), &stop, &mut pairs)
+        }),
+    };
+    match read {
+        Ok(()) => {}
+        Err(WordsError::Interrupted) => {
+            status("interrupted\n");
+            return Ok(exit::INTERRUPTED);
+        }
+        // What a user names and cannot be read is wrong usage: nothing was sent.
+        Err(error) => return Err(miette!("{}", escaped(&error.to_string()))),
+    }
+    if !args.quiet {
+        let (added, keys) = (pairs.added(), pairs.len());
+        let what = if args.pairs.is_some() { "pairs" } else { "words" };
+        status(&format!("read {added} {what} with {keys} keys\n"));
+    }
+    match run_worker(config, pairs, &stop) {
+        Ok(report) => {
+            show(&report, args)?;
+            Ok(exit::DONE)
+        }
+        Err(ReduceError::Interrupted) => {
+            status("interrupted\n");
+            Ok(exit::INTERRUPTED)
+        }
+        Err(error) => ended(&error.to_string()),
+    }
+}
+
+fn show(report: &WorkerReport, args: &WorkerArgs) -> miette::Result<u8> {
+    let WorkerReport { pairs, packets, retransmitted, restarts } = *report;
+    if args.json {
+        let document = serde_json::json!({
+            "worker": args.worker,
+            "pairs": pairs,
+            "packets": packets,
+            "retransmitted": retransmitted,
+            "restarts": restarts,
+        });
+        return crate::print(&format!("{document:#}\n"));
+    }
+    if !args.quiet {
+        status(&format!(
+            "the master has the sums of all {pairs} pairs; {packets} packets, {retransmitted} of them sent again\n"
+        ));
+    }
+    Ok(exit::DONE)
+}
+
+/// Counts the words of pieces.
+pub(super) fn count(
+    pieces: impl IntoIterator<Item = Piece>,
+    split: Split,
+    stop: &AtomicBool,
+    pairs: &mut Encoder,
+) -> Result<(), WordsError> {
+    pieces.into_iter().try_for_each(|piece| words(&piece, split, stop, |word| pairs.add(word, 1)))
+}
+
+/// Reads pairs from a file or standard input.
+fn read_pairs(
+    path: &Path,
+    stop: &AtomicBool,
+    pairs: &mut Encoder,
+) -> miette::Result<Result<(), WordsError>> {
+    let shown = escaped(&path.display().to_string());
+    let add = |key: &[u8], value| pairs.add(key, value);
+    let read = if path == Path::new("-") {
+        lines::read_lines(BufReader::with_capacity(1 << 20, std::io::stdin().lock()), add)
+    } else {
+        let file = File::open(path).map_err(|error| miette!("cannot read {shown}: {error}"))?;
+        lines::read_lines(BufReader::with_capacity(1 << 20, file), add)
+    };
+    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+        return Ok(Err(WordsError::Interrupted));
+    }
+    match read {
+        Ok(()) => Ok(Ok(())),
+        Err((line, error)) if error.kind() == ErrorKind::InvalidData => {
+            Err(miette!("{shown}:{line}: {error}"))
+        }
+        Err((_, error)) => Err(miette!("cannot read {shown}: {error}")),
+    }
+}
+
+fn config(args: &WorkerArgs) -> miette::Result<WorkerConfig> {
+    let master = match attachment(args.overlay)? {
+        Some(Attachment::Overlay { port, me }) => {
+            let number = args.master.parse::<u32>().ok().filter(|number| *number < 1 << 24);
+            let master = number.ok_or_else(|| {
+                miette!("--master {}: with --overlay, the number of the master's host", args.master)
+            })?;
+            MasterAt::Overlay { master: HostId(master), port, me }
+        }
+        _ => {
+            let master = address(&args.master).map_err(|error| miette!("--master: {error}"))?;
+            let any = || if master.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let any = || any().parse::<SocketAddr>().map_err(|error| miette!("{error}"));
+            MasterAt::Udp { master, bind: args.bind.map_or_else(any, Ok)? }
+        }
+    };
+    let (job, patience) = (args.job.number, args.job.patience);
+    let of_number = WorkerConfig::new(args.worker, SocketAddr::from(([127, 0, 0, 1], 0)));
+    Ok(WorkerConfig { master, job, patience, ..of_number })
+}

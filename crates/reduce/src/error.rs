@@ -1,0 +1,132 @@
+//! Why a job has failed, for people to read.
+
+use std::io;
+use std::net::SocketAddr;
+
+use rackweave_core::{Destination, HostId, Span};
+use rackweave_group::reduce::Failure;
+use rackweave_group::reduce::master::Absence;
+use rackweave_wire::reduce::{Operator, PORT, Refusal, address_of};
+
+/// Why a worker or a master has ended without the result.
+#[derive(Debug, thiserror::Error)]
+pub enum ReduceError {
+    /// The socket cannot be bound.
+    #[error("cannot listen at {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The socket has failed.
+    #[error("the socket has failed: {0}")]
+    Socket(#[from] io::Error),
+    /// A switch adds up, and answers to another port than this worker's.
+    #[error(
+        "the job is added up by the switch {switch}, which answers to UDP port {PORT} only, and another process of this host has it: \
+         a host can have one worker then"
+    )]
+    Port {
+        /// The switch.
+        switch: String,
+    },
+    /// The master is silent.
+    #[error(
+        "the master at {master} has been silent for {} s: it does not run, has ended, or runs another job than {job}",
+        seconds(*patience)
+    )]
+    MasterSilent {
+        /// Its address.
+        master: String,
+        /// The number of the job.
+        job: u16,
+        /// For how long.
+        patience: Span,
+    },
+    /// Nothing is acknowledged.
+    #[error("{aggregator} has not acknowledged anything for {} s, though the master is alive", seconds(*patience))]
+    NotAcknowledged {
+        /// The switch or master.
+        aggregator: String,
+        /// For how long.
+        patience: Span,
+    },
+    /// The master has ended the job.
+    #[error("the master at {master} has ended the job: its own output has the reason")]
+    Refused {
+        /// Its address.
+        master: String,
+    },
+    /// Worker and master combine values in different ways.
+    #[error("the master at {master} combines values by `{theirs}`, and this worker by `{ours}`")]
+    OtherOperator {
+        /// The master's address.
+        master: String,
+        /// The master's operator.
+        theirs: Operator,
+        /// The worker's operator.
+        ours: Operator,
+    },
+    /// A worker is silent, or has left.
+    #[error("worker {worker} at {address} {}", if *has_left {
+        "has left, and no other process has taken its place".to_owned()
+    } else {
+        format!("has been silent for {} s", seconds(*patience))
+    })]
+    WorkerGone {
+        /// Its number.
+        worker: u8,
+        /// Its address.
+        address: String,
+        /// Whether it has said that it ends.
+        has_left: bool,
+        /// For how long it was waited for.
+        patience: Span,
+    },
+    /// The switch is not used, though it is required.
+    #[error("{}", without(*switch, *absence))]
+    NoSwitch {
+        /// The switch.
+        switch: HostId,
+        /// Why it is not used.
+        absence: Absence,
+    },
+    /// The user has ended the job.
+    #[error("interrupted")]
+    Interrupted,
+    /// Another reason.
+    #[error("{0}")]
+    Failed(Failure),
+    /// The configuration is impossible.
+    #[error("{0}")]
+    Config(String),
+}
+
+fn seconds(span: Span) -> f64 {
+    span.0 as f64 / 1e12
+}
+
+/// Says why a switch is not used.
+pub(crate) fn without(switch: HostId, absence: Absence) -> String {
+    let switch = name_of(switch);
+    match absence {
+        Absence::Silent => format!("{switch} does not answer"),
+        Absence::Refused(Refusal::Full) => {
+            format!("{switch} has no slots or no room for windows left")
+        }
+        Absence::Refused(Refusal::InUse) => {
+            format!("{switch} serves another master that has the same job number")
+        }
+        Absence::Refused(Refusal::Invalid) => format!("{switch} refuses the request as impossible"),
+    }
+}
+
+/// Names a host or a switch for people.
+pub(crate) fn name_of(number: HostId) -> String {
+    match (Destination::from_address(number), address_of(number)) {
+        (Destination::Switch(switch), _) if switch < 1 << 20 => format!("switch {switch}"),
+        (_, Some(address)) if number.0 >= 1 << 24 => format!("the switch at {address}"),
+        _ => format!("host {}", number.0),
+    }
+}

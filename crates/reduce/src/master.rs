@@ -1,0 +1,327 @@
+//! A master over a socket.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rackweave_core::{HostId, Span, Time};
+use rackweave_group::reduce::Failure;
+use rackweave_group::reduce::master::{Absence, Aggregation, Config, Event};
+use rackweave_group::reduce::node::MasterSide;
+use rackweave_linux::random;
+use rackweave_wire::reduce::{Header, MASTER, MAX_WORKERS, Operator, PORT};
+
+use crate::ReduceError;
+use crate::error::without;
+use crate::net::{Attachment, Driven, Net, Numbers};
+
+/// The configuration of a master.
+#[derive(Clone, Copy, Debug)]
+pub struct MasterConfig {
+    /// How this host is attached.
+    pub attachment: Attachment,
+    /// The number of the job, which master and workers share.
+    pub job: u16,
+    /// The number of workers, 1 to [`MAX_WORKERS`].
+    pub workers: u8,
+    /// How values of equal keys are combined.
+    pub operator: Operator,
+    /// The switch that adds up; `None`: the master does. Its number is that of [`rackweave_wire::reduce::number_of`].
+    pub aggregation: Option<Aggregation>,
+    /// Whether the job fails if the switch cannot be used; otherwise the master adds up instead.
+    pub requires_switch: bool,
+    /// How long the master waits for a worker that is silent.
+    pub patience: Span,
+    /// How long the master waits for all workers to join, from its start on.
+    pub join_within: Span,
+}
+
+impl MasterConfig {
+    /// A master of job 1 that adds up itself, with 30 s of patience, and 10 minutes for all workers to join.
+    #[must_use]
+    pub const fn new(listen: SocketAddr, workers: u8) -> Self {
+        Self {
+            attachment: Attachment::Udp(listen),
+            job: 1,
+            workers,
+            operator: Operator::Sum,
+            aggregation: None,
+            requires_switch: false,
+            patience: Span::from_secs(30),
+            join_within: Span::from_secs(600),
+        }
+    }
+}
+
+/// What a master reports while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MasterEvent {
+    /// A worker has joined.
+    Joined {
+        /// Its number.
+        worker: u8,
+        /// Its address.
+        address: String,
+    },
+    /// A worker ends before the job. Another process can take its place.
+    Left {
+        /// Its number.
+        worker: u8,
+    },
+    /// All workers have joined, and begin to send.
+    Started {
+        /// The number of slots that the switch has granted, 0 without a switch.
+        slots: u32,
+        /// The number of ranges of keys that are sent one after the other.
+        epochs: u16,
+        /// The estimated number of distinct keys.
+        keys: u64,
+    },
+    /// The switch is not used, for this reason.
+    WithoutSwitch(String),
+    /// A worker, or the switch if there is no number, has lost its memory: the epochs that are not collected are sent again.
+    Repeated {
+        /// The worker's number.
+        worker: Option<u8>,
+    },
+    /// The sums of an epoch are there.
+    Collected {
+        /// The number of epochs that are there.
+        epochs: u16,
+        /// The number of all epochs.
+        of: u16,
+    },
+}
+
+/// What a job has sent and what has reached the master.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// The pairs that the workers had, after their own combining: P.
+    pub sent: u64,
+    /// The pairs that reached the master as such: with a switch, those without a slot. Those that were sent again in another attempt count
+    /// again, here and below.
+    pub pairs: u64,
+    /// The sums that were fetched from the switch.
+    pub sums: u64,
+    /// Keys or values too large for a slot, which always go to the master.
+    pub records: u64,
+    /// The number of distinct keys: K. At least one pair for each of them reaches the master.
+    pub keys: u64,
+    /// Bytes of all messages that reached the master, from their IP headers on.
+    pub received_bytes: u64,
+    /// Datagrams that were dropped: no messages, or from hosts that are not listened to.
+    pub refused: u64,
+    /// Messages of another job, another attempt or another process than the job's.
+    pub stale: u64,
+    /// Attempts after the first.
+    pub restarts: u64,
+    /// The number of slots that the switch has granted; 0 if it was not used, or not to the end.
+    pub slots: u32,
+    /// The number of epochs.
+    pub epochs: u16,
+    /// The time from the start of the upload to the last sum.
+    pub upload: Span,
+}
+
+impl Stats {
+    /// Returns the number of pairs, sums and records that reached the master.
+    #[must_use]
+    pub const fn reached(&self) -> u64 {
+        self.pairs + self.sums + self.records
+    }
+}
+
+/// The result of a job.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// All keys with their combined values, in the order of the keys' bytes.
+    pub totals: Vec<(Box<[u8]>, u64)>,
+    /// What was sent and received for it.
+    pub stats: Stats,
+}
+
+/// The master of a job, whose socket is bound.
+pub struct Master {
+    config: MasterConfig,
+    net: Net,
+}
+
+struct Machine(MasterSide);
+
+impl Driven for Machine {
+    fn handle(&mut self, now: Time, from: HostId, header: &Header, marked: bool, payload: &[u8]) {
+        self.0.handle(now, from, header, marked, payload);
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.0.handle_timeout(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.0.machine().poll_timeout()
+    }
+
+    fn poll(&mut self, now: Time) -> Option<(HostId, Header, &[u8])> {
+        self.0.poll(now)
+    }
+}
+
+impl std::fmt::Debug for Master {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Master").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Master {
+    /// Binds the socket.
+    ///
+    /// # Errors
+    /// If the address cannot be bound, or the configuration is impossible.
+    pub fn bind(config: MasterConfig) -> Result<Self, ReduceError> {
+        if !(1..=MAX_WORKERS).contains(&config.workers) {
+            return Err(ReduceError::Config(format!("a job has 1 to {MAX_WORKERS} workers")));
+        }
+        let net = match config.attachment {
+            Attachment::Overlay { port, me } => Net::overlay(port, me)?,
+            Attachment::Udp(listen) if config.aggregation.is_some() => {
+                if listen.port() != PORT || !listen.is_ipv4() {
+                    return Err(ReduceError::Config(format!(
+                        "a switch answers to UDP port {PORT} of an IPv4 address only, not to {listen}"
+                    )));
+                }
+                Net::bind(listen, Numbers::Addresses)?
+            }
+            Attachment::Udp(listen) => Net::bind(listen, Numbers::hashed())?,
+        };
+        Ok(Self { config, net })
+    }
+
+    /// Returns the address of the socket.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.net.local_addr()
+    }
+
+    /// Collects the sums of all workers. Once `stop` is set, the job ends, and the workers hear of it.
+    ///
+    /// # Errors
+    /// See [`ReduceError`]; [`ReduceError::Interrupted`] after `stop`.
+    pub fn run(
+        self,
+        stop: &AtomicBool,
+        report: &mut dyn FnMut(MasterEvent),
+    ) -> Result<Outcome, ReduceError> {
+        let Self { config, mut net } = self;
+        let host = match config.attachment {
+            Attachment::Udp(_) => MASTER,
+            Attachment::Overlay { me, .. } => me,
+        };
+        let secrets = random();
+        let machine = Config {
+            operator: config.operator,
+            aggregation: config.aggregation,
+            give_up: config.patience,
+            join_within: config.join_within,
+            ..Config::new(config.job, host, config.workers, secrets as u64, (secrets >> 64) as u64)
+        };
+        let now = net.now();
+        let mut machine = Machine(MasterSide::new(machine, now));
+        let mut refused: Option<Absence> = None;
+        while !machine.0.machine().is_over() {
+            net.turn(&mut machine)?;
+            let side = &mut machine.0;
+            let now = net.now();
+            if stop.load(Ordering::Relaxed) {
+                side.interrupt(now);
+            }
+            while let Some(event) = side.poll_event() {
+                if let Event::WithoutSwitch(absence) = event
+                    && config.requires_switch
+                {
+                    refused = refused.or(Some(absence));
+                    side.interrupt(now);
+                }
+                if let Some(event) = translated(event, side, &mut net, &config) {
+                    report(event);
+                }
+            }
+        }
+        // What was polled last is sent.
+        net.turn(&mut machine)?;
+        let Machine(side) = machine;
+        let progress = *side.progress();
+        match progress.outcome {
+            Some(Ok(())) => {}
+            Some(Err(failure)) => {
+                if let (Some(absence), Some(wanted)) = (refused, config.aggregation) {
+                    return Err(ReduceError::NoSwitch { switch: wanted.switch, absence });
+                }
+                return Err(explain(failure, &config, &side, &net));
+            }
+            None => return Err(ReduceError::Interrupted),
+        }
+        let counters = *side.machine().counters();
+        let upload = progress.ended.zip(progress.started);
+        let mut stats = Stats {
+            sent: side.announced(),
+            pairs: counters.pairs,
+            sums: counters.sums,
+            received_bytes: net.traffic.received_bytes,
+            refused: net.traffic.refused,
+            stale: counters.stale,
+            restarts: counters.restarts,
+            slots: progress.slots,
+            epochs: progress.epochs,
+            upload: upload.map_or(Span::ZERO, |(ended, started)| ended.since(started)),
+            ..Stats::default()
+        };
+        let totals = side.into_totals();
+        stats.records = totals.records();
+        stats.sent += stats.records;
+        let totals = totals.into_sorted();
+        stats.keys = totals.len() as u64;
+        Ok(Outcome { totals, stats })
+    }
+}
+
+/// Returns an event of the machine in the words of the driver. The address of a worker that has joined is kept.
+fn translated(
+    event: Event,
+    side: &MasterSide,
+    net: &mut Net,
+    config: &MasterConfig,
+) -> Option<MasterEvent> {
+    Some(match event {
+        Event::Joined { worker } => {
+            let host = side.machine().worker_host(worker)?;
+            if let Numbers::Hashed(hashed) = &mut net.numbers {
+                hashed.keep(host);
+            }
+            MasterEvent::Joined { worker, address: net.numbers.name(host) }
+        }
+        Event::Left { worker } => MasterEvent::Left { worker },
+        Event::Started { slots, epochs, keys } => MasterEvent::Started { slots, epochs, keys },
+        Event::WithoutSwitch(absence) => {
+            MasterEvent::WithoutSwitch(without(config.aggregation?.switch, absence))
+        }
+        Event::Discard { worker, .. } => MasterEvent::Repeated { worker },
+        Event::Drained { epoch } => {
+            MasterEvent::Collected { epochs: epoch + 1, of: side.machine().progress().0 }
+        }
+        _ => return None,
+    })
+}
+
+fn explain(failure: Failure, config: &MasterConfig, side: &MasterSide, net: &Net) -> ReduceError {
+    let patience = config.patience;
+    let gone = |worker, has_left| {
+        let host = side.machine().worker_host(worker);
+        let address = host.map_or_else(String::new, |host| net.numbers.name(host));
+        ReduceError::WorkerGone { worker, address, has_left, patience }
+    };
+    match failure {
+        Failure::WorkerSilent { worker } => gone(worker, false),
+        Failure::WorkerLeft { worker } => gone(worker, true),
+        Failure::Interrupted => ReduceError::Interrupted,
+        other => ReduceError::Failed(other),
+    }
+}

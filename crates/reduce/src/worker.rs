@@ -1,0 +1,205 @@
+//! A worker over a socket.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rackweave_core::{HostId, Span, Time};
+use rackweave_group::reduce::Failure;
+use rackweave_group::reduce::node::WorkerSide;
+use rackweave_group::reduce::source::Order;
+use rackweave_group::reduce::worker::Config;
+use rackweave_linux::random;
+use rackweave_wire::reduce::{Header, MASTER, MAX_WORKERS, PORT};
+
+use crate::net::{Attachment, Driven, Net, Numbers};
+use crate::{Encoder, ReduceError};
+
+/// The configuration of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerConfig {
+    /// Where the master is, and how this host reaches it.
+    pub master: MasterAt,
+    /// The number of the job, which master and workers share.
+    pub job: u16,
+    /// The number of the worker, from 0; a process with the same number takes the place of one that has died.
+    pub number: u8,
+    /// In which order pairs are sent.
+    pub order: Order,
+    /// How long the worker waits for a master, or a switch, that is silent.
+    pub patience: Span,
+}
+
+/// How a worker reaches its master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MasterAt {
+    /// By ordinary UDP.
+    Udp {
+        /// The master's address.
+        master: SocketAddr,
+        /// The worker's own; see [`Attachment::Udp`].
+        bind: SocketAddr,
+    },
+    /// Through a user-space switch.
+    Overlay {
+        /// The number of the master's host.
+        master: HostId,
+        /// The switch's port for this host.
+        port: SocketAddr,
+        /// The number of this host.
+        me: HostId,
+    },
+}
+
+impl MasterAt {
+    /// Returns how this host is attached, with the master as its peer.
+    #[must_use]
+    pub const fn attachment(&self) -> Attachment {
+        match *self {
+            Self::Udp { bind, .. } => Attachment::Udp(bind),
+            Self::Overlay { port, me, .. } => Attachment::Overlay { port, me },
+        }
+    }
+}
+
+impl WorkerConfig {
+    /// A worker of job 1 of the master at this address, with 30 s of patience.
+    #[must_use]
+    pub const fn new(number: u8, master: SocketAddr) -> Self {
+        let bind = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        Self {
+            master: MasterAt::Udp { master, bind },
+            job: 1,
+            number,
+            order: Order::Hash,
+            patience: Span::from_secs(30),
+        }
+    }
+}
+
+/// What a worker has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerReport {
+    /// The number of distinct keys, each of which is a pair.
+    pub pairs: u64,
+    /// Packets of pairs and records, repetitions included.
+    pub packets: u64,
+    /// Packets that were sent again.
+    pub retransmitted: u64,
+    /// How often what was not yet collected was sent again, because another worker or the switch had lost its memory.
+    pub restarts: u64,
+}
+
+struct Machine(WorkerSide);
+
+impl Driven for Machine {
+    fn handle(&mut self, now: Time, from: HostId, header: &Header, _marked: bool, _payload: &[u8]) {
+        self.0.handle(now, from, header);
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.0.handle_timeout(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.0.machine().poll_timeout()
+    }
+
+    fn poll(&mut self, now: Time) -> Option<(HostId, Header, &[u8])> {
+        self.0.poll(now)
+    }
+}
+
+/// Sends the pairs to the job's master, and returns when the master has the sums of all of them. Once `stop` is set, the worker leaves:
+/// the master hears of it, and another process can take its place.
+///
+/// # Errors
+/// See [`ReduceError`]; [`ReduceError::Interrupted`] after `stop`.
+pub fn run_worker(
+    config: WorkerConfig,
+    pairs: Encoder,
+    stop: &AtomicBool,
+) -> Result<WorkerReport, ReduceError> {
+    if config.number >= MAX_WORKERS {
+        let most = MAX_WORKERS - 1;
+        return Err(ReduceError::Config(format!("workers have the numbers 0 to {most}")));
+    }
+    let (mut net, master) = match config.master {
+        MasterAt::Udp { master, bind } => (Net::worker(bind, master)?, MASTER),
+        MasterAt::Overlay { master, port, me } => (Net::overlay(port, me)?, master),
+    };
+    let operator = pairs.operator();
+    let pairs = pairs.into_pairs();
+    let count = pairs.len() as u64;
+    let machine = Config {
+        give_up: config.patience,
+        ..Config::new(config.job, config.number, master, random() as u32)
+    };
+    let now = net.now();
+    let mut machine = Machine(WorkerSide::new(machine, pairs, config.order, now));
+    let mut foreign = None;
+    loop {
+        net.turn(&mut machine)?;
+        let side = &mut machine.0;
+        if stop.load(Ordering::Relaxed) && side.outcome().is_none() {
+            side.leave();
+        }
+        // A switch could not answer to another port.
+        if let Numbers::Worker { .. } = net.numbers
+            && let Some(state) = side.machine().state()
+            && state.aggregator != MASTER
+            && state.epochs > 0
+            && net.local_addr().port() != PORT
+            && foreign.is_none()
+        {
+            foreign = Some(net.numbers.name(state.aggregator));
+            side.leave();
+        }
+        if let Some(outcome) = side.outcome()
+            && side.machine().is_over()
+        {
+            // What was polled last is sent.
+            net.turn(&mut machine)?;
+            if let Some(switch) = foreign {
+                return Err(ReduceError::Port { switch });
+            }
+            let counters = machine.0.machine().counters();
+            return match outcome {
+                Ok(()) => Ok(WorkerReport {
+                    pairs: count,
+                    packets: counters.packets,
+                    retransmitted: counters.retransmitted,
+                    restarts: counters.restarts,
+                }),
+                Err(failure) => Err(explain(failure, &config, operator, &net, master)),
+            };
+        }
+    }
+}
+
+fn explain(
+    failure: Failure,
+    config: &WorkerConfig,
+    ours: rackweave_wire::reduce::Operator,
+    net: &Net,
+    master: HostId,
+) -> ReduceError {
+    let (patience, job) = (config.patience, config.job);
+    let at = |number| net.numbers.name(number);
+    match failure {
+        Failure::MasterSilent => ReduceError::MasterSilent { master: at(master), job, patience },
+        Failure::NotAcknowledged { aggregator } if aggregator != master => {
+            let aggregator = crate::error::name_of(aggregator);
+            ReduceError::NotAcknowledged { aggregator, patience }
+        }
+        Failure::NotAcknowledged { .. } => ReduceError::NotAcknowledged {
+            aggregator: format!("the master at {}", at(master)),
+            patience,
+        },
+        Failure::Refused => ReduceError::Refused { master: at(master) },
+        Failure::OtherOperator { operator: theirs } => {
+            ReduceError::OtherOperator { master: at(master), theirs, ours }
+        }
+        Failure::Interrupted => ReduceError::Interrupted,
+        other => ReduceError::Failed(other),
+    }
+}
