@@ -15,6 +15,8 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.hadoop.mapred.JobConf;
 
 /** One try to collect the sums of one reducer: a master in a process of its own, and a worker for each source. */
@@ -47,8 +49,9 @@ final class Aggregation implements Closeable {
    * @throws IOException with a sentence if the totals are not complete
    */
   Upload.Result run(int number, Upload template, String host, Runnable alive) throws IOException, InterruptedException {
-    String address = freeAddress(host);
-    master = new Program(command(number, address));
+    boolean overlay = !Settings.overlay(conf).isEmpty();
+    String address = overlay ? Upload.OVERLAY_MASTER : address(host);
+    master = new Program(command(number, address, overlay));
     CompletionService<Upload.Result> uploads = new ExecutorCompletionService<>(threads);
     for (int i = 0; i < sources.size(); i++) {
       Source source = sources.get(i);
@@ -99,26 +102,36 @@ final class Aggregation implements Closeable {
     }
   }
 
-  private List<String> command(int number, String address) {
+  private List<String> command(int number, String address, boolean overlay) {
     List<String> command = new ArrayList<>();
     command.add(Settings.command(conf));
-    command.addAll(List.of("reduce", "master", "--workers", Integer.toString(sources.size()), "--listen", address));
-    command.addAll(List.of("--job", Integer.toString(number), "--operator", "sum", "--out", out.getPath()));
+    command.addAll(List.of("reduce", "master", "--workers", Integer.toString(sources.size())));
+    command.addAll(List.of("--job", Integer.toString(number), "--operator", "sum", "--out", out.getPath(), "--json"));
+    if (overlay) {
+      command.addAll(List.of("--overlay", Settings.overlay(conf), "--me", address));
+    } else {
+      command.addAll(List.of("--listen", address));
+    }
     command.addAll(Settings.arguments(conf, Settings.MASTER_ARGUMENTS));
     return command;
   }
 
   /** An address whose port is free now; if another process takes it first, the master says so and the try fails. */
-  private static String freeAddress(String host) throws IOException {
+  private String address(String host) throws IOException {
     InetAddress address = InetAddress.getByName(host);
-    try (DatagramSocket socket = new DatagramSocket(new InetSocketAddress(address, 0))) {
-      return address.getHostAddress() + ":" + socket.getLocalPort();
+    int port = conf.getInt(Settings.LISTEN_PORT, 0);
+    if (port == 0) {
+      try (DatagramSocket socket = new DatagramSocket(new InetSocketAddress(address, 0))) {
+        port = socket.getLocalPort();
+      }
     }
+    return address.getHostAddress() + ":" + port;
   }
 
-  /** What the master printed. */
-  String masterOutput() {
-    return master.output();
+  /** A number of what the master reports at its end, or 0 if there is none of this name. */
+  long reported(String name) {
+    Matcher matcher = Pattern.compile("\"" + name + "\": ([0-9]+)").matcher(master.output());
+    return matcher.find() ? Long.parseLong(matcher.group(1)) : 0;
   }
 
   /** Ends all processes of this try that still run. */

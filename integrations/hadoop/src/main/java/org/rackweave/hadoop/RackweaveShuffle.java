@@ -122,15 +122,14 @@ public final class RackweaveShuffle<K, V> implements ShuffleConsumerPlugin<K, V>
       running = aggregation;
       Upload.Result result = aggregation.run(number(attempt), template, listenHost(), reporter::progress);
       totals = Totals.open(out, result.digest, template.keyType, template.valueType);
-      LOG.info(
-          "{} pairs of {} workers arrived as {} keys. {}",
-          result.pairs,
-          sources.size(),
-          totals.keys(),
-          aggregation.masterOutput());
       count("WORKERS", sources.size());
       count("PAIRS_OF_WORKERS", result.pairs);
+      count("PAIRS_AT_MASTER", aggregation.reported("pairs_reached"));
       count("KEYS", totals.keys());
+      count("SLOTS", aggregation.reported("slots"));
+      context.getReduceShuffleBytes().increment(aggregation.reported("master_bytes"));
+      LOG.info(
+          "{} pairs of {} workers arrived as {} keys.", result.pairs, sources.size(), totals.keys());
     } catch (IOException error) {
       if (!out.delete()) {
         LOG.debug("{} does not exist or cannot be removed", out);

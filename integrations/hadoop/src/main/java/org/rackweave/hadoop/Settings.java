@@ -24,6 +24,16 @@ public final class Settings {
   /** The address of the reducer's host at which workers reach its master; by default the name of the node. */
   public static final String LISTEN_HOST = "rackweave.listen.host";
 
+  /** The UDP port of the master; by default any that is free. A switch between hosts answers to port 6731 only. */
+  public static final String LISTEN_PORT = "rackweave.listen.port";
+
+  /**
+   * The address of a {@code rackweave switch --listen}, by whose ports master and workers are attached: the master as
+   * host 0, worker i as host i + 1. It serves one reducer at a time. To be set in the job's configuration and that of
+   * the node managers, for trials on one machine.
+   */
+  public static final String OVERLAY = "rackweave.overlay";
+
   /** Further arguments of {@code rackweave reduce master}, separated by spaces, for example those of a switch. */
   public static final String MASTER_ARGUMENTS = "rackweave.master.arguments";
 
@@ -56,6 +66,11 @@ public final class Settings {
 
   static int tries(Configuration conf) {
     return Math.max(1, conf.getInt(TRIES, 2));
+  }
+
+  /** The address of the overlay, or an empty string. */
+  static String overlay(Configuration conf) {
+    return conf.getTrimmed(OVERLAY, "");
   }
 
   static int localWorkers(Configuration conf) {

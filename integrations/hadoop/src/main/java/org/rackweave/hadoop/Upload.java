@@ -1,5 +1,6 @@
 package org.rackweave.hadoop;
 
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.hadoop.conf.Configuration;
@@ -8,9 +9,13 @@ import org.apache.hadoop.util.ReflectionUtils;
 
 /** What one worker is to upload for one reducer. */
 final class Upload {
+  /** The number of the master's host in an overlay. */
+  static final String OVERLAY_MASTER = "0";
+
+  private static final String ADDRESS = "[0-9]{1,3}(\\.[0-9]{1,3}){3}:[0-9]{1,5}|" + OVERLAY_MASTER;
   private static final String CODECS = "org.apache.hadoop.io.compress.";
 
-  /** The reducer's master, as {@code address:port}. */
+  /** The reducer's master, as {@code address:port}, or {@link #OVERLAY_MASTER}. */
   final String master;
 
   /** The number by which master, workers and switches know the aggregation. */
@@ -78,7 +83,7 @@ final class Upload {
   static Upload decode(String text) {
     String[] fields = text.split(" ", -1);
     if (fields.length != 7
-        || !fields[0].matches("[0-9]{1,3}(\\.[0-9]{1,3}){3}:[0-9]{1,5}")
+        || !fields[0].matches(ADDRESS)
         || !(fields[6].equals("-") || fields[6].startsWith(CODECS))) {
       throw new IllegalArgumentException("the description of the upload is malformed");
     }
@@ -97,12 +102,23 @@ final class Upload {
     return upload;
   }
 
-  /** The command of the worker, which reads its pairs from its standard input. */
-  List<String> command(Configuration conf, List<String> arguments) {
+  /**
+   * The command of the worker, which reads its pairs from its standard input.
+   *
+   * @throws IOException with a sentence if the master is in an overlay that this host does not know
+   */
+  List<String> command(Configuration conf, List<String> arguments) throws IOException {
+    String overlay = Settings.overlay(conf);
+    if (overlay.isEmpty() == master.equals(OVERLAY_MASTER)) {
+      throw new IOException(Settings.OVERLAY + " is set either for the job only or for its nodes only.");
+    }
     List<String> command = new ArrayList<>();
     command.add(Settings.command(conf));
     command.addAll(List.of("reduce", "worker", "--master", master, "--worker", Integer.toString(worker)));
     command.addAll(List.of("--job", Integer.toString(number), "--operator", "sum", "--pairs", "-"));
+    if (!overlay.isEmpty()) {
+      command.addAll(List.of("--overlay", overlay, "--me", Integer.toString(worker + 1)));
+    }
     command.addAll(arguments);
     return command;
   }
