@@ -12,6 +12,9 @@ import java.util.Set;
 
 /** The map outputs on one node, which the node's {@link RackweaveShuffleHandler} adds up and uploads. */
 final class NodeSource implements Source {
+  /** By name, because a reducer need not have the class of Hadoop that it extends. */
+  private static final String SERVICE_CLASS = "org.rackweave.hadoop.RackweaveShuffleHandler";
+
   private static final int CONNECT_TIMEOUT_MS = 10_000;
   /** The service answers about once a second while an upload runs. */
   private static final int SILENCE_MS = 30_000;
@@ -67,7 +70,7 @@ final class NodeSource implements Source {
                 + ") offers the output of "
                 + missing.iterator().next()
                 + "; is the class of mapreduce_shuffle there "
-                + RackweaveShuffleHandler.class.getName()
+                + SERVICE_CLASS
                 + "?",
             last);
       }
