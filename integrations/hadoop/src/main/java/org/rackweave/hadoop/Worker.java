@@ -60,7 +60,8 @@ final class Worker implements Closeable {
         if (code == 0 && result != null) {
           return result;
         }
-        String failure = running.failure("the worker " + upload.worker, code);
+        String name = "the worker " + upload.worker;
+        String failure = code == 0 ? name + " ended before it had read all pairs." : running.failure(name, code);
         if (code <= 128 || start == STARTS || isClosed()) {
           throw new IOException(failure, broken);
         }

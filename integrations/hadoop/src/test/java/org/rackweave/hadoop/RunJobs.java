@@ -1,11 +1,14 @@
 package org.rackweave.hadoop;
 
 import java.io.File;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
-import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.io.BytesWritable;
 import org.apache.hadoop.io.IntWritable;
 import org.apache.hadoop.io.LongWritable;
@@ -91,13 +94,14 @@ public final class RunJobs {
     Job job = Job.getInstance(conf, name);
     job.setJarByClass(RunJobs.class);
     describe(job);
-    FileInputFormat.addInputPath(job, new Path(new File(spec.get(1)).toURI()));
-    Path output = new Path(new File(spec.get(2)).toURI());
+    FileInputFormat.addInputPath(job, new org.apache.hadoop.fs.Path(new File(spec.get(1)).toURI()));
+    var output = new org.apache.hadoop.fs.Path(new File(spec.get(2)).toURI());
     FileSystem.getLocal(conf).delete(output, true);
     FileOutputFormat.setOutputPath(job, output);
     if (conf.getBoolean("test.rackweave", false)) {
       Rackweave.use(job);
     }
+    setFault(conf);
     long start = System.nanoTime();
     boolean success = job.waitForCompletion(false);
     double wall = seconds(start);
@@ -110,8 +114,16 @@ public final class RunJobs {
       counters.getGroup("Rackweave").forEach(c -> System.out.printf(" rackweave.%s=%d", c.getName(), c.getValue()));
     }
     System.out.println();
-    printTasks(job, start);
-    return success;
+    printTasks(job);
+    return success != conf.getBoolean("test.fails", false);
+  }
+
+  /** Tells a wrapper of the program what to do to it during this job. */
+  private static void setFault(Configuration conf) throws IOException {
+    String file = conf.get("test.fault.file");
+    if (file != null) {
+      Files.write(Path.of(file), conf.get("test.fault", "none").getBytes(StandardCharsets.US_ASCII));
+    }
   }
 
   /** Sets mapper, combiner and reducer; the setting {@code test.job} says which. */
@@ -172,7 +184,7 @@ public final class RunJobs {
   };
 
   /** Task times exist on a cluster only: the local runner keeps no reports. */
-  private static void printTasks(Job job, long start) throws Exception {
+  private static void printTasks(Job job) throws Exception {
     for (TaskType type : new TaskType[] {TaskType.MAP, TaskType.REDUCE}) {
       for (TaskReport report : job.getTaskReports(type)) {
         long cpu = report.getTaskCounters().findCounter(TaskCounter.CPU_MILLISECONDS).getValue();
@@ -183,17 +195,10 @@ public final class RunJobs {
             report.getFinishTime() - report.getStartTime(),
             report.getStartTime() - job.getStatus().getStartTime(),
             cpu);
-        if (type == TaskType.REDUCE) {
-          printReducePhases(job);
+        for (String diagnostic : report.getDiagnostics()) {
+          System.out.println("    " + diagnostic.replace("\n", "\n    "));
         }
       }
-    }
-  }
-
-  private static void printReducePhases(Job job) throws Exception {
-    for (var event : job.getTaskCompletionEvents(0, 1000)) {
-      System.out.printf(
-          "    attempt %s %s%n", event.getTaskAttemptId(), event.getStatus());
     }
   }
 
