@@ -121,7 +121,7 @@ equal() {
 
 # counter JOB NAME VALUE
 counter() {
-  grep -qE "^$1: .* rackweave\.$2=$3( |\$)" "$work/out" || {
+  grep -qE "^$1: .* $2=$3( |\$)" "$work/out" || {
     echo "FAILED: $1 has not $2=$3"
     exit 1
   }
@@ -167,9 +167,9 @@ if [[ $parts == *local* ]]; then
   equal reducers-plain reducers
   equal bytes-plain bytes bytes-switched
   equal old-plain old
-  counter aggregated WORKERS 3
-  counter switched SLOTS 16384
-  for name in no-combiner workers-killed masters-killed cut; do counter $name FALLBACKS 1; done
+  counter aggregated rackweave.WORKERS 3
+  counter switched rackweave.SLOTS 16384
+  for name in no-combiner workers-killed masters-killed cut; do counter $name rackweave.FALLBACKS 1; done
   says "this job is not aggregated: the job has no combiner"
   says "aggregation failed: the worker"
   says "aggregation failed: the master was killed by signal 9"
@@ -193,7 +193,9 @@ if [[ $parts == *cluster* ]]; then
     yarn.app.mapreduce.am.resource.mb=512 yarn.minicluster.yarn.nodemanager.resource.memory-mb=1024 \
     rackweave.service.ports=43200-43230
   equal plain aggregated map-killed worker-killed reducer-killed masters-killed
-  counter masters-killed FALLBACKS 2
+  counter masters-killed rackweave.FALLBACKS 2
+  counter map-killed NUM_FAILED_MAPS 1
+  counter reducer-killed NUM_FAILED_REDUCES 1
   says "aggregation failed: the master was killed by signal 9"
   # Why a collector of map output cannot carry the upload: its tasks do not run at the same time, and two attempts of one task
   # both complete their output.

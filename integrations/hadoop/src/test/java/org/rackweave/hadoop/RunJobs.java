@@ -16,6 +16,7 @@ import org.apache.hadoop.io.Text;
 import org.apache.hadoop.mapred.lib.TokenCountMapper;
 import org.apache.hadoop.mapreduce.Counters;
 import org.apache.hadoop.mapreduce.Job;
+import org.apache.hadoop.mapreduce.JobCounter;
 import org.apache.hadoop.mapreduce.TaskCounter;
 import org.apache.hadoop.mapreduce.TaskReport;
 import org.apache.hadoop.mapreduce.TaskType;
@@ -109,6 +110,9 @@ public final class RunJobs {
     Counters counters = job.getCounters();
     if (counters != null) {
       for (TaskCounter counter : COUNTERS) {
+        System.out.printf(" %s=%d", counter, counters.findCounter(counter).getValue());
+      }
+      for (JobCounter counter : new JobCounter[] {JobCounter.NUM_FAILED_MAPS, JobCounter.NUM_FAILED_REDUCES}) {
         System.out.printf(" %s=%d", counter, counters.findCounter(counter).getValue());
       }
       counters.getGroup("Rackweave").forEach(c -> System.out.printf(" rackweave.%s=%d", c.getName(), c.getValue()));
