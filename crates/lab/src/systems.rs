@@ -57,6 +57,16 @@ pub(crate) fn of_image(image: &ImageConfig) -> Systems {
     }
 }
 
+/// Returns the systems that the testbed's switches run for jobs: aggregation in the switch that they use.
+pub(crate) fn of_reduce(jobs: &crate::reduce::ReduceConfig) -> Systems {
+    let reduce = jobs.switches.as_ref().map(|chosen| {
+        let config = ReduceConfig::new(chosen.slots, rackweave_linux::random() as u64);
+        let config = ReduceConfig { ways: chosen.ways, ..config };
+        Reduce { config, switches: vec![chosen.number] }
+    });
+    (NONE.0, (None, reduce))
+}
+
 /// Returns how many hosts each rack of a fabric has, if its hosts are numbered by rack: directories prefer holders in the requester's.
 pub(crate) const fn hosts_per_rack(fabric: &FabricConfig) -> Option<u32> {
     match fabric.topology {

@@ -1,6 +1,7 @@
 //! `rackweave testbed`: scenarios with real processes. Without privileges only the overlay is tested.
 
 mod images;
+mod jobs;
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;

@@ -4,6 +4,7 @@ use rackweave_core::{HostId, Kind, MessageId, Refused, Submit, Time, Transport a
 use rackweave_group::app::Cost;
 use rackweave_group::imaging::p2p::node::Carrier;
 use rackweave_group::orca::host::Spread;
+use rackweave_group::reduce::job::Map;
 use rackweave_linux::netns::{self, NetnsError};
 use rackweave_sim::Fabric;
 use rackweave_sim::config::Topology;
@@ -15,12 +16,15 @@ use super::endpoints::{EndpointSpecs, kernel_has};
 use super::worker::{RpcHeader, longest, longest_request};
 use crate::cast::{CastConfig, Scheme};
 use crate::image::{self, ImageConfig, P2pScheme, Redirects};
+use crate::reduce::ReduceConfig;
 use crate::scenario::{PointSpec, Scenario, TcpBy};
 
 /// The longest message in bytes: both ends hold a message in memory as a whole.
 const LONGEST_MESSAGE: u64 = 128 << 20;
 /// The largest image in bytes: every client has a target, and all are in the memory of one machine.
 const LARGEST_IMAGE: u64 = 1 << 30;
+/// The largest data of a job in bytes.
+const LARGEST_JOB: u64 = 1 << 30;
 
 fn refused(message: impl Into<String>, help: impl Into<String>) -> TestbedError {
     TestbedError::Refused { message: message.into(), help: help.into() }
@@ -51,11 +55,8 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
         ));
     }
     features(point)?;
-    if point.reduce.is_some() {
-        return Err(refused(
-            "the testbed runs no jobs of [workload.reduce]",
-            "`rackweave reduce` runs them for real",
-        ));
+    if let Some(reduce) = &point.reduce {
+        jobs(point, reduce)?;
     }
     if let Some(image) = &point.image {
         images(point, image, overlay)?;
@@ -257,6 +258,34 @@ fn images(point: &PointSpec, image: &ImageConfig, overlay: bool) -> Result<(), T
     Ok(())
 }
 
+/// Checks the parameters of jobs.
+fn jobs(point: &PointSpec, reduce: &ReduceConfig) -> Result<(), TestbedError> {
+    let in_simulator = "`rackweave run` simulates it";
+    if reduce.job.map != Map::Local {
+        let message = "the testbed carries no data of jobs to their workers";
+        return Err(refused(
+            message,
+            "set workload.reduce.map to \"local\": workers have their data",
+        ));
+    }
+    if reduce.control.is_some() {
+        let message = "the testbed has no control plane that schedules uploads";
+        return Err(refused(message, "leave out transport.schedule"));
+    }
+    if !point.config.streams.is_empty() {
+        let message = "the testbed carries no [[background]] streams beside jobs";
+        return Err(refused(message, in_simulator));
+    }
+    if let Some(job) = reduce.jobs.iter().find(|job| job.bytes > LARGEST_JOB) {
+        let bytes = job.bytes;
+        return Err(refused(
+            format!("a job of {bytes} bytes: the testbed takes {LARGEST_JOB} at most"),
+            "the pairs of all workers are in the memory of one machine",
+        ));
+    }
+    Ok(())
+}
+
 fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     let endpoints = EndpointSpecs::of(point, overlay);
     if overlay && endpoints.endpoints.len() > 1 {
@@ -316,6 +345,9 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
     if let Some(image) = &point.image {
         sum += image.clients.len() as f64 * full_per_second * 1.5;
     }
+    if let Some(reduce) = &point.reduce {
+        sum += reduce.hosts().len() as f64 * full_per_second * 1.5;
+    }
     for stream in &point.config.streams {
         let workload = &stream.workload;
         let all = hosts as usize;
@@ -360,6 +392,12 @@ pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
         );
     } else if tcp.any(|congestion| *congestion == "dctcp") && !kernel_has("dctcp") {
         notes.push("dctcp is Rackweave's machine: this kernel has no DCTCP".into());
+    }
+    if scenario.points.iter().any(|point| point.reduce.is_some()) {
+        notes.push(
+            "jobs wait for map_cost and reduce_cost as in the simulator, and take the machine's time beside that"
+                .into(),
+        );
     }
     if scenario.points.iter().any(|point| point.image.is_some()) {
         notes.push(

@@ -31,6 +31,7 @@ pub use self::worker::main as worker_main;
 use crate::cast::CastSummary;
 use crate::error::ScenarioError;
 use crate::image::ImageSummary;
+use crate::reduce::ReduceSummary;
 use crate::results::{Capture, PointFailure, PointResult, Results};
 use crate::run::{PointEnd, Progress, collect, peak_rss_bytes};
 use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
@@ -253,6 +254,9 @@ impl Testbed {
                 }
                 if let (Some(config), Some(image)) = (&spec.image, ran.image) {
                     result.summary.image = Some(ImageSummary::new(config, &image));
+                }
+                if let Some(reduce) = ran.reduce {
+                    result.summary.reduce = Some(ReduceSummary::new(&reduce));
                 }
                 PointEnd::Finished(Box::new(result))
             }

@@ -7,6 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use rackweave_core::{Framing, HostId, Span, Time, frame};
+use rackweave_group::reduce::job::{Job, Record};
+use rackweave_group::reduce::switch;
 use rackweave_linux::Clock;
 use rackweave_linux::sys::{set_ordinary_priority, set_realtime_priority};
 use rackweave_sim::Fabric;
@@ -26,6 +28,7 @@ use super::worker::SWITCH_PRIORITY;
 use super::{Testbed, TestbedError, captured_links, space, worker};
 use crate::cast::{CastConfig, CastResult};
 use crate::image::{ClientReport, ImageConfig, ImageResult, SwitchReport};
+use crate::reduce::{ReduceConfig, ReduceResult};
 use crate::scenario::PointSpec;
 
 /// The time from when all workers have read the scenario to the start of the load. In it they bind their addresses and
@@ -55,6 +58,8 @@ pub(super) struct PointOutcome {
     pub(super) cast: Option<CastResult>,
     /// The results of the image, if the workload is one.
     pub(super) image: Option<ImageResult>,
+    /// The results of jobs, if the workload is some.
+    pub(super) reduce: Option<ReduceResult>,
     /// The frames that crossed the interfaces [`RunResult::capture_names`].
     pub(super) capture: Vec<Frame>,
     pub(super) cpu_s: f64,
@@ -539,8 +544,13 @@ impl PointRun<'_> {
             image.put_into(config, &self.fabric, &mut result);
             image
         });
+        let reduce = self.point.reduce.as_ref().map(|config| {
+            let reduce = self.reduce_result(config, (end, ended_at), switch);
+            reduce.put_into(&self.fabric, &mut result);
+            reduce
+        });
         let doubts = self.doubts(switch);
-        PointOutcome { result, cast, image, capture: Vec::new(), cpu_s, doubts }
+        PointOutcome { result, cast, image, reduce, capture: Vec::new(), cpu_s, doubts }
     }
 
     /// Returns the results of an image from the hosts' reports.
@@ -566,6 +576,40 @@ impl PointRun<'_> {
             switches: SwitchReport::of_program(&switch.program),
             server_link_bytes: server.map_or(0, |end| end.link_bytes),
             trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
+        }
+    }
+
+    /// Returns the results of jobs from the reports of their masters.
+    fn reduce_result(
+        &self,
+        config: &ReduceConfig,
+        (end, ended_at): (End, Time),
+        switch: &SwitchEnd,
+    ) -> ReduceResult {
+        // What finished while the workers were being stopped was too late.
+        let in_time = |at: &Time| end != End::TimeLimit || *at <= ended_at;
+        let of_job = |job: &Job| {
+            let ends = &self.host_ends.get(&job.master.0)?.reduce.as_ref()?.jobs;
+            let record = ends.iter().find(|end| end.job == job.number)?.record();
+            Some(Record { finished: record.finished.filter(in_time), ..record })
+        };
+        let jobs = config.jobs.iter().map(|job| (job.clone(), of_job(job).unwrap_or_default()));
+        let count = |name: &str| switch.program.get(name).copied().unwrap_or_default();
+        ReduceResult {
+            jobs: jobs.collect(),
+            switches: switch::Counters {
+                packets: count("packets_added"),
+                pairs: count("pairs"),
+                absorbed: count("pairs_absorbed"),
+                residual: count("pairs_residual"),
+                duplicates: count("duplicates"),
+                fetched: count("sums_fetched"),
+                stale: count("stale"),
+                refused: count("jobs_refused"),
+                emitted: count("words_emitted"),
+            },
+            trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
+            reconfigurations: 0,
         }
     }
 
@@ -636,6 +680,12 @@ impl PointRun<'_> {
         for (host, end) in &self.host_ends {
             if let Some(problem) = end.image.as_ref().and_then(|image| image.problem.as_ref()) {
                 doubts.push(format!("host {host}: {problem}"));
+            }
+        }
+        let jobs = self.host_ends.values().filter_map(|end| end.reduce.as_ref());
+        for job in jobs.flat_map(|end| &end.jobs) {
+            if let Some(why) = &job.failed {
+                doubts.push(format!("job {}: {why}", job.job));
             }
         }
         let slowest = self.host_ends.iter().max_by_key(|(_, end)| end.lag.p99);

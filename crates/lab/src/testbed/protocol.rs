@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use rackweave_core::{FailReason, RoundTrip, Span};
+use rackweave_core::{FailReason, RoundTrip, Span, Time};
 use rackweave_group::app::Report;
+use rackweave_group::reduce::Failure;
+use rackweave_group::reduce::job::Record;
 use rackweave_sim::result::{Counters, LinkStats, QueueSample};
 use rackweave_wire::pcapng::Frame;
 use serde::{Deserialize, Serialize};
@@ -172,6 +174,74 @@ pub(super) struct HostEnd {
     /// The report on the image, if the workload is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) image: Option<ImageEnd>,
+    /// The report on jobs, if the workload is some.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) reduce: Option<ReduceEnd>,
+}
+
+/// A host's report on the jobs whose master it is.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct ReduceEnd {
+    pub(super) jobs: Vec<JobEnd>,
+}
+
+/// How far a job has come. Times are in picoseconds since the start of the load.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct JobEnd {
+    pub(super) job: u16,
+    started: Option<u64>,
+    ready: Option<u64>,
+    granted: Option<u64>,
+    uploaded: Option<u64>,
+    finished: Option<u64>,
+    /// Why it failed.
+    pub(super) failed: Option<String>,
+    exact: bool,
+    words: u64,
+    pairs: u64,
+    received: u64,
+    epochs: u16,
+    slots: u32,
+}
+
+impl JobEnd {
+    pub(super) fn new(job: u16, record: &Record) -> Self {
+        let ps = |time: Option<Time>| time.map(|time| time.0);
+        Self {
+            job,
+            started: ps(record.started),
+            ready: ps(record.ready),
+            granted: ps(record.granted),
+            uploaded: ps(record.uploaded),
+            finished: ps(record.finished),
+            failed: record.failed.map(|failure| failure.to_string()),
+            exact: record.exact,
+            words: record.words,
+            pairs: record.pairs,
+            received: record.received,
+            epochs: record.epochs,
+            slots: record.slots,
+        }
+    }
+
+    /// Returns the record, in which the reason of a failure is only that its master has reported one.
+    pub(super) fn record(&self) -> Record {
+        let time = |ps: Option<u64>| ps.map(Time);
+        Record {
+            started: time(self.started),
+            ready: time(self.ready),
+            granted: time(self.granted),
+            uploaded: time(self.uploaded),
+            finished: time(self.finished),
+            failed: self.failed.as_ref().map(|_| Failure::Refused),
+            exact: self.exact,
+            words: self.words,
+            pairs: self.pairs,
+            received: self.received,
+            epochs: self.epochs,
+            slots: self.slots,
+        }
+    }
 }
 
 /// A host's report on an image at its end.

@@ -20,6 +20,8 @@ mod edge;
 mod frame;
 #[cfg(test)]
 mod orca_tests;
+#[cfg(test)]
+mod reduce_tests;
 mod stats;
 #[cfg(test)]
 mod swp2p_tests;

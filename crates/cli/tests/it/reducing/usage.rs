@@ -13,7 +13,7 @@ fn refused(texts: &Texts, arguments: &str) -> String {
 #[test]
 fn mistakes_are_refused_before_anything_is_sent() {
     let texts = Texts::new(1, 10, 41);
-    fs::write(texts.path("pairs"), "a\t1\nb 2\n").unwrap();
+    fs::write(texts.path("pairs"), "a\t1\nb 2\n# as long as a key\n").unwrap();
     let master = "reduce master --workers 1";
     let worker = "reduce worker --master 127.0.0.1:9 --worker 0";
     for (arguments, sentence) in [

@@ -7,6 +7,7 @@ mod host;
 mod image;
 mod log;
 mod payload;
+mod reduce;
 mod switch;
 mod timeline;
 
@@ -130,6 +131,9 @@ fn run(setup: &Setup) -> Result<(), String> {
         }
         Role::Host(host) if point.image.is_some() => {
             image::run(HostId(host), setup, &point, &bind, &commands)
+        }
+        Role::Host(host) if point.reduce.is_some() => {
+            reduce::run(HostId(host), &point, &bind, &commands)
         }
         Role::Host(host) => run_host(HostId(host), setup, &point, &bind, &commands),
     }

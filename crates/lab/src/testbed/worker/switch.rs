@@ -40,10 +40,11 @@ pub(super) fn run(
         host_receive_delay: Span::ZERO,
         ..config.fabric.clone()
     };
-    let systems = match (&point.cast, &point.image) {
-        (Some(cast), _) => systems::of_scheme(&cast.scheme),
-        (None, Some(image)) => systems::of_image(image),
-        (None, None) => Default::default(),
+    let systems = match (&point.cast, &point.image, &point.reduce) {
+        (Some(cast), ..) => systems::of_scheme(&cast.scheme),
+        (None, Some(image), _) => systems::of_image(image),
+        (None, None, Some(reduce)) => systems::of_reduce(reduce),
+        (None, None, None) => Default::default(),
     };
     let edges = (0..hosts).map(edge).collect();
     let mut wanted = SwitchConfig::new(fabric, edges).with_system(systems);
