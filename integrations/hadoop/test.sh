@@ -104,8 +104,9 @@ jobs=()
 job() {
   local name=$1
   shift
-  jobs+=(-- "$name" "$work/text" "$work/results/$name" "$@")
+  jobs+=(-- "$name" "$text" "$work/results/$name" "$@")
 }
+text=$work/text
 
 equal() {
   local expected=$1 name part
@@ -134,13 +135,14 @@ says() {
   }
 }
 
+dictionary=/usr/share/dictd/gcide.dict.dz
 on=test.rackweave=true
 strict=rackweave.fallback=false
 split=mapreduce.input.fileinputformat.split.maxsize=300000
 
 if [[ $parts == *local* ]]; then
   echo "== local runner"
-  "$rackweave" switch --listen 127.0.0.1:43100 --hosts 4 --program reduce --slots 16384 >"$work/switch.log" 2>&1 &
+  "$rackweave" switch --listen 127.0.0.1:43100 --hosts 8 --program reduce --slots 16384 >"$work/switch.log" 2>&1 &
   switch=$!
   jobs=()
   overlay=(rackweave.overlay=127.0.0.1:43100 "rackweave.master.arguments=--switch 0 --require-switch")
@@ -162,11 +164,24 @@ if [[ $parts == *local* ]]; then
   job masters-killed $split $on test.fault=master-always
   job masters-killed-strict $split $on $strict test.fault=master-always test.fails=true
   job cut $split $on test.fault=cut
+  if [[ -e $dictionary ]]; then
+    text=$work/dictionary
+    mkdir "$text"
+    zcat <"$dictionary" >"$text/gcide.txt"
+    seven=(mapreduce.input.fileinputformat.split.maxsize=5707475 rackweave.local.workers=7)
+    job dictionary-plain "${seven[@]}"
+    job dictionary "${seven[@]}" $on $strict
+    job dictionary-switched "${seven[@]}" $on $strict "${overlay[@]}"
+    text=$work/text
+  else
+    echo "skipped: the dictionary, which is in Debian's package dict-gcide"
+  fi
   run local "$work/local"
   equal plain aggregated switched compressed no-combiner worker-killed workers-killed master-killed masters-killed cut
   equal reducers-plain reducers
   equal bytes-plain bytes bytes-switched
   equal old-plain old
+  [[ ! -e $dictionary ]] || equal dictionary-plain dictionary dictionary-switched
   counter aggregated rackweave.WORKERS 3
   counter switched rackweave.SLOTS 16384
   for name in no-combiner workers-killed masters-killed cut; do counter $name rackweave.FALLBACKS 1; done
