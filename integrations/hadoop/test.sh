@@ -82,6 +82,13 @@ case "$fault $2" in
   # The whole reduce task ends, in the middle of the upload.
   "reducer-once master") if mkdir "$dir/reducer.once" 2>/dev/null; then (sleep 1; kill -9 $PPID) & fi ;;
   "reducer-once worker") sleep 2 ;;
+  # The output of a map task disappears from its node after the task has succeeded.
+  "output-lost master")
+    if mkdir "$dir/output.lost" 2>/dev/null; then
+      id=$(echo "$*" | sed -E 's/.*attempt_([0-9]+_[0-9]+)_r_.*/\1/')
+      find "$dir/cluster" -path "*/application_$id/output/attempt_${id}_m_000000_*" -prune -exec rm -r {} +
+    fi
+    ;;
 esac
 exec "$real" "$@"
 END
@@ -202,15 +209,17 @@ if [[ $parts == *cluster* ]]; then
   job map-killed "${more[@]}" mapreduce.job.reduces=2 $on $strict "${trace[@]}" test.collector.kill=true
   job worker-killed "${more[@]}" mapreduce.job.reduces=2 $on $strict test.fault=worker-once
   job reducer-killed "${more[@]}" mapreduce.job.reduces=2 $on $strict test.fault=reducer-once
+  job output-lost "${more[@]}" mapreduce.job.reduces=2 $on $strict test.fault=output-lost
   job masters-killed "${more[@]}" mapreduce.job.reduces=2 $on test.fault=master-always
   job masters-killed-strict "${more[@]}" $on $strict test.fault=master-always test.fails=true mapreduce.reduce.maxattempts=1
   run yarn:3 "$work/cluster" mapreduce.map.memory.mb=512 mapreduce.reduce.memory.mb=512 \
     yarn.app.mapreduce.am.resource.mb=512 yarn.minicluster.yarn.nodemanager.resource.memory-mb=1024 \
     rackweave.service.ports=43200-43230
-  equal plain aggregated map-killed worker-killed reducer-killed masters-killed
+  equal plain aggregated map-killed worker-killed reducer-killed output-lost masters-killed
   counter masters-killed rackweave.FALLBACKS 2
   counter map-killed NUM_FAILED_MAPS 1
   counter reducer-killed NUM_FAILED_REDUCES 1
+  counter output-lost NUM_FAILED_MAPS 1
   says "aggregation failed: the master was killed by signal 9"
   # Why a collector of map output cannot carry the upload: its tasks do not run at the same time, and two attempts of one task
   # both complete their output.

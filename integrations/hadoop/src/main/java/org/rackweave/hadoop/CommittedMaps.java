@@ -70,11 +70,19 @@ final class CommittedMaps {
     }
   }
 
+  /** Whether the attempt counts, as far as {@link #update} knows. */
+  boolean counts(String attempt) {
+    TaskCompletionEvent event = succeeded.get(TaskAttemptID.forName(attempt).getTaskID());
+    return event != null && event.getTaskAttemptId().toString().equals(attempt);
+  }
+
   /** The attempts that count, by the host at which they ran. */
   Map<String, List<String>> attemptsOfHosts() {
     Map<String, List<String>> hosts = new TreeMap<>();
     for (TaskCompletionEvent event : succeeded.values()) {
-      String host = URI.create(event.getTaskTrackerHttp()).getHost();
+      // Not URI.getHost, which knows no host whose name has an underscore.
+      String authority = URI.create(event.getTaskTrackerHttp()).getAuthority();
+      String host = authority.substring(0, authority.lastIndexOf(':'));
       hosts.computeIfAbsent(host, h -> new ArrayList<>()).add(event.getTaskAttemptId().toString());
     }
     return hosts;

@@ -1,7 +1,6 @@
 package org.rackweave.hadoop;
 
 import java.io.IOException;
-import java.net.ConnectException;
 import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.util.ArrayList;
@@ -37,7 +36,8 @@ final class NodeSource implements Source {
    * Asks the services of the hosts which of the attempts' outputs they have.
    *
    * @param attemptsOfHost the attempts that ran at each host
-   * @throws IOException with a sentence if an output is at no service
+   * @throws LostOutputException if services answer, and none has an output
+   * @throws IOException with a sentence if no service answers
    */
   static List<Source> find(Map<String, List<String>> attemptsOfHost, List<Integer> ports, String job, byte[] secret)
       throws IOException {
@@ -45,6 +45,7 @@ final class NodeSource implements Source {
     for (Map.Entry<String, List<String>> host : attemptsOfHost.entrySet()) {
       Set<String> missing = new HashSet<>(host.getValue());
       IOException last = null;
+      boolean answered = false;
       for (int port : ports) {
         if (missing.isEmpty()) {
           break;
@@ -52,23 +53,23 @@ final class NodeSource implements Source {
         InetSocketAddress service = new InetSocketAddress(host.getKey(), port);
         try {
           List<String> found = ask(service, job, secret, missing);
+          answered = true;
           if (missing.removeAll(found)) {
             sources.add(new NodeSource(service, job, secret, found));
           }
-        } catch (ConnectException nobody) {
-          last = nobody;
         } catch (IOException error) {
           last = error;
         }
       }
+      if (!missing.isEmpty() && answered) {
+        throw new LostOutputException(host.getKey(), missing);
+      }
       if (!missing.isEmpty()) {
         throw new IOException(
-            "no service at "
+            "no service answers at "
                 + host.getKey()
-                + " (ports "
+                + ", ports "
                 + ports
-                + ") offers the output of "
-                + missing.iterator().next()
                 + "; is the class of mapreduce_shuffle there "
                 + SERVICE_CLASS
                 + "?",

@@ -29,6 +29,11 @@ public final class RackweaveShuffle<K, V> implements ShuffleConsumerPlugin<K, V>
   private static final Logger LOG = LoggerFactory.getLogger(RackweaveShuffle.class);
   private static final String COUNTERS = "Rackweave";
   private static final int POLL_MS = 200;
+  /** How often map tasks may have to run again for one reduce task. */
+  private static final int MAX_LOST = 4;
+
+  private static final int MAX_REPORTS = 20;
+  private static final int REPORT_MS = 1_000;
   private static final int MAX_NUMBER = 65_535;
 
   private Context<K, V> context;
@@ -56,9 +61,16 @@ public final class RackweaveShuffle<K, V> implements ShuffleConsumerPlugin<K, V>
     Thread end = new Thread(this::endPrograms, "rackweave end");
     Runtime.getRuntime().addShutdownHook(end);
     try {
+      int lost = 0;
       for (int attempt = 1; ; attempt++) {
         try {
           return aggregate(attempt);
+        } catch (LostOutputException error) {
+          LOG.warn("A map task has to run again: {}", error.getMessage());
+          if (++lost > MAX_LOST || !runAgain(error)) {
+            return withoutAggregation("aggregation failed: " + error.getMessage(), error);
+          }
+          attempt--;
         } catch (IOException error) {
           LOG.warn("Aggregation failed at try {}: {}", attempt, error.getMessage());
           if (attempt >= Settings.tries(conf)) {
@@ -70,6 +82,28 @@ public final class RackweaveShuffle<K, V> implements ShuffleConsumerPlugin<K, V>
       endPrograms();
       removeHook(end);
     }
+  }
+
+  /**
+   * Reports lost outputs until the application master runs their tasks again, and returns whether it does. It acts on
+   * three reports ({@code MRJobConfig.MAX_FETCH_FAILURES_NOTIFICATIONS}), which Hadoop's own shuffle sends too.
+   */
+  private boolean runAgain(LostOutputException lost) throws IOException, InterruptedException {
+    CommittedMaps maps = new CommittedMaps(context.getUmbilical(), (TaskAttemptID) context.getReduceId());
+    for (int report = 0; report < MAX_REPORTS; report++) {
+      maps.update();
+      if (lost.attempts().stream().noneMatch(maps::counts)) {
+        return true;
+      }
+      for (String attempt : lost.attempts()) {
+        if (maps.counts(attempt)) {
+          context.getStatus().addFetchFailedMap(TaskAttemptID.forName(attempt));
+        }
+      }
+      context.getReduceTask().statusUpdate(context.getUmbilical());
+      Thread.sleep(REPORT_MS);
+    }
+    return false;
   }
 
   private void endPrograms() {

@@ -11,6 +11,10 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.hadoop.mapred.JobConf;
@@ -38,6 +42,7 @@ final class UploadService implements Closeable {
   private final AtomicInteger running = new AtomicInteger();
   private final Set<Closeable> open = ConcurrentHashMap.newKeySet();
   private final AtomicBoolean closed = new AtomicBoolean();
+  private final ScheduledExecutorService deadlines = Executors.newSingleThreadScheduledExecutor(UploadService::thread);
   private ServerSocket server;
 
   /** What the node knows of its jobs. */
@@ -56,6 +61,12 @@ final class UploadService implements Closeable {
     this.conf = conf;
     this.outputs = outputs;
     this.maxUploads = Math.max(1, conf.getInt(Settings.SERVICE_UPLOADS, 64));
+  }
+
+  private static Thread thread(Runnable task) {
+    Thread thread = new Thread(task, "rackweave deadlines");
+    thread.setDaemon(true);
+    return thread;
   }
 
   /** Binds the first free port and answers in threads of its own. */
@@ -113,8 +124,10 @@ final class UploadService implements Closeable {
 
   private void serve(Socket socket) {
     open.add(socket);
+    // For the whole request, because a peer that sends a byte now and then is never silent.
+    ScheduledFuture<?> deadline =
+        deadlines.schedule(() -> closeQuietly(socket), REQUEST_TIMEOUT_MS, TimeUnit.MILLISECONDS);
     try {
-      socket.setSoTimeout(REQUEST_TIMEOUT_MS);
       Channel channel = Channel.accept(socket, random);
       Channel.Message message = channel.receive();
       String[] lines = message.text().split("\n");
@@ -125,19 +138,19 @@ final class UploadService implements Closeable {
         return;
       }
       channel.verify(message, secret);
+      if (!deadline.cancel(false)) {
+        return;
+      }
       answer(channel, secret, socket, head[0], head[1], lines);
     } catch (IOException | IllegalArgumentException error) {
       LOG.info("A request of {} was not answered: {}", socket.getRemoteSocketAddress(), error.toString());
     } catch (InterruptedException interrupted) {
       Thread.currentThread().interrupt();
     } finally {
+      deadline.cancel(false);
       open.remove(socket);
       connections.decrementAndGet();
-      try {
-        socket.close();
-      } catch (IOException ignored) {
-        // It is closed for all that can be done here.
-      }
+      closeQuietly(socket);
     }
   }
 
@@ -216,6 +229,7 @@ final class UploadService implements Closeable {
   @Override
   public void close() {
     closed.set(true);
+    deadlines.shutdownNow();
     for (Closeable one : open) {
       closeQuietly(one);
     }

@@ -123,7 +123,7 @@ public class UploadServiceTest {
         assertThrows(
             IOException.class,
             () -> NodeSource.find(Map.of("127.0.0.1", List.of("here", "elsewhere")), List.of(port), JOB, SECRET));
-    assertTrue(error.getMessage(), error.getMessage().contains("offers the output of elsewhere"));
+    assertTrue(error.getMessage(), error.getMessage().contains("the output of elsewhere is no longer at"));
   }
 
   private String upload(String description, String attempt) throws IOException {
