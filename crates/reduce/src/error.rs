@@ -22,19 +22,11 @@ pub enum ReduceError {
     /// The socket has failed.
     #[error("the socket has failed: {0}")]
     Socket(#[from] io::Error),
-    /// A switch adds up, and answers to another port than this worker's.
-    #[error(
-        "the job is added up by the switch {switch}, which answers to UDP port {PORT} only, and another process of this host has it: \
-         a host can have one worker then"
-    )]
-    Port {
-        /// The switch.
-        switch: String,
-    },
     /// The master is silent.
     #[error(
-        "the master at {master} has been silent for {} s: it does not run, has ended, or runs another job than {job}",
-        seconds(*patience)
+        "the master at {master} has been silent for {} s: it does not run, has ended, or runs another job than {job}{}",
+        seconds(*patience),
+        if *has_port { String::new() } else { format!("; if a switch adds up, UDP port {PORT} of this host must be free for the worker") }
     )]
     MasterSilent {
         /// Its address.
@@ -43,6 +35,8 @@ pub enum ReduceError {
         job: u16,
         /// For how long.
         patience: Span,
+        /// Whether a switch that adds up could have answered to the worker's port.
+        has_port: bool,
     },
     /// Nothing is acknowledged.
     #[error("{aggregator} has not acknowledged anything for {} s, though the master is alive", seconds(*patience))]

@@ -230,6 +230,9 @@ impl Master {
             net.turn(&mut machine)?;
             let side = &mut machine.0;
             let now = net.now();
+            if let Numbers::Hashed(hashed) = &mut net.numbers {
+                hashed.keep((0..config.workers).filter_map(|it| side.machine().worker_host(it)));
+            }
             if stop.load(Ordering::Relaxed) {
                 side.interrupt(now);
             }
@@ -240,7 +243,7 @@ impl Master {
                     refused = refused.or(Some(absence));
                     side.interrupt(now);
                 }
-                if let Some(event) = translated(event, side, &mut net, &config) {
+                if let Some(event) = translated(event, side, &net, &config) {
                     report(event);
                 }
             }
@@ -283,19 +286,16 @@ impl Master {
     }
 }
 
-/// Returns an event of the machine in the words of the driver. The address of a worker that has joined is kept.
+/// Returns an event of the machine in the words of the driver.
 fn translated(
     event: Event,
     side: &MasterSide,
-    net: &mut Net,
+    net: &Net,
     config: &MasterConfig,
 ) -> Option<MasterEvent> {
     Some(match event {
         Event::Joined { worker } => {
             let host = side.machine().worker_host(worker)?;
-            if let Numbers::Hashed(hashed) = &mut net.numbers {
-                hashed.keep(host);
-            }
             MasterEvent::Joined { worker, address: net.numbers.name(host) }
         }
         Event::Left { worker } => MasterEvent::Left { worker },

@@ -55,8 +55,10 @@ pub(crate) enum Numbers {
 pub(crate) struct Hashed {
     key: u128,
     addresses: BTreeMap<HostId, SocketAddr>,
-    /// Numbers of hosts that are not members, the oldest first.
+    /// Numbers of hosts that were not members when they were heard first, the oldest first.
     strangers: VecDeque<HostId>,
+    /// The numbers of the workers, whose addresses are kept.
+    members: Vec<HostId>,
 }
 
 /// The most addresses that are remembered for an answer to a host that is not a member.
@@ -78,26 +80,28 @@ impl Hashed {
             None if number == MASTER => return None,
             None => {}
         }
-        if self.strangers.len() >= MOST_STRANGERS
-            && let Some(oldest) = self.strangers.pop_front()
-        {
-            self.addresses.remove(&oldest);
+        while self.strangers.len() >= MOST_STRANGERS {
+            let Some(oldest) = self.strangers.pop_front() else { break };
+            if !self.members.contains(&oldest) {
+                self.addresses.remove(&oldest);
+            }
         }
         self.addresses.insert(number, from);
         self.strangers.push_back(number);
         Some(number)
     }
 
-    /// A host has become a member: its address is kept.
-    pub(crate) fn keep(&mut self, number: HostId) {
-        self.strangers.retain(|stranger| *stranger != number);
+    /// Keeps the addresses of these hosts.
+    pub(crate) fn keep(&mut self, members: impl Iterator<Item = HostId>) {
+        self.members.clear();
+        self.members.extend(members);
     }
 }
 
 impl Numbers {
     pub(crate) fn hashed() -> Self {
-        let (addresses, strangers) = (BTreeMap::new(), VecDeque::new());
-        Self::Hashed(Hashed { key: random(), addresses, strangers })
+        let (addresses, strangers, members) = (BTreeMap::new(), VecDeque::new(), Vec::new());
+        Self::Hashed(Hashed { key: random(), addresses, strangers, members })
     }
 
     /// The number of the host that sent a datagram; `None` if it is not listened to.
@@ -358,5 +362,54 @@ impl Net {
         }
         self.socket.send(&mut self.batch)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(number: u32) -> SocketAddr {
+        SocketAddr::from((
+            Ipv4Addr::from_bits(0xc000_0200 + number / 60_000),
+            (number % 60_000) as u16,
+        ))
+    }
+
+    #[test]
+    fn a_flood_of_addresses_takes_bounded_memory_and_displaces_no_member() {
+        let mut numbers = Numbers::hashed();
+        let member = numbers.number(at(1)).unwrap();
+        let Numbers::Hashed(hashed) = &mut numbers else { panic!("hashed") };
+        hashed.keep([member].into_iter());
+        for stranger in 2..100_000 {
+            let number = numbers.number(at(stranger));
+            assert!(number.is_none_or(|number| numbers.address(number) == Some(at(stranger))));
+        }
+        assert_eq!((numbers.number(at(1)), numbers.address(member)), (Some(member), Some(at(1))));
+        let Numbers::Hashed(hashed) = &numbers else { panic!("hashed") };
+        assert!(hashed.addresses.len() <= MOST_STRANGERS + 1);
+        // A host that was forgotten has the same number, so that its cookie still holds.
+        let key = hashed.key;
+        let mut other = Numbers::Hashed(Hashed {
+            key,
+            addresses: BTreeMap::new(),
+            strangers: VecDeque::new(),
+            members: Vec::new(),
+        });
+        assert_eq!(other.number(at(1)), Some(member));
+    }
+
+    #[test]
+    fn a_worker_listens_to_its_master_and_to_switches() {
+        let master: SocketAddr = "192.0.2.1:7000".parse().unwrap();
+        let mut numbers = Numbers::Worker { master };
+        assert_eq!(numbers.number(master), Some(MASTER));
+        assert_eq!(numbers.number("192.0.2.1:7001".parse().unwrap()), None);
+        let switch = numbers.number("172.16.0.0:6731".parse().unwrap()).unwrap();
+        assert_eq!(numbers.address(switch), Some("172.16.0.0:6731".parse().unwrap()));
+        assert_eq!(numbers.address(MASTER), Some(master));
+        assert_eq!(numbers.number("[2001:db8::1]:6731".parse().unwrap()), None);
+        assert_eq!(plain("[::ffff:192.0.2.1]:7000".parse().unwrap()), master);
     }
 }

@@ -136,22 +136,10 @@ pub fn run_worker(
     };
     let now = net.now();
     let mut machine = Machine(WorkerSide::new(machine, pairs, config.order, now));
-    let mut foreign = None;
     loop {
         net.turn(&mut machine)?;
         let side = &mut machine.0;
         if stop.load(Ordering::Relaxed) && side.outcome().is_none() {
-            side.leave();
-        }
-        // A switch could not answer to another port.
-        if let Numbers::Worker { .. } = net.numbers
-            && let Some(state) = side.machine().state()
-            && state.aggregator != MASTER
-            && state.epochs > 0
-            && net.local_addr().port() != PORT
-            && foreign.is_none()
-        {
-            foreign = Some(net.numbers.name(state.aggregator));
             side.leave();
         }
         if let Some(outcome) = side.outcome()
@@ -159,9 +147,6 @@ pub fn run_worker(
         {
             // What was polled last is sent.
             net.turn(&mut machine)?;
-            if let Some(switch) = foreign {
-                return Err(ReduceError::Port { switch });
-            }
             let counters = machine.0.machine().counters();
             return match outcome {
                 Ok(()) => Ok(WorkerReport {
@@ -186,7 +171,16 @@ fn explain(
     let (patience, job) = (config.patience, config.job);
     let at = |number| net.numbers.name(number);
     match failure {
-        Failure::MasterSilent => ReduceError::MasterSilent { master: at(master), job, patience },
+        Failure::MasterSilent => {
+            // A master on this machine has the port itself.
+            let has_port = match net.numbers {
+                Numbers::Worker { master } => {
+                    master.ip().is_loopback() || net.local_addr().port() == PORT
+                }
+                _ => true,
+            };
+            ReduceError::MasterSilent { master: at(master), job, patience, has_port }
+        }
         Failure::NotAcknowledged { aggregator } if aggregator != master => {
             let aggregator = crate::error::name_of(aggregator);
             ReduceError::NotAcknowledged { aggregator, patience }
