@@ -206,7 +206,7 @@ if [[ $parts == *cluster* ]]; then
   job plain "${more[@]}" mapreduce.job.reduces=2
   job aggregated "${more[@]}" mapreduce.job.reduces=2 $on $strict
   # The first attempt of a map task ends after its output is complete.
-  job map-killed "${more[@]}" mapreduce.job.reduces=2 $on $strict "${trace[@]}" test.collector.kill=true
+  job map-killed "${more[@]}" mapreduce.job.reduces=2 $on $strict "${trace[@]}" test.collector.kill=true mapreduce.map.speculative=false
   job worker-killed "${more[@]}" mapreduce.job.reduces=2 $on $strict test.fault=worker-once
   job reducer-killed "${more[@]}" mapreduce.job.reduces=2 $on $strict test.fault=reducer-once
   job output-lost "${more[@]}" mapreduce.job.reduces=2 $on $strict test.fault=output-lost
