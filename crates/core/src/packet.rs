@@ -173,6 +173,10 @@ impl<H: Header> Packet<H> {
         self.flags & TRIMMED != 0
     }
 
+    /// The instance of packets that programs of switches make: they are for the node of a group system at their host, however many
+    /// transports that has.
+    pub const NODE_INSTANCE: u8 = 7;
+
     /// Assigns the packet to the `instance`-th transport of its hosts (0 to 7). Drivers that run several transports
     /// side by side distinguish them by this number, as real hosts do by protocol and port.
     ///

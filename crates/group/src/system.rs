@@ -122,6 +122,7 @@ impl<P: SystemProgram, H: Visible<P::View> + Makeable<P::Made>> SwitchProgram fo
             let bytes = front_bytes + made.payload.len() as u32;
             let mut packet = Packet::new(made.src, made.dst, bytes, header)
                 .with_ports(H::PORT, H::PORT)
+                .with_instance(Packet::<H>::NODE_INSTANCE)
                 .with_priority(made.priority)
                 .with_ecn(made.ecn);
             if S::CARRIES_BYTES && !made.payload.is_empty() {

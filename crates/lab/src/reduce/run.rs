@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rackweave_core::Mixed;
+use rackweave_core::{DropReason, Mixed};
 use rackweave_core::rng::mix;
 use rackweave_group::reduce::job::{JobNode, NodeHeader};
 use rackweave_group::reduce::switch::{self, Program};
@@ -116,6 +116,7 @@ pub fn run(
         jobs: Vec::with_capacity(reduce.jobs.len()),
         trunk_bytes: crate::image::ImageResult::trunk_bytes(world.fabric(), &report.links),
         reconfigurations,
+        lost_in_moves: report.counters.drops[DropReason::Reconfiguration as usize],
         ..ReduceResult::of(reduce)
     };
     for node in world.nodes() {

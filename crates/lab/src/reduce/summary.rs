@@ -22,6 +22,8 @@ pub struct ReduceResult {
     pub trunk_bytes: u64,
     /// How often the control plane has changed circuits.
     pub reconfigurations: u64,
+    /// The packets that were lost because ports were dark.
+    pub lost_in_moves: u64,
     /// The number of groups of hosts that jobs run on by turns; 0 without groups.
     pub groups: usize,
     /// Times at which completed jobs are counted.
@@ -108,6 +110,8 @@ pub struct ReduceSummary {
     pub duplicates: u64,
     /// How often the control plane has changed circuits.
     pub reconfigurations: u64,
+    /// The packets that were lost because ports were dark, of jobs and beside them.
+    pub lost_in_moves: u64,
     /// The share of the time of uploads in which more than one was under way.
     pub upload_overlap: f64,
     /// Of two uploads in succession, the share that are of different groups of hosts.
@@ -196,6 +200,7 @@ impl ReduceSummary {
             trunk_bytes: result.trunk_bytes,
             duplicates: result.switches.duplicates,
             reconfigurations: result.reconfigurations,
+            lost_in_moves: result.lost_in_moves,
             upload_overlap: turns.overlap,
             turns: turns.alternation,
             beside_map: turns.beside_map,

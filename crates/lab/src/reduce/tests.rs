@@ -191,3 +191,19 @@ fn uploads_without_a_combiner_send_each_word_as_often_as_it_occurs() {
     assert_eq!(summary.exact, 1);
     assert!(summary.to_master < 0.25, "{summary:?}");
 }
+
+#[test]
+fn jobs_run_beside_messages_whose_hosts_they_share() {
+    let background = "background=[
+        { transport = { name = 'homa' }, arrivals = 'poisson', sizes = 'W3', load = 0.2 },
+        { transport = { name = 'dctcp' }, arrivals = 'poisson', sizes = '100 KB', load = 0.2 }]"
+        .replace('\n', " ");
+    let sets = [background, "measure.time_limit='200 ms'".to_owned()];
+    let scenario = Scenario::parse("test.toml", ONE, Path::new("."), &sets, None).unwrap();
+    let results = Batch::new(scenario).run(Some(1)).unwrap();
+    let summary = &results.points[0].summary;
+    let reduce = summary.reduce.as_ref().unwrap();
+    assert_eq!((reduce.exact, reduce.unfinished), (1, 0), "{reduce:?}");
+    assert!(reduce.absorbed > 0.9, "what the program of the switch sends arrives: {reduce:?}");
+    assert!(summary.background.iter().all(|stream| stream.messages.completed > 100));
+}

@@ -1,6 +1,8 @@
 //! Nodes of group systems in a run.
 
-use rackweave_core::{DropReason, Event, HostId, Packet, PacketRef, PayloadStore, Submit, Time};
+use rackweave_core::{
+    DropReason, Event, Header, HostId, Packet, PacketRef, PayloadStore, Submit, Time,
+};
 
 use super::World;
 use crate::build::BuildError;
@@ -211,6 +213,13 @@ impl<G: GroupNode> Nodes<G> {
     }
 }
 
+/// Whether a packet is for the node of a host with this number of transports: another node or a program of a switch has sent it.
+#[inline]
+fn is_for_node<H: Header>(packet: &Packet<H>, transports: usize) -> bool {
+    let instance = packet.instance();
+    usize::from(instance) == transports || instance == Packet::<H>::NODE_INSTANCE
+}
+
 impl<M: Model> World<'_, M> {
     /// Handles the arrival of a packet at a host without transports. The packet is read in the pool, because
     /// headers of group systems are large.
@@ -220,7 +229,7 @@ impl<M: Model> World<'_, M> {
         let now = self.net.now();
         let arrived = self.net.packet(packet);
         match self.hosts.all[host.0 as usize].node() {
-            Some((node, port)) if arrived.instance() == 0 => {
+            Some((node, port)) if is_for_node(arrived, 0) => {
                 let payload = self.net.payload(packet);
                 self.hosts.nodes.handle_packet(node, now, port, arrived, payload);
                 self.net.free(packet);
@@ -238,7 +247,7 @@ impl<M: Model> World<'_, M> {
         let now = self.net.now();
         let state = &self.hosts.all[host.0 as usize];
         let Some((node, port)) = state.node() else { return false };
-        if usize::from(packet.instance()) != state.transports.len() {
+        if !is_for_node(packet, state.transports.len()) {
             return false;
         }
         let payload = PayloadStore::read(self.net.payloads(), packet);
