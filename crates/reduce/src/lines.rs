@@ -1,5 +1,6 @@
 //! Pairs as lines of text: the key, a tab, the value. In keys, `\t`, `\n`, `\r` and `\\` stand for tab, line feed, carriage return and
-//! backslash; all other bytes stand for themselves.
+//! backslash; all other bytes stand for themselves. A line `\.` ends the pairs: by it, what a writer that has died has left differs from all of
+//! its pairs.
 
 use std::io::{self, BufRead, Write};
 
@@ -15,6 +16,15 @@ pub enum BadLine {
     /// A backslash is followed by another character.
     #[error("a backslash in a key must be written as \\\\")]
     Escape,
+    /// The last line is not complete.
+    #[error("the last line does not end with a line feed, so it may not be complete")]
+    Cut,
+    /// There is no line that ends the pairs.
+    #[error("the pairs are not complete: they do not end with the line \\.")]
+    NoEnd,
+    /// Something follows the line that ends the pairs.
+    #[error("a line follows the line \\., which ends the pairs")]
+    BehindEnd,
     /// The line is too long.
     #[error("a key is longer than 16 MiB")]
     TooLong,
@@ -73,29 +83,45 @@ pub fn read_line(line: &[u8], key: &mut Vec<u8>) -> Result<u64, BadLine> {
     if key.len() > MAX_KEY { Err(BadLine::TooLong) } else { Ok(value) }
 }
 
-/// Calls `pair` for each line. Returns the number of the line, from 1, of an error in it.
+/// The line that ends the pairs. No key is written as this.
+pub const END: &[u8] = b"\\.";
+
+/// Calls `pair` for each line, up to the end or the line [`END`], which must be there if `is_ended`. Returns the number of the line, from 1,
+/// of an error in it.
 ///
 /// # Errors
-/// Those of the reader; [`io::ErrorKind::InvalidData`] with a [`BadLine`] for a line that is no pair.
+/// Those of the reader; [`io::ErrorKind::InvalidData`] with a [`BadLine`] for a line that is no pair, and for an end that is missing.
 pub fn read_lines(
     mut reader: impl BufRead,
+    is_ended: bool,
     mut pair: impl FnMut(&[u8], u64),
 ) -> Result<(), (u64, io::Error)> {
     let (mut line, mut key) = (Vec::new(), Vec::new());
+    let invalid = |number, bad| (number, io::Error::new(io::ErrorKind::InvalidData, bad));
+    let mut has_ended = false;
     for number in 1_u64.. {
         line.clear();
         // Twice the longest key, as each of its bytes may be escaped, and a value.
         let mut limited = io::Read::take(&mut reader, 2 * MAX_KEY as u64 + 64);
         let len = limited.read_until(b'\n', &mut line).map_err(|error| (number, error))?;
         if len == 0 {
+            if is_ended && !has_ended {
+                return Err(invalid(number, BadLine::NoEnd));
+            }
             break;
         }
-        if line.last() == Some(&b'\n') {
-            line.pop();
+        if has_ended {
+            return Err(invalid(number, BadLine::BehindEnd));
         }
-        let value = read_line(&line, &mut key);
-        let value =
-            value.map_err(|bad| (number, io::Error::new(io::ErrorKind::InvalidData, bad)))?;
+        let is_whole = line.pop_if(|last| *last == b'\n').is_some();
+        if line == END {
+            has_ended = true;
+            continue;
+        }
+        let value = read_line(&line, &mut key).map_err(|bad| invalid(number, bad))?;
+        if !is_whole {
+            return Err(invalid(number, BadLine::Cut));
+        }
         pair(&key, value);
     }
     Ok(())
@@ -122,7 +148,7 @@ mod tests {
         }
         assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), keys.len());
         let mut read = Vec::new();
-        read_lines(&out[..], |key, value| read.push((key.to_vec(), value))).unwrap();
+        read_lines(&out[..], false, |key, value| read.push((key.to_vec(), value))).unwrap();
         let expected = keys.iter().enumerate().map(|(n, key)| (key.to_vec(), u64::MAX - n as u64));
         assert_eq!(read, expected.collect::<Vec<_>>());
     }
@@ -140,8 +166,24 @@ mod tests {
         ];
         for (line, expected) in wrong {
             let text = [b"good\t1\n", line].concat();
-            let (number, error) = read_lines(&text[..], |_, _| {}).unwrap_err();
+            let (number, error) = read_lines(&text[..], false, |_, _| {}).unwrap_err();
             assert_eq!((number, error.to_string()), (2, expected.to_string()));
         }
+    }
+
+    #[test]
+    fn an_end_that_is_missing_is_noticed() {
+        let read = |text: &[u8], is_ended| {
+            let mut read = 0;
+            let result = read_lines(text, is_ended, |_, value| read += value);
+            result.map(|()| read).map_err(|(number, error)| (number, error.to_string()))
+        };
+        let bad = |number, bad: BadLine| Err((number, bad.to_string()));
+        assert_eq!(read(b"a\t1\nb\t2\n", false), Ok(3));
+        assert_eq!(read(b"a\t1\nb\t2\n\\.\n", true), Ok(3));
+        assert_eq!(read(b"\\.", true), Ok(0));
+        assert_eq!(read(b"a\t1\nb\t2\n", true), bad(3, BadLine::NoEnd));
+        assert_eq!(read(b"a\t1\nb\t2", false), bad(2, BadLine::Cut));
+        assert_eq!(read(b"\\.\na\t1\n", false), bad(2, BadLine::BehindEnd));
     }
 }

@@ -113,6 +113,9 @@ pub(crate) struct WorkerArgs {
     /// Send these pairs instead of words: lines of key, tab and value, escaped as the master's result is. `-` is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "paths", required_unless_present = "paths")]
     pub(super) pairs: Option<PathBuf>,
+    /// With --pairs: they must end with a line `\.`, so that a program which dies before it has written all of them is noticed.
+    #[arg(long, requires = "pairs")]
+    pub(super) complete: bool,
     #[command(flatten)]
     pub(super) words: WordsArgs,
     /// Files and directories whose words are counted.

@@ -23,7 +23,7 @@ pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
     let stop = interrupted()?;
     let mut pairs = Encoder::new(args.job.operator.into());
     let read = match &args.pairs {
-        Some(path) => read_pairs(path, &stop, &mut pairs)?,
+        Some(path) => read_pairs(path, args.complete, &stop, &mut pairs)?,
         None => files(&args.paths).and_then(|files| {
             let pieces = files.into_iter().map(|(path, _)| Piece { path, start: 0, end: u64::MAX });
             count(pieces, args.words.split.into(), &stop, &mut pairs)
@@ -89,16 +89,17 @@ pub(super) fn count(
 /// Reads pairs from a file or standard input.
 fn read_pairs(
     path: &Path,
+    is_ended: bool,
     stop: &AtomicBool,
     pairs: &mut Encoder,
 ) -> miette::Result<Result<(), WordsError>> {
     let shown = escaped(&path.display().to_string());
     let add = |key: &[u8], value| pairs.add(key, value);
     let read = if path == Path::new("-") {
-        lines::read_lines(BufReader::with_capacity(1 << 20, std::io::stdin().lock()), add)
+        lines::read_lines(BufReader::with_capacity(1 << 20, std::io::stdin().lock()), is_ended, add)
     } else {
         let file = File::open(path).map_err(|error| miette!("cannot read {shown}: {error}"))?;
-        lines::read_lines(BufReader::with_capacity(1 << 20, file), add)
+        lines::read_lines(BufReader::with_capacity(1 << 20, file), is_ended, add)
     };
     if stop.load(std::sync::atomic::Ordering::Relaxed) {
         return Ok(Err(WordsError::Interrupted));

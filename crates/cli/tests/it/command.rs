@@ -325,7 +325,10 @@ fn lists_are_tables_and_documents() {
             "image-unicast",
             "reduce-switch",
             "reduce-master",
-            "circuit-plan"
+            "circuit-plan",
+            "allreduce-switch",
+            "allreduce-host",
+            "allreduce-ring"
         ]
     );
     let pods = ["racks", "rackless", "tor-circuits"];

@@ -199,6 +199,9 @@ impl Chosen {
                     let message = format!("there is no switch {number}: the fabric has {switches}");
                     return Err(self.bad("at", message));
                 }
+                if pool.pool.is_none() {
+                    config.vectors.pool = config.vectors.pool.max(full_pool(&config, fabric));
+                }
                 let slots = keys.slots.map_or(DEFAULT_SLOTS, |slots| slots.0);
                 config.scheme = Scheme::Switch { number, slots };
             }
@@ -237,6 +240,24 @@ impl Chosen {
         Ok(config)
     }
 }
+
+/// The pool with which chunks in flight fill a worker's link for twice the time in which a chunk returns as a sum, as a power of two: a pool
+/// is a window. SwitchML chooses its pool by the product of bandwidth and delay too (`docs/sources.md#switchml`).
+fn full_pool(config: &AllreduceConfig, fabric: &Fabric) -> u16 {
+    let bytes = u64::from(config.vectors.elements) * u64::from(config.vectors.format.bytes());
+    let framing = rackweave_group::app::FRAMING;
+    let (first, others) = match config.workers.split_first() {
+        Some((first, others)) if !others.is_empty() => (*first, others),
+        _ => return 1,
+    };
+    let there = others.iter().map(|worker| fabric.ideal(first, *worker, bytes, framing)).max();
+    let on_link = fabric.host_rate().span_of(bytes.max(1));
+    let chunks = 2 * there.unwrap_or(Span::ZERO).0 / on_link.0.max(1);
+    (chunks as u32).next_power_of_two().min(MAX_POOL) as u16
+}
+
+/// The largest pool that is chosen for a scenario.
+const MAX_POOL: u32 = 1024;
 
 impl PoolKeys {
     const fn apply(&self, config: &mut AllreduceConfig) {

@@ -40,6 +40,12 @@ final class PairText {
       out.write('\n');
     }
 
+    /** Writes the line that says that these are all pairs, and closes the stream. */
+    void finish() throws IOException {
+      out.write(new byte[] {'\\', '.', '\n'});
+      out.close();
+    }
+
     private static int escape(byte b) {
       switch (b) {
         case '\t':

@@ -115,7 +115,7 @@ final class Upload {
     List<String> command = new ArrayList<>();
     command.add(Settings.command(conf));
     command.addAll(List.of("reduce", "worker", "--master", master, "--worker", Integer.toString(worker)));
-    command.addAll(List.of("--job", Integer.toString(number), "--operator", "sum", "--pairs", "-"));
+    command.addAll(List.of("--job", Integer.toString(number), "--operator", "sum", "--pairs", "-", "--complete"));
     if (!overlay.isEmpty()) {
       command.addAll(List.of("--overlay", overlay, "--me", Integer.toString(worker + 1)));
     }

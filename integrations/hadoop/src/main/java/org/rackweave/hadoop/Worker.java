@@ -91,8 +91,8 @@ final class Worker implements Closeable {
         pairs++;
       }
     }
-    // Closed only after the last pair: a worker must not take the end of a broken input for the end of its pairs.
-    writer.close();
+    // The worker must not take the end of a broken input for the end of its pairs.
+    writer.finish();
     return new Upload.Result(pairs, digest.value());
   }
 
