@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rackweave_core::{DropReason, Mixed};
 use rackweave_core::rng::mix;
+use rackweave_core::{DropReason, Mixed};
 use rackweave_group::reduce::job::{JobNode, NodeHeader};
 use rackweave_group::reduce::switch::{self, Program};
 use rackweave_group::reduce::system::NoSwitch;
