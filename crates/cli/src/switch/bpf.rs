@@ -53,8 +53,11 @@ fn config(args: &SwitchArgs) -> miette::Result<TorConfig> {
     if let Some((_, name)) = others.iter().find(|(is_there, _)| *is_there) {
         return Err(miette!("{name} is of use with --program reduce only"));
     }
-    if !args.aggregate_at.is_empty() || args.server.is_some() {
-        return Err(miette!("--aggregate-at and --server are not of use with --bpf"));
+    if !args.aggregate_at.is_empty() {
+        return Err(miette!("--aggregate-at is of use with --program reduce only"));
+    }
+    if args.server.is_some() {
+        return Err(miette!("--server is of use with --program swp2p only"));
     }
     let Some(listed) = &args.hosts else {
         return Err(miette!("--program orca --bpf requires --hosts"));
