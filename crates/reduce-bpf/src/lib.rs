@@ -21,7 +21,7 @@
 //! - **Checksums.** The kernel hands over frames whose UDP checksum was not verified, so the program verifies it. A checksum that is left to the
 //!   interface cannot be told from one that happens to be the sum of the pseudo-header, as one in 65,536 is. In Rust, that is done where frames are read.
 //! - **Records of packets** of a job are consecutive, so a job may be refused although as many records are free in several places.
-//! - **Vectors** ([`rackweave_wire::reduce::Body::OpenVector`]) are added up by the program in Rust only. A request for them gets no answer here.
+//! - **Vectors** (`wire::reduce::Body::OpenVector`) are added up by the program in Rust only. A request for them gets no answer here.
 //! - **Super-packets** of a host that leaves segmentation to its interface (UDP GSO) are dropped and counted.
 
 #[cfg(test)]
