@@ -17,7 +17,7 @@ impl Encoder {
     /// No pairs. The master must have the same operator.
     #[must_use]
     pub fn new(operator: Operator) -> Self {
-        Self { pairs: Pairs::new(operator), added: 0 }
+        Self { pairs: Pairs::seeded(operator, rackweave_linux::random() as u64), added: 0 }
     }
 
     /// Adds a value to a key: any bytes, at most 16 MiB, also none. Sums are modulo 2^64; with [`Operator::Count`] each call counts as one,

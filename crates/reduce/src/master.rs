@@ -243,6 +243,10 @@ impl Master {
                     refused = refused.or(Some(absence));
                     side.interrupt(now);
                 }
+                // The job ends for this reason; what follows from it is no news.
+                if refused.is_some() {
+                    continue;
+                }
                 if let Some(event) = translated(event, side, &net, &config) {
                     report(event);
                 }

@@ -38,12 +38,15 @@ pub(crate) fn reduce(command: &ReduceCommand) -> miette::Result<u8> {
     }
 }
 
+/// Whether input is being read, of which nothing has been sent yet: a signal then ends the process, which may be waiting for the input.
+static READING: AtomicBool = AtomicBool::new(false);
+
 /// Returns a flag that Ctrl-C or SIGTERM sets. A second signal ends the process.
 fn interrupted() -> miette::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&flag);
     let handler = move || {
-        if set.swap(true, Ordering::Relaxed) {
+        if set.swap(true, Ordering::Relaxed) || READING.load(Ordering::Relaxed) {
             std::process::exit(i32::from(exit::INTERRUPTED));
         }
     };

@@ -1,13 +1,15 @@
 //! The result of a job, and what was saved.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rackweave_lab::report::number;
 use rackweave_reduce::lines::write_line;
 use rackweave_reduce::{Outcome, Stats};
+use tempfile::NamedTempFile;
 
 /// Where a result is written. A file is written aside and appears when it is whole.
 pub(super) enum Sink {
@@ -19,9 +21,8 @@ pub(super) enum Sink {
 
 /// A file that is being written under another name, and removed if it does not become whole.
 pub(super) struct Part {
-    path: PathBuf,
     target: PathBuf,
-    file: Option<File>,
+    file: NamedTempFile,
 }
 
 impl Sink {
@@ -35,7 +36,7 @@ impl Sink {
             Ok(about) if !about.is_file() => return Ok(Self::Direct(path.to_owned())),
             _ => {}
         }
-        // A link stays one: what it leads to is replaced.
+        // A link to a file stays one: what it leads to is replaced.
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         Part::open(&target).map(Self::File)
     }
@@ -48,24 +49,21 @@ impl Sink {
             out.flush()
         };
         match self {
-            Self::Stdout => match lines(&mut io::stdout().lock()) {
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-                result => {
-                    result.map_err(|error| format!("cannot write to standard output: {error}"))
-                }
-            },
+            // A reader that goes away early has not got the result: not 0.
+            Self::Stdout => lines(&mut io::stdout().lock())
+                .map_err(|error| format!("cannot write to standard output: {error}")),
             Self::Direct(path) => {
                 let file = OpenOptions::new().write(true).open(&path);
                 let written = file.and_then(|mut file| lines(&mut file));
                 written.map_err(|error| format!("cannot write to {}: {error}", path.display()))
             }
-            Self::File(mut part) => {
-                let failed = |error| format!("cannot write {}: {error}", part.target.display());
-                let Some(mut file) = part.file.take() else { return Ok(()) };
-                lines(&mut file).and_then(|()| file.sync_all()).map_err(failed)?;
-                std::fs::rename(&part.path, &part.target).map_err(failed)?;
-                let folder = part.target.parent().filter(|it| !it.as_os_str().is_empty());
-                let folder = File::open(folder.unwrap_or(Path::new(".")));
+            Self::File(Part { target, mut file }) => {
+                let failed = |error| format!("cannot write {}: {error}", target.display());
+                lines(file.as_file_mut())
+                    .and_then(|()| file.as_file().sync_all())
+                    .map_err(failed)?;
+                file.persist(&target).map_err(|error| failed(error.error))?;
+                let folder = File::open(folder_of(&target));
                 folder.and_then(|folder| folder.sync_all()).map_err(failed)
             }
         }
@@ -78,34 +76,24 @@ impl Part {
         let Some(name) = target.file_name() else {
             return Err(format!("{} is not the name of a file", target.display()));
         };
-        let mut part = name.to_owned();
-        part.push(".part");
-        let path = target.with_file_name(part);
-        loop {
-            let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-            let file = file.map_err(failed)?;
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    return Err(format!("another process is writing {}", target.display()));
-                }
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
-            }
-            // Between opening and locking, the file may have become another process's result.
-            let (ours, there) = (file.metadata().map_err(failed)?, std::fs::metadata(&path));
-            if there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
-                file.set_len(0).map_err(failed)?;
-                return Ok(Self { path, target: target.to_owned(), file: Some(file) });
-            }
-        }
+        let mut prefix = OsString::from(".");
+        prefix.push(name);
+        prefix.push(".");
+        // A result that is replaced keeps its mode; another one has that of the user's new files.
+        let mode = std::fs::metadata(target).map_or(0o666, |about| about.mode() & 0o777);
+        // A name that nobody has: neither another process's file nor a link can be there.
+        let file = tempfile::Builder::new()
+            .prefix(&prefix)
+            .suffix(".part")
+            .permissions(Permissions::from_mode(mode))
+            .tempfile_in(folder_of(target))
+            .map_err(failed)?;
+        Ok(Self { target: target.to_owned(), file })
     }
 }
 
-impl Drop for Part {
-    fn drop(&mut self) {
-        // After the file has got its name, there is nothing to remove. A file that remains is overwritten by the next attempt.
-        let _ = std::fs::remove_file(&self.path);
-    }
+fn folder_of(target: &Path) -> &Path {
+    target.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A share in percent.

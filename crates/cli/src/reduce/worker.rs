@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, ErrorKind};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use miette::miette;
 use rackweave_core::HostId;
@@ -15,13 +15,14 @@ use rackweave_reduce::{
 
 use super::hosts_args::{WorkerArgs, address};
 use super::master::attachment;
-use super::{ended, interrupted, status};
+use super::{READING, ended, interrupted, status};
 use crate::{escaped, exit};
 
 pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
     let config = config(args)?;
     let stop = interrupted()?;
     let mut pairs = Encoder::new(args.job.operator.into());
+    READING.store(true, Ordering::Relaxed);
     let read = match &args.pairs {
         Some(path) => read_pairs(path, args.complete, &stop, &mut pairs)?,
         None => files(&args.paths).and_then(|files| {
@@ -29,6 +30,7 @@ pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
             count(pieces, args.words.split.into(), &stop, &mut pairs)
         }),
     };
+    READING.store(false, Ordering::Relaxed);
     match read {
         Ok(()) => {}
         Err(WordsError::Interrupted) => {
@@ -101,7 +103,7 @@ fn read_pairs(
         let file = File::open(path).map_err(|error| miette!("cannot read {shown}: {error}"))?;
         lines::read_lines(BufReader::with_capacity(1 << 20, file), is_ended, add)
     };
-    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+    if stop.load(Ordering::Relaxed) {
         return Ok(Err(WordsError::Interrupted));
     }
     match read {
@@ -123,6 +125,10 @@ fn config(args: &WorkerArgs) -> miette::Result<WorkerConfig> {
             MasterAt::Overlay { master: HostId(master), port, me }
         }
         _ => {
+            if args.master.parse::<u32>().is_ok() {
+                let number = &args.master;
+                return Err(miette!("--master {number}: the number of a host needs --overlay"));
+            }
             let master = address(&args.master).map_err(|error| miette!("--master: {error}"))?;
             let any = || if master.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let any = || any().parse::<SocketAddr>().map_err(|error| miette!("{error}"));

@@ -40,6 +40,51 @@ impl Key {
     }
 }
 
+/// Hashes the keys of a map with a seed. Words come from anywhere: with a known hash, a text could be written whose words all collide.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seeded(pub u64);
+
+/// A map whose hashes have a seed.
+#[expect(
+    clippy::disallowed_types,
+    reason = "what is read from it as a whole is sorted, or in a list beside it"
+)]
+pub type SeededMap<K, V> = std::collections::HashMap<K, V, Seeded>;
+
+/// A hash under way; see [`Seeded`].
+#[derive(Clone, Copy, Debug)]
+pub struct SeededHasher(u64);
+
+impl core::hash::BuildHasher for Seeded {
+    type Hasher = SeededHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> SeededHasher {
+        SeededHasher(mix(self.0))
+    }
+}
+
+impl core::hash::Hasher for SeededHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        for piece in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..piece.len()].copy_from_slice(piece);
+            self.0 = mix(self.0 ^ u64::from_le_bytes(word));
+        }
+    }
+
+    #[inline]
+    fn write_usize(&mut self, number: usize) {
+        self.0 = mix(self.0 ^ number as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Returns the hash of a key of any length. That of a key that fits a slot is [`Key::hash`].
 #[must_use]
 pub fn hash_of(bytes: &[u8], seed: u64) -> u64 {

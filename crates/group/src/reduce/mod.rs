@@ -79,6 +79,18 @@ pub enum Failure {
         /// The worker's number.
         worker: u8,
     },
+    /// Workers answer, but send nothing.
+    #[error("workers have sent nothing new for too long, though they answer: {}", Numbers(*workers))]
+    NoProgress {
+        /// The workers that have not finished the epoch that is being collected, as a bitmap.
+        workers: u64,
+    },
+    /// A worker has been silent for too long, and the process that was to take its place has other pairs.
+    #[error("worker {worker} is gone, and what was started in its place has other input")]
+    OtherInput {
+        /// The worker's number.
+        worker: u8,
+    },
     /// A worker's records of long keys cannot be read.
     #[error("the records of worker {worker} cannot be read: {reason}")]
     Records {

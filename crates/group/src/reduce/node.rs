@@ -3,6 +3,7 @@
 use core::convert::Infallible;
 use std::collections::{BTreeMap, VecDeque};
 
+use rackweave_core::rng::mix;
 use rackweave_core::{Ecn, HostId, Node, Packet, Time};
 use rackweave_wire::reduce::{self, Body};
 
@@ -27,7 +28,8 @@ impl WorkerSide {
     /// A worker that joins now.
     #[must_use]
     pub fn new(config: worker::Config, pairs: Pairs, order: Order, now: Time) -> Self {
-        let worker = Worker::new(worker::Config { operator: pairs.operator(), ..config }, now);
+        let (operator, digest) = (pairs.operator(), pairs.digest());
+        let worker = Worker::new(worker::Config { operator, digest, ..config }, now);
         Self { worker, pairs, order, encoded: Encoded::default(), outcome: None }
     }
 
@@ -133,7 +135,7 @@ impl MasterSide {
     pub fn new(config: master::Config, now: Time) -> Self {
         Self {
             master: Master::new(config, now),
-            totals: Totals::new(config.operator),
+            totals: Totals::new(config.operator, mix(config.secret)),
             progress: Progress::default(),
             addresses: Vec::new(),
             news: VecDeque::new(),
@@ -268,7 +270,8 @@ impl MasterSide {
 
     /// Drops what has been collected, and returns it.
     pub fn take_totals(&mut self) -> Totals {
-        let none = Totals::new(self.master.config().operator);
+        let config = self.master.config();
+        let none = Totals::new(config.operator, mix(config.secret));
         core::mem::replace(&mut self.totals, none)
     }
 

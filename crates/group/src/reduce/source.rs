@@ -1,9 +1,9 @@
 //! What a worker sends: its pairs, combined before they are sent, and divided into epochs.
 
+use rackweave_core::rng::mix;
 use rackweave_wire::reduce::{KEY_BYTES, Operator, PAIR_BYTES};
-use rustc_hash::FxHashMap;
 
-use super::key::{Key, epoch_of, hash_of};
+use super::key::{Key, Seeded, SeededMap, epoch_of, hash_of};
 use super::sketch::Sketch;
 use super::table::combine;
 use super::worker::{Content, Sizes};
@@ -31,8 +31,8 @@ pub(super) const RECORD_BYTES: usize = 12;
 pub struct Pairs {
     operator: Operator,
     /// Where the pair of a key is; unused without a combiner.
-    index: FxHashMap<Box<[u8]>, usize>,
-    short: FxHashMap<Key, usize>,
+    index: SeededMap<Box<[u8]>, usize>,
+    short: SeededMap<Key, usize>,
     pairs: Vec<Pair>,
     sketch: Sketch,
 }
@@ -64,7 +64,15 @@ impl Pairs {
     /// No pairs.
     #[must_use]
     pub fn new(operator: Operator) -> Self {
-        Self { operator, ..Self::default() }
+        Self::seeded(operator, 0)
+    }
+
+    /// No pairs. The seed, a random number, hides how keys are hashed here; nothing else depends on it.
+    #[must_use]
+    pub fn seeded(operator: Operator, seed: u64) -> Self {
+        let (index, short) =
+            (SeededMap::with_hasher(Seeded(seed)), SeededMap::with_hasher(Seeded(seed)));
+        Self { operator, index, short, ..Self::default() }
     }
 
     /// Adds a value, combined with the earlier ones of its key: what MapReduce calls a combiner. For [`Operator::Count`] each call counts
@@ -126,6 +134,16 @@ impl Pairs {
     #[must_use]
     pub const fn sketch(&self) -> &Sketch {
         &self.sketch
+    }
+
+    /// Returns a digest of all pairs, which does not depend on their order.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let one = |pair: &Pair| {
+            let of_value = mix(mix(pair.value) ^ u64::from(pair.times));
+            mix(hash_of(pair.word.bytes(), SKETCH_SEED) ^ of_value)
+        };
+        self.pairs.iter().map(one).fold(self.pairs.len() as u64, u64::wrapping_add)
     }
 
     /// Returns all pairs, in the order in which their keys were first seen. Equal ones that were added together come once.

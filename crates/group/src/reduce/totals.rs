@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use rackweave_wire::reduce::{KEY_BYTES, LONG_BYTES, MAX_WINDOW, Operator, PAIR_BYTES, SUM_BYTES};
-use rustc_hash::FxHashMap;
 
-use super::key::Key;
+use super::key::{Key, Seeded, SeededMap};
 use super::source::RECORD_BYTES;
 use super::table::combine;
 
@@ -82,33 +81,45 @@ impl Records {
 }
 
 /// The sums of an epoch.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Epoch {
-    short: FxHashMap<Key, u64>,
+    short: SeededMap<Key, u64>,
     long: BTreeMap<Box<[u8]>, u64>,
     records: BTreeMap<u8, Records>,
+}
+
+impl Epoch {
+    fn new(seed: u64) -> Self {
+        let short = SeededMap::with_hasher(Seeded(seed));
+        Self { short, long: BTreeMap::new(), records: BTreeMap::new() }
+    }
 }
 
 /// What a master has collected.
 #[derive(Clone, Debug)]
 pub struct Totals {
     operator: Operator,
+    seed: u64,
     epochs: BTreeMap<u16, Epoch>,
     /// Records of long keys that were read.
     records: u64,
 }
 
 impl Totals {
-    /// No sums.
+    /// No sums. The seed, a random number, hides how keys are hashed here; nothing else depends on it.
     #[must_use]
-    pub const fn new(operator: Operator) -> Self {
-        Self { operator, epochs: BTreeMap::new(), records: 0 }
+    pub const fn new(operator: Operator, seed: u64) -> Self {
+        Self { operator, seed, epochs: BTreeMap::new(), records: 0 }
+    }
+
+    fn epoch(&mut self, epoch: u16) -> &mut Epoch {
+        self.epochs.entry(epoch).or_insert_with(|| Epoch::new(self.seed))
     }
 
     /// Combines pairs with the sums of an epoch.
     pub fn add_pairs(&mut self, epoch: u16, bytes: &[u8]) {
         let operator = self.operator;
-        let sums = &mut self.epochs.entry(epoch).or_default().short;
+        let sums = &mut self.epoch(epoch).short;
         for pair in bytes.as_chunks::<PAIR_BYTES>().0 {
             let (key, value) = pair.split_at(KEY_BYTES);
             let value = u32::from_be_bytes(value.try_into().expect("a pair ends with a value"));
@@ -119,7 +130,7 @@ impl Totals {
     /// Combines sums of the switch with those of an epoch.
     pub fn add_sums(&mut self, epoch: u16, bytes: &[u8]) {
         let operator = self.operator;
-        let sums = &mut self.epochs.entry(epoch).or_default().short;
+        let sums = &mut self.epoch(epoch).short;
         for sum in bytes.as_chunks::<SUM_BYTES>().0 {
             let (key, value) = sum.split_at(KEY_BYTES);
             let value = u64::from_be_bytes(value.try_into().expect("a sum ends with a value"));
@@ -139,7 +150,9 @@ impl Totals {
         bytes: &[u8],
     ) -> Result<(), BadRecords> {
         let operator = self.operator;
-        let Epoch { short, long, records } = self.epochs.entry(epoch).or_default();
+        let Self { epochs, seed, .. } = self;
+        let epoch = epochs.entry(epoch).or_insert_with(|| Epoch::new(*seed));
+        let Epoch { short, long, records } = epoch;
         let read = &mut self.records;
         records.entry(worker).or_default().add(offset, bytes, |key, value| {
             *read += 1;
@@ -158,7 +171,7 @@ impl Totals {
     /// # Errors
     /// If not all of them were read.
     pub fn finish(&mut self, epoch: u16, worker: u8, long_bytes: u32) -> Result<(), BadRecords> {
-        let records = self.epochs.entry(epoch).or_default().records.remove(&worker);
+        let records = self.epoch(epoch).records.remove(&worker);
         let got = records.map_or(0, |records| records.whole);
         if got == long_bytes {
             Ok(())
@@ -204,7 +217,7 @@ impl Totals {
 }
 
 #[inline]
-fn add(sums: &mut FxHashMap<Key, u64>, operator: Operator, key: &[u8], value: u64) {
+fn add(sums: &mut SeededMap<Key, u64>, operator: Operator, key: &[u8], value: u64) {
     let key = Key(key.try_into().expect("a key of fixed length"));
     sums.entry(key).and_modify(|sum| *sum = combine(operator, *sum, value)).or_insert(value);
 }
@@ -235,7 +248,7 @@ mod tests {
         let mut offsets: Vec<u32> = (0..long_bytes).step_by(usize::from(LONG_BYTES)).collect();
         offsets.reverse();
         offsets.extend_from_within(..3);
-        let mut totals = Totals::new(Operator::Sum);
+        let mut totals = Totals::new(Operator::Sum, 1);
         for offset in offsets {
             let len = (long_bytes - offset).min(u32::from(LONG_BYTES)) as u16;
             let bytes = encoded.payload(Content::Long { epoch: 0, offset, len });
@@ -253,7 +266,7 @@ mod tests {
 
     #[test]
     fn hostile_records_end_with_a_reason() {
-        let mut totals = Totals::new(Operator::Sum);
+        let mut totals = Totals::new(Operator::Sum, 1);
         let beyond = u32::from(MAX_WINDOW) * u32::from(LONG_BYTES) + 1;
         assert_eq!(totals.add_records(0, 1, beyond, b"x"), Err(BadRecords::BeyondWindow));
         let mut long = vec![0xff; 4];
@@ -266,7 +279,7 @@ mod tests {
         fn any_bytes_as_records_never_panic(
             parts in prop::collection::vec((0_u32..5_000, prop::collection::vec(any::<u8>(), 1..60)), 0..40)
         ) {
-            let mut totals = Totals::new(Operator::Max);
+            let mut totals = Totals::new(Operator::Max, 1);
             for (offset, bytes) in parts {
                 let _ = totals.add_records(0, 0, offset, &bytes);
             }

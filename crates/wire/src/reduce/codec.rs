@@ -83,9 +83,12 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
             out.put_u32(pairs);
         }
         Body::Ack { seq, .. } => out.put_u32(seq),
-        Body::Join { instance, cookie }
-        | Body::Challenge { instance, cookie }
-        | Body::JoinVector { instance, cookie } => {
+        Body::Join { instance, cookie, digest } => {
+            out.put_u32(instance);
+            out.put_u64(cookie.get());
+            out.put_u64(digest.get());
+        }
+        Body::Challenge { instance, cookie } | Body::JoinVector { instance, cookie } => {
             out.put_u32(instance);
             out.put_u64(cookie.get());
         }
@@ -190,7 +193,11 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
             Body::Fin { seq, epoch, long_bytes: reader.u32()?, pairs: reader.u32()? }
         }
         kind::ACK => Body::Ack { seq: reader.u32()?, marked: has_flag },
-        kind::JOIN => Body::Join { instance: reader.u32()?, cookie: Id64::new(reader.u64()?) },
+        kind::JOIN => Body::Join {
+            instance: reader.u32()?,
+            cookie: Id64::new(reader.u64()?),
+            digest: Id64::new(reader.u64()?),
+        },
         kind::CHALLENGE => {
             Body::Challenge { instance: reader.u32()?, cookie: Id64::new(reader.u64()?) }
         }

@@ -19,7 +19,7 @@
 //! | 3 | [`Body::Long`] | worker to master | sequence (32), epoch (16), length (16), offset (32); bytes of the epoch's records of long keys |
 //! | 4 | [`Body::Fin`] | worker to master | sequence (32), epoch (16), reserved (16), length of the records (32), number of pairs (32) |
 //! | 5 | [`Body::Ack`] | aggregator or master to worker | sequence (32); flag 1: a queue has marked the packet |
-//! | 6 | [`Body::Join`] | worker to master | instance (32), cookie (64); a sketch of [`SKETCH_BYTES`] |
+//! | 6 | [`Body::Join`] | worker to master | instance (32), cookie (64), digest (64); a sketch of [`SKETCH_BYTES`] |
 //! | 7 | [`Body::Challenge`] | to a host that has not proved its address | instance (32), cookie (64) |
 //! | 8 | [`Body::State`] | master to worker | version (32), instance (32), aggregator (32), epochs (16), drained (16), window (16), copies (8), phase (8); at 7: operator |
 //! | 9 | [`Body::Confirm`] | worker to master | version (32); flag 1: nothing is outstanding |
@@ -142,6 +142,8 @@ pub enum Body {
         instance: u32,
         /// The cookie from the challenge; 0 in the first message.
         cookie: Id64,
+        /// A digest of the worker's pairs: who takes the place of a worker must have the same ones, as some of them may be collected.
+        digest: Id64,
     },
     /// The receiver must repeat its message with this cookie, which proves that it receives at its address.
     Challenge {
@@ -401,7 +403,8 @@ impl Header {
                 | Body::Values { .. } => 8,
                 Body::Long { .. } => 12,
                 Body::Fin { .. } => 16,
-                Body::Join { .. } | Body::Challenge { .. } => 12,
+                Body::Challenge { .. } => 12,
+                Body::Join { .. } => 20,
                 Body::Open(_) => 20,
                 Body::State(_) => 20,
                 Body::JoinVector { .. } | Body::VectorState { .. } => 12,

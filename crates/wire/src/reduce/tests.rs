@@ -80,7 +80,7 @@ fn full_packets_fit_an_ethernet_frame() {
         Body::Data(Pairs { seq: 0, epoch: 0, count: MAX_PAIRS }),
         Body::Values { epoch: 0, first: 0, sums: FETCH_SLOTS as u8 },
         Body::Long { seq: 0, epoch: 0, offset: 0, len: LONG_BYTES },
-        Body::Join { instance: 0, cookie: Id64::new(0) },
+        Body::Join { instance: 0, cookie: Id64::new(0), digest: Id64::new(0) },
         Body::Chunk(Chunk {
             number: Id64::new(0),
             count: Format::I64.max_elements(),

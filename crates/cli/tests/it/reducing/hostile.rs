@@ -28,7 +28,7 @@ fn forged(round: u64) -> Vec<Vec<u8>> {
         Body::Residual(Pairs { seq, epoch, count: 2 }),
         Body::Long { seq, epoch, offset: 0, len: 40 },
         Body::Fin { seq, epoch, long_bytes: 0, pairs: 0 },
-        Body::Join { instance: round as u32, cookie: Id64::new(round) },
+        Body::Join { instance: round as u32, cookie: Id64::new(round), digest: Id64::new(3) },
         Body::State(state),
         Body::Confirm { version: seq, idle: true },
         Body::Opened { slots: 1, instance: 1 },

@@ -117,7 +117,7 @@ impl Texts {
 
     /// Whether there is neither a result nor a part of one.
     pub(super) fn has_nothing(&self, name: &str) -> bool {
-        let begins = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(name);
+        let begins = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(name);
         !fs::read_dir(self.folder.path()).unwrap().flatten().any(|entry| begins(&entry))
     }
 

@@ -13,11 +13,17 @@ pub(in crate::reduce) enum Arrival {
     Replaced,
     /// Another process, while the one that has the number is alive.
     Taken,
+    /// Another process with other input, of which nothing can be used.
+    OtherInput,
 }
 
 #[derive(Clone, Debug)]
 pub(in crate::reduce) struct Member {
     process: Option<(HostId, u32)>,
+    /// The digest of its pairs.
+    digest: u64,
+    /// Whether a process with other pairs wanted its place.
+    has_met_other: bool,
     heard: Time,
     /// The version of the state that it has confirmed.
     confirmed: u32,
@@ -34,6 +40,8 @@ impl Member {
     pub(in crate::reduce) fn new(window: u16) -> Self {
         Self {
             process: None,
+            digest: 0,
+            has_met_other: false,
             heard: Time::ZERO,
             confirmed: 0,
             announced: (0, Time::ZERO, 0),
@@ -46,8 +54,8 @@ impl Member {
     pub(in crate::reduce) fn join(
         &mut self,
         now: Time,
-        host: HostId,
-        instance: u32,
+        (host, instance): (HostId, u32),
+        digest: u64,
         takeover: Span,
     ) -> Arrival {
         let arrival = match self.process {
@@ -61,8 +69,13 @@ impl Member {
             Some(_) if now < self.heard.saturating_add(takeover) && !self.has_left => {
                 return Arrival::Taken;
             }
+            Some(_) if digest != self.digest => {
+                self.has_met_other = true;
+                return Arrival::OtherInput;
+            }
             Some(_) => Arrival::Replaced,
         };
+        self.digest = digest;
         self.process = Some((host, instance));
         (self.heard, self.confirmed, self.announced) = (now, 0, (0, Time::ZERO, 0));
         (self.is_idle, self.has_left) = (false, false);
@@ -80,6 +93,11 @@ impl Member {
 
     pub(super) const fn has_left(&self) -> bool {
         self.has_left
+    }
+
+    /// Whether a process with other pairs wanted its place.
+    pub(super) const fn has_met_other(&self) -> bool {
+        self.has_met_other
     }
 
     /// The process ends. If the job has not begun, its place is as if nobody had joined.

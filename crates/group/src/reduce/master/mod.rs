@@ -238,6 +238,10 @@ pub struct Counters {
     pub restarts: u64,
 }
 
+/// How many times as long as for a silent worker the master waits for workers that answer but send nothing. The choice is ours: at 1 Mbps
+/// the largest epoch of a table of 65,536 slots takes a few seconds.
+const STUCK_FOR: u64 = 10;
+
 /// The most acknowledgements that wait for the link. A worker repeats what is not acknowledged.
 const MAX_ACKS: usize = 8192;
 
@@ -259,6 +263,8 @@ pub struct Master {
     acks: VecDeque<(HostId, Header)>,
     events: VecDeque<Event>,
     started: Time,
+    /// When a worker has sent something new, or sums were collected, for the last time.
+    progressed: Time,
     is_held: bool,
     is_ready: bool,
     is_quiesced: bool,
@@ -288,6 +294,7 @@ impl Master {
             acks: VecDeque::new(),
             events: VecDeque::new(),
             started: now,
+            progressed: now,
             is_held: config.hold,
             is_ready: false,
             is_quiesced: false,
@@ -391,8 +398,8 @@ impl Master {
         if header.job != self.config.job {
             return self.stale();
         }
-        if let Body::Join { instance, cookie } = header.body {
-            self.join(now, from, header, instance, cookie.get(), payload);
+        if let Body::Join { instance, cookie, digest } = header.body {
+            self.join(now, from, header, (instance, cookie.get(), digest.get()), payload);
             return Placement::Discard;
         }
         if header.token.get() != self.config.token {
@@ -447,8 +454,7 @@ impl Master {
         now: Time,
         from: HostId,
         header: &Header,
-        instance: u32,
-        cookie: u64,
+        (instance, cookie, digest): (u32, u64, u64),
         payload: &[u8],
     ) {
         let Some(sketch) = Sketch::from_bytes(payload) else { return };
@@ -462,8 +468,8 @@ impl Master {
         }
         let takeover = self.config.takeover;
         let Some(member) = self.members.get_mut(usize::from(header.worker)) else { return };
-        match member.join(now, from, instance, takeover) {
-            Arrival::Known | Arrival::Taken => {}
+        match member.join(now, (from, instance), digest, takeover) {
+            Arrival::Known | Arrival::Taken | Arrival::OtherInput => {}
             arrival @ (Arrival::First | Arrival::Replaced) => {
                 // Another life of the worker has the same pairs, so that the estimate of the keys remains.
                 if arrival == Arrival::First {
@@ -520,6 +526,7 @@ impl Master {
             self.phase = Phase::Run;
         }
         self.version += 1;
+        self.progressed = now;
         for member in &mut self.members {
             member.hear(now);
         }
@@ -602,6 +609,7 @@ impl Master {
             return false;
         }
         member.record(seq);
+        self.progressed = now;
         self.counters.packets += 1;
         self.acknowledge(from, header, seq, marked);
         true
@@ -668,6 +676,7 @@ impl Master {
     /// All sums of the first open epoch are there.
     fn drain(&mut self, now: Time) {
         let epoch = self.drained;
+        self.progressed = now;
         self.finished[usize::from(epoch) % 2] = 0;
         self.drained += 1;
         self.version += 1;
@@ -746,14 +755,31 @@ impl Master {
         if missing != 0 && now >= self.started.saturating_add(self.config.join_within) {
             return self.fail(now, Failure::NotJoined { workers: missing });
         }
+        if now >= self.stuck_at() {
+            let all = u64::MAX >> (64 - self.members.len());
+            let workers = all & !self.finished[usize::from(self.drained) % 2];
+            return self.fail(now, Failure::NoProgress { workers });
+        }
         let silent = self.members.iter().position(|member| member.is_silent(now, give_up));
         if let Some(worker) = silent {
-            let (has_left, worker) = (self.members[worker].has_left(), worker as u8);
-            let failure = match has_left {
-                true => Failure::WorkerLeft { worker },
-                false => Failure::WorkerSilent { worker },
+            let (member, worker) = (&self.members[worker], worker as u8);
+            let failure = match (member.has_met_other(), member.has_left()) {
+                (true, _) => Failure::OtherInput { worker },
+                (false, true) => Failure::WorkerLeft { worker },
+                (false, false) => Failure::WorkerSilent { worker },
             };
             self.fail(now, failure);
+        }
+    }
+
+    /// When the job fails because nothing new arrives, though all workers answer.
+    const fn stuck_at(&self) -> Time {
+        match self.phase {
+            Phase::Run => {
+                let wait = self.config.give_up.0.saturating_mul(STUCK_FOR);
+                self.progressed.saturating_add(Span(wait))
+            }
+            _ => Time::MAX,
         }
     }
 
@@ -778,7 +804,7 @@ impl Master {
                 let joined = self.members.iter().filter(|member| member.has_joined());
                 let silent = joined.map(|member| member.heard().saturating_add(give_up));
                 let start = self.missing().next().map(|_| self.started.saturating_add(join_within));
-                silent.chain(start).min()
+                silent.chain(start).chain([self.stuck_at()]).min()
             }
         };
         let switch = if self.ended.is_some() { None } else { self.switch.poll_timeout() };

@@ -54,6 +54,40 @@ fn sums_that_have_lapsed_with_their_reservation_are_sent_again() {
 }
 
 #[test]
+fn a_worker_that_answers_and_sends_nothing_does_not_keep_the_others_for_ever() {
+    let mut world = World::new(job(21), 800, Faults::default(), 21);
+    world.mute = Some(HostId(2));
+    let give_up = Span::from_secs(100_000);
+    let config = worker::Config { give_up, ..worker::Config::new(JOB, 1, MASTER, 50) };
+    let side = WorkerSide::new(config, world.job.pairs(1), Order::Hash, Time::ZERO);
+    world.nodes[2] = ReduceNode::new(HostId(2));
+    world.nodes[2].add_worker(side);
+    world.run(seconds(1_000));
+    let outcome = world.master().progress().outcome;
+    assert_eq!(outcome, Some(Err(Failure::NoProgress { workers: 0b10 })));
+}
+
+#[test]
+fn who_takes_the_place_of_a_worker_must_have_its_pairs() {
+    for same in [true, false] {
+        let mut world = World::new(job(22), 800, SLOW, 22);
+        world.at(ms(12), Act::Kill(2));
+        world.run(ms(20));
+        if !same {
+            world.job.words[2].push(b"another word".to_vec());
+        }
+        world.act(Act::Return(2));
+        if !same {
+            world.job.words[2].pop();
+        }
+        world.run(seconds(60));
+        let outcome = world.master().progress().outcome;
+        let expected = if same { Ok(()) } else { Err(Failure::OtherInput { worker: 2 }) };
+        assert_eq!(outcome, Some(expected));
+    }
+}
+
+#[test]
 fn a_switch_that_dies_is_given_up() {
     let mut world = World::new(job(3), 800, SLOW, 3);
     world.at(ms(10), Act::KillSwitch);

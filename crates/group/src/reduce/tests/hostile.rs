@@ -62,8 +62,10 @@ fn bodies() -> impl Strategy<Value = Body> {
             pairs: 0
         }),
         (any::<u32>(), any::<bool>()).prop_map(|(seq, marked)| Body::Ack { seq, marked }),
-        (any::<u32>(), any::<u64>())
-            .prop_map(|(instance, cookie)| Body::Join { instance, cookie: Id64::new(cookie) }),
+        (any::<u32>(), any::<u64>()).prop_map(|(instance, cookie)| {
+            let (cookie, digest) = (Id64::new(cookie), Id64::new(cookie));
+            Body::Join { instance, cookie, digest }
+        }),
         (0_u32..10, any::<u64>())
             .prop_map(|(instance, cookie)| Body::Challenge { instance, cookie: Id64::new(cookie) }),
         state.prop_map(Body::State),

@@ -111,6 +111,8 @@ struct World {
     switch_config: switch::Config,
     payloads: Slab,
     down: Vec<bool>,
+    /// The host whose packets of pairs are lost.
+    mute: Option<HostId>,
     /// The host whose packets to the switch are lost.
     blocked: Option<HostId>,
     /// Whether the announced length of records is too short on its way.
@@ -140,6 +142,7 @@ impl World {
             switch_config,
             payloads: Slab::default(),
             down: vec![false; usize::from(workers) + 1],
+            mute: None,
             blocked: None,
             shortened: false,
             lives: 0,
@@ -198,6 +201,10 @@ impl World {
     fn send(&mut self, packet: Packet<Header>, payload: &[u8]) {
         self.packets += 1;
         if packet.dst == SWITCH && self.blocked == Some(packet.src) {
+            return;
+        }
+        let is_pairs = matches!(packet.header.message.body, Body::Data(_) | Body::Fin { .. });
+        if is_pairs && self.mute == Some(packet.src) {
             return;
         }
         let mut packet = packet;

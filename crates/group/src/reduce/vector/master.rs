@@ -280,7 +280,8 @@ impl Master {
         }
         let takeover = self.config.takeover;
         let Some(worker) = self.workers.get_mut(usize::from(header.worker)) else { return };
-        let arrival = worker.member.join(now, from, instance, takeover);
+        // Vectors of a step are whole at all workers or at none, so that they need not be those of a former process.
+        let arrival = worker.member.join(now, (from, instance), 0, takeover);
         if arrival == Arrival::Replaced && self.ended.is_none() {
             worker.low = None;
             // The aggregator has the address of the one that was replaced.

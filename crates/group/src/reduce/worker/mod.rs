@@ -29,6 +29,8 @@ pub struct Config {
     pub instance: u32,
     /// How it has combined its values, which must be the master's way.
     pub operator: Operator,
+    /// The digest of its pairs ([`crate::reduce::source::Pairs::digest`]).
+    pub digest: u64,
     /// How often it joins until the master answers.
     pub join_interval: Span,
     /// The shortest retransmission timeout. SwitchML's is 10 ms.
@@ -42,8 +44,8 @@ impl Config {
     #[must_use]
     pub const fn new(job: u16, number: u8, master: HostId, instance: u32) -> Self {
         let (join_interval, min_rto) = (Span::from_ms(100), Span::from_ms(10));
-        let (operator, give_up) = (Operator::Sum, Span::from_secs(30));
-        Self { job, number, master, instance, operator, join_interval, min_rto, give_up }
+        let (operator, digest, give_up) = (Operator::Sum, 0, Span::from_secs(30));
+        Self { job, number, master, instance, operator, digest, join_interval, min_rto, give_up }
     }
 }
 
@@ -423,7 +425,8 @@ impl Worker {
         if self.join_at.is_some_and(|at| at <= now) && !self.is_over {
             self.join_at = Some(now.saturating_add(self.config.join_interval));
             let (instance, cookie) = (self.config.instance, Id64::new(self.cookie));
-            let header = self.header(Body::Join { instance, cookie });
+            let header =
+                self.header(Body::Join { instance, cookie, digest: Id64::new(self.config.digest) });
             return Some(Outgoing { to: master, header, content: Content::Sketch });
         }
         if self.closes > 0 {

@@ -292,7 +292,7 @@ fn reduce_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("fin", Body::Fin { seq, epoch, long_bytes: 1320, pairs: 7_000 }),
         ("ack", Body::Ack { seq, marked: false }),
         ("ack_marked", Body::Ack { seq, marked: true }),
-        ("join", Body::Join { instance, cookie }),
+        ("join", Body::Join { instance, cookie, digest: Id64::new(0x0d16_e570_0d16_e570) }),
         ("challenge", Body::Challenge { instance, cookie }),
         (
             "state",
