@@ -42,6 +42,23 @@ fn a_worker_that_is_killed_and_started_again_takes_its_place() {
 }
 
 #[test]
+fn a_worker_that_comes_back_with_other_input_fails_the_job() {
+    let slow = Slow::new(27, "");
+    let mut master = slow.master("--patience 4s");
+    let mut workers = slow.overlay.workers(&slow.texts, "--patience 8s");
+    master.says("collected");
+    workers[1].kill();
+    fs::write(slow.texts.path("text1"), "other words").unwrap();
+    a_moment();
+    workers[1] = slow.overlay.worker(&slow.texts, 1, "--patience 8s");
+    let (code, said) = master.end();
+    assert_eq!(code, 1, "{said}");
+    let expected = "worker 1 is gone, and what was started in its place has other input";
+    assert!(said.contains(expected), "{said}");
+    assert!(slow.texts.has_nothing("counts"));
+}
+
+#[test]
 fn a_switch_that_is_killed_and_started_again_is_used_again() {
     let mut slow = Slow::new(12, "");
     let mut master = slow.master("");

@@ -105,3 +105,63 @@ fn workers_of_another_operator_or_job_are_told_and_do_not_harm() {
     master.done();
     assert_eq!(texts.result("counts"), texts.expected());
 }
+
+#[test]
+fn a_result_touches_no_file_but_its_own() {
+    let texts = Texts::new(1, 500, 44);
+    let victim = texts.path("victim");
+    fs::write(&victim, "precious").unwrap();
+    // The name under which a result used to be written, as a link, and what others have begun to load.
+    std::os::unix::fs::symlink(&victim, texts.path("counts.part")).unwrap();
+    fs::write(texts.path("other.part"), "half of a download").unwrap();
+    for name in ["counts", "other"] {
+        let (code, said) = texts.start(&format!("reduce wordcount text0 --out {name}")).end();
+        assert_eq!(code, 0, "{said}");
+        assert_eq!(texts.result(name), texts.expected());
+    }
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    assert_eq!(fs::read_to_string(texts.path("other.part")).unwrap(), "half of a download");
+    let names: Vec<_> = fs::read_dir(texts.folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names.len(), 6, "{names:?}");
+    // The mode of a result that is replaced stays.
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(texts.path("counts"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(texts.start("reduce wordcount text0 --out counts").end().0, 0);
+    assert_eq!(fs::metadata(texts.path("counts")).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_reader_that_goes_away_early_has_no_whole_result() {
+    let texts = Texts::new(1, 50_000, 45);
+    let script = format!("{COMMAND} reduce wordcount text0 --quiet; echo $? >&2");
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("({script}) | head -1")]).current_dir(texts.folder.path());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cannot write to standard output") && said.ends_with("1\n"), "{said}");
+}
+
+#[test]
+fn a_worker_that_waits_for_its_input_ends_at_ctrl_c() {
+    let texts = Texts::new(1, 1, 46);
+    let made = Command::new("mkfifo").arg(texts.path("pipe")).status().unwrap();
+    assert!(made.success());
+    for input in ["pipe", "--pairs pipe"] {
+        let how = format!("reduce worker --master 127.0.0.1 --worker 0 {input}");
+        let mut worker = texts.start(&how);
+        until("it listens for signals", || {
+            let status = fs::read_to_string(format!("/proc/{}/status", worker.child.id())).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            u64::from_str_radix(caught.trim(), 16).unwrap() & 2 != 0
+        });
+        a_moment();
+        worker.signal("-INT");
+        assert_eq!(worker.end().0, 130);
+    }
+    let (code, said) = texts.start("reduce worker --master 0 --worker 0 text0").end();
+    assert_eq!(code, 2);
+    assert!(said.contains("the number of a host needs --overlay"), "{said}");
+}

@@ -55,7 +55,7 @@ impl Member {
         &mut self,
         now: Time,
         (host, instance): (HostId, u32),
-        digest: u64,
+        (digest, must_equal): (u64, bool),
         takeover: Span,
     ) -> Arrival {
         let arrival = match self.process {
@@ -69,7 +69,7 @@ impl Member {
             Some(_) if now < self.heard.saturating_add(takeover) && !self.has_left => {
                 return Arrival::Taken;
             }
-            Some(_) if digest != self.digest => {
+            Some(_) if must_equal && digest != self.digest => {
                 self.has_met_other = true;
                 return Arrival::OtherInput;
             }

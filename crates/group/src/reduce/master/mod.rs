@@ -468,6 +468,8 @@ impl Master {
         }
         let takeover = self.config.takeover;
         let Some(member) = self.members.get_mut(usize::from(header.worker)) else { return };
+        // Before sums are collected, all that the former process has sent is discarded.
+        let digest = (digest, self.drained > 0);
         match member.join(now, (from, instance), digest, takeover) {
             Arrival::Known | Arrival::Taken | Arrival::OtherInput => {}
             arrival @ (Arrival::First | Arrival::Replaced) => {

@@ -281,7 +281,7 @@ impl Master {
         let takeover = self.config.takeover;
         let Some(worker) = self.workers.get_mut(usize::from(header.worker)) else { return };
         // Vectors of a step are whole at all workers or at none, so that they need not be those of a former process.
-        let arrival = worker.member.join(now, (from, instance), 0, takeover);
+        let arrival = worker.member.join(now, (from, instance), (0, false), takeover);
         if arrival == Arrival::Replaced && self.ended.is_none() {
             worker.low = None;
             // The aggregator has the address of the one that was replaced.
