@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 55] = builtins! {
+pub const SCENARIOS: [Builtin; 56] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -78,6 +78,7 @@ pub const SCENARIOS: [Builtin; 55] = builtins! {
     "two-worlds-image": "papers/two-worlds/two-worlds-image.toml",
     "two-worlds-incast": "papers/two-worlds/two-worlds-incast.toml",
     "two-worlds-load": "papers/two-worlds/two-worlds-load.toml",
+    "two-worlds-reduce": "papers/two-worlds/two-worlds-reduce.toml",
     "two-worlds-split": "papers/two-worlds/two-worlds-split.toml",
 };
 

@@ -344,6 +344,7 @@ fn every_claim_is_there() {
             "two-worlds-cast-8",
             "two-worlds-frisbee",
             "two-worlds-image",
+            "two-worlds-reduce",
         ]
     );
     for claim in claims(&papers) {
