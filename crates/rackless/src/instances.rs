@@ -8,7 +8,7 @@ use crate::demand::{Broadcast, DemandError, Flow, JobId, Period, Upload};
 /// first the groups are drawn again with a probability of 0.3. Transfers are up to 100 MB, background flows up to 40 MB.
 ///
 /// # Errors
-/// If there are so many servers that a period has too many bytes.
+/// If a period of that many servers has more bytes than a number of 64 bits can hold.
 pub fn periods(
     rng: &mut Rng,
     servers: u32,

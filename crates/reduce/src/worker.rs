@@ -110,7 +110,7 @@ impl Driven for Machine {
 }
 
 /// Sends the pairs to the job's master, and returns when the master has the sums of all of them. Once `stop` is set, the worker leaves:
-/// the master hears of it, and another process can take its place.
+/// the master is informed, and another process can take its place.
 ///
 /// # Errors
 /// See [`ReduceError`]; [`ReduceError::Interrupted`] after `stop`.

@@ -57,7 +57,7 @@ impl WorkerSide {
         self.events();
     }
 
-    /// Ends the worker before the job ends; the master hears of it.
+    /// Ends the worker before the job ends, and informs the master.
     pub fn leave(&mut self) {
         self.worker.give_up(Failure::Interrupted);
         self.events();

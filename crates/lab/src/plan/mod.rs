@@ -76,7 +76,7 @@ pub struct GapSummary {
 /// Plans all instances, until `control` cancels it.
 ///
 /// # Errors
-/// If the demand of so many servers is too large.
+/// If the demand of a period has more bytes than a number of 64 bits can hold.
 pub fn run(config: &PlanConfig, control: &Control) -> Result<Vec<PlanResult>, DemandError> {
     let is_small = config.fabric.configurations(EXACT_LIMIT).is_some();
     let mut results = Vec::new();

@@ -1,4 +1,4 @@
-//! Mistakes, and what users are told about them.
+//! Mistakes of users, and the messages that they get.
 
 use std::os::unix::process::CommandExt as _;
 

@@ -1,7 +1,7 @@
 //! The master: forms the job, reserves slots, and decides where another attempt begins. Elements do not pass through it.
 //!
-//! Workers hear of the job in one state with a version, as in [`super::super::master`], and answer with the first chunk whose sum they do not
-//! have. When a worker or an aggregator has lost its memory, the state says so; once all have answered and slots are reserved anew, the
+//! Workers learn of the job by one state with a version, as in [`super::super::master`], and answer with the first chunk whose sum they do not
+//! have. When a worker or an aggregator has lost its memory, the state says so; once all have answered and slots are reserved again, the
 //! next attempt begins at the least of these chunks.
 
 use std::collections::VecDeque;
@@ -106,7 +106,7 @@ pub enum Event {
     Without {
         /// Its address.
         aggregator: HostId,
-        /// Why.
+        /// The reason: it did not answer, or it refused.
         absence: Absence,
     },
     /// All workers have the sums of all steps.

@@ -392,7 +392,7 @@ impl Worker {
         }
     }
 
-    /// Ends the worker, which answers nothing from now on: the master hears of it, or notices its silence.
+    /// Ends the worker, which answers nothing from now on: it informs the master, which notices its silence if those messages are lost.
     pub fn give_up(&mut self, failure: Failure) {
         if !self.is_over {
             (self.is_over, self.has_given_up) = (true, true);

@@ -13,7 +13,7 @@ import org.apache.hadoop.mapreduce.MRJobConfig;
  * Hadoop's own collector of map output, which writes down when an attempt has begun and when its output was complete,
  * the moment at which a collector that uploads would have uploaded everything.
  *
- * <p>If {@link #KILL} is set, the first attempt of task 0 ends right after this moment, before Hadoop hears of it.
+ * <p>If {@link #KILL} is set, the first attempt of task 0 ends right after this moment, before Hadoop is informed.
  */
 public final class TracingCollector<K, V> extends MapTask.MapOutputBuffer<K, V> {
   /** The file to which lines {@code begin|complete ATTEMPT MILLISECONDS} are appended. */
