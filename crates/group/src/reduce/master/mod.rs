@@ -631,6 +631,10 @@ impl Master {
             return;
         };
         member.hear(now);
+        if self.phase != Phase::Run {
+            // Workers that have been stopped have nothing new to send.
+            self.progressed = now;
+        }
         if version == current {
             member.confirm(version, idle);
             self.check_quiesced();

@@ -155,11 +155,11 @@ fn a_job_that_is_stopped_has_nothing_under_way_and_goes_on() {
         .any(|event| event == master::Event::Quiesced);
     assert!(quiesced && !world.master().machine().has_ended());
     let before = world.switch_counts();
-    world.run(ms(1_000));
+    world.run(seconds(400));
     let after = world.switch_counts();
     assert_eq!(before.packets, after.packets);
     world.master().machine_mut().resume();
-    world.run_to_end(seconds(30));
+    world.run_to_end(seconds(430));
     assert_eq!(world.master().machine().counters().restarts, 0);
 }
 
