@@ -24,7 +24,8 @@ pub enum ReduceError {
     Socket(#[from] io::Error),
     /// The master is silent.
     #[error(
-        "the master at {master} has been silent for {} s: it does not run, has ended, or runs another job than {job}{}",
+        "the master at {master} has been silent for {} s: it does not run, has ended, runs another job than {job}, or does not take this process as worker {worker} \
+         (another process is this worker, the job has no such number, or the worker had other input before){}",
         seconds(*patience),
         if *has_port { String::new() } else { format!("; if a switch adds up, UDP port {PORT} of this host must be free for the worker") }
     )]
@@ -33,6 +34,8 @@ pub enum ReduceError {
         master: String,
         /// The number of the job.
         job: u16,
+        /// The number of the worker.
+        worker: u8,
         /// For how long.
         patience: Span,
         /// Whether a switch that adds up could have answered to the worker's port.

@@ -179,7 +179,8 @@ fn explain(
                 }
                 _ => true,
             };
-            ReduceError::MasterSilent { master: at(master), job, patience, has_port }
+            let (master, worker) = (at(master), config.number);
+            ReduceError::MasterSilent { master, job, worker, patience, has_port }
         }
         Failure::NotAcknowledged { aggregator } if aggregator != master => {
             let aggregator = crate::error::name_of(aggregator);
