@@ -178,6 +178,32 @@ async fn a_half_open_stream_lives_on() {
     }
 }
 
+/// The peer is known by an earlier stream, so that the first data of the second one are all that opens it.
+#[tokio::test]
+async fn a_stream_may_be_written_long_after_it_was_opened() {
+    let mut tasks = JoinSet::new();
+    for (name, transport) in streaming() {
+        tasks.spawn(async move {
+            let (here, there) = (node(&transport), node(&transport));
+            let (near, far) = connected(&here, &there).await;
+            let server = there.server();
+            let mut late = here.client().stream(here.peer(there.local_addr())).unwrap();
+            sleep(Duration::from_millis(1_200)).await;
+            late.write_all(b"late").await.unwrap_or_else(|e| panic!("{name}: {e}"));
+            late.shutdown().await.unwrap();
+            let mut got = Vec::new();
+            accept(&server).await.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, b"late", "{name}");
+            drop((near, far, late));
+            drained(&here).await;
+            drained(&there).await;
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn what_is_dropped_half_written_is_an_error_there() {
     for (name, transport) in streaming() {

@@ -205,8 +205,9 @@ impl Connection {
         let opening = matches!(self.opening, Opening::Due { .. } | Opening::Sent(_));
         if self.stream.is_some() {
             // A stream may be idle, or wait for the window to open, as long as its peer answers. Bytes in
-            // flight have a timer of their own.
-            let asks = !opening && self.sender.flight() == 0;
+            // flight have a timer of their own. A peer that has not answered yet may have no connection: without a
+            // handshake the first data opens it, and a keep-alive before that would be answered by a reset.
+            let asks = self.opening == Opening::Done && self.sender.flight() == 0;
             let since = self.last_received.max(self.last_keepalive);
             let at = since.saturating_add(Span(config.keepalive_interval.0.max(1)));
             return if asks { at } else { Time::MAX };

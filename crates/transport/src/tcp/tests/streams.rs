@@ -73,6 +73,25 @@ fn both_directions_flow_and_close() {
     }
 }
 
+/// The server has no connection until the first data arrive, and would answer anything else with a reset.
+#[test]
+fn a_stream_may_be_written_long_after_it_was_opened() {
+    for config in [Config::tcp(), Config::dctcp(), Config::new_reno()] {
+        for handshake in [false, true] {
+            let mut network = network(&Config { handshake, ..config.clone() });
+            network.open(0, 1, id(1), Time::MAX).unwrap();
+            network.run_until(at(Span::from_secs(20)));
+            assert_eq!(fates(&network, 0), []);
+            network.write(0, 1, id(1), 5_000, true).unwrap();
+            network.run_until(at(Span::from_secs(40)));
+            assert_eq!(network.readable(1, 0, id(1)), (5_000, true));
+            network.write(1, 0, id(1).response(), 1, true).unwrap();
+            network.run_until(at(Span::from_secs(41)));
+            assert_eq!((fates(&network, 0), fates(&network, 1)), (vec![Ok(())], vec![Ok(())]));
+        }
+    }
+}
+
 #[test]
 fn the_window_follows_what_is_consumed() {
     let config = Config { receive_window: 20_480, ..Config::tcp() };
