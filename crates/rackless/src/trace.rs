@@ -572,7 +572,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+        #![proptest_config(rackweave_testing::cases(2000))]
 
         /// A file with any damage is read or refused with a place in it.
         #[test]

@@ -1,5 +1,5 @@
-//! The privileges, programs and protocols that some tests need and not every machine provides. Only tests use this
-//! crate.
+//! The privileges, programs and protocols that some tests need and not every machine provides, and the number of cases that property
+//! tests try. Only tests use this crate.
 //!
 //! ```
 //! # fn namespaces_come_and_go() {
@@ -17,6 +17,20 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+
+use proptest::test_runner::Config as ProptestConfig;
+
+/// The configuration of a property test that tries this many cases by default. `PROPTEST_CASES` changes the number in the same
+/// proportion as it changes proptest's default of 256: with 25600 each test tries a hundred times as many.
+///
+/// `ProptestConfig::with_cases` ignores the variable, so that such a test cannot be repeated at scale.
+#[must_use]
+pub fn cases(default: u32) -> ProptestConfig {
+    const PROPTEST_DEFAULT: u64 = 256;
+    let config = ProptestConfig::default();
+    let wanted = u64::from(default) * u64::from(config.cases) / PROPTEST_DEFAULT;
+    ProptestConfig { cases: u32::try_from(wanted).unwrap_or(u32::MAX).max(1), ..config }
+}
 
 /// What a test can need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

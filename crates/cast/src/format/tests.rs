@@ -185,7 +185,7 @@ fn lengths_are_not_trusted() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(rackweave_testing::cases(256))]
 
     #[test]
     fn nothing_makes_it_panic(

@@ -220,7 +220,7 @@ impl Sink for Collect {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(rackweave_testing::cases(16))]
 
     #[test]
     fn bytes_find_their_order(

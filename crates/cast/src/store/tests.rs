@@ -92,7 +92,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(rackweave_testing::cases(48))]
 
     #[test]
     fn blocks_in_any_order_become_the_file_that_was_sent(

@@ -265,7 +265,7 @@ fn any_point() -> impl Strategy<Value = PointResult> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(rackweave_testing::cases(64))]
 
     #[test]
     fn arbitrary_numbers_are_handled(points in proptest::collection::vec(any_point(), 0..12)) {

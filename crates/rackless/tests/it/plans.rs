@@ -38,7 +38,7 @@ fn small_pod(seed: u64) -> Pod {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(rackweave_testing::cases(60))]
 
     /// Any pod, architecture and algorithm: capacity is kept, the reported cost is that of the definition, and the optimum is
     /// no worse than any heuristic.

@@ -124,7 +124,7 @@ pub(crate) fn cost(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(rackweave_testing::cases(300))]
 
     #[test]
     fn costs_are_those_of_the_definition(seed in any::<u64>(), moved in any::<bool>(), rackless in any::<bool>()) {

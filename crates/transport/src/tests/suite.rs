@@ -551,7 +551,7 @@ macro_rules! transport_suite {
         }
 
         proptest::proptest! {
-            #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
+            #![proptest_config(rackweave_testing::cases(24))]
 
             #[test]
             fn forged_packets_do_no_harm(seed: u64, variant: usize) {

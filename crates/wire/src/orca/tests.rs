@@ -133,7 +133,7 @@ fn packet(data: Data, words: u8, key: Option<&Key>, payload: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(rackweave_testing::cases(500))]
 
     #[test]
     fn data_comes_back((data, words, payload) in data(), key in keys()) {

@@ -49,7 +49,7 @@ fn encoded(header: &Header, layout: Layout, ports: Ports) -> (Vec<u8>, usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(rackweave_testing::cases(2000))]
 
     #[test]
     fn every_header_comes_back(header in headers(), layout in layouts(), ports in ports()) {
@@ -169,7 +169,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(rackweave_testing::cases(300))]
 
     #[test]
     fn a_header_cut_anywhere_is_refused(header in headers(), layout in layouts(), ports in ports()) {

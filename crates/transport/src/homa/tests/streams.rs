@@ -550,7 +550,7 @@ mod chaos {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(100))]
+        #![proptest_config(rackweave_testing::cases(100))]
 
         #[test]
         fn any_schedule_as_in_the_paper(schedule in schedules(WINDOW.into())) {

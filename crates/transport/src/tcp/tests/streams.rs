@@ -215,7 +215,7 @@ fn survives(schedule: &Schedule, config: Config) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(rackweave_testing::cases(60))]
 
     #[test]
     fn any_schedule_over_tcp(schedule in schedules(51_200)) {
