@@ -209,7 +209,9 @@ impl Host {
         entry.rpcs += 1;
         entry.used = tick;
         self.start_timer(now);
-        Some(self.rpcs.insert(host, peer, id, one_way, self.config.resend_ticks, state))
+        let slot = self.rpcs.insert(host, peer, id, one_way, self.config.resend_ticks, state);
+        self.rpcs.get_mut(slot).resent_at = tick;
+        Some(slot)
     }
 
     /// Ends an RPC in any state without an event. If `finished`, late packets of the RPC are answered as those

@@ -23,6 +23,9 @@ pub(super) struct Peer {
     pub(super) asked: u16,
     /// The tick of the last of these RESENDs.
     pub(super) asked_at: u32,
+    /// Of the RPCs whose RESEND is due in this tick, the slot of the one whose last RESEND is the oldest, behind that RESEND's tick and
+    /// the RPC's birth.
+    pub(super) turn: Option<(u32, u64, u32)>,
     /// Local ids of finished RPCs that are still to be acknowledged.
     pub(super) acks: Vec<u64>,
     /// Its messages that are not completely granted.
@@ -79,6 +82,7 @@ impl Peers {
             cutoffs_sent: 0,
             asked: 0,
             asked_at: 0,
+            turn: None,
             acks: Vec::new(),
             grantable: Grantable::default(),
             floor: 0,
@@ -94,6 +98,13 @@ impl Peers {
         };
         self.index.insert(host, slot);
         Some(slot)
+    }
+
+    /// Starts the choice of RPCs that send a RESEND in a tick.
+    pub(super) fn clear_turns(&mut self) {
+        for peer in &mut self.slots {
+            peer.turn = None;
+        }
     }
 
     fn sweep(&mut self, tick: u32, idle_ticks: u32) {

@@ -26,6 +26,8 @@ pub(super) struct Rpc {
     pub(super) asked: u16,
     /// Number of silent ticks at which the peer is asked next.
     pub(super) next_ask: u16,
+    /// The tick of the last RESEND; before the first, that in which the RPC was created.
+    pub(super) resent_at: u32,
     /// Number of consecutive BUSY packets.
     pub(super) busy: u16,
     /// Number of restarts of the message because the peer did not know it.
@@ -231,6 +233,7 @@ impl Rpcs {
             silent: 0,
             asked: 0,
             next_ask,
+            resent_at: 0,
             busy: 0,
             restarts: 0,
             unknown: false,

@@ -28,12 +28,35 @@ impl Host {
         let tick = self.tick(now);
         let mut active = false;
         self.start_repair_tick(tick);
+        if self.config.one_resend_per_peer {
+            self.choose_turns();
+        }
         for slot in 0..self.rpcs.slots() {
             active |= self.tick_rpc(now, tick, slot);
         }
         self.start_repairs();
         if !active {
             self.next_tick = None;
+        }
+    }
+
+    /// Chooses for each peer the RPC that may send a RESEND in this tick: of those that are due, the one whose last RESEND is the
+    /// oldest (docs/sources.md#homa-loss). With any fixed order, clients that ask for responses and are answered by BUSY would take
+    /// every turn, and the requests whose packets are lost would never get one.
+    fn choose_turns(&mut self) {
+        self.peers.clear_turns();
+        for slot in 0..self.rpcs.slots() {
+            let is_asked = match self.waits_for(slot) {
+                Some(Wait::Response | Wait::Grant) => true,
+                Some(Wait::Data) => !self.config.paced_resends,
+                Some(Wait::Nothing | Wait::Ack) | None => false,
+            };
+            let rpc = self.rpcs.get(slot);
+            if is_asked && rpc.silent.saturating_add(1) >= rpc.next_ask {
+                let candidate = (rpc.resent_at, rpc.birth, slot);
+                let turn = &mut self.peers.get_mut(rpc.peer).turn;
+                *turn = Some(turn.map_or(candidate, |other| other.min(candidate)));
+            }
         }
     }
 
@@ -117,8 +140,11 @@ impl Host {
                 self.give_up_peer(now, host);
                 return false;
             }
-            if peer.asked > 0 && tick.saturating_sub(peer.asked_at) < u32::from(interval) {
-                // Another RPC with this peer has an outstanding RESEND: this one tries again at the next tick.
+            let is_early =
+                peer.asked > 0 && tick.saturating_sub(peer.asked_at) < u32::from(interval);
+            let is_turn = peer.turn.is_some_and(|(.., chosen)| chosen == slot);
+            if is_early || !is_turn {
+                // Another RPC with this peer has an outstanding RESEND, or its turn: this one tries again at the next tick.
                 rpc.silent -= 1;
                 return true;
             }
@@ -126,6 +152,7 @@ impl Host {
         peer.asked = peer.asked.saturating_add(1);
         peer.asked_at = tick;
         rpc.asked += 1;
+        rpc.resent_at = tick;
         let asked = rpc.asked;
         let gap = interval.max(1).saturating_add(self.config.spread(id, asked));
         rpc.next_ask = silent.saturating_add(gap);

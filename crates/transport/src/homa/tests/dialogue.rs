@@ -313,9 +313,9 @@ fn linux_asks_a_peer_for_one_thing_at_a_time() {
         resends
     };
     assert_eq!(resends_until(24_500), ["h0>h1 p7 RESEND 1 0.. all sent"]);
-    // Ten ticks later one RESEND may be sent again; the peer answers it, so that the others follow soon.
-    assert_eq!(resends_until(25_500), ["h0>h1 p7 RESEND 1 0.. all sent"]);
-    let others = ["h0>h1 p7 RESEND 2 0.. all sent", "h0>h1 p7 RESEND 3 0.. all sent"];
+    // Ten ticks later it is the turn of a message for which none was sent; the peer answers, so that the others follow soon.
+    assert_eq!(resends_until(25_500), ["h0>h1 p7 RESEND 2 0.. all sent"]);
+    let others = ["h0>h1 p7 RESEND 3 0.. all sent", "h0>h1 p7 RESEND 1 0.. all sent"];
     assert_eq!(resends_until(27_500), others);
 }
 
