@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::list::Topic;
 
 use crate::cast::CastCommand;
+use crate::chaos::ChaosArgs;
 use crate::image::ImageCommand;
 use crate::reduce::ReduceCommand;
 use crate::rpc::RpcCommand;
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     Testbed(TestbedArgs),
     /// Reproduce the claims of papers, and report which of them hold.
     Paper(PaperArgs),
+    /// Run random scenarios with random faults, and check what must hold in all of them.
+    Chaos(ChaosArgs),
     /// Run a user-space switch with the simulator's queues, for real hosts.
     Switch(Box<SwitchArgs>),
     /// List transports, fabrics, workloads, scenarios or claims.

@@ -2,6 +2,7 @@
 
 mod args;
 mod cast;
+mod chaos;
 mod image;
 mod paper;
 mod progress;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Switch(args) => switch::switch(&args),
         Command::List(args) => list(&args),
         Command::Paper(args) => paper::paper(&args),
+        Command::Chaos(args) => chaos::chaos(&args),
         Command::Rpc(command) => rpc::rpc(command),
         Command::Cast(command) => cast::cast(command),
         Command::Image(command) => image::image(command),

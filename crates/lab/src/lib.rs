@@ -9,6 +9,7 @@
 //! - [`image`]: disk images for many hosts.
 //! - [`plan`]: plans of circuits for random demand.
 //! - [`reduce`]: jobs of MapReduce whose pairs are added up on the way. [`allreduce`]: vectors of many workers, the same.
+//! - [`chaos`]: random scenarios with random faults, and what must hold in all of them.
 //! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
@@ -42,6 +43,7 @@
 pub mod allreduce;
 pub mod builtin;
 pub mod cast;
+pub mod chaos;
 pub mod error;
 pub mod explain;
 pub mod image;

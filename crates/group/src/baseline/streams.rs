@@ -276,8 +276,8 @@ impl Receiver {
 
     fn forward(&mut self, now: Time) {
         let Some(next) = &mut self.next else { return };
-        // Bytes of an incomplete file wait for a full chunk.
-        let complete = self.app.next_start();
+        // Bytes of an incomplete file wait for a full chunk. The application remembers files that a crash has taken from this host.
+        let complete = self.app.next_start().min(self.have);
         while next.unacked < self.config.socket_bytes {
             let waiting = self.have - self.forwarded;
             let bytes = if waiting >= self.chunk {

@@ -272,3 +272,17 @@ fn a_cast_runs_beside_transports_with_captures_and_queue_series() {
     assert!(text.contains("Beside the measured workload"), "{text}");
     assert!(text.lines().any(|line| line.contains("dctcp")), "{text}");
 }
+
+/// Found by `rackweave chaos cast --seed 802`: it forwarded bytes of files that the crash had taken from it.
+#[test]
+fn a_member_of_a_chain_that_has_crashed_forwards_only_what_it_has() {
+    let results = run(&[
+        "transport.name=cast-chain",
+        "workload.cast.files=['1000 B', '1000 B']",
+        "workload.cast.rounds=false",
+        "faults=[{ kind = 'crash', place = 'host 2', from = '11 us', until = '1127 us' }]",
+        "measure.time_limit='1 s'",
+    ]);
+    assert!(results.summary.failures.is_empty());
+    assert_eq!(cast(&results, 0).wrong_bytes, 0);
+}
