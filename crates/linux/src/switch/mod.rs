@@ -14,8 +14,6 @@
 mod aggregation_tests;
 mod capture;
 mod checksum;
-#[cfg(test)]
-mod circuit_tests;
 mod config;
 mod control;
 mod core;

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rackweave_core::{DropReason, HostId, Rate, Span, Time};
 use rackweave_switch::config::{
@@ -12,7 +12,10 @@ use rackweave_switch::config::{
 };
 use rackweave_wire::overlay;
 
-use super::{ChangeError, Control, Edge, Switch, SwitchConfig, SwitchError};
+use rackweave_linux::Clock;
+use rackweave_linux::switch::{
+    ChangeError, Control, Edge, Report, Switch, SwitchConfig, SwitchError,
+};
 
 const LINK: Rate = Rate(1_000_000_000);
 
@@ -81,16 +84,17 @@ impl Host {
 }
 
 /// Runs a switch, and calls a function with its control and its hosts.
-fn with_hosts(config: SwitchConfig, test: impl FnOnce(&Control, &[Host])) -> super::Report {
+fn with_hosts(config: SwitchConfig, test: impl FnOnce(&Control, &[Host])) -> Report {
+    let clock = config.clock;
     let mut switch = Switch::new(config).unwrap();
     let ports: Vec<_> = switch.udp_ports().into_iter().flatten().collect();
     let control = Control::default();
     std::thread::scope(|threads| {
         let running = threads.spawn(|| switch.run(&control).unwrap());
         let hosts: Vec<_> = (0..3).map(|host| Host::new(host, ports[host as usize])).collect();
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = clock.now() + Span::from_secs(5);
         while control.report().unwrap().counters.learnt < 3 {
-            assert!(Instant::now() < until, "the switch learns the hosts");
+            assert!(clock.now() < until, "the switch learns the hosts");
         }
         test(&control, &hosts);
         control.stop.store(true, Ordering::Relaxed);
@@ -99,7 +103,15 @@ fn with_hosts(config: SwitchConfig, test: impl FnOnce(&Control, &[Host])) -> sup
     switch.report()
 }
 
-fn lost(report: &super::Report) -> u64 {
+/// Lets time pass.
+fn pass(clock: Clock, span: Span) {
+    let until = clock.now() + span;
+    while clock.now() < until {
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+fn lost(report: &Report) -> u64 {
     report.counters.drops[DropReason::Reconfiguration as usize]
 }
 
@@ -130,11 +142,13 @@ fn dark_ports_drop_what_is_sent_and_others_do_not() {
 #[test]
 fn ports_are_lit_again_after_the_dark_time() {
     let dark = Span::from_ms(50);
-    let report = with_hosts(config(pod(Dark::Moved, dark)), |control, hosts| {
+    let config = config(pod(Dark::Moved, dark));
+    let clock = config.clock;
+    let report = with_hosts(config, |control, hosts| {
         for tors in [[0, 1, 1], [0, 1, 0], [1, 1, 0], [0, 0, 1]] {
             let change = control.reconfigure(Circuits::Servers(tors.to_vec())).unwrap();
             assert_eq!(change.up.since(change.at), dark);
-            std::thread::sleep(Duration::from_millis(120));
+            pass(clock, Span::from_ms(120));
             for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
                 hosts[to].forget();
                 hosts[from].send(HostId(to as u32));
@@ -150,14 +164,15 @@ fn ports_are_lit_again_after_the_dark_time() {
 #[test]
 fn a_schedule_is_followed_by_the_switchs_clock() {
     let mut config = config(pod(Dark::Moved, Span::from_ms(30)));
-    let at = config.clock.now() + Span::from_ms(300);
+    let clock = config.clock;
+    let at = clock.now() + Span::from_ms(300);
     config.moves = vec![Move { at, circuits: Circuits::Servers(vec![1, 0, 1]) }];
     let report = with_hosts(config, |control, hosts| {
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = clock.now() + Span::from_secs(5);
         while control.report().unwrap().circuits.len() < 2 {
-            assert!(Instant::now() < until, "the move begins");
+            assert!(clock.now() < until, "the move begins");
         }
-        std::thread::sleep(Duration::from_millis(100));
+        pass(clock, Span::from_ms(100));
         hosts[2].forget();
         hosts[0].send(HostId(2));
         assert!(hosts[2].hears());
