@@ -130,7 +130,7 @@ pub struct Stats {
     pub upload: Span,
     /// The number of changes of circuits in the middle of the job.
     pub moves: u64,
-    /// The time for which the job was stopped for them; a part of `upload`.
+    /// The time for which the job was stopped for them, which `upload` includes.
     pub stopped: Span,
 }
 

@@ -94,12 +94,14 @@ fn table(before: &Report, now: &Report) -> Vec<String> {
     };
     for host in 0..hosts.min(MOST_ROWS) {
         let suffix = format!("->h{host}");
+        let up = mbps(before, now, grown(host, |link| link.bytes));
         let Some(down) = now.links.iter().position(|link| link.name.ends_with(&suffix)) else {
+            // Behind an optical circuit switch no port is that of a host.
+            rows.push(format!("{host:>6} {up:>10.1} {:>10} {:>10} {:>8}", "-", "-", "-"));
             continue;
         };
         rows.push(format!(
-            "{host:>6} {:>10.1} {:>10.1} {:>10} {:>8}",
-            mbps(before, now, grown(host, |link| link.bytes)),
+            "{host:>6} {up:>10.1} {:>10.1} {:>10} {:>8}",
             mbps(before, now, grown(down, |link| link.bytes)),
             Bytes(now.links[down].queue_bytes).to_string(),
             grown(down, |link| link.drops),

@@ -310,3 +310,40 @@ fn wrong_schedules_and_channels_are_refused_before_anything_is_sent() {
     }
     assert_eq!(overlay.counters()["circuits"]["changes"], 0);
 }
+
+#[test]
+fn a_job_goes_on_when_circuits_cannot_be_changed() {
+    let texts = Texts::new(2, 20_000, 46);
+    let socket = texts.path("ocs.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    // A switch that checks everything well, refuses the first change, and is gone at the second.
+    let switch = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        for answer in
+            [r#"{"ok": true}"#, r#"{"ok": true}"#, r#"{"ok": false, "error": "a mirror is stuck"}"#]
+        {
+            lines.next().unwrap().unwrap();
+            writeln!(&stream, "{answer}").unwrap();
+        }
+        lines.next().unwrap().unwrap()
+    });
+    let port = free_ports(1);
+    let moves = "--ocs ocs.sock --move 0s=0,1 --move 0s=1,0";
+    let mut master =
+        texts.master(2, &format!("--listen 127.0.0.1:{port} {moves} --out counts --json"));
+    let mut workers: Vec<_> = (0..2)
+        .map(|number| {
+            let to = format!("--master 127.0.0.1:{port} --worker {number} text{number}");
+            texts.start(&format!("reduce worker {to}"))
+        })
+        .collect();
+    workers.iter_mut().for_each(|worker| drop(worker.done()));
+    let stats = master.done();
+    assert_eq!(texts.result("counts"), texts.expected());
+    assert_eq!(stats["moves"], 0);
+    let said = &master.stderr;
+    assert!(said.contains("note: circuits have not changed: a mirror is stuck"), "{said}");
+    assert!(said.contains("the switch has closed its control channel"), "{said}");
+    assert_eq!(switch.join().unwrap(), r#"{"circuits":[1,0]}"#);
+}
