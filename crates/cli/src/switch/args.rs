@@ -62,7 +62,7 @@ pub(crate) struct SwitchArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) interface: Vec<String>,
     /// Take the fabric, with all its switches and the moves of its circuits, and the faults from a scenario (or from a file that has only
-    /// [fabric], or a file of `cast --fabric`). Times count from the start of the switch.
+    /// the table `fabric`, or a file of `cast --fabric`). Times count from the start of the switch.
     #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["link", "buffer", "shared_buffer", "ecn", "trim", "latency", "delay"])]
     pub(super) fabric: Option<String>,
     /// Let other processes of this user change the circuits of the fabric's optical circuit switch, through a Unix socket at this path (lines
