@@ -23,7 +23,7 @@ const LONGEST_LINE: u64 = 1 << 16;
 /// The most controllers at a time.
 const MOST_CONTROLLERS: u32 = 8;
 /// How long a controller may leave an answer unread.
-const WRITE_WITHIN: Duration = Duration::from_secs(2);
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// A socket that listens, and is removed when this is dropped.
 #[derive(Debug)]
@@ -90,15 +90,17 @@ impl Served {
         }
         let others = self.controllers.fetch_add(1, Ordering::Relaxed);
         // A controller that is gone gets no answer.
-        let _ = match others < MOST_CONTROLLERS {
-            true => self.converse(&stream),
-            false => answer(&stream, &refused(&format!("{MOST_CONTROLLERS} others are connected"))),
-        };
-        self.controllers.fetch_sub(1, Ordering::Relaxed);
+        if others < MOST_CONTROLLERS {
+            let _ = self.converse(&stream);
+            self.controllers.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            self.controllers.fetch_sub(1, Ordering::Relaxed);
+            let _ = dismiss(&stream, &format!("{MOST_CONTROLLERS} others are connected"));
+        }
     }
 
     fn converse(&self, stream: &UnixStream) -> io::Result<()> {
-        stream.set_write_timeout(Some(WRITE_WITHIN))?;
+        stream.set_write_timeout(Some(ANSWER_WITHIN))?;
         let mut reader = BufReader::new(stream);
         let mut line = Vec::new();
         loop {
@@ -110,10 +112,7 @@ impl Served {
                 Some(b'\n') => {}
                 Some(_) if (line.len() as u64) < LONGEST_LINE => return Ok(()),
                 Some(_) => {
-                    return answer(
-                        stream,
-                        &refused(&format!("a line has at most {LONGEST_LINE} bytes")),
-                    );
+                    return dismiss(stream, &format!("a line has at most {LONGEST_LINE} bytes"));
                 }
             }
             answer(stream, &self.request(&line).unwrap_or_else(|why| refused(&why)))?;
@@ -211,6 +210,14 @@ pub(super) fn json_of(circuits: &Circuits) -> Value {
 
 fn refused(why: &str) -> Value {
     json!({ "ok": false, "error": why })
+}
+
+/// Refuses a controller, and waits a little until it closes its connection: with bytes that were not read, the answer would be lost.
+fn dismiss(stream: &UnixStream, why: &str) -> io::Result<()> {
+    stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+    answer(stream, &refused(why))?;
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    io::copy(&mut stream.take(LONGEST_LINE), &mut io::sink()).map(drop)
 }
 
 fn answer(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
