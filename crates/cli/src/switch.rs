@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod bpf;
+mod circuits;
 mod metrics;
 mod reduce_bpf;
 mod show;
@@ -17,12 +18,12 @@ use std::time::Duration;
 use miette::{Context, IntoDiagnostic, miette};
 use rackweave_core::{HostId, Span, Time, frame};
 use rackweave_lab::Scenario;
-use rackweave_lab::scenario::Hosts;
+use rackweave_lab::scenario::{FabricFile, Hosts};
 use rackweave_lab::systems::{ProgramName, ProgramOptions, Systems};
 use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
 use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig as OneSwitch,
-    Topology, TrimConfig,
+    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Move, Routing,
+    SwitchConfig as OneSwitch, Topology, TrimConfig,
 };
 
 use self::args::{LinkArgs, PollArgs, ShowArgs, SwitchArgs};
@@ -41,15 +42,23 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
             )),
         };
     }
-    run(config(args)?, &args.show)
+    run(config(args)?, &args.show, args.control.as_deref())
 }
 
-/// Runs a switch until Ctrl-C, and prints its counters.
-pub(crate) fn run(config: SwitchConfig<Systems>, show: &ShowArgs) -> miette::Result<u8> {
+/// Runs a switch until Ctrl-C, and prints its counters. Controllers change its circuits through the socket `controllers`.
+pub(crate) fn run(
+    config: SwitchConfig<Systems>,
+    show: &ShowArgs,
+    controllers: Option<&Path>,
+) -> miette::Result<u8> {
     let metrics = show.metrics.as_deref().map(metrics::listen).transpose()?;
     let edges = config.edges.clone();
     let mut switch = Switch::new(config).map_err(|error| miette!("{error}"))?;
     let control = Arc::new(Control::default());
+    let listener = controllers.map(circuits::Listener::open).transpose()?;
+    if let Some(listener) = &listener {
+        listener.serve(switch.fabric(), &control)?;
+    }
     let shared = Arc::clone(&control);
     ctrlc::set_handler(move || shared.stop.store(true, Ordering::Relaxed))
         .into_diagnostic()
@@ -128,9 +137,9 @@ fn print_addresses(edges: &[Edge], switch: &Switch<Systems>) {
 }
 
 fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig<Systems>> {
-    let (fabric, mut faults, seed) = match &args.fabric {
+    let Described { fabric, mut faults, moves, seed } = match &args.fabric {
         Some(name) => fabric_of(name, &args.sets)?,
-        None => (single_switch(args)?, Vec::new(), 1),
+        None => Described::of(single_switch(args)?),
     };
     let hosts = fabric.topology.hosts();
     let kinds = [
@@ -152,6 +161,7 @@ fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig<Systems>> {
     };
     let config = SwitchConfig {
         faults,
+        moves,
         seed: args.seed.unwrap_or(seed),
         ..polled(SwitchConfig::new(fabric, edges), args.poll)
     };
@@ -265,23 +275,43 @@ pub(crate) fn one_switch(hosts: u32, args: &LinkArgs) -> FabricConfig {
     }
 }
 
-/// Reads the fabric of a hosts file, or that of a scenario with its faults.
-fn fabric_of(name: &str, sets: &[String]) -> miette::Result<(FabricConfig, Vec<Fault>, u64)> {
-    let is_hosts = |text: &String| text.lines().any(|line| line.trim_start().starts_with("hosts"));
-    if let Ok(text) = std::fs::read_to_string(name)
-        && is_hosts(&text)
-        && let Ok(Hosts { fabric: Some(fabric), .. }) = Hosts::parse(name, &text)
-    {
-        return Ok((fabric, Vec::new(), 1));
+/// A fabric, and what happens to it.
+struct Described {
+    fabric: FabricConfig,
+    faults: Vec<Fault>,
+    moves: Vec<Move>,
+    seed: u64,
+}
+
+impl Described {
+    const fn of(fabric: FabricConfig) -> Self {
+        Self { fabric, faults: Vec::new(), moves: Vec::new(), seed: 1 }
+    }
+}
+
+/// Reads the fabric of a hosts file or of a file that has nothing else, or that of a scenario with its faults.
+fn fabric_of(name: &str, sets: &[String]) -> miette::Result<Described> {
+    if let Ok(text) = std::fs::read_to_string(name) {
+        let is_hosts = text.lines().any(|line| line.trim_start().starts_with("hosts"));
+        if is_hosts && let Ok(Hosts { fabric: Some(fabric), .. }) = Hosts::parse(name, &text) {
+            return Ok(Described::of(fabric));
+        }
+        if let Some(file) = FabricFile::parse(name, &text)? {
+            if !sets.is_empty() {
+                return Err(miette!("--set changes a scenario, and `{name}` has only a fabric"));
+            }
+            return Ok(Described { moves: file.moves, ..Described::of(file.fabric) });
+        }
     }
     of_scenario(name, sets)
 }
 
-/// Reads the fabric and the faults of a scenario, all points of which must have the same.
-fn of_scenario(name: &str, sets: &[String]) -> miette::Result<(FabricConfig, Vec<Fault>, u64)> {
+/// Reads the fabric, its changes of circuits and the faults of a scenario, all points of which must have the same.
+fn of_scenario(name: &str, sets: &[String]) -> miette::Result<Described> {
     let scenario = Scenario::load(name, sets, None)?;
     let end = |point: &rackweave_lab::PointSpec| {
-        format!("{:?} {:?}", point.config.fabric, point.config.faults)
+        let config = &point.config;
+        format!("{:?} {:?} {:?}", config.fabric, config.faults, config.moves)
     };
     let Some(first) = scenario.points.first() else {
         return Err(miette!("`{name}` has no point to run"));
@@ -292,5 +322,11 @@ fn of_scenario(name: &str, sets: &[String]) -> miette::Result<(FabricConfig, Vec
             "the sweep of `{name}` has several fabrics"
         ));
     }
-    Ok((first.config.fabric.clone(), first.config.faults.clone(), scenario.seed))
+    let config = &first.config;
+    Ok(Described {
+        fabric: config.fabric.clone(),
+        faults: config.faults.clone(),
+        moves: config.moves.clone(),
+        seed: scenario.seed,
+    })
 }

@@ -143,6 +143,14 @@ impl ProgramName {
         if secret.is_some() && !matches!(self, Self::Orca | Self::Swp2p) {
             return Err("--key-file is of use with --program orca and --program swp2p only");
         }
+        let is_rewired = matches!(&fabric.topology, Topology::Pod(pod) if pod.has_ocs());
+        if is_rewired && matches!(self, Self::Orca | Self::Swp2p) {
+            // Orca's labels are ports of racks, and SWP2P prefers holders in them.
+            return Err(
+                "--program orca and --program swp2p run on fabrics with fixed racks, not on one with an \
+                        optical circuit switch",
+            );
+        }
         match self {
             Self::Plain => Ok(NONE),
             Self::Reduce => {

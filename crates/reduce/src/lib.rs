@@ -32,12 +32,14 @@
 //! - [`run_worker`], [`Master`]: they drive the machines of [`rackweave_group::reduce`], which also run in the simulator, over one UDP
 //!   socket each, in the calling thread.
 //! - [`words`], [`lines`]: the words of files, and pairs as lines of text.
+//! - [`Moves`]: changes of an optical circuit switch in the middle of a job.
 //! - [`Attachment`]: how a host is connected: by ordinary UDP, or by the overlay of a user-space switch.
 
 mod encoder;
 mod error;
 pub mod lines;
 mod master;
+mod moves;
 mod net;
 pub mod words;
 mod worker;
@@ -45,6 +47,7 @@ mod worker;
 pub use encoder::Encoder;
 pub use error::ReduceError;
 pub use master::{Master, MasterConfig, MasterEvent, Outcome, Stats};
+pub use moves::{JobMove, Moves, OpticalSwitch};
 pub use net::Attachment;
 pub use rackweave_group::reduce::master::{Absence, Aggregation, Epochs};
 pub use rackweave_group::reduce::source::Order;

@@ -12,6 +12,7 @@ use rackweave_wire::reduce::{Header, MASTER, MAX_WORKERS, Operator, PORT};
 
 use crate::ReduceError;
 use crate::error::without;
+use crate::moves::{Mover, Moves};
 use crate::net::{Attachment, Driven, Net, Numbers};
 
 /// The configuration of a master.
@@ -90,6 +91,13 @@ pub enum MasterEvent {
         /// The number of all epochs.
         of: u16,
     },
+    /// Circuits have changed, and their ports are lit again.
+    Moved {
+        /// The number of changes so far.
+        changes: u64,
+    },
+    /// Circuits have not changed, for this reason. The job goes on.
+    NotMoved(String),
 }
 
 /// What a job has sent and what has reached the master.
@@ -120,6 +128,10 @@ pub struct Stats {
     pub epochs: u16,
     /// The time from the start of the upload to the last sum.
     pub upload: Span,
+    /// The number of changes of circuits in the middle of the job.
+    pub moves: u64,
+    /// The time for which the job was stopped for them, which `upload` includes.
+    pub stopped: Span,
 }
 
 impl Stats {
@@ -145,7 +157,8 @@ pub struct Master {
     net: Net,
 }
 
-struct Machine(MasterSide);
+/// The machine, and when its driver has something else to do.
+struct Machine(MasterSide, Option<Time>);
 
 impl Driven for Machine {
     fn handle(&mut self, now: Time, from: HostId, header: &Header, marked: bool, payload: &[u8]) {
@@ -157,7 +170,7 @@ impl Driven for Machine {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.0.machine().poll_timeout()
+        self.0.machine().poll_timeout().into_iter().chain(self.1).min()
     }
 
     fn poll(&mut self, now: Time) -> Option<(HostId, Header, &[u8])> {
@@ -210,6 +223,29 @@ impl Master {
         stop: &AtomicBool,
         report: &mut dyn FnMut(MasterEvent),
     ) -> Result<Outcome, ReduceError> {
+        self.run_to_end(stop, None, report)
+    }
+
+    /// As [`Master::run`], and changes circuits meanwhile. A change that is refused or not answered is reported as
+    /// [`MasterEvent::NotMoved`], and the job goes on.
+    ///
+    /// # Errors
+    /// As [`Master::run`].
+    pub fn run_with_moves(
+        self,
+        stop: &AtomicBool,
+        moves: Moves<'_>,
+        report: &mut dyn FnMut(MasterEvent),
+    ) -> Result<Outcome, ReduceError> {
+        self.run_to_end(stop, Some(Mover::new(moves)), report)
+    }
+
+    fn run_to_end(
+        self,
+        stop: &AtomicBool,
+        mut mover: Option<Mover<'_>>,
+        report: &mut dyn FnMut(MasterEvent),
+    ) -> Result<Outcome, ReduceError> {
         let Self { config, mut net } = self;
         let host = match config.attachment {
             Attachment::Udp(_) => MASTER,
@@ -224,7 +260,7 @@ impl Master {
             ..Config::new(config.job, host, config.workers, secrets as u64, (secrets >> 64) as u64)
         };
         let now = net.now();
-        let mut machine = Machine(MasterSide::new(machine, now));
+        let mut machine = Machine(MasterSide::new(machine, now), None);
         let mut refused: Option<Absence> = None;
         while !machine.0.machine().is_over() {
             net.turn(&mut machine)?;
@@ -236,6 +272,11 @@ impl Master {
             if stop.load(Ordering::Relaxed) {
                 side.interrupt(now);
             }
+            if let Some(mover) = &mut mover {
+                mover.step(now, side, report);
+                machine.1 = mover.due(&machine.0, now);
+            }
+            let side = &mut machine.0;
             while let Some(event) = side.poll_event() {
                 if let Event::WithoutSwitch(absence) = event
                     && config.requires_switch
@@ -254,7 +295,7 @@ impl Master {
         }
         // What was polled last is sent.
         net.turn(&mut machine)?;
-        let Machine(side) = machine;
+        let Machine(side, _) = machine;
         let progress = *side.progress();
         match progress.outcome {
             Some(Ok(())) => {}
@@ -279,6 +320,8 @@ impl Master {
             slots: progress.slots,
             epochs: progress.epochs,
             upload: upload.map_or(Span::ZERO, |(ended, started)| ended.since(started)),
+            moves: mover.as_ref().map_or(0, |mover| mover.made),
+            stopped: mover.as_ref().map_or(Span::ZERO, |mover| mover.stopped),
             ..Stats::default()
         };
         let totals = side.into_totals();

@@ -60,5 +60,5 @@ pub(super) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     let config = polled(SwitchConfig::new(fabric, interfaces(&args.interface)), args.poll);
     let options = ProgramOptions { server: Some(server), ..ProgramOptions::default() };
     let config = with_program(config, ProgramName::Swp2p, options, args.key_file.as_deref())?;
-    run(config, &args.show)
+    run(config, &args.show, None)
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use rackweave_core::Span;
+use rackweave_reduce::JobMove;
 use rackweave_reduce::words::Split;
 
 /// Collect the pairs of the workers of a job, and write the combined values of all keys.
@@ -17,7 +18,8 @@ use rackweave_reduce::words::Split;
 #[command(after_help = "Examples:\n  \
     rackweave reduce master --workers 3 --out counts.tsv\n  \
     rackweave reduce master --workers 3 --switch 172.16.0.0 --slots 16384 --out counts.tsv\n  \
-    rackweave reduce master --workers 3 --overlay 127.0.0.1:4100 --me 0 --switch 0 > counts.tsv\n\n\
+    rackweave reduce master --workers 3 --overlay 127.0.0.1:4100 --me 0 --switch 0 > counts.tsv\n  \
+    rackweave reduce master --workers 3 --overlay 127.0.0.1:4100 --me 0 --switch 0 --ocs ocs.sock --move 200ms=1,0,0,0 --out counts.tsv\n\n\
     Nothing is encrypted, and there is no key: any host that reaches the master can join as a worker that has not joined yet.\n\n\
     Exit codes: 0 the result is whole and written, 1 the job or writing failed, 2 wrong usage, 130 interrupted.")]
 pub(crate) struct MasterArgs {
@@ -40,11 +42,27 @@ pub(crate) struct MasterArgs {
     /// Fail if the switch cannot be used, instead of adding up here.
     #[arg(long, requires = "switch")]
     pub(super) require_switch: bool,
+    #[command(flatten)]
+    pub(super) circuits: CircuitArgs,
     /// How long to wait for all workers to join.
     #[arg(long, value_name = "TIME", default_value = "600 s", value_parser = some_time)]
     pub(super) wait: Span,
     #[command(flatten)]
     pub(super) output: OutputArgs,
+}
+
+/// Changes of circuits in the middle of a job.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CircuitArgs {
+    /// Control channel of the switch (`rackweave switch --control`), through which the master changes circuits.
+    #[arg(long, value_name = "PATH", requires = "moves")]
+    pub(super) ocs: Option<PathBuf>,
+    /// Change the circuits this long after the start of the upload: the ToR of each server, in the order of their numbers. May be repeated.
+    #[arg(long = "move", value_name = "TIME=TOR,TOR,...", requires = "ocs", value_parser = super::circuits::job_move)]
+    pub(super) moves: Vec<JobMove>,
+    /// Do not stop the job while circuits change: what is lost is sent again.
+    #[arg(long, requires = "ocs")]
+    pub(super) no_quiesce: bool,
 }
 
 /// What master and workers of a job must agree on.

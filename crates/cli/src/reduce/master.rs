@@ -1,14 +1,13 @@
 //! `rackweave reduce master`.
 
-use std::sync::atomic::AtomicBool;
-
 use miette::miette;
 use rackweave_core::{Destination, HostId};
 use rackweave_reduce::{
-    Aggregation, Attachment, Master, MasterConfig, MasterEvent, Outcome, ReduceError,
+    Aggregation, Attachment, Master, MasterConfig, MasterEvent, Moves, Outcome, ReduceError,
 };
 use rackweave_wire::reduce::number_of;
 
+use super::circuits::Controller;
 use super::hosts_args::{MasterArgs, OutputArgs, OverlayArgs};
 use super::output::{Sink, json, summary};
 use super::{ended, interrupted, status};
@@ -16,6 +15,11 @@ use crate::exit;
 
 pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
     let config = config(args)?;
+    let moves = args.circuits.moves.clone();
+    let ocs = args.circuits.ocs.as_deref();
+    let mut ocs = ocs.map(|path| Controller::connect(path, &moves)).transpose()?;
+    let quiesce = !args.circuits.no_quiesce;
+    let moves = ocs.as_mut().map(|switch: &mut Controller| Moves { list: moves, quiesce, switch });
     let stop = interrupted()?;
     let sink = match Sink::open(args.output.out.as_deref()) {
         Ok(sink) => sink,
@@ -28,20 +32,14 @@ pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
     };
     let (workers, job) = (config.workers, config.job);
     status(&format!("ready at {} for {workers} workers of job {job}\n", master.local_addr()));
-    run(master, &stop, sink, &args.output, workers)
-}
-
-/// Runs a master to its end, and writes the result.
-pub(super) fn run(
-    master: Master,
-    stop: &AtomicBool,
-    sink: Sink,
-    output: &OutputArgs,
-    workers: u8,
-) -> miette::Result<u8> {
-    let quiet = output.quiet;
-    match master.run(stop, &mut |event| show(&event, quiet)) {
-        Ok(outcome) => finish(&outcome, sink, output, workers),
+    let quiet = args.output.quiet;
+    let mut report = |event| show(&event, quiet);
+    let result = match moves {
+        Some(moves) => master.run_with_moves(&stop, moves, &mut report),
+        None => master.run(&stop, &mut report),
+    };
+    match result {
+        Ok(outcome) => finish(&outcome, sink, &args.output, workers),
         Err(ReduceError::Interrupted) => {
             status("interrupted\n");
             Ok(exit::INTERRUPTED)
@@ -93,6 +91,10 @@ pub(super) fn show(event: &MasterEvent, quiet: bool) {
         MasterEvent::Repeated { worker: None } => {
             "the switch has lost its sums: what was not yet collected is sent again\n".to_owned()
         }
+        MasterEvent::NotMoved(why) => {
+            return status(&format!("note: circuits have not changed: {why}\n"));
+        }
+        MasterEvent::Moved { changes } => format!("circuits have changed ({changes})\n"),
         MasterEvent::Collected { epochs, of } => {
             // Ten lines at most.
             let tenth = |epochs: u16| u32::from(epochs) * 10 / u32::from(*of);

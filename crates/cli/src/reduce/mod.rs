@@ -1,6 +1,7 @@
 //! `rackweave reduce`: aggregation on the way, in racks that light arranges.
 
 mod args;
+mod circuits;
 mod hosts_args;
 mod master;
 mod output;

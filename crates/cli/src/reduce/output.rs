@@ -156,6 +156,8 @@ pub(super) fn json(outcome: &Outcome, workers: u8) -> serde_json::Value {
         "master_bytes": stats.received_bytes,
         "upload_s": stats.upload.0 as f64 / 1e12,
         "restarts": stats.restarts,
+        "moves": stats.moves,
+        "stopped_s": stats.stopped.0 as f64 / 1e12,
         "stale": stats.stale,
         "refused": stats.refused,
     })

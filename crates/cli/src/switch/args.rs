@@ -24,6 +24,7 @@ use super::FULL_PACKET;
     rackweave switch --listen 127.0.0.1:4100 --hosts 8 --program orca --controller 7\n  \
     rackweave switch --interface veth0 --interface veth1 --interface veth2 --program swp2p --server 0\n  \
     rackweave switch --listen 127.0.0.1:4100 --hosts 4 --program reduce --slots 16384\n  \
+    rackweave switch --listen 127.0.0.1:4100 --fabric rackless.toml --control ocs.sock --program reduce --aggregate-at 0\n  \
     rackweave switch --program orca --bpf --ports p0,p1 --hosts \"02:00:00:00:00:01,192.0.2.1,0;02:00:00:00:00:02,192.0.2.2,1\"\n  \
     rackweave switch --program reduce --bpf --ports p0,p1,p2 --address 192.0.2.1\n\n\
     Exit codes: 0 ended by Ctrl-C, 1 a socket failed, 2 wrong usage or file.")]
@@ -60,9 +61,14 @@ pub(crate) struct SwitchArgs {
     /// Interface of the next host: one end of a veth pair, or a NIC port. Needs CAP_NET_RAW.
     #[arg(long, value_name = "NAME")]
     pub(super) interface: Vec<String>,
-    /// Take the fabric, with all its switches, and the faults from a scenario (or a file of `cast --fabric`).
+    /// Take the fabric, with all its switches and the moves of its circuits, and the faults from a scenario (or from a file that has only
+    /// the table `fabric`, or a file of `cast --fabric`). Times count from the start of the switch.
     #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["link", "buffer", "shared_buffer", "ecn", "trim", "latency", "delay"])]
     pub(super) fabric: Option<String>,
+    /// Let other processes of this user change the circuits of the fabric's optical circuit switch, through a Unix socket at this path (lines
+    /// of JSON, see docs/switch.md). The circuits remain when a controller goes away.
+    #[arg(long, value_name = "PATH", requires = "fabric", conflicts_with = "bpf")]
+    pub(super) control: Option<PathBuf>,
     /// Set a key of the scenario, replacing its value in the file.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "fabric")]
     pub(super) sets: Vec<String>,

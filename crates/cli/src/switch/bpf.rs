@@ -80,7 +80,7 @@ fn config(args: &SwitchArgs) -> miette::Result<TorConfig> {
         ..TorConfig::default()
     };
     if let Some(name) = &args.fabric {
-        let fabric = fabric_of(name, &args.sets)?.0;
+        let fabric = fabric_of(name, &args.sets)?.fabric;
         let fabric = Fabric::new(&fabric).map_err(|error| miette!("{name}: {error}"))?;
         let layout = Layout::new(&fabric).map_err(|error| miette!("{name}: {error}"))?;
         if args.rack >= layout.racks() {

@@ -104,22 +104,22 @@ pub(super) fn text(report: &Report) -> String {
     ];
     let refused = refused.map(|(why, count)| (format!("{{reason=\"{why}\"}}"), count as f64));
     family("edge_drops_total", "counter", "Frames dropped on entry or exit.", &refused);
-    family("ecn_marks_total", "counter", "Frames marked with ECN CE.", &plain(counters.ecn_marks));
-    family("trims_total", "counter", "Frames trimmed to their headers.", &plain(counters.trims));
-    family(
-        "returned_to_sender_total",
-        "counter",
-        "Trimmed frames that were returned to their senders.",
-        &plain(counters.returned_to_sender),
-    );
-    family("copies_total", "counter", "Copies by the program.", &plain(counters.copied));
-    family(
-        "consumed_total",
-        "counter",
-        "Frames consumed by the program.",
-        &plain(counters.consumed),
-    );
-    family("made_total", "counter", "Frames created by the program.", &plain(counters.made));
+    let changes = report.circuits.len().saturating_sub(1) as u64;
+    for (name, help, value) in [
+        ("ecn_marks_total", "Frames marked with ECN CE.", counters.ecn_marks),
+        ("trims_total", "Frames trimmed to their headers.", counters.trims),
+        (
+            "returned_to_sender_total",
+            "Trimmed frames that were returned to their senders.",
+            counters.returned_to_sender,
+        ),
+        ("circuit_changes_total", "Changes of circuits.", changes),
+        ("copies_total", "Copies by the program.", counters.copied),
+        ("consumed_total", "Frames consumed by the program.", counters.consumed),
+        ("made_total", "Frames created by the program.", counters.made),
+    ] {
+        family(name, "counter", help, &plain(value));
+    }
     let own = report.program.iter();
     let own: Vec<_> =
         own.map(|(name, count)| (format!("{{name=\"{name}\"}}"), *count as f64)).collect();

@@ -94,12 +94,14 @@ fn table(before: &Report, now: &Report) -> Vec<String> {
     };
     for host in 0..hosts.min(MOST_ROWS) {
         let suffix = format!("->h{host}");
+        let up = mbps(before, now, grown(host, |link| link.bytes));
         let Some(down) = now.links.iter().position(|link| link.name.ends_with(&suffix)) else {
+            // Behind an optical circuit switch no port is that of a host.
+            rows.push(format!("{host:>6} {up:>10.1} {:>10} {:>10} {:>8}", "-", "-", "-"));
             continue;
         };
         rows.push(format!(
-            "{host:>6} {:>10.1} {:>10.1} {:>10} {:>8}",
-            mbps(before, now, grown(host, |link| link.bytes)),
+            "{host:>6} {up:>10.1} {:>10.1} {:>10} {:>8}",
             mbps(before, now, grown(down, |link| link.bytes)),
             Bytes(now.links[down].queue_bytes).to_string(),
             grown(down, |link| link.drops),
@@ -139,6 +141,14 @@ pub(super) fn summary(report: &Report) -> String {
             let _ = writeln!(text, "dropped: {count} {}", reason.name());
         }
     }
+    if let Some((_, last)) = report.circuits.last() {
+        let changes = report.circuits.len() - 1;
+        let _ = writeln!(
+            text,
+            "circuits: {changes} changes, at the end {}",
+            super::circuits::json_of(last)
+        );
+    }
     let edges = [
         (counters.foreign, "the source is not the host of the port"),
         (counters.malformed, "unreadable or damaged"),
@@ -161,6 +171,19 @@ pub(super) fn summary(report: &Report) -> String {
         late.p50, late.p99, late.max
     );
     text
+}
+
+/// Returns the circuits since the start, and from when on they were in force; `null` without an optical circuit switch.
+fn circuits(report: &Report) -> Value {
+    if report.circuits.is_empty() {
+        return Value::Null;
+    }
+    let since = |(at, circuits): &(rackweave_core::Time, _)| json!({ "since_s": at.as_us_f64() / 1e6, "circuits": super::circuits::json_of(circuits) });
+    json!({
+        "changes": report.circuits.len() - 1,
+        "lost": report.counters.drops[DropReason::Reconfiguration as usize],
+        "history": report.circuits.iter().map(since).collect::<Vec<_>>(),
+    })
 }
 
 /// Returns the whole report as JSON.
@@ -215,6 +238,7 @@ pub(super) fn json(report: &Report) -> Value {
             "made": counters.made,
         },
         "program": report.program,
+        "circuits": circuits(report),
         "lateness_us": {
             "frames": late.frames,
             "p50": late.p50.as_us_f64(),

@@ -2,7 +2,7 @@
 //!
 //! As in P4-ORDC (section 2) it knows the jobs and their phases, plans the circuits for what they transfer now, and gives the slots of the
 //! programmable switch to one upload after the other. Its messages to hosts and switches are not in the network: it sees and acts
-//! at intervals, which stands for its delay.
+//! at intervals, which stands for its delay. It controls a run of the simulator, or one of the testbed ([`Controlled`]).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,8 +27,48 @@ use super::run::Programs;
 /// The run that it controls.
 type Run<'a> = World<'a, GroupModel<Host, Programs, Slab>>;
 
+/// The hosts and switches that a control plane acts on.
+pub(crate) trait Controlled {
+    /// Returns all jobs and how far they have come, and adds the numbers of those that have become ready to `ready`.
+    fn jobs(&mut self, ready: &mut VecDeque<u16>) -> Vec<(Job, Record)>;
+
+    /// Lets the upload of a job begin.
+    fn grant(&mut self, now: Time, job: &Job);
+
+    /// Changes circuits. Returns when the ports that are dark for it are lit again; `None` if circuits have not changed.
+    fn reconfigure(&mut self, circuits: &Circuits) -> Option<Time>;
+}
+
+/// A run of the simulator.
+pub(super) struct Simulated<'r, 'w> {
+    pub(super) reduce: &'r ReduceConfig,
+    pub(super) world: &'r mut Run<'w>,
+}
+
+impl Controlled for Simulated<'_, '_> {
+    fn jobs(&mut self, ready: &mut VecDeque<u16>) -> Vec<(Job, Record)> {
+        let mut jobs = Vec::new();
+        for index in 0..self.reduce.hosts().len() {
+            let node = &mut self.world.node_mut(index).node_mut().0;
+            ready.extend(std::iter::from_fn(|| node.poll_ready()));
+            jobs.extend(node.records().map(|(job, record)| (job.clone(), *record)));
+        }
+        jobs
+    }
+
+    fn grant(&mut self, now: Time, job: &Job) {
+        let Ok(index) = self.reduce.hosts().binary_search(&job.master) else { return };
+        let node = &mut self.world.node_mut(index).node_mut().0;
+        node.grant(now, job.number, self.reduce.job.aggregation);
+    }
+
+    fn reconfigure(&mut self, circuits: &Circuits) -> Option<Time> {
+        self.world.reconfigure(circuits).ok()
+    }
+}
+
 /// The control plane of a run.
-pub(super) struct Controller<'a> {
+pub(crate) struct Controller<'a> {
     reduce: &'a ReduceConfig,
     /// What circuits can be; `None` if there are none to move.
     fabric: Option<(Fabric, Options)>,
@@ -69,7 +109,7 @@ enum Phase {
 }
 
 impl<'a> Controller<'a> {
-    pub(super) fn new(reduce: &'a ReduceConfig, config: &RunConfig) -> Self {
+    pub(crate) fn new(reduce: &'a ReduceConfig, config: &RunConfig) -> Self {
         Self {
             reduce,
             fabric: fabric(reduce, config),
@@ -83,18 +123,13 @@ impl<'a> Controller<'a> {
         }
     }
 
-    pub(super) const fn reconfigurations(&self) -> u64 {
+    pub(crate) const fn reconfigurations(&self) -> u64 {
         self.reconfigurations
     }
 
     /// Looks at the jobs, and decides.
-    pub(super) fn act(&mut self, world: &mut Run<'_>, now: Time) {
-        let mut jobs: Vec<(Job, Record)> = Vec::new();
-        for index in 0..self.reduce.hosts().len() {
-            let node = &mut world.node_mut(index).node_mut().0;
-            self.ready.extend(std::iter::from_fn(|| node.poll_ready()));
-            jobs.extend(node.records().map(|(job, record)| (job.clone(), *record)));
-        }
+    pub(crate) fn act(&mut self, world: &mut impl Controlled, now: Time) {
+        let mut jobs = world.jobs(&mut self.ready);
         jobs.sort_by_key(|(job, _)| job.number);
         if self.reduce.switches.is_some() {
             self.share_switch(world, now, &jobs);
@@ -105,14 +140,14 @@ impl<'a> Controller<'a> {
             }
             let phases = phases(&jobs);
             if phases != self.planned {
-                let _ = self.move_circuits(world, now, &jobs, None);
+                let _ = self.move_circuits(world, &jobs, None);
                 self.planned = phases;
             }
         }
     }
 
     /// One upload after the other has the switch.
-    fn share_switch(&mut self, world: &mut Run<'_>, now: Time, jobs: &[(Job, Record)]) {
+    fn share_switch(&mut self, world: &mut impl Controlled, now: Time, jobs: &[(Job, Record)]) {
         let record = |number: u16| jobs.iter().find(|(job, _)| job.number == number);
         if let Some((active, _)) = self.active
             && let Some((_, record)) = record(active)
@@ -123,7 +158,7 @@ impl<'a> Controller<'a> {
         if self.active.is_none()
             && let Some(next) = self.ready.pop_front()
         {
-            let up = self.move_circuits(world, now, jobs, Some(next)).unwrap_or(now);
+            let up = self.move_circuits(world, jobs, Some(next)).unwrap_or(now);
             (self.active, self.granted) = (Some((next, up)), false);
         }
         if let Some((job, up)) = self.active
@@ -135,18 +170,16 @@ impl<'a> Controller<'a> {
         }
     }
 
-    fn grant(&self, world: &mut Run<'_>, now: Time, job: u16) {
-        let Some(master) = self.reduce.jobs.iter().find(|of| of.number == job) else { return };
-        let hosts = self.reduce.hosts();
-        let Ok(index) = hosts.binary_search(&master.master) else { return };
-        world.node_mut(index).node_mut().0.grant(now, job, self.reduce.job.aggregation);
+    fn grant(&self, world: &mut impl Controlled, now: Time, job: u16) {
+        if let Some(job) = self.reduce.jobs.iter().find(|of| of.number == job) {
+            world.grant(now, job);
+        }
     }
 
     /// Plans circuits for what the jobs transfer and `next` is about to upload. Returns when the new ones are up.
     fn move_circuits(
         &mut self,
-        world: &mut Run<'_>,
-        _now: Time,
+        world: &mut impl Controlled,
         jobs: &[(Job, Record)],
         next: Option<u16>,
     ) -> Option<Time> {
@@ -186,7 +219,7 @@ impl<'a> Controller<'a> {
         let step = plan.steps.first().filter(|step| step.is_reconfigured())?;
         let circuits = circuits(&step.configuration);
         *fabric = fabric.clone().starting_from(step.configuration.clone());
-        let up = world.reconfigure(&circuits).ok()?;
+        let up = world.reconfigure(&circuits)?;
         self.reconfigurations += 1;
         Some(up)
     }

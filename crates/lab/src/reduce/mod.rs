@@ -16,7 +16,7 @@ use rackweave_core::{HostId, Span};
 use rackweave_group::reduce::job::{self, Job};
 use rackweave_transport::TransportConfig;
 
-pub(crate) use self::control::planned_fabric;
+pub(crate) use self::control::{Controlled, Controller, planned_fabric};
 pub use self::run::{ReduceError, ReduceRun, run};
 pub use self::summary::{JobSummary, ReduceResult, ReduceSummary};
 

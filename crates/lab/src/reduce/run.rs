@@ -21,7 +21,7 @@ use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::Frame;
 
 use super::ReduceConfig;
-use super::control::Controller;
+use super::control::{Controller, Simulated as Controlled};
 use super::node::Host;
 use super::summary::ReduceResult;
 use crate::results::frames;
@@ -102,7 +102,7 @@ pub fn run(
                 if is_over || control.cancel.load(Ordering::Relaxed) {
                     break;
                 }
-                controller.act(&mut world, at);
+                controller.act(&mut Controlled { reduce, world: &mut world }, at);
                 control.sim_time_ps.store(at.0, Ordering::Relaxed);
                 at = at.saturating_add(interval).min(limit);
             }

@@ -1,9 +1,11 @@
-//! Files of real hosts and the fabric that connects them: `hosts = [...]` and a scenario's `[fabric]`.
+//! Files of real hosts and the fabric that connects them: `hosts = [...]` and a scenario's `[fabric]`; and files with a `[fabric]` and nothing
+//! else.
 
-use rackweave_sim::config::FabricConfig;
+use rackweave_sim::Fabric as Layout;
+use rackweave_sim::config::{FabricConfig, Move};
 use serde::Deserialize;
 
-use super::de;
+use super::de::{self, DeError};
 use super::fabric::Fabric;
 use super::problem::{Problem, SweptKeys};
 use super::source::Sources;
@@ -59,6 +61,45 @@ impl Hosts {
     }
 }
 
+/// The fabric of a file that has a scenario's `[fabric]` and nothing else.
+#[derive(Clone, Debug)]
+pub struct FabricFile {
+    /// The fabric.
+    pub fabric: FabricConfig,
+    /// The changes of its circuits.
+    pub moves: Vec<Move>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OnlyFabric {
+    fabric: Fabric,
+}
+
+impl FabricFile {
+    /// Reads a fabric from a TOML text. Errors name it as `file`. Returns `None` if the text has other keys too, or is no TOML: it may be
+    /// a scenario.
+    ///
+    /// # Errors
+    /// The error says what is invalid and where.
+    pub fn parse(file: &str, text: &str) -> Result<Option<Self>, ScenarioError> {
+        let sources = Sources::new(file, text);
+        let Ok(root) = parse_document(text, 0) else { return Ok(None) };
+        if root.get("fabric").is_none() || root.0.len() != 1 {
+            return Ok(None);
+        }
+        let said = |problem: DeError| sources.de_error(problem.located_in(&root));
+        let read: OnlyFabric = de::from_table(&root, Origin::new(0, 0..0)).map_err(said)?;
+        let resolve = || {
+            let fabric = read.fabric.resolve(&SweptKeys::new())?;
+            let layout =
+                Layout::new(&fabric).map_err(|error| Problem::new("fabric", error.to_string()))?;
+            Ok(Self { moves: read.fabric.moves(&layout)?, fabric })
+        };
+        resolve().map(Some).map_err(|problem: Problem| said(problem.into()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +115,21 @@ mod tests {
         assert_eq!(wrong.message(), "f.toml: the fabric has 3 hosts, but `hosts` names 2");
         assert!(Hosts::parse("f", "hosts = ['a']\nracks = 2").is_err());
         assert!(Hosts::parse("f", "hosts = ").is_err());
+    }
+
+    #[test]
+    fn a_file_may_have_a_fabric_and_nothing_else() {
+        let text = "[fabric]\ntopology = 'rackless'\ntors = [2, 1]\nuplinks = 1\n\
+                    [[fabric.moves]]\nat = '1 s'\ncircuits = [1, 0, 0]";
+        let file = FabricFile::parse("f.toml", text).unwrap().unwrap();
+        assert_eq!((file.fabric.topology.hosts(), file.moves.len()), (3, 1));
+        let wrong = FabricFile::parse("f.toml", &text.replace("[1, 0, 0]", "[1, 1, 0]"));
+        let expected = "ToR 1 has 1 ports at the optical circuit switch, and would need 2";
+        assert_eq!(wrong.unwrap_err().message(), expected);
+        assert!(FabricFile::parse("f", &text.replace("tors", "racks")).is_err());
+        for other in ["seed = 1", "[transport]", "", "="] {
+            let text = format!("{other}\n{}", if other.is_empty() { "" } else { text });
+            assert!(FabricFile::parse("f", &text).unwrap().is_none(), "{other}");
+        }
     }
 }

@@ -26,7 +26,7 @@ mod tree;
 mod values;
 mod workload;
 
-pub use self::hosts::Hosts;
+pub use self::hosts::{FabricFile, Hosts};
 pub(crate) use self::keys::Choice;
 pub use self::measure::Unfinished;
 pub use self::testbed::{Nic, TcpBy, TestbedConfig, World};

@@ -48,10 +48,11 @@ pub(super) fn machine(overlay: bool) -> Result<(), TestbedError> {
 pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
-    if fabric.has_ocs() {
+    if fabric.has_ocs() && point.reduce.is_none() {
         return Err(refused(
-            "the testbed has no optical circuit switch: its links cannot move from ToR to ToR",
-            "`rackweave run` simulates it; topology = \"racks\" is the same pod without one",
+            "the testbed moves circuits only under jobs of [workload.reduce]: the ideal times of messages are those of \
+             fixed racks",
+            "`rackweave run` simulates it; topology = \"racks\" is the same pod without an optical circuit switch",
         ));
     }
     features(point)?;
@@ -280,10 +281,6 @@ fn jobs(point: &PointSpec, reduce: &ReduceConfig) -> Result<(), TestbedError> {
             "set workload.reduce.map to \"local\": workers have their data",
         ));
     }
-    if reduce.control.is_some() {
-        let message = "the testbed has no control plane that schedules uploads";
-        return Err(refused(message, "leave out transport.schedule"));
-    }
     if !point.config.streams.is_empty() {
         let message = "the testbed carries no [[background]] streams beside jobs";
         return Err(refused(message, in_simulator));
@@ -428,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_with_an_optical_circuit_switch_is_refused() {
+    fn circuits_move_under_jobs_only() {
         let checked = |fabric: &str| {
             let text = format!(
                 "[fabric]\ntors = [2, 1]\nuplinks = 1\nhost_link = '20 Mbps'\n{fabric}\n[transport]\nname = 'homa'\n\
@@ -442,8 +439,8 @@ mod tests {
             "topology = 'tor-circuits'\ncircuit_ports = 1\ncircuits = [[0, 1]]",
         ] {
             let error = checked(fabric).unwrap_err();
-            let expected =
-                "the testbed has no optical circuit switch: its links cannot move from ToR to ToR";
+            let expected = "the testbed moves circuits only under jobs of [workload.reduce]: the ideal times of \
+                            messages are those of fixed racks";
             assert_eq!(error, expected);
         }
         assert_eq!(checked("topology = 'racks'"), Ok(()));

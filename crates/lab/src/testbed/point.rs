@@ -1,18 +1,18 @@
 //! One point of the sweep, from the start of its processes to their end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use rackweave_core::{Framing, HostId, Span, Time, frame};
+use rackweave_core::{DropReason, Framing, HostId, Span, Time, frame};
 use rackweave_group::reduce::job::{Job, Record};
 use rackweave_group::reduce::switch;
 use rackweave_linux::Clock;
 use rackweave_linux::sys::{set_ordinary_priority, set_realtime_priority};
 use rackweave_sim::Fabric;
-use rackweave_sim::config::{FaultKind, FaultPlace};
+use rackweave_sim::config::{Circuits, FaultKind, FaultPlace};
 use rackweave_sim::result::{Counters, End, MeasuredRoundTrip, Outcome, RunResult};
 use rackweave_wire::pcapng::Frame;
 use rackweave_workload::Generator;
@@ -23,12 +23,14 @@ use super::collect::ReportCollector;
 use super::endpoints::EndpointSpecs;
 use super::image::ImageFolder;
 use super::process::{PATIENCE, Update, Worker, Workers};
-use super::protocol::{Bind, Command, HostEnd, Role, Setup, SwitchEnd, WorkerMessage};
+use super::protocol::{
+    Bind, Command, HostEnd, JobEnd, Role, Setup, SwitchEnd, WireCircuits, WorkerMessage,
+};
 use super::worker::SWITCH_PRIORITY;
 use super::{Testbed, TestbedError, captured_links, space, worker};
 use crate::cast::{CastConfig, CastResult};
 use crate::image::{ClientReport, ImageConfig, ImageResult, SwitchReport};
-use crate::reduce::{ReduceConfig, ReduceResult};
+use crate::reduce::{Controlled, Controller, ReduceConfig, ReduceResult};
 use crate::scenario::PointSpec;
 
 /// The time from when all workers have read the scenario to the start of the load. In it they bind their addresses and
@@ -42,6 +44,8 @@ const HEAD_START_PER_HOST: Span = Span::from_ms(20);
 const POLL_EVERY: Duration = Duration::from_millis(20);
 /// How long a crashing host may take to report what had become of its messages.
 const CRASH_REPORT_TIMEOUT: Span = Span::from_secs(2);
+/// How long the switch may take to change its circuits.
+const MOVE_WITHIN: Span = Span::from_secs(5);
 /// The size of the smallest packet on a link, which answers data in a base round trip.
 const SMALLEST: u32 = frame::wire_bytes(0);
 /// Full frames with a UDP header and no other transport header.
@@ -99,6 +103,44 @@ struct PointRun<'a> {
     host_faults: Vec<(Time, u32, HostFault)>,
     crashed_at: BTreeMap<u32, u64>,
     host_ends: BTreeMap<u32, HostEnd>,
+    /// The control plane of jobs, if the scenario has one.
+    controller: Option<Controller<'a>>,
+    /// How far jobs have come, and those that wait for a grant.
+    jobs: BTreeMap<u16, JobEnd>,
+    ready: VecDeque<u16>,
+    /// When the ports that are dark are lit again, by the clock, once the switch has said so.
+    lit: Option<u64>,
+}
+
+/// The hosts and the switch of a run, as its control plane acts on them.
+struct Bed<'r, 'a> {
+    run: &'r mut PointRun<'a>,
+    reduce: &'r ReduceConfig,
+    /// Why the run cannot go on.
+    failed: Option<TestbedError>,
+}
+
+impl Controlled for Bed<'_, '_> {
+    fn jobs(&mut self, ready: &mut VecDeque<u16>) -> Vec<(Job, Record)> {
+        ready.append(&mut self.run.ready);
+        let record = |job: &Job| self.run.jobs.get(&job.number).map(JobEnd::record);
+        let jobs = self.reduce.jobs.iter();
+        jobs.map(|job| (job.clone(), record(job).unwrap_or_default())).collect()
+    }
+
+    fn grant(&mut self, _now: Time, job: &Job) {
+        self.run.command(Role::Host(job.master.0), &Command::Grant(job.number));
+    }
+
+    fn reconfigure(&mut self, circuits: &Circuits) -> Option<Time> {
+        match self.run.change_circuits(circuits) {
+            Ok(lit) => Some(lit),
+            Err(error) => {
+                self.failed = Some(error);
+                None
+            }
+        }
+    }
 }
 
 /// Runs a point. Returns `None` if it was stopped.
@@ -129,6 +171,7 @@ pub(super) fn run(
     };
     let space = if bed.overlay { None } else { Some(space::Space::make(&entry, point)?) };
     let (sender, update) = channel();
+    let planned = point.reduce.as_deref().filter(|reduce| reduce.control.is_some());
     let run = PointRun {
         bed,
         point,
@@ -149,6 +192,10 @@ pub(super) fn run(
         host_faults: host_faults(point),
         crashed_at: BTreeMap::new(),
         host_ends: BTreeMap::new(),
+        controller: planned.map(|reduce| Controller::new(reduce, config)),
+        jobs: BTreeMap::new(),
+        ready: VecDeque::new(),
+        lit: None,
     };
     // The coordinator does little, but must notice the end of a run whose workers leave no processor to others: two
     // testbeds on one machine could go on forever.
@@ -198,6 +245,7 @@ impl PointRun<'_> {
             self.handle_updates(POLL_EVERY)?;
             let now = self.now();
             self.apply_faults(now)?;
+            self.control(now)?;
             let (wanted, finished) = self.collector.progress();
             watch.wanted.store(wanted, Ordering::Relaxed);
             watch.finished.store(finished, Ordering::Relaxed);
@@ -385,8 +433,11 @@ impl PointRun<'_> {
             patience = Duration::ZERO;
             match update {
                 (Role::Host(host), WorkerMessage::Records(records)) => {
-                    self.collector.add(host, &records)
+                    self.collector.add(host, &records);
+                    self.jobs.extend(records.jobs.into_iter().map(|job| (job.job, job)));
+                    self.ready.extend(records.ready);
                 }
+                (Role::Switch, WorkerMessage::Moved(lit)) => self.lit = Some(lit),
                 (Role::Host(host), WorkerMessage::HostEnd(end)) => {
                     // The worker ends after this message, which is not an update.
                     self.host_ends.insert(host, *end);
@@ -407,6 +458,32 @@ impl PointRun<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Lets the control plane act on what hosts have reported.
+    fn control(&mut self, now: Time) -> Result<(), TestbedError> {
+        let point = self.point;
+        let Some(reduce) = &point.reduce else { return Ok(()) };
+        let Some(mut controller) = self.controller.take() else { return Ok(()) };
+        let mut bed = Bed { run: self, reduce, failed: None };
+        controller.act(&mut bed, now);
+        let failed = bed.failed;
+        self.controller = Some(controller);
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Has the switch change its circuits. Returns when its ports are lit again, since the start of the load.
+    fn change_circuits(&mut self, circuits: &Circuits) -> Result<Time, TestbedError> {
+        self.lit = None;
+        self.command(Role::Switch, &Command::Move(WireCircuits::from(circuits)));
+        let began = Clock::start();
+        while began.now() < Time::ZERO + MOVE_WITHIN {
+            self.handle_updates(Duration::from_millis(1))?;
+            if let Some(lit) = self.lit.take() {
+                return Ok(Time(lit.saturating_sub(self.start.0)));
+            }
+        }
+        Err(TestbedError::Worker("the switch does not change its circuits".into()))
     }
 
     /// Pauses and stops hosts at the times of their faults.
@@ -526,7 +603,11 @@ impl PointRun<'_> {
             queue_series: switch.queues.clone(),
             links,
             traffic: Vec::new(),
-            circuits: Vec::new(),
+            circuits: switch
+                .circuits
+                .iter()
+                .map(|(at, circuits)| (Time(*at), circuits.clone().into()))
+                .collect(),
             capture_names: captured_links(self.point, &self.fabric)
                 .into_iter()
                 .map(|link| self.fabric.link_name(link))
@@ -614,6 +695,8 @@ impl PointRun<'_> {
                 chunk_sums: count("chunk_sums"),
             },
             trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
+            reconfigurations: self.controller.as_ref().map_or(0, Controller::reconfigurations),
+            lost_in_moves: switch.counters.drops[DropReason::Reconfiguration as usize],
             ..ReduceResult::of(config)
         }
     }

@@ -9,6 +9,7 @@ use rackweave_core::{FailReason, RoundTrip, Span, Time};
 use rackweave_group::app::Report;
 use rackweave_group::reduce::Failure;
 use rackweave_group::reduce::job::Record;
+use rackweave_sim::config::Circuits;
 use rackweave_sim::result::{Counters, LinkStats, QueueSample};
 use rackweave_wire::pcapng::Frame;
 use serde::{Deserialize, Serialize};
@@ -62,6 +63,10 @@ pub(super) enum Command {
     Bind(Bind),
     /// All workers are ready: the host greets its peers.
     Greet,
+    /// The host lets the upload of a job begin whose master it is.
+    Grant(u16),
+    /// The switch changes its circuits, and answers with [`WorkerMessage::Moved`].
+    Move(WireCircuits),
     /// The worker sends its last report and ends.
     Stop,
 }
@@ -87,6 +92,8 @@ pub(super) enum WorkerMessage {
     /// The worker has bound its addresses: a host's sockets, or the switch's ports by host.
     Bound(Vec<Option<SocketAddr>>),
     Records(Records),
+    /// The switch has begun to change circuits; its ports are lit again at this time of the clock, in picoseconds.
+    Moved(u64),
     HostEnd(Box<HostEnd>),
     SwitchEnd(Box<SwitchEnd>),
     /// The worker cannot continue, for this reason.
@@ -103,6 +110,40 @@ pub(super) struct Records {
     pub(super) started: Vec<Started>,
     pub(super) ended: Vec<Ended>,
     pub(super) arrived: Vec<Arrived>,
+    /// The jobs whose master is at this host.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(super) jobs: Vec<JobEnd>,
+    /// The numbers of those that have become ready since the last report, and wait for a grant.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(super) ready: Vec<u16>,
+}
+
+/// Circuits on their way between processes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) enum WireCircuits {
+    None,
+    Servers(Vec<u16>),
+    Tors(Vec<(u16, u16)>),
+}
+
+impl From<&Circuits> for WireCircuits {
+    fn from(circuits: &Circuits) -> Self {
+        match circuits {
+            Circuits::None => Self::None,
+            Circuits::Servers(tors) => Self::Servers(tors.clone()),
+            Circuits::Tors(pairs) => Self::Tors(pairs.clone()),
+        }
+    }
+}
+
+impl From<WireCircuits> for Circuits {
+    fn from(circuits: WireCircuits) -> Self {
+        match circuits {
+            WireCircuits::None => Self::None,
+            WireCircuits::Servers(tors) => Self::Servers(tors),
+            WireCircuits::Tors(pairs) => Self::Tors(pairs),
+        }
+    }
 }
 
 /// A message that this host has started.
@@ -293,6 +334,9 @@ pub(super) struct SwitchEnd {
     pub(super) capture: Vec<Frame>,
     /// What the programs of all switches have counted, by name.
     pub(super) program: BTreeMap<String, u64>,
+    /// The circuits over time, in picoseconds since the start of the load; empty without an optical circuit switch.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(super) circuits: Vec<(u64, WireCircuits)>,
     /// The packets that were lost elsewhere than in its queues: the place, and their number.
     pub(super) lost: Vec<(String, u64)>,
     /// The lateness of frames that left the switch: the 99th percentile, and then the largest.

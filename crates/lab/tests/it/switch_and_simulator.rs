@@ -66,6 +66,7 @@ fn compare(text: &str) -> [u64; 5] {
     let mut core = CoreConfig {
         fabric: fabric.clone(),
         faults: config.faults.clone(),
+        moves: Vec::new(),
         seed: config.seed,
         run: config.run,
         frames: 1 << 16,

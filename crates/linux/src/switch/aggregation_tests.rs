@@ -34,6 +34,7 @@ impl Bench {
         let core = CoreConfig {
             fabric: sum::fabric(),
             faults: Vec::new(),
+            moves: Vec::new(),
             seed: 1,
             run: 0,
             frames,

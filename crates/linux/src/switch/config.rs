@@ -4,7 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 
 use rackweave_core::{HostId, Span, Time};
-use rackweave_switch::config::{BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace};
+use rackweave_switch::config::{
+    BufferConfig, CircuitError, FabricConfig, Fault, FaultKind, FaultPlace, Move,
+};
 use rackweave_switch::system::SystemError;
 use rackweave_switch::{Fabric, FabricError};
 
@@ -21,11 +23,14 @@ pub struct SwitchConfig<S = ()> {
     pub system: S,
     /// Faults to inject. Pauses and crashes of hosts are skipped.
     pub faults: Vec<Fault>,
+    /// Changes of circuits that are known beforehand; others are requested by
+    /// [`Control::reconfigure`](super::Control::reconfigure). Only for pods with an optical circuit switch.
+    pub moves: Vec<Move>,
     /// The seed of all random streams.
     pub seed: u64,
     /// The number of the repetition, which selects the random streams together with the seed.
     pub run: u64,
-    /// The clock, which hosts can share. The times of faults refer to it.
+    /// The clock, which hosts can share. The times of faults and moves refer to it.
     pub clock: Clock,
     /// How each host is attached, by its number.
     pub edges: Vec<Edge>,
@@ -78,6 +83,7 @@ impl SwitchConfig {
             fabric,
             system: (),
             faults: Vec::new(),
+            moves: Vec::new(),
             seed: 1,
             run: 0,
             clock: Clock::start(),
@@ -107,6 +113,7 @@ impl<S> SwitchConfig<S> {
             fabric: self.fabric,
             system: system(self.system),
             faults: self.faults,
+            moves: self.moves,
             seed: self.seed,
             run: self.run,
             clock: self.clock,
@@ -125,8 +132,9 @@ impl<S> SwitchConfig<S> {
     /// Validates everything that can be validated without a socket.
     pub(super) fn check(&self) -> Result<Fabric, SwitchError> {
         let fabric = Fabric::new(&self.fabric)?;
-        if fabric.has_ocs() {
-            return Err(SwitchError::Ocs);
+        for Move { at, circuits } in &self.moves {
+            let possible = fabric.with_circuits(circuits);
+            possible.map_err(|error| SwitchError::Circuits { at: *at, error })?;
         }
         let (hosts, edges) = (fabric.hosts(), self.edges.len());
         if hosts as usize != edges {
@@ -221,9 +229,14 @@ pub enum SwitchError {
         /// The time at which it ends.
         until: Time,
     },
-    /// The fabric has an optical circuit switch.
-    #[error("a user-space switch has no optical circuit switch: its ports cannot move")]
-    Ocs,
+    /// The fabric cannot have the circuits of a move.
+    #[error("the circuits at {at} are impossible: {error}")]
+    Circuits {
+        /// When the move would begin.
+        at: Time,
+        /// The reason.
+        error: CircuitError,
+    },
     /// A probability is outside [0, 1].
     #[error("a fault's probability must be between 0 and 1, not {0}")]
     Probability(f64),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rackweave_core::{Egress, Packet, PayloadStore, Port, Span, SwitchProgram, Time, Verdict};
-use rackweave_switch::config::Fault;
+use rackweave_switch::config::{Fault, Move};
 use rackweave_switch::system::{System, SystemError, SystemProgram};
 use rackweave_switch::{Fabric, Net, NetConfig, net};
 
@@ -100,6 +100,8 @@ pub struct CoreConfig<S = ()> {
     pub fabric: Fabric,
     /// Faults to inject. Faults of hosts have no effect here.
     pub faults: Vec<Fault>,
+    /// Changes of circuits that are known beforehand.
+    pub moves: Vec<Move>,
     /// The seed of all random streams.
     pub seed: u64,
     /// The number of the repetition, which selects the random streams together with the seed.
@@ -130,6 +132,7 @@ impl<S: System> CoreConfig<S> {
         programs.reverse();
         let config = NetConfig {
             faults: self.faults,
+            moves: self.moves,
             nic_queue_bytes: self.nic_queue_bytes,
             sample_every: self.sample_every,
             count_frames: true,

@@ -15,6 +15,7 @@ mod aggregation_tests;
 mod capture;
 mod checksum;
 mod config;
+mod control;
 mod core;
 mod edge;
 mod frame;
@@ -35,17 +36,18 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rackweave_core::{DropReason, Span, Time};
 use rackweave_switch::Fabric;
+use rackweave_switch::config::{CircuitError, Circuits};
 use rackweave_switch::system::{System, SystemProgram};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 pub use self::config::{Edge, SwitchConfig, SwitchError};
+pub use self::control::{Change, ChangeError, Control};
 pub use self::core::{Core, CoreConfig, Departure, FrameProgram};
 pub use self::frame::{Carried, Encapsulation, Frames, MAX_FRAME};
 pub use self::stats::{Counters, Lateness, Report};
@@ -88,39 +90,6 @@ pub struct Switch<S: System = ()> {
     capture_from: Time,
 }
 
-/// Controls a running switch from another thread.
-#[derive(Debug, Default)]
-pub struct Control {
-    /// Setting this ends [`Switch::run`].
-    pub stop: AtomicBool,
-    /// Whether a report is requested.
-    wanted: AtomicBool,
-    /// The latest report, and the number of reports so far.
-    report: Mutex<(u64, Option<Report>)>,
-    reported: Condvar,
-}
-
-impl Control {
-    /// Requests a report and waits for it. Returns `None` if the switch is not running, or has not answered within two
-    /// seconds.
-    #[must_use]
-    pub fn report(&self) -> Option<Report> {
-        let last = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = last.0;
-        self.wanted.store(true, Ordering::Release);
-        let patience = Duration::from_secs(2);
-        let answered = self.reported.wait_timeout_while(last, patience, |last| last.0 == before);
-        let (last, waited) = answered.unwrap_or_else(PoisonError::into_inner);
-        if waited.timed_out() { None } else { last.1.clone() }
-    }
-
-    fn publish(&self, report: Report) {
-        let mut last = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = (last.0 + 1, Some(report));
-        self.reported.notify_all();
-    }
-}
-
 impl<S: System> Switch<S> {
     /// Opens all sockets.
     ///
@@ -140,6 +109,7 @@ impl<S: System> Switch<S> {
         let core = CoreConfig {
             fabric,
             faults: config.faults,
+            moves: config.moves,
             seed: config.seed,
             run: config.run,
             frames: config.frames,
@@ -183,6 +153,17 @@ impl<S: System> Switch<S> {
     #[must_use]
     pub fn fabric(&self) -> &Fabric {
         self.core.fabric()
+    }
+
+    /// Changes the circuits of a pod with an optical circuit switch, as of the time up to which frames have been handled. Ports go dark
+    /// for the pod's dark time, and what is on them is lost: the rule is that of the simulator
+    /// ([`Net::reconfigure`](rackweave_switch::Net::reconfigure)).
+    ///
+    /// # Errors
+    /// If the fabric has no optical circuit switch, or these circuits are impossible; then nothing happens.
+    pub fn reconfigure(&mut self, circuits: &Circuits) -> Result<Change, CircuitError> {
+        let up = self.core.reconfigure(&mut (), circuits)?;
+        Ok(Change { at: self.core.now(), up })
     }
 
     /// Measures links and lateness from this time on, or from now if it has passed.
@@ -261,9 +242,10 @@ impl<S: System> Switch<S> {
         while !control.stop.load(Ordering::Relaxed) {
             let began = self.clock.now();
             let next = self.turn()?;
-            if control.wanted.swap(false, Ordering::AcqRel) {
+            if control.take_wanted() {
                 control.publish(self.report());
             }
+            control.serve_changes(|circuits| self.reconfigure(circuits));
             if self.busy_poll {
                 std::hint::spin_loop();
                 continue;
@@ -311,6 +293,7 @@ impl<S: System> Switch<S> {
             queue_series: self.core.series().to_vec(),
             lateness: self.late.summary(),
             frames_inside: self.core.payloads().live(),
+            circuits: self.core.circuits().to_vec(),
         }
     }
 }

@@ -53,6 +53,7 @@ fn core(key: Option<&Key>, faults: Vec<Fault>) -> Core {
     let config = CoreConfig {
         fabric: fabric(),
         faults,
+        moves: Vec::new(),
         seed: 1,
         run: 0,
         frames: 1000,

@@ -62,6 +62,7 @@ impl Bench {
         let core = CoreConfig {
             fabric: Fabric::new(&fabric).unwrap(),
             faults,
+            moves: Vec::new(),
             seed: 1,
             run: 0,
             frames: 10,

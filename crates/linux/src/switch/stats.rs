@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use rackweave_core::{DropReason, Span, Time};
+use rackweave_switch::config::Circuits;
 use rackweave_switch::net::{self, LinkStats, QueueSample};
 
 /// Counters since the switch was created.
@@ -93,6 +94,10 @@ pub struct Report {
     pub lateness: Lateness,
     /// Frames that are in the fabric at present.
     pub frames_inside: u32,
+    /// The circuits of a pod with an optical circuit switch since the switch was created, and the time from which on each of them
+    /// was in force; the last are the present ones. Empty for other fabrics. Frames lost to changes are the drops for
+    /// [`DropReason::Reconfiguration`].
+    pub circuits: Vec<(Time, Circuits)>,
 }
 
 impl Counters {

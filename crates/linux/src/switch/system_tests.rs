@@ -161,6 +161,7 @@ impl Bench {
         let core = CoreConfig {
             fabric: fabric(HOSTS),
             faults: Vec::new(),
+            moves: Vec::new(),
             seed: 1,
             run: 0,
             frames: 10,
@@ -312,6 +313,7 @@ fn an_impossible_fabric_for_a_system_is_reported() {
     let config = CoreConfig {
         fabric: fabric(101),
         faults: Vec::new(),
+        moves: Vec::new(),
         seed: 1,
         run: 0,
         frames: 10,

@@ -50,6 +50,7 @@ fn core(config: &FabricConfig, faults: Vec<Fault>) -> Core {
     CoreConfig {
         fabric: Fabric::new(config).unwrap(),
         faults,
+        moves: Vec::new(),
         seed: 7,
         run: 0,
         frames: 10_000,
@@ -380,6 +381,7 @@ fn a_hosts_own_queue_is_bounded_and_so_are_frames() {
     let mut core = CoreConfig {
         fabric,
         faults: Vec::new(),
+        moves: Vec::new(),
         seed: 1,
         run: 0,
         frames: 50,

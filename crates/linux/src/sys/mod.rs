@@ -8,12 +8,14 @@
 mod control;
 pub mod ethtool;
 mod limits;
+mod local;
 mod packet;
 mod tcp;
 mod timers;
 mod udp;
 
 pub use limits::{open_file_limit, outlive_file_limit, raise_open_file_limit};
+pub use local::{is_own, listen_privately};
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use tcp::{bind_late, disconnect, set_receive_low_water, unanswered_for};
 pub use timers::{set_ordinary_priority, set_realtime_priority, tighten_timers};

@@ -6,5 +6,6 @@ mod hostile;
 mod kernel;
 mod loopback;
 mod switch;
+mod switch_circuits;
 mod switch_netns;
 mod switch_orca;

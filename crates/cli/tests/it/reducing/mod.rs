@@ -1,6 +1,7 @@
 //! `rackweave reduce master`, `worker` and `wordcount` as users run them: what they write against `sort | uniq -c` of the same words, also
 //! when processes die and return, and when the network damages, loses and repeats packets.
 
+mod circuits;
 mod faults;
 mod hostile;
 mod kernel;
@@ -247,6 +248,18 @@ impl Overlay {
         let port = free_ports(hosts);
         let arguments = format!(
             "switch --listen 127.0.0.1:{port} --hosts {hosts} --program reduce {more} --json"
+        );
+        let mut this = Self { port, arguments, switch: None };
+        this.start();
+        this
+    }
+
+    /// A fabric of a file, in which switch 0 adds up.
+    pub(super) fn fabric(hosts: u16, file: &std::path::Path, more: &str) -> Self {
+        let port = free_ports(hosts);
+        let file = file.display();
+        let arguments = format!(
+            "switch --listen 127.0.0.1:{port} --fabric {file} --program reduce --aggregate-at 0 {more} --json"
         );
         let mut this = Self { port, arguments, switch: None };
         this.start();

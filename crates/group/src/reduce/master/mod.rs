@@ -375,6 +375,12 @@ impl Master {
         }
     }
 
+    /// Whether the job is stopped, and all that workers have sent is acknowledged: [`Event::Quiesced`] says when that begins.
+    #[must_use]
+    pub fn is_quiesced(&self) -> bool {
+        self.phase == Phase::Quiesce && self.is_quiesced
+    }
+
     /// The driver has found that the job cannot be right, for instance records that cannot be read.
     pub fn fail(&mut self, now: Time, failure: Failure) {
         if self.phase != Phase::Failed {

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::sync::mpsc::Receiver;
 
 use rackweave_core::{Ecn, HostId, Mixed, Node as _, Span, Time};
-use rackweave_group::reduce::job::JobNode;
+use rackweave_group::reduce::job::{JobNode, Record};
 use rackweave_group::reduce::packet::packet;
 use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket};
 use rackweave_linux::wait;
@@ -39,21 +39,34 @@ pub(super) fn run(
     send(&WorkerMessage::Bound(vec![Some(host.socket.local_addr())]));
     host.announce()?;
     let (lines, written) = writer();
-    let mut reported: Option<(Time, bool)> = None;
-    while !matches!(next_command(commands), Some(Command::Stop)) {
+    let mut reported: Option<(Time, bool, usize)> = None;
+    loop {
+        match next_command(commands) {
+            Some(Command::Stop) => break,
+            Some(Command::Grant(job)) => {
+                let now = host.line.since();
+                host.node.grant(now, job, reduce.job.aggregation);
+            }
+            _ => {}
+        }
         let idle = host.turn()?;
+        let steps = host.steps();
         if let Some(now) = host.line.now()
-            && reported.is_none_or(|(at, was)| was != idle || now >= at + REPORT_EVERY)
+            && reported.is_none_or(|(at, was, after)| {
+                was != idle || after != steps || now >= at + REPORT_EVERY
+            })
         {
-            reported = Some((now, idle));
-            let records = Records { until: now.0, idle, ..Records::default() };
+            reported = Some((now, idle, steps));
+            let ready = std::iter::from_fn(|| host.node.poll_ready()).collect();
+            let jobs = host.jobs();
+            let records = Records { until: now.0, idle, jobs, ready, ..Records::default() };
             // The writer ends only with the process.
             let _ = lines.send(WorkerMessage::Records(records));
         }
     }
     drop(lines);
     written.join().map_err(|_| "it could not write".to_owned())?;
-    let jobs = host.node.records().map(|(job, record)| JobEnd::new(job.number, record)).collect();
+    let jobs = host.jobs();
     send(&WorkerMessage::HostEnd(Box::new(HostEnd {
         cpu_s: process_cpu_s(),
         packets: host.packets,
@@ -99,6 +112,21 @@ impl Host {
             batch: SendBatch::default(),
             packets: 0,
         })
+    }
+
+    /// Returns how far the jobs have come whose master is here.
+    fn jobs(&self) -> Vec<JobEnd> {
+        self.node.records().map(|(job, record)| JobEnd::new(job.number, record)).collect()
+    }
+
+    /// Counts the steps that they have made, each of which is reported at once.
+    fn steps(&self) -> usize {
+        let of = |record: &Record| {
+            let times =
+                [record.started, record.ready, record.granted, record.uploaded, record.finished];
+            times.iter().flatten().count() + usize::from(record.failed.is_some())
+        };
+        self.node.records().map(|(_, record)| of(record)).sum()
     }
 
     /// Announces this host's address to the switch of the overlay.

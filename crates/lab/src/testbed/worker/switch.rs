@@ -13,7 +13,7 @@ use rackweave_sim::result::{Counters, QueueSample};
 use crate::results::capture_layout;
 use crate::scenario::PointSpec;
 use crate::systems;
-use crate::testbed::protocol::{Bind, Command, Setup, SwitchEnd, WorkerMessage};
+use crate::testbed::protocol::{Bind, Command, Setup, SwitchEnd, WireCircuits, WorkerMessage};
 
 /// The largest number of queue samples that the switch is asked for, because all are kept.
 const MAX_SAMPLES: u64 = 100_000;
@@ -59,6 +59,10 @@ pub(super) fn run(
         fault.from = fault.from.saturating_add(start);
         fault.until = fault.until.saturating_add(start);
     }
+    wanted.moves = config.moves.clone();
+    for change in &mut wanted.moves {
+        change.at = change.at.saturating_add(start);
+    }
     let mut switch = Switch::new(wanted).map_err(|error| error.to_string())?;
     let ports_from = config.measure.ports_from.unwrap_or(config.measure.warmup);
     switch.measure_from(Time::ZERO + start + ports_from);
@@ -66,19 +70,31 @@ pub(super) fn run(
     switch.capture(&links, Time::ZERO + start, config.measure.capture_limit);
     super::send(&WorkerMessage::Bound(switch.udp_ports()));
     let control = Control::default();
+    let mut refused = None;
     let ended = std::thread::scope(|threads| {
         let control = &control;
         let running = threads.spawn(|| switch.run(control));
         // Whatever ends the run ends this process, so this thread may wait until it is killed.
         while !running.is_finished() {
             let command = commands.recv_timeout(std::time::Duration::from_millis(50));
-            if matches!(command, Ok(Command::Stop)) {
-                control.stop.store(true, Ordering::Relaxed);
-                break;
+            match command {
+                Ok(Command::Stop) => break,
+                Ok(Command::Move(circuits)) => match control.reconfigure(circuits.into()) {
+                    Ok(change) => super::send(&WorkerMessage::Moved(change.up.0)),
+                    Err(error) => {
+                        refused = Some(format!("it cannot change its circuits: {error}"));
+                        break;
+                    }
+                },
+                _ => {}
             }
         }
+        control.stop.store(true, Ordering::Relaxed);
         running.join()
     });
+    if let Some(why) = refused {
+        return Err(why);
+    }
     match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(error.to_string()),
@@ -121,10 +137,17 @@ fn summary(report: &Report, start: Span) -> SwitchEnd {
         links: report.links.clone(),
         capture: Vec::new(),
         program: report.program.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+        circuits: circuits(report, start),
         lost: lost(report),
         late_p99: report.lateness.p99,
         late_max: report.lateness.max,
     }
+}
+
+/// Returns the circuits over time. Those at the start of the switch are those at the start of the load.
+fn circuits(report: &Report, start: Span) -> Vec<(u64, WireCircuits)> {
+    let since = |at: Time| at.0.saturating_sub(start.0);
+    report.circuits.iter().map(|(at, circuits)| (since(*at), circuits.into())).collect()
 }
 
 /// Returns the losses that the machine caused, and not the fabric.

@@ -110,6 +110,7 @@ impl Bench {
         let core = CoreConfig {
             fabric,
             faults: Vec::new(),
+            moves: Vec::new(),
             seed: 1,
             run: 0,
             frames: 4096,
