@@ -31,6 +31,7 @@
 //! - [`Encoder`]: the pairs of a worker, combined by an [`Operator`].
 //! - [`run_worker`], [`Master`]: they drive the machines of [`rackweave_group::reduce`], which also run in the simulator, over one UDP
 //!   socket each, in the calling thread.
+//! - [`AllReduce`], [`VectorMaster`]: the same for dense vectors, whose sum all workers get.
 //! - [`words`], [`lines`]: the words of files, and pairs as lines of text.
 //! - [`Attachment`]: how a host is connected: by ordinary UDP, or by the overlay of a user-space switch.
 
@@ -39,6 +40,7 @@ mod error;
 pub mod lines;
 mod master;
 mod net;
+mod vector;
 pub mod words;
 mod worker;
 
@@ -48,5 +50,11 @@ pub use master::{Master, MasterConfig, MasterEvent, Outcome, Stats};
 pub use net::Attachment;
 pub use rackweave_group::reduce::master::{Absence, Aggregation, Epochs};
 pub use rackweave_group::reduce::source::Order;
-pub use rackweave_wire::reduce::{MAX_WORKERS, Operator, PORT};
+pub use rackweave_wire::reduce::{
+    Format, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Operator, PORT, Shape,
+};
+pub use vector::{
+    AllReduce, AllReduceConfig, AllReduceReport, Element, VectorMaster, VectorMasterConfig,
+    VectorMasterEvent, VectorStats,
+};
 pub use worker::{MasterAt, WorkerConfig, WorkerReport, run_worker};

@@ -27,6 +27,8 @@ pub struct Config {
     pub length: u64,
     /// What they are.
     pub format: Format,
+    /// A digest of its vectors, which a process that takes its place must have too; 0 if it is not known.
+    pub digest: u64,
     /// How often it joins until the master answers.
     pub join_interval: Span,
     /// The shortest retransmission timeout.
@@ -47,6 +49,7 @@ impl Config {
             instance,
             length: 0,
             format: Format::I64,
+            digest: 0,
             join_interval: Span::from_ms(100),
             min_rto: Span::from_ms(1),
             give_up: Span::from_secs(30),
@@ -177,6 +180,10 @@ pub struct Worker {
     events: Vec<Event>,
     is_over: bool,
     has_given_up: bool,
+    /// Whether the master is to be informed that the worker ends.
+    is_leaving: bool,
+    /// The workers whose elements were missing when the aggregator was asked last, as a bitmap.
+    missing: u64,
     counters: Counters,
 }
 
@@ -204,6 +211,8 @@ impl Worker {
             events: Vec::new(),
             is_over: false,
             has_given_up: false,
+            is_leaving: false,
+            missing: 0,
             counters: Counters::default(),
         }
     }
@@ -235,7 +244,19 @@ impl Worker {
     /// Whether the worker has nothing more to do.
     #[must_use]
     pub const fn is_over(&self) -> bool {
-        self.is_over && !self.is_progress_due
+        self.is_over && !self.is_progress_due && !self.is_leaving
+    }
+
+    /// Returns the workers for which this one waits, as a bitmap, as far as the aggregator has named them since the last sum.
+    #[must_use]
+    pub const fn missing(&self) -> u64 {
+        self.missing
+    }
+
+    /// Ends the worker before the job has ended. The master is informed, so that another process can take its place at once.
+    pub fn leave(&mut self) {
+        self.is_leaving = self.state.is_some() && !self.is_over;
+        self.give_up(Failure::Interrupted);
     }
 
     /// The driver has the vector of a step that [`Event::Wanted`] has asked for. `exponents` are those of its blocks
@@ -291,10 +312,11 @@ impl Worker {
             Body::ChunkSum(chunk) if self.is_from_aggregator(from, header) => {
                 return self.handle_sum(now, &chunk, payload);
             }
-            Body::Waiting { number, .. } if self.is_from_aggregator(from, header) => {
+            Body::Waiting { number, missing } if self.is_from_aggregator(from, header) => {
                 if let Some(flight) = &mut self.flight {
                     flight.hold(number.get());
                 }
+                self.missing = missing.get();
                 self.answered = now;
                 self.counters.waiting += 1;
             }
@@ -318,6 +340,14 @@ impl Worker {
         phase: Phase,
         payload: &[u8],
     ) {
+        if version == 0 {
+            if let Ok(plan) = Plan::decode(payload)
+                && self.state.is_none()
+            {
+                let _ = self.check(&Layout::of(&plan));
+            }
+            return;
+        }
         let plan = if phase == Phase::Run {
             let Ok(plan) = Plan::decode(payload) else { return };
             Some(plan)
@@ -375,12 +405,23 @@ impl Worker {
         }
     }
 
+    /// Gives up if the job's vectors are not like the worker's.
+    fn check(&mut self, layout: &Layout) -> bool {
+        let Layout { length, format, .. } = *layout;
+        let is_right = (length, format) == (self.config.length, self.config.format);
+        if !is_right {
+            self.give_up(Failure::OtherVector { length, format });
+        }
+        is_right
+    }
+
     /// Begins an attempt.
     fn begin(&mut self, now: Time, plan: &Plan) {
         let layout = Layout::of(plan);
-        if (layout.length, layout.format) != (self.config.length, self.config.format) {
-            return self.give_up(Failure::OtherVector);
+        if !self.check(&layout) {
+            return;
         }
+        self.missing = 0;
         self.aggregator = plan.aggregator;
         self.answered = now;
         if self.layout.is_none() {
@@ -417,7 +458,7 @@ impl Worker {
             return None;
         }
         flight.complete(now, number);
-        self.answered = now;
+        (self.answered, self.missing) = (now, 0);
         let late = flight.find_lost(now);
         self.counters.timeouts += late;
         let exponents = &mut self.exponents[content.step as usize % 2];
@@ -497,10 +538,14 @@ impl Worker {
     /// Returns the next message, if there is something to send now.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
         let master = self.config.master;
+        if core::mem::take(&mut self.is_leaving) {
+            return Some(Outgoing { to: master, header: self.header(Body::Close), elements: None });
+        }
         if self.join_at.is_some_and(|at| at <= now) && !self.is_over {
             self.join_at = Some(now.saturating_add(self.config.join_interval));
-            let (instance, cookie) = (self.config.instance, Id64::new(self.cookie));
-            let header = self.header(Body::JoinVector { instance, cookie });
+            let Config { instance, digest, .. } = self.config;
+            let (cookie, digest) = (Id64::new(self.cookie), Id64::new(digest));
+            let header = self.header(Body::JoinVector { instance, cookie, digest });
             return Some(Outgoing { to: master, header, elements: None });
         }
         let (version, _) = self.state?;
