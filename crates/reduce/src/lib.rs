@@ -55,6 +55,6 @@ pub use rackweave_wire::reduce::{
 };
 pub use vector::{
     AllReduce, AllReduceConfig, AllReduceReport, Element, VectorMaster, VectorMasterConfig,
-    VectorMasterEvent, VectorStats,
+    VectorMasterEvent, VectorStats, digest,
 };
 pub use worker::{MasterAt, WorkerConfig, WorkerReport, run_worker};

@@ -1,7 +1,9 @@
 //! `rackweave reduce`: aggregation on the way, in racks that light arranges.
 
+mod allreduce;
 mod args;
 mod hosts_args;
+mod local;
 mod master;
 mod output;
 mod plan;
@@ -25,6 +27,8 @@ pub(crate) enum ReduceCommand {
     Worker(Box<hosts_args::WorkerArgs>),
     #[command(name = "wordcount")]
     WordCount(Box<hosts_args::WordCountArgs>),
+    #[command(name = "allreduce")]
+    AllReduce(Box<allreduce::args::AllReduceArgs>),
 }
 
 pub(crate) fn reduce(command: &ReduceCommand) -> miette::Result<u8> {
@@ -35,6 +39,7 @@ pub(crate) fn reduce(command: &ReduceCommand) -> miette::Result<u8> {
         ReduceCommand::Master(args) => master::master(args),
         ReduceCommand::Worker(args) => worker::worker(args),
         ReduceCommand::WordCount(args) => wordcount::wordcount(args),
+        ReduceCommand::AllReduce(args) => allreduce::allreduce(args),
     }
 }
 

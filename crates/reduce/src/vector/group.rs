@@ -117,6 +117,10 @@ struct Link {
     broken: Option<ReduceError>,
 }
 
+/// The shortest retransmission timeout: longer than a process waits for a processor that others use too. It is SwitchML's
+/// (`docs/sources.md#switchml`); chunks that others have overtaken are noticed earlier.
+const MIN_RTO: Span = Span::from_ms(10);
+
 /// How often the master is answered between calls: it repeats what is not answered after 20 ms at the earliest.
 const KEEP: Duration = Duration::from_millis(10);
 
@@ -257,6 +261,8 @@ impl<T: Element> AllReduce<T> {
             length: length as u64,
             format: T::FORMAT,
             digest: config.digest,
+            holds_end: true,
+            min_rto: MIN_RTO,
             give_up: config.patience,
             ..Config::new(config.job, config.number, master, random() as u32)
         };
@@ -336,7 +342,7 @@ impl<T: Element> AllReduce<T> {
         }
     }
 
-    /// Waits until all workers have all sums. A worker that ends before that leaves the group, as after a crash.
+    /// Says that this worker has used its last sum, and waits until all workers have said so. Until then any of them can be replaced. A worker that ends before that leaves the group, as after a crash.
     ///
     /// # Errors
     /// See [`ReduceError`]; [`ReduceError::Config`] if there are vectors left.
@@ -347,6 +353,9 @@ impl<T: Element> AllReduce<T> {
             return Err(ReduceError::Config(why));
         }
         let mut link = locked(&self.link);
+        if let Some(side) = link.side() {
+            side.release();
+        }
         let unlimited = AllReduceConfig { sum_within: None, ..self.config };
         let is_complete = |link: &Link| link.outcome() == Some(Ok(())) && link.node.is_done();
         link.run(&unlimited, &self.stop, is_complete)?;

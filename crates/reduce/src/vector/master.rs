@@ -104,6 +104,13 @@ pub enum VectorMasterEvent {
         /// The worker's number.
         worker: u8,
     },
+    /// All workers have the sums of this number of chunks. Each tenth of the job is reported.
+    Summed {
+        /// Chunks whose sums all workers have.
+        chunks: u64,
+        /// The number of chunks of the job.
+        of: u64,
+    },
     /// A worker, or what adds up, has lost its memory: chunks without a sum at all workers are sent again.
     Repeated,
 }
@@ -192,7 +199,8 @@ impl VectorMaster {
             Attachment::Overlay { me, .. } => me,
         };
         let mut node = node(&config, host, net.now());
-        let mut progress = Progress { host, started: None, ended: None, absence: None };
+        let (started, ended, absence, tenth) = (None, None, None, 0);
+        let mut progress = Progress { host, started, ended, absence, tenth };
         while !node.is_done() {
             net.turn(&mut node)?;
             let now = net.now();
@@ -207,6 +215,9 @@ impl VectorMaster {
                 if let Some(event) = progress.note(now, event, master, &net, &config) {
                     report(event);
                 }
+            }
+            if let Some(event) = progress.summed(master) {
+                report(event);
             }
         }
         // What was polled last is sent.
@@ -273,9 +284,20 @@ struct Progress {
     started: Option<Time>,
     ended: Option<(Time, Result<(), Failure>)>,
     absence: Option<Absence>,
+    /// The tenths of the job that have been reported.
+    tenth: u64,
 }
 
 impl Progress {
+    /// Returns what all workers have, if it is a tenth more than what was reported.
+    fn summed(&mut self, master: &Master) -> Option<VectorMasterEvent> {
+        let (chunks, of) = master.summed()?;
+        let tenth = u128::from(chunks) * 10 / u128::from(of.max(1));
+        let is_more = tenth > u128::from(self.tenth) && tenth < 10;
+        self.tenth = self.tenth.max(tenth as u64);
+        is_more.then_some(VectorMasterEvent::Summed { chunks, of })
+    }
+
     /// Takes an event of the machine, and returns it in the words of the driver.
     fn note(
         &mut self,

@@ -6,10 +6,13 @@
 mod group;
 mod master;
 
+use std::hash::Hasher as _;
+
 use rackweave_core::{HostId, Time};
 use rackweave_group::reduce::vector::node::VectorNode;
 use rackweave_group::reduce::vector::values::Values;
 use rackweave_wire::reduce::{Format, Header};
+use siphasher::sip::SipHasher24;
 
 pub use group::{AllReduce, AllReduceConfig, AllReduceReport};
 pub use master::{VectorMaster, VectorMasterConfig, VectorMasterEvent, VectorStats};
@@ -18,7 +21,7 @@ use crate::net::Driven;
 
 /// A type of elements that can be added up: `i64`, modulo 2^64, and `f32`, as block floating point
 /// ([`rackweave_group::reduce::vector::block_float`]).
-pub trait Element: private::Sealed + Copy + Default + Send + 'static {
+pub trait Element: private::Sealed + Copy + Send + Sync + 'static {
     /// How elements are sent.
     const FORMAT: Format;
     /// Bytes of an element in a file.
@@ -98,6 +101,19 @@ impl Driven for VectorNode {
         let (to, header) = Self::poll(self, now)?;
         Some((to, header, self.payload()))
     }
+}
+
+/// Returns a digest of a vector, for [`AllReduceConfig::digest`]: never 0, and the same for the same bits.
+#[must_use]
+pub fn digest<T: Element>(vector: &[T]) -> u64 {
+    let mut hasher = SipHasher24::new();
+    let mut bytes = Vec::new();
+    for elements in vector.chunks(1_024) {
+        bytes.clear();
+        elements.iter().for_each(|element| element.put_le(&mut bytes));
+        hasher.write(&bytes);
+    }
+    hasher.finish().max(1)
 }
 
 /// The number of a worker's host where hosts are named by IPv4 addresses. Nothing is sent to it: it would be a multicast address, which

@@ -265,6 +265,15 @@ impl Master {
         self.reservation.as_ref().map(|reservation| reservation.aggregator)
     }
 
+    /// Returns the first chunk whose sum not all workers have, as far as they have said, and the number of chunks of all steps; `None`
+    /// while no attempt is under way.
+    #[must_use]
+    pub fn summed(&self) -> Option<(u64, u64)> {
+        let layout = self.layout.filter(|_| self.phase == Phase::Run)?;
+        let lows = self.workers.iter().map(|worker| worker.low.unwrap_or(self.first));
+        Some((lows.min()?, layout.end()))
+    }
+
     /// Ends the job: workers are informed.
     pub fn interrupt(&mut self, now: Time) {
         self.fail(now, Failure::Interrupted);

@@ -69,6 +69,11 @@ impl WorkerSide {
         self.events();
     }
 
+    /// Allows the job to end; see [`Worker::release`].
+    pub const fn release(&mut self) {
+        self.worker.release();
+    }
+
     /// Ends the worker before the job has ended; see [`Worker::leave`].
     pub fn leave(&mut self) {
         self.worker.leave();

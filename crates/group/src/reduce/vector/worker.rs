@@ -29,6 +29,10 @@ pub struct Config {
     pub format: Format,
     /// A digest of its vectors, which a process that takes its place must have too; 0 if it is not known.
     pub digest: u64,
+    /// Whether the job must not end before [`Worker::release`]: until then the worker can be replaced after its last sum too.
+    pub holds_end: bool,
+    /// The timer of SwitchML's code instead of one that follows the round-trip time: see [`FixedTimer`].
+    pub fixed_timer: Option<FixedTimer>,
     /// How often it joins until the master answers.
     pub join_interval: Span,
     /// The shortest retransmission timeout.
@@ -50,11 +54,29 @@ impl Config {
             length: 0,
             format: Format::I64,
             digest: 0,
+            holds_end: false,
+            fixed_timer: None,
             join_interval: Span::from_ms(100),
             min_rto: Span::from_ms(1),
             give_up: Span::from_secs(30),
         }
     }
+}
+
+/// The retransmission timer of SwitchML's code (`docs/sources.md#switchml`): each chunk is sent again after a time that does not depend on
+/// the path, and nothing is noticed before. After a number of timeouts the time doubles, until the next step, and the number grows by as
+/// much. That the code waits longer for the first chunks of a step, by the factor of their number, is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedTimer {
+    /// The time.
+    pub timeout: Span,
+    /// The number of timeouts after which it doubles.
+    pub threshold: u32,
+}
+
+impl FixedTimer {
+    /// The default of SwitchML's code: 10 ms, and 100 timeouts.
+    pub const SWITCHML: Self = Self { timeout: Span::from_ms(10), threshold: 100 };
 }
 
 /// What a worker reports to its driver.
@@ -182,6 +204,7 @@ pub struct Worker {
     has_given_up: bool,
     /// Whether the master is to be informed that the worker ends.
     is_leaving: bool,
+    is_released: bool,
     /// The workers whose elements were missing when the aggregator was asked last, as a bitmap.
     missing: u64,
     counters: Counters,
@@ -212,6 +235,7 @@ impl Worker {
             is_over: false,
             has_given_up: false,
             is_leaving: false,
+            is_released: false,
             missing: 0,
             counters: Counters::default(),
         }
@@ -251,6 +275,21 @@ impl Worker {
     #[must_use]
     pub const fn missing(&self) -> u64 {
         self.missing
+    }
+
+    /// Allows the job to end, once the worker has used its last sum; see [`Config::holds_end`].
+    pub const fn release(&mut self) {
+        (self.is_released, self.is_progress_due) = (true, self.state.is_some());
+    }
+
+    /// The first chunk whose sum the master is to know as missing here.
+    fn reported(&self) -> u64 {
+        match self.layout {
+            Some(layout) if self.config.holds_end && !self.is_released => {
+                self.low().min(layout.end() - 1)
+            }
+            _ => self.low(),
+        }
     }
 
     /// Ends the worker before the job has ended. The master is informed, so that another process can take its place at once.
@@ -433,8 +472,9 @@ impl Worker {
             self.events.push(Event::Wanted { step });
         }
         let offered = layout.start(self.offered);
-        let min_rto = self.config.min_rto;
-        self.flight = Some(Flight::new(layout.pool, plan.first, offered, layout.end(), min_rto));
+        let Config { min_rto, fixed_timer, .. } = self.config;
+        let flight = Flight::new(layout.pool, plan.first, offered, layout.end(), min_rto);
+        self.flight = Some(flight.with_fixed_timer(fixed_timer));
     }
 
     /// The first chunk whose sum is not here.
@@ -550,7 +590,7 @@ impl Worker {
         }
         let (version, _) = self.state?;
         if core::mem::take(&mut self.is_progress_due) {
-            let (low, is_known) = (Id64::new(self.low()), self.layout.is_some());
+            let (low, is_known) = (Id64::new(self.reported()), self.layout.is_some());
             let header = self.header(Body::VectorProgress { version, low, is_known });
             return Some(Outgoing { to: master, header, elements: None });
         }
