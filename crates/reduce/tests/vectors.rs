@@ -3,12 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::{Scope, ScopedJoinHandle};
 
 use rackweave_core::Span;
 use rackweave_group::reduce::vector::values::Values;
 use rackweave_reduce::{
-    AllReduce, AllReduceConfig, Element, ReduceError, VectorMaster, VectorMasterConfig, VectorStats,
+    AllReduce, AllReduceConfig, Element, ReduceError, VectorMaster, VectorMasterConfig,
+    VectorMasterEvent, VectorStats,
 };
 
 fn master(workers: u8, steps: u32) -> VectorMaster {
@@ -72,8 +74,10 @@ fn mistakes_are_named() {
     let (stop, master) = (AtomicBool::new(false), master(2, 1));
     let address = master.local_addr();
     let to = |number| AllReduceConfig::new(number, address);
+    let (send, events) = channel();
     std::thread::scope(|scope| {
-        let stats = run(scope, master, &stop);
+        let stop = &stop;
+        let stats = scope.spawn(move || master.run(stop, &mut |event| send.send(event).unwrap()));
         assert!(matches!(
             AllReduce::<i64>::join(to(0), 0, Arc::default()),
             Err(ReduceError::Config(_))
@@ -88,7 +92,8 @@ fn mistakes_are_named() {
             group.finish().unwrap();
         });
         // Until the first worker has joined, another one would determine what the vectors are.
-        std::thread::park_timeout(std::time::Duration::from_millis(300));
+        let joined = events.recv().unwrap();
+        assert!(matches!(joined, VectorMasterEvent::Joined { worker: 0, .. }), "{joined:?}");
         let error = AllReduce::<i64>::join(to(1), 11, Arc::default()).unwrap_err().to_string();
         let expected = "have 10 elements of type i64, and that of this worker has 11 of type i64";
         assert!(error.contains(expected), "{error}");
