@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use rackweave_core::{Destination, HostId, Span};
 use rackweave_group::reduce::Failure;
 use rackweave_group::reduce::master::Absence;
-use rackweave_wire::reduce::{Operator, PORT, Refusal, address_of};
+use rackweave_wire::reduce::{Format, Operator, PORT, Refusal, address_of};
 
 /// Why a worker or a master has ended without the result.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +65,35 @@ pub enum ReduceError {
         /// The worker's operator.
         ours: Operator,
     },
+    /// The vectors of the job are not like this worker's.
+    #[error(
+        "the vectors of the job at {master} have {theirs} elements of type {their_format}, and that of this worker has {ours} of type {our_format}"
+    )]
+    OtherVector {
+        /// The master's address.
+        master: String,
+        /// The number of elements of the job's vectors.
+        theirs: u64,
+        /// What they are.
+        their_format: Format,
+        /// The number of elements of the worker's vectors.
+        ours: u64,
+        /// What they are.
+        our_format: Format,
+    },
+    /// The sum of a vector was not there in time.
+    #[error("there is no sum after {} s{}", seconds(*within), waiting(*workers))]
+    NoSum {
+        /// The limit.
+        within: Span,
+        /// The workers whose elements were missing when the aggregator was asked last, as a bitmap.
+        workers: u64,
+    },
+    /// The other workers have all sums already.
+    #[error(
+        "the job has ended without this worker: all workers had their sums when this process joined"
+    )]
+    Over,
     /// A worker is silent, or has left.
     #[error("worker {worker} at {address} {}", if *has_left {
         "has left, and no other process has taken its place".to_owned()
@@ -98,6 +127,17 @@ pub enum ReduceError {
     /// The configuration is impossible.
     #[error("{0}")]
     Config(String),
+}
+
+/// Names the workers that are waited for.
+fn waiting(workers: u64) -> String {
+    let numbers: Vec<_> =
+        (0..64).filter(|n| workers >> n & 1 == 1).map(|n: u32| n.to_string()).collect();
+    match numbers.as_slice() {
+        [] => String::new(),
+        [one] => format!(": worker {one} has not sent its elements"),
+        more => format!(": workers {} have not sent their elements", more.join(", ")),
+    }
 }
 
 fn seconds(span: Span) -> f64 {

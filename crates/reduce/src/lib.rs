@@ -31,6 +31,7 @@
 //! - [`Encoder`]: the pairs of a worker, combined by an [`Operator`].
 //! - [`run_worker`], [`Master`]: they drive the machines of [`rackweave_group::reduce`], which also run in the simulator, over one UDP
 //!   socket each, in the calling thread.
+//! - [`AllReduce`], [`VectorMaster`]: the same for dense vectors, whose sum all workers get.
 //! - [`words`], [`lines`]: the words of files, and pairs as lines of text.
 //! - [`Moves`]: changes of an optical circuit switch in the middle of a job.
 //! - [`Attachment`]: how a host is connected: by ordinary UDP, or by the overlay of a user-space switch.
@@ -41,6 +42,7 @@ pub mod lines;
 mod master;
 mod moves;
 mod net;
+mod vector;
 pub mod words;
 mod worker;
 
@@ -51,5 +53,11 @@ pub use moves::{JobMove, Moves, OpticalSwitch};
 pub use net::Attachment;
 pub use rackweave_group::reduce::master::{Absence, Aggregation, Epochs};
 pub use rackweave_group::reduce::source::Order;
-pub use rackweave_wire::reduce::{MAX_WORKERS, Operator, PORT};
+pub use rackweave_wire::reduce::{
+    Format, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Operator, PORT, Shape,
+};
+pub use vector::{
+    AllReduce, AllReduceConfig, AllReduceReport, Element, VectorMaster, VectorMasterConfig,
+    VectorMasterEvent, VectorStats, digest,
+};
 pub use worker::{MasterAt, WorkerConfig, WorkerReport, run_worker};

@@ -193,18 +193,7 @@ impl Master {
         if !(1..=MAX_WORKERS).contains(&config.workers) {
             return Err(ReduceError::Config(format!("a job has 1 to {MAX_WORKERS} workers")));
         }
-        let net = match config.attachment {
-            Attachment::Overlay { port, me } => Net::overlay(port, me)?,
-            Attachment::Udp(listen) if config.aggregation.is_some() => {
-                if listen.port() != PORT || !listen.is_ipv4() {
-                    return Err(ReduceError::Config(format!(
-                        "a switch answers to UDP port {PORT} of an IPv4 address only, not to {listen}"
-                    )));
-                }
-                Net::bind(listen, Numbers::Addresses)?
-            }
-            Attachment::Udp(listen) => Net::bind(listen, Numbers::hashed())?,
-        };
+        let net = bound(config.attachment, config.aggregation.is_some())?;
         Ok(Self { config, net })
     }
 
@@ -330,6 +319,22 @@ impl Master {
         let totals = totals.into_sorted();
         stats.keys = totals.len() as u64;
         Ok(Outcome { totals, stats })
+    }
+}
+
+/// Binds the socket of a master, whose workers send to a switch or to itself.
+pub(crate) fn bound(attachment: Attachment, has_switch: bool) -> Result<Net, ReduceError> {
+    match attachment {
+        Attachment::Overlay { port, me } => Net::overlay(port, me),
+        Attachment::Udp(listen) if has_switch => {
+            if listen.port() != PORT || !listen.is_ipv4() {
+                return Err(ReduceError::Config(format!(
+                    "a switch answers to UDP port {PORT} of an IPv4 address only, not to {listen}"
+                )));
+            }
+            Net::bind(listen, Numbers::Addresses)
+        }
+        Attachment::Udp(listen) => Net::bind(listen, Numbers::hashed()),
     }
 }
 

@@ -190,7 +190,7 @@ const RECEIVE_CALLS: usize = 8;
 /// Bytes of an IP and a UDP header.
 const IP_UDP: u64 = 28;
 /// The longest wait, after which a flag that stops the host is looked at.
-const LONGEST_WAIT: Span = Span::from_ms(50);
+pub(crate) const LONGEST_WAIT: Span = Span::from_ms(50);
 /// How often a host announces its address to the user-space switch, which learns it again after a restart.
 const HELLO_EVERY: Span = Span::from_ms(250);
 const BUFFER: usize = 8 << 20;
@@ -257,14 +257,23 @@ impl Net {
 
     /// One turn: receives, serves timers, sends, and waits if nothing is left to do.
     pub(crate) fn turn(&mut self, machine: &mut impl Driven) -> Result<(), ReduceError> {
+        self.turn_within(machine, LONGEST_WAIT)
+    }
+
+    /// A turn that does not wait for longer than this.
+    pub(crate) fn turn_within(
+        &mut self,
+        machine: &mut impl Driven,
+        longest: Span,
+    ) -> Result<(), ReduceError> {
         let more = self.receive(machine)?;
         let now = self.now();
         if machine.poll_timeout().is_some_and(|at| at <= now) {
             machine.handle_timeout(now);
         }
         self.send(machine)?;
-        let mut until = now.saturating_add(LONGEST_WAIT);
-        if more || self.batch.len() >= SEND_AT_ONCE {
+        let mut until = now.saturating_add(longest);
+        if more || longest == Span::ZERO || self.batch.len() >= SEND_AT_ONCE {
             return Ok(());
         }
         if let Some(at) = machine.poll_timeout() {
@@ -342,7 +351,7 @@ impl Net {
             // A host without an address has left the table of strangers: it will ask again.
             let Some(address) = self.numbers.address(to) else { continue };
             let class = match header.body {
-                Body::Data(_) | Body::Long { .. } => MARKABLE,
+                Body::Data(_) | Body::Long { .. } | Body::Chunk(_) | Body::ChunkSum(_) => MARKABLE,
                 _ if self.numbers.has_switch() => URGENT,
                 _ => 0,
             };

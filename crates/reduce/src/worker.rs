@@ -155,20 +155,28 @@ pub fn run_worker(
                     retransmitted: counters.retransmitted,
                     restarts: counters.restarts,
                 }),
-                Err(failure) => Err(explain(failure, &config, operator, &net, master)),
+                Err(Failure::OtherOperator { operator: theirs }) => {
+                    let master = net.numbers.name(master);
+                    Err(ReduceError::OtherOperator { master, theirs, ours: operator })
+                }
+                Err(failure) => {
+                    let WorkerConfig { job, number, patience, .. } = config;
+                    Err(explain(failure, job, number, patience, &net, master))
+                }
             };
         }
     }
 }
 
-fn explain(
+/// Says why a worker has failed.
+pub(crate) fn explain(
     failure: Failure,
-    config: &WorkerConfig,
-    ours: rackweave_wire::reduce::Operator,
+    job: u16,
+    worker: u8,
+    patience: Span,
     net: &Net,
     master: HostId,
 ) -> ReduceError {
-    let (patience, job) = (config.patience, config.job);
     let at = |number| net.numbers.name(number);
     match failure {
         Failure::MasterSilent => {
@@ -179,7 +187,7 @@ fn explain(
                 }
                 _ => true,
             };
-            let (master, worker) = (at(master), config.number);
+            let master = at(master);
             ReduceError::MasterSilent { master, job, worker, patience, has_port }
         }
         Failure::NotAcknowledged { aggregator } if aggregator != master => {
@@ -191,9 +199,6 @@ fn explain(
             patience,
         },
         Failure::Refused => ReduceError::Refused { master: at(master) },
-        Failure::OtherOperator { operator: theirs } => {
-            ReduceError::OtherOperator { master: at(master), theirs, ours }
-        }
         Failure::Interrupted => ReduceError::Interrupted,
         other => ReduceError::Failed(other),
     }

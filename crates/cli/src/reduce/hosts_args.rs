@@ -232,7 +232,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     first.ok_or_else(|| crate::not_an_address(text))
 }
 
-fn some_time(text: &str) -> Result<Span, String> {
+pub(super) fn some_time(text: &str) -> Result<Span, String> {
     match text.parse::<Span>() {
         Ok(span) if span > Span::ZERO && span <= Span::from_secs(1_000_000) => Ok(span),
         Ok(_) => Err("must be more than nothing, and at most 1000000 s".to_owned()),

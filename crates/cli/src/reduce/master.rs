@@ -133,7 +133,8 @@ pub(super) fn attachment(args: OverlayArgs) -> miette::Result<Option<Attachment>
     Ok(Some(Attachment::Overlay { port, me: HostId(me) }))
 }
 
-fn switch(text: &str, overlay: OverlayArgs) -> miette::Result<HostId> {
+/// The number of the switch that adds up.
+pub(super) fn switch(text: &str, overlay: OverlayArgs) -> miette::Result<HostId> {
     if overlay.overlay.is_some() {
         let number = text.parse::<u32>().ok().filter(|number| *number < 1 << 20);
         let number = number.ok_or_else(|| {

@@ -1,8 +1,10 @@
 //! `rackweave reduce`: aggregation on the way, in racks that light arranges.
 
+mod allreduce;
 mod args;
 mod circuits;
 mod hosts_args;
+mod local;
 mod master;
 mod output;
 mod plan;
@@ -26,6 +28,8 @@ pub(crate) enum ReduceCommand {
     Worker(Box<hosts_args::WorkerArgs>),
     #[command(name = "wordcount")]
     WordCount(Box<hosts_args::WordCountArgs>),
+    #[command(name = "allreduce")]
+    AllReduce(Box<allreduce::args::AllReduceArgs>),
 }
 
 pub(crate) fn reduce(command: &ReduceCommand) -> miette::Result<u8> {
@@ -36,6 +40,7 @@ pub(crate) fn reduce(command: &ReduceCommand) -> miette::Result<u8> {
         ReduceCommand::Master(args) => master::master(args),
         ReduceCommand::Worker(args) => worker::worker(args),
         ReduceCommand::WordCount(args) => wordcount::wordcount(args),
+        ReduceCommand::AllReduce(args) => allreduce::allreduce(args),
     }
 }
 

@@ -41,27 +41,44 @@ impl Sink {
         Part::open(&target).map(Self::File)
     }
 
-    /// Writes the result.
-    pub(super) fn write(self, totals: &[(Box<[u8]>, u64)]) -> Result<(), String> {
+    /// Writes the combined values of keys.
+    pub(super) fn write(mut self, totals: &[(Box<[u8]>, u64)]) -> Result<(), String> {
         let lines = |out: &mut dyn Write| {
             let mut out = BufWriter::with_capacity(1 << 20, out);
             totals.iter().try_for_each(|(key, value)| write_line(&mut out, key, *value))?;
             out.flush()
         };
+        self.prepare(lines)?;
+        self.finish(lines)
+    }
+
+    /// Writes the result aside, if it goes to a file: [`Sink::finish`] then only gives it its name.
+    pub(super) fn prepare(
+        &mut self,
+        result: impl Fn(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), String> {
+        let Self::File(Part { target, file }) = self else { return Ok(()) };
+        result(file.as_file_mut())
+            .and_then(|()| file.as_file().sync_all())
+            .map_err(|error| format!("cannot write {}: {error}", target.display()))
+    }
+
+    /// Publishes a result that has been prepared.
+    pub(super) fn finish(
+        self,
+        result: impl Fn(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), String> {
         match self {
             // A reader that goes away early has not got the result: not 0.
-            Self::Stdout => lines(&mut io::stdout().lock())
+            Self::Stdout => result(&mut io::stdout().lock())
                 .map_err(|error| format!("cannot write to standard output: {error}")),
             Self::Direct(path) => {
                 let file = OpenOptions::new().write(true).open(&path);
-                let written = file.and_then(|mut file| lines(&mut file));
+                let written = file.and_then(|mut file| result(&mut file));
                 written.map_err(|error| format!("cannot write to {}: {error}", path.display()))
             }
-            Self::File(Part { target, mut file }) => {
+            Self::File(Part { target, file }) => {
                 let failed = |error| format!("cannot write {}: {error}", target.display());
-                lines(file.as_file_mut())
-                    .and_then(|()| file.as_file().sync_all())
-                    .map_err(failed)?;
                 file.persist(&target).map_err(|error| failed(error.error))?;
                 let folder = File::open(folder_of(&target));
                 folder.and_then(|folder| folder.sync_all()).map_err(failed)

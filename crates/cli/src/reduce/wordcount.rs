@@ -1,14 +1,10 @@
 //! `rackweave reduce wordcount`: all hosts of a job in one process.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
 use miette::miette;
-use rackweave_core::{Bytes, Destination, HostId, Rate, Span};
-use rackweave_lab::systems::{ProgramName, ProgramOptions};
-use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
+use rackweave_core::{Destination, HostId, Span};
 use rackweave_reduce::words::{Piece, Split, WordsError, divide, files};
 use rackweave_reduce::{
     Aggregation, Attachment, Encoder, Master, MasterAt, MasterConfig, Operator, ReduceError,
@@ -16,17 +12,12 @@ use rackweave_reduce::{
 };
 
 use super::hosts_args::WordCountArgs;
+use super::local::{LOOPBACK, Local, watch};
 use super::master::{finish, show};
 use super::output::Sink;
 use super::worker::count;
 use super::{ended, interrupted, status};
-use crate::switch::args::LinkArgs;
-use crate::switch::{one_switch, with_program};
 use crate::{escaped, exit};
-
-/// The rate of a link between threads; faster ones would be paced by the processor anyway.
-const LINK: Rate = Rate::from_gbps(10);
-const LOOPBACK: [u8; 4] = [127, 0, 0, 1];
 
 pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
     let stop = interrupted()?;
@@ -36,7 +27,11 @@ pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
         Err(why) => return ended(&why),
     };
     let pieces = divide(&files, args.workers);
-    let switch = if args.no_switch { None } else { Some(Local::start(args)?) };
+    let switch = if args.no_switch {
+        None
+    } else {
+        Some(Local::start(u32::from(args.workers) + 1, args.slots)?)
+    };
     let any = SocketAddr::from((LOOPBACK, 0));
     let attachment = |host: usize| match &switch {
         Some(switch) => Attachment::Overlay { port: switch.ports[host], me: HostId(host as u32) },
@@ -128,49 +123,4 @@ fn work(
         WorkerConfig { master, ..WorkerConfig::new(number, SocketAddr::from((LOOPBACK, 0))) };
     run_worker(config, pairs, over).map_err(Trouble::Reduce)?;
     Ok(())
-}
-
-/// Passes Ctrl-C on to all hosts.
-fn watch(stop: &AtomicBool, over: &AtomicBool) {
-    while !over.load(Ordering::Relaxed) {
-        if stop.load(Ordering::Relaxed) {
-            over.store(true, Ordering::Relaxed);
-        }
-        std::thread::park_timeout(std::time::Duration::from_millis(20));
-    }
-}
-
-/// A switch in a thread of this process.
-struct Local {
-    ports: Vec<SocketAddr>,
-    control: Arc<Control>,
-    running: Option<JoinHandle<()>>,
-}
-
-impl Local {
-    /// Starts a switch with a port for the master and for each worker.
-    fn start(args: &WordCountArgs) -> miette::Result<Self> {
-        let hosts = u32::from(args.workers) + 1;
-        let links = LinkArgs::of(LINK, Bytes(4 << 20));
-        let edge = |_| Edge::Udp { bind: SocketAddr::from((LOOPBACK, 0)), host: None };
-        let config = SwitchConfig::new(one_switch(hosts, &links), (0..hosts).map(edge).collect());
-        let options = ProgramOptions { slots: Some(args.slots), ..ProgramOptions::default() };
-        let config = with_program(config, ProgramName::Reduce, options, None)?;
-        let mut switch = Switch::new(config).map_err(|error| miette!("{error}"))?;
-        let ports = switch.udp_ports().into_iter().flatten().collect();
-        let control = Arc::new(Control::default());
-        let shared = Arc::clone(&control);
-        // If it fails, the master goes on without it, and says so.
-        let running = std::thread::spawn(move || drop(switch.run(&shared)));
-        Ok(Self { ports, control, running: Some(running) })
-    }
-}
-
-impl Drop for Local {
-    fn drop(&mut self) {
-        self.control.stop.store(true, Ordering::Relaxed);
-        if let Some(running) = self.running.take() {
-            let _ = running.join();
-        }
-    }
 }

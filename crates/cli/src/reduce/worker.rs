@@ -13,7 +13,7 @@ use rackweave_reduce::{
     Attachment, Encoder, MasterAt, ReduceError, WorkerConfig, WorkerReport, lines, run_worker,
 };
 
-use super::hosts_args::{WorkerArgs, address};
+use super::hosts_args::{OverlayArgs, WorkerArgs, address};
 use super::master::attachment;
 use super::{READING, ended, interrupted, status};
 use crate::{escaped, exit};
@@ -116,26 +116,30 @@ fn read_pairs(
 }
 
 fn config(args: &WorkerArgs) -> miette::Result<WorkerConfig> {
-    let master = match attachment(args.overlay)? {
-        Some(Attachment::Overlay { port, me }) => {
-            let number = args.master.parse::<u32>().ok().filter(|number| *number < 1 << 24);
-            let master = number.ok_or_else(|| {
-                miette!("--master {}: with --overlay, the number of the master's host", args.master)
-            })?;
-            MasterAt::Overlay { master: HostId(master), port, me }
-        }
-        _ => {
-            if args.master.parse::<u32>().is_ok() {
-                let number = &args.master;
-                return Err(miette!("--master {number}: the number of a host needs --overlay"));
-            }
-            let master = address(&args.master).map_err(|error| miette!("--master: {error}"))?;
-            let any = || if master.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            let any = || any().parse::<SocketAddr>().map_err(|error| miette!("{error}"));
-            MasterAt::Udp { master, bind: args.bind.map_or_else(any, Ok)? }
-        }
-    };
+    let master = master_at(&args.master, args.overlay, args.bind)?;
     let (job, patience) = (args.job.number, args.job.patience);
     let of_number = WorkerConfig::new(args.worker, SocketAddr::from(([127, 0, 0, 1], 0)));
     Ok(WorkerConfig { master, job, patience, ..of_number })
+}
+
+/// How a worker reaches its master.
+pub(super) fn master_at(
+    text: &str,
+    overlay: OverlayArgs,
+    bind: Option<SocketAddr>,
+) -> miette::Result<MasterAt> {
+    if let Some(Attachment::Overlay { port, me }) = attachment(overlay)? {
+        let number = text.parse::<u32>().ok().filter(|number| *number < 1 << 24);
+        let master = number.ok_or_else(|| {
+            miette!("--master {text}: with --overlay, the number of the master's host")
+        })?;
+        return Ok(MasterAt::Overlay { master: HostId(master), port, me });
+    }
+    if text.parse::<u32>().is_ok() {
+        return Err(miette!("--master {text}: the number of a host needs --overlay"));
+    }
+    let master = address(text).map_err(|error| miette!("--master: {error}"))?;
+    let any = || if master.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let any = || any().parse::<SocketAddr>().map_err(|error| miette!("{error}"));
+    Ok(MasterAt::Udp { master, bind: bind.map_or_else(any, Ok)? })
 }

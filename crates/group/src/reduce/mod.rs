@@ -103,8 +103,15 @@ pub enum Failure {
     #[error("{}", source::TooLong)]
     TooLong,
     /// The vector of a worker is not as long as those of the job, or its elements are something else.
-    #[error("the vectors of the job have another length or format than this worker's")]
-    OtherVector,
+    #[error(
+        "the vectors of the job have {length} elements of type {format}, and those of this worker do not"
+    )]
+    OtherVector {
+        /// The number of elements of the job's vectors.
+        length: u64,
+        /// What they are.
+        format: rackweave_wire::reduce::Format,
+    },
     /// Neither a switch nor a host adds up the vectors of a job.
     #[error("nothing adds up: {aggregator} {}", match *absence {
         master::Absence::Silent => "does not answer",

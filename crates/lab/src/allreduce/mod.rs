@@ -17,6 +17,7 @@ mod tests;
 use rackweave_core::{HostId, Rng, Span};
 use rackweave_group::reduce::vector::master::Vectors;
 use rackweave_group::reduce::vector::values::Values;
+use rackweave_group::reduce::vector::worker::FixedTimer;
 use rackweave_transport::TransportConfig;
 use rackweave_wire::reduce::Format;
 
@@ -32,6 +33,8 @@ pub struct AllreduceConfig {
     pub vectors: Vectors,
     /// The shortest retransmission timeout of workers with an aggregator.
     pub min_rto: Span,
+    /// A retransmission timer that does not follow the round-trip time, instead.
+    pub fixed_timer: Option<FixedTimer>,
     /// The time from the sums of a step until the vector of the next one.
     pub compute: Span,
     /// What adds up.

@@ -142,6 +142,7 @@ fn node(config: &Arc<AllreduceConfig>, host: HostId, memory: &Memory) -> Host {
             length: config.vectors.length,
             format: config.vectors.format,
             min_rto: config.min_rto,
+            fixed_timer: config.fixed_timer,
             ..worker::Config::new(JOB, number as u8, master, instance(config.seed, host))
         };
         node = node.with_worker(WorkerSide::new(worker, Time::ZERO));

@@ -83,15 +83,16 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
             out.put_u32(pairs);
         }
         Body::Ack { seq, .. } => out.put_u32(seq),
-        Body::Join { instance, cookie, digest } => {
+        Body::Join { instance, cookie, digest } | Body::JoinVector { instance, cookie, digest } => {
             out.put_u32(instance);
             out.put_u64(cookie.get());
             out.put_u64(digest.get());
         }
-        Body::Challenge { instance, cookie } | Body::JoinVector { instance, cookie } => {
+        Body::Challenge { instance, cookie } => {
             out.put_u32(instance);
             out.put_u64(cookie.get());
         }
+
         Body::State(state) => {
             out.put_u32(state.version);
             out.put_u32(state.instance);
@@ -229,7 +230,8 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
         kind::CLOSE => Body::Close,
         kind::UNKNOWN => Body::Unknown,
         kind::JOIN_VECTOR => {
-            Body::JoinVector { instance: reader.u32()?, cookie: Id64::new(reader.u64()?) }
+            let (instance, cookie) = (reader.u32()?, Id64::new(reader.u64()?));
+            Body::JoinVector { instance, cookie, digest: Id64::new(reader.u64()?) }
         }
         kind::VECTOR_STATE => {
             let (version, instance, code) = (reader.u32()?, reader.u32()?, reader.u8()?);

@@ -32,7 +32,7 @@
 //! | 16 | [`Body::Cleared`] | switch to master | epoch (16) |
 //! | 17 | [`Body::Close`] | master to switch, worker to master | |
 //! | 18 | [`Body::Unknown`] | switch to the sender | |
-//! | 19 | [`Body::JoinVector`] | worker to master | instance (32), cookie (64) |
+//! | 19 | [`Body::JoinVector`] | worker to master | instance (32), cookie (64), digest (64); a [`Shape`] |
 //! | 20 | [`Body::VectorState`] | master to worker | version (32), instance (32), phase (8), reserved (24); a [`Plan`] |
 //! | 21 | [`Body::VectorProgress`] | worker to master | version (32), chunk (64); flag 1: it has sums of the step |
 //! | 22 | [`Body::OpenVector`] | master to aggregator | cookie (64), pool (16), elements (16), format (8), workers (8); their addresses |
@@ -54,7 +54,9 @@ use crate::Id64;
 
 pub use address::{MASTER, address_of, number_of};
 pub use codec::{Decoded, decode, encode};
-pub use vector::{Chunk, Format, MAX_CHUNK_BYTES, MAX_POOL, OpenVector, PLAN_BYTES, Plan};
+pub use vector::{
+    Chunk, Format, MAX_CHUNK_BYTES, MAX_POOL, OpenVector, PLAN_BYTES, Plan, SHAPE_BYTES, Shape,
+};
 
 /// The UDP port of workers, masters and switches, our choice.
 pub const PORT: u16 = 6731;
@@ -210,16 +212,18 @@ pub enum Body {
     Close,
     /// The switch has no such job, or not this attempt of it.
     Unknown,
-    /// A worker joins a job that adds up vectors.
+    /// A worker joins a job that adds up vectors. The payload is their [`Shape`].
     JoinVector {
         /// A random number of this life of the worker.
         instance: u32,
         /// The cookie from the challenge; 0 in the first message.
         cookie: Id64,
+        /// A digest of its vectors, or 0: who takes the place of a worker must have the same ones, as others may have sums of them.
+        digest: Id64,
     },
     /// What a worker has to know about a job that adds up vectors. A newer version replaces an older one. The payload is a [`Plan`].
     VectorState {
-        /// The version of the state.
+        /// The version of the state. 0 answers a worker whose vectors are not those of the job, which are in the plan.
         version: u32,
         /// The instance of the worker that the state is for.
         instance: u32,
@@ -407,7 +411,8 @@ impl Header {
                 Body::Join { .. } => 20,
                 Body::Open(_) => 20,
                 Body::State(_) => 20,
-                Body::JoinVector { .. } | Body::VectorState { .. } => 12,
+                Body::JoinVector { .. } => 20,
+                Body::VectorState { .. } => 12,
                 Body::VectorProgress { .. } | Body::Chunk(_) | Body::ChunkSum(_) => 12,
                 Body::OpenVector(_) => 14,
                 Body::Waiting { .. } => 16,
@@ -424,6 +429,7 @@ impl Header {
             Body::Open(open) => open.workers as u32 * ADDRESS_BYTES as u32,
             Body::Values { sums, .. } => sums as u32 * SUM_BYTES as u32,
             Body::VectorState { .. } => PLAN_BYTES,
+            Body::JoinVector { .. } => SHAPE_BYTES,
             Body::OpenVector(open) => open.workers as u32 * ADDRESS_BYTES as u32,
             Body::Chunk(chunk) | Body::ChunkSum(chunk) => chunk.payload_len(),
             _ => 0,

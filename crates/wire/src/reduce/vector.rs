@@ -13,6 +13,8 @@ use crate::malformed::{Malformed, Put, Reader};
 pub const MAX_CHUNK_BYTES: u16 = 1400;
 /// The largest number of chunks that a worker has in flight.
 pub const MAX_POOL: u16 = 1024;
+/// Bytes of a [`Shape`], the payload of a [`super::Body::JoinVector`].
+pub const SHAPE_BYTES: u32 = 12;
 /// Bytes of a [`Plan`], the payload of a [`super::Body::VectorState`].
 pub const PLAN_BYTES: u32 = 32;
 
@@ -52,8 +54,49 @@ impl Format {
     }
 }
 
+impl core::fmt::Display for Format {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::I64 => "i64",
+            Self::BlockFloat => "f32",
+        })
+    }
+}
+
 fn field(what: &'static str, value: impl Into<u64>) -> Malformed {
     Malformed::ReduceField { what, value: value.into() }
+}
+
+/// What a worker's vectors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The number of elements.
+    pub length: u64,
+    /// What they are.
+    pub format: Format,
+}
+
+impl Shape {
+    /// Appends the fields as they are sent: [`SHAPE_BYTES`] of them.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.length);
+        out.put_u8(self.format as u8);
+        out.put_u8(0);
+        out.put_u16(0);
+    }
+
+    /// Reads a shape.
+    ///
+    /// # Errors
+    /// If it is too short, or if a field is impossible.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new("the shape of a vector", bytes);
+        let (length, format) = (reader.u64()?, Format::read(reader.u8()?)?);
+        if length == 0 {
+            return Err(field("length", length));
+        }
+        Ok(Self { length, format })
+    }
 }
 
 /// The fields of a chunk, of one worker or of the sum of all.

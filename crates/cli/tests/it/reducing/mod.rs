@@ -7,6 +7,7 @@ mod hostile;
 mod kernel;
 mod spaces;
 mod usage;
+mod vectors;
 
 use std::collections::BTreeMap;
 use std::fs;

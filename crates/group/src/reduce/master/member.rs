@@ -91,17 +91,17 @@ impl Member {
         self.process.is_some() && !self.has_left
     }
 
-    pub(super) const fn has_left(&self) -> bool {
+    pub(in crate::reduce) const fn has_left(&self) -> bool {
         self.has_left
     }
 
     /// Whether a process with other pairs wanted its place.
-    pub(super) const fn has_met_other(&self) -> bool {
+    pub(in crate::reduce) const fn has_met_other(&self) -> bool {
         self.has_met_other
     }
 
     /// The process ends. If the job has not begun, its place is as if nobody had joined.
-    pub(super) const fn leave(&mut self, is_waiting: bool) {
+    pub(in crate::reduce) const fn leave(&mut self, is_waiting: bool) {
         if is_waiting {
             self.process = None;
         } else {

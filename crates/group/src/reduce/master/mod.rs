@@ -6,7 +6,7 @@
 //! another attempt. Epochs whose sums the master has are never repeated.
 
 pub(in crate::reduce) mod member;
-mod switch;
+pub(super) mod switch;
 
 use std::collections::VecDeque;
 

@@ -40,7 +40,7 @@ pub(super) enum Step {
 const FETCHES: usize = 32;
 
 /// Longer than switches keep the slots of a master that has died ([`crate::reduce::switch::Config::lease`]).
-const LEASE_AND_MORE: Span = Span::from_secs(12);
+pub(in crate::reduce) const LEASE_AND_MORE: Span = Span::from_secs(12);
 
 #[derive(Clone, Debug)]
 enum Phase {

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use rackweave_core::{RttEstimator, Span, Time};
 
+use super::worker::FixedTimer;
+
 /// The backoff stops here: a worker that waits for others still asks twice a second.
 const LONGEST_RTO: Span = Span::from_ms(500);
 
@@ -51,6 +53,17 @@ pub(super) struct Flight {
     /// there, none gives a measurement (Karn's rule). Then sums come twice, which shows that the timeout was too short.
     backoff: u8,
     backed_off: Time,
+    fixed: Option<Fixed>,
+}
+
+/// The state of a [`FixedTimer`].
+#[derive(Clone, Copy, Debug)]
+struct Fixed {
+    timer: FixedTimer,
+    /// The time at present, the number of timeouts since it was doubled, and that after which it is doubled.
+    timeout: Span,
+    timeouts: u32,
+    threshold: u32,
 }
 
 impl Flight {
@@ -76,11 +89,21 @@ impl Flight {
             min_rto,
             backoff: 0,
             backed_off: Time::ZERO,
+            fixed: None,
         };
         for chunk in first..first.saturating_add(size) {
             flight.enter((chunk % size) as u16);
         }
         flight
+    }
+
+    /// The same with a timer that does not follow the round-trip time.
+    pub(super) fn with_fixed_timer(mut self, timer: Option<FixedTimer>) -> Self {
+        self.fixed = timer.map(|timer| {
+            let FixedTimer { timeout, threshold } = timer;
+            Fixed { timer, timeout, timeouts: 0, threshold }
+        });
+        self
     }
 
     /// Makes the chunk of a slot the next one to be sent, as soon as its step is offered.
@@ -102,6 +125,9 @@ impl Flight {
     /// Chunks below can be sent from now on.
     pub(super) fn offer(&mut self, offered: u64) {
         self.offered = self.offered.max(offered);
+        if let Some(fixed) = &mut self.fixed {
+            fixed.timeout = fixed.timer.timeout;
+        }
         let later = core::mem::take(&mut self.later);
         let (now, later) = later
             .into_iter()
@@ -183,11 +209,17 @@ impl Flight {
     /// How long a chunk may be overtaken before it counts as lost: the timeout without its lower bound, and at least a quarter of the
     /// round-trip time more than that (as RFC 8985), because the chunks of other workers arrive in other orders.
     fn loss_delay(&self) -> Option<Span> {
+        if self.fixed.is_some() {
+            return None;
+        }
         let (rto, smoothed) = (self.rtt.rto()?, self.rtt.smoothed()?);
         Some(rto.max(Span(smoothed.0 + smoothed.0 / 4)))
     }
 
     fn rto(&self, tries: u8) -> Span {
+        if let Some(fixed) = &self.fixed {
+            return fixed.timeout;
+        }
         let rto = self.rtt.rto().unwrap_or_default().max(self.min_rto);
         let doublings = tries.saturating_add(self.backoff).min(16);
         Span(rto.0.saturating_mul(1 << doublings)).min(LONGEST_RTO.max(rto))
@@ -217,6 +249,14 @@ impl Flight {
             }
             let is_late = now >= slot.at.saturating_add(self.rto(slot.tries));
             late += u64::from(is_late);
+            if let Some(fixed) = &mut self.fixed {
+                fixed.timeouts += 1;
+                if fixed.timeouts >= fixed.threshold {
+                    fixed.timeouts = 0;
+                    fixed.threshold = fixed.threshold.saturating_add(fixed.timer.threshold);
+                    fixed.timeout = Span(fixed.timeout.0.saturating_mul(2));
+                }
+            }
             let slot = &mut self.slots[index];
             slot.tries = slot.tries.saturating_add(u8::from(is_late));
             slot.status = Status::Lost;
@@ -281,6 +321,24 @@ mod tests {
         // It is not asked for twice as often.
         let _ = flight.next(Time(1_001));
         assert_eq!(flight.find_lost(Time(2_132)), 2);
+    }
+
+    #[test]
+    fn a_fixed_timer_ignores_the_path_and_doubles_after_enough_timeouts() {
+        let timer = FixedTimer { timeout: Span(1_000), threshold: 2 };
+        let mut flight = Flight::new(3, 0, 100, 200, Span(10)).with_fixed_timer(Some(timer));
+        while flight.next(Time(0)).is_some() {}
+        flight.complete(Time(40), 2);
+        assert_eq!(flight.find_lost(Time(999)), 0, "it is not overtaken");
+        assert_eq!(flight.find_lost(Time(1_000)), 2);
+        assert_eq!(flight.next(Time(1_000)), Some((0, true)));
+        assert_eq!(flight.timer(), Some(Time(3_000)), "two timeouts: doubled");
+        // The next step begins with the first time again; it then takes four timeouts to double it.
+        flight.offer(200);
+        assert_eq!(flight.timer(), Some(Time(2_000)));
+        assert_eq!(flight.find_lost(Time(2_000)), 1);
+        assert_eq!(flight.next(Time(2_000)), Some((1, true)));
+        assert_eq!(flight.timer(), Some(Time(3_000)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{
     ADDRESS_BYTES, Body, Format, Header, MAX_POOL, MAX_WORKERS, OpenVector, PLAN_BYTES, Phase,
-    Plan, Refusal,
+    Plan, Refusal, Shape,
 };
 
 use super::super::Failure;
@@ -23,7 +23,7 @@ use super::reservation::{Reservation, Step};
 /// The vectors of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vectors {
-    /// The number of elements, at least 1.
+    /// The number of elements. 0: length and format are those of the first worker that joins, and chunks have as many bytes as here.
     pub length: u64,
     /// What they are.
     pub format: Format,
@@ -66,8 +66,10 @@ pub struct Config {
     pub takeover: Span,
     /// How long the master waits for an answer of the aggregator before it asks the next one.
     pub patience: Span,
-    /// How long the master waits for a worker that is silent, or has not joined.
+    /// How long the master waits for a worker that is silent.
     pub give_up: Span,
+    /// How long the master waits for all workers to join.
+    pub join_within: Span,
 }
 
 impl Config {
@@ -86,6 +88,7 @@ impl Config {
             takeover: Span::from_secs(1),
             patience: Span::from_secs(3),
             give_up: Span::from_secs(30),
+            join_within: Span::from_secs(30),
         }
     }
 }
@@ -93,6 +96,30 @@ impl Config {
 /// What a master reports to its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// A worker has joined.
+    Joined {
+        /// Its number.
+        worker: u8,
+    },
+    /// A worker ends before the job. Another process can take its place.
+    Left {
+        /// Its number.
+        worker: u8,
+    },
+    /// Another process has taken the place of a worker: the step of the others begins again.
+    Replaced {
+        /// Its number.
+        worker: u8,
+    },
+    /// A worker's vectors are not those of the job, and it is refused.
+    OtherVector {
+        /// The worker's number.
+        worker: u8,
+        /// The number of elements of its vectors.
+        length: u64,
+        /// What they are.
+        format: Format,
+    },
     /// An attempt has begun.
     Started {
         /// What adds up.
@@ -147,7 +174,10 @@ pub struct Master {
     reservation: Option<Reservation>,
     /// The aggregator that is asked next.
     next_aggregator: usize,
-    challenges: VecDeque<(HostId, Header)>,
+    /// Answers to hosts that are not members.
+    answers: VecDeque<(HostId, Header)>,
+    /// Whether length and format are those of the first worker that joins.
+    adopts: bool,
     events: VecDeque<Event>,
     started: Time,
     closes: u8,
@@ -162,7 +192,7 @@ impl Master {
         let workers = config.workers.clamp(1, MAX_WORKERS);
         let Vectors { length, format, steps, elements, pool } = config.vectors;
         let vectors = Vectors {
-            length: length.max(1),
+            length,
             format,
             steps: steps.max(1),
             elements: elements.clamp(1, format.max_elements()),
@@ -179,7 +209,8 @@ impl Master {
             workers: (0..workers).map(worker).collect(),
             reservation: None,
             next_aggregator: 0,
-            challenges: VecDeque::new(),
+            answers: VecDeque::new(),
+            adopts: length == 0,
             events: VecDeque::new(),
             started: now,
             closes: 0,
@@ -215,6 +246,39 @@ impl Master {
             .map(|(n, _)| n)
     }
 
+    /// Returns the address of a worker that has joined.
+    #[must_use]
+    pub fn worker_host(&self, number: u8) -> Option<HostId> {
+        let member = &self.workers.get(usize::from(number))?.member;
+        member.has_joined().then(|| member.host())
+    }
+
+    /// Returns how vectors are divided, once an attempt has begun.
+    #[must_use]
+    pub const fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
+    }
+
+    /// Returns what adds up, once all workers have joined.
+    #[must_use]
+    pub fn aggregator(&self) -> Option<HostId> {
+        self.reservation.as_ref().map(|reservation| reservation.aggregator)
+    }
+
+    /// Returns the first chunk whose sum not all workers have, as far as they have said, and the number of chunks of all steps; `None`
+    /// while no attempt is under way.
+    #[must_use]
+    pub fn summed(&self) -> Option<(u64, u64)> {
+        let layout = self.layout.filter(|_| self.phase == Phase::Run)?;
+        let lows = self.workers.iter().map(|worker| worker.low.unwrap_or(self.first));
+        Some((lows.min()?, layout.end()))
+    }
+
+    /// Ends the job: workers are informed.
+    pub fn interrupt(&mut self, now: Time) {
+        self.fail(now, Failure::Interrupted);
+    }
+
     /// Whether the job has ended, one way or the other.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
@@ -239,14 +303,14 @@ impl Master {
         }
     }
 
-    /// Handles a message. Any field may be wrong or forged.
-    pub fn handle(&mut self, now: Time, from: HostId, header: &Header) {
+    /// Handles a message with its payload. Any field may be wrong or forged.
+    pub fn handle(&mut self, now: Time, from: HostId, header: &Header, payload: &[u8]) {
         if header.job != self.config.job {
             self.stale += 1;
             return;
         }
-        if let Body::JoinVector { instance, cookie } = header.body {
-            return self.join(now, from, header, instance, cookie.get());
+        if matches!(header.body, Body::JoinVector { .. }) {
+            return self.join(now, from, header, payload);
         }
         if header.token.get() != self.config.token {
             self.stale += 1;
@@ -254,6 +318,9 @@ impl Master {
         }
         if let Body::VectorProgress { version, low, is_known } = header.body {
             return self.progress(now, from, header.worker, version, is_known.then(|| low.get()));
+        }
+        if header.body == Body::Close {
+            return self.leave(from, header.worker);
         }
         let is_current = header.attempt == self.attempt;
         match &mut self.reservation {
@@ -269,21 +336,54 @@ impl Master {
         mix(mix(self.config.secret ^ host.0 as u64) ^ instance as u64)
     }
 
-    fn join(&mut self, now: Time, from: HostId, header: &Header, instance: u32, cookie: u64) {
+    fn answer(&mut self, to: HostId, header: &Header, body: Body) {
+        if self.answers.len() < usize::from(MAX_WORKERS) {
+            self.answers.push_back((to, Header { body, token: Id64::new(0), ..*header }));
+        }
+    }
+
+    fn join(&mut self, now: Time, from: HostId, header: &Header, payload: &[u8]) {
+        let Body::JoinVector { instance, cookie, digest } = header.body else { return };
+        let Ok(Shape { length, format }) = Shape::decode(payload) else {
+            self.stale += 1;
+            return;
+        };
         let expected = self.cookie(from, instance);
-        if cookie != expected {
-            if self.challenges.len() < usize::from(MAX_WORKERS) {
-                let body = Body::Challenge { instance, cookie: Id64::new(expected) };
-                self.challenges.push_back((from, Header { body, token: Id64::new(0), ..*header }));
-            }
+        if cookie.get() != expected {
+            let body = Body::Challenge { instance, cookie: Id64::new(expected) };
+            return self.answer(from, header, body);
+        }
+        let number = header.worker;
+        if usize::from(number) >= self.workers.len() {
             return;
         }
-        let takeover = self.config.takeover;
-        let Some(worker) = self.workers.get_mut(usize::from(header.worker)) else { return };
-        // Vectors of a step are whole at all workers or at none, so that they need not be those of a former process.
-        let arrival = worker.member.join(now, (from, instance), (0, false), takeover);
+        let vectors = self.config.vectors;
+        let is_first = vectors.length == 0;
+        if !is_first && (vectors.length, vectors.format) != (length, format) {
+            // A worker repeats its message until it has the answer; one event suffices.
+            let event = Event::OtherVector { worker: number, length, format };
+            if !self.events.contains(&event) {
+                self.events.push_back(event);
+            }
+            let body = Body::VectorState { version: 0, instance, phase: Phase::Wait };
+            return self.answer(from, header, body);
+        }
+        let (takeover, must_equal) = (self.config.takeover, self.layout.is_some());
+        let Some(worker) = self.workers.get_mut(usize::from(number)) else { return };
+        let digest = (digest.get(), must_equal);
+        let arrival = worker.member.join(now, (from, instance), digest, takeover);
+        if arrival == Arrival::First {
+            self.events.push_back(Event::Joined { worker: number });
+        }
+        if is_first && worker.member.has_joined() {
+            let bytes = u32::from(vectors.elements) * u32::from(vectors.format.bytes());
+            let elements = (bytes / u32::from(format.bytes())) as u16;
+            let elements = elements.clamp(1, format.max_elements());
+            self.config.vectors = Vectors { length, format, elements, ..vectors };
+        }
         if arrival == Arrival::Replaced && self.ended.is_none() {
             worker.low = None;
+            self.events.push_back(Event::Replaced { worker: number });
             // The aggregator has the address of the one that was replaced.
             if self.reservation.is_some() {
                 self.restart(now);
@@ -291,6 +391,24 @@ impl Master {
         }
         if self.reservation.is_none() && self.ended.is_none() && self.missing().next().is_none() {
             self.reserve(now);
+        }
+    }
+
+    /// A worker ends before the job does.
+    fn leave(&mut self, from: HostId, number: u8) {
+        let is_waiting = self.reservation.is_none();
+        let worker = self.workers.get_mut(usize::from(number));
+        let Some(worker) = worker.filter(|worker| worker.member.host() == from) else {
+            self.stale += 1;
+            return;
+        };
+        if self.ended.is_none() && !worker.member.has_left() {
+            worker.member.leave(is_waiting);
+            self.events.push_back(Event::Left { worker: number });
+            let is_empty = self.workers.iter().all(|worker| !worker.member.has_joined());
+            if self.adopts && is_empty {
+                self.config.vectors.length = 0;
+            }
         }
     }
 
@@ -431,12 +549,18 @@ impl Master {
         }
         let give_up = self.config.give_up;
         let missing = self.missing().fold(0, |set, number| set | 1 << number);
-        if missing != 0 && now >= self.started.saturating_add(give_up) {
+        if missing != 0 && now >= self.started.saturating_add(self.config.join_within) {
             return self.fail(now, Failure::NotJoined { workers: missing });
         }
         let is_silent = |worker: &Worker| worker.member.is_silent(now, give_up);
         if let Some(worker) = self.workers.iter().position(is_silent) {
-            self.fail(now, Failure::WorkerSilent { worker: worker as u8 });
+            let (member, worker) = (&self.workers[worker].member, worker as u8);
+            let failure = match () {
+                () if member.has_met_other() => Failure::OtherInput { worker },
+                () if member.has_left() => Failure::WorkerLeft { worker },
+                () => Failure::WorkerSilent { worker },
+            };
+            self.fail(now, failure);
         }
     }
 
@@ -446,7 +570,7 @@ impl Master {
         if self.is_over() {
             return None;
         }
-        let Config { retry, keepalive, give_up, takeover, .. } = self.config;
+        let Config { retry, keepalive, give_up, takeover, join_within, .. } = self.config;
         let has_ended = self.ended.is_some();
         let members = || self.workers.iter().map(|worker| &worker.member);
         let joined = || members().filter(|member| member.has_joined());
@@ -457,7 +581,8 @@ impl Master {
             Some(at) => Some(at.saturating_add(takeover)),
             None => {
                 let silent = joined().map(|member| member.heard().saturating_add(give_up));
-                let start = self.missing().next().map(|_| self.started.saturating_add(give_up));
+                let start = self.started.saturating_add(join_within);
+                let start = self.missing().next().map(|_| start);
                 silent.chain(start).min()
             }
         };
@@ -479,6 +604,13 @@ impl Master {
         bytes
     }
 
+    /// The payload of the answer to a worker that has other vectors.
+    fn vectors(&self) -> Vec<u8> {
+        let Vectors { length, format, steps, elements, pool } = self.config.vectors;
+        let (aggregator, workers) = (HostId(0), self.config.workers);
+        Plan { aggregator, first: 0, length, steps, pool, elements, format, workers }.encode()
+    }
+
     /// The payload of a state.
     fn plan(&self) -> Vec<u8> {
         match (&self.layout, &self.reservation) {
@@ -493,8 +625,10 @@ impl Master {
 
     /// Returns the next message, if there is something to send now.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
-        if let Some((to, header)) = self.challenges.pop_front() {
-            return Some(Outgoing { to, header, payload: Vec::new() });
+        if let Some((to, header)) = self.answers.pop_front() {
+            let is_refusal = matches!(header.body, Body::VectorState { .. });
+            let payload = if is_refusal { self.vectors() } else { Vec::new() };
+            return Some(Outgoing { to, header, payload });
         }
         if self.ended.is_none()
             && let Some(reservation) = &mut self.reservation

@@ -69,6 +69,17 @@ impl WorkerSide {
         self.events();
     }
 
+    /// Allows the job to end; see [`Worker::release`].
+    pub const fn release(&mut self) {
+        self.worker.release();
+    }
+
+    /// Ends the worker before the job has ended; see [`Worker::leave`].
+    pub fn leave(&mut self) {
+        self.worker.leave();
+        self.events();
+    }
+
     /// Passes the vector of a step that [`Event::Wanted`] has asked for. A worker that returns after a crash must offer the same vector for a
     /// step as it did before, as others may have its sums.
     ///
@@ -126,6 +137,10 @@ impl WorkerSide {
                 vector.encode(layout, elements.block, elements.exponent, &mut self.payload);
             };
             vector.map(encode);
+        }
+        if matches!(message.header.body, Body::JoinVector { .. }) {
+            let &worker::Config { length, format, .. } = self.worker.config();
+            reduce::Shape { length, format }.encode(&mut self.payload);
         }
         Some((message.to, message.header, &self.payload))
     }
@@ -262,6 +277,12 @@ impl VectorNode {
                     worker.handle(now, from, header, payload);
                 }
             }
+            // A worker that ends says so to the master, which may have an aggregator at its host.
+            Body::Close if from != self.host && self.master.is_some() => {
+                if let Some(master) = &mut self.master {
+                    master.handle(now, from, header, payload);
+                }
+            }
             Body::OpenVector(_) | Body::Chunk(_) | Body::Close => {
                 if let Some(aggregator) = &mut self.aggregator {
                     aggregator.handle(now, from, header, payload);
@@ -269,7 +290,7 @@ impl VectorNode {
             }
             _ => {
                 if let Some(master) = &mut self.master {
-                    master.handle(now, from, header);
+                    master.handle(now, from, header, payload);
                 }
             }
         }

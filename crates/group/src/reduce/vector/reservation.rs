@@ -1,9 +1,10 @@
 //! A pool of slots that a master reserves at an aggregator, and keeps.
 
 use rackweave_core::{HostId, Span, Time};
-use rackweave_wire::reduce::Body;
+use rackweave_wire::reduce::{Body, Refusal};
 
 use super::super::master::Absence;
+use super::super::master::switch::LEASE_AND_MORE;
 
 /// What follows from a message of the aggregator, or from its silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +34,26 @@ pub(super) struct Reservation {
     tries: u32,
     retry: Span,
     patience: Span,
+    /// Whether another job has the number: its lease ends if its master is gone.
+    is_in_use: bool,
 }
 
 impl Reservation {
     pub(super) const fn new(aggregator: HostId, now: Time, retry: Span, patience: Span) -> Self {
-        let (cookie, instance, is_open, tries) = (0, None, false, 0);
-        Self { aggregator, cookie, instance, is_open, heard: now, due: now, tries, retry, patience }
+        let (cookie, instance, is_open, tries, is_in_use) = (0, None, false, 0, false);
+        let (heard, due) = (now, now);
+        Self {
+            aggregator,
+            cookie,
+            instance,
+            is_open,
+            heard,
+            due,
+            tries,
+            retry,
+            patience,
+            is_in_use,
+        }
     }
 
     pub(super) const fn is_open(&self) -> bool {
@@ -48,6 +63,7 @@ impl Reservation {
     /// Asks for the next attempt.
     pub(super) const fn begin(&mut self, now: Time) {
         (self.is_open, self.heard, self.due, self.tries) = (false, now, now, 0);
+        self.is_in_use = false;
     }
 
     /// Handles a message from the aggregator with the job's token.
@@ -72,6 +88,10 @@ impl Reservation {
                 self.instance = Some(instance);
                 Step::Ready(u16::try_from(slots).unwrap_or(u16::MAX))
             }
+            Body::Refused { reason: Refusal::InUse } if is_current && !self.is_open => {
+                self.is_in_use = true;
+                Step::None
+            }
             Body::Refused { reason } if is_current => Step::Absent(Absence::Refused(reason)),
             Body::Unknown if is_current && self.is_open => Step::Lost,
             _ => Step::Stale,
@@ -79,15 +99,24 @@ impl Reservation {
     }
 
     pub(super) fn handle_timeout(&self, now: Time) -> Step {
-        if now >= self.heard.saturating_add(self.patience) {
-            Step::Absent(Absence::Silent)
-        } else {
-            Step::None
+        if now < self.ends() {
+            return Step::None;
         }
+        Step::Absent(match self.is_in_use {
+            true => Absence::Refused(Refusal::InUse),
+            false => Absence::Silent,
+        })
+    }
+
+    /// When the aggregator is given up: after the lease of another job, if there is one.
+    fn ends(&self) -> Time {
+        let is_waiting = self.is_in_use && !self.is_open;
+        let patience = if is_waiting { self.patience.max(LEASE_AND_MORE) } else { self.patience };
+        self.heard.saturating_add(patience)
     }
 
     pub(super) fn poll_timeout(&self) -> Time {
-        self.due.min(self.heard.saturating_add(self.patience))
+        self.due.min(self.ends())
     }
 
     /// Whether a request is to be sent now.

@@ -27,6 +27,12 @@ pub struct Config {
     pub length: u64,
     /// What they are.
     pub format: Format,
+    /// A digest of its vectors, which a process that takes its place must have too; 0 if it is not known.
+    pub digest: u64,
+    /// Whether the job must not end before [`Worker::release`]: until then the worker can be replaced after its last sum too.
+    pub holds_end: bool,
+    /// The timer of SwitchML's code instead of one that follows the round-trip time: see [`FixedTimer`].
+    pub fixed_timer: Option<FixedTimer>,
     /// How often it joins until the master answers.
     pub join_interval: Span,
     /// The shortest retransmission timeout.
@@ -47,11 +53,30 @@ impl Config {
             instance,
             length: 0,
             format: Format::I64,
+            digest: 0,
+            holds_end: false,
+            fixed_timer: None,
             join_interval: Span::from_ms(100),
             min_rto: Span::from_ms(1),
             give_up: Span::from_secs(30),
         }
     }
+}
+
+/// The retransmission timer of SwitchML's code (`docs/sources.md#switchml`): each chunk is sent again after a time that does not depend on
+/// the path, and nothing is noticed before. After a number of timeouts the time doubles, until the next step, and the number grows by as
+/// much. That the code waits longer for the first chunks of a step, by the factor of their number, is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedTimer {
+    /// The time.
+    pub timeout: Span,
+    /// The number of timeouts after which it doubles.
+    pub threshold: u32,
+}
+
+impl FixedTimer {
+    /// The default of SwitchML's code: 10 ms, and 100 timeouts.
+    pub const SWITCHML: Self = Self { timeout: Span::from_ms(10), threshold: 100 };
 }
 
 /// What a worker reports to its driver.
@@ -177,6 +202,11 @@ pub struct Worker {
     events: Vec<Event>,
     is_over: bool,
     has_given_up: bool,
+    /// Whether the master is to be informed that the worker ends.
+    is_leaving: bool,
+    is_released: bool,
+    /// The workers whose elements were missing when the aggregator was asked last, as a bitmap.
+    missing: u64,
     counters: Counters,
 }
 
@@ -204,6 +234,9 @@ impl Worker {
             events: Vec::new(),
             is_over: false,
             has_given_up: false,
+            is_leaving: false,
+            is_released: false,
+            missing: 0,
             counters: Counters::default(),
         }
     }
@@ -235,7 +268,34 @@ impl Worker {
     /// Whether the worker has nothing more to do.
     #[must_use]
     pub const fn is_over(&self) -> bool {
-        self.is_over && !self.is_progress_due
+        self.is_over && !self.is_progress_due && !self.is_leaving
+    }
+
+    /// Returns the workers for which this one waits, as a bitmap, as far as the aggregator has named them since the last sum.
+    #[must_use]
+    pub const fn missing(&self) -> u64 {
+        self.missing
+    }
+
+    /// Allows the job to end, once the worker has used its last sum; see [`Config::holds_end`].
+    pub const fn release(&mut self) {
+        (self.is_released, self.is_progress_due) = (true, self.state.is_some());
+    }
+
+    /// The first chunk whose sum the master is to know as missing here.
+    fn reported(&self) -> u64 {
+        match self.layout {
+            Some(layout) if self.config.holds_end && !self.is_released => {
+                self.low().min(layout.end() - 1)
+            }
+            _ => self.low(),
+        }
+    }
+
+    /// Ends the worker before the job has ended. The master is informed, so that another process can take its place at once.
+    pub fn leave(&mut self) {
+        self.is_leaving = self.state.is_some() && !self.is_over;
+        self.give_up(Failure::Interrupted);
     }
 
     /// The driver has the vector of a step that [`Event::Wanted`] has asked for. `exponents` are those of its blocks
@@ -291,10 +351,11 @@ impl Worker {
             Body::ChunkSum(chunk) if self.is_from_aggregator(from, header) => {
                 return self.handle_sum(now, &chunk, payload);
             }
-            Body::Waiting { number, .. } if self.is_from_aggregator(from, header) => {
+            Body::Waiting { number, missing } if self.is_from_aggregator(from, header) => {
                 if let Some(flight) = &mut self.flight {
                     flight.hold(number.get());
                 }
+                self.missing = missing.get();
                 self.answered = now;
                 self.counters.waiting += 1;
             }
@@ -318,6 +379,14 @@ impl Worker {
         phase: Phase,
         payload: &[u8],
     ) {
+        if version == 0 {
+            if let Ok(plan) = Plan::decode(payload)
+                && self.state.is_none()
+            {
+                let _ = self.check(&Layout::of(&plan));
+            }
+            return;
+        }
         let plan = if phase == Phase::Run {
             let Ok(plan) = Plan::decode(payload) else { return };
             Some(plan)
@@ -375,12 +444,23 @@ impl Worker {
         }
     }
 
+    /// Gives up if the job's vectors are not like the worker's.
+    fn check(&mut self, layout: &Layout) -> bool {
+        let Layout { length, format, .. } = *layout;
+        let is_right = (length, format) == (self.config.length, self.config.format);
+        if !is_right {
+            self.give_up(Failure::OtherVector { length, format });
+        }
+        is_right
+    }
+
     /// Begins an attempt.
     fn begin(&mut self, now: Time, plan: &Plan) {
         let layout = Layout::of(plan);
-        if (layout.length, layout.format) != (self.config.length, self.config.format) {
-            return self.give_up(Failure::OtherVector);
+        if !self.check(&layout) {
+            return;
         }
+        self.missing = 0;
         self.aggregator = plan.aggregator;
         self.answered = now;
         if self.layout.is_none() {
@@ -392,8 +472,9 @@ impl Worker {
             self.events.push(Event::Wanted { step });
         }
         let offered = layout.start(self.offered);
-        let min_rto = self.config.min_rto;
-        self.flight = Some(Flight::new(layout.pool, plan.first, offered, layout.end(), min_rto));
+        let Config { min_rto, fixed_timer, .. } = self.config;
+        let flight = Flight::new(layout.pool, plan.first, offered, layout.end(), min_rto);
+        self.flight = Some(flight.with_fixed_timer(fixed_timer));
     }
 
     /// The first chunk whose sum is not here.
@@ -417,7 +498,7 @@ impl Worker {
             return None;
         }
         flight.complete(now, number);
-        self.answered = now;
+        (self.answered, self.missing) = (now, 0);
         let late = flight.find_lost(now);
         self.counters.timeouts += late;
         let exponents = &mut self.exponents[content.step as usize % 2];
@@ -497,15 +578,19 @@ impl Worker {
     /// Returns the next message, if there is something to send now.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
         let master = self.config.master;
+        if core::mem::take(&mut self.is_leaving) {
+            return Some(Outgoing { to: master, header: self.header(Body::Close), elements: None });
+        }
         if self.join_at.is_some_and(|at| at <= now) && !self.is_over {
             self.join_at = Some(now.saturating_add(self.config.join_interval));
-            let (instance, cookie) = (self.config.instance, Id64::new(self.cookie));
-            let header = self.header(Body::JoinVector { instance, cookie });
+            let Config { instance, digest, .. } = self.config;
+            let (cookie, digest) = (Id64::new(self.cookie), Id64::new(digest));
+            let header = self.header(Body::JoinVector { instance, cookie, digest });
             return Some(Outgoing { to: master, header, elements: None });
         }
         let (version, _) = self.state?;
         if core::mem::take(&mut self.is_progress_due) {
-            let (low, is_known) = (Id64::new(self.low()), self.layout.is_some());
+            let (low, is_known) = (Id64::new(self.reported()), self.layout.is_some());
             let header = self.header(Body::VectorProgress { version, low, is_known });
             return Some(Outgoing { to: master, header, elements: None });
         }

@@ -111,6 +111,7 @@ impl AllreduceKeys {
             workers: (0..self.workers).map(HostId).collect(),
             vectors,
             min_rto: Span::from_us(200),
+            fixed_timer: None,
             compute: self.compute.0,
             scheme: crate::allreduce::Scheme::Switch { number: 0, slots: 0 },
             seed: mix(seed ^ 0x0061_6c6c_7265_6475),

@@ -1,6 +1,7 @@
 //! What adds up vectors: `[transport]` of a scenario with `[workload.allreduce]`.
 
 use rackweave_core::{Bytes, HostId, Span};
+use rackweave_group::reduce::vector::worker::FixedTimer;
 use rackweave_sim::Fabric;
 use rackweave_wire::reduce::MAX_CHUNK_BYTES;
 use rackweave_workload::{Pattern, SizeDist, WorkloadConfig};
@@ -142,6 +143,7 @@ keys! {
         pool: Whole<1, 1_024, u16>,
         chunk: Whole<8, { MAX_CHUNK_BYTES as u32 }, u16>,
         min_rto: AboveZero<Span>,
+        fixed_rto: AboveZero<Span>,
     }
 }
 
@@ -270,6 +272,9 @@ impl PoolKeys {
         }
         if let Some(min_rto) = self.min_rto {
             config.min_rto = min_rto.0;
+        }
+        if let Some(timeout) = self.fixed_rto {
+            config.fixed_timer = Some(FixedTimer { timeout: timeout.0, ..FixedTimer::SWITCHML });
         }
     }
 }

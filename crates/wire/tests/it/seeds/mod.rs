@@ -258,7 +258,7 @@ fn vector_bodies() -> [(&'static str, reduce::Body); 8] {
     let cookie = Id64::new(0x0102_0304_0506_0708);
     let chunk = Chunk { number: cookie, count: 5, exponent: 130, format: Format::BlockFloat };
     [
-        ("join_vector", Body::JoinVector { instance, cookie }),
+        ("join_vector", Body::JoinVector { instance, cookie, digest: Id64::new(3) }),
         ("vector_state", Body::VectorState { version: 7, instance, phase: Phase::Run }),
         ("vector_progress", Body::VectorProgress { version: 7, low: cookie, is_known: true }),
         (

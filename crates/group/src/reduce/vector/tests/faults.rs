@@ -127,9 +127,85 @@ fn a_worker_with_another_vector_ends_and_is_named() {
     let config = worker::Config { length: 1_999, format: Format::BlockFloat, ..config };
     world.nodes[2] = VectorNode::new(HostId(2)).with_worker(WorkerSide::new(config, Time::ZERO));
     world.run(seconds(60));
-    assert_eq!(world.outcome(1), Some(Err(Failure::OtherVector)));
-    let failure = Failure::WorkerSilent { worker: 1 };
+    let (length, format) = (2_000, Format::BlockFloat);
+    assert_eq!(world.outcome(1), Some(Err(Failure::OtherVector { length, format })));
+    let other = master::Event::OtherVector { worker: 1, length: 1_999, format };
+    assert!(world.attempts.contains(&other), "{:?}", world.attempts);
+    let failure = Failure::NotJoined { workers: 0b10 };
     assert_eq!(world.attempts.last(), Some(&master::Event::Failed(failure)));
+}
+
+#[test]
+fn a_master_takes_length_and_format_from_the_first_worker() {
+    for format in [Format::I64, Format::BlockFloat] {
+        // Chunks have the bytes of 32 integers.
+        let open = Vectors { length: 0, format: Format::I64, elements: 32, ..job().vectors };
+        let mut world = World::new(Job { vectors: open, ..job() }, SLOW);
+        let elements = 256 / format.bytes();
+        world.job.vectors = Vectors { format, elements, ..job().vectors };
+        for number in 0..4 {
+            world.nodes[usize::from(number) + 1] = world.worker(number);
+        }
+        world.run_to_end(seconds(30));
+        let layout = world.master().layout().unwrap();
+        assert_eq!((layout.length, layout.elements), (2_000, elements), "{format}");
+    }
+}
+
+/// Kills a worker in the middle of a job, and starts another process in its place with vectors of this digest.
+fn returns_with(digest: u64) -> World {
+    let mut world = World::new(job(), SLOW);
+    let worker = |world: &mut World, instance, digest| {
+        let Vectors { length, format, .. } = world.job.vectors;
+        let config = worker::Config::new(JOB, 2, MASTER, instance);
+        let config = worker::Config { length, format, digest, ..config };
+        VectorNode::new(HostId(3)).with_worker(WorkerSide::new(config, world.now))
+    };
+    world.nodes[3] = worker(&mut world, 101, 7);
+    world.run(ms(60));
+    world.nodes[3] = worker(&mut world, 102, digest);
+    world.run(seconds(60));
+    world
+}
+
+#[test]
+fn a_worker_that_returns_with_other_vectors_fails_the_job() {
+    assert_eq!(returns_with(7).attempts.last(), Some(&master::Event::Complete));
+    let failure = Failure::OtherInput { worker: 2 };
+    assert_eq!(returns_with(8).attempts.last(), Some(&master::Event::Failed(failure)));
+}
+
+#[test]
+fn a_worker_that_leaves_is_replaced_at_once_or_named() {
+    for returns in [true, false] {
+        let mut world = World::new(job(), Faults { loss: 0.0, ..SLOW });
+        world.run(ms(20));
+        world.nodes[2].worker_mut().unwrap().leave();
+        world.run(ms(25));
+        assert!(world.attempts.contains(&master::Event::Left { worker: 1 }));
+        assert_eq!(world.outcome(1), Some(Err(Failure::Interrupted)));
+        if returns {
+            world.nodes[2] = world.worker(1);
+            world.run(ms(900));
+            assert!(world.attempts.contains(&master::Event::Replaced { worker: 1 }));
+            world.run(seconds(60));
+            assert_eq!(world.attempts.last(), Some(&master::Event::Complete));
+        } else {
+            world.run(seconds(60));
+            let failure = Failure::WorkerLeft { worker: 1 };
+            assert_eq!(world.attempts.last(), Some(&master::Event::Failed(failure)));
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_master_ends_its_workers() {
+    let mut world = World::new(job(), SLOW);
+    world.run(ms(20));
+    let now = world.now;
+    world.nodes[0].master_mut().unwrap().interrupt(now);
+    world.run(seconds(60));
+    assert!((0..4).all(|worker| world.outcome(worker) == Some(Err(Failure::Refused))));
 }
 
 #[test]

@@ -35,7 +35,8 @@ fn bodies() -> impl Strategy<Value = Body> {
         }),
         (any::<u32>(), any::<u64>()).prop_map(|(instance, cookie)| Body::JoinVector {
             instance,
-            cookie: Id64::new(cookie)
+            cookie: Id64::new(cookie),
+            digest: Id64::new(cookie >> 1),
         }),
         (0_u32..10, 0_u32..10, 0_u8..5).prop_map(|(version, instance, phase)| {
             let phases = [Phase::Run, Phase::Done, Phase::Failed, Phase::Quiesce, Phase::Wait];
