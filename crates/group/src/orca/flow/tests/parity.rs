@@ -247,7 +247,7 @@ fn a_block_from_its_first_loss_to_its_last() {
     // Long after that, both lack as much as before: new parities are sent, for three rounds in total.
     let mut all = Vec::new();
     for round in 1..6 {
-        let now = us(400_000 * round);
+        let now = us(150_000 * round);
         seen(&mut sender, now, 0, 8, &[(8, 9)]);
         seen(&mut sender, now, 1, 9, &[(9, 10)]);
         // The last packet is repeated besides, as a probe.
