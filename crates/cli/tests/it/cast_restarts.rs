@@ -31,6 +31,33 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
+/// A sender, which is killed on drop.
+struct Sender(Option<Child>);
+
+impl Sender {
+    fn start(mut command: Command) -> Self {
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    /// Waits for its end.
+    fn output(mut self) -> Output {
+        until("the cast has ended", || {
+            self.0.as_mut().is_some_and(|child| child.try_wait().unwrap().is_some())
+        });
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // Killing fails if the process has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 /// What happens to a process, and when.
 #[derive(Clone, Copy, Debug)]
 enum Action {
@@ -83,11 +110,12 @@ fn cast(number: u64) {
     let send = || {
         let mut command = rackweave(&["send", "--json", "--rate", "300 Mbps", "--retry", "10"]);
         command.args(["--to", &addresses.join(",")]).args(&files);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Sender::start(command)
     };
     let (events, gone) = fates(&mut rng);
     let began = now();
-    let mut sender: Option<Child> = Some(send());
+    let mut sender: Option<Sender> = Some(send());
     for (time, event) in &events {
         if let Some(left) = ms(*time).checked_sub(began.elapsed()) {
             wait(left);
@@ -97,17 +125,11 @@ fn cast(number: u64) {
             Action::Start(number) => {
                 receivers[number] = Some(start(&places[number], &addresses[number]));
             }
-            Action::KillSender => {
-                let mut child = sender.take().unwrap();
-                child.kill().unwrap();
-                child.wait().unwrap();
-            }
+            Action::KillSender => sender = None,
             Action::StartSender => sender = Some(send()),
         }
     }
-    let mut child = sender.unwrap();
-    until("the cast has ended", || child.try_wait().unwrap().is_some());
-    let output = child.wait_with_output().unwrap();
+    let output = sender.unwrap().output();
     let what = format!("cast {number}: {events:?}");
     check(&output, &addresses, &files, &places, &gone, &what);
 }
@@ -289,10 +311,8 @@ fn a_receiver_behind_a_smaller_mtu_gets_smaller_packets_and_the_user_is_told() {
             .collect();
         let to = "10.9.0.2,10.9.0.3,10.9.0.4";
         let mut command = spaces.run(0, &["send", "--json", "--spread", spread, "--to", to]);
-        let mut sender =
-            command.arg(&big).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        until("the cast has ended", || sender.try_wait().unwrap().is_some());
-        let output = sender.wait_with_output().unwrap();
+        command.arg(&big).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = Sender::start(command).output();
         drop(receivers);
         let document = json(&output);
         assert_eq!(output.status.code(), Some(0), "{spread}: {output:?}");
