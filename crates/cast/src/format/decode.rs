@@ -50,6 +50,9 @@ pub enum DecodeError {
     /// The content of a file does not match its hash.
     #[error("a file's hash is wrong: it is not the file that was sent")]
     FileHash,
+    /// The file that the consumer has ([`Visitor::known`]) is not the one that is sent.
+    #[error("a file of the same length that is here already is not the file that was sent")]
+    KnownDiffers,
     /// Bytes follow the end record.
     #[error("bytes follow the end of the stream")]
     AfterEnd,
@@ -69,6 +72,13 @@ pub trait Visitor {
     /// # Errors
     /// If the consumer stops the stream.
     fn file(&mut self, header: &FileHeader, at: u64) -> Result<(), Self::Error>;
+
+    /// Called after [`Self::file`] for a file of known length. If the consumer has a file of this length that may be the
+    /// same, it returns its BLAKE3 hash: the decoder then needs no chunks of it, and only compares the hash with that at
+    /// the end of the file.
+    fn known(&mut self) -> Option<Hash> {
+        None
+    }
 
     /// Called with the next bytes of the file. They are not verified until the next call of [`Self::chunk`].
     ///
@@ -135,6 +145,8 @@ pub struct Decoder {
     files: u64,
     bytes: u64,
     file: FileState,
+    /// The number of the next bytes that are not needed.
+    skip: u64,
 }
 
 /// A chunk whose length has been decoded.
@@ -152,6 +164,8 @@ struct FileState {
     tree: TreeHash,
     /// The hash of the content, for files of unknown length.
     whole: Hasher,
+    /// The hash of the file that the consumer has already.
+    given: Option<Hash>,
     /// Whether the last chunk was not full. In a file of known length, no other may follow.
     short: bool,
 }
@@ -166,6 +180,7 @@ impl Default for Decoder {
             files: 0,
             bytes: 0,
             file: FileState::default(),
+            skip: 0,
         }
     }
 }
@@ -195,6 +210,17 @@ impl Decoder {
         self.at + (self.buffer.len() + chunk) as u64
     }
 
+    /// Returns the offset of the first byte that it needs, if bytes before that are to be omitted.
+    #[must_use]
+    pub fn needs_from(&self) -> Option<u64> {
+        (self.skip > 0).then_some(self.at)
+    }
+
+    /// Omits the bytes before [`Self::offset`] that are not needed and have not been pushed.
+    pub const fn omit_rest(&mut self) {
+        self.skip = 0;
+    }
+
     /// Returns whether the end record has been decoded.
     #[must_use]
     pub fn is_ended(&self) -> bool {
@@ -209,6 +235,12 @@ impl Decoder {
         while !bytes.is_empty() {
             if self.state == State::Ended {
                 return Err(DecodeError::AfterEnd.into());
+            }
+            if self.skip > 0 {
+                let omitted = self.skip.min(bytes.len() as u64);
+                self.skip -= omitted;
+                bytes = &bytes[omitted as usize..];
+                continue;
             }
             if let Some(chunk) = &mut self.chunk
                 && chunk.have < chunk.len
@@ -340,6 +372,15 @@ impl Decoder {
                 } else {
                     self.file = FileState { known: header.length, ..FileState::default() };
                     self.state = State::Inside;
+                    if let Some(length) = header.length
+                        && let Some(hash) = visitor.known()
+                    {
+                        (self.file.given, self.file.bytes) = (Some(hash), length);
+                        // A chunk that follows would be out of place.
+                        self.file.short = true;
+                        self.skip = super::chunks_bytes(length);
+                        self.at = at + self.skip;
+                    }
                 }
             }
             tag::CHUNK => {
@@ -364,12 +405,17 @@ impl Decoder {
                 if length != file.bytes || file.known.is_some_and(|known| known != length) {
                     return Err(DecodeError::Length { bytes: begins }.into());
                 }
-                let hash = match file.known {
-                    Some(_) => file.tree.finish(),
-                    None => *file.whole.finalize().as_bytes(),
+                let hash = match (file.given, file.known) {
+                    (Some(given), _) => given,
+                    (None, Some(_)) => file.tree.finish(),
+                    (None, None) => *file.whole.finalize().as_bytes(),
                 };
                 if hash != record[9..] {
-                    return Err(DecodeError::FileHash.into());
+                    return Err(match file.given {
+                        Some(_) => DecodeError::KnownDiffers,
+                        None => DecodeError::FileHash,
+                    }
+                    .into());
                 }
                 visitor.file_end(length, &hash, at)?;
                 self.files += 1;

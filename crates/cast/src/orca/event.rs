@@ -80,6 +80,8 @@ pub enum EngineEvent {
         reason: Reason,
         /// The error of the sink; `None` if this host is not the cause.
         error: Option<SinkError>,
+        /// The number of bytes of the stream that have arrived in this session.
+        bytes: u64,
     },
     /// An event of the controller that runs on this host.
     Control(ControllerEvent),
@@ -103,7 +105,9 @@ pub struct SendView {
     pub length: (u64, bool),
     /// The number of bytes of file content in it.
     pub content: u64,
-    /// The progress of each receiver.
+    /// The size in bytes of a full IP packet.
+    pub packet: u32,
+    /// The progress of each receiver that was named, and of others that have joined.
     pub receivers: Vec<ReceiverProgress>,
     /// The counters of the sender's flow.
     pub summary: SenderSummary,
@@ -130,6 +134,8 @@ pub struct ReceiverProgress {
     pub repairs: u64,
     /// The reason for which it was last detached; `None` if it never was.
     pub slow_reason: Option<SlowReason>,
+    /// The size in bytes of the largest IP packets that were found to reach it, if full ones do not.
+    pub mtu: Option<u32>,
     /// The seconds from the opening of the session until this receiver was complete; `None` before that.
     pub seconds: Option<f64>,
 }

@@ -9,10 +9,14 @@ use rackweave_wire::orca::{GROUP, Reason, Session};
 
 use super::parity::Parities;
 use super::{Decision, Engine, EngineEvent, Offer, Progress};
-use crate::sink::{Drain, MakeSink};
+use crate::sink::{Drain, MakeSink, SinkError};
 
 /// How long received bytes may wait for the rest of their block before they are passed to the sink.
 const FLUSH_AFTER: Span = Span::from_ms(2);
+
+/// How long a sender may take to answer this host's `Join` before the place of its session is given to another one. It
+/// is longer than any round trip; the sender of a recorded invitation never answers.
+const ANSWER_TIMEOUT: Span = Span::from_ms(250);
 
 /// A session that this host receives.
 pub(super) struct Incoming {
@@ -24,6 +28,8 @@ pub(super) struct Incoming {
     ended: Option<u64>,
     consumed: u64,
     flushed: Time,
+    /// The time at which the host joined the session.
+    joined: Time,
     pub(super) parities: Parities,
     /// Whether the sender serves this host by unicast.
     detached: bool,
@@ -111,6 +117,15 @@ impl Engine {
         self.closing = others;
         before.extend(same.into_iter().map(|(_, drain)| drain));
         let full = self.incoming.len() >= self.config.max_sessions as usize;
+        if full && let Some((unanswered, since)) = self.unanswered(now) {
+            if now.since(since) < ANSWER_TIMEOUT {
+                // By the time of the next repetition it is known whether that sender is there.
+                self.closing.extend(before.into_iter().map(|drain| (stream, drain)));
+                return self.host.ignore(session);
+            }
+            self.drop_unanswered(now, unanswered);
+        }
+        let full = self.incoming.len() >= self.config.max_sessions as usize;
         let decision = match &mut self.accept {
             Some(_) if full => Decision::Refuse(Reason::Busy),
             Some(accept) => accept(&Offer { from, session, stream }),
@@ -146,11 +161,33 @@ impl Engine {
                 ended: None,
                 consumed: 0,
                 flushed: now,
+                joined: now,
                 parities: Parities::default(),
                 detached: false,
             },
         );
         self.choose_group();
+    }
+
+    /// Returns the incoming session that has waited longest for an answer of its sender, and when it was joined. A sink
+    /// that takes long to prepare is no fault of its sender.
+    fn unanswered(&self, now: Time) -> Option<(Session, Time)> {
+        let waits = |session: &Session, incoming: &Incoming| match incoming.stage {
+            Stage::Preparing => now.since(incoming.joined) < ANSWER_TIMEOUT,
+            Stage::Taking => self.host.is_unanswered(*session),
+            Stage::Complete | Stage::Leaving => false,
+        };
+        let all = self.incoming.iter().filter(|(session, incoming)| waits(session, incoming));
+        all.map(|(session, incoming)| (*session, incoming.joined)).min_by_key(|it| it.1)
+    }
+
+    /// Drops an incoming session whose sender has not answered. If it is alive after all, it invites this host again.
+    fn drop_unanswered(&mut self, now: Time, session: Session) {
+        if let Some(mut incoming) = self.incoming.remove(&session) {
+            incoming.drain.close();
+            self.closing.push((incoming.stream, incoming.drain));
+        }
+        self.host.leave(now, session, Reason::Unknown);
     }
 
     /// Leaves the multicast group while all senders serve this host by unicast because its link is too slow for both,
@@ -223,7 +260,9 @@ impl Engine {
             incoming.drain.advance(incoming.readable, true);
             let (error, _) = incoming.drain.outcome();
             let from = incoming.from;
-            self.events.push_back(EngineEvent::ReceiveFailed { session, from, reason, error });
+            let bytes = incoming.readable - incoming.drain.begins_at().min(incoming.readable);
+            let event = EngineEvent::ReceiveFailed { session, from, reason, error, bytes };
+            self.events.push_back(event);
         }
         incoming.drain.close();
         self.closing.push((incoming.stream, incoming.drain));
@@ -239,7 +278,7 @@ impl Engine {
             if *stage == Stage::Preparing && drain.is_ready() {
                 *stage = Stage::Taking;
                 let at = drain.begins_at();
-                (incoming.readable, incoming.consumed) = (at, at);
+                (incoming.readable, incoming.consumed, incoming.joined) = (at, at, now);
                 self.host.join(now, *session, at, self.config.room);
                 let from = incoming.from;
                 self.events.push_back(EngineEvent::Receiving { session: *session, from, at });
@@ -248,7 +287,13 @@ impl Engine {
                 let preparing = *stage == Stage::Preparing;
                 *stage = Stage::Leaving;
                 let (error, _) = drain.outcome();
-                let damaged = error.as_ref().is_some_and(crate::sink::SinkError::is_damage);
+                if matches!(error, Some(SinkError::Again(_))) {
+                    // The sender invites this host again, and then sends what is missing.
+                    self.host.leave(now, *session, Reason::Unknown);
+                    failed.push(*session);
+                    continue;
+                }
+                let damaged = error.as_ref().is_some_and(SinkError::is_damage);
                 let reason = if damaged { Reason::Damaged } else { Reason::Refused };
                 if preparing {
                     self.host.refuse(now, *session, reason);
@@ -256,7 +301,9 @@ impl Engine {
                     self.host.leave(now, *session, reason);
                 }
                 let (session, from) = (*session, incoming.from);
-                self.events.push_back(EngineEvent::ReceiveFailed { session, from, reason, error });
+                let bytes = incoming.readable - drain.begins_at().min(incoming.readable);
+                let event = EngineEvent::ReceiveFailed { session, from, reason, error, bytes };
+                self.events.push_back(event);
                 failed.push(session);
                 continue;
             }
@@ -274,6 +321,13 @@ impl Engine {
                 next = Some(next.map_or(due, |next| next.min(due)));
             }
             let consumed = drain.consumed();
+            if consumed > incoming.readable {
+                // The sink has found that it has these bytes already.
+                drain.skip(consumed);
+                incoming.readable = consumed;
+                incoming.parities.forget_below(consumed);
+                self.host.skip(now, *session, consumed);
+            }
             if consumed > incoming.consumed {
                 incoming.consumed = consumed;
                 self.host.consume(now, *session, consumed);

@@ -288,8 +288,8 @@ impl Engine {
         self.driver.wait(until, Span::ZERO, &[self.waker.as_fd()])
     }
 
-    /// Determines whether multicast reaches all of these hosts, and which of them do not answer at all. It returns as
-    /// soon as the answers suffice.
+    /// Determines whether multicast reaches all of these hosts that answer, and which of them do not answer at all. It
+    /// returns as soon as the answers suffice.
     ///
     /// # Errors
     /// If the socket has failed.
@@ -323,9 +323,12 @@ impl Engine {
             }
             self.wait(Some(limit.min(repeat_at)))?;
         }
-        let silent: Vec<HostId> =
-            hosts.iter().filter(|it| !self.probes.one.contains_key(it)).copied().collect();
-        let by_group = hosts.iter().all(|it| self.probes.group.contains_key(it));
+        let Probes { one, group, .. } = &self.probes;
+        let answers = |it: &&HostId| one.contains_key(it) || group.contains_key(it);
+        let silent: Vec<HostId> = hosts.iter().filter(|it| !answers(it)).copied().collect();
+        // A host that is absent gets no copies, so it does not matter whether multicast reaches it.
+        let by_group = silent.len() < hosts.len()
+            && hosts.iter().filter(answers).all(|it| group.contains_key(it));
         let spread = if by_group && hosts.len() > 1 { Spread::Multicast } else { Spread::Unicast };
         Ok((spread, silent))
     }
@@ -359,7 +362,7 @@ impl Driven for Engine {
 
     fn finish_turn(&mut self, now: Time) -> Option<Time> {
         // Received packets may include reports of agents, which the controller answers.
-        if self.control(now) || !self.events.is_empty() {
+        if self.control(now) || !self.events.is_empty() || self.has_work() {
             return Some(now);
         }
         let controller = self.next_control();

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use rackweave_core::{HostId, Node as _, Packet, Span, Time};
-use rackweave_group::orca::flow::{FlowConfig, SenderEvent};
+use rackweave_group::orca::flow::{FlowConfig, ReceiverStatus, SenderEvent};
 use rackweave_group::orca::host::{Event, OpenError, Spread};
 use rackweave_wire::orca::{self, Data, GROUP, Header, Reason, Session, TO_AGENT, TO_GROUP};
 
@@ -19,6 +19,9 @@ const SEND_BATCH: usize = 512;
 
 /// The number of packets in one turn, after which receiving is served again.
 const SEND_TURN: usize = 4096;
+
+/// The bytes of an Ethernet frame beside the IP packet, with preamble and gap, which `FlowConfig::overhead` includes.
+const ETHERNET: u32 = 38;
 
 /// The interval at which a receiver that fell silent is invited again.
 const REINVITE_AFTER: Span = Span::from_ms(250);
@@ -35,6 +38,8 @@ pub(super) struct Sending {
     error: Option<SourceError>,
     released: u64,
     copies: usize,
+    /// Whether the source has to work before it can be read further.
+    works: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -45,6 +50,8 @@ struct Receiver {
     lost: Option<Time>,
     retry: Option<Time>,
     joined: bool,
+    /// Its state at the end of the last session that it was in, if the present one goes on without it.
+    past: Option<ReceiverProgress>,
 }
 
 impl Engine {
@@ -79,6 +86,7 @@ impl Engine {
             hosts: hosts.iter().map(|host| (*host, Receiver::default())).collect(),
             error: None,
             released: 0,
+            works: false,
             copies: match spread {
                 Spread::Unicast => hosts.len(),
                 _ => 1,
@@ -106,25 +114,48 @@ impl Engine {
         let sending = self.sending.get(&session)?;
         let source = &sending.source;
         let end = source.end();
-        let receivers = self.host.receivers(session).map(|view| {
-            let known = sending.hosts.get(&view.host).copied().unwrap_or_default();
+        let address = |host| {
             let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-            ReceiverProgress {
+            self.peers.address(host).unwrap_or(unknown)
+        };
+        let headers = u32::from(sending.flow.overhead).saturating_sub(ETHERNET);
+        let mut receivers: BTreeMap<HostId, ReceiverProgress> = BTreeMap::new();
+        for (host, known) in &sending.hosts {
+            let none = ReceiverProgress {
+                host: *host,
+                address: address(*host),
+                have: 0,
+                from: 0,
+                status: ReceiverStatus::Lost(Reason::Unknown),
+                bits_per_second: 0,
+                repairs: 0,
+                slow_reason: None,
+                mtu: None,
+                seconds: None,
+            };
+            receivers.insert(*host, known.past.unwrap_or(none));
+        }
+        receivers.extend(self.host.receivers(session).map(|view| {
+            let known = sending.hosts.get(&view.host).copied().unwrap_or_default();
+            let progress = ReceiverProgress {
                 host: view.host,
-                address: self.peers.address(view.host).unwrap_or(unknown),
+                address: address(view.host),
                 have: view.have,
                 from: known.from,
                 status: view.status,
                 bits_per_second: view.rate.0,
                 repairs: view.repairs,
                 slow_reason: view.slow_reason,
+                mtu: view.path_payload.map(|payload| u32::from(payload) + headers),
                 seconds: known.completed.map(|at| at.since(sending.began).as_secs_f64()),
-            }
-        });
+            };
+            (view.host, progress)
+        }));
         Some(SendView {
             length: (end.unwrap_or(source.available()), end.is_some()),
             content: source.content(),
-            receivers: receivers.collect(),
+            packet: u32::from(sending.flow.payload) + headers,
+            receivers: receivers.into_values().collect(),
             summary: self.host.summary(session).unwrap_or_default(),
             copies: sending.copies,
         })
@@ -134,6 +165,10 @@ impl Engine {
     pub(super) fn feed_sources(&mut self, now: Time) {
         let mut broken = Vec::new();
         for (session, sending) in &mut self.sending {
+            if sending.works {
+                sending.works = sending.source.work();
+                self.host.hold(now, *session, sending.works);
+            }
             if let Some(error) = sending.source.error() {
                 sending.error = Some(error);
                 broken.push(*session);
@@ -150,6 +185,7 @@ impl Engine {
                 sending.finished = true;
                 self.host.finish(now, *session);
             }
+            self.host.set_readable_from(*session, sending.source.readable_from());
             let released = self.host.released(*session);
             if released != u64::MAX && released > sending.released {
                 sending.released = released;
@@ -172,6 +208,11 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Returns whether a source has to work before it can be read further.
+    pub(super) fn has_work(&self) -> bool {
+        self.sending.values().any(|sending| sending.works)
     }
 
     pub(super) fn next_retry(&self) -> Option<Time> {
@@ -210,12 +251,19 @@ impl Engine {
                 }
             }
             SenderEvent::Lost { host, reason } => {
+                let sending = self.sending.get(&session);
+                let readable = sending.is_some_and(|it| it.source.readable_from() == 0);
                 let patience = self.config.retry;
                 if let Some(receiver) = self.receiver(session, host) {
                     let lost = *receiver.lost.get_or_insert(now);
-                    // A receiver that had joined may have been restarted and return.
+                    // A receiver that had joined may have been restarted and return. If it needs bytes that the session
+                    // has released, the session that follows this one has them.
                     let back = receiver.joined
-                        && matches!(reason, Reason::Silent | Reason::Unknown)
+                        && match reason {
+                            Reason::Silent | Reason::Unknown => true,
+                            Reason::TooLate => readable,
+                            _ => false,
+                        }
                         && now.since(lost) < patience;
                     receiver.retry = back.then(|| now + REINVITE_AFTER);
                 }
@@ -253,7 +301,12 @@ impl Engine {
             let next = Session(rackweave_linux::random() as u32);
             let (stream, flow) = (sending.source.stream(), sending.flow);
             if self.host.open(now, next, stream, &waiting, sending.spread, flow).is_ok() {
-                (sending.offered, sending.finished) = (0, false);
+                (sending.offered, sending.finished, sending.released) = (0, false, 0);
+                for progress in &view.receivers {
+                    if let Some(receiver) = sending.hosts.get_mut(&progress.host) {
+                        receiver.past = Some(*progress);
+                    }
+                }
                 for host in &waiting {
                     if let Some(receiver) = sending.hosts.get_mut(host) {
                         receiver.retry = None;
@@ -353,6 +406,11 @@ impl Engine {
             Some(of) => parity::encode(&mut *sending.source, data.offset, data.len, of)
                 .map(|bytes| payload.push(bytes)),
         };
+        if let Err(SourceError::NotYet(_)) = read {
+            // The packet counts as lost, and is sent again when the source is ready.
+            sending.works = true;
+            return None;
+        }
         if let Err(error) = read {
             // The session ends at the next turn.
             if sending.error.is_none() {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 mod forged;
+mod restarts;
 
 use super::*;
 use rackweave_group::orca::flow::SenderEvent;

@@ -90,20 +90,22 @@ impl Window {
         let from = (self.given - self.base) as usize;
         if upto >= ends {
             let block = Arc::new(self.blocks.pop_front()??);
+            let at = self.given;
             self.base = ends;
             self.given = ends;
             self.keep(ends, &block);
-            return Some(Piece { block, from, to: BLOCK });
+            return Some(Piece { block, from, to: BLOCK, at });
         }
         if !flush || upto <= self.given {
             return None;
         }
         let to = (upto - self.base) as usize;
         let front = self.blocks.front_mut()?.as_mut()?;
+        let at = self.given;
         self.given = upto;
         if to - from < MIN_SHARED {
             let block = front[from..to].to_vec();
-            return Some(Piece { to: block.len(), block: Arc::new(block), from: 0 });
+            return Some(Piece { to: block.len(), block: Arc::new(block), from: 0, at });
         }
         // Bytes beyond a gap are moved to the block that takes its place.
         let mut next = fresh(&mut self.spare);
@@ -111,7 +113,25 @@ impl Window {
         next[to..top].copy_from_slice(&front[to..top]);
         let block = Arc::new(std::mem::replace(front, next));
         self.keep(upto, &block);
-        Some(Piece { block, from, to })
+        Some(Piece { block, from, to, at })
+    }
+
+    /// Moves the window to an offset; the bytes before it are omitted, and [`Self::read`] does not return them.
+    fn skip(&mut self, to: u64) {
+        if to <= self.given {
+            return;
+        }
+        let base = to - to % BLOCK as u64;
+        while self.base < base {
+            let Some(block) = self.blocks.pop_front() else {
+                self.base = base;
+                break;
+            };
+            self.base += BLOCK as u64;
+            self.spare.extend(block.filter(|_| self.spare.len() < 16));
+        }
+        self.behind.clear();
+        (self.given, self.top) = (to, self.top.max(to));
     }
 
     /// Keeps a block that was passed on, for [`Self::read`].
@@ -179,6 +199,8 @@ struct Piece {
     block: Arc<Vec<u8>>,
     from: usize,
     to: usize,
+    /// The offset in the stream of its first byte.
+    at: u64,
 }
 
 /// A block that the sink holds. When the last reference to it is dropped, it returns to the window.
@@ -266,10 +288,15 @@ fn work(
             return waker.wake();
         }
     };
-    shared.consumed.store(sink.begins_at(), Ordering::Release);
+    let mut next = sink.begins_at();
+    shared.consumed.store(next, Ordering::Release);
     shared.ready.store(true, Ordering::Release);
     waker.wake();
     while let Ok(piece) = from.recv() {
+        if piece.at > next {
+            sink.omit_rest();
+        }
+        next = piece.at + (piece.to - piece.from) as u64;
         let lent = Bytes::from_owner(LentBlock { block: piece.block, back: back.clone() });
         let result = sink.put_shared(&lent.slice(piece.from..piece.to));
         drop(lent);
@@ -283,7 +310,7 @@ fn work(
         // This is stored before `consumed`, so that a thread that sees all bytes consumed also sees the outcome.
         shared.complete.store(complete, Ordering::Release);
         shared.failed.store(failed, Ordering::Release);
-        shared.consumed.fetch_add((piece.to - piece.from) as u64, Ordering::Release);
+        shared.consumed.store(sink.needs_from().unwrap_or(next).max(next), Ordering::Release);
         waker.wake();
         if failed {
             return;
@@ -368,13 +395,18 @@ impl Drain {
         }
     }
 
+    /// Omits the bytes below an offset that have not been passed on; the sink does not need them.
+    pub fn skip(&mut self, to: u64) {
+        self.window.skip(to);
+    }
+
     /// Returns whether bytes below `upto` have not been passed on yet.
     #[must_use]
     pub const fn lags(&self, upto: u64) -> bool {
         self.window.given < upto || self.waiting.is_some()
     }
 
-    /// Returns the offset below which the sink has consumed all bytes.
+    /// Returns the offset below which the sink has consumed all bytes, or does not need them.
     #[must_use]
     pub fn consumed(&self) -> u64 {
         self.shared.consumed.load(Ordering::Acquire)

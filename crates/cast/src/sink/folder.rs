@@ -1,10 +1,10 @@
 //! A sink that writes a stream of files, in order, into a directory.
 
 use std::ffi::OsStr;
-use std::fs::{FileTimes, Permissions};
+use std::fs::{File, FileTimes, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -51,6 +51,8 @@ struct Writer {
     /// The path of the file that an earlier attempt at this stream has left incomplete.
     left: Option<Vec<u8>>,
     current: Option<Current>,
+    /// The file that was found at its place, and may be the one that is sent.
+    known: Option<Known>,
     files: u64,
     bytes: u64,
     written: u64,
@@ -58,6 +60,17 @@ struct Writer {
     done: Vec<FileDone>,
     /// Directories that get their times and modes once no more files are put into them.
     directories: Vec<FileHeader>,
+}
+
+/// A file that exists already, with the length of the one that is sent.
+#[derive(Debug)]
+struct Known {
+    file: File,
+    path: PathBuf,
+    header: FileHeader,
+    hash: Hash,
+    /// The offset in the stream of the file's first chunk.
+    at: u64,
 }
 
 /// The file that is being written.
@@ -88,6 +101,7 @@ impl Folder {
             state: None,
             left: None,
             current: None,
+            known: None,
             files: 0,
             bytes: 0,
             written: 0,
@@ -146,6 +160,43 @@ impl Writer {
         })
     }
 
+    /// Returns a file that is likely to be the one that is sent: it has the length, and the modification time unless it
+    /// may not be replaced anyway. Its hash, which is compared in the end, decides.
+    fn find(&mut self, header: &FileHeader, at: u64) -> Result<Option<Known>, SinkError> {
+        let entry = self.place(header)?;
+        let found = entry.open_read().and_then(|file| Some((file.metadata().ok()?, file)));
+        let Some((meta, file)) = found else { return Ok(None) };
+        let time = (meta.mtime(), u32::try_from(meta.mtime_nsec()).unwrap_or_default());
+        let same_time = time == (header.mtime_s, header.mtime_ns);
+        if Some(meta.len()) != header.length || (self.config.overwrite && !same_time) {
+            return Ok(None);
+        }
+        let mut hasher = blake3::Hasher::new();
+        if hasher.update_reader(&file).is_err() {
+            return Ok(None);
+        }
+        let (path, header, hash) = (entry.path(), header.clone(), *hasher.finalize().as_bytes());
+        Ok(Some(Known { file, path, header, hash, at }))
+    }
+
+    /// Keeps a file that is the one that was sent, and gives it the mode and time that it should have.
+    fn keep(&mut self, known: Known, length: u64, at: u64) -> Result<(), SinkError> {
+        let Known { file, path, header, hash, .. } = known;
+        let wrap = |error| failed(&path, error);
+        let meta = file.metadata().map_err(wrap)?;
+        if meta.mode() & 0o777 != u32::from(header.mode) {
+            let mode = Permissions::from_mode(header.mode.into());
+            file.set_permissions(mode).map_err(wrap)?;
+        }
+        if (meta.mtime(), meta.mtime_nsec()) != (header.mtime_s, i64::from(header.mtime_ns)) {
+            file.set_times(times(&header)).map_err(wrap)?;
+        }
+        self.done.push(FileDone { path, bytes: length, hash });
+        (self.files, self.bytes) = (self.files + 1, self.bytes + length);
+        let (files, bytes) = (self.files, self.bytes);
+        self.note(|state| state.done([at, files, bytes]))
+    }
+
     /// Opens the file whose first chunk is at this offset of the stream.
     fn open(&mut self, header: &FileHeader, at: u64, resume: bool) -> Result<(), SinkError> {
         let entry = self.place(header)?;
@@ -163,6 +214,18 @@ impl Writer {
         let header = header.clone();
         self.current = Some(Current { store, entry, header, bytes: 0, resumable });
         Ok(())
+    }
+
+    /// Handles that the file that was found is not the one that is sent: the next attempt at the stream begins with it,
+    /// if it may be replaced.
+    fn replace_known(&mut self) -> Result<(), SinkError> {
+        let Some(Known { path, header, at, .. }) = self.known.take() else { return Ok(()) };
+        if !self.config.overwrite {
+            return Err(StoreError::Exists(path).into());
+        }
+        let place = [at, self.files, self.bytes];
+        self.note(|state| state.begin(&header, place))?;
+        Err(SinkError::Again(path))
     }
 
     /// Opens the file that was being written, and moves `resume` past its chunks up to the first one that is missing.
@@ -271,12 +334,22 @@ impl Visitor for Writer {
             self.files += 1;
             return Ok(());
         }
+        if header.length.is_some() {
+            self.known = self.find(header, at)?;
+            if self.known.is_some() {
+                return Ok(());
+            }
+        }
         self.open(header, at, false)?;
         if self.current.as_ref().is_some_and(|current| current.resumable) {
             let place = [at, self.files, self.bytes];
             self.note(|state| state.begin(header, place))?;
         }
         Ok(())
+    }
+
+    fn known(&mut self) -> Option<Hash> {
+        self.known.as_ref().map(|known| known.hash)
     }
 
     /// Bytes are written immediately, while they are in the processor's cache. A chunk that turns out to be wrong is
@@ -308,6 +381,9 @@ impl Visitor for Writer {
     }
 
     fn file_end(&mut self, length: u64, hash: &Hash, at: u64) -> Result<(), SinkError> {
+        if let Some(known) = self.known.take() {
+            return self.keep(known, length, at);
+        }
         let Some(current) = &self.current else { return Ok(()) };
         let known = current.header.length.is_some();
         self.finish(hash, at)?;
@@ -352,7 +428,10 @@ impl Sink for Folder {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
-        let result = self.decoder.push(bytes, &mut self.writer);
+        let mut result = self.decoder.push(bytes, &mut self.writer);
+        if let Err(SinkError::Stream(DecodeError::KnownDiffers)) = result {
+            result = self.writer.replace_known();
+        }
         // Without the lock, another attempt can write the file.
         if result.is_err() {
             self.writer.current = None;
@@ -369,6 +448,14 @@ impl Sink for Folder {
             state.remove();
         }
         result
+    }
+
+    fn needs_from(&self) -> Option<u64> {
+        self.decoder.needs_from()
+    }
+
+    fn omit_rest(&mut self) {
+        self.decoder.omit_rest();
     }
 
     fn is_complete(&self) -> bool {

@@ -31,6 +31,9 @@ pub enum SinkError {
     /// The application behind a control socket has refused the stream or failed.
     #[error("the application refuses the stream: {0}")]
     Application(String),
+    /// A file that was taken for the same has other content. The next attempt receives all of it.
+    #[error("{0} has another content than the file that was sent")]
+    Again(PathBuf),
     /// The reader of the output has closed it.
     #[error("the reader of the output has closed it: {0}")]
     Pipe(io::Error),
@@ -62,6 +65,15 @@ pub trait Sink: Send {
     fn put_shared(&mut self, bytes: &Bytes) -> Result<(), SinkError> {
         self.put(bytes)
     }
+
+    /// Returns the offset of the first byte that it needs, if it does not need the bytes before that. They may be put or
+    /// omitted.
+    fn needs_from(&self) -> Option<u64> {
+        None
+    }
+
+    /// Records that all bytes before [`Self::needs_from`] that were not put are omitted.
+    fn omit_rest(&mut self) {}
 
     /// Returns whether the stream is complete and verified, and its files have their final names.
     fn is_complete(&self) -> bool;

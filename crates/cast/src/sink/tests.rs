@@ -55,15 +55,81 @@ fn files_arrive_with_names_modes_and_times() {
         assert_eq!(was.modified().unwrap(), is.modified().unwrap());
         assert_eq!(was.permissions(), is.permissions());
     }
-    // No other file is left, and no file is replaced without `overwrite`.
+    // No other file is left, and no file is replaced by another one without `overwrite`.
     assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 1);
     let again = bytes_of(&mut source, 0);
+    std::fs::write(to.path().join("d/y"), b"z").unwrap();
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
     assert!(matches!(sink.put(&again), Err(SinkError::Store(StoreError::Exists(_)))));
+    assert_eq!(std::fs::read(to.path().join("d/y")).unwrap(), b"z");
     let overwrite = FolderConfig { overwrite: true, ..config(to.path()) };
     let mut sink = Folder::new(overwrite, source.stream()).unwrap();
-    sink.put(&again).unwrap();
+    // The first file was found to be the same, which the state records.
+    assert!(sink.begins_at() > 3 * CHUNK as u64);
+    sink.put(&again[sink.begins_at() as usize..]).unwrap();
     assert!(sink.is_complete());
+    assert_eq!(std::fs::read(to.path().join("d/y")).unwrap(), b"y");
+}
+
+#[test]
+fn files_that_are_there_already_are_not_needed_again() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::create_dir(from.path().join("d")).unwrap();
+    for (name, len) in [("a", 3 * CHUNK + 5), ("b", 0), ("c", 10)] {
+        std::fs::write(from.path().join("d").join(name), big(len)).unwrap();
+    }
+    std::fs::create_dir(to.path().join("d")).unwrap();
+    for name in ["a", "b"] {
+        std::fs::copy(from.path().join("d").join(name), to.path().join("d").join(name)).unwrap();
+    }
+    let mut source = Files::new(&[from.path().join("d")]).unwrap();
+    let stream = bytes_of(&mut source, 0);
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    // The first file's chunks are omitted from the second one on, as the engine does.
+    let (mut at, mut omitted) = (0, 0);
+    while at < stream.len() {
+        if let Some(needs) = sink.needs_from()
+            && at > CHUNK
+        {
+            sink.omit_rest();
+            (omitted, at) = (omitted + needs as usize - at, needs as usize);
+            continue;
+        }
+        let end = stream.len().min(at + 1000);
+        sink.put(&stream[at..end]).unwrap();
+        at = end;
+    }
+    assert!(sink.is_complete() && omitted > CHUNK, "{omitted}");
+    assert_eq!(sink.files().len(), 3);
+    assert_eq!(sink.files()[0].hash, *blake3::hash(&big(3 * CHUNK + 5)).as_bytes());
+    let meta = |folder: &Path| folder.join("d/a").metadata().unwrap().modified().unwrap();
+    assert_eq!(meta(from.path()), meta(to.path()));
+    for (name, len) in [("a", 3 * CHUNK + 5), ("b", 0), ("c", 10)] {
+        assert_eq!(std::fs::read(to.path().join("d").join(name)).unwrap(), big(len));
+    }
+    assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_file_that_only_looks_the_same_is_received_at_the_next_attempt() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (path, copy) = (from.path().join("x"), to.path().join("x"));
+    std::fs::write(&path, big(2 * CHUNK)).unwrap();
+    std::fs::write(&copy, vec![1; 2 * CHUNK]).unwrap();
+    let time = path.metadata().unwrap().modified().unwrap();
+    let file = std::fs::File::options().write(true).open(&copy).unwrap();
+    file.set_modified(time).unwrap();
+    let mut source = Files::new(&[path]).unwrap();
+    let overwrite = FolderConfig { overwrite: true, ..config(to.path()) };
+    let stream = bytes_of(&mut source, 0);
+    let mut sink = Folder::new(overwrite.clone(), source.stream()).unwrap();
+    assert!(matches!(sink.put(&stream), Err(SinkError::Again(_))));
+    let mut sink = Folder::new(overwrite, source.stream()).unwrap();
+    let at = sink.begins_at();
+    assert!(at > 0);
+    sink.put(&stream[at as usize..]).unwrap();
+    assert!(sink.is_complete());
+    assert_eq!(std::fs::read(&copy).unwrap(), big(2 * CHUNK));
 }
 
 #[test]

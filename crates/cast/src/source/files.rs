@@ -19,6 +19,9 @@ use crate::format::{
 /// The length in bytes of a full chunk record.
 const FRAMED: u64 = (CHUNK_FRONT + CHUNK + HASH) as u64;
 
+/// The number of chunks that are read and hashed at a time, if no receiver has needed them.
+const SLICE: usize = 32;
+
 /// The number of chunks that are kept in memory for retransmissions.
 const KEPT: usize = 32;
 
@@ -59,6 +62,10 @@ pub struct Files {
     content: u64,
     stream: u128,
     open: Option<(usize, File)>,
+    /// The file whose chunks are being hashed for its end record.
+    hashing: Option<usize>,
+    /// The error of hashing it.
+    failed: Option<SourceError>,
     /// Chunk records in memory as entry, chunk and bytes, the latest one last.
     kept: VecDeque<(usize, u64, Bytes)>,
     /// Chunk records that were released. Their memory may still be in the processor's cache, so it is reused first.
@@ -145,6 +152,8 @@ impl Files {
             content,
             stream: u128::from_be_bytes(stream),
             open: None,
+            hashing: None,
+            failed: None,
             kept: VecDeque::new(),
             spare: Vec::new(),
             skipped,
@@ -240,13 +249,9 @@ impl Files {
 
     /// Returns the file end record. Chunks that no receiver has needed are read to be hashed.
     fn file_end(&mut self, index: usize) -> Result<Bytes, SourceError> {
-        let mut buffer = Vec::new();
-        for chunk in 0..self.entries[index].hashes.len() as u64 {
-            if self.entries[index].hashes[chunk as usize].is_none() {
-                buffer.resize(self.entries[index].chunk_len(chunk), 0);
-                self.load(index, chunk, &mut buffer)?;
-                self.hash(index, chunk, &buffer)?;
-            }
+        if self.hash_some(index)? {
+            self.hashing = Some(index);
+            return Err(SourceError::NotYet(self.entries[index].end));
         }
         let entry = &self.entries[index];
         let mut tree = TreeHash::default();
@@ -256,6 +261,21 @@ impl Files {
         let mut record = Vec::with_capacity(FILE_END_BYTES);
         format::file_end(entry.length(), &tree.finish(), &mut record);
         Ok(Bytes::from(record))
+    }
+
+    /// Hashes up to [`SLICE`] chunks of a file that have not been hashed. Returns whether there are more.
+    fn hash_some(&mut self, index: usize) -> Result<bool, SourceError> {
+        let mut buffer = Vec::new();
+        let hashes = self.entries[index].hashes.iter().enumerate();
+        let unknown: Vec<usize> =
+            hashes.filter(|it| it.1.is_none()).map(|it| it.0).take(SLICE + 1).collect();
+        for chunk in unknown.iter().take(SLICE) {
+            let chunk = *chunk as u64;
+            buffer.resize(self.entries[index].chunk_len(chunk), 0);
+            self.load(index, chunk, &mut buffer)?;
+            self.hash(index, chunk, &buffer)?;
+        }
+        Ok(unknown.len() > SLICE)
     }
 
     /// Returns the record at an offset, and the offset at which it begins.
@@ -373,6 +393,21 @@ impl Source for Files {
 
     fn content(&self) -> u64 {
         self.content
+    }
+
+    fn work(&mut self) -> bool {
+        let Some(index) = self.hashing else { return false };
+        match self.hash_some(index) {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(error) => self.failed = Some(error),
+        }
+        self.hashing = None;
+        false
+    }
+
+    fn error(&mut self) -> Option<SourceError> {
+        self.failed.take()
     }
 
     fn released(&mut self, below: u64) {

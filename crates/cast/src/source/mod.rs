@@ -78,6 +78,9 @@ pub enum SourceError {
         /// The number of bytes announced.
         length: u64,
     },
+    /// The bytes cannot be read yet: [`Source::work`] must be called first.
+    #[error("byte {0} of the stream is not ready")]
+    NotYet(u64),
     /// The byte at this offset was released, or never existed.
     #[error("byte {0} of the stream is no longer available")]
     Gone(u64),
@@ -103,11 +106,22 @@ pub trait Source: Send {
     /// If they cannot be read.
     fn read(&mut self, offset: u64, len: usize, out: &mut Payload) -> Result<(), SourceError>;
 
+    /// Returns the offset from which on all bytes that are available can be read, even after [`Self::released`].
+    fn readable_from(&self) -> u64 {
+        0
+    }
+
     /// Allows the source to free the bytes below an offset, which will not be read again.
     fn released(&mut self, _below: u64) {}
 
     /// Starts the source. The waker is used when there is more to read. This is called once, before all other methods.
     fn start(&mut self, _waker: Waker) {}
+
+    /// Works for some milliseconds on what a read needed that failed with [`SourceError::NotYet`]. Returns whether more
+    /// is to be done.
+    fn work(&mut self) -> bool {
+        false
+    }
 
     /// Returns the error that has stopped the source in the background, if there is one.
     fn error(&mut self) -> Option<SourceError> {

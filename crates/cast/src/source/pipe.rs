@@ -291,6 +291,10 @@ impl Source for Pipe {
         gather(offset, len, out, |at| spool.record(at))
     }
 
+    fn readable_from(&self) -> u64 {
+        lock(&self.shared).punched
+    }
+
     fn released(&mut self, below: u64) {
         let mut spool = lock(&self.shared);
         spool.released = spool.released.max(below);

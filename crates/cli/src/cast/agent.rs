@@ -12,9 +12,7 @@ use rackweave_cast::control::{
     ControlSocket, ReceiveRequest, Records, Request, SendRequest, dismiss, fingerprint,
     is_disconnected,
 };
-use rackweave_cast::orca::{
-    Accept, Admission, Decision, Engine, EngineEvent, FabricPlace, Offer, ReceiverProgress,
-};
+use rackweave_cast::orca::{Accept, Admission, Decision, Engine, EngineEvent, FabricPlace, Offer};
 use rackweave_cast::sink::{PipeSink, Sink};
 use rackweave_cast::source::Pipe;
 use rackweave_core::{Bytes, HostId, Span, Time};
@@ -85,8 +83,6 @@ struct Reply {
     spread: Spread,
     began: Time,
     link_bytes: u64,
-    /// Receivers that were complete when the session was renewed for the others.
-    finished: Vec<ReceiverProgress>,
 }
 
 pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
@@ -173,13 +169,8 @@ impl Serving<'_> {
     /// Handles an event of a stream.
     fn on_event(&mut self, engine: &Engine, event: EngineEvent) {
         match event {
-            EngineEvent::Sent { session, mut view, error } => {
+            EngineEvent::Sent { session, view, error } => {
                 let Some(mut reply) = self.replies.remove(&session) else { return };
-                for done in reply.finished {
-                    view.receivers.retain(|it| it.host != done.host);
-                    view.receivers.push(done);
-                }
-                view.receivers.sort_by_key(|it| it.host);
                 let good = error.is_none() && view.receivers.iter().all(is_complete);
                 let outcome = Outcome {
                     view,
@@ -192,9 +183,8 @@ impl Serving<'_> {
                 document["error"] = json!(error.map(|error| error.to_string()));
                 dismiss(&mut reply.stream, &document);
             }
-            EngineEvent::Renewed { old, session, view } => {
-                if let Some(mut reply) = self.replies.remove(&old) {
-                    reply.finished.extend(view.receivers.into_iter().filter(is_complete));
+            EngineEvent::Renewed { old, session, .. } => {
+                if let Some(reply) = self.replies.remove(&old) {
                     self.replies.insert(session, reply);
                 }
             }
@@ -224,8 +214,7 @@ impl Serving<'_> {
                 let (began, link_bytes) = (engine.clock().now(), engine.stats().sent_bytes);
                 match open(self.args, &self.state, engine, &request, &stream) {
                     Ok((session, spread)) => {
-                        let finished = Vec::new();
-                        let reply = Reply { stream, spread, began, link_bytes, finished };
+                        let reply = Reply { stream, spread, began, link_bytes };
                         self.replies.insert(session, reply);
                     }
                     Err(error) => dismiss(&mut stream, &json!({ "error": error })),

@@ -30,9 +30,15 @@ pub(crate) struct SendArgs {
     /// Files and directories, or `-` for standard input.
     #[arg(value_name = "FILE", required = true)]
     pub(super) files: Vec<PathBuf>,
-    /// Receivers: HOST or HOST:PORT, separated by commas or repeated (default port: 6722).
-    #[arg(long, value_name = "HOST", required_unless_present = "group", value_delimiter = ',', value_parser = address)]
+    /// Receivers: HOST or HOST:PORT, separated by commas or repeated (default port: 6722); or @FILE with one per line.
+    #[arg(id = "to", long = "to", value_name = "HOST", required_unless_present = "group", value_delimiter = ',', value_parser = receivers)]
+    pub(super) named: Vec<Receivers>,
+    /// All receivers: those of `named`, or the members of the group.
+    #[arg(skip)]
     pub(super) to: Vec<SocketAddr>,
+    /// Omit symbolic links, devices and pipes in directories (default: they are an error).
+    #[arg(long)]
+    pub(super) skip_special: bool,
     /// Send to all members of this group (`receive --group`), found by multicast.
     #[arg(long, value_name = "NAME", conflicts_with = "to", value_parser = group)]
     pub(super) group: Option<String>,
@@ -82,6 +88,28 @@ pub(crate) struct SendArgs {
     /// Keep inviting a receiver that stopped responding for S seconds; 0: never.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(super) retry: u32,
+}
+
+/// One value of `--to`.
+#[derive(Clone, Debug)]
+pub(super) struct Receivers(pub(super) Vec<SocketAddr>);
+
+/// Parses a receiver, or `@FILE`: one receiver per line, with comments after `#`.
+fn receivers(text: &str) -> Result<Receivers, String> {
+    let Some(path) = text.strip_prefix('@') else { return Ok(Receivers(vec![address(text)?])) };
+    let content =
+        std::fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+    let mut found = Vec::new();
+    for (index, line) in content.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if !line.is_empty() {
+            found.push(address(line).map_err(|error| format!("{path}:{}: {error}", index + 1))?);
+        }
+    }
+    match found.is_empty() {
+        true => Err(format!("{path} names no receiver")),
+        false => Ok(Receivers(found)),
+    }
 }
 
 /// Parses the value of `--spread`.

@@ -35,8 +35,8 @@ pub(super) const fn why(reason: Reason) -> &'static str {
     match reason {
         Reason::Left => "the receiver was stopped; it keeps what it has and can resume",
         Reason::Refused => {
-            "the receiver refused the files: they exist there, its disk is full, or it takes one file only; \
-             its own messages say which"
+            "the receiver refused the files: others with their names exist there (receive --overwrite replaces them), \
+             its disk is full, or it takes one file only; its own messages say which"
         }
         Reason::Busy => "the receiver is taking another stream",
         Reason::Unknown => "the receiver was restarted and did not come back",
@@ -44,6 +44,18 @@ pub(super) const fn why(reason: Reason) -> &'static str {
         Reason::Damaged => "the receiver got other bytes than were sent",
         Reason::TooLate => "the bytes that the receiver lacks are no longer available",
         Reason::NoLabel => "the fabric has no label for this receiver",
+        Reason::Stalled => {
+            "it answers, but no packets of data arrive there, of whatever size: a switch or a firewall on the path drops them"
+        }
+    }
+}
+
+/// Returns why a receiver does not have everything, in a few words for JSON; `None` if it has.
+fn failure(receiver: &ReceiverProgress) -> Option<&'static str> {
+    match receiver.status {
+        ReceiverStatus::Completed => None,
+        ReceiverStatus::Lost(reason) => Some(why(reason)),
+        _ => Some("the transfer ended before it had everything"),
     }
 }
 
@@ -63,6 +75,7 @@ pub(super) fn state(receiver: &ReceiverProgress) -> String {
         ReceiverStatus::Detached => match receiver.slow_reason {
             Some(SlowReason::Silent) => "detached (stopped responding)".into(),
             Some(SlowReason::Window) => "detached (slow disk or reader)".into(),
+            Some(SlowReason::Path) => "detached (smaller packets)".into(),
             Some(SlowReason::Rate) => "detached (slow link or host)".into(),
             None => "catching up (joined late)".into(),
         },
@@ -76,6 +89,7 @@ pub(super) fn state(receiver: &ReceiverProgress) -> String {
             Reason::Damaged => "damaged",
             Reason::TooLate => "too late",
             Reason::NoLabel => "no label",
+            Reason::Stalled => "unreached",
         }
         .into(),
     }
@@ -90,7 +104,7 @@ impl Outcome {
                 "host": receiver.address.to_string(), "state": state(receiver), "bytes": bytes,
                 "resumed_at": receiver.from, "wall_s": seconds,
                 "bits_per_second": (bytes as f64 * 8.0 / seconds.max(1e-9)) as u64,
-                "repair_bytes": receiver.repairs,
+                "repair_bytes": receiver.repairs, "mtu": receiver.mtu, "error": failure(receiver),
             })
         });
         let summary = &self.view.summary;
@@ -100,6 +114,20 @@ impl Outcome {
             "repaired_bytes": summary.repaired_all + summary.repaired_one,
             "parity_bytes": summary.parity, "alone_bytes": summary.catch_up, "receivers": receivers.collect::<Vec<_>>(),
         })
+    }
+
+    /// Returns a note for each receiver that full packets do not reach.
+    pub(super) fn notes(&self) -> String {
+        let mut text = String::new();
+        for receiver in &self.view.receivers {
+            if let Some(mtu) = receiver.mtu {
+                text += &format!(
+                    "note: {}: packets of {} bytes do not arrive: --mtu {mtu}; it got copies in smaller ones\n",
+                    receiver.address, self.view.packet
+                );
+            }
+        }
+        text
     }
 
     pub(super) fn text(&self) -> String {

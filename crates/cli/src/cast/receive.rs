@@ -1,7 +1,7 @@
 //! `rackweave cast receive`.
 
 use std::io::IsTerminal;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
@@ -94,6 +94,7 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
     let interrupted = interrupted(engine.waker())?;
     let mut began = Time::ZERO;
     let mut ended = None;
+    let mut given_up: Option<(Time, SocketAddr)> = None;
     loop {
         let until = match engine.turn() {
             Ok(until) => until,
@@ -104,12 +105,27 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
         };
         while let Some(event) = engine.poll_event() {
             match event {
-                EngineEvent::Receiving { .. } => began = engine.clock().now(),
+                EngineEvent::Receiving { .. } => (began, given_up) = (engine.clock().now(), None),
                 EngineEvent::Received { from, bytes, files, .. } => {
                     show.clear();
                     let seconds = engine.clock().now().since(began).as_secs_f64();
                     report(args, from, bytes, &files, seconds, None)?;
                     ended = Some(exit::DONE);
+                }
+                // The invitation was an old one that was sent again, or its sender was killed at once.
+                EngineEvent::ReceiveFailed { reason, error: None, bytes: 0, .. }
+                    if args.once && is_silence(reason) => {}
+                EngineEvent::ReceiveFailed { from, reason, error: None, .. }
+                    if args.once && is_silence(reason) =>
+                {
+                    show.clear();
+                    given_up = Some((engine.clock().now() + SUCCESSOR_TIMEOUT, from));
+                    if !args.common.quiet && !args.common.json {
+                        print_status(&format!(
+                            "note: {from}: the sender stopped responding; waiting {} s for it to start again\n",
+                            SUCCESSOR_TIMEOUT.as_secs_f64()
+                        ));
+                    }
                 }
                 EngineEvent::ReceiveFailed { from, reason, error, .. } => {
                     show.clear();
@@ -120,6 +136,13 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
                 }
                 _ => {}
             }
+        }
+        if let Some((at, from)) = given_up
+            && at <= engine.clock().now()
+        {
+            let seconds = engine.clock().now().since(began).as_secs_f64();
+            report(args, from, 0, &[], seconds, Some(why(Reason::Silent)))?;
+            ended = Some(exit::FAILED);
         }
         if args.once
             && let Some(code) = ended
@@ -140,9 +163,17 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
             return Ok(if args.once { exit::INTERRUPTED } else { exit::DONE });
         }
         let redraw = show.draw(engine);
-        let until = [until, redraw].into_iter().flatten().min();
+        let until = [until, redraw, given_up.map(|it| it.0)].into_iter().flatten().min();
         engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
     }
+}
+
+/// How long `--once` waits for the successor of a sender that stopped responding in the middle of a stream.
+const SUCCESSOR_TIMEOUT: Span = Span::from_secs(10);
+
+/// Returns whether a session has failed because its sender was not there, or because of another session.
+const fn is_silence(reason: Reason) -> bool {
+    matches!(reason, Reason::Silent | Reason::Unknown | Reason::Busy)
 }
 
 /// How long to wait, after the last file, for the sender's acknowledgement. Until then the sender may ask again.

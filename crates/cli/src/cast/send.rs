@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
 use rackweave_cast::control::{SendRequest, fingerprint};
-use rackweave_cast::orca::{Engine, EngineEvent, FabricPlace};
+use rackweave_cast::orca::{Engine, EngineEvent, FabricPlace, ReceiverProgress, SendView};
 use rackweave_cast::source::{Files, Pipe, Source, SourceError};
 use rackweave_core::{HostId, Span, Time};
 use rackweave_group::orca::flow::ReceiverStatus;
@@ -85,6 +85,7 @@ pub(crate) fn send(mut args: SendArgs) -> miette::Result<u8> {
         MethodArg::Tcp | MethodArg::Chain => Interrupted::default(),
         _ => Interrupted::watch()?,
     };
+    args.to = args.named.iter().flat_map(|receivers| receivers.0.iter().copied()).collect();
     if let Some(name) = &args.group {
         match members(&args, name, &interrupted)? {
             Some(found) => args.to = found,
@@ -173,7 +174,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         Ok(session) => session,
         Err(error) => return Err(miette!("{error}")),
     };
-    run(args, &mut engine, session, spread, interrupted)
+    run(args, &mut engine, (session, &hosts), spread, interrupted)
 }
 
 /// Configures this host's role in its fabric.
@@ -181,6 +182,9 @@ fn join_fabric(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
     let mut leaves_rack = false;
     for to in &args.to {
         let host = fabric::find(place, *to)?;
+        if host == place.me {
+            return Err(miette!("{to} is this host itself, which cannot be among its receivers"));
+        }
         leaves_rack |= place.layout.place(host).rack != place.layout.place(place.me).rack;
     }
     if args.spread != Some(Spread::Labels) {
@@ -224,6 +228,19 @@ fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
         return Ok(Box::new(pipe));
     }
     let files = Files::new(&args.files).map_err(wrong)?;
+    if let Some(first) = files.skipped().first()
+        && !args.skip_special
+    {
+        let others = match files.skipped().len() - 1 {
+            0 => String::new(),
+            others => format!(", and {others} others"),
+        };
+        return Err(miette!(
+            help = "--skip-special sends everything else",
+            "{} is a symbolic link or a special file, which cannot be sent{others}",
+            first.display()
+        ));
+    }
     for path in files.skipped() {
         print_status(&format!(
             "note: {} is a symbolic link or a special file and is not sent\n",
@@ -236,15 +253,14 @@ fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
 fn run(
     args: &SendArgs,
     engine: &mut Engine,
-    mut session: Session,
+    (mut session, hosts): (Session, &[HostId]),
     spread: Spread,
     interrupted: &Interrupted,
 ) -> miette::Result<u8> {
     let keyed = args.common.key.is_some();
     let shown = !args.common.quiet && !args.common.json && std::io::stderr().is_terminal();
-    let mut show = Show::new(shown, args);
     let began = engine.clock().now();
-    let mut finished = Vec::new();
+    let mut show = Show::new(shown, args, began);
     let mut stopped = false;
     let (view, error) = loop {
         let until = match engine.turn() {
@@ -258,10 +274,7 @@ fn run(
         while let Some(event) = engine.poll_event() {
             match event {
                 EngineEvent::Sent { view, error, .. } => end = Some((view, error)),
-                EngineEvent::Renewed { session: next, view, .. } => {
-                    session = next;
-                    finished.extend(view.receivers.into_iter().filter(is_complete));
-                }
+                EngineEvent::Renewed { session: next, .. } => session = next,
                 _ => {}
             }
         }
@@ -281,17 +294,14 @@ fn run(
     // The last turn sends the closing packets.
     let _ = engine.turn();
     show.end();
-    let mut view = view;
-    for done in finished {
-        view.receivers.retain(|it| it.host != done.host);
-        view.receivers.push(done);
-    }
-    view.receivers.sort_by_key(|it| it.host);
     let outcome = Outcome { view, seconds, spread, link_bytes: engine.stats().sent_bytes };
     if args.common.json {
         print(&format!("{:#}\n", outcome.json()))?;
     } else if !args.common.quiet {
         print(&outcome.text())?;
+    }
+    if !args.common.quiet {
+        print_status(&outcome.notes());
     }
     if let Some(error) = error {
         print_status(&format!("error: {error}\n"));
@@ -302,12 +312,20 @@ fn run(
         return Ok(exit::INTERRUPTED);
     }
     let mut code = exit::DONE;
-    for receiver in &outcome.view.receivers {
-        let ReceiverStatus::Lost(reason) = receiver.status else {
-            code = if is_complete(receiver) { code } else { exit::FAILED };
+    for (to, host) in args.to.iter().zip(hosts) {
+        let Some(receiver) = outcome.view.receivers.iter().find(|it| it.host == *host) else {
+            code = exit::FAILED;
+            print_status(&format!("error: {to}: nothing was sent to it\n"));
             continue;
         };
+        if is_complete(receiver) {
+            continue;
+        }
         code = exit::FAILED;
+        let ReceiverStatus::Lost(reason) = receiver.status else {
+            print_status(&format!("error: {to}: the transfer ended before it had everything\n"));
+            continue;
+        };
         let never = receiver.have == 0 && receiver.from == 0;
         let text = match reason {
             Reason::Silent if never => {
@@ -320,32 +338,36 @@ fn run(
     Ok(code)
 }
 
-/// A progress bar for each receiver, shown on a terminal only.
+/// A progress bar for each receiver and one for all, shown on a terminal only.
 struct Show {
-    bars: Vec<ProgressBar>,
+    bars: Vec<(SocketAddr, ProgressBar)>,
+    total: Option<ProgressBar>,
     all: Option<MultiProgress>,
+    began: Time,
     next: Time,
 }
 
-/// The largest number of bars.
+/// The largest number of bars of receivers. The one for all counts further receivers too.
 const BARS: usize = 32;
 
 impl Show {
-    fn new(wanted: bool, args: &SendArgs) -> Self {
+    fn new(wanted: bool, args: &SendArgs, began: Time) -> Self {
         if !wanted {
-            return Self { bars: Vec::new(), all: None, next: Time::ZERO };
+            return Self { bars: Vec::new(), total: None, all: None, began, next: Time::ZERO };
         }
         let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
-        let bars = args.to.iter().take(BARS).map(|to| {
+        let add = |name: String| {
             let bar = all.add(ProgressBar::new(1));
             let style = "{prefix:22} {bar:20} {percent:>3}%  {wide_msg}";
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
             }
-            bar.set_prefix(to.to_string());
+            bar.set_prefix(name);
             bar
-        });
-        Self { bars: bars.collect(), all: Some(all), next: Time::ZERO }
+        };
+        let bars = args.to.iter().take(BARS).map(|to| (*to, add(to.to_string()))).collect();
+        let total = Some(add("total".to_owned()));
+        Self { bars, total, all: Some(all), began, next: Time::ZERO }
     }
 
     /// Draws at most every 200 ms; returns when to call it again.
@@ -355,12 +377,21 @@ impl Show {
         if now >= self.next {
             self.next = now + Span::from_ms(200);
             let view = engine.view(session)?;
-            for (bar, receiver) in self.bars.iter().zip(&view.receivers) {
+            for (address, bar) in &self.bars {
+                let Some(receiver) = view.receivers.iter().find(|it| it.address == *address) else {
+                    continue;
+                };
                 bar.set_length(view.length.0.max(1));
                 bar.set_position(receiver.have);
                 let speed = rate(receiver.bits_per_second as f64);
                 let repairs = size(receiver.repairs);
                 bar.set_message(format!("{speed}, {repairs} retransmitted, {}", state(receiver)));
+            }
+            if let Some(total) = &self.total {
+                let sums = Sums::of(&view, now.since(self.began));
+                total.set_length(sums.of.max(1));
+                total.set_position(sums.have);
+                total.set_message(sums.text());
             }
         }
         Some(self.next)
@@ -371,5 +402,87 @@ impl Show {
             // Clearing fails only if the terminal has gone.
             let _ = all.clear();
         }
+    }
+}
+
+/// The progress of all receivers together.
+#[derive(Debug, PartialEq, Eq)]
+struct Sums {
+    /// The bytes that the receivers have, and those that they are to have; receivers that are lost do not count.
+    have: u64,
+    of: u64,
+    complete: usize,
+    lost: usize,
+    receivers: usize,
+    /// The seconds until the end at the mean rate since the beginning; `None` if the length is unknown or nothing has
+    /// arrived.
+    left: Option<u64>,
+}
+
+impl Sums {
+    fn of(view: &SendView, since: Span) -> Self {
+        let is_lost = |it: &&ReceiverProgress| matches!(it.status, ReceiverStatus::Lost(_));
+        let lost = view.receivers.iter().filter(is_lost).count();
+        let active = || view.receivers.iter().filter(|it| !is_lost(it));
+        let have: u64 = active().map(|it| it.have).sum();
+        let new: u64 = active().map(|it| it.have.saturating_sub(it.from)).sum();
+        let of = view.length.0 * active().count() as u64;
+        let missing = of.saturating_sub(have);
+        let seconds = missing as f64 / new as f64 * since.as_secs_f64();
+        let left = (view.length.1 && new > 0).then_some(seconds.ceil() as u64);
+        let complete = view.receivers.iter().filter(|it| is_complete(it)).count();
+        Self { have, of, complete, lost, receivers: view.receivers.len(), left }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{} of {} complete", self.complete, self.receivers);
+        if self.lost > 0 {
+            text += &format!(", {} lost", self.lost);
+        }
+        match self.left {
+            Some(s) if s >= 3600 => {
+                text + &format!(", {}:{:02}:{:02} left", s / 3600, s / 60 % 60, s % 60)
+            }
+            Some(s) => text + &format!(", {}:{:02} left", s / 60, s % 60),
+            None => text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_group::orca::flow::SenderSummary;
+
+    use super::*;
+
+    #[test]
+    fn the_total_counts_all_receivers_and_estimates_the_rest() {
+        let receiver = |number: u32, have, status| ReceiverProgress {
+            host: HostId(number),
+            address: SocketAddr::from(([192, 0, 2, number as u8], 6722)),
+            have,
+            from: 0,
+            status,
+            bits_per_second: 0,
+            repairs: 0,
+            slow_reason: None,
+            mtu: None,
+            seconds: None,
+        };
+        let mut receivers: Vec<_> =
+            (0..50).map(|number| receiver(number, 250, ReceiverStatus::Attached)).collect();
+        receivers.push(receiver(50, 1000, ReceiverStatus::Completed));
+        receivers.push(receiver(51, 10, ReceiverStatus::Lost(Reason::Silent)));
+        let view = SendView {
+            length: (1000, true),
+            content: 1000,
+            packet: 1500,
+            receivers,
+            summary: SenderSummary::default(),
+            copies: 1,
+        };
+        let sums = Sums::of(&view, Span::from_secs(27));
+        assert_eq!((sums.have, sums.of), (13_500, 51_000));
+        assert_eq!(sums.text(), "1 of 52 complete, 1 lost, 1:15 left");
     }
 }

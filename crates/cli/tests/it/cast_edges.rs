@@ -424,6 +424,10 @@ fn links_in_a_directory_are_left_out_and_a_link_that_is_named_is_sent() {
     let place = folder.path().join("to");
     let receiver = Receiver::into(&place, &["--once"]);
     let output = send(&[&source, &named], &receiver.address, &[]).output().unwrap();
+    assert_eq!(code(&output), Some(2), "{output:?}");
+    assert!(message(&output).contains("--skip-special"), "{output:?}");
+    let args = ["--skip-special"];
+    let output = send(&[&source, &named], &receiver.address, &args).output().unwrap();
     assert_eq!(code(&output), Some(0), "{output:?}");
     assert!(
         message(&output).contains("loop is a symbolic link or a special file and is not sent"),

@@ -2,6 +2,7 @@
 
 mod cast;
 mod cast_edges;
+mod cast_restarts;
 mod casts;
 mod command;
 mod common;

@@ -260,7 +260,7 @@ fn status(reader: &mut Reader<'_>) -> Result<Status, Malformed> {
     Ok(status)
 }
 
-const REASONS: [Reason; 8] = [
+const REASONS: [Reason; 9] = [
     Reason::Left,
     Reason::Refused,
     Reason::Busy,
@@ -269,6 +269,7 @@ const REASONS: [Reason; 8] = [
     Reason::Damaged,
     Reason::TooLate,
     Reason::NoLabel,
+    Reason::Stalled,
 ];
 
 fn code(reason: Reason) -> u8 {

@@ -180,6 +180,8 @@ pub enum Reason {
     TooLate,
     /// No label of the fabric can name it.
     NoLabel,
+    /// It answers, but the data that is sent to it does not arrive.
+    Stalled,
 }
 
 /// The message of a control packet.

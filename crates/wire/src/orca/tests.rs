@@ -14,6 +14,7 @@ fn reasons() -> impl Strategy<Value = Reason> {
         Just(Reason::Damaged),
         Just(Reason::TooLate),
         Just(Reason::NoLabel),
+        Just(Reason::Stalled),
     ]
 }
 

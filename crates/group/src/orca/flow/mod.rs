@@ -205,6 +205,8 @@ pub enum SlowReason {
     Window,
     /// Its link or host accepted a lower rate than those of the others.
     Rate,
+    /// Full packets do not reach it, because a link on the path has a smaller MTU.
+    Path,
 }
 
 /// The sender's view of one of its receivers.
@@ -224,6 +226,8 @@ pub struct ReceiverView {
     pub repairs: u64,
     /// Why it was last detached; `None` if it never was.
     pub slow_reason: Option<SlowReason>,
+    /// The largest payload of a packet in bytes that was found to reach it, if full packets do not.
+    pub path_payload: Option<u16>,
 }
 
 /// The counters and the present state of a sender.

@@ -376,6 +376,21 @@ impl Host {
         self.with_sending(now, session, |sending, _| sending.offer(now, upto));
     }
 
+    /// Records whether the driver cannot provide some of a session's bytes yet; see [`flow::Sender::hold`].
+    pub fn hold(&mut self, now: Time, session: Session, held: bool) {
+        if let Some(sending) = self.sending.get_mut(&session) {
+            sending.flow.hold(now, held);
+        }
+    }
+
+    /// Records from which offset on the driver can provide a session's bytes, whatever was released; see
+    /// [`flow::Sender::set_readable_from`].
+    pub fn set_readable_from(&mut self, session: Session, from: u64) {
+        if let Some(sending) = self.sending.get_mut(&session) {
+            sending.flow.set_readable_from(from);
+        }
+    }
+
     /// Ends the stream after the bytes that have been offered.
     pub fn finish(&mut self, now: Time, session: Session) {
         self.with_sending(now, session, |sending, _| sending.flow.finish(now));
@@ -479,7 +494,7 @@ impl Host {
         if self.receiving.contains_key(&session) || self.sending.contains_key(&session) {
             return;
         }
-        if self.receiving.len() >= self.config.max_sessions as usize {
+        if self.receiving.len() >= self.config.max_sessions as usize && !self.drop_leaving() {
             self.send_control(Some(sender), session, Body::Bye { reason: Reason::Busy });
             let event = ReceiverEvent::Failed { reason: Reason::Busy };
             self.events.push_back(Event::Receiver(session, event));
@@ -492,6 +507,30 @@ impl Host {
         self.mark_ready(now, Key::Receive(session));
     }
 
+    /// Drops a session that this host is leaving, so that there is room for another one. Its sender gets one last
+    /// `Bye`; if that is lost, the sender finds this host to be silent. Returns whether there was such a session.
+    fn drop_leaving(&mut self) -> bool {
+        let leaving = self.receiving.iter().find_map(|(session, receiving)| {
+            receiving.flow.leaves().map(|reason| (*session, receiving.flow.sender(), reason))
+        });
+        let Some((session, sender, reason)) = leaving else { return false };
+        self.send_control(Some(sender), session, Body::Bye { reason });
+        self.receiving.remove(&session);
+        true
+    }
+
+    /// Returns whether the sender of a session that this host has joined has not answered yet: nothing shows that it is
+    /// more than an old invitation that somebody has recorded and sent again.
+    #[must_use]
+    pub fn is_unanswered(&self, session: Session) -> bool {
+        self.receiving.get(&session).is_some_and(|receiving| receiving.flow.is_joining())
+    }
+
+    /// Forgets the invitation to a session without an answer, so that a repetition of it is reported once more.
+    pub fn ignore(&mut self, session: Session) {
+        self.invitations.remove(&session);
+    }
+
     /// Refuses the invitation to a session.
     pub fn refuse(&mut self, _now: Time, session: Session, reason: Reason) {
         if let Some(invitation) = self.invitations.remove(&session) {
@@ -502,6 +541,11 @@ impl Host {
     /// Records that the application has consumed all bytes below `upto`.
     pub fn consume(&mut self, now: Time, session: Session, upto: u64) {
         self.with_receiving(now, session, |flow| flow.consume(now, upto));
+    }
+
+    /// Records that the application needs no bytes below `upto`, because it has them from elsewhere.
+    pub fn skip(&mut self, now: Time, session: Session, upto: u64) {
+        self.with_receiving(now, session, |flow| flow.skip(now, upto));
     }
 
     /// Answers [`ReceiverEvent::Recover`]: the missing bytes are `stored`, or could not be computed.

@@ -82,6 +82,9 @@ pub(super) enum Action {
     Offer(u64),
     Finish,
     Crash(usize),
+    /// The receiver's host is up again after a crash with at most this many bytes from the beginning, and joins without an
+    /// invitation.
+    Return(usize, u64),
     Leave(usize, Reason),
     /// The receiver joins without an invitation.
     Join(usize),
@@ -228,6 +231,8 @@ pub(super) struct Source {
     pub(super) events: Vec<(Time, SenderEvent)>,
     pub(super) sent_bytes: u64,
     pub(super) controls: u64,
+    /// Whether the application can provide bytes that were released.
+    pub(super) keeps_all: bool,
     pub(super) statuses: u64,
 }
 
@@ -252,7 +257,7 @@ impl Source {
             }
         };
         if let Outgoing::Everyone(piece) | Outgoing::One(_, piece) = out {
-            let released = self.machine.released();
+            let released = if self.keeps_all { 0 } else { self.machine.released() };
             assert!(piece.len > 0 && piece.len <= payload);
             assert!(piece.offset >= released, "bytes are released: {piece:?} {released}");
         }
@@ -398,6 +403,7 @@ impl Network {
             events: Vec::new(),
             sent_bytes: 0,
             controls: 0,
+            keeps_all: false,
             statuses: 0,
         });
         number
@@ -688,6 +694,18 @@ impl Network {
             Action::Crash(end) => {
                 self.ends[end].down = true;
                 self.ends[end].machine = None;
+            }
+            Action::Return(number, keeps) => {
+                let end = &mut self.ends[number];
+                if end.down && end.closed.is_none() {
+                    (end.down, end.read) = (false, end.read.min(keeps));
+                    end.consumed = end.read;
+                    (end.ended, end.failed) = (None, None);
+                    end.stored.clear();
+                    end.stored.insert(0..end.read);
+                    end.parities.clear();
+                    self.joins(number);
+                }
             }
             Action::Leave(end, reason) => {
                 if let Some(machine) = &mut self.ends[end].machine {

@@ -118,6 +118,21 @@ impl Receiver {
         self.sender
     }
 
+    /// Returns whether the sender has not answered its `Join` yet.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        self.stage == Stage::Joining
+    }
+
+    /// Returns the reason for which it is leaving, while the sender has not acknowledged that.
+    #[must_use]
+    pub const fn leaves(&self) -> Option<Reason> {
+        match self.stage {
+            Stage::Leaving(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
     /// Returns whether the session is over, so that the receiver may be dropped once its events are polled.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -234,6 +249,23 @@ impl Receiver {
         self.consumed = self.consumed.max(upto.min(self.ranges.prefix()));
         let limit = self.limit();
         self.report.on_window(now, limit, self.room, &self.ranges);
+    }
+
+    /// Records that the application needs no bytes below `upto`, because it has them from elsewhere. The sender need not
+    /// send them to it.
+    pub fn skip(&mut self, now: Time, upto: u64) {
+        let before = self.ranges.prefix();
+        let upto = upto.min(self.length.unwrap_or((1 << 48) - 1));
+        if upto <= before || !matches!(self.stage, Stage::Joining | Stage::Receiving) {
+            return;
+        }
+        let _ = self.ranges.insert_evicting(before..upto, usize::from(self.config.max_gaps));
+        self.report.on_skip(now, upto);
+        self.parities.skip(upto);
+        let prefix = self.ranges.prefix();
+        if prefix > before {
+            self.on_readable(prefix);
+        }
     }
 
     /// Records that the application has verified the whole stream. No effect before [`ReceiverEvent::Ended`].

@@ -87,6 +87,12 @@ impl Parities {
         true
     }
 
+    /// Records that the driver does not hold the bytes before an offset.
+    pub(super) fn skip(&mut self, upto: u64) {
+        self.start = self.start.max(upto);
+        self.blocks = self.blocks.split_off(&upto);
+    }
+
     /// Drops the parities of complete blocks.
     pub(super) fn forget_below(&mut self, prefix: u64) {
         while self.blocks.first_entry().is_some_and(|block| block.get().end <= prefix) {

@@ -104,6 +104,18 @@ impl Report {
         self.due = self.due.min(at.max(earliest));
     }
 
+    /// Records that the bytes below an offset are not needed, which is reported at once.
+    pub(super) fn on_skip(&mut self, now: Time, upto: u64) {
+        self.seen = self.seen.max(upto);
+        self.horizon = self.horizon.max(upto);
+        self.lost_below = self.lost_below.max(upto);
+        self.reported_gaps = self.reported_gaps.max(upto);
+        if let Some((latest, _)) = &mut self.latest {
+            *latest = (*latest).max(upto);
+        }
+        self.request_now(now);
+    }
+
     pub(super) fn request_now(&mut self, now: Time) {
         self.due = self.due.min(now);
     }

@@ -54,6 +54,9 @@ pub(super) struct Channel {
     pub(super) stalled_since: Option<Time>,
     /// How often the time between probes has doubled.
     pub(super) probe_backoff: u8,
+    /// The range of a cell of which only the first bytes were retransmitted, to a receiver that full packets do not
+    /// reach.
+    pub(super) rest: Option<(u64, u64)>,
 }
 
 impl Channel {
@@ -73,6 +76,7 @@ impl Channel {
             last_sent: now,
             stalled_since: None,
             probe_backoff: 0,
+            rest: None,
         }
     }
 

@@ -55,6 +55,7 @@ impl Sender {
             None => self.peers.add(Peer::new(now, host, place)),
         };
         let peer = &mut self.peers.list[number as usize];
+        let was_attached = peer.state == State::Attached;
         match peer.state {
             State::Invited => {}
             State::Attached | State::Detached if at >= peer.have => {
@@ -88,7 +89,7 @@ impl Sender {
         let at = at.min(1 << 48);
         let peer = &mut self.peers.list[number as usize];
         peer.on_join(now, at, limit);
-        if at < self.source.released {
+        if at < self.source.released.min(self.source.readable_from) {
             peer.state = State::Invited; // It counts as lost, whatever its state was.
             self.lose_receiver(now, number, Reason::TooLate);
             self.peers.queue_control(number, pending::BYE);
@@ -100,6 +101,9 @@ impl Sender {
             self.attach(now, number);
         } else {
             self.detach(now, number, false);
+            if was_attached {
+                self.events.push_back(SenderEvent::Detached { host });
+            }
         }
         if self.source.length == Some(at) {
             self.peers.queue_control(number, pending::END);
@@ -166,6 +170,11 @@ impl Sender {
                 None => (self.group.head, false),
             };
             let have = peer.have.max(status.have.min(self.source.offered));
+            // It has bytes from elsewhere that were never sent, so they say nothing about its rate.
+            let skipped = have > head;
+            if skipped && let Some(channel) = &mut peer.channel {
+                channel.head = have;
+            }
             // A detached receiver may still see packets of the group, which give no information about its own channel.
             let reached = if status.seen > head { status.have } else { progress };
             let reached = peer.progress.max(reached.min(head)).max(have);
@@ -180,6 +189,13 @@ impl Sender {
             if changed && was_low {
                 self.peers.dirty = true;
             }
+            let slowest = single || status.slowest == port;
+            if have > peer.have {
+                peer.path.on_progress(now, have);
+            } else if !slowest {
+                // A summary shows the progress of its slowest receiver only.
+                peer.path.since = now;
+            }
             if changed {
                 progressed = true;
                 if let Some(channel) = &mut peer.channel {
@@ -187,7 +203,6 @@ impl Sender {
                 }
             }
             (peer.have, peer.progress, peer.limit) = (have, reached, limit);
-            let slowest = single || status.slowest == port;
             let best = if slowest { reached } else { reached.max(status.seen.min(head)) };
             peer.best_progress = peer.best_progress.max(best);
             let channel = peer.channel.as_deref_mut().unwrap_or(&mut self.group);
@@ -196,6 +211,9 @@ impl Sender {
                 peer.on_rtt_sample(rtt);
             }
             let held = Span::from_us(u64::from(status.held_us));
+            if skipped {
+                peer.restart_rate(now);
+            }
             peer.update_rate(Time(now.0.saturating_sub(held.0)));
         }
         if progressed {

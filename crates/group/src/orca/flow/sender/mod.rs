@@ -1,12 +1,13 @@
 //! The sending end: one stream to a changing set of receivers.
 //!
 //! - `peers`: the state of each receiver; `channel`: the data in flight to the group or to one detached receiver;
-//!   `retransmit`: the retransmission queue; `blocks`: whether parity is cheaper.
+//!   `retransmit`: the retransmission queue; `blocks`: whether parity is cheaper; `path`: receivers that full packets do not reach.
 //! - `control`: packets from receivers; `poll`: what is sent next; `tick`: timers, and the detection of slow receivers.
 
 mod blocks;
 mod channel;
 mod control;
+mod path;
 mod peers;
 mod poll;
 mod retransmit;
@@ -44,6 +45,11 @@ struct Source {
     length: Option<u64>,
     /// No receiver needs the bytes below this offset.
     released: u64,
+    /// The driver can provide all bytes from this offset on, even those below `released`; `u64::MAX` if it keeps only
+    /// what is not released.
+    readable_from: u64,
+    /// Whether the driver cannot provide some bytes yet, so that a lack of progress has no other cause.
+    held: bool,
 }
 
 /// The sender of one session. See the [module](super) for the contract.
@@ -66,6 +72,8 @@ pub struct Sender {
     catch_up: CatchUp,
     pacer: Pacer,
     timers: Timers,
+    /// The numbers of receivers that get a smaller packet next.
+    path_queue: VecDeque<u32>,
     /// Why the last receiver was lost, for [`SenderEvent::Failed`].
     last_loss: Reason,
     /// Scratch memory for medians over receivers, kept to avoid allocation.
@@ -96,10 +104,18 @@ impl Sender {
             peers: Peers::default(),
             group: Channel::new(now, 0, &config),
             blocks: Blocks::new(config.fec_block),
-            source: Source { offered: 0, offered_at: now, length: None, released: 0 },
+            source: Source {
+                offered: 0,
+                offered_at: now,
+                length: None,
+                released: 0,
+                readable_from: u64::MAX,
+                held: false,
+            },
             catch_up: CatchUp::default(),
             pacer: Pacer::new(now),
             timers: Timers::new(now),
+            path_queue: VecDeque::new(),
             last_loss: Reason::Left,
             scratch: Vec::new(),
             events: VecDeque::new(),
@@ -190,6 +206,19 @@ impl Sender {
         }
     }
 
+    /// Records that the driver can provide all bytes from `from` on, whatever was released. A receiver that joins
+    /// below [`Self::released`], such as one that has lost its state in a restart, is served from there on.
+    pub const fn set_readable_from(&mut self, from: u64) {
+        self.source.readable_from = from;
+    }
+
+    /// Records whether the driver cannot provide some bytes that were offered yet: receivers that lack them are not lost
+    /// for that. Packets that it could not fill are repeated like lost ones.
+    pub fn hold(&mut self, now: Time, held: bool) {
+        self.source.held = held;
+        self.tick_soon(now);
+    }
+
     /// Ends the stream after the bytes that have been offered.
     pub fn finish(&mut self, now: Time) {
         if self.source.length.is_some() {
@@ -255,6 +284,7 @@ impl Sender {
             rate: Rate(peer.rate.saturating_mul(8)),
             repairs: peer.repairs,
             slow_reason: peer.slow_reason,
+            path_payload: peer.path.payload,
         })
     }
 
@@ -390,6 +420,7 @@ impl Sender {
         assert!(
             self.peers.control_queue.len() <= peers && self.catch_up.round_robin.len() <= peers
         );
+        assert!(self.path_queue.len() <= peers);
         assert!(self.events.is_empty(), "events are taken after each call");
         let cells = self.config.window_packets();
         let [blocks, misses, owed] = self.blocks.sizes();

@@ -7,6 +7,7 @@ use rackweave_wire::orca::{Place, Reason};
 
 use super::super::SlowReason;
 use super::channel::Channel;
+use super::path::Path;
 
 /// The state of a receiver; see [`super::super::ReceiverStatus`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +92,7 @@ pub(super) struct Peer {
     /// The number of times that it was detached.
     pub(super) detach_count: u8,
     pub(super) slow_reason: Option<SlowReason>,
+    pub(super) path: Path,
     /// The unicast channel of a detached receiver; `None` while it is attached.
     pub(super) channel: Option<Box<Channel>>,
 }
@@ -126,6 +128,7 @@ impl Peer {
             repairs: 0,
             detach_count: 0,
             slow_reason: None,
+            path: Path::new(now),
             channel: None,
         }
     }
@@ -141,6 +144,7 @@ impl Peer {
         (self.last_heard, self.state_since) = (now, now);
         (self.rate_at, self.rate_from) = (now, at);
         self.regressed_since = None;
+        self.path.restart(now);
         (self.blocking, self.attempts) = (None, 0);
         self.channel = None;
     }
@@ -161,6 +165,11 @@ impl Peer {
         });
         (self.period_rtt, self.last_rtt, self.lost) = (Span::MAX, None, 0);
         standing
+    }
+
+    /// Begins a new measurement of the rate.
+    pub(super) const fn restart_rate(&mut self, now: Time) {
+        (self.rate_at, self.rate_from) = (now, self.best_progress);
     }
 
     /// Updates the rate at which it receives; `at` is the time at which its last packet arrived.

@@ -142,7 +142,7 @@ impl Sender {
             self.timers.next_poll = self.timers.next_poll.min(self.pacer.all.blocked_until);
             return None;
         }
-        if let Some(repair) = self.poll_repair(now) {
+        if let Some(repair) = self.poll_path(now).or_else(|| self.poll_repair(now)) {
             return Some(repair);
         }
         let next = self.next_group_piece(now);
@@ -281,6 +281,7 @@ impl Sender {
             progress: self.peers.watermarks.min_progress,
             limit: self.peers.watermarks.min_limit,
             offered: self.source.offered,
+            longest: u64::from(self.config.payload),
             length: self.source.length,
             retransmitting: repeated,
             window: self.group.congestion.window(),
@@ -314,16 +315,24 @@ impl Sender {
         let payload = u64::from(self.config.payload);
         let peer = &mut self.peers.list[number as usize];
         let (have, progress, limit) = (peer.have, peer.progress, peer.limit);
+        let longest = peer.path.payload.map_or(payload, u64::from);
+        let narrow = peer.path.payload.is_some();
         let channel = peer.channel.as_deref_mut()?;
         let rto = channel.rto(self.config.report_delay(false));
         let repeated = channel.retransmits_in_flight(now, rto);
-        if repeated < channel.congestion.window()
-            && let Some((cell, _)) =
-                channel.retransmit.pop(now, rto, 1, |_, cell| have < (cell + 1) * payload)
-        {
-            let end = ((cell + 1) * payload).min(channel.head);
-            let offset = (cell * payload).max(have);
+        if repeated < channel.congestion.window() {
+            let lacking = |_, cell| have < (cell + 1) * payload;
+            let (offset, end) = match channel.rest.take() {
+                Some(rest) => rest,
+                None => match channel.retransmit.pop(now, rto, 1, lacking) {
+                    Some((cell, _)) => (cell * payload, ((cell + 1) * payload).min(channel.head)),
+                    None => (0, 0),
+                },
+            };
+            let (offset, whole) = (offset.max(have), end);
+            let end = whole.min(offset + longest);
             if offset < end {
+                channel.rest = (end < whole).then_some((end, whole));
                 let len = (end - offset) as u16;
                 channel.on_retransmit(now, rto, end, len);
                 channel.last_sent = now;
@@ -336,7 +345,9 @@ impl Sender {
             have,
             progress,
             limit,
-            offered: self.group.head,
+            // A receiver that only smaller packets reach does not follow the group.
+            offered: if narrow { self.source.offered } else { self.group.head },
+            longest,
             length: self.source.length,
             retransmitting: repeated,
             window: channel.congestion.window(),
@@ -356,6 +367,8 @@ struct SendLimits {
     progress: u64,
     limit: u64,
     offered: u64,
+    /// The largest number of bytes of a packet.
+    longest: u64,
     length: Option<u64>,
     retransmitting: u64,
     window: u64,
@@ -371,7 +384,7 @@ impl SendLimits {
         }
         let payload = u64::from(config.payload);
         let full = (head / payload + 1) * payload;
-        let end = full.min(self.offered);
+        let end = full.min(self.offered).min(head + self.longest);
         let last = self.length == Some(end);
         let flight = head.saturating_sub(self.progress);
         if end < full && !last && flight > 0 && now < self.flush_at {

@@ -106,6 +106,11 @@ impl Sender {
             .min(Span(patience.0 / 4));
         let due = now >= peer.control_sent_at.saturating_add(wait);
         let (state, since) = (peer.state, peer.state_since);
+        let tries = state != State::Invited && self.check_path(now, number);
+        let peer = &self.peers.list[number as usize];
+        if matches!(peer.state, State::Lost(_)) {
+            return false;
+        }
         if state == State::Invited {
             if due {
                 self.peers.queue_control(number, pending::INVITE);
@@ -125,7 +130,7 @@ impl Sender {
         if state == State::Detached {
             self.tick_detached(now, number);
         }
-        idle
+        idle && !tries
     }
 
     /// Probes a detached receiver that has stalled, and attaches it once it has nearly caught up.
@@ -161,7 +166,7 @@ impl Sender {
             near = behind <= self.config.window / 8 * 7;
             least = Span::ZERO;
         }
-        near &= peer.limit >= self.group.head;
+        near &= peer.limit >= self.group.head && peer.path.payload.is_none();
         if near
             && self.source.length != Some(self.group.head)
             && now.since(peer.state_since) >= least

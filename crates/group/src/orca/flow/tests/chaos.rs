@@ -32,6 +32,8 @@ fn link() -> impl Strategy<Value = Link> {
 enum Fate {
     Stays,
     Crashes(u64),
+    /// It crashes at this time, and is back after this time with at most so many bytes.
+    Returns(u64, u64, u64),
     Leaves(u64),
     Removed(u64),
     JoinsLate(u64),
@@ -42,6 +44,8 @@ fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
         4 => Just(Fate::Stays),
         1 => (0_u64..500).prop_map(Fate::Crashes),
+        2 => (0_u64..500, 0_u64..1500, prop_oneof![Just(0_u64), 0_u64..3_000_000])
+            .prop_map(|(at, after, keeps)| Fate::Returns(at, after, keeps)),
         1 => (0_u64..500).prop_map(Fate::Leaves),
         1 => (0_u64..500).prop_map(Fate::Removed),
         1 => (0_u64..500).prop_map(Fate::JoinsLate),
@@ -100,6 +104,8 @@ proptest! {
         let mut net = Network::new(seed, mbps, config);
         net.agents = agents;
         net.source(None);
+        net.sources[0].keeps_all = true;
+        net.sources[0].machine.set_readable_from(0);
         let mut total = 0;
         for (after, bytes) in &writes {
             total += bytes;
@@ -115,6 +121,10 @@ proptest! {
             }
             match fate {
                 Fate::Crashes(at) => net.at(ms(*at), Action::Crash(end)),
+                Fate::Returns(at, after, keeps) => {
+                    net.at(ms(*at), Action::Crash(end));
+                    net.at(ms(*at + *after), Action::Return(end, *keeps));
+                }
                 Fate::Leaves(at) => net.at(ms(*at), Action::Leave(end, Reason::Refused)),
                 Fate::Removed(at) => net.at(ms(*at), Action::Remove(end)),
                 Fate::Changes(at, rate) => net.at(ms(*at), Action::SetRate(end, Rate(rate * 1_000_000))),
@@ -137,6 +147,12 @@ proptest! {
                     prop_assert_eq!(lost, None, "receiver {}", number);
                     prop_assert!(end.ended.is_some() && end.closed.is_some(), "receiver {}", number);
                     prop_assert_eq!(end.read, total);
+                }
+                Fate::Returns(..) => {
+                    prop_assert_ne!(lost, Some(Reason::TooLate), "receiver {}", number);
+                    // Without it, the session may have ended before it was back.
+                    prop_assert!(end.ended.is_some() || end.failed.is_some(), "receiver {}", number);
+                    prop_assert!(end.ended.is_none() || end.read == total, "receiver {}", number);
                 }
                 Fate::Crashes(_) => prop_assert!(lost.is_some() || end.ended.is_some()),
                 _ => {

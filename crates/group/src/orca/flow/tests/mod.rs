@@ -1,5 +1,6 @@
 mod chaos;
 mod golden;
 mod parity;
+mod path;
 mod storm;
 mod theory;

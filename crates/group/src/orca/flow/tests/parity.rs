@@ -250,10 +250,13 @@ fn a_block_from_its_first_loss_to_its_last() {
         let now = us(400_000 * round);
         seen(&mut sender, now, 0, 8, &[(8, 9)]);
         seen(&mut sender, now, 1, 9, &[(9, 10)]);
-        // The last packet is repeated besides, as a probe.
+        // The last packet is repeated besides, as a probe, and after a second smaller packets are tried.
         let probe = |out: &Outgoing| matches!(out, Outgoing::Everyone(it) if it.offset == 15 * P);
         let sent = out(&mut sender, now + Span::from_ms(2)).into_iter();
-        all.extend(sent.filter(|out| !matches!(out, Outgoing::Control(..)) && !probe(out)));
+        let small = |out: &Outgoing| matches!(out, Outgoing::One(_, it) if u64::from(it.len) < P);
+        let other =
+            |out: &Outgoing| matches!(out, Outgoing::Control(..)) || probe(out) || small(out);
+        all.extend(sent.filter(|out| !other(out)));
     }
     let one = |host, number| Outgoing::One(HostId(host), piece(number * P, None));
     let cells = [one(0, 8), one(1, 9)];

@@ -1,0 +1,140 @@
+//! Receivers and senders that are killed, and started again, while they take part in a cast.
+
+use std::time::Duration;
+
+use rackweave_group::orca::flow::ReceiverStatus;
+use rackweave_wire::orca::Reason;
+
+use super::*;
+
+/// Opens a transfer of a file to these receivers at a rate at which it takes a second or more.
+fn open_slowly(engine: &mut Engine, path: &Path, to: &[SocketAddr]) -> Session {
+    let flow = rackweave_group::orca::flow::FlowConfig {
+        max_rate: Some(Rate(400_000_000)),
+        patience: Span::from_secs(1),
+        ..engine.config.flow
+    };
+    let hosts: Vec<HostId> = to.iter().map(|to| engine.add_peer(*to)).collect();
+    let source = Box::new(Files::new(&[path.to_owned()]).unwrap());
+    engine.open(source, &hosts, Spread::Unicast, flow).unwrap()
+}
+
+fn stored(folder: &Path) -> u64 {
+    folder.join("big.part").metadata().map_or(0, |meta| meta.len())
+}
+
+fn until(mut holds: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if holds() {
+            return;
+        }
+        pause(1);
+    }
+    panic!("this takes for ever");
+}
+
+#[expect(clippy::disallowed_methods, reason = "threads are waited for")]
+fn pause(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+#[test]
+fn a_receiver_that_is_started_again_goes_on_beside_others() {
+    let receivers = [Receiving::start(None, None), Receiving::start(None, None)];
+    let to = receivers.each_ref().map(|it| it.address);
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "big", 50_000_000);
+    let mut engine = sender(None);
+    engine.config.retry = TIMEOUT;
+    open_slowly(&mut engine, &path, &to);
+    let thread = std::thread::spawn(move || drive(&mut engine, None));
+    let [first, second] = receivers;
+    until(|| stored(second.folder.path()) >= 5_000_000);
+    let (folder, _) = second.crash();
+    // The other receiver gets on by more than a window.
+    until(|| stored(first.folder.path()) >= 25_000_000);
+    let again = Receiving::start_in(folder, None, None, to[1]);
+    let view = thread.join().unwrap();
+    assert_eq!(completed(&view), 2, "{view:?}");
+    assert!(first.received() && again.received());
+    assert_eq!(first.read("big"), content(50_000_000));
+    assert_eq!(again.read("big"), content(50_000_000));
+}
+
+#[test]
+fn every_receiver_has_its_outcome_after_a_session_was_renewed() {
+    let receivers = [
+        Receiving::start(None, Some(1 << 20)),
+        Receiving::start(None, None),
+        Receiving::start(None, None),
+    ];
+    let to = receivers.each_ref().map(|it| it.address);
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "big", 20_000_000);
+    let mut engine = sender(None);
+    engine.config.retry = TIMEOUT;
+    open_slowly(&mut engine, &path, &to);
+    let (send, seen) = channel();
+    let thread = std::thread::spawn(move || drive(&mut engine, Some(&send)));
+    let [full, good, killed] = receivers;
+    until(|| stored(killed.folder.path()) >= 5_000_000);
+    let (folder, _) = killed.crash();
+    assert!(!full.received() && good.received());
+    let is_renewal = |event: &EngineEvent| matches!(event, EngineEvent::Renewed { .. });
+    until(|| seen.try_iter().any(|event| is_renewal(&event)));
+    let again = Receiving::start_in(folder, None, None, to[2]);
+    let view = thread.join().unwrap();
+    let states: Vec<_> = view.receivers.iter().map(|it| (it.address, it.status)).collect();
+    let refused = ReceiverStatus::Lost(Reason::Refused);
+    let expected = [refused, ReceiverStatus::Completed, ReceiverStatus::Completed];
+    assert_eq!(states, to.into_iter().zip(expected).collect::<Vec<_>>());
+    assert_eq!(again.read("big"), content(20_000_000));
+}
+
+/// A receiver that takes one stream at a time, as `receive --once` does.
+fn one_place() -> Receiving {
+    let mut config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
+    config.max_sessions = 1;
+    Receiving::start_with(tempfile::tempdir().unwrap(), None, config).unwrap()
+}
+
+#[test]
+fn a_receiver_with_one_place_takes_a_sender_that_is_started_again() {
+    let receiver = one_place();
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "big", 30_000_000);
+    {
+        let mut engine = sender(None);
+        open_slowly(&mut engine, &path, &[receiver.address]);
+        while stored(receiver.folder.path()) < 5_000_000 {
+            let until = engine.turn().unwrap();
+            engine.wait(until).unwrap();
+        }
+    }
+    let mut engine = sender(None);
+    let view = send(&mut engine, Box::new(Files::new(&[path]).unwrap()), &[receiver.address]);
+    assert_eq!(completed(&view), 1, "{view:?}");
+    assert!(receiver.received(), "the first sender's session is not reported as a failure");
+    assert_eq!(receiver.read("big"), content(30_000_000));
+}
+
+#[test]
+fn an_invitation_whose_sender_is_gone_keeps_no_other_sender_out() {
+    let receiver = one_place();
+    let from = tempfile::tempdir().unwrap();
+    let (old, new) = (file(from.path(), "old", 3000), file(from.path(), "new", 3000));
+    {
+        let mut engine = sender(None);
+        let host = engine.add_peer(receiver.address);
+        let flow = engine.config.flow;
+        let source = Box::new(Files::new(&[old]).unwrap());
+        engine.open(source, &[host], Spread::Unicast, flow).unwrap();
+        // Its first turn sends the invitation.
+        engine.turn().unwrap();
+    }
+    let mut engine = sender(None);
+    let view = send(&mut engine, Box::new(Files::new(&[new]).unwrap()), &[receiver.address]);
+    assert_eq!(completed(&view), 1, "{view:?}");
+    assert!(receiver.received());
+    assert_eq!(receiver.read("new"), content(3000));
+}
