@@ -67,6 +67,7 @@ pub const SCENARIOS: [Builtin; 56] = builtins! {
     "swp2p-efficiency": "papers/swp2p/swp2p-efficiency.toml",
     "ordc-groups": "papers/ordc/groups.toml",
     "ordc-jct": "papers/ordc/jct.toml",
+    "ordc-jct-uncombined": "papers/ordc/uncombined.toml",
     "ordc-sensitivity": "papers/ordc/sensitivity.toml",
     "ordc-placement": "papers/ordc/placement.toml",
     "ordc-correct": "papers/ordc/correct.toml",
