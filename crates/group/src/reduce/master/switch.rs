@@ -220,6 +220,8 @@ impl SwitchSide {
                 self.is_in_use = true;
                 Step::None
             }
+            // What asks whether the switch is there asks for nothing that can be refused.
+            (Body::Refused { .. }, Phase::Probing { .. }) => Step::Stale,
             (Body::Refused { reason }, _) if is_current => self.without(Absence::Refused(reason)),
             (Body::Values { epoch, first, sums }, Phase::Open) if is_current => {
                 self.heard = now;
