@@ -171,6 +171,7 @@ fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig<Systems>> {
         secret: None,
         slots: args.slots,
         ways: args.ways,
+        share: args.share(),
         aggregate_at: &args.aggregate_at,
     };
     with_program(config, args.program, options, args.key_file.as_deref())

@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 56] = builtins! {
+pub const SCENARIOS: [Builtin; 57] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -67,6 +67,7 @@ pub const SCENARIOS: [Builtin; 56] = builtins! {
     "swp2p-efficiency": "papers/swp2p/swp2p-efficiency.toml",
     "ordc-groups": "papers/ordc/groups.toml",
     "ordc-jct": "papers/ordc/jct.toml",
+    "ordc-jct-uncombined": "papers/ordc/uncombined.toml",
     "ordc-sensitivity": "papers/ordc/sensitivity.toml",
     "ordc-placement": "papers/ordc/placement.toml",
     "ordc-correct": "papers/ordc/correct.toml",

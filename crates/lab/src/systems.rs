@@ -102,6 +102,8 @@ pub struct ProgramOptions<'a> {
     pub slots: Option<u32>,
     /// The number of slots of a bucket.
     pub ways: Option<u8>,
+    /// The percentage of a switch that masters at one address can have; `None`: all of it.
+    pub share: Option<u8>,
     /// The switches that add up; empty: all of them.
     pub aggregate_at: &'a [u32],
 }
@@ -130,15 +132,19 @@ impl ProgramName {
         options: ProgramOptions<'_>,
         fabric: &FabricConfig,
     ) -> Result<Systems, &'static str> {
-        let ProgramOptions { controller, server, secret, slots, ways, aggregate_at } = options;
+        let ProgramOptions { controller, server, secret, slots, ways, share, aggregate_at } =
+            options;
         if controller.is_some() && self != Self::Orca {
             return Err("--controller is of use with --program orca only");
         }
         if server.is_some() && self != Self::Swp2p {
             return Err("--server is of use with --program swp2p only");
         }
-        if (slots.is_some() || ways.is_some() || !aggregate_at.is_empty()) && self != Self::Reduce {
-            return Err("--slots, --ways and --aggregate-at are of use with --program reduce only");
+        let of_reduce = slots.is_some() || ways.is_some() || share.is_some();
+        if (of_reduce || !aggregate_at.is_empty()) && self != Self::Reduce {
+            return Err(
+                "--slots, --ways, --share and --aggregate-at are of use with --program reduce only",
+            );
         }
         if secret.is_some() && !matches!(self, Self::Orca | Self::Swp2p) {
             return Err("--key-file is of use with --program orca and --program swp2p only");
@@ -156,7 +162,8 @@ impl ProgramName {
             Self::Reduce => {
                 let config =
                     ReduceConfig::new(slots.unwrap_or(SLOTS), rackweave_linux::random() as u64);
-                let config = ReduceConfig { ways: ways.unwrap_or(config.ways), ..config };
+                let (ways, share) = (ways.unwrap_or(config.ways), share.unwrap_or(config.share));
+                let config = ReduceConfig { ways, share, ..config };
                 if config.slots < u32::from(config.ways) * 2 {
                     return Err("--slots: a job needs two buckets at least");
                 }

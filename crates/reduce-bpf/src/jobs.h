@@ -119,6 +119,34 @@ static int expire_job(u32 index, void *context)
     return 0;
 }
 
+/* What the jobs of masters at one address have. */
+struct holding {
+    u32 master;
+    u32 slots, records, jobs;
+};
+
+static int add_holding(u32 index, void *context)
+{
+    struct holding *holding = context;
+    struct state *s = the_state();
+    struct job *job = map_lookup(&jobs, &index);
+
+    if (s && job && s->used >> (index & 63) & 1 && job->master == holding->master) {
+        holding->slots += job->slots.end - job->slots.start;
+        holding->records += job->records.end - job->records.start;
+        holding->jobs++;
+    }
+    return 0;
+}
+
+/* What is left of a share, of which so much is used. */
+INLINE u32 left_of(u32 all, u32 share, u32 used)
+{
+    u32 most = (u64)all * share / 100;
+
+    return most > used ? most - used : 0;
+}
+
 /* Returns the job with this number, and its index. */
 INLINE struct job *find_job(struct state *s, u32 number, u64 now, u32 *index)
 {

@@ -68,6 +68,8 @@ pub struct TorConfig {
     pub ways: u8,
     /// The largest number of packets whose rest is recorded, in the windows of all workers of all jobs, of 16 bytes each.
     pub records: u32,
+    /// The percentage of the slots, of the jobs and of the recorded packets that masters at one address can have together, 1 to 100.
+    pub share: u8,
     /// How long a job keeps its slots after the last message of its master, in milliseconds.
     pub lease_ms: u32,
     /// A random number of this life of the switch, from which it also makes cookies.
@@ -85,6 +87,7 @@ impl TorConfig {
             slots: 65_536,
             ways: 8,
             records: 65_536,
+            share: 100,
             lease_ms: 10_000,
             secret,
         }
@@ -183,7 +186,7 @@ impl Tor {
             u32::from_ne_bytes(config.address.octets()),
             u32::from(config.udp_port.to_be()),
             config.lease_ms,
-            0,
+            u32::from(config.share),
             config.secret as u32,
             (config.secret >> 32) as u32,
         ];
@@ -271,6 +274,12 @@ impl TorConfig {
             return wrong(format!(
                 "the number of slots is a multiple of {ways} up to {MOST_SLOTS}, not {}",
                 self.slots
+            ));
+        }
+        if self.share == 0 || self.share > 100 {
+            return wrong(format!(
+                "the share of an address is 1 to 100 percent, not {}",
+                self.share
             ));
         }
         if self.records == 0 || self.records > 1 << 22 {

@@ -93,7 +93,7 @@ struct config {
     u32 address;   /* of the switch, in network byte order */
     u32 port;      /* its UDP port, in network byte order */
     u32 lease_ms;  /* how long a job keeps its slots after the last message of its master */
-    u32 unused;
+    u32 share;     /* the percentage of slots, jobs and records that masters at one address can have together */
     u32 secret[2]; /* a random number of this life of the switch: lower half, upper half */
 };
 

@@ -315,6 +315,8 @@ static __attribute__((noinline)) int on_open(struct state *st, const struct conf
     struct search slots = {.end = SLOTS, .wanted = big32(in + F_OPEN_SLOTS)};
     struct search recording = {.of_records = 1, .end = REDUCE_RECORDS, .wanted = entries};
     struct expiring expiring = {.now = s->now};
+    struct holding holding = {.master = from};
+    u32 allowed, jobs_most = JOBS * c->share / 100;
     struct job *job;
     u8 *out;
 
@@ -347,12 +349,15 @@ static __attribute__((noinline)) int on_open(struct state *st, const struct conf
         return 0;
     }
     loop(JOBS, expire_job, &expiring, 0);
-    if (slots.wanted > SLOTS)
-        slots.wanted = SLOTS;
+    loop(JOBS, add_holding, &holding, 0);
+    allowed = left_of(SLOTS, c->share, holding.slots);
+    if (slots.wanted > allowed)
+        slots.wanted = allowed;
     find_range(&slots);
     find_range(&recording);
     slots.len = unit ? slots.len - slots.len % unit : 0;
-    if (!slots.len || recording.len < entries || !~st->used) {
+    if (!slots.len || recording.len < entries || !~st->used || holding.jobs >= (jobs_most ? jobs_most : 1) ||
+        entries > left_of(REDUCE_RECORDS, c->share, holding.records)) {
         refuse(s, FULL);
         return 0;
     }

@@ -244,6 +244,7 @@ impl Master {
         let machine = Config {
             operator: config.operator,
             aggregation: config.aggregation,
+            probe: config.requires_switch,
             give_up: config.patience,
             join_within: config.join_within,
             ..Config::new(config.job, host, config.workers, secrets as u64, (secrets >> 64) as u64)

@@ -5,6 +5,8 @@
 //! expected number of distinct words is 219,512, and the pairs after combining at 3 and 7 workers with shuffled blocks are 326,469 and
 //! 440,117, where the dictionary has 327,046 and 443,422.
 
+use std::sync::LazyLock;
+
 use rackweave_core::Rng;
 
 /// The model of a text.
@@ -20,9 +22,12 @@ pub struct TextModel {
     pub bytes_per_word: f64,
 }
 
+const DEFAULT: TextModel =
+    TextModel { exponent: 1.5, shift: 100.0, vocabulary: 5_742_202, bytes_per_word: 7.392 };
+
 impl Default for TextModel {
     fn default() -> Self {
-        Self { exponent: 1.5, shift: 100.0, vocabulary: 5_742_202, bytes_per_word: 7.392 }
+        DEFAULT
     }
 }
 
@@ -45,7 +50,7 @@ impl TextModel {
         let mut counts = Vec::new();
         let mut rank = 1;
         while rank <= self.vocabulary {
-            let expected = scale * libm::pow(f64::from(rank) + self.shift, -self.exponent);
+            let expected = scale * self.weight(rank);
             if expected < RARE {
                 break;
             }
@@ -95,6 +100,20 @@ impl TextModel {
             rank = last + 1;
         }
         distinct
+    }
+
+    /// Returns the frequency of a rank, without its scale. Runs draw thousands of texts of the default model, for which it is
+    /// computed once.
+    fn weight(&self, rank: u32) -> f64 {
+        static WEIGHTS: LazyLock<Box<[f64]>> =
+            LazyLock::new(|| (0..1 << 20).map(|rank| DEFAULT.compute_weight(rank)).collect());
+        let is_default = self.exponent == DEFAULT.exponent && self.shift == DEFAULT.shift;
+        let known = if is_default { WEIGHTS.get(rank as usize) } else { None };
+        known.copied().unwrap_or_else(|| self.compute_weight(rank))
+    }
+
+    fn compute_weight(&self, rank: u32) -> f64 {
+        libm::pow(f64::from(rank) + self.shift, -self.exponent)
     }
 
     /// Returns the integral of the frequencies from one rank to another, without their scale.

@@ -39,7 +39,7 @@ pub(crate) struct MasterArgs {
     /// Slots to ask the switch for. Few suffice, as keys are sent in ranges that fit.
     #[arg(long, value_name = "N", default_value_t = 16_384, requires = "switch", value_parser = clap::value_parser!(u32).range(16..))]
     pub(super) slots: u32,
-    /// Fail if the switch cannot be used, instead of adding up here.
+    /// Fail if the switch cannot be used, instead of adding up here: after 3 s if it does not answer, before workers have joined.
     #[arg(long, requires = "switch")]
     pub(super) require_switch: bool,
     #[command(flatten)]

@@ -87,6 +87,10 @@ pub(crate) struct SwitchArgs {
     /// With --program reduce: slots of a bucket, among which a key has a choice (default: 8).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(super) ways: Option<u8>,
+    /// With --program reduce: the percentage of the slots, of the 64 jobs and of the recorded packets that masters at one address can have
+    /// together, so that no host takes all of them (default: 50).
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(super) share: Option<u8>,
     /// With --program reduce: the switches of the fabric that add up (default: all).
     #[arg(long, value_name = "SWITCH", value_delimiter = ',')]
     pub(super) aggregate_at: Vec<u32>,
@@ -121,6 +125,14 @@ pub(crate) struct SwitchArgs {
     pub(super) poll: PollArgs,
     #[command(flatten)]
     pub(super) show: ShowArgs,
+}
+
+impl SwitchArgs {
+    /// The share of one address, with --program reduce.
+    pub(super) fn share(&self) -> Option<u8> {
+        let is_reduce = self.program == ProgramName::Reduce;
+        self.share.or(is_reduce.then_some(rackweave_group::reduce::switch::SHARE))
+    }
 }
 
 /// The links and buffers of a switch whose hosts have equal links.

@@ -48,6 +48,7 @@ fn config(args: &SwitchArgs) -> miette::Result<TorConfig> {
     let others = [
         (args.slots.is_some(), "--slots"),
         (args.ways.is_some(), "--ways"),
+        (args.share.is_some(), "--share"),
         (args.address.is_some(), "--address"),
     ];
     if let Some((_, name)) = others.iter().find(|(is_there, _)| *is_there) {

@@ -61,7 +61,8 @@ fn config(args: &SwitchArgs) -> miette::Result<TorConfig> {
     let slots = args.slots.unwrap_or(defaults.slots);
     // As in the user-space switch, slots that fill no bucket are left out.
     let slots = slots - slots % u32::from(ways);
-    Ok(TorConfig { slots, ways, ..defaults })
+    let share = args.share().unwrap_or(defaults.share);
+    Ok(TorConfig { slots, ways, share, ..defaults })
 }
 
 fn line(counters: &TorCounters, before: &TorCounters, jobs: usize) -> String {

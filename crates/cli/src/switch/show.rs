@@ -164,6 +164,13 @@ pub(super) fn summary(report: &Report) -> String {
     for (count, why) in edges.iter().filter(|(count, _)| *count > 0) {
         let _ = writeln!(text, "dropped at the edge: {count} ({why})");
     }
+    if counters.contested > 0 {
+        let _ = writeln!(
+            text,
+            "two processes were the same host: {} times its packets came from the address that it had before",
+            counters.contested
+        );
+    }
     let late = report.lateness;
     let _ = writeln!(
         text,
@@ -232,6 +239,7 @@ pub(super) fn json(report: &Report) -> Value {
             "no_address": counters.no_address,
             "send_refused": counters.send_refused,
             "learnt": counters.learnt,
+            "contested": counters.contested,
             "clamped": counters.clamped,
             "copied": counters.copied,
             "consumed": counters.consumed,

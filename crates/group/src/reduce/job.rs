@@ -102,6 +102,8 @@ pub struct Config {
 pub struct Record {
     /// When its data began to be sent.
     pub started: Option<Time>,
+    /// When all its data had been sent, as far as the master knows: all were acknowledged.
+    pub distributed: Option<Time>,
     /// When all workers had mapped their data and joined.
     pub ready: Option<Time>,
     /// When the upload began.
@@ -114,8 +116,10 @@ pub struct Record {
     pub failed: Option<Failure>,
     /// Whether the result was equal to the text.
     pub exact: bool,
-    /// The number of distinct words.
+    /// The number of distinct words of the text.
     pub words: u64,
+    /// How the result differs from the text.
+    pub errors: Errors,
     /// The number of pairs that the workers had.
     pub pairs: u64,
     /// The pairs, records and sums that reached the master.
@@ -126,11 +130,47 @@ pub struct Record {
     pub slots: u32,
 }
 
+/// How a result differs from the text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// Words of the text that the result does not have.
+    pub missing: u64,
+    /// Words that the result has with another number.
+    pub wrong: u64,
+    /// Occurrences in the text that the result lacks, of missing and wrong words.
+    pub lost: u64,
+    /// Occurrences in the text.
+    pub occurrences: u64,
+}
+
+impl Errors {
+    /// Compares a result with the text's words. Both are sorted by their words.
+    fn of(result: &[(Box<[u8]>, u64)], expected: &[(Box<[u8]>, u64)]) -> Self {
+        let mut errors = Self::default();
+        let mut rest = result.iter().peekable();
+        for (word, count) in expected {
+            errors.occurrences += count;
+            while rest.next_if(|(other, _)| other < word).is_some() {
+                // A word that the text does not have.
+                errors.wrong += 1;
+            }
+            let found = rest.next_if(|(other, _)| other == word).map(|(_, found)| *found);
+            errors.missing += u64::from(found.is_none());
+            errors.wrong += u64::from(found.is_some_and(|found| found != *count));
+            errors.lost += count.saturating_sub(found.unwrap_or(0));
+        }
+        errors.wrong += rest.count() as u64;
+        errors
+    }
+}
+
 /// The master of a job at a host.
 #[derive(Debug)]
 struct Mastered {
     job: Job,
     record: Record,
+    /// Messages with data that have not been acknowledged.
+    under_way: u32,
     /// The position of the machine in the node.
     side: Option<usize>,
 }
@@ -226,7 +266,7 @@ impl JobNode {
                 let mastered = node.mastered.len();
                 node.work.push(job.start, Work::Start { mastered });
                 let record = Record::default();
-                node.mastered.push(Mastered { job: job.clone(), record, side: None });
+                node.mastered.push(Mastered { job: job.clone(), record, under_way: 0, side: None });
                 node.unfinished += 1;
             }
         }
@@ -336,7 +376,17 @@ impl JobNode {
                         self.unfinished -= 1;
                     }
                 }
-                Carried::Sent { .. } | Carried::Stream(_) => {}
+                Carried::Sent { id, .. } => {
+                    let (job, _) = job_of(id);
+                    let is_job = |mastered: &&mut Mastered| mastered.job.number == job;
+                    if let Some(mastered) = self.mastered.iter_mut().find(is_job) {
+                        mastered.under_way = mastered.under_way.saturating_sub(1);
+                        if mastered.under_way == 0 {
+                            mastered.record.distributed.get_or_insert(now);
+                        }
+                    }
+                }
+                Carried::Stream(_) => {}
             }
         }
         while let Some((due, work)) = self.work.pop_due(now) {
@@ -385,7 +435,7 @@ impl JobNode {
 
     /// Sends a job's data, and waits for its workers.
     fn start(&mut self, now: Time, mastered: usize) {
-        let Mastered { job, record, side } = &mut self.mastered[mastered];
+        let Mastered { job, record, side, .. } = &mut self.mastered[mastered];
         record.started = Some(now);
         let workers = job.workers.len() as u8;
         let token = mix(self.config.seed ^ u64::from(job.number) << 32);
@@ -403,7 +453,10 @@ impl JobNode {
         let bytes = match self.config.map {
             Map::Scatter => share,
             Map::Broadcast => job.bytes,
-            Map::Local => return,
+            Map::Local => {
+                record.distributed = Some(now);
+                return;
+            }
         };
         for (worker, host) in (0..).zip(job.workers.clone()) {
             if host == self.host {
@@ -413,12 +466,16 @@ impl JobNode {
             self.submitted += 1;
             let id = message_of(self.submitted, number, worker);
             let submit = Submit { id, peer: host, bytes, kind: Kind::OneWay };
+            self.mastered[mastered].under_way += 1;
             if self.machine.submit(now, submit).is_err() {
                 let record = &mut self.mastered[mastered].record;
                 record.failed = Some(Failure::MasterSilent);
                 self.unfinished -= 1;
                 return;
             }
+        }
+        if self.mastered[mastered].under_way == 0 {
+            self.mastered[mastered].record.distributed = Some(now);
         }
     }
 
@@ -539,10 +596,12 @@ impl JobNode {
         expected.sort_unstable();
         let record = &mut self.mastered[index].record;
         record.exact = result == expected;
+        record.errors = Errors::of(&result, &expected);
         (record.words, record.pairs, record.received) = (expected.len() as u64, pairs, received);
         record.uploaded = Some(now);
         let Costs { reduce_per_pair, reduce_per_word, .. } = self.config.costs;
-        let of_words = reduce_per_word.0.saturating_mul(record.words);
+        // What is lost is not written either.
+        let of_words = reduce_per_word.0.saturating_mul(result.len() as u64);
         let cost = Span(reduce_per_pair.0.saturating_mul(received).saturating_add(of_words));
         self.compute(now, Work::Reduced { mastered: index }, cost);
     }

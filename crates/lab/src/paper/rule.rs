@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::claim::{Cell, End, Operand, Rule};
+use super::claim::{Cell, End, Fold, Operand, Rule};
 use super::path::{Missing, Path};
 use super::select::{PointKey, Relation, Selector, known_keys, number};
 use crate::report::number::short;
@@ -289,18 +289,48 @@ fn read(points: &Points, index: usize, path: &Path) -> Result<Vec<f64>, RuleErro
     })
 }
 
-fn side(operand: &Operand, picked: &Selection, points: &Points) -> Result<f64, RuleError> {
+/// One side's number and, if it is the mean of several points, their lowest and highest number.
+struct Side {
+    number: f64,
+    spread: Option<(f64, f64)>,
+}
+
+impl Side {
+    fn constant(number: f64) -> Self {
+        Self { number, spread: None }
+    }
+
+    fn of(numbers: &[f64], operand: &Operand) -> Self {
+        let fold = |fold: Fold| fold.of(numbers) * operand.times;
+        let is_mean = operand.over == Some(Fold::Mean) && numbers.len() > 1;
+        Self {
+            number: operand.over.map_or_else(|| numbers[0] * operand.times, fold),
+            spread: is_mean.then(|| (fold(Fold::Min), fold(Fold::Max))),
+        }
+    }
+
+    fn write(&self, factor: f64, write: impl Fn(f64) -> String) -> String {
+        let number = write(self.number * factor);
+        match self.spread {
+            Some((low, high)) => {
+                format!("{number} [{} to {}]", write(low * factor), write(high * factor))
+            }
+            None => number,
+        }
+    }
+}
+
+fn side(operand: &Operand, picked: &Selection, points: &Points) -> Result<Side, RuleError> {
     if let (Selection::Points(indices), Some(key)) = (picked, &operand.key) {
         let value = |index: &usize| points.keys[*index].get(key).and_then(number);
         let values: Vec<f64> = indices.iter().filter_map(value).collect();
         if values.len() < indices.len() {
             return Err(RuleError::Wrong(format!("`{key}` is no number at some point")));
         }
-        let number = operand.over.map_or_else(|| values[0], |fold| fold.of(&values));
-        return Ok(number * operand.times);
+        return Ok(Side::of(&values, operand));
     }
     let (indices, path) = match (picked, &operand.metric) {
-        (Selection::Constant(value), _) => return Ok(*value),
+        (Selection::Constant(value), _) => return Ok(Side::constant(*value)),
         (Selection::Points(indices), Some(path)) => (indices, path),
         (Selection::Points(_), None) => {
             return Err(RuleError::Wrong("a side without metric".into()));
@@ -314,8 +344,7 @@ fn side(operand: &Operand, picked: &Selection, points: &Points) -> Result<f64, R
             None => found[0],
         });
     }
-    let number = operand.over.map_or_else(|| numbers[0], |fold| fold.of(&numbers));
-    Ok(number * operand.times)
+    Ok(Side::of(&numbers, operand))
 }
 
 fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, RuleError> {
@@ -327,8 +356,9 @@ fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, RuleError> {
     let cases = cases(rule, &points.keys).map_err(RuleError::Wrong)?;
     let mut checks = Vec::with_capacity(cases.len());
     for case in cases {
-        let a = side(left, &case.left, points)?;
-        let b = side(right, &case.right, points)? * case.factor;
+        let left_side = side(left, &case.left, points)?;
+        let right_side = side(right, &case.right, points)?;
+        let (a, b) = (left_side.number, right_side.number * case.factor);
         // The slack in the unit of the metric, as a share.
         let slack = if b == 0.0 { 0.0 } else { rule.slack / b.abs() };
         let tolerance = rule.tolerance + slack;
@@ -340,7 +370,11 @@ fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, RuleError> {
         let holds = relation.holds(a, b, tolerance);
         let sign = if holds { relation.to_string() } else { format!("not {relation}") };
         checks.push(Check {
-            text: format!("{} {sign} {}{ratio}", write(a), write(b)),
+            text: format!(
+                "{} {sign} {}{ratio}",
+                left_side.write(1.0, write),
+                right_side.write(case.factor, write)
+            ),
             case: case.name,
             left: a,
             relation: relation.to_string(),

@@ -114,6 +114,16 @@ fn the_best_of_several_points_and_the_worst_of_a_list() {
 }
 
 #[test]
+fn a_mean_is_shown_with_its_spread() {
+    let ruling = apply(
+        "left = { metric = 'goodput_gbps', of = { transport = 'homa' }, over = 'mean', times = 2 }\n\
+         is = '<'\nright = { metric = 'goodput_gbps', of = { transport = 'ndp', workload.senders = 1 }, over = 'mean' }",
+    );
+    // Of one point there is no spread.
+    assert_eq!(ruling.here, "1.40 [0.800 to 1.80] not < 0.900 (1.56 times)");
+}
+
+#[test]
 fn published_numbers_are_compared_with_measured_ones() {
     let mut whole = points().keys;
     whole.push(key(&[("workload.senders", 1000.into())], "ndp"));

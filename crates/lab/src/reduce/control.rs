@@ -20,9 +20,9 @@ use rackweave_sim::{GroupModel, World};
 use rackweave_switch::net::Slab;
 use rackweave_wire::reduce::PAIR_BYTES;
 
-use super::ReduceConfig;
 use super::node::Host;
 use super::run::Programs;
+use super::{Occasion, ReduceConfig};
 
 /// The run that it controls.
 type Run<'a> = World<'a, GroupModel<Host, Programs, Slab>>;
@@ -74,9 +74,12 @@ pub(crate) struct Controller<'a> {
     fabric: Option<(Fabric, Options)>,
     /// Jobs whose workers are ready, in the order in which they became so.
     ready: VecDeque<u16>,
-    /// The job whose upload has the switch, and from when it may send.
-    active: Option<(u16, Time)>,
-    granted: bool,
+    /// The job whose upload has the switch.
+    active: Option<u16>,
+    /// Jobs whose uploads begin when the circuits that were planned for them are up.
+    chosen: Vec<u16>,
+    /// When the circuits are up.
+    up: Time,
     rng: Rng,
     reconfigurations: u64,
     /// The phases for which circuits were planned last.
@@ -115,7 +118,8 @@ impl<'a> Controller<'a> {
             fabric: fabric(reduce, config),
             ready: VecDeque::new(),
             active: None,
-            granted: false,
+            chosen: Vec::new(),
+            up: Time::ZERO,
             rng: Rng::stream(mix(config.seed), 0, 0, "control plane"),
             reconfigurations: 0,
             planned: Vec::new(),
@@ -131,43 +135,57 @@ impl<'a> Controller<'a> {
     pub(crate) fn act(&mut self, world: &mut impl Controlled, now: Time) {
         let mut jobs = world.jobs(&mut self.ready);
         jobs.sort_by_key(|(job, _)| job.number);
+        let was_chosen = self.chosen.len();
         if self.reduce.switches.is_some() {
-            self.share_switch(world, now, &jobs);
+            self.share_switch(&jobs);
         } else {
-            // Nothing is shared: uploads begin at once, and circuits follow the traffic.
-            while let Some(job) = self.ready.pop_front() {
+            // Nothing is shared, so that uploads do not wait for one another.
+            self.chosen.extend(self.ready.drain(..));
+        }
+        let phases = self.phases(&jobs);
+        let is_due = match self.reduce.occasion {
+            Occasion::Phases => phases != self.planned,
+            Occasion::Uploads => self.chosen.len() > was_chosen,
+        };
+        if is_due {
+            self.move_circuits(world, now, &jobs, &phases);
+            self.planned = phases;
+        }
+        if self.up <= now {
+            for job in std::mem::take(&mut self.chosen) {
                 self.grant(world, now, job);
-            }
-            let phases = phases(&jobs);
-            if phases != self.planned {
-                let _ = self.move_circuits(world, &jobs, None);
-                self.planned = phases;
             }
         }
     }
 
     /// One upload after the other has the switch.
-    fn share_switch(&mut self, world: &mut impl Controlled, now: Time, jobs: &[(Job, Record)]) {
-        let record = |number: u16| jobs.iter().find(|(job, _)| job.number == number);
-        if let Some((active, _)) = self.active
-            && let Some((_, record)) = record(active)
-            && (record.uploaded.is_some() || record.failed.is_some())
-        {
+    fn share_switch(&mut self, jobs: &[(Job, Record)]) {
+        let has_ended = |number: u16| {
+            let record =
+                jobs.iter().find(|(job, _)| job.number == number).map(|(_, record)| record);
+            record.is_some_and(|record| record.uploaded.is_some() || record.failed.is_some())
+        };
+        if self.active.is_some_and(has_ended) {
             self.active = None;
         }
         if self.active.is_none()
             && let Some(next) = self.ready.pop_front()
         {
-            let up = self.move_circuits(world, jobs, Some(next)).unwrap_or(now);
-            (self.active, self.granted) = (Some((next, up)), false);
+            self.active = Some(next);
+            self.chosen.push(next);
         }
-        if let Some((job, up)) = self.active
-            && !self.granted
-            && up <= now
-        {
-            self.granted = true;
-            self.grant(world, now, job);
-        }
+    }
+
+    /// What jobs transfer, and are about to.
+    fn phases(&self, jobs: &[(Job, Record)]) -> Vec<(u16, Phase)> {
+        let phase = |(job, record): &(Job, Record)| {
+            let phase = match self.chosen.contains(&job.number) {
+                true => Phase::Upload,
+                false => phase(record)?,
+            };
+            Some((job.number, phase))
+        };
+        jobs.iter().filter_map(phase).collect()
     }
 
     fn grant(&self, world: &mut impl Controlled, now: Time, job: u16) {
@@ -176,22 +194,21 @@ impl<'a> Controller<'a> {
         }
     }
 
-    /// Plans circuits for what the jobs transfer and `next` is about to upload. Returns when the new ones are up.
+    /// Plans circuits for what the jobs transfer, and moves to them if that saves time.
     fn move_circuits(
         &mut self,
         world: &mut impl Controlled,
+        now: Time,
         jobs: &[(Job, Record)],
-        next: Option<u16>,
-    ) -> Option<Time> {
-        let (fabric, options) = self.fabric.as_mut()?;
+        phases: &[(u16, Phase)],
+    ) {
+        let Some((fabric, options)) = &mut self.fabric else { return };
         let is_added_up = self.reduce.switches.is_some();
         let mut flows = Vec::new();
         let mut uploads = Vec::new();
-        for (job, record) in jobs {
-            let phase = match phase(record) {
-                _ if next == Some(job.number) => Phase::Upload,
-                Some(phase) => phase,
-                None => continue,
+        for &(number, phase) in phases {
+            let Some((job, _)) = jobs.iter().find(|(job, _)| job.number == number) else {
+                continue;
             };
             let share = job.bytes / job.workers.len() as u64;
             let [pairs, distinct] = self.sizes.of(job, &self.reduce.job);
@@ -214,28 +231,27 @@ impl<'a> Controller<'a> {
                 }
             }
         }
-        let period = Period::new(fabric.pod().servers(), flows, uploads, Vec::new()).ok()?;
-        let plan = plan(fabric, &[period], options, &mut self.rng).ok()?;
-        let step = plan.steps.first().filter(|step| step.is_reconfigured())?;
-        let circuits = circuits(&step.configuration);
-        *fabric = fabric.clone().starting_from(step.configuration.clone());
-        let up = world.reconfigure(&circuits)?;
-        self.reconfigurations += 1;
-        Some(up)
+        let Ok(period) = Period::new(fabric.pod().servers(), flows, uploads, Vec::new()) else {
+            return;
+        };
+        let Ok(plan) = plan(fabric, &[period], options, &mut self.rng) else { return };
+        let Some(step) = plan.steps.first().filter(|step| step.is_reconfigured()) else { return };
+        if let Some(up) = world.reconfigure(&circuits(&step.configuration)) {
+            *fabric = fabric.clone().starting_from(step.configuration.clone());
+            self.up = self.up.max(up).max(now);
+            self.reconfigurations += 1;
+        }
     }
 }
 
+/// What a job transfers: nothing while it computes.
 fn phase(record: &Record) -> Option<Phase> {
     match record {
         Record { uploaded: Some(_), .. } | Record { failed: Some(_), .. } => None,
         Record { granted: Some(_), .. } => Some(Phase::Upload),
-        Record { ready: None, started: Some(_), .. } => Some(Phase::Data),
+        Record { distributed: None, started: Some(_), .. } => Some(Phase::Data),
         _ => None,
     }
-}
-
-fn phases(jobs: &[(Job, Record)]) -> Vec<(u16, Phase)> {
-    jobs.iter().filter_map(|(job, record)| Some((job.number, phase(record)?))).collect()
 }
 
 /// The circuits of a configuration, as the network takes them.

@@ -33,10 +33,23 @@ pub struct ReduceConfig {
     pub switches: Option<Switches>,
     /// How often the control plane looks at the jobs, if it schedules their uploads and moves circuits for them.
     pub control: Option<Span>,
+    /// When circuits are planned.
+    pub occasion: Occasion,
     /// Times at which completed jobs are counted.
     pub marks: Vec<Span>,
     /// The groups of hosts that jobs run on by turns; empty if there are none.
     pub groups: Vec<Vec<u32>>,
+}
+
+/// When the control plane plans circuits. The paper does not say it; an architecture that plans more often than another one has an
+/// advantage, or a disadvantage where each move costs more than it saves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Occasion {
+    /// Whenever a job begins or ends to transfer data or to upload.
+    #[default]
+    Phases,
+    /// When uploads begin.
+    Uploads,
 }
 
 /// The switches that add up.

@@ -96,6 +96,12 @@ pub struct ReduceSummary {
     pub finished: u64,
     /// The number of jobs that finished with a result equal to the text.
     pub exact: u64,
+    /// Words that results do not have, for each distinct word of the texts. Not 0 only with the published rule.
+    pub words_missing: f64,
+    /// Words that results have with a wrong number, likewise.
+    pub words_wrong: f64,
+    /// Occurrences that results lack, for each of the texts.
+    pub occurrences_missing: f64,
     /// The number of jobs that failed or were not finished at the end.
     pub unfinished: u64,
     /// Pairs and sums that reached masters, for each pair that workers had.
@@ -159,8 +165,12 @@ pub struct JobSummary {
     pub finished_us: f64,
     /// Whether the result was equal to the text.
     pub exact: bool,
-    /// The number of distinct words.
+    /// The number of distinct words of the text.
     pub words: u64,
+    /// The words of the text that the result does not have.
+    pub missing: u64,
+    /// The words that the result has with a wrong number.
+    pub wrong: u64,
     /// The number of pairs of all workers.
     pub pairs: u64,
     /// The pairs and sums that reached the master.
@@ -183,6 +193,7 @@ impl ReduceSummary {
         let span = |from: Option<Time>, to: Option<Time>| us(to) - us(from);
         let total = |of: fn(&Record) -> u64| done().map(|(_, record)| of(record)).sum::<u64>();
         let pairs = total(|record| record.pairs) as f64;
+        let words = total(|record| record.words) as f64;
         let turns = Turns::of(&result.jobs, result.groups);
         let finished_at = |mark: &Time| {
             let finished = done().filter(|(_, record)| record.finished <= Some(*mark)).count();
@@ -193,9 +204,13 @@ impl ReduceSummary {
             upload_us: Range::of(done().map(|(_, record)| span(record.granted, record.uploaded))),
             finished: done().count() as u64,
             exact: done().filter(|(_, record)| record.exact).count() as u64,
+            words_missing: total(|record| record.errors.missing) as f64 / words,
+            words_wrong: total(|record| record.errors.wrong) as f64 / words,
+            occurrences_missing: total(|record| record.errors.lost) as f64
+                / total(|record| record.errors.occurrences) as f64,
             unfinished: (result.jobs.len() - done().count()) as u64,
             to_master: total(|record| record.received) as f64 / pairs,
-            to_master_bound: total(|record| record.words) as f64 / pairs,
+            to_master_bound: words / pairs,
             absorbed: result.switches.absorbed as f64 / pairs,
             trunk_bytes: result.trunk_bytes,
             duplicates: result.switches.duplicates,
@@ -225,6 +240,8 @@ impl JobSummary {
             finished_us: us(record.finished),
             exact: record.exact,
             words: record.words,
+            missing: record.errors.missing,
+            wrong: record.errors.wrong,
             pairs: record.pairs,
             received: record.received,
             epochs: u64::from(record.epochs),

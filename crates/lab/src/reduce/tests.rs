@@ -60,6 +60,12 @@ fn the_published_rule_is_not_exact() {
     let summary =
         run(ONE, &["transport={ name = 'reduce-switch', rule = 'counter', slots = 65536 }"]);
     assert_eq!((summary.exact, summary.finished), (0, 1), "{summary:?}");
+    // Most words are missing at one of seven workers, and most of the rest share registers.
+    assert!(summary.words_missing > 0.5 && summary.words_missing < 1.0, "{summary:?}");
+    assert!(summary.words_wrong > 0.0 && summary.occurrences_missing > 0.1, "{summary:?}");
+    let exact = run(ONE, &[]);
+    let errors = (exact.words_missing, exact.words_wrong, exact.occurrences_missing);
+    assert_eq!(errors, (0.0, 0.0, 0.0), "{exact:?}");
 }
 
 #[test]
@@ -111,6 +117,25 @@ fn circuits_follow_the_traffic_of_jobs_without_a_switch_that_adds_up() {
     let planned = run(POD, &["transport={ name = 'reduce-master', schedule = 'plan' }"]);
     assert_eq!((planned.exact, planned.to_master), (4, 1.0), "{planned:?}");
     assert!(planned.reconfigurations > 0, "{planned:?}");
+}
+
+#[test]
+fn circuits_are_planned_at_the_same_occasions_whether_a_switch_adds_up_or_not() {
+    for scheme in ["reduce-switch", "reduce-master"] {
+        let moves = |more: &str| {
+            let set = format!("transport={{ name = '{scheme}', schedule = 'plan'{more} }}");
+            let planned = run(POD, &[&set]);
+            assert_eq!((planned.exact, planned.finished), (4, 4), "{planned:?}");
+            planned.reconfigurations
+        };
+        // By default also when data begin to be sent, or are all there.
+        let (all, some) = (moves(""), moves(", plan_at = 'uploads'"));
+        assert_eq!(all, moves(", plan_at = 'phases'"));
+        assert!(some > 0 && some < all, "{scheme}: {some} of {all}");
+    }
+    let set = "transport={ name = 'reduce-switch', plan_at = 'uploads' }".to_owned();
+    let error = Scenario::parse("test.toml", POD, Path::new("."), &[set], None).unwrap_err();
+    assert!(error.to_string().contains("there is no control plane"), "{error}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::compare::{
     self, best_in, best_in_bucket, bucket, bucket_edges, measures, with_equal_buckets,
 };
 use super::number;
-use crate::results::columns::STREAM;
+use crate::results::columns::{REDUCE, STREAM};
 use crate::results::{PointResult, SizeBucket, StreamSummary};
 
 /// The capabilities of the terminal.
@@ -54,6 +54,7 @@ pub fn render(points: &[PointResult], width: usize, style: Style) -> String {
     let labels = labels(points, width);
     let mut text = summary(points, &labels, width, style);
     text.push_str(&by_size(points, &labels, width, style));
+    text.push_str(&jobs(points, width, style));
     text.push_str(&streams(points, width, style));
     let warnings: Vec<String> = points.iter().filter_map(compare::warning).collect();
     if !warnings.is_empty() {
@@ -103,6 +104,38 @@ fn summary(points: &[PointResult], labels: &Strip, width: usize, style: Style) -
         let rank = columns.iter().map(|(_, shown)| shown.rank).max().unwrap_or(0);
         if total_width(&all) <= width || rank == 0 {
             return draw(&all, style);
+        }
+        columns.retain(|(_, shown)| shown.rank < rank);
+    }
+}
+
+/// Returns the table of jobs whose pairs are added up, with the share of pairs that reaches masters.
+fn jobs(points: &[PointResult], width: usize, style: Style) -> String {
+    let rows = || points.iter().filter_map(|p| p.summary.reduce.as_ref().map(|jobs| (p, jobs)));
+    if rows().next().is_none() {
+        return String::new();
+    }
+    let most = MAX_LABEL.min(width - CORE_WIDTH);
+    let label = |p: &PointResult| Cell { text: shorten(&printable(&p.label), most), best: false };
+    let points = Strip {
+        heading: String::new(),
+        name: String::new(),
+        cells: rows().map(|(p, _)| label(p)).collect(),
+        left: true,
+    };
+    let mut columns: Vec<_> = compare::shown(REDUCE).collect();
+    loop {
+        let strips = columns.iter().map(|(column, shown)| {
+            let text = |jobs| compare::text(&(column.get)(jobs), shown.unit);
+            let cells = rows().map(|(_, jobs)| Cell { text: text(jobs), best: false });
+            let (heading, name) = (shown.group.to_owned(), shown.name.to_owned());
+            Strip { heading, name, cells: cells.collect(), left: false }
+        });
+        let strips: Vec<Strip> = strips.collect();
+        let all: Vec<&Strip> = std::iter::once(&points).chain(&strips).collect();
+        let rank = columns.iter().map(|(_, shown)| shown.rank).max().unwrap_or(0);
+        if total_width(&all) <= width || rank == 0 {
+            return format!("\nJobs\n{}", draw(&all, style));
         }
         columns.retain(|(_, shown)| shown.rank < rank);
     }

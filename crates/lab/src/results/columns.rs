@@ -392,15 +392,25 @@ pub(crate) const IMAGE_CLIENT: &[Column<ClientSummary>] = &[
 /// The columns for jobs in the report.
 pub(crate) const REDUCE: &[Column<ReduceSummary>] = &[
     shown("", Shown { name: "mean", group: "completion", ..MICROS }, |r| r.jct_us.mean.into()),
-    shown("", Shown { name: "first", group: "completion", ..MICROS }, |r| r.jct_us.min.into()),
-    shown("", Shown { name: "last", group: "completion", ..MICROS }, |r| r.jct_us.max.into()),
+    shown("", Shown { name: "first", group: "completion", rank: 2, ..MICROS }, |r| {
+        r.jct_us.min.into()
+    }),
+    shown("", Shown { name: "last", group: "completion", rank: 2, ..MICROS }, |r| {
+        r.jct_us.max.into()
+    }),
     shown("", Shown { name: "upload", ..MICROS }, |r| r.upload_us.mean.into()),
     shown("", Shown { name: "pairs to masters", ..PLAIN }, |r| r.to_master.into()),
     shown("", Shown { name: "at least", ..PLAIN }, |r| r.to_master_bound.into()),
-    shown("", Shown { name: "trunks", unit: Unit::Bytes, ..PLAIN }, |r| r.trunk_bytes.into()),
-    shown("", Shown { name: "exact", unit: Unit::Count, ..PLAIN }, |r| r.exact.into()),
-    shown("", Shown { name: "finished", unit: Unit::Count, ..PLAIN }, |r| r.finished.into()),
-    shown("", Shown { name: "unfinished", unit: Unit::Count, ..PLAIN }, |r| r.unfinished.into()),
+    shown("", Shown { name: "trunks", unit: Unit::Bytes, rank: 1, ..PLAIN }, |r| {
+        r.trunk_bytes.into()
+    }),
+    shown("", Shown { name: "exact", unit: Unit::Count, rank: 1, ..PLAIN }, |r| r.exact.into()),
+    shown("", Shown { name: "finished", unit: Unit::Count, rank: 2, ..PLAIN }, |r| {
+        r.finished.into()
+    }),
+    shown("", Shown { name: "unfinished", unit: Unit::Count, rank: 1, ..PLAIN }, |r| {
+        r.unfinished.into()
+    }),
 ];
 
 /// The columns for a job, for `reduce_jobs.csv` and the report.
@@ -421,6 +431,8 @@ pub(crate) const REDUCE_JOB: &[Column<JobSummary>] = &[
     }),
     shown("epochs", Shown { name: "epochs", unit: Unit::Count, ..PLAIN }, |j| j.epochs.into()),
     column("slots", |j| j.slots.into()),
+    column("missing", |j| j.missing.into()),
+    column("wrong", |j| j.wrong.into()),
     column("exact", |j| u64::from(j.exact).into()),
 ];
 

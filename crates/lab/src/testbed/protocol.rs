@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use rackweave_core::{FailReason, RoundTrip, Span, Time};
 use rackweave_group::app::Report;
 use rackweave_group::reduce::Failure;
-use rackweave_group::reduce::job::Record;
+use rackweave_group::reduce::job::{Errors, Record};
 use rackweave_sim::config::Circuits;
 use rackweave_sim::result::{Counters, LinkStats, QueueSample};
 use rackweave_wire::pcapng::Frame;
@@ -239,6 +239,8 @@ pub(super) struct JobEnd {
     pub(super) failed: Option<String>,
     exact: bool,
     words: u64,
+    /// Words missing, words wrong, occurrences missing, and occurrences.
+    errors: [u64; 4],
     pairs: u64,
     received: u64,
     epochs: u16,
@@ -258,6 +260,12 @@ impl JobEnd {
             failed: record.failed.map(|failure| failure.to_string()),
             exact: record.exact,
             words: record.words,
+            errors: [
+                record.errors.missing,
+                record.errors.wrong,
+                record.errors.lost,
+                record.errors.occurrences,
+            ],
             pairs: record.pairs,
             received: record.received,
             epochs: record.epochs,
@@ -268,8 +276,11 @@ impl JobEnd {
     /// Returns the record, in which the reason of a failure is only that its master has reported one.
     pub(super) fn record(&self) -> Record {
         let time = |ps: Option<u64>| ps.map(Time);
+        let [missing, wrong, lost, occurrences] = self.errors;
         Record {
             started: time(self.started),
+            // Data are at the workers before a job starts.
+            distributed: time(self.started),
             ready: time(self.ready),
             granted: time(self.granted),
             uploaded: time(self.uploaded),
@@ -277,6 +288,7 @@ impl JobEnd {
             failed: self.failed.as_ref().map(|_| Failure::Refused),
             exact: self.exact,
             words: self.words,
+            errors: Errors { missing, wrong, lost, occurrences },
             pairs: self.pairs,
             received: self.received,
             epochs: self.epochs,

@@ -37,6 +37,8 @@ struct UdpPort {
     socket: UdpSocket,
     /// The host's address, once it is known.
     host: Option<SocketAddr>,
+    /// The address that the host had before, if it was learnt.
+    before: Option<SocketAddr>,
     /// Whether the address was configured and is not learnt.
     fixed: bool,
     batch: SendBatch,
@@ -98,7 +100,13 @@ impl<S: System> Edges<S> {
                     })?;
                     sys::set_buffers(socket.as_fd(), config.socket_buffer);
                     let (host, fixed) = (*host, host.is_some());
-                    Port::Udp(UdpPort { socket, host, fixed, batch: SendBatch::default() })
+                    Port::Udp(UdpPort {
+                        socket,
+                        host,
+                        before: None,
+                        fixed,
+                        batch: SendBatch::default(),
+                    })
                 }
                 Edge::Interface { name } => {
                     let socket = PacketSocket::open(name, config.socket_buffer);
@@ -216,7 +224,9 @@ impl<S: System> Edges<S> {
                     frame::read_datagram(bytes, class, HostId(host), &self.rules)
                 };
                 if read.is_ok() && port.host != Some(datagram.from) {
-                    port.host = Some(datagram.from);
+                    // A process that returns has another port. One that is heard again was there all the time, beside the other.
+                    self.counters.contested += u64::from(port.before == Some(datagram.from));
+                    port.before = port.host.replace(datagram.from);
                     self.counters.learnt += 1;
                 }
                 // A HELLO that a host addresses to itself announces its address to the switch.

@@ -52,6 +52,8 @@ pub struct Counters {
     pub send_refused: u64,
     /// How many times the address of a host was learnt.
     pub learnt: u64,
+    /// How many times it was the address that the host had before: two processes are the same host, as far as the switch knows.
+    pub contested: u64,
     /// Frames that were read later than they would have left their first queue, and that were handled as if they arrived at that time.
     pub clamped: u64,
     /// Copies that the switch program has made, in addition to the frames themselves.

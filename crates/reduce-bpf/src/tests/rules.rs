@@ -208,11 +208,12 @@ fn configurations_without_a_sense_are_refused() {
     let good = TorConfig::new(vec!["p".into()], SWITCH.into(), 1);
     assert!(good.check().is_ok());
     type Change = fn(&mut TorConfig);
-    let wrong: [(Change, &str); 7] = [
+    let wrong: [(Change, &str); 8] = [
         (|config| config.ports.clear(), "1 to 1024 ports"),
         (|config| config.ways = 0, "1 to 16 slots"),
         (|config| config.ways = 17, "1 to 16 slots"),
         (|config| config.slots = 65_535, "multiple of 8"),
+        (|config| config.share = 0, "the share of an address is 1 to 100"),
         (|config| config.records = 0, "records 1 to"),
         (|config| config.address = [224, 0, 0, 1].into(), "not the address of a switch"),
         (|config| config.lease_ms = 300, "at least 2000 ms"),

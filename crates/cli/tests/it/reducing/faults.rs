@@ -127,6 +127,11 @@ fn a_switch_that_is_not_there_is_named_or_replaced_by_the_master() {
     assert_eq!(code, 1);
     assert!(said.contains("the master at host 0 has ended the job"), "{said}");
     assert!(texts.has_nothing("counts"));
+    // It does not take a worker to notice.
+    let mut master = texts.master(1, &format!("{more} --require-switch"));
+    let (code, said) = master.end();
+    assert_eq!(code, 1);
+    assert!(said.contains("error: switch 0 does not answer"), "{said}");
 }
 
 #[test]

@@ -83,6 +83,8 @@ pub struct Config {
     pub operator: Operator,
     /// The switch that adds up; `None` if the master does.
     pub aggregation: Option<Aggregation>,
+    /// Whether the switch is asked at once if it is there, and not only when all workers have joined.
+    pub probe: bool,
     /// Whether the job waits for [`Master::grant`] once its workers have joined.
     pub hold: bool,
     /// The window of each worker in packets. SwitchML's is 256.
@@ -114,6 +116,7 @@ impl Config {
             workers,
             operator: Operator::Sum,
             aggregation: None,
+            probe: false,
             hold: false,
             window: 256,
             token,
@@ -279,6 +282,10 @@ impl Master {
     pub fn new(config: Config, now: Time) -> Self {
         let workers = config.workers.clamp(1, MAX_WORKERS);
         let config = Config { workers, ..config };
+        let mut switch = SwitchSide::new(config.aggregation, config.retry);
+        if config.probe {
+            switch.probe(now);
+        }
         Self {
             config,
             attempt: 0,
@@ -289,7 +296,7 @@ impl Master {
             finished: [0; 2],
             members: (0..workers).map(|_| Member::new(config.window)).collect(),
             sketch: Sketch::default(),
-            switch: SwitchSide::new(config.aggregation, config.retry),
+            switch,
             challenges: VecDeque::new(),
             acks: VecDeque::new(),
             events: VecDeque::new(),
@@ -727,6 +734,10 @@ impl Master {
             }
             Step::Lost => {
                 self.restart(now, None);
+                Placement::Discard
+            }
+            Step::Absent(absence) => {
+                self.events.push_back(Event::WithoutSwitch(absence));
                 Placement::Discard
             }
             Step::Without(absence) => {

@@ -34,6 +34,8 @@ pub(super) enum Step {
     Lost,
     /// The job goes on without.
     Without(Absence),
+    /// The job will have no switch, as is known before its workers have joined.
+    Absent(Absence),
 }
 
 /// The most requests for sums at a time. Each brings a packet, so this bounds what meets at the master's link.
@@ -48,6 +50,8 @@ enum Phase {
     Unused,
     /// Not asked yet.
     Idle,
+    /// Asked since this time whether it is there. Its answer is a cookie, and reserves nothing.
+    Probing { since: Time },
     /// Slots are being reserved since this time.
     Opening { since: Time },
     /// Slots are reserved.
@@ -118,6 +122,13 @@ impl SwitchSide {
         }
     }
 
+    /// Asks whether the switch is there.
+    pub(super) fn probe(&mut self, now: Time) {
+        if matches!(self.phase, Phase::Idle) {
+            self.phase = Phase::Probing { since: now };
+        }
+    }
+
     pub(super) fn address(&self) -> Option<HostId> {
         self.wanted.map(|wanted| wanted.switch)
     }
@@ -184,6 +195,9 @@ impl SwitchSide {
                 }
                 // Another cookie after the first means another life of the switch.
                 let is_lost = matches!(phase, Phase::Open);
+                if matches!(phase, Phase::Probing { .. }) {
+                    self.phase = Phase::Idle;
+                }
                 self.cookie = cookie.get();
                 self.open = Repeated::default();
                 if is_lost { Step::Lost } else { Step::None }
@@ -206,6 +220,8 @@ impl SwitchSide {
                 self.is_in_use = true;
                 Step::None
             }
+            // What asks whether the switch is there asks for nothing that can be refused.
+            (Body::Refused { .. }, Phase::Probing { .. }) => Step::Stale,
             (Body::Refused { reason }, _) if is_current => self.without(Absence::Refused(reason)),
             (Body::Values { epoch, first, sums }, Phase::Open) if is_current => {
                 self.heard = now;
@@ -246,12 +262,16 @@ impl SwitchSide {
     pub(super) fn handle_timeout(&mut self, now: Time) -> Step {
         let Some(patience) = self.wanted.map(|wanted| wanted.patience) else { return Step::None };
         let since = match self.phase {
-            Phase::Opening { since } => since,
+            Phase::Probing { since } | Phase::Opening { since } => since,
             Phase::Open => self.heard,
             Phase::Unused | Phase::Idle => return Step::None,
         };
         if now < since.saturating_add(self.patience(patience)) {
             return Step::None;
+        }
+        if matches!(self.phase, Phase::Probing { .. }) {
+            self.phase = Phase::Unused;
+            return Step::Absent(Absence::Silent);
         }
         self.without(match self.is_in_use {
             true => Absence::Refused(Refusal::InUse),
@@ -267,7 +287,9 @@ impl SwitchSide {
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let patience = self.patience(self.wanted?.patience);
         let (since, retry) = match self.phase {
-            Phase::Opening { since } => (since, Some(self.open.at.unwrap_or(Time::ZERO))),
+            Phase::Probing { since } | Phase::Opening { since } => {
+                (since, Some(self.open.at.unwrap_or(Time::ZERO)))
+            }
             Phase::Open => (self.heard, Some(self.renewal())),
             Phase::Unused | Phase::Idle => return None,
         };
@@ -289,7 +311,7 @@ impl SwitchSide {
     pub(super) fn poll(&mut self, now: Time, config: &Config, drained: u16) -> Option<Body> {
         let wanted = self.wanted?;
         let is_due = match self.phase {
-            Phase::Opening { .. } => self.open.is_due(now),
+            Phase::Probing { .. } | Phase::Opening { .. } => self.open.is_due(now),
             Phase::Open => self.renewal() <= now,
             Phase::Unused | Phase::Idle => return None,
         };

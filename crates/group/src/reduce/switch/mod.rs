@@ -42,18 +42,34 @@ pub struct Config {
     pub max_jobs: u16,
     /// The largest number of packets whose rest is recorded, in the windows of all workers of all jobs.
     pub max_entries: u32,
+    /// The percentage of the slots, of the jobs and of the recorded packets that masters at one address can have together, so that no host
+    /// takes all of them. The rule is our own.
+    pub share: u8,
     /// How long a job keeps its slots after the last message of its master.
     pub lease: Span,
     /// A random number of this life of the switch, from which it also makes cookies.
     pub secret: u64,
 }
 
+/// The share of one address in a switch that serves hosts which do not know one another.
+pub const SHARE: u8 = 50;
+
+/// What a new job can have, of what is free and of the share of its master's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Allowance {
+    slots: u32,
+    entries: u32,
+    has_job: bool,
+}
+
 impl Config {
-    /// A switch with this number of slots: buckets of 8, 64 jobs, windows of 256 packets for 256 workers in all, a lease of 10 s.
+    /// A switch with this number of slots: buckets of 8, 64 jobs, windows of 256 packets for 256 workers in all, a lease of 10 s. One
+    /// address can have all of them.
     #[must_use]
     pub const fn new(slots: u32, secret: u64) -> Self {
         let (max_jobs, max_entries) = (64, 256 * 256);
-        Self { slots, ways: 8, max_jobs, max_entries, lease: Span::from_secs(10), secret }
+        let lease = Span::from_secs(10);
+        Self { slots, ways: 8, max_jobs, max_entries, share: 100, lease, secret }
     }
 }
 
@@ -388,12 +404,11 @@ impl Program {
         self.expire(now);
         let entries = u32::from(open.window) * u32::from(open.workers);
         let unit = self.table.ways() * u32::from(open.copies);
-        let Some(region) = self.free_region(unit, open.slots) else {
+        let allowed = self.allowance(from);
+        let Some(region) = self.free_region(unit, open.slots.min(allowed.slots)) else {
             return self.refuse(from, header, Refusal::Full);
         };
-        if self.jobs() >= usize::from(self.config.max_jobs)
-            || self.entries + entries > self.config.max_entries
-        {
+        if !allowed.has_job || entries > allowed.entries {
             return self.refuse(from, header, Refusal::Full);
         }
         self.entries += entries;
@@ -411,6 +426,25 @@ impl Program {
         self.counters.refused += 1;
         self.answer(to, Header { body: Body::Refused { reason }, ..header });
         true
+    }
+
+    /// Returns what a master at this address can still have. Its address is its own: it has returned a cookie.
+    fn allowance(&self, master: HostId) -> Allowance {
+        let of_pairs = self.jobs.values().map(|job| (job.master, &job.region, job.entries()));
+        let of_vectors = self.vectors.values().map(|job| (job.master, &job.region, job.entries()));
+        let held = of_pairs.chain(of_vectors).filter(|(other, ..)| *other == master);
+        let (slots, entries, jobs) =
+            held.fold((0, 0, 0), |(slots, entries, jobs), (_, region, own)| {
+                (slots + (region.end - region.start), entries + own, jobs + 1)
+            });
+        let Config { max_jobs, max_entries, share, .. } = self.config;
+        let of = |all: u32| (u64::from(all) * u64::from(share) / 100) as u32;
+        let free = max_entries.saturating_sub(self.entries);
+        Allowance {
+            slots: of(self.table.slots()).saturating_sub(slots),
+            entries: of(max_entries).saturating_sub(entries).min(free),
+            has_job: self.jobs() < usize::from(max_jobs) && jobs < of(max_jobs.into()).max(1),
+        }
     }
 
     /// Returns the largest free region up to what is wanted, as a multiple of `unit`, for instance of a bucket for each copy; `None` if

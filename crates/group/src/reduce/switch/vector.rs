@@ -18,7 +18,7 @@ pub(super) struct VectorJob {
     instance: u32,
     token: u64,
     attempt: u16,
-    master: HostId,
+    pub(super) master: HostId,
     workers: Vec<HostId>,
     /// Its slots in the table.
     pub(super) region: Range<u32>,
@@ -94,15 +94,14 @@ impl Program {
         self.expire(now);
         let (each, ways) = (2 * registers(open.format, open.elements), self.table.ways());
         let wanted = (u32::from(open.pool) * each).next_multiple_of(ways);
-        let granted = self.free_region(ways, wanted);
+        let allowed = self.allowance(from);
+        let granted = self.free_region(ways, wanted.min(allowed.slots));
         let size = granted.as_ref().map_or(0, |free| (free.end - free.start) / each);
         let size = (size as u16).min(open.pool);
         let (Some(granted), entries) = (granted.filter(|_| size > 0), u32::from(size) * 2) else {
             return self.refuse(from, header, Refusal::Full);
         };
-        if self.jobs() >= usize::from(self.config.max_jobs)
-            || self.entries + entries > self.config.max_entries
-        {
+        if !allowed.has_job || entries > allowed.entries {
             return self.refuse(from, header, Refusal::Full);
         }
         self.entries += entries;

@@ -169,43 +169,94 @@ fn a_stranger_gets_no_slots_without_proving_its_address() {
     assert_eq!(world.switch.as_ref().unwrap().program().jobs(), 0);
 }
 
-#[test]
-fn jobs_end_with_the_lease_of_their_masters_and_never_exceed_the_limit() {
-    let config = switch::Config { max_jobs: 3, ..switch::Config::new(1_000, 1) };
-    let mut program = Program::new(0, config);
-    let mut opened = |now: Time, job: u16, cookie: u64| {
-        let open = Open {
-            cookie: Id64::new(cookie),
-            slots: 100,
+/// A switch that masters request slots from.
+struct Requests(Program);
+
+impl Requests {
+    /// Sends a request with this cookie.
+    fn once(&mut self, now: Time, master: HostId, job: u16, open: Open) -> Option<Body> {
+        use crate::system::SystemProgram;
+        let (token, body) = (Id64::new(5), Body::Open(open));
+        let message = reduce::Header { job, attempt: 0, worker: 0, token, body };
+        let mut packet = packet(master, SWITCH, message);
+        let mut payloads = Slab::default();
+        let addresses = vec![0; usize::from(open.workers) * 4];
+        packet.header = packet.header.with_payload(payloads.insert(&addresses).unwrap());
+        let view = message;
+        let _ = self.0.handle_packet(now, Port(0), view, &mut packet, &mut payloads);
+        self.0.poll_transmit(now).map(|made| made.header.body)
+    }
+
+    /// Requests slots for workers with windows of 32 packets, with the cookie that is required.
+    fn open(&mut self, now: Time, master: HostId, job: u16, [slots, workers]: [u32; 2]) -> Body {
+        let mut open = Open {
+            cookie: Id64::new(0),
+            slots,
             first_epoch: 0,
             window: 32,
             copies: 2,
             operator: Operator::Sum,
-            workers: 1,
+            workers: workers as u8,
             rule: Rule::Exact,
         };
-        let (token, body) = (Id64::new(5), Body::Open(open));
-        let message = reduce::Header { job, attempt: 0, worker: 0, token, body };
-        let mut packet = packet(STRANGER, SWITCH, message);
-        let mut payloads = Slab::default();
-        packet.header = packet.header.with_payload(payloads.insert(&[0; 4]).unwrap());
-        use crate::system::SystemProgram;
-        let view = message;
-        let _ = program.handle_packet(now, Port(0), view, &mut packet, &mut payloads);
-        let made = program.poll_transmit(now).map(|made| made.header.body);
-        (made, program.jobs())
-    };
+        let Some(Body::Challenge { cookie, .. }) = self.once(now, master, job, open) else {
+            panic!("no cookie")
+        };
+        open.cookie = cookie;
+        self.once(now, master, job, open).unwrap()
+    }
+}
+
+#[test]
+fn jobs_end_with_the_lease_of_their_masters_and_never_exceed_the_limit() {
+    let config = switch::Config { max_jobs: 3, ..switch::Config::new(1_000, 1) };
+    let mut switch = Requests(Program::new(0, config));
     let mut open = |now, job| {
-        let (Some(Body::Challenge { cookie, .. }), _) = opened(now, job, 0) else { panic!() };
-        opened(now, job, cookie.get())
+        let answer = switch.open(now, STRANGER, job, [100, 1]);
+        (answer, switch.0.jobs())
     };
     for job in 0..3 {
-        assert!(matches!(open(Time::ZERO, job), (Some(Body::Opened { slots: 96, .. }), _)));
+        assert!(matches!(open(Time::ZERO, job), (Body::Opened { slots: 96, .. }, _)));
     }
-    assert!(matches!(open(seconds(5), 3), (Some(Body::Refused { .. }), 3)));
-    assert!(matches!(open(seconds(5), 2), (Some(Body::Opened { .. }), 3)));
+    assert!(matches!(open(seconds(5), 3), (Body::Refused { .. }, 3)));
+    assert!(matches!(open(seconds(5), 2), (Body::Opened { .. }, 3)));
     // Those of the first two masters are over, that of the third was renewed.
-    assert!(matches!(open(seconds(11), 3), (Some(Body::Opened { .. }), 2)));
+    assert!(matches!(open(seconds(11), 3), (Body::Opened { .. }, 2)));
+}
+
+#[test]
+fn one_address_gets_no_more_than_its_share_of_slots_jobs_and_records() {
+    let full = Body::Refused { reason: reduce::Refusal::Full };
+    let slots_of = |body| match body {
+        Body::Opened { slots, .. } => slots,
+        other => panic!("{other:?}"),
+    };
+    let new = |max_entries| {
+        let config = switch::Config::new(1_024, 1);
+        let config = switch::Config { share: 50, max_jobs: 8, max_entries, ..config };
+        Requests(Program::new(0, config))
+    };
+    let (now, other) = (Time::ZERO, HostId(41));
+    // Slots: half of them in all, whatever is asked for and by how many jobs.
+    let mut switch = new(65_536);
+    assert_eq!(slots_of(switch.open(now, STRANGER, 0, [u32::MAX, 1])), 512);
+    assert_eq!(switch.open(now, STRANGER, 1, [16, 1]), full);
+    assert_eq!(slots_of(switch.open(now, other, 1, [1_024, 1])), 512);
+    // A master that renews its reservation keeps it.
+    assert_eq!(slots_of(switch.open(now, STRANGER, 0, [u32::MAX, 1])), 512);
+    // Jobs.
+    let mut switch = new(65_536);
+    for job in 0..4 {
+        assert_eq!(slots_of(switch.open(now, STRANGER, job, [16, 1])), 16);
+    }
+    assert_eq!(switch.open(now, STRANGER, 4, [16, 1]), full);
+    assert_eq!(slots_of(switch.open(now, other, 4, [16, 1])), 16);
+    // Recorded packets: 32 for each worker.
+    let mut switch = new(32 * 8);
+    assert_eq!(slots_of(switch.open(now, STRANGER, 0, [16, 3])), 16);
+    assert_eq!(switch.open(now, STRANGER, 1, [16, 2]), full);
+    assert_eq!(slots_of(switch.open(now, STRANGER, 1, [16, 1])), 16);
+    assert_eq!(slots_of(switch.open(now, other, 2, [16, 4])), 16);
 }
 
 #[test]

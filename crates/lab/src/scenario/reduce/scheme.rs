@@ -17,7 +17,7 @@ use super::super::tree::{Entry, Node, Origin, Table};
 use super::super::values::{AboveZero, Whole};
 use crate::error::nearest;
 use crate::item::About;
-use crate::reduce::{ReduceConfig, Switches};
+use crate::reduce::{Occasion, ReduceConfig, Switches};
 
 /// The names of the schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,14 @@ enum ScheduleName {
     Plan,
 }
 
+/// When circuits are planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum OccasionName {
+    Phases,
+    Uploads,
+}
+
 keys! {
     /// The keys of the switch that adds up.
     struct SwitchKeys {
@@ -128,6 +136,7 @@ keys! {
         packets: Whole<1, 1_024, u16>,
         schedule: ScheduleName,
         control_interval: AboveZero<Span>,
+        plan_at: OccasionName,
     }
 }
 
@@ -187,12 +196,30 @@ impl Chosen {
             let message = "without schedule = \"plan\" there is no control plane";
             return Err(self.bad("control_interval", message));
         }
+        if !is_planned && upload.plan_at.is_some() {
+            let message = "without schedule = \"plan\" there is no control plane";
+            return Err(self.bad("plan_at", message));
+        }
+        let occasion = match upload.plan_at {
+            None | Some(OccasionName::Phases) => Occasion::Phases,
+            Some(OccasionName::Uploads) => Occasion::Uploads,
+        };
         let interval = upload.control_interval.map_or(Span::from_ms(1), |interval| interval.0);
         let control = is_planned.then_some(interval);
         job.hold = is_planned;
         if self.name == Name::Master {
             let (marks, groups) = (Vec::new(), Vec::new());
-            return Ok(ReduceConfig { jobs, job, carrier, switches: None, control, marks, groups });
+            let switches = None;
+            return Ok(ReduceConfig {
+                jobs,
+                job,
+                carrier,
+                switches,
+                control,
+                occasion,
+                marks,
+                groups,
+            });
         }
         let number = keys.at.map_or(0, |at| at.0);
         let switches = Fabric::new(fabric)
@@ -230,6 +257,6 @@ impl Chosen {
         job.aggregation = Some(wanted);
         let switches = Some(Switches { number, slots, ways });
         let (marks, groups) = (Vec::new(), Vec::new());
-        Ok(ReduceConfig { jobs, job, carrier, switches, control, marks, groups })
+        Ok(ReduceConfig { jobs, job, carrier, switches, control, occasion, marks, groups })
     }
 }
