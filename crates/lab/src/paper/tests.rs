@@ -120,7 +120,10 @@ fn a_mean_is_shown_with_its_spread() {
          is = '<'\nright = { metric = 'goodput_gbps', of = { transport = 'ndp', workload.senders = 1 }, over = 'mean' }",
     );
     // Of one point there is no spread.
-    assert_eq!(ruling.here, "1.40 [0.800 to 1.80] not < 0.900 (1.56 times)");
+    assert_eq!(
+        ruling.here,
+        "1.40 Gbit/s [0.800 Gbit/s to 1.80 Gbit/s] not < 0.900 Gbit/s (1.56 times)"
+    );
 }
 
 #[test]

@@ -122,16 +122,17 @@ fn circuits_follow_the_traffic_of_jobs_without_a_switch_that_adds_up() {
 #[test]
 fn circuits_are_planned_at_the_same_occasions_whether_a_switch_adds_up_or_not() {
     for scheme in ["reduce-switch", "reduce-master"] {
-        let moves = |more: &str| {
+        let mean = |more: &str| {
             let set = format!("transport={{ name = '{scheme}', schedule = 'plan'{more} }}");
             let planned = run(POD, &[&set]);
             assert_eq!((planned.exact, planned.finished), (4, 4), "{planned:?}");
-            planned.reconfigurations
+            assert!(planned.reconfigurations > 0, "{planned:?}");
+            planned.jct_us.mean
         };
-        // By default also when data begin to be sent, or are all there.
-        let (all, some) = (moves(""), moves(", plan_at = 'uploads'"));
-        assert_eq!(all, moves(", plan_at = 'phases'"));
-        assert!(some > 0 && some < all, "{scheme}: {some} of {all}");
+        // By default also when data begin to be sent, which takes most of these jobs' time.
+        let (all, some) = (mean(""), mean(", plan_at = 'uploads'"));
+        assert_eq!(all, mean(", plan_at = 'phases'"));
+        assert!(all < 0.8 * some, "{scheme}: {all} us, and planned at uploads {some} us");
     }
     let set = "transport={ name = 'reduce-switch', plan_at = 'uploads' }".to_owned();
     let error = Scenario::parse("test.toml", POD, Path::new("."), &[set], None).unwrap_err();
