@@ -309,7 +309,7 @@ impl Lossy {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(rackweave_testing::cases(24))]
     #[test]
     fn every_client_gets_every_block_and_writes_it_once(
         seed in 0_u64..1 << 32,
