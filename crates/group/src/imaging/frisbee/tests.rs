@@ -1,6 +1,6 @@
 //! Golden tables of pacing; a client against a script; and clients with a server on a network that loses, repeats and reorders.
 
-use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 use rackweave_core::{Rate, Rng, Schedule, Span, Time};
 use rackweave_wire::frisbee::{Body, CHUNK_BLOCKS};
 
