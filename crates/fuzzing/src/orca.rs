@@ -132,7 +132,7 @@ pub fn orca(bytes: &[u8]) {
     let layout = Arc::new(Layout::tree(1, 2, 2, 1, 1).expect("labels for four hosts"));
     let flags = input.u8();
     let flow = FlowConfig {
-        payload: [1400, 100, 1, 8_000][input.below(4)],
+        payload: [1400, 100, 64, 8_000][input.below(4)],
         window: 64 << 10,
         fec_block: [64, 0, 8, 3][input.below(4)],
         max_gaps: 16,
