@@ -163,6 +163,15 @@ fn first_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     Err(io::Error::other("the first line is too long"))
 }
 
+/// Parses any bytes as the first line of an application: for the fuzz target `door`. Not part of the interface.
+///
+/// # Errors
+/// What the application is answered.
+#[doc(hidden)]
+pub fn check_line(line: &[u8]) -> Result<Request, String> {
+    parse(line)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

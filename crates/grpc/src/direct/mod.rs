@@ -14,6 +14,8 @@
 //! happens in tonic at both ends. Other gRPC implementations cannot connect, because the framing is
 //! ours.
 
+#[doc(hidden)]
+pub mod checks;
 mod client;
 mod frame;
 mod messages;

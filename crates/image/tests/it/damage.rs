@@ -81,7 +81,7 @@ fn a_signature_cannot_be_removed_or_replaced_unnoticed() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(rackweave_testing::cases(400))]
 
     #[test]
     fn any_flipped_bit_is_detected(at in 0..signed().len(), bit in 0..8_u8) {

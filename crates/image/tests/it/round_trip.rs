@@ -192,7 +192,7 @@ fn pieces() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(rackweave_testing::cases(48))]
 
     #[test]
     fn any_sparse_file_survives(

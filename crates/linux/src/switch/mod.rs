@@ -13,6 +13,8 @@
 #[cfg(test)]
 mod aggregation_tests;
 mod capture;
+#[doc(hidden)]
+pub mod checks;
 mod checksum;
 mod config;
 mod control;

@@ -335,7 +335,7 @@ fn applications() -> impl Strategy<Value = Application> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(rackweave_testing::cases(96))]
 
     #[test]
     fn closed_loops_never_stall_and_each_message_ends_once(

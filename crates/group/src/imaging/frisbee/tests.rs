@@ -1,6 +1,6 @@
 //! Golden tables of pacing; a client against a script; and clients with a server on a network that loses, repeats and reorders.
 
-use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 use rackweave_core::{Rate, Rng, Schedule, Span, Time};
 use rackweave_wire::frisbee::{Body, CHUNK_BLOCKS};
 
@@ -309,7 +309,7 @@ impl Lossy {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(rackweave_testing::cases(24))]
     #[test]
     fn every_client_gets_every_block_and_writes_it_once(
         seed in 0_u64..1 << 32,

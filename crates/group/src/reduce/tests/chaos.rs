@@ -6,7 +6,7 @@ use super::super::master::Epochs;
 use super::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(rackweave_testing::cases(96))]
 
     #[test]
     fn every_result_is_exact(

@@ -88,7 +88,7 @@ fn bodies() -> impl Strategy<Value = Body> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(rackweave_testing::cases(64))]
 
     /// A neighbour that does not know the token changes nothing, whatever it sends and whoever it claims to be.
     #[test]

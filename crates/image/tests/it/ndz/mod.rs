@@ -208,7 +208,7 @@ fn lilo_addresses_are_moved_and_their_checksum_is_computed() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(rackweave_testing::cases(64))]
 
     #[test]
     fn any_regions_survive(

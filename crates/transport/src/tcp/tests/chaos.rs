@@ -103,7 +103,7 @@ fn assert_quiet(host: &Host) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 300, failure_persistence: None, ..ProptestConfig::default()
+        failure_persistence: None, ..rackweave_testing::cases(300)
     })]
 
     #[test]

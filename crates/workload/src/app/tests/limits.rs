@@ -35,7 +35,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(rackweave_testing::cases(96))]
 
     #[test]
     fn what_is_lost_fails_at_its_deadline(

@@ -84,10 +84,9 @@ fn setup() -> impl Strategy<Value = Setup> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 40,
         failure_persistence: None,
         max_shrink_iters: 60,
-        ..ProptestConfig::default()
+        ..rackweave_testing::cases(40)
     })]
 
     #[test]

@@ -107,7 +107,7 @@ const MOST: usize = 4 * 16 + 8 + 4;
 const MOST_OUT: usize = 512 + MOST;
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..rackweave_testing::cases(64) })]
 
     #[test]
     fn a_server_bears_any_messages(steps in prop::collection::vec(step(), 1..300), directs in any::<bool>()) {

@@ -109,7 +109,7 @@ fn slow() -> impl Strategy<Value = SlowPolicy> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        failure_persistence: None, cases: 24, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default()
+        failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..rackweave_testing::cases(24)
     })]
 
     #[test]

@@ -89,7 +89,7 @@ fn ms(n: u64) -> Time {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        failure_persistence: None, cases: 96, ..ProptestConfig::default()
+        failure_persistence: None, ..rackweave_testing::cases(96)
     })]
 
     #[test]

@@ -61,7 +61,7 @@ fn job(seed: u64) -> Job {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(rackweave_testing::cases(64))]
 
     /// A neighbour that does not know the token changes nothing, whatever it sends and whoever it claims to be.
     #[test]
