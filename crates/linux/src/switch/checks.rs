@@ -42,6 +42,7 @@ impl<S: System> Bench<S> {
         let config = CoreConfig {
             fabric,
             faults,
+            moves: Vec::new(),
             seed: 1,
             run: 0,
             frames: FRAMES,
