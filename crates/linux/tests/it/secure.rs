@@ -167,8 +167,165 @@ fn nothing_of_a_message_is_readable() {
                     other => panic!("{name}: {other:?}"),
                 }
             }
-            let sealed: BTreeSet<_> = proxy.recorded.iter().map(|(_, bytes)| bytes).collect();
-            assert_eq!(sealed.len(), proxy.recorded.len(), "{name}: no datagram is sent twice");
+            // Asks and acceptances are repeated until they are answered; a sealed packet never is.
+            let sealed: Vec<_> = proxy
+                .recorded
+                .iter()
+                .filter(|(_, bytes)| matches!(secure::decode(bytes), Ok(Datagram::Sealed(_))))
+                .collect();
+            let distinct: BTreeSet<_> = sealed.iter().collect();
+            assert_eq!(distinct.len(), sealed.len(), "{name}: a packet was sent twice");
         }
     }
+}
+
+/// The network loses, duplicates and damages datagrams, and sends recorded ones again: each request is taken once, and
+/// answered.
+#[test]
+fn requests_over_a_hostile_network() {
+    // pHost sends thousands of packets per message over such a path, with and without a key.
+    let transports = patient().into_iter().filter(|(name, _)| *name != "phost");
+    for (seed, (name, transport)) in (1..).zip(transports) {
+        let clock = Clock::start();
+        let mut ends = [0, 1].map(|host| endpoint(host, &transport, clock, Some(key(1))));
+        let mut proxy = Proxy::new([ends[0].local_addr(), ends[1].local_addr()], seed);
+        proxy.faults = Faults { loss: 0.03, duplication: 0.1, damage: 0.03, replay: 0.3 };
+        let peer = ends[0].add_peer(proxy.at(0));
+        let mut open = BTreeSet::new();
+        let mut taken = BTreeSet::new();
+        for n in 0..20 {
+            let content = bytes(n, 1 + n as usize * 3000);
+            open.insert((ends[0].send(peer, Kind::Request, content).unwrap().response(), n));
+        }
+        drive(&mut ends, |ends| {
+            proxy.turn();
+            while let Some(event) = ends[1].poll_event() {
+                if let Event::Message { peer, id, kind: Kind::Request, bytes } = event {
+                    assert!(taken.insert(id), "{name}: a request was taken twice");
+                    ends[1].respond(peer, id, bytes).unwrap();
+                }
+            }
+            while let Some(event) = ends[0].poll_event() {
+                match event {
+                    Event::Message { id, bytes: found, .. } => {
+                        let at = open.iter().position(|(it, _)| *it == id);
+                        let entry = *open.iter().nth(at.expect("once")).unwrap();
+                        open.remove(&entry);
+                        assert!(found == bytes(entry.1, 1 + entry.1 as usize * 3000), "{name}");
+                    }
+                    Event::Failed { reason, .. } => panic!("{name}: {reason}"),
+                    Event::PeerRestarted { .. } => panic!("{name}: nobody has restarted"),
+                    _ => {}
+                }
+            }
+            open.is_empty()
+        });
+        assert_eq!(taken.len(), 20, "{name}");
+        let stats = ends.map(|end| end.stats());
+        assert!(stats.iter().any(|it| it.replayed > 0), "{name}: {stats:?}");
+        assert!(stats.iter().any(|it| it.forged > 0), "{name}: {stats:?}");
+    }
+}
+
+#[test]
+fn keys_that_differ_are_reported_at_the_host_that_calls() {
+    let cases = [
+        (Some(key(1)), None, KeyMismatch::PeerHasNone),
+        (None, Some(key(1)), KeyMismatch::PeerHasOne),
+        (Some(key(1)), Some(key(2)), KeyMismatch::Another),
+    ];
+    for (client, server, expected) in cases {
+        let right = client.clone();
+        let clock = Clock::start();
+        let transport = leverage();
+        let mut ends =
+            [endpoint(0, &transport, clock, client), endpoint(1, &transport, clock, server)];
+        let peer = ends[0].add_peer(ends[1].local_addr());
+        ends[0].send(peer, Kind::Request, bytes(1, 3000)).unwrap();
+        drive(&mut ends, |ends| {
+            assert!(ends[1].poll_event().is_none(), "{expected:?}: nothing arrives");
+            while let Some(event) = ends[0].poll_event() {
+                let Event::KeyMismatch { peer: reported, why } = event else { continue };
+                assert_eq!((reported, why), (peer, expected));
+                return true;
+            }
+            false
+        });
+        // A server with the right key is reached afterwards, at the same address.
+        let [client, server] = ends;
+        let at = server.local_addr();
+        drop(server);
+        let again = EndpointConfig { bind: at, key: right, ..config(1, &transport, clock) };
+        let mut ends = [client, Endpoint::new(again).unwrap()];
+        ends[0].send(peer, Kind::Request, bytes(2, 3000)).unwrap();
+        drive(&mut ends, |ends| {
+            echo(&mut ends[1]);
+            matches!(ends[0].poll_event(), Some(Event::Message { .. }))
+        });
+    }
+}
+
+#[test]
+fn a_key_does_not_go_through_a_switch() {
+    let peers = Peers::Switch { port: local(), hosts: 2 };
+    let config = EndpointConfig::new(rackweave_core::HostId(0), local(), peers, &leverage());
+    let error = Endpoint::new(config.key(key(1))).unwrap_err();
+    assert!(matches!(error, EndpointError::KeyThroughSwitch));
+    assert!(error.to_string().contains("without one"), "{error}");
+}
+
+/// A stranger without the key floods a server with whatever it can make or has recorded, from an address of its own.
+#[test]
+fn a_flood_leaves_nothing_and_gains_nothing() {
+    let clock = Clock::start();
+    let transport = leverage();
+    let mut ends = [0, 1].map(|host| endpoint(host, &transport, clock, Some(key(1))));
+    let mut proxy = Proxy::new([ends[0].local_addr(), ends[1].local_addr()], 1);
+    let peer = ends[0].add_peer(proxy.at(0));
+    ends[0].send(peer, Kind::Request, bytes(1, 20_000)).unwrap();
+    drive(&mut ends, |ends| {
+        proxy.turn();
+        echo(&mut ends[1]);
+        matches!(ends[0].poll_event(), Some(Event::Message { .. }))
+    });
+    run_for(&mut ends, Span::from_ms(60));
+    let tape: Vec<_> =
+        proxy.recorded.iter().filter(|(from, _)| *from == 0).map(|(_, bytes)| bytes).collect();
+    let stranger = UdpSocket::bind(local()).unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    let (mut sent, mut got, mut buffer) = (0, 0, [0; 2000]);
+    let server = ends[1].local_addr();
+    let memory = ends[1].memory();
+    for n in 0..3000_usize {
+        let mut bytes = tape[n % tape.len()].clone();
+        if n % 3 == 1 {
+            let bit = n * 7919 % (bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        if n % 3 == 2 {
+            bytes.truncate(1 + n % bytes.len());
+        }
+        sent += bytes.len();
+        stranger.send_to(&bytes, server).unwrap();
+        if n % 10 == 0 {
+            ends[1].turn().unwrap();
+        }
+        while let Ok(length) = stranger.recv(&mut buffer) {
+            got += length;
+        }
+    }
+    let until = clock.now() + PATIENCE;
+    while ends[1].turn().unwrap().is_some_and(|next| next <= clock.now()) {
+        assert!(clock.now() < until);
+    }
+    while let Ok(length) = stranger.recv(&mut buffer) {
+        got += length;
+    }
+    // Recorded asks are answered, and every answer is at most as long as what it answers.
+    assert!(got > 0 && got <= sent, "{got} for {sent}");
+    assert_eq!(ends[1].memory(), memory);
+    assert!(ends[1].poll_event().is_none());
+    let stats = ends[1].stats();
+    assert_eq!((stats.restarts, stats.replayed), (0, 0), "it has no session: {stats:?}");
+    assert!(stats.forged > 50 && stats.unproven > 50, "{stats:?}");
 }
