@@ -236,7 +236,7 @@ impl World {
     }
 
     fn pass(&mut self, span: Span) {
-        self.now = self.now + span;
+        self.now += span;
         for host in 0..2 {
             let mut out = Vec::new();
             self.hosts[host].tick(self.now, &mut out);

@@ -257,6 +257,9 @@ pub fn encode_inner(packet: &Packet<Header>, layout: Layout, out: &mut Vec<u8>) 
     packet.header.encode(layout, Ports::of_packet(packet), out);
 }
 
+/// A packet that was sealed, and the position of its payload.
+pub type Inner = (Packet<Header>, Range<usize>);
+
 /// Appends what is sealed when there is no packet.
 pub fn encode_empty(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; INNER_BYTES]);
@@ -274,7 +277,7 @@ pub fn decode_inner(
     bytes: &[u8],
     datagram_bytes: usize,
     traffic_class: u8,
-) -> Result<Option<(Packet<Header>, Range<usize>)>, Malformed> {
+) -> Result<Option<Inner>, Malformed> {
     let mut reader = Reader::new("a sealed packet", bytes);
     let (protocol, header_bytes) = (reader.u8()?, usize::from(reader.u8()?));
     if protocol == 0 && header_bytes == 0 {
