@@ -103,6 +103,13 @@ impl Peer {
     }
 }
 
+impl Peer {
+    /// Whether this host has asked the peer for its incarnation or a session, and has no answer yet.
+    pub(super) fn is_asked(&self) -> bool {
+        self.hello.is_some() || self.association.ask_due().is_some()
+    }
+}
+
 /// The origin of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {

@@ -380,7 +380,10 @@ impl Endpoint {
             (Notice::NeedsKey, false) => KeyMismatch::PeerHasOne,
             _ => return,
         };
-        if let Some(peer) = self.peers.get_mut(host) {
+        // Nobody can prepare a report for a later silence of the peer.
+        if let Some(peer) = self.peers.get_mut(host)
+            && peer.is_asked()
+        {
             peer.mismatch = Some(why);
         }
     }
