@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Subcommand, ValueEnum};
 use rackweave_core::{Bytes, Rate, Span};
+use rackweave_linux::Key;
 use rackweave_rpc_bench::{
     Bench, BenchConfig, BenchError, Load, Mode, Network, Profile, ServeConfig, Server, Setup,
     Sizes, Transport, report,
@@ -51,17 +52,21 @@ pub(crate) struct SetupArgs {
     /// Congestion control of the kernel's TCP (default: the system's).
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
+    /// Encrypt and authenticate everything with the secret in this file, the same at servers and clients (not with tcp).
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
 }
 
 /// Serve requests: echo each one, or send a short reply.
 ///
-/// Serves clients on this host only, whatever address it listens on, unless --allow names others. Nothing is encrypted:
-/// anyone on the path can read and forge messages.
+/// Serves clients on this host only, whatever address it listens on, unless --allow names others. Without --key nothing is
+/// encrypted: anyone on the path can read and forge messages.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave rpc serve\n  \
     rackweave rpc serve --transport tcp --ports 4\n  \
-    rackweave rpc serve --listen 10.0.0.1:4000 --allow 10.0.0.0/24\n\n\
+    rackweave rpc serve --listen 10.0.0.1:4000 --allow 10.0.0.0/24 --key secret\n\n\
+    `head -c 32 /dev/urandom > secret` makes a key file. \
     It serves until Ctrl-C.")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
@@ -160,7 +165,10 @@ enum ProfileArg {
 }
 
 impl SetupArgs {
-    fn setup(self) -> Setup {
+    fn setup(self) -> miette::Result<Setup> {
+        let key = self.key.as_deref().map(crate::secret::read).transpose()?;
+        let key = key.map(|secret| Key::derive(&secret)).transpose();
+        let key = key.map_err(|error| miette::miette!("{error}"))?;
         let transport = match self.transport {
             TransportArg::Homa => Transport::Homa,
             TransportArg::Polo => Transport::Polo,
@@ -171,14 +179,15 @@ impl SetupArgs {
             ProfileArg::Linux => Profile::Linux,
             ProfileArg::Sigcomm18 => Profile::Sigcomm18,
         };
-        Setup {
+        Ok(Setup {
             transport,
             profile,
             link: self.link,
             busy_poll: Span::from_us(self.busy_poll.min(1_000_000)),
             max_message: self.max_message,
             congestion: self.congestion,
-        }
+            key,
+        })
     }
 }
 
@@ -258,7 +267,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
         return Err(miette::miette!("--ports {} exceeds port 65535", args.ports));
     }
     let config = ServeConfig {
-        setup: args.setup.setup(),
+        setup: args.setup.setup()?,
         listen: args.listen,
         ports: args.ports,
         allow: args.allow,
@@ -275,7 +284,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
         if !config.listen.ip().is_loopback() {
             print_status("note: serving clients on this host only; use --allow to serve others\n");
         }
-    } else {
+    } else if config.setup.key.is_none() {
         print_status(
             "note: nothing is encrypted; anyone on the path can read and forge messages\n",
         );
@@ -345,7 +354,7 @@ impl BenchArgs {
             return Err(miette::miette!("servers must be all IPv4 or all IPv6"));
         }
         let mut config = BenchConfig {
-            setup: self.setup.setup(),
+            setup: self.setup.setup()?,
             servers,
             sizes: self.workload.0,
             mode,

@@ -1,4 +1,4 @@
-//! Key files: a secret that all hosts of a cast or an image share.
+//! Key files: a secret that all hosts of a cast, of an image or of remote procedure calls share.
 
 use std::path::Path;
 

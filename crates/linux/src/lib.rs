@@ -56,4 +56,5 @@ pub use clock::Clock;
 pub use driver::{Driven, Driver, DriverStats};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Event, Peers, SendError};
 pub use kernel::{TcpConfig, TcpEndpoint, TcpError};
+pub use rackweave_crypt::{Key, ShortSecret};
 pub use random::random;

@@ -294,6 +294,7 @@ impl<'a> Calls<'a> {
                     }
                 }
                 Event::PeerRestarted { peer } => self.client.greet_again(peer),
+                Event::KeyMismatch { peer, why } => self.client.key_trouble(peer, why)?,
                 _ => {}
             }
         }

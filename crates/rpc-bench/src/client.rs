@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use rackweave_core::{HostId, Kind, MessageId, Rng, Span, Time};
+use rackweave_linux::endpoint::KeyMismatch;
 use rackweave_linux::{AnyEndpoint, Clock, Event};
 use rackweave_workload::WorkloadError;
 use rackweave_workload::app::App;
@@ -136,6 +137,12 @@ impl Client {
         let _ = self.endpoint.send(peer, Kind::Request, self.greeting());
     }
 
+    /// The problem that a server's key differs.
+    pub(crate) fn key_trouble(&self, peer: HostId, why: KeyMismatch) -> Result<(), Trouble> {
+        let server = self.servers.iter().find(|(host, _)| *host == peer);
+        server.map_or(Ok(()), |&(_, server)| Err(Trouble::Key { server, why }))
+    }
+
     /// Greets each server, and requests the kind of responses that it must send.
     fn greet(&mut self) -> Result<(), Trouble> {
         let greeting = self.greeting();
@@ -171,6 +178,9 @@ impl Client {
                         Event::Failed { id, .. } if Some(id) == asked => {
                             asked = None;
                             ask_at = now + PAUSE;
+                        }
+                        Event::KeyMismatch { peer, why } if peer == host => {
+                            return Err(Trouble::Key { server, why });
                         }
                         _ => {}
                     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_linux::endpoint::Network;
 use rackweave_linux::{
-    AnyEndpoint, Clock, Endpoint, EndpointConfig, EndpointError, Peers, TcpConfig, TcpEndpoint,
-    TcpError,
+    AnyEndpoint, Clock, Endpoint, EndpointConfig, EndpointError, Key, Peers, TcpConfig,
+    TcpEndpoint, TcpError,
 };
 use rackweave_transport::{TransportConfig, homa, polo};
 use rackweave_workload::{SizeDist, WorkloadError};
@@ -61,7 +61,7 @@ pub enum Profile {
 }
 
 /// The configuration of the endpoints, the same for servers and clients.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Setup {
     /// The transport that carries the calls.
     pub transport: Transport,
@@ -75,6 +75,8 @@ pub struct Setup {
     pub max_message: Option<u64>,
     /// TCP's congestion control; `None` for the system's default.
     pub congestion: Option<String>,
+    /// The key that servers and clients share, if their datagrams are to be encrypted; not with TCP.
+    pub key: Option<Key>,
 }
 
 /// The longest message over Homa or Polo, by the size of the packets' length field.
@@ -100,6 +102,7 @@ impl Setup {
             busy_poll: Span::ZERO,
             max_message: None,
             congestion: None,
+            key: None,
         }
     }
 
@@ -157,10 +160,12 @@ impl Setup {
                     busy_poll: self.busy_poll,
                     send_bytes: memory,
                     receive_bytes: memory,
+                    key: self.key.clone(),
                     ..config
                 })?
                 .into()
             }
+            None if self.key.is_some() => return Err(BenchError::KeyOverTcp),
             None => TcpEndpoint::new(TcpConfig {
                 clock,
                 busy_poll: self.busy_poll,
@@ -330,6 +335,11 @@ pub enum BenchError {
         "--check compares responses with requests, and with --one-way there is nothing to compare"
     )]
     CheckOneWay,
+    /// A key and the kernel's TCP.
+    #[error(
+        "--key protects transports over UDP: --transport homa or polo; the kernel's TCP is not encrypted"
+    )]
+    KeyOverTcp,
     /// The endpoint over UDP failed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use rackweave_core::{FailReason, Time};
+use rackweave_linux::endpoint::KeyMismatch;
 use rackweave_workload::app::{MessageEnd, MessageStart};
 
 /// Upper bounds of the length groups in the summary.
@@ -180,6 +181,16 @@ pub enum Trouble {
         protocol: &'static str,
         /// For how long they were greeted.
         waited_s: Seconds,
+    },
+    /// A server has another key, or one of the two has none.
+    #[error(
+        "cannot talk to {server}: {why}. Give `rackweave rpc serve` and `rackweave rpc bench` the same --key FILE"
+    )]
+    Key {
+        /// The address of the server.
+        server: SocketAddr,
+        /// How the keys differ.
+        why: KeyMismatch,
     },
     /// No server has answered for some time.
     #[error(

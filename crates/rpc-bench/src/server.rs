@@ -248,7 +248,8 @@ impl Worker {
             Event::PeerRestarted { peer } => {
                 self.short.remove(&peer);
             }
-            Event::Sent { .. } | Event::Written { .. } => {}
+            // A server only answers; a client with another key has no session with it.
+            Event::Sent { .. } | Event::Written { .. } | Event::KeyMismatch { .. } => {}
         }
     }
 

@@ -67,6 +67,7 @@ impl Client {
                         }
                     }
                     Event::Failed { reason, .. } => return Err(failed(reason.to_string())),
+                    Event::KeyMismatch { peer, why } => self.key_trouble(peer, why)?,
                     Event::Closed { .. } => closed = true,
                     _ => {}
                 }

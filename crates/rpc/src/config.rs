@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rackweave_core::{HostId, Rate, Span};
 use rackweave_linux::endpoint::Network;
-use rackweave_linux::{AnyEndpoint, Endpoint, EndpointConfig, Peers, TcpConfig, TcpEndpoint};
+use rackweave_linux::{AnyEndpoint, Endpoint, EndpointConfig, Key, Peers, TcpConfig, TcpEndpoint};
 use rackweave_transport::{Profile as _, TransportConfig, homa, polo, tcp};
 
 use crate::error::BindError;
@@ -149,6 +149,7 @@ pub struct NodeConfig {
     send_bytes: u64,
     pub(crate) receive_bytes: u64,
     socket_buffer: usize,
+    key: Option<Key>,
     pub(crate) deadline: Duration,
     pub(crate) max_waiting_requests: usize,
     pub(crate) max_waiting_calls: usize,
@@ -172,6 +173,7 @@ impl NodeConfig {
             send_bytes: 256 << 20,
             receive_bytes: 256 << 20,
             socket_buffer: 4 << 20,
+            key: None,
             deadline: Duration::from_secs(10),
             max_waiting_requests: 4096,
             max_waiting_calls: 65_536,
@@ -224,6 +226,24 @@ impl NodeConfig {
     #[must_use]
     pub const fn socket_buffer(mut self, bytes: usize) -> Self {
         self.socket_buffer = bytes;
+        self
+    }
+
+    /// Encrypts and authenticates everything that the node sends and receives: it talks only to nodes with the same key, among
+    /// the peers that it serves. Not with [`Transport::kernel_tcp`] or [through a switch](NodeConfig::through_switch).
+    /// `docs/security.md` says what this protects.
+    ///
+    /// ```
+    /// # use rackweave_rpc::{Key, NodeConfig, Rate, Transport};
+    /// # let secret = [7; 32];
+    /// let config = NodeConfig::new(Transport::homa(Rate::from_gbps(25)), ([0, 0, 0, 0], 7000).into())
+    ///     .allow("10.0.0.0/8".parse()?)
+    ///     .key(Key::derive(&secret)?); // for instance the content of a file
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn key(mut self, key: Key) -> Self {
+        self.key = Some(key);
         self
     }
 
@@ -280,8 +300,10 @@ impl NodeConfig {
                 send_bytes: self.send_bytes,
                 receive_bytes: self.receive_bytes,
                 socket_buffer: self.socket_buffer,
+                key: self.key.clone(),
                 ..EndpointConfig::new(host, self.bind, peers, config)
             })?),
+            Kind::Kernel { .. } if self.key.is_some() => return Err(BindError::KeyOverTcp),
             Kind::Kernel { congestion } => AnyEndpoint::from(TcpEndpoint::new(TcpConfig {
                 congestion: congestion.clone(),
                 send_bytes: self.send_bytes,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rackweave_linux::endpoint::KeyMismatch;
 use rackweave_linux::{EndpointError, TcpError};
 
 /// Why a node could not be created.
@@ -16,6 +17,9 @@ pub enum BindError {
     /// The kernel's TCP could not be set up.
     #[error(transparent)]
     Tcp(#[from] TcpError),
+    /// A key and the kernel's TCP.
+    #[error("a key protects the transports over UDP, and the kernel's TCP is not one of them")]
+    KeyOverTcp,
     /// [`Node::bind`](crate::Node::bind) was called outside of a tokio runtime.
     #[error("a node needs a tokio runtime to run in")]
     NoRuntime,
@@ -47,6 +51,15 @@ pub enum CallError {
     PeerSilent {
         /// The address of the silent peer.
         peer: SocketAddr,
+    },
+    /// The peer has another key than this node, or one of the two has none. It may have executed the call only if its key was
+    /// changed since.
+    #[error("cannot talk to {peer}: {why}")]
+    Key {
+        /// The address of the peer.
+        peer: SocketAddr,
+        /// How the keys differ.
+        why: KeyMismatch,
     },
     /// The peer has restarted and has lost the call. It may have executed it before.
     #[error("{peer} has restarted and no longer knows this call or stream")]

@@ -81,7 +81,8 @@
 //! without other owners are not copied on the way to the kernel.
 //!
 //! # Security
-//! Nothing is encrypted or signed; see [`rackweave_linux`] for what is checked, and `docs/security.md`.
+//! Nothing is encrypted or signed without a [key](NodeConfig::key); `docs/security.md` describes what is protected in either
+//! case.
 
 mod client;
 mod config;
@@ -99,6 +100,7 @@ pub use config::{NodeConfig, Transport};
 pub use error::{BindError, CallError, Refusal};
 pub use node::{Node, Peer, Stats};
 pub use rackweave_core::Rate;
-pub use rackweave_linux::endpoint::Network;
+pub use rackweave_linux::endpoint::{KeyMismatch, Network};
+pub use rackweave_linux::{Key, ShortSecret};
 pub use server::{Incoming, OneWay, Request, Server};
 pub use stream::{ReadHalf, Stream, WriteHalf};

@@ -4,7 +4,7 @@
 //!   their common interface. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
-//!   datagram.
+//!   datagram; [`secure`]: the same between hosts that share a key.
 //! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
 //!
 //! `decode` accepts any bytes: it returns a header, or a [`Malformed`] with the reason. Offsets and lengths that
@@ -41,6 +41,7 @@ pub mod pcapng;
 pub mod phost;
 pub mod polo;
 pub mod reduce;
+pub mod secure;
 pub mod tcp;
 
 use rackweave_core::{Header as HeaderTrait, Packet, Slice};

@@ -303,3 +303,70 @@ fn wrong_usage_runs_nothing() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("reno"), "{}", stderr(&output));
 }
+
+/// Makes a key file.
+fn key_file(folder: &tempfile::TempDir, name: &str, byte: u8) -> String {
+    let path = folder.path().join(name);
+    std::fs::write(&path, [byte; 32]).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Starts a server with these further arguments and returns the address that it listens on.
+fn serve_with(more: &[&str]) -> (Running, String) {
+    let mut args = vec!["serve", "--listen", "127.0.0.1:0"];
+    args.extend(more);
+    let mut server = Running::start(&args);
+    let line = server.line();
+    let address = line.split(" server at ").nth(1).expect("where it is");
+    (server, address.to_owned())
+}
+
+#[test]
+fn with_the_same_key_everything_arrives() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = key_file(&folder, "key", 1);
+    for transport in ["homa", "polo"] {
+        let (_server, address) = serve_with(&["--transport", transport, "--key", &key]);
+        let run = ["--key", &key, "--workload", "20000", "--total", "2MB", "--check", "--json"];
+        let output = bench(transport, &address, &run);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(json(&output)["calls"].as_u64(), Some(100), "{}", json(&output));
+    }
+}
+
+#[test]
+fn keys_that_differ_end_in_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let (key, other) = (key_file(&folder, "key", 1), key_file(&folder, "other", 2));
+    let cases: [(&[&str], &[&str], &str); 3] = [
+        (&["--key", &key], &[], "it requires a key, and this host has none"),
+        (&[], &["--key", &key], "it has no key, and this host has one"),
+        (&["--key", &key], &["--key", &other], "it has another key than this host"),
+    ];
+    for (server, client, expected) in cases {
+        let (_server, address) = serve_with(server);
+        let output = bench("homa", &address, &[client, &["--seconds", "5"]].concat());
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected) && said.contains(&address), "{said}");
+        assert!(said.contains("the same --key FILE"), "{said}");
+    }
+}
+
+#[test]
+fn a_key_that_cannot_be_used_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = key_file(&folder, "key", 1);
+    let short = folder.path().join("short");
+    std::fs::write(&short, [1; 15]).unwrap();
+    let short = short.to_str().unwrap();
+    let refused = |args: &[&str], expected: &str| {
+        let output = command(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        let said = stderr(&output).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(expected), "{said}");
+    };
+    refused(&["bench", "--key", short], "has 15 bytes; at least 16 are required");
+    refused(&["serve", "--key", "/no/such/file"], "cannot read the key file /no/such/file");
+    refused(&["bench", "--transport", "tcp", "--key", &key], "the kernel's TCP is not encrypted");
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use rackweave_core::{HostId, Rate, Span};
+use rackweave_crypt::Key;
 use rackweave_transport::TransportConfig;
 
 use crate::Clock;
@@ -32,6 +33,9 @@ pub struct EndpointConfig {
     pub receive_bytes: u64,
     /// The size of the socket's send and receive buffers; the kernel may give less.
     pub socket_buffer: usize,
+    /// The key that all hosts share, if their datagrams are to be encrypted. Not with [`Peers::Switch`], whose switches read
+    /// and trim packets.
+    pub key: Option<Key>,
     /// The clock of all times; hosts whose times are compared share one.
     pub clock: Clock,
 }
@@ -51,8 +55,16 @@ impl EndpointConfig {
             send_bytes: 256 << 20,
             receive_bytes: 256 << 20,
             socket_buffer: 4 << 20,
+            key: None,
             clock: Clock::start(),
         }
+    }
+
+    /// The same with a key.
+    #[must_use]
+    pub fn key(mut self, key: Key) -> Self {
+        self.key = Some(key);
+        self
     }
 }
 

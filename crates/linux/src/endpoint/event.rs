@@ -14,6 +14,12 @@ pub enum EndpointError {
     /// The address is in use, or is not one of this machine.
     #[error("cannot bind UDP socket {address}: {source}")]
     Bind { address: SocketAddr, source: io::Error },
+    /// A key and a switch of this project.
+    #[error(
+        "a key cannot be used through a switch of Rackweave: it reads and trims the headers that a key encrypts. Use direct \
+         peers with the key, or the switch without one"
+    )]
+    KeyThroughSwitch,
 }
 
 /// Why a message or stream was not accepted.
@@ -61,6 +67,23 @@ pub enum Event {
     Closed { peer: HostId, id: MessageId },
     /// A peer has restarted, and has lost its earlier messages and streams.
     PeerRestarted { peer: HostId },
+    /// A peer cannot be talked to because its key differs. The peer's report is not authentic, so this is reported only when the
+    /// peer has not answered otherwise; the peer's messages then wait for the transport's timeout, unless cancelled.
+    KeyMismatch { peer: HostId, why: KeyMismatch },
+}
+
+/// How the keys of this host and of a peer differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum KeyMismatch {
+    /// This host has a key, and the peer has none.
+    #[error("it has no key, and this host has one")]
+    PeerHasNone,
+    /// The peer has a key, and this host has none.
+    #[error("it requires a key, and this host has none")]
+    PeerHasOne,
+    /// Both have keys, which differ.
+    #[error("it has another key than this host")]
+    Another,
 }
 
 impl Event {
@@ -74,7 +97,7 @@ impl Event {
             | Self::Readable { peer, id, .. }
             | Self::Written { peer, id, .. }
             | Self::Closed { peer, id } => Some((peer, MessageId(id.0 | 1))),
-            Self::PeerRestarted { .. } => None,
+            Self::PeerRestarted { .. } | Self::KeyMismatch { .. } => None,
         }
     }
 }
@@ -94,6 +117,10 @@ pub struct Stats {
     pub malformed: u64,
     /// Datagrams dropped because their sender does not know this host's incarnation.
     pub unproven: u64,
+    /// Datagrams dropped because they were not made with this host's key.
+    pub forged: u64,
+    /// Sealed packets dropped because they are replays, or too late.
+    pub replayed: u64,
     /// Packets dropped because the receive buffer is full.
     pub no_room: u64,
     /// Packets dropped because too many wait for the receiver's incarnation, or for the socket.

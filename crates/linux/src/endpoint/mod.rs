@@ -8,6 +8,7 @@ mod incoming;
 mod outgoing;
 mod peers;
 mod receive;
+mod secure;
 mod send;
 
 use std::collections::VecDeque;
@@ -24,11 +25,12 @@ use rackweave_transport::Machine;
 use rackweave_wire::homa::Layout;
 
 pub use self::config::{EndpointConfig, Network, Peers};
-pub use self::event::{EndpointError, Event, SendError, Stats};
+pub use self::event::{EndpointError, Event, KeyMismatch, SendError, Stats};
 pub(crate) use self::ids::{Ids, first_id};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::peers::{PeerTable, Secret};
+use self::secure::Secure;
 use crate::clock::Clock;
 use crate::driver::{Driver, DriverStats};
 use crate::sys::UdpSocket;
@@ -106,6 +108,8 @@ pub struct Endpoint {
     machine: Machine,
     driver: Driver,
     peers: PeerTable,
+    /// `None` without a key.
+    secure: Option<Box<Secure>>,
     outgoing: Outgoing,
     incoming: Incoming,
     events: VecDeque<Event>,
@@ -129,8 +133,11 @@ impl Endpoint {
     /// Binds the socket.
     ///
     /// # Errors
-    /// If the address is in use or not local.
+    /// If the address is in use or not local, or the configuration has both a key and a switch.
     pub fn new(config: EndpointConfig) -> Result<Self, EndpointError> {
+        if config.key.is_some() && matches!(config.peers, Peers::Switch { .. }) {
+            return Err(EndpointError::KeyThroughSwitch);
+        }
         let address = config.bind;
         let socket = UdpSocket::bind(address, config.socket_buffer, false)
             .map_err(|source| EndpointError::Bind { address, source })?;
@@ -139,6 +146,7 @@ impl Endpoint {
             machine: config.transport.machine(config.host),
             driver: Driver::new(config.clock, socket),
             peers: PeerTable::new(config.peers.clone(), config.host, Secret::new()),
+            secure: config.key.clone().map(|key| Box::new(Secure::new(key))),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(config.receive_bytes),
             events: VecDeque::new(),

@@ -9,11 +9,13 @@ use std::hash::{Hash as _, Hasher as _};
 use std::net::SocketAddr;
 
 use rackweave_core::{HostId, Packet, Span, Time};
+use rackweave_crypt::Association;
 use rackweave_wire::Header;
 use rustc_hash::FxHashMap;
 use siphasher::sip::SipHasher24;
 
 use super::config::{FIRST_GUEST, Network, Peers};
+use super::event::KeyMismatch;
 
 /// The most packets that wait for a peer's incarnation; more are dropped, and the transport retransmits them.
 const MAX_HELD: usize = 256;
@@ -74,14 +76,18 @@ pub(super) struct Peer {
     asked: Option<Time>,
     /// For a guest, the time of the last datagram from it.
     guest: Option<Time>,
-    /// Packets that wait for the peer's incarnation.
+    /// Packets that wait for the peer's incarnation, or for a session with it.
     held: VecDeque<Packet<Header>>,
+    /// Sessions with the peer, if hosts have a key.
+    pub(super) association: Association,
+    /// What the peer has reported about keys since the last ask.
+    pub(super) mismatch: Option<KeyMismatch>,
     /// When the next HELLO is due, and the interval after it.
     hello: Option<(Time, Span)>,
 }
 
 impl Peer {
-    const fn new(address: SocketAddr, ours: u32) -> Self {
+    fn new(address: SocketAddr, ours: u32) -> Self {
         Self {
             address,
             ours,
@@ -90,8 +96,17 @@ impl Peer {
             asked: None,
             guest: None,
             held: VecDeque::new(),
+            association: Association::default(),
+            mismatch: None,
             hello: None,
         }
+    }
+}
+
+impl Peer {
+    /// Whether this host has asked the peer for its incarnation or a session, and has no answer yet.
+    pub(super) fn is_asked(&self) -> bool {
+        self.hello.is_some() || self.association.ask_due().is_some()
     }
 }
 
@@ -132,6 +147,8 @@ pub(super) struct PeerTable {
     swept: Option<Time>,
     /// Peers to which HELLOs are sent until they answer.
     pending_hellos: Vec<HostId>,
+    /// Peers that have not answered and whose key differs, as they have reported.
+    mismatches: VecDeque<(HostId, KeyMismatch)>,
 }
 
 impl PeerTable {
@@ -146,6 +163,7 @@ impl PeerTable {
             guests: 0,
             swept: None,
             pending_hellos: Vec::new(),
+            mismatches: VecDeque::new(),
         };
         match peers {
             Peers::Direct { hosts, allow } => {
@@ -177,6 +195,22 @@ impl PeerTable {
 
     pub(super) fn get(&self, host: HostId) -> Option<&Peer> {
         self.peers.get(&host)
+    }
+
+    pub(super) fn get_mut(&mut self, host: HostId) -> Option<&mut Peer> {
+        self.peers.get_mut(&host)
+    }
+
+    /// The number of the peer at an address.
+    pub(super) fn at(&self, address: SocketAddr) -> Option<HostId> {
+        self.by_address.get(&address).copied()
+    }
+
+    /// Records that an authentic packet of a peer has arrived now.
+    pub(super) fn heard(&mut self, now: Time, host: HostId) {
+        if let Some(heard) = self.peers.get_mut(&host).and_then(|peer| peer.guest.as_mut()) {
+            *heard = now;
+        }
     }
 
     /// The number of the peer at an address, which is added if it is not known.
@@ -278,7 +312,7 @@ impl PeerTable {
             Some(known) if known == incarnation => Incarnation::Current,
             None => {
                 peer.incarnation = Some(incarnation);
-                peer.hello = None;
+                (peer.hello, peer.mismatch) = (None, None);
                 Incarnation::Current
             }
             Some(_) => {
@@ -306,11 +340,30 @@ impl PeerTable {
             peer.hello = Some((now, HELLO_RETRY.0));
             self.pending_hellos.push(packet.dst);
         }
+        self.hold_sealed(&packet)
+    }
+
+    /// Holds a packet until there is a session with its receiver; returns false if too many are held.
+    pub(super) fn hold_sealed(&mut self, packet: &Packet<Header>) -> bool {
+        let Some(peer) = self.peers.get_mut(&packet.dst) else { return false };
         if peer.held.len() >= MAX_HELD {
             return false;
         }
-        peer.held.push_back(packet);
+        peer.held.push_back(*packet);
         true
+    }
+
+    /// Drops the packets that wait for a peer that does not answer, and notes the reason if it has reported one.
+    pub(super) fn give_up(&mut self, host: HostId) {
+        if let Some(peer) = self.peers.get_mut(&host) {
+            peer.held.clear();
+            self.mismatches.extend(peer.mismatch.take().map(|why| (host, why)));
+        }
+    }
+
+    /// A peer that has not answered and whose key differs.
+    pub(super) fn next_mismatch(&mut self) -> Option<(HostId, KeyMismatch)> {
+        self.mismatches.pop_front()
     }
 
     /// Takes the packets that were held for a peer.
@@ -321,7 +374,7 @@ impl PeerTable {
     /// Peers to which a HELLO is due now.
     pub(super) fn due(&mut self, now: Time) -> Vec<HostId> {
         let mut due = Vec::new();
-        let peers = &mut self.peers;
+        let (peers, mismatches) = (&mut self.peers, &mut self.mismatches);
         self.pending_hellos.retain(|host| {
             let Some(peer) = peers.get_mut(host) else { return false };
             let Some((at, gap)) = peer.hello else { return false };
@@ -332,6 +385,7 @@ impl PeerTable {
                 // The peer does not answer: the next packet starts again.
                 peer.hello = None;
                 peer.held.clear();
+                mismatches.extend(peer.mismatch.take().map(|why| (*host, why)));
                 return false;
             }
             due.push(*host);

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use rackweave_core::{Node as _, Placement, Span, Time, Transport as _};
-use rackweave_wire::overlay;
+use rackweave_core::{HostId, Node as _, Packet, Placement, Span, Time, Transport as _};
+use rackweave_wire::{Header, overlay, secure};
 
 use super::peers::{Incarnation, Origin};
 use super::{Endpoint, Event};
@@ -19,6 +19,14 @@ impl Endpoint {
             self.stats.received += 1;
             if !self.peers.admits(datagram.from) {
                 self.stats.foreign += 1;
+                continue;
+            }
+            if self.secure.is_some() {
+                self.handle_secure(now, &datagram);
+                continue;
+            }
+            if secure::is_secure(datagram.bytes) {
+                self.handle_keyless(datagram.from, datagram.bytes);
                 continue;
             }
             let Ok(read) = overlay::decode(datagram.bytes, datagram.traffic_class) else {
@@ -62,11 +70,7 @@ impl Endpoint {
         match self.peers.on_incarnation(now, peer, envelope.from, read.packet.is_none()) {
             Incarnation::Current => {}
             Incarnation::New => {
-                self.stats.restarts += 1;
-                self.restarted = true;
-                self.events.push_back(Event::PeerRestarted { peer });
-                self.machine.peer_restarted(now, peer);
-                self.changed();
+                self.on_restart(now, peer);
             }
             Incarnation::Unproven(ask) => {
                 self.stats.late += 1;
@@ -79,7 +83,28 @@ impl Endpoint {
         for packet in self.peers.release(peer) {
             self.queue(now, packet);
         }
-        let Some(mut packet) = read.packet else { return };
+        if let Some(packet) = read.packet {
+            self.deliver(now, peer, packet, &bytes[read.payload.clone()]);
+        }
+    }
+
+    /// A peer has a new incarnation.
+    pub(super) fn on_restart(&mut self, now: Time, peer: HostId) {
+        self.stats.restarts += 1;
+        self.restarted = true;
+        self.events.push_back(Event::PeerRestarted { peer });
+        self.machine.peer_restarted(now, peer);
+        self.changed();
+    }
+
+    /// Passes a packet of a peer to the machine, and its payload to where the machine places it.
+    pub(super) fn deliver(
+        &mut self,
+        now: Time,
+        peer: HostId,
+        mut packet: Packet<Header>,
+        payload: &[u8],
+    ) {
         (packet.src, packet.dst) = (peer, self.config.host);
         let message = packet.header.message_bytes();
         let sent = packet.payload();
@@ -97,7 +122,7 @@ impl Endpoint {
         if let Placement::Store(slice) = self.machine.handle_packet(now, 0, &packet) {
             // The slice may be a part of the packet's payload.
             let skip = slice.offset.wrapping_sub(sent.map_or(0, |sent| sent.offset)) as usize;
-            let payload = bytes[read.payload.clone()].get(skip..).unwrap_or_default();
+            let payload = payload.get(skip..).unwrap_or_default();
             let payload = payload.get(..slice.len as usize).unwrap_or(payload);
             self.incoming.store(peer, slice, message, payload);
         }

@@ -16,10 +16,10 @@ use crate::sys::ReceiveBatch;
 const SEND_BATCH: usize = 128;
 
 /// While the socket is blocked, HELLOs and held packets are dropped if this many datagrams wait already.
-const MAX_BATCH: usize = 4 * SEND_BATCH;
+pub(super) const MAX_BATCH: usize = 4 * SEND_BATCH;
 
 /// The traffic class of HELLOs: the highest priority.
-const HELLO_CLASS: u8 = 7 << 5;
+pub(super) const HELLO_CLASS: u8 = 7 << 5;
 
 impl Driven for Endpoint {
     fn driver(&mut self) -> &mut Driver {
@@ -43,6 +43,8 @@ impl Driven for Endpoint {
         for host in self.peers.due(now) {
             self.send_hello(host);
         }
+        self.poll_asks(now);
+        self.report_mismatches();
         if self.sweep_at <= now && !self.incoming.is_empty() {
             self.sweep(now, false);
         }
@@ -86,14 +88,18 @@ impl Driven for Endpoint {
             .then(|| Time(self.link_free.0.saturating_sub(self.config.run_ahead.0 / 2)));
         let sweep = (!self.incoming.is_empty()).then_some(self.sweep_at);
         let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
-        let times = [self.machine.poll_timeout(), self.peers.next_due(), link, sweep, leaving];
+        let hello = self.peers.next_due().into_iter().chain(self.next_ask()).min();
+        let times = [self.machine.poll_timeout(), hello, link, sweep, leaving];
         times.into_iter().flatten().min()
     }
 }
 
 impl Endpoint {
-    /// Writes a packet to the batch, or holds it until the peer's incarnation is known.
+    /// Writes a packet to the batch, or holds it until the peer's incarnation (with a key, a session) is known.
     pub(super) fn queue(&mut self, now: Time, packet: Packet<Header>) {
+        if self.secure.is_some() {
+            return self.queue_sealed(now, packet);
+        }
         let Some(peer) = self.peers.get(packet.dst) else { return };
         let Some(to) = peer.incarnation else {
             if !self.peers.hold(now, packet) {

@@ -10,7 +10,7 @@ use crate::common::{PATIENCE, bytes, config, drive, leverage, local, patient};
 use bytes::Bytes;
 use rackweave_core::frame::IPV4;
 use rackweave_core::{HostId, Kind, Packet, Span};
-use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
+use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Key, Peers};
 use rackweave_transport::{TransportConfig, datagram};
 use rackweave_wire::{Header, Id64, datagram as wire, overlay};
 
@@ -287,10 +287,27 @@ fn behind_a_switch_no_host_speaks_for_another() {
     assert_eq!(end.stats().foreign, foreign + 4);
 }
 
+fn with_and_without_key() -> impl Iterator<Item = (&'static str, TransportConfig, Option<Key>)> {
+    let key = Key::derive(&[1; 32]).unwrap();
+    patient().into_iter().flat_map(move |(name, transport)| {
+        [None, Some(key.clone())].map(|key| (name, transport.clone(), key))
+    })
+}
+
+fn keyed(
+    host: u32,
+    transport: &TransportConfig,
+    clock: Clock,
+    key: &Option<Key>,
+) -> EndpointConfig {
+    EndpointConfig { key: key.clone(), ..config(host, transport, clock) }
+}
+
 /// A peer restarts at the same address: calls in progress fail, and new ones succeed.
 #[test]
 fn a_peer_that_restarts() {
-    for (name, transport) in patient() {
+    for (name, transport, key) in with_and_without_key() {
+        let config = |host, transport: &_, clock| keyed(host, transport, clock, &key);
         let clock = Clock::start();
         let client = Endpoint::new(config(0, &transport, clock)).unwrap();
         let server = Endpoint::new(config(1, &transport, clock)).unwrap();
@@ -345,7 +362,8 @@ fn a_peer_that_restarts() {
 /// A client that restarts at the same address is served, and its old calls leave no state behind.
 #[test]
 fn a_client_that_restarts() {
-    for (name, transport) in patient() {
+    for (name, transport, key) in with_and_without_key() {
+        let config = |host, transport: &_, clock| keyed(host, transport, clock, &key);
         let clock = Clock::start();
         let client = Endpoint::new(config(0, &transport, clock)).unwrap();
         let server = Endpoint::new(config(1, &transport, clock)).unwrap();

@@ -5,6 +5,7 @@ mod faults;
 mod hostile;
 mod kernel;
 mod loopback;
+mod secure;
 mod switch;
 mod switch_circuits;
 mod switch_netns;

@@ -272,6 +272,12 @@ impl State {
 
     /// The peer has restarted: idempotent calls are retried, others fail.
     pub(super) fn restart_calls(&mut self, peer: HostId) {
+        let error = CallError::PeerRestarted { peer: self.peer_addr(peer) };
+        self.end_calls(peer, &error, true);
+    }
+
+    /// All calls to a peer fail; idempotent ones are retried instead if `retry` is true.
+    pub(super) fn end_calls(&mut self, peer: HostId, error: &CallError, retry: bool) {
         let mut tokens: Vec<u64> = self
             .calls
             .entries
@@ -283,15 +289,14 @@ impl State {
         tokens.sort_unstable();
         for token in tokens {
             let Some(entry) = self.calls.entries.get(&token) else { continue };
-            if entry.idempotent {
+            if entry.idempotent && retry {
                 self.retry_call(token);
                 continue;
             }
-            let address = entry.peer.address;
             if let (Some(id), Some(endpoint)) = (entry.id, &mut self.endpoint) {
                 endpoint.cancel(peer, id);
             }
-            self.end_call(token, Err(CallError::PeerRestarted { peer: address }));
+            self.end_call(token, Err(error.clone()));
         }
     }
 

@@ -381,6 +381,11 @@ impl State {
             Event::Written { peer, id, .. } => self.on_written(StreamKey::sending(peer, id)),
             Event::Closed { peer, id } => self.on_closed(peer, id),
             Event::PeerRestarted { peer } => self.on_restart(peer),
+            Event::KeyMismatch { peer, why } => {
+                let error = CallError::Key { peer: self.peer_addr(peer), why };
+                self.end_calls(peer, &error, false);
+                self.end_streams(peer, &error);
+            }
         }
     }
 

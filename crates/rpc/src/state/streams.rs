@@ -444,6 +444,11 @@ impl State {
     /// The peer has restarted: its streams fail.
     pub(super) fn restart_streams(&mut self, peer: HostId) {
         let error = CallError::PeerRestarted { peer: self.peer_addr(peer) };
+        self.end_streams(peer, &error);
+    }
+
+    /// All streams with a peer fail.
+    pub(super) fn end_streams(&mut self, peer: HostId, error: &CallError) {
         let mut keys: Vec<_> =
             self.streams.entries.keys().filter(|key| key.peer == peer).copied().collect();
         keys.sort_unstable();
@@ -451,7 +456,7 @@ impl State {
             if let Some(endpoint) = &mut self.endpoint {
                 endpoint.cancel(peer, key.sends());
             }
-            self.end_with(key, &error);
+            self.end_with(key, error);
         }
     }
 

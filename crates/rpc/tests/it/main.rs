@@ -5,5 +5,6 @@ mod calls;
 mod common;
 mod examples;
 mod faults;
+mod keys;
 mod kill;
 mod streams;

@@ -1,0 +1,513 @@
+//! Two hosts over a network that loses, duplicates, reorders, changes and replays datagrams, while hosts restart: nothing is
+//! accepted twice, nothing that was not sent is accepted, and afterwards both hosts can talk again.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rackweave_core::{Rng, Span, Time};
+use rackweave_crypt::{
+    Accepted, Association, Cipher, Due, Key, Local, Offers, SEAL_PACKETS, Unopened,
+};
+use rackweave_wire::secure::{
+    self, CLEAR_BYTES, Clear, Datagram, HANDSHAKE_BYTES, Handshake, Kind,
+};
+
+/// A host with one peer, without sockets.
+struct Host {
+    key: Key,
+    ciphers: u8,
+    incarnation: u32,
+    address: [u8; 1],
+    offers: Offers,
+    association: Association,
+    rng: Rng,
+    /// Messages that wait for a session.
+    waiting: Vec<u64>,
+    /// How often each message was accepted.
+    accepted: BTreeMap<u64, u32>,
+    restarts_seen: u32,
+    largest_answer: usize,
+}
+
+impl Host {
+    fn new(key: Key, ciphers: u8, address: u8, seed: u64) -> Self {
+        let mut rng = Rng::stream(seed, 0, 0, "host");
+        Self {
+            key,
+            ciphers,
+            incarnation: rng.below(u64::from(u32::MAX)) as u32 + 1,
+            address: [address],
+            offers: Offers::default(),
+            association: Association::default(),
+            rng,
+            waiting: Vec::new(),
+            accepted: BTreeMap::new(),
+            restarts_seen: 0,
+            largest_answer: 0,
+        }
+    }
+
+    fn random(rng: &mut Rng) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for byte in &mut bytes {
+            *byte = rng.below(256) as u8;
+        }
+        bytes
+    }
+
+    fn seal(&mut self, message: Option<u64>) -> Option<Vec<u8>> {
+        let session = self.association.sealing()?;
+        let mut out = Vec::new();
+        let clear = |session, counter, out: &mut Vec<u8>| {
+            secure::encode_sealed(Clear { session, counter }, out);
+        };
+        let body = |out: &mut Vec<u8>| match message {
+            Some(message) => out.extend(message.to_be_bytes()),
+            None => secure::encode_empty(out),
+        };
+        session.seal(&mut out, clear, body).unwrap();
+        Some(out)
+    }
+
+    fn send(&mut self, now: Time, message: u64, out: &mut Vec<Vec<u8>>) {
+        self.waiting.push(message);
+        self.release(out);
+        if !self.waiting.is_empty() || self.association.is_old(now) {
+            let rng = &mut self.rng;
+            self.association.ask(now, || rng.below(u64::MAX));
+        }
+    }
+
+    fn release(&mut self, out: &mut Vec<Vec<u8>>) {
+        while self.association.is_ready() && !self.waiting.is_empty() {
+            let message = self.waiting.remove(0);
+            out.extend(self.seal(Some(message)));
+        }
+    }
+
+    fn tick(&mut self, now: Time, out: &mut Vec<Vec<u8>>) {
+        let local = Local { key: &self.key, ciphers: self.ciphers, incarnation: self.incarnation };
+        match self.association.poll_ask(now, &local) {
+            Due::Send(bytes) => out.push(bytes.to_vec()),
+            Due::Silent => self.waiting.clear(),
+            Due::Idle | Due::Later(_) => {}
+        }
+    }
+
+    fn receive(&mut self, now: Time, from: &[u8], bytes: &[u8], out: &mut Vec<Vec<u8>>) {
+        let before = out.len();
+        let answers = self.handle(now, from, bytes, out);
+        let sent: usize = out[before..].iter().map(Vec::len).sum();
+        if !answers {
+            self.largest_answer = self.largest_answer.max(sent * 100 / bytes.len().max(1));
+        }
+    }
+
+    /// Returns whether the datagram proved the peer's address, so that the host may send any amount.
+    fn handle(&mut self, now: Time, from: &[u8], bytes: &[u8], out: &mut Vec<Vec<u8>>) -> bool {
+        let Ok(read) = secure::decode(bytes) else { return false };
+        let tagged = matches!(read, Datagram::Handshake(_) | Datagram::Lost(_));
+        if tagged && !self.key.verify(bytes) {
+            return false;
+        }
+        match read {
+            Datagram::Handshake(read) => self.handshake(now, from, &read, out),
+            Datagram::Sealed(clear) => {
+                let (head, sealed) = bytes.split_at(CLEAR_BYTES);
+                let mut sealed = sealed.to_vec();
+                match self.association.open(now, clear, head, &mut sealed) {
+                    Ok(opened) => {
+                        let message = opened.bytes.first_chunk().map(|it| u64::from_be_bytes(*it));
+                        if opened.restarted {
+                            self.restarts_seen += 1;
+                            self.waiting.clear();
+                        }
+                        if let Some(message) = message {
+                            *self.accepted.entry(message).or_default() += 1;
+                        }
+                        self.release(out);
+                        return true;
+                    }
+                    Err(Unopened::Unknown) => {
+                        let mut lost = Vec::new();
+                        secure::encode_lost(clear, &mut lost);
+                        let tag = self.key.tag(&lost);
+                        lost.extend(tag);
+                        out.push(lost);
+                    }
+                    Err(Unopened::Session(_)) => {}
+                }
+                false
+            }
+            Datagram::Lost(clear) => {
+                if self.association.on_lost(now, clear.session) {
+                    let rng = &mut self.rng;
+                    self.association.ask(now, || rng.below(u64::MAX));
+                }
+                false
+            }
+            Datagram::Notice(_) => false,
+        }
+    }
+
+    fn handshake(
+        &mut self,
+        now: Time,
+        from: &[u8],
+        read: &Handshake,
+        out: &mut Vec<Vec<u8>>,
+    ) -> bool {
+        let local = Local { key: &self.key, ciphers: self.ciphers, incarnation: self.incarnation };
+        let rng = &mut self.rng;
+        self.offers.advance(now, || Self::random(rng));
+        match read.kind {
+            Kind::Accept if read.to == self.incarnation => {
+                let accepted = self.association.on_accept(now, &local, &self.offers, from, read);
+                if let Some(accepted) = accepted {
+                    if accepted == Accepted::New(true) {
+                        self.restarts_seen += 1;
+                        self.waiting.clear();
+                    }
+                    out.extend(self.seal(None));
+                    self.release(out);
+                    return true;
+                }
+            }
+            Kind::Ask | Kind::Accept => {
+                let offer = local.offer(now, &self.offers, from, read);
+                out.extend(offer.map(|offer| offer.to_vec()));
+            }
+            _ => {
+                let accept = self.association.on_offer(now, &local, read, || Self::random(rng));
+                if let Some(accept) = accept {
+                    out.push(accept.to_vec());
+                    self.release(out);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
+fn key(n: u8) -> Key {
+    Key::derive(&[n; 32]).unwrap()
+}
+
+struct World {
+    hosts: [Host; 2],
+    now: Time,
+    /// Datagrams in flight, to a host.
+    flying: Vec<(usize, Vec<u8>)>,
+    /// All datagrams of all time, which the attacker has recorded.
+    recorded: Vec<(usize, Vec<u8>)>,
+    sent: u64,
+    seed: u64,
+}
+
+impl World {
+    fn new(seed: u64, ciphers: [u8; 2]) -> Self {
+        let host = |n: u8| Host::new(key(1), ciphers[usize::from(n)], n, seed + u64::from(n));
+        Self {
+            hosts: [host(0), host(1)],
+            now: Time::ZERO + Span::from_secs(1000),
+            flying: Vec::new(),
+            recorded: Vec::new(),
+            sent: 0,
+            seed,
+        }
+    }
+
+    fn launch(&mut self, from: usize, datagrams: Vec<Vec<u8>>) {
+        for bytes in datagrams {
+            self.recorded.push((1 - from, bytes.clone()));
+            self.flying.push((1 - from, bytes));
+        }
+    }
+
+    fn send(&mut self, from: usize) -> u64 {
+        // A message names its sender, since both count together.
+        let message = self.sent * 2 + from as u64;
+        self.sent += 1;
+        let mut out = Vec::new();
+        self.hosts[from].send(self.now, message, &mut out);
+        self.launch(from, out);
+        message
+    }
+
+    fn pass(&mut self, span: Span) {
+        self.now += span;
+        for host in 0..2 {
+            let mut out = Vec::new();
+            self.hosts[host].tick(self.now, &mut out);
+            self.launch(host, out);
+        }
+    }
+
+    fn deliver(&mut self, to: usize, bytes: &[u8]) {
+        let from = self.hosts[1 - to].address;
+        let mut out = Vec::new();
+        self.hosts[to].receive(self.now, &from, bytes, &mut out);
+        self.launch(to, out);
+    }
+
+    fn restart(&mut self, host: usize) {
+        self.seed += 1000;
+        self.check();
+        let old = &self.hosts[host];
+        let seed = self.seed + host as u64;
+        let mut new = Host::new(old.key.clone(), old.ciphers, old.address[0], seed);
+        // What was accepted before must not be accepted after the restart either.
+        new.accepted = std::mem::take(&mut self.hosts[host].accepted);
+        self.hosts[host] = new;
+    }
+
+    /// What must hold at any time.
+    fn check(&self) {
+        for (number, host) in self.hosts.iter().enumerate() {
+            for (message, count) in &host.accepted {
+                assert_eq!(*count, 1, "message {message} was accepted {count} times");
+                assert!(*message < self.sent * 2, "message {message} was never sent");
+                assert_eq!((*message % 2) as usize, 1 - number, "a message came back");
+            }
+            // An unproven address gets no more than it has sent.
+            assert!(host.largest_answer <= 100, "{} %", host.largest_answer);
+        }
+    }
+
+    /// Delivers everything in order, without faults, until a new message of each host has arrived at the other.
+    fn heal(&mut self) {
+        for from in 0..2 {
+            let mut message = self.send(from);
+            let mut rounds = 0;
+            while !self.hosts[1 - from].accepted.contains_key(&message) {
+                rounds += 1;
+                assert!(rounds < 400, "the hosts do not find each other again");
+                for (to, bytes) in std::mem::take(&mut self.flying) {
+                    self.deliver(to, &bytes);
+                }
+                self.pass(Span::from_ms(1));
+                // A transport repeats what is not acknowledged.
+                if rounds % 20 == 0 {
+                    message = self.send(from);
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(usize),
+    Deliver(prop::sample::Index),
+    Duplicate(prop::sample::Index),
+    Lose(prop::sample::Index),
+    Change(prop::sample::Index, prop::sample::Index),
+    Cut(prop::sample::Index, prop::sample::Index),
+    Replay(prop::sample::Index),
+    Reflect(prop::sample::Index),
+    Pass(u64),
+    Restart(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let index = any::<prop::sample::Index>;
+    prop_oneof![
+        8 => (0_usize..2).prop_map(Step::Send),
+        16 => index().prop_map(Step::Deliver),
+        2 => index().prop_map(Step::Duplicate),
+        2 => index().prop_map(Step::Lose),
+        1 => (index(), index()).prop_map(|(which, bit)| Step::Change(which, bit)),
+        1 => (index(), index()).prop_map(|(which, length)| Step::Cut(which, length)),
+        2 => index().prop_map(Step::Replay),
+        1 => index().prop_map(Step::Reflect),
+        6 => prop_oneof![Just(1_u64), Just(20), Just(500), Just(11_000), Just(130_000)]
+            .prop_map(Step::Pass),
+        1 => (0_usize..2).prop_map(Step::Restart),
+    ]
+}
+
+fn apply(world: &mut World, step: &Step) {
+    let pick = |index: &prop::sample::Index, count: usize| (count > 0).then(|| index.index(count));
+    match step {
+        Step::Send(from) => {
+            world.send(*from);
+        }
+        Step::Deliver(which) => {
+            if let Some(which) = pick(which, world.flying.len()) {
+                let (to, bytes) = world.flying.swap_remove(which);
+                world.deliver(to, &bytes);
+            }
+        }
+        Step::Duplicate(which) => {
+            if let Some(which) = pick(which, world.flying.len()) {
+                let (to, bytes) = world.flying[which].clone();
+                world.deliver(to, &bytes);
+            }
+        }
+        Step::Lose(which) => {
+            if let Some(which) = pick(which, world.flying.len()) {
+                world.flying.swap_remove(which);
+            }
+        }
+        Step::Change(which, bit) => {
+            if let Some(which) = pick(which, world.flying.len()) {
+                let (_, bytes) = &mut world.flying[which];
+                let bit = bit.index(bytes.len() * 8);
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+        Step::Cut(which, length) => {
+            if let Some(which) = pick(which, world.flying.len()) {
+                let (_, bytes) = &mut world.flying[which];
+                bytes.truncate(length.index(bytes.len()).max(1));
+            }
+        }
+        Step::Replay(which) => {
+            if let Some(which) = pick(which, world.recorded.len()) {
+                let (to, bytes) = world.recorded[which].clone();
+                world.deliver(to, &bytes);
+            }
+        }
+        Step::Reflect(which) => {
+            if let Some(which) = pick(which, world.recorded.len()) {
+                let (to, bytes) = world.recorded[which].clone();
+                world.deliver(1 - to, &bytes);
+            }
+        }
+        Step::Pass(ms) => world.pass(Span::from_ms(*ms)),
+        Step::Restart(host) => world.restart(*host),
+    }
+}
+
+proptest! {
+    #![proptest_config(rackweave_testing::cases(200))]
+
+    #[test]
+    fn nothing_is_accepted_twice_and_nothing_forged(
+        seed in 0_u64..1_000_000,
+        aes in any::<[bool; 2]>(),
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let mut world = World::new(seed, aes.map(Cipher::preferred));
+        for step in &steps {
+            apply(&mut world, step);
+            world.check();
+        }
+        world.heal();
+        world.check();
+    }
+}
+
+/// One host's messages to the other, over a network without faults.
+fn exchange(world: &mut World) {
+    world.heal();
+    world.flying.clear();
+}
+
+#[test]
+fn the_first_messages_follow_the_acceptance_after_one_round_trip() {
+    let mut world = World::new(1, [3, 3]);
+    let message = world.send(0);
+    world.pass(Span::ZERO);
+    let mut trips = 0;
+    while !world.hosts[1].accepted.contains_key(&message) {
+        trips += 1;
+        for (to, bytes) in std::mem::take(&mut world.flying) {
+            assert!(trips > 2 || bytes.len() == HANDSHAKE_BYTES);
+            world.deliver(to, &bytes);
+        }
+    }
+    assert_eq!(trips, 3, "ask, offer, then acceptance and message together");
+    assert!(world.hosts[1].association.cipher() == Some(Cipher::Aes256Gcm));
+}
+
+#[test]
+fn a_recorded_conversation_means_nothing_to_restarted_hosts_nor_to_living_ones() {
+    let mut world = World::new(2, [3, 2]);
+    for _ in 0..20 {
+        exchange(&mut world);
+    }
+    let tape = world.recorded.clone();
+    for restart in [false, true] {
+        if restart {
+            world.restart(0);
+            world.restart(1);
+        }
+        let before = [0, 1].map(|host| world.hosts[host].accepted.len());
+        for (to, bytes) in &tape {
+            world.deliver(*to, bytes);
+        }
+        world.check();
+        let after = [0, 1].map(|host| world.hosts[host].accepted.len());
+        assert_eq!(before, after);
+        assert_eq!(world.hosts[0].restarts_seen + world.hosts[1].restarts_seen, 0);
+        world.flying.clear();
+        exchange(&mut world);
+    }
+}
+
+#[test]
+fn a_delayed_acceptance_of_an_earlier_incarnation_is_no_restart() {
+    let mut world = World::new(3, [3, 3]);
+    world.send(0);
+    world.pass(Span::ZERO);
+    // Ask and offer arrive; the acceptance and the first message are delayed.
+    for _ in 0..2 {
+        let (to, bytes) = world.flying.remove(0);
+        world.deliver(to, &bytes);
+    }
+    let delayed = std::mem::take(&mut world.flying);
+    assert_eq!(delayed.len(), 2);
+    world.restart(0);
+    world.pass(Span::from_ms(1));
+    exchange(&mut world);
+    for (to, bytes) in &delayed {
+        world.deliver(*to, bytes);
+    }
+    assert_eq!(world.hosts[1].restarts_seen, 0);
+    world.check();
+    exchange(&mut world);
+}
+
+#[test]
+fn sessions_are_renewed_by_time_and_by_packets() {
+    let mut world = World::new(4, [3, 3]);
+    exchange(&mut world);
+    let handshakes = |world: &World| {
+        world.recorded.iter().filter(|(_, bytes)| bytes.len() == HANDSHAKE_BYTES).count()
+    };
+    let before = handshakes(&world);
+    exchange(&mut world);
+    assert_eq!(handshakes(&world), before);
+    world.pass(Span::from_secs(200));
+    exchange(&mut world);
+    // By packets: as many as the cipher allows are never sealed with one key, even if the peer is silent.
+    let first = &mut world.hosts[0];
+    let mut sealed = 0;
+    while first.seal(None).is_some() {
+        sealed += 1;
+        assert!(sealed <= SEAL_PACKETS);
+    }
+    assert!(!first.association.is_ready() && first.association.is_old(world.now));
+    assert!(sealed > SEAL_PACKETS / 2);
+    exchange(&mut world);
+    assert!(handshakes(&world) > before);
+    assert_eq!(world.hosts[0].restarts_seen + world.hosts[1].restarts_seen, 0);
+    world.check();
+}
+
+#[test]
+fn another_key_opens_nothing() {
+    let mut world = World::new(5, [3, 3]);
+    world.hosts[1].key = key(2);
+    world.send(0);
+    for _ in 0..50 {
+        world.pass(Span::from_ms(10));
+        for (to, bytes) in std::mem::take(&mut world.flying) {
+            world.deliver(to, &bytes);
+        }
+    }
+    assert!(world.hosts[1].accepted.is_empty() && !world.hosts[0].association.is_ready());
+    assert!(world.hosts[1].association.incarnation().is_none());
+}

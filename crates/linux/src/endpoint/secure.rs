@@ -1,0 +1,413 @@
+//! Hosts that share a key: the handshake's datagrams, and sealed packets.
+
+use std::net::{IpAddr, SocketAddr};
+
+use rackweave_core::{HostId, Packet, Slice, Time};
+use rackweave_crypt::{
+    Accepted, Association, Cipher, Due, Key, Local, Offers, OpenError, Unopened,
+};
+use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Datagram, Handshake, Kind, Notice};
+use rackweave_wire::{Header, frame, overlay};
+
+use super::event::KeyMismatch;
+use super::outgoing::Payload;
+use super::peers::Origin;
+use super::send::{HELLO_CLASS, MAX_BATCH};
+use super::{Endpoint, Event};
+use crate::sys;
+
+/// What an endpoint with a key has besides its peers' associations.
+#[derive(Debug)]
+pub(super) struct Secure {
+    key: Key,
+    ciphers: u8,
+    offers: Offers,
+    /// Peers that were asked and have not confirmed.
+    asking: Vec<HostId>,
+    /// The packet that is being opened.
+    opened: Vec<u8>,
+}
+
+impl Secure {
+    pub(super) fn new(key: Key) -> Self {
+        Self {
+            key,
+            ciphers: Cipher::preferred(has_aes()),
+            offers: Offers::default(),
+            asking: Vec::new(),
+            opened: Vec::new(),
+        }
+    }
+
+    const fn local(&self, incarnation: u32) -> Local<'_> {
+        Local { key: &self.key, ciphers: self.ciphers, incarnation }
+    }
+}
+
+/// Whether the processor has instructions for AES and for the products of its Galois/counter mode.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes")
+        && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}
+
+fn random_bytes() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(&crate::random().to_ne_bytes());
+    bytes[16..].copy_from_slice(&crate::random().to_ne_bytes());
+    bytes
+}
+
+/// An address as bytes that no other address has.
+fn address_bytes(address: SocketAddr) -> [u8; 18] {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let mut bytes = [0; 18];
+    bytes[..16].copy_from_slice(&ip.octets());
+    bytes[16..].copy_from_slice(&address.port().to_be_bytes());
+    bytes
+}
+
+impl Endpoint {
+    /// Handles a datagram between hosts with keys at a host that has none.
+    pub(super) fn handle_keyless(&mut self, from: SocketAddr, bytes: &[u8]) {
+        self.stats.malformed += 1;
+        match wire::decode(bytes) {
+            Ok(Datagram::Notice(notice)) => self.on_notice(from, notice),
+            Ok(_) => self.send_notice(from, Notice::NoKey),
+            Err(_) => {}
+        }
+    }
+
+    /// Handles any datagram from an admitted address at a host that has a key.
+    pub(super) fn handle_secure(&mut self, now: Time, datagram: &sys::Datagram<'_>) {
+        let (from, bytes) = (datagram.from, datagram.bytes);
+        let Some(secure) = &self.secure else { return };
+        let Ok(read) = wire::decode(bytes) else {
+            self.stats.malformed += 1;
+            if overlay::decode(bytes, datagram.traffic_class).is_ok() {
+                self.send_notice(from, Notice::NeedsKey);
+            }
+            return;
+        };
+        let has_tag = matches!(read, Datagram::Handshake(_) | Datagram::Lost(_));
+        if has_tag && !secure.key.verify(bytes) {
+            self.stats.forged += 1;
+            if let Datagram::Handshake(Handshake { kind: Kind::Ask, .. }) = read {
+                self.send_notice(from, Notice::OtherKey);
+            }
+            return;
+        }
+        match read {
+            Datagram::Notice(notice) => self.on_notice(from, notice),
+            Datagram::Handshake(handshake) => self.handle_handshake(now, from, &handshake),
+            Datagram::Sealed(clear) => self.handle_sealed(now, datagram, clear),
+            Datagram::Lost(clear) => {
+                let Some(peer) = self.peers.at(from) else { return };
+                let Some(known) = self.peers.get_mut(peer) else { return };
+                if known.association.on_lost(now, clear.session) {
+                    self.ask(now, peer);
+                }
+            }
+        }
+    }
+
+    fn handle_handshake(&mut self, now: Time, from: SocketAddr, read: &Handshake) {
+        let (known, ours) = match self.peers.origin(from, HostId(0), true) {
+            Origin::Peer(host, ours) => (Some(host), ours),
+            Origin::Guest(ours) => (None, ours),
+            Origin::Foreign => return,
+        };
+        let Some(secure) = &mut self.secure else { return };
+        let address = address_bytes(from);
+        secure.offers.advance(now, random_bytes);
+        let local = secure.local(ours);
+        match read.kind {
+            Kind::Accept if read.to == ours => {
+                let mut first = Association::default();
+                let association = match known.and_then(|host| self.peers.get_mut(host)) {
+                    Some(peer) => &mut peer.association,
+                    None => &mut first,
+                };
+                let offers = &secure.offers;
+                let Some(accepted) = association.on_accept(now, &local, offers, &address, read)
+                else {
+                    self.stats.late += 1;
+                    return;
+                };
+                let Some(host) = known.or_else(|| self.peers.admit(now, from)) else {
+                    self.stats.foreign += 1;
+                    return;
+                };
+                if known.is_none()
+                    && let Some(peer) = self.peers.get_mut(host)
+                {
+                    peer.association = first;
+                }
+                self.send_empty(host);
+                if let Accepted::New(restarted) = accepted {
+                    self.on_session(now, host, restarted);
+                }
+            }
+            // An acceptance of what an earlier incarnation of this host has offered is answered as an ask.
+            Kind::Ask | Kind::Accept => {
+                self.stats.unproven += 1;
+                if let Some(offer) = local.offer(now, &secure.offers, &address, read) {
+                    self.send_bytes(from, &offer);
+                }
+            }
+            _ => {
+                let Some(peer) = known.and_then(|host| self.peers.get_mut(host)) else { return };
+                let Some(accept) = peer.association.on_offer(now, &local, read, random_bytes)
+                else {
+                    self.stats.late += 1;
+                    return;
+                };
+                let ready = peer.association.is_ready();
+                self.send_bytes(from, &accept);
+                if let Some(host) = known
+                    && ready
+                {
+                    self.release(now, host);
+                }
+            }
+        }
+    }
+
+    fn handle_sealed(&mut self, now: Time, datagram: &sys::Datagram<'_>, fields: Clear) {
+        let Some(secure) = &mut self.secure else { return };
+        let mut buffer = std::mem::take(&mut secure.opened);
+        let (clear, sealed) = datagram.bytes.split_at(CLEAR_BYTES);
+        buffer.clear();
+        buffer.extend_from_slice(sealed);
+        self.open_sealed(now, datagram, fields, clear, &mut buffer);
+        if let Some(secure) = &mut self.secure {
+            secure.opened = buffer;
+        }
+    }
+
+    fn open_sealed(
+        &mut self,
+        now: Time,
+        datagram: &sys::Datagram<'_>,
+        fields: Clear,
+        clear: &[u8],
+        sealed: &mut [u8],
+    ) {
+        let Some(host) = self.peers.at(datagram.from) else {
+            return self.send_lost(datagram.from, fields);
+        };
+        let Some(peer) = self.peers.get_mut(host) else { return };
+        let opened = match peer.association.open(now, fields, clear, sealed) {
+            Ok(opened) => opened,
+            Err(Unopened::Unknown) => {
+                self.stats.unproven += 1;
+                return self.send_lost(datagram.from, fields);
+            }
+            Err(Unopened::Session(OpenError::Forged)) => {
+                self.stats.forged += 1;
+                return;
+            }
+            Err(Unopened::Session(OpenError::Replayed)) => {
+                self.stats.replayed += 1;
+                return;
+            }
+        };
+        self.peers.heard(now, host);
+        if opened.confirmed {
+            self.on_session(now, host, opened.restarted);
+        }
+        let bytes = datagram.bytes.len();
+        match wire::decode_inner(opened.bytes, bytes, datagram.traffic_class) {
+            Ok(Some((packet, payload))) => {
+                self.deliver(now, host, packet, &opened.bytes[payload]);
+            }
+            Ok(None) => {}
+            Err(_) => self.stats.malformed += 1,
+        }
+    }
+
+    /// A session with a peer begins.
+    fn on_session(&mut self, now: Time, host: HostId, restarted: bool) {
+        if let Some(peer) = self.peers.get_mut(host) {
+            peer.mismatch = None;
+        }
+        if restarted {
+            // What waits is meant for the earlier incarnation.
+            drop(self.peers.release(host));
+            self.on_restart(now, host);
+        }
+        self.release(now, host);
+    }
+
+    /// Sends the packets that wait for a session.
+    fn release(&mut self, now: Time, host: HostId) {
+        for packet in self.peers.release(host) {
+            self.queue(now, packet);
+        }
+    }
+
+    /// Asks a peer for a session, if it was not asked yet.
+    fn ask(&mut self, now: Time, host: HostId) {
+        let Some(peer) = self.peers.get_mut(host) else { return };
+        let Some(secure) = &mut self.secure else { return };
+        if peer.association.ask(now, || crate::random() as u64) && !secure.asking.contains(&host) {
+            secure.asking.push(host);
+        }
+    }
+
+    /// Sends the asks and acceptances that are due.
+    pub(super) fn poll_asks(&mut self, now: Time) {
+        let Some(secure) = &mut self.secure else { return };
+        let mut index = 0;
+        let mut asking = std::mem::take(&mut secure.asking);
+        while let Some(&host) = asking.get(index) {
+            let Some(secure) = &self.secure else { break };
+            let due = self.peers.get_mut(host).map_or((Due::Idle, None), |peer| {
+                let due = peer.association.poll_ask(now, &secure.local(peer.ours));
+                (due, Some(peer.address))
+            });
+            match due {
+                (Due::Send(bytes), Some(address)) => self.send_bytes(address, &bytes),
+                (Due::Later(_), _) => {}
+                (due, _) => {
+                    asking.swap_remove(index);
+                    if due == Due::Silent {
+                        self.peers.give_up(host);
+                    }
+                    continue;
+                }
+            }
+            index += 1;
+        }
+        if let Some(secure) = &mut self.secure {
+            secure.asking.append(&mut asking);
+        }
+    }
+
+    /// When the next ask or acceptance is due.
+    pub(super) fn next_ask(&self) -> Option<Time> {
+        let secure = self.secure.as_ref()?;
+        let due = |host: &HostId| self.peers.get(*host)?.association.ask_due();
+        secure.asking.iter().filter_map(due).min()
+    }
+
+    /// Seals a packet into the batch, or holds it until there is a session with its receiver.
+    pub(super) fn queue_sealed(&mut self, now: Time, packet: Packet<Header>) {
+        let host = packet.dst;
+        let Some(peer) = self.peers.get_mut(host) else { return };
+        if !peer.association.is_ready() {
+            if !self.peers.hold_sealed(&packet) {
+                self.stats.not_held += 1;
+            }
+            return self.ask(now, host);
+        }
+        let is_old = peer.association.is_old(now);
+        if self.driver.batch().len() >= MAX_BATCH {
+            self.stats.not_held += 1;
+            return;
+        }
+        let payload = match packet.payload() {
+            None | Some(Slice { len: 0, .. }) => Payload::new(),
+            Some(slice) => match self.outgoing.slice(host, slice) {
+                Some(payload) => payload,
+                None => {
+                    self.stats.stale += 1;
+                    return;
+                }
+            },
+        };
+        let layout = self.layout;
+        let class = frame::traffic_class(&packet);
+        self.push_sealed(host, class, |out| {
+            wire::encode_inner(&packet, layout, out);
+            payload.iter().for_each(|piece| out.extend_from_slice(piece));
+        });
+        if is_old {
+            self.ask(now, host);
+        }
+    }
+
+    /// Seals a packet of nothing, by which the peer learns that this host has the session.
+    fn send_empty(&mut self, host: HostId) {
+        if self.has_room() {
+            self.push_sealed(host, HELLO_CLASS, wire::encode_empty);
+        }
+    }
+
+    fn push_sealed(&mut self, host: HostId, class: u8, body: impl FnOnce(&mut Vec<u8>)) {
+        let Some(peer) = self.peers.get_mut(host) else { return };
+        let address = peer.address;
+        let Some(session) = peer.association.sealing() else { return };
+        let write = |out: &mut Vec<u8>| {
+            let clear = |session: u32, counter: u64, out: &mut Vec<u8>| {
+                wire::encode_sealed(Clear { session, counter }, out);
+            };
+            // A session that can seal was just returned, so nothing is left out.
+            let sealed = session.seal(out, clear, body);
+            debug_assert_eq!(sealed, Ok(()));
+        };
+        self.driver.batch().push(address, class, write, Payload::new());
+    }
+
+    fn send_lost(&mut self, to: SocketAddr, fields: Clear) {
+        let Some(secure) = &self.secure else { return };
+        let mut bytes = Vec::with_capacity(wire::LOST_BYTES);
+        wire::encode_lost(fields, &mut bytes);
+        let tag = secure.key.tag(&bytes);
+        bytes.extend_from_slice(&tag);
+        self.send_bytes(to, &bytes);
+    }
+
+    fn send_notice(&mut self, to: SocketAddr, notice: Notice) {
+        let mut bytes = Vec::with_capacity(wire::NOTICE_BYTES);
+        wire::encode_notice(notice, &mut bytes);
+        self.send_bytes(to, &bytes);
+    }
+
+    fn on_notice(&mut self, from: SocketAddr, notice: Notice) {
+        let Some(host) = self.peers.at(from) else { return };
+        let why = match (notice, self.secure.is_some()) {
+            (Notice::NoKey, true) => KeyMismatch::PeerHasNone,
+            (Notice::OtherKey, true) => KeyMismatch::Another,
+            (Notice::NeedsKey, false) => KeyMismatch::PeerHasOne,
+            _ => return,
+        };
+        // Nobody can prepare a report for a later silence of the peer.
+        if let Some(peer) = self.peers.get_mut(host)
+            && peer.is_asked()
+        {
+            peer.mismatch = Some(why);
+        }
+    }
+
+    /// Reports peers whose key differs and that have not answered.
+    pub(super) fn report_mismatches(&mut self) {
+        while let Some((peer, why)) = self.peers.next_mismatch() {
+            self.events.push_back(Event::KeyMismatch { peer, why });
+        }
+    }
+
+    fn has_room(&mut self) -> bool {
+        let room = self.driver.batch().len() < MAX_BATCH;
+        if !room {
+            self.stats.not_held += 1;
+        }
+        room
+    }
+
+    /// Sends a datagram of the handshake, or a notice.
+    fn send_bytes(&mut self, to: SocketAddr, bytes: &[u8]) {
+        if self.has_room() {
+            let write = |out: &mut Vec<u8>| out.extend_from_slice(bytes);
+            self.driver.batch().push(to, HELLO_CLASS, write, Payload::new());
+        }
+    }
+}

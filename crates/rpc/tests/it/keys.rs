@@ -1,0 +1,82 @@
+//! Nodes with a key.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{PATIENCE, bytes, config, node, reverse, reversed, transports};
+use rackweave_rpc::{BindError, CallError, Incoming, Key, KeyMismatch, Node, Transport};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn key(n: u8) -> Key {
+    Key::derive(&[n; 32]).unwrap()
+}
+
+fn keyed(transport: &Transport, n: u8) -> Node {
+    Node::bind(config(transport).key(key(n))).unwrap()
+}
+
+#[tokio::test]
+async fn calls_and_streams_with_a_key() {
+    for (name, transport) in transports().into_iter().filter(|(name, _)| *name != "kernel") {
+        let (client, server) = (keyed(&transport, 1), keyed(&transport, 1));
+        tokio::spawn(reverse(server.server()));
+        let peer = client.peer(server.local_addr());
+        for len in [0, 100, 200_000] {
+            let answer = client.client().call(peer, bytes(len)).await.unwrap();
+            assert!(answer == reversed(len), "{name}: {len}");
+        }
+    }
+    let (client, server) = (keyed(&crate::common::homa(), 1), keyed(&crate::common::homa(), 1));
+    let peer = client.peer(server.local_addr());
+    let mut stream = client.client().stream(peer).unwrap();
+    let server = server.server();
+    tokio::spawn(async move {
+        while let Some(Incoming::Stream(mut stream)) = server.next().await {
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await.unwrap();
+            stream.write_all(&all).await.unwrap();
+            stream.shutdown().await.unwrap();
+        }
+    });
+    stream.write_all(&bytes(500_000)).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).await.unwrap();
+    assert!(back == bytes(500_000));
+}
+
+#[tokio::test]
+async fn a_peer_with_another_key_or_none_is_named_before_the_deadline() {
+    let homa = crate::common::homa();
+    let cases = [
+        (keyed(&homa, 1), node(&homa), KeyMismatch::PeerHasNone),
+        (node(&homa), keyed(&homa, 1), KeyMismatch::PeerHasOne),
+        (keyed(&homa, 1), keyed(&homa, 2), KeyMismatch::Another),
+    ];
+    for (client, server, expected) in cases {
+        tokio::spawn(reverse(server.server()));
+        let peer = client.peer(server.local_addr());
+        // Idempotent calls, too, end at once: repeating them does not help.
+        for idempotent in [false, true] {
+            let call = client.client().call(peer, bytes(100)).deadline(PATIENCE);
+            let call = if idempotent { call.idempotent() } else { call };
+            let began = Instant::now();
+            match call.await {
+                Err(CallError::Key { peer: at, why }) => {
+                    assert_eq!((at, why), (server.local_addr(), expected));
+                }
+                other => panic!("{expected:?}: {other:?}"),
+            }
+            assert!(began.elapsed() < PATIENCE - Duration::from_secs(1));
+        }
+        let mut stream = client.client().stream(peer).unwrap();
+        stream.write_all(&bytes(100)).await.unwrap();
+        let error = stream.read_chunk().await.unwrap_err();
+        assert!(matches!(error, CallError::Key { .. }), "{expected:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn the_kernels_tcp_takes_no_key() {
+    let config = config(&Transport::kernel_tcp(None)).key(key(1));
+    assert!(matches!(Node::bind(config), Err(BindError::KeyOverTcp)));
+}
