@@ -1,10 +1,11 @@
 //! Nodes with a key.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::{PATIENCE, bytes, config, node, reverse, reversed, transports};
 use rackweave_rpc::{BindError, CallError, Incoming, Key, KeyMismatch, Node, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
 
 fn key(n: u8) -> Key {
     Key::derive(&[n; 32]).unwrap()

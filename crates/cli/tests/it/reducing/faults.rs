@@ -73,7 +73,8 @@ fn a_switch_that_is_killed_and_started_again_is_used_again() {
     let stats = master.done();
     assert!(stats["restarts"].as_u64().unwrap() >= 1, "{stats}");
     assert!(master.stderr.contains("the switch has lost its sums"), "{}", master.stderr);
-    assert_eq!(stats["slots"], 1024, "it is used to the end: {}", master.stderr);
+    // One master has at most half of the switch's 1024 slots.
+    assert_eq!(stats["slots"], 512, "it is used to the end: {}", master.stderr);
     slow.check();
 }
 
