@@ -1,5 +1,5 @@
 //! Random scenarios with random faults, and what must hold in all of them, as TigerBeetle's VOPR does for its database
-//! (docs/sources.md#vopr).
+//! (docs/sources.md#what-is-cited).
 //!
 //! Each seed draws a scenario: a fabric, a workload, and faults of links and hosts ([`Product`] lists the workloads). The simulator runs it,
 //! and an oracle checks that nothing wrong is delivered, and that whoever can be reached gets everything. A seed that fails is
