@@ -44,7 +44,7 @@ impl Laden for P2pNode {
     }
 }
 
-/// Any messages at Frisbee's server and clients. If none is forged and at most so many are lost, each client writes each chunk once.
+/// Any messages at Frisbee's server and clients. If none is forged and few enough are lost, each client writes each chunk once.
 ///
 /// # Panics
 /// If it does not, or time stands still.

@@ -12,7 +12,7 @@ use crate::input::Input;
 const STREAM: u128 = 7;
 const CAST_MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 2\n";
 
-/// Any bytes as the files that an interrupted cast or image has left: the transfer begins anew, or goes on from what is really there.
+/// Any bytes as the files that an interrupted cast or image has left: the transfer begins from the start, or goes on from what is really there.
 ///
 /// # Panics
 /// If a receiver claims bytes or chunks that it has not.

@@ -32,7 +32,7 @@ fn link() -> impl Strategy<Value = Link> {
 enum Fate {
     Stays,
     Crashes(u64),
-    /// It crashes at this time, and is back after this time with at most so many bytes.
+    /// It crashes at this time, and is back after this time, with at most this many bytes.
     Returns(u64, u64, u64),
     Leaves(u64),
     Removed(u64),
