@@ -5,6 +5,8 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -46,7 +48,7 @@ impl Server {
         fs::write(&raw, disk()).unwrap();
         let packing = Packing { chunk_size: Some(CHUNK as u32), ..Packing::new("golden") };
         pack(&raw, &image, &packing, &Progress::default()).unwrap();
-        Self::with(folder, 0, receivers)
+        Self::with(folder, port(), receivers)
     }
 
     fn with(folder: TempDir, port: u16, receivers: Option<&[u8]>) -> Self {
@@ -116,6 +118,14 @@ impl Server {
     }
 }
 
+/// A port for a server below Linux' ephemeral ports (32768 and above), so that no connection of another test has it when a
+/// server comes back to it.
+fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let process = (std::process::id() % 300) as u16;
+    12_000 + process * 64 + NEXT.fetch_add(1, Ordering::Relaxed) % 64
+}
+
 const fn host_at(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 2, host)
 }
@@ -157,7 +167,7 @@ fn a_host_that_has_the_image_already_has_it_for_the_server_too() {
     let Server { folder, progress, thread, .. } = first;
     progress.stop();
     thread.join().unwrap();
-    let server = Server::with(folder, 0, Some(&[2, 3]));
+    let server = Server::with(folder, port(), Some(&[2, 3]));
     let (fetched, result) = server.fetch(2);
     result.unwrap();
     assert_eq!(fetched.fetched, 0);

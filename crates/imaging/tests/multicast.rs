@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn key() -> Key {
 impl Server {
     /// Sessions of different tests have different groups.
     fn start(group: u8, pace: PaceConfig) -> Self {
-        Self::with(image(), group, 0, pace, None)
+        Self::with(image(), group, port(group), pace, None)
     }
 
     fn with(folder: TempDir, group: u8, port: u16, pace: PaceConfig, key: Option<Key>) -> Self {
@@ -97,7 +97,11 @@ impl Server {
         let thread = std::thread::spawn(move || {
             serve(&config, catalog, &stop, &mut |event| drop(send.send(event)))
         });
-        let listening = events.recv_timeout(PATIENCE).unwrap();
+        let listening = match events.recv_timeout(PATIENCE) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Disconnected) => panic!("{}", thread.join().unwrap().unwrap_err()),
+            Err(error) => panic!("{error}"),
+        };
         let ServeEvent::Listening { address: SocketAddr::V4(address), .. } = listening else {
             panic!("{listening:?}")
         };
@@ -190,6 +194,13 @@ fn is_exact(target: &Path) -> bool {
 fn nap(ms: u64) {
     let (_keeps_it_open, nothing) = channel::<()>();
     let _ = nothing.recv_timeout(Duration::from_millis(ms));
+}
+
+/// A TCP port for a server; the UDP port above it is that of its session. Both are below Linux' ephemeral ports (32768 and
+/// above), since a connection of another test could otherwise have taken one of them by the time that a server binds it.
+fn port(group: u8) -> u16 {
+    let process = (std::process::id() % 300) as u16;
+    12_000 + process * 64 + u16::from(group) * 2
 }
 
 const fn host_at(host: u8) -> Ipv4Addr {
@@ -394,7 +405,7 @@ fn with_forged_blocks(
     rounds: u32,
     every: u32,
 ) -> Option<Vec<(Fetched, Option<String>)>> {
-    let server = Server::with(image(), group, 0, mbps(100), key);
+    let server = Server::with(image(), group, port(group), mbps(100), key);
     let session = server.session();
     let Some(forge) = forger(Ipv4Addr::LOCALHOST, session.port()) else {
         println!("skipped: needs CAP_NET_RAW");
