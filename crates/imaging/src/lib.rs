@@ -22,6 +22,7 @@
 //! - Only chunks that have the hash in the manifest count, are written, or are served ([`rackweave_image::StoredChunk`]).
 
 mod acceptor;
+mod buffers;
 #[doc(hidden)]
 pub mod checks;
 mod client;

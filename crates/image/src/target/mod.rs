@@ -16,8 +16,8 @@ use crate::manifest::gaps;
 use crate::part::{Part, resolved};
 use crate::scan::scan_chunks;
 use crate::{
-    ChunkError, ChunkSet, Expander, ImageError, Manifest, PIECE, Piece, Progress, StoredChunk,
-    recompress,
+    ChunkError, ChunkSet, Codec, Expander, ImageError, Manifest, PIECE, Piece, Progress,
+    StoredChunk, recompress,
 };
 
 /// How a target is opened.
@@ -273,7 +273,10 @@ impl Target {
         if !self.have.contains(chunk) {
             return Ok(None);
         }
-        stored(self.file(), &self.path, &self.manifest, chunk)
+        let mut bytes = Vec::new();
+        let is_stored = stored(self.file(), &self.path, &self.manifest, chunk, &mut bytes)?;
+        let is_intact = is_stored && self.manifest.verify_chunk(chunk, &bytes).is_ok();
+        Ok(is_intact.then_some(bytes))
     }
 
     /// Opens a second handle, with which another thread makes stored chunks from what was written.
@@ -339,38 +342,50 @@ pub struct TargetReader {
 }
 
 impl TargetReader {
-    /// Makes the stored bytes of a chunk, as [`Target::stored`]: `None` if the bytes on the target do not lead to them, because the
-    /// chunk was not written, or because it cannot be compressed to the same bytes.
+    /// Returns the manifest of the image.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Replaces the content of `bytes` by the stored bytes of a chunk. They are to be verified ([`StoredChunk::verify`](crate::StoredChunk::verify)):
+    /// those of a chunk that was not written are wrong. Returns `false` if the chunk cannot be compressed to the same bytes.
     ///
     /// # Errors
     /// If the target cannot be read.
-    pub fn stored(&self, chunk: u32) -> Result<Option<StoredChunk>, ImageError> {
-        let Some(bytes) = stored(&self.file, &self.path, &self.manifest, chunk)? else {
-            return Ok(None);
-        };
-        Ok(StoredChunk::verify(&self.manifest, chunk, bytes.into()).ok())
+    pub fn stored(&self, chunk: u32, bytes: &mut Vec<u8>) -> Result<bool, ImageError> {
+        stored(&self.file, &self.path, &self.manifest, chunk, bytes)
     }
 }
 
+/// Replaces the content of `bytes` by the stored bytes of a chunk, as they follow from the target. Raw ones are not verified.
 fn stored(
     file: &File,
     path: &Path,
     manifest: &Manifest,
     chunk: u32,
-) -> Result<Option<Vec<u8>>, ImageError> {
+    bytes: &mut Vec<u8>,
+) -> Result<bool, ImageError> {
     let data = manifest.data(chunk);
-    let chunk_size = u64::from(manifest.head().chunk_size);
-    if manifest.chunk(chunk).is_none() || data > chunk_size {
-        return Ok(None);
+    let head = manifest.head();
+    let codec = manifest.chunk(chunk).map(|chunk| chunk.codec);
+    if codec.is_none() || head.level == 0 || data > u64::from(head.chunk_size) {
+        return Ok(false);
     }
-    let mut bytes = vec![0; data as usize];
+    bytes.resize(data as usize, 0);
     let mut rest = &mut bytes[..];
     for extent in manifest.extents(chunk).iter().filter(|it| !it.zero) {
         let (now, later) = rest.split_at_mut(extent.len as usize);
         file.read_exact_at(now, extent.start).map_err(ImageError::read(path))?;
         rest = later;
     }
-    recompress(manifest, chunk, &bytes).map_err(ImageError::read(path))
+    if codec == Some(Codec::Raw) {
+        return Ok(true);
+    }
+    let compressed = recompress(manifest, chunk, bytes).map_err(ImageError::read(path))?;
+    let is_equal = compressed.is_some();
+    *bytes = compressed.unwrap_or_default();
+    Ok(is_equal)
 }
 
 /// Makes all of an incomplete file a hole, except the extents of the chunks that it has.

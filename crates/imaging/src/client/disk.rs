@@ -97,42 +97,75 @@ fn write_all(
     }
 }
 
-/// The stored chunks that a client keeps in memory: those that are not written yet, and as many others as its limit permits.
+/// The most bytes of chunks that are kept although they are on the target as they are stored. Others ask for a chunk soon after it has
+/// arrived, if at all; later it is read from the target, which is in the system's memory once more.
+const MOST_RAW: u64 = 32 << 20;
+
+/// The stored chunks that a client keeps in memory: those that are not written yet, and as many others as its limits permit.
 #[derive(Debug)]
 pub(super) struct Cache {
-    chunks: BTreeMap<u32, StoredChunk>,
+    chunks: BTreeMap<u32, Entry>,
+    compressed: Kept,
+    raw: Kept,
+}
+
+#[derive(Debug)]
+struct Entry {
+    chunk: StoredChunk,
+    is_raw: bool,
+}
+
+/// What is in memory of the chunks that are stored raw, or of the others.
+#[derive(Debug)]
+struct Kept {
     /// Those that are written, the oldest first.
     written: VecDeque<u32>,
+    /// Bytes of all that are in memory.
     bytes: u64,
     limit: u64,
+}
+
+impl Kept {
+    const fn new(limit: u64) -> Self {
+        Self { written: VecDeque::new(), bytes: 0, limit }
+    }
 }
 
 impl Cache {
     /// With a limit of 0 bytes, chunks are not kept after they are written.
     pub(super) const fn new(limit: u64) -> Self {
-        Self { chunks: BTreeMap::new(), written: VecDeque::new(), bytes: 0, limit }
+        let raw = if limit < MOST_RAW { limit } else { MOST_RAW };
+        Self { chunks: BTreeMap::new(), compressed: Kept::new(limit - raw), raw: Kept::new(raw) }
     }
 
-    pub(super) fn insert(&mut self, chunk: StoredChunk) {
-        self.bytes += chunk.bytes().len() as u64;
-        if let Some(before) = self.chunks.insert(chunk.number(), chunk) {
-            self.bytes -= before.bytes().len() as u64;
+    /// Keeps a chunk at least until it is written. Of a raw one the stored bytes are those that are written to the target.
+    pub(super) fn insert(&mut self, chunk: StoredChunk, is_raw: bool) {
+        let number = chunk.number();
+        let bytes = chunk.bytes().len() as u64;
+        if self.chunks.insert(number, Entry { chunk, is_raw }).is_none() {
+            self.kept(is_raw).bytes += bytes;
         }
     }
 
     pub(super) fn get(&self, chunk: u32) -> Option<&StoredChunk> {
-        self.chunks.get(&chunk)
+        self.chunks.get(&chunk).map(|entry| &entry.chunk)
     }
 
     /// A chunk is written, so that it may be forgotten.
     pub(super) fn written(&mut self, chunk: u32) {
-        self.written.push_back(chunk);
-        while self.bytes > self.limit
-            && let Some(oldest) = self.written.pop_front()
+        let Some(entry) = self.chunks.get(&chunk) else { return };
+        let kept = if entry.is_raw { &mut self.raw } else { &mut self.compressed };
+        kept.written.push_back(chunk);
+        while kept.bytes > kept.limit
+            && let Some(oldest) = kept.written.pop_front()
         {
             if let Some(gone) = self.chunks.remove(&oldest) {
-                self.bytes -= gone.bytes().len() as u64;
+                kept.bytes -= gone.chunk.bytes().len() as u64;
             }
         }
+    }
+
+    const fn kept(&mut self, is_raw: bool) -> &mut Kept {
+        if is_raw { &mut self.raw } else { &mut self.compressed }
     }
 }

@@ -22,7 +22,8 @@ use rackweave_group::imaging::frisbee;
 use rackweave_group::imaging::p2p::ChunkOf;
 use rackweave_group::imaging::p2p::client::{Client, Config, Failure};
 use rackweave_image::{
-    ImageError, Manifest, ManifestError, Progress, PublicKey, Target, TargetConfig, TargetReader,
+    ImageError, Manifest, ManifestError, Progress, PublicKey, StoredChunk, Target, TargetConfig,
+    TargetReader,
 };
 use rackweave_linux::{Clock, random};
 use rackweave_wire::frisbee::{Auth, Key};
@@ -35,6 +36,7 @@ use self::multicast::Outcome;
 pub use self::session::SessionError;
 use self::session::{Place, Session, Shared};
 use crate::acceptor::Acceptor;
+use crate::buffers::Buffers;
 use crate::control::Control;
 use crate::ipv4;
 use crate::multicast::{Channel, Group};
@@ -262,6 +264,7 @@ struct Inner {
     image: Cell<u32>,
     machine: RefCell<Client>,
     cache: RefCell<Cache>,
+    buffers: Buffers,
     reader: Arc<TargetReader>,
     banned: RefCell<BTreeSet<Ipv4Addr>>,
     /// Chunks that may be in memory without having been judged.
@@ -306,8 +309,13 @@ impl Holder for Inner {
             return Some(stored.bytes().clone());
         }
         let reader = Arc::clone(&self.reader);
-        let read = spawn_blocking(move || reader.stored(what.chunk)).await;
-        read.ok()?.ok()?.map(|stored| stored.bytes().clone())
+        let mut buffer = self.buffers.take(stored(&self.manifest, what.chunk) as usize);
+        let read = move || {
+            let is_stored = reader.stored(what.chunk, &mut buffer).ok()?;
+            let bytes = is_stored.then(|| buffer.freeze())?;
+            StoredChunk::verify(reader.manifest(), what.chunk, bytes).ok()
+        };
+        spawn_blocking(read).await.ok()?.map(|stored| stored.bytes().clone())
     }
 
     fn sent(&self, to: HostId, what: ChunkOf, bytes: u64) {
@@ -597,6 +605,7 @@ async fn fetch_image(
         image: Cell::new(0),
         machine: RefCell::new(client),
         cache: RefCell::new(Cache::new(cache)),
+        buffers: Buffers::default(),
         reader,
         banned: RefCell::default(),
         room: Semaphore::new(usize::from(machine.outstanding) + 16),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rackweave_core::{Rng, Span, Time};
 use rackweave_group::imaging::chunks::ChunkSet;
 use rackweave_group::imaging::frisbee::{Client, ClientConfig, Event, Layout};
@@ -22,6 +22,7 @@ use super::disk::{Disk, Done};
 use super::drive::{failed, thread_ended};
 use super::session::Shared;
 use super::{FetchConfig, FetchError, FetchEvent, Fetched, TICK};
+use crate::buffers::{Buffer, Buffers};
 use crate::multicast::{Channel, Group};
 use crate::status::{Limit, Phase};
 
@@ -102,7 +103,7 @@ pub(super) async fn fetch(
         group,
         disk,
         written: have,
-        buffers: BTreeMap::new(),
+        incomplete: Incomplete::default(),
         waiting: BTreeMap::new(),
         verify,
         verified,
@@ -121,6 +122,32 @@ pub(super) async fn fetch(
     driver.run(on_event).await
 }
 
+/// The blocks of incomplete chunks. The machine limits how many chunks there are.
+#[derive(Default)]
+struct Incomplete {
+    chunks: BTreeMap<u32, Buffer>,
+    buffers: Buffers,
+}
+
+impl Incomplete {
+    /// Stores a block that the machine has a place for. What is not overwritten yet has arbitrary content: a chunk is verified when all
+    /// its blocks are here.
+    fn store(&mut self, manifest: &Manifest, chunk: u32, block: u32, payload: &[u8]) {
+        let len = super::stored(manifest, chunk) as usize;
+        let buffer = self.chunks.entry(chunk).or_insert_with(|| {
+            let mut buffer = self.buffers.take(len);
+            buffer.resize(len, 0);
+            buffer
+        });
+        let start = (block * BLOCK_BYTES) as usize;
+        // The end of the last block is padding.
+        let end = len.min(start + payload.len());
+        if let Some(place) = buffer.get_mut(start..end) {
+            place.copy_from_slice(&payload[..end - start]);
+        }
+    }
+}
+
 struct Driver<'a> {
     context: Context<'a>,
     machine: Client,
@@ -129,8 +156,7 @@ struct Driver<'a> {
     disk: Disk,
     /// The chunks that are on the target.
     written: ChunkSet,
-    /// The blocks of incomplete chunks. The machine limits how many there are.
-    buffers: BTreeMap<u32, BytesMut>,
+    incomplete: Incomplete,
     /// Verified chunks that wait for the disk.
     waiting: BTreeMap<u32, StoredChunk>,
     verify: UnboundedSender<(u32, Option<StoredChunk>)>,
@@ -256,18 +282,18 @@ impl Driver<'_> {
             while let Some(event) = self.machine.poll_event() {
                 match event {
                     Event::Joined => self.useful = now,
-                    Event::Dropped(chunk) => drop(self.buffers.remove(&chunk)),
+                    Event::Dropped(chunk) => drop(self.incomplete.chunks.remove(&chunk)),
                     Event::Complete(chunk) => complete = Some(chunk),
                 }
             }
             if let Body::Block { chunk, block, .. } = body
                 && is_new
             {
-                store(&self.context.manifest, &mut self.buffers, chunk, block, payload);
+                self.incomplete.store(&self.context.manifest, chunk, block, payload);
                 self.useful = now;
             }
             if let Some(chunk) = complete
-                && let Some(bytes) = self.buffers.remove(&chunk)
+                && let Some(bytes) = self.incomplete.chunks.remove(&chunk)
             {
                 verify(&self.context.manifest, &self.verify, chunk, bytes.freeze());
             }
@@ -451,24 +477,6 @@ impl Driver<'_> {
 
 fn socket_failed(source: std::io::Error) -> FetchError {
     FetchError::System { what: "the UDP socket of the multicast session has failed", source }
-}
-
-/// Stores a block that the machine has a place for.
-fn store(
-    manifest: &Manifest,
-    buffers: &mut BTreeMap<u32, BytesMut>,
-    chunk: u32,
-    block: u32,
-    payload: &[u8],
-) {
-    let len = super::stored(manifest, chunk) as usize;
-    let buffer = buffers.entry(chunk).or_insert_with(|| BytesMut::zeroed(len));
-    let start = (block * BLOCK_BYTES) as usize;
-    // The end of the last block is padding.
-    let end = len.min(start + payload.len());
-    if let Some(place) = buffer.get_mut(start..end) {
-        place.copy_from_slice(&payload[..end - start]);
-    }
 }
 
 /// Has a chunk verified by another thread.

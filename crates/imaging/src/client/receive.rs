@@ -6,9 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use rackweave_group::imaging::p2p::{Check, ChunkOf};
-use rackweave_image::StoredChunk;
+use rackweave_image::{Codec, StoredChunk};
 use rackweave_linux::sys::set_receive_low_water;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -90,7 +89,8 @@ async fn chunk(
     let is_wanted = !inner.machine.borrow().have().contains(chunk);
     // A permit for each chunk in memory that has not been judged.
     let permit = inner.room.acquire().await.map_err(io::Error::other)?;
-    let mut bytes = BytesMut::with_capacity(if is_wanted { len as usize } else { PIECE });
+    let mut bytes = inner.buffers.take(if is_wanted { len as usize } else { PIECE });
+    bytes.clear();
     let (mut left, mut unreported) = (u64::from(len), 0);
     set_receive_low_water(stream, WAKE.min(len))?;
     while left > 0 {
@@ -101,7 +101,7 @@ async fn chunk(
             bytes.clear();
         }
         let mut limited = (&mut *stream).take(left.min(PIECE as u64));
-        let read = timeout(STALL, limited.read_buf(&mut bytes)).await??;
+        let read = timeout(STALL, limited.read_buf(&mut *bytes)).await??;
         if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -131,7 +131,8 @@ async fn chunk(
             let is_new = !inner.machine.borrow().have().contains(chunk);
             if is_new {
                 inner.count_received(u64::from(len));
-                inner.cache.borrow_mut().insert(stored);
+                let codec = inner.manifest.chunk(chunk).map(|chunk| chunk.codec);
+                inner.cache.borrow_mut().insert(stored, codec == Some(Codec::Raw));
             }
             Check::Verified
         }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use rackweave_group::imaging::Shape;
 use rackweave_image::{Image, ImageError, Progress, StoredChunk};
 
+use crate::buffers::Buffers;
 use crate::status::{Listed, hex};
 
 /// An image that is served.
@@ -19,6 +20,7 @@ pub(super) struct Entry {
     pub(super) shape: Option<Shape>,
     /// Stored bytes of all chunks.
     pub(super) stored: u64,
+    buffers: Buffers,
 }
 
 impl Entry {
@@ -41,9 +43,10 @@ impl Entry {
 
     /// Reads a chunk, and checks it: a damaged file must not be blamed on the network.
     pub(super) fn read(&self, chunk: u32) -> Result<StoredChunk, ImageError> {
-        let mut stored = Vec::new();
+        let len = self.image.manifest().chunk(chunk).map_or(0, |chunk| chunk.stored);
+        let mut stored = self.buffers.take(len as usize);
         self.image.read(chunk, &mut stored)?;
-        StoredChunk::verify(self.image.manifest(), chunk, stored.into()).map_err(|source| {
+        StoredChunk::verify(self.image.manifest(), chunk, stored.freeze()).map_err(|source| {
             ImageError::Chunk { path: self.image.path().to_owned(), chunk, source }
         })
     }
@@ -143,6 +146,7 @@ impl Catalog {
                 .filter_map(|chunk| manifest.chunk(chunk))
                 .map(|chunk| u64::from(chunk.stored))
                 .sum(),
+            buffers: Buffers::default(),
             image,
         };
         self.images.insert(number, Arc::new(entry));
