@@ -241,12 +241,12 @@ impl Target {
             // All that it does not have is a hole.
             Place::Part(Part { file, .. }, _) | Place::Complete(file) => (file, false),
         };
-        let expanded =
-            self.expander.expand(&self.manifest, chunk, stored, &mut |offset, piece| match piece {
-                Piece::Data(bytes) => file.write_all_at(bytes, offset),
-                Piece::Zero(len) if zeros => write_zeros(file, offset, len),
-                Piece::Zero(_) => Ok(()),
-            });
+        let mut sink = |offset, piece: Piece<'_>| match piece {
+            Piece::Data(bytes) => file.write_all_at(bytes, offset),
+            Piece::Zero(len) if zeros => write_zeros(file, offset, len),
+            Piece::Zero(_) => Ok(()),
+        };
+        let expanded = self.expander.expand_verified(&self.manifest, chunk, stored, &mut sink);
         match expanded {
             Ok(()) => self.record(chunk),
             Err(ChunkError::Sink(error)) => Err(self.refused(error)),
