@@ -1,10 +1,10 @@
 //! Sending chunks: a connection to each peer that has asked for some.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,11 +13,14 @@ use rackweave_core::HostId;
 use rackweave_group::imaging::p2p::ChunkOf;
 use rackweave_linux::sys::bind_late;
 use rackweave_wire::frisbee::Auth;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_local;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio::try_join;
 
 use crate::frames::{CHUNK_REPLY, ChunkHeader, ChunkReply};
 use crate::hello::{self, HelloError, Purpose};
@@ -33,6 +36,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_secs(5);
 /// How long a peer may accept no byte, or take for its reply.
 const STALL: Duration = Duration::from_secs(30);
+/// How many bytes of a chunk may be unsent in the socket when the next chunk is chosen: enough to keep a link of 1 Gbps busy for half a
+/// millisecond, while that chunk is read. More would choose it before other requests are known.
+const UNSENT: u32 = 64 << 10;
 /// A connection without chunks to send is closed after this time.
 const IDLE: Duration = Duration::from_secs(15);
 
@@ -42,6 +48,8 @@ pub(crate) trait Holder: 'static {
     async fn chunk(&self, what: ChunkOf) -> Option<Bytes>;
     /// A peer has a chunk. The bytes are those that it has taken: none of a chunk that it had already.
     fn sent(&self, to: HostId, what: ChunkOf, bytes: u64);
+    /// All bytes of a chunk but the last ones have left this host.
+    fn ending(&self, to: HostId, what: ChunkOf);
     /// A chunk takes long to be sent.
     fn stalled(&self, to: HostId, what: ChunkOf);
     /// A chunk could not be had.
@@ -109,8 +117,12 @@ impl Uploads {
         to: Peer,
         mut queued: UnboundedReceiver<ChunkOf>,
     ) {
-        let result = self.send_all(holder, own, to, &mut queued).await;
-        // Nothing can be queued between the last look at the queue and its removal, as there is one thread.
+        let mut result = Ok(());
+        // Chunks may be queued while the connection ends. None can be between the last look at the queue and its removal, as there is one
+        // thread.
+        while result.is_ok() && !queued.is_empty() {
+            result = self.send_all(holder, own, to, &mut queued).await;
+        }
         self.queues.borrow_mut().remove(&to.host);
         if let Err(why) = result {
             holder.failed(to.host, &why);
@@ -124,6 +136,7 @@ impl Uploads {
         let connected = timeout(CONNECT, socket.connect((to.address, self.port).into())).await;
         let mut stream = connected.map_err(io::Error::from)??;
         stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
         hello::connect(&mut stream, Purpose::Chunks, &self.auth).await?;
         Ok(stream)
     }
@@ -149,6 +162,47 @@ impl Uploads {
             let (address, port) = (to.address, self.port);
             UploadError::Connect { address, port, source }
         })?;
+        let (mut replies, mut chunks) = stream.split();
+        let (sent, to_answer) = unbounded_channel();
+        let (progress, unanswered) = (Cell::new(Instant::now()), Cell::new(0));
+        let sending =
+            Sending { uploads: self, holder, to, progress: &progress, unanswered: &unanswered };
+        try_join!(
+            sending.chunks(&mut chunks, first, queued, sent),
+            sending.replies(&mut replies, to_answer),
+        )?;
+        Ok(())
+    }
+}
+
+/// A chunk that the peer has not replied to.
+#[derive(Debug)]
+struct Unanswered {
+    what: ChunkOf,
+    len: u64,
+    since: Instant,
+}
+
+/// A connection over which chunks are sent. The next one follows while the reply to the one before is on its way.
+struct Sending<'a, H> {
+    uploads: &'a Uploads,
+    holder: &'a H,
+    to: Peer,
+    /// When the peer has accepted bytes or replied last.
+    progress: &'a Cell<Instant>,
+    /// Chunks that the peer has not replied to.
+    unanswered: &'a Cell<u32>,
+}
+
+impl<H: Holder> Sending<'_, H> {
+    /// Sends what is queued, until there was nothing to send for a while.
+    async fn chunks(
+        &self,
+        stream: &mut WriteHalf<'_>,
+        first: ChunkOf,
+        queued: &mut UnboundedReceiver<ChunkOf>,
+        sent: UnboundedSender<Unanswered>,
+    ) -> io::Result<()> {
         let mut next = Some(first);
         loop {
             let what = match next.take() {
@@ -156,65 +210,81 @@ impl Uploads {
                 None => match timeout(IDLE, queued.recv()).await {
                     Ok(Some(what)) => what,
                     // Tokio's cooperative scheduling: the queue of a task that has run for long seems to be empty.
-                    Err(_) if !queued.is_empty() => continue,
+                    Err(_) if !queued.is_empty() || self.unanswered.get() > 0 => continue,
                     _ => return Ok(()),
                 },
             };
-            let Some(bytes) = holder.chunk(what).await else {
-                holder.unavailable(to.host, what);
+            let Some(bytes) = self.holder.chunk(what).await else {
+                self.holder.unavailable(self.to.host, what);
                 continue;
             };
-            let len = bytes.len() as u64;
             let ChunkOf { image, chunk } = what;
-            let header = ChunkHeader { image, chunk, len: bytes.len() as u32 };
-            let sending = pin!(self.send(&mut stream, header, &bytes));
-            let reply = self.sent_or_stalled(holder, to, what, sending).await?;
+            let len = bytes.len() as u64;
+            self.progress.set(Instant::now());
+            self.unanswered.set(self.unanswered.get() + 1);
+            // If the other half has ended, it was with an error, which ends this one too.
+            let _ = sent.send(Unanswered { what, len, since: Instant::now() });
+            let header = ChunkHeader { image, chunk, len: len as u32 };
+            self.write(stream, &header.encode()).await?;
+            for piece in bytes.chunks(self.uploads.limiter.piece()) {
+                self.uploads.limiter.take(piece.len()).await;
+                self.write(stream, piece).await?;
+            }
+            self.holder.ending(self.to.host, what);
+        }
+    }
+
+    async fn write(&self, stream: &mut WriteHalf<'_>, bytes: &[u8]) -> io::Result<()> {
+        self.progress.set(Instant::now());
+        timeout(STALL, stream.write_all(bytes)).await??;
+        self.progress.set(Instant::now());
+        Ok(())
+    }
+
+    /// Reads the reply to each chunk.
+    async fn replies(
+        &self,
+        stream: &mut ReadHalf<'_>,
+        mut unanswered: UnboundedReceiver<Unanswered>,
+    ) -> io::Result<()> {
+        while let Some(Unanswered { what, len, since }) = unanswered.recv().await {
+            let reply = self.reply(stream, what, since).await?;
+            self.progress.set(Instant::now());
+            self.unanswered.set(self.unanswered.get() - 1);
             match ChunkReply::decode(&reply) {
-                Some(reply) if (reply.image, reply.chunk) == (image, chunk) => {
-                    holder.sent(to.host, what, if reply.taken { len } else { 0 });
+                Some(reply) if (reply.image, reply.chunk) == (what.image, what.chunk) => {
+                    self.holder.sent(self.to.host, what, if reply.taken { len } else { 0 });
                 }
-                _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the reply to a chunk. If that takes long, chunks for others are sent meanwhile.
+    async fn reply(
+        &self,
+        stream: &mut ReadHalf<'_>,
+        what: ChunkOf,
+        since: Instant,
+    ) -> io::Result<[u8; CHUNK_REPLY]> {
+        let mut bytes = [0; CHUNK_REPLY];
+        let mut reading = pin!(stream.read_exact(&mut bytes));
+        if let Ok(read) = timeout_at(since + SLOW, reading.as_mut()).await {
+            read?;
+            return Ok(bytes);
+        }
+        self.holder.stalled(self.to.host, what);
+        loop {
+            let until = self.progress.get() + STALL;
+            match timeout_at(until, reading.as_mut()).await {
+                Ok(read) => {
+                    read?;
+                    return Ok(bytes);
+                }
+                Err(_) if self.progress.get() + STALL > until => {}
+                Err(late) => return Err(late.into()),
             }
         }
     }
-}
-
-/// The other end's reply to a chunk.
-type Reply = [u8; CHUNK_REPLY];
-
-impl Uploads {
-    async fn send(
-        &self,
-        stream: &mut TcpStream,
-        header: ChunkHeader,
-        bytes: &[u8],
-    ) -> io::Result<Reply> {
-        within(stream.write_all(&header.encode())).await?;
-        for piece in bytes.chunks(self.limiter.piece()) {
-            self.limiter.take(piece.len()).await;
-            within(stream.write_all(piece)).await?;
-        }
-        let mut reply = [0; CHUNK_REPLY];
-        within(stream.read_exact(&mut reply)).await?;
-        Ok(reply)
-    }
-
-    /// Waits until a chunk is sent. If that takes long, chunks for others are sent meanwhile.
-    async fn sent_or_stalled<H: Holder>(
-        &self,
-        holder: &H,
-        to: Peer,
-        what: ChunkOf,
-        mut sending: Pin<&mut impl Future<Output = io::Result<Reply>>>,
-    ) -> io::Result<Reply> {
-        if let Ok(sent) = timeout(SLOW, sending.as_mut()).await {
-            return sent;
-        }
-        holder.stalled(to.host, what);
-        sending.await
-    }
-}
-
-async fn within<T>(what: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(STALL, what).await?
 }

@@ -501,6 +501,11 @@ impl Holder for Inner {
         self.wake.notify_one();
     }
 
+    fn ending(&self, to: HostId, what: ChunkOf) {
+        self.machine.borrow_mut().chunk_ending(to, what);
+        self.wake.notify_one();
+    }
+
     fn stalled(&self, to: HostId, what: ChunkOf) {
         self.machine.borrow_mut().chunk_stalled(to, what);
         self.wake.notify_one();

@@ -131,8 +131,10 @@ struct Peer {
     /// The queued chunks by the order of their requests.
     queue: BTreeMap<u64, ChunkOf>,
     sending: SmallVec<[ChunkOf; 2]>,
-    /// Those of them that make no progress, and are not counted.
-    stalled: SmallVec<[ChunkOf; 2]>,
+    /// Those of them that are not counted: they make no progress, or are ending.
+    uncounted: SmallVec<[ChunkOf; 2]>,
+    /// The one whose last bytes are on their way.
+    ending: Option<ChunkOf>,
     /// Whether it is in the ring.
     is_ready: bool,
 }
@@ -168,7 +170,7 @@ pub(super) struct Serving {
     queued: Requests,
     /// The peers that have a queued chunk and may be sent one, in turn.
     ring: VecDeque<HostId>,
-    /// The number of chunks that are being sent, without those that are stalled.
+    /// The number of chunks that are being sent, without those that are not counted.
     sending: usize,
     waiting: Requests,
     /// When requests have waited long enough, by their number.
@@ -291,7 +293,8 @@ impl Serving {
 
     fn make_ready(&mut self, peer: HostId) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let has_room = entry.sending.len() < usize::from(self.config.per_peer.max(1));
+        let sending = entry.sending.len() - usize::from(entry.ending.is_some());
+        let has_room = sending < usize::from(self.config.per_peer.max(1));
         if !entry.is_ready && has_room && !entry.queue.is_empty() {
             entry.is_ready = true;
             self.ring.push_back(peer);
@@ -303,10 +306,11 @@ impl Serving {
         let Some(entry) = self.peers.get_mut(&peer) else { return false };
         let Some(at) = entry.sending.iter().position(|other| *other == what) else { return false };
         entry.sending.remove(at);
-        match entry.stalled.iter().position(|other| *other == what) {
-            Some(at) => drop(entry.stalled.remove(at)),
+        match entry.uncounted.iter().position(|other| *other == what) {
+            Some(at) => drop(entry.uncounted.remove(at)),
             None => self.sending -= 1,
         }
+        entry.ending = entry.ending.filter(|other| *other != what);
         if entry.sending.is_empty() && entry.queue.is_empty() {
             self.peers.remove(&peer);
         } else {
@@ -353,9 +357,20 @@ impl Serving {
     /// slow, or do not answer at all, must not use up [`Serve::uploads`].
     pub(super) fn stalled(&mut self, peer: HostId, what: ChunkOf) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        if entry.sending.contains(&what) && !entry.stalled.contains(&what) {
-            entry.stalled.push(what);
+        if entry.sending.contains(&what) && !entry.uncounted.contains(&what) {
+            entry.uncounted.push(what);
             self.sending -= 1;
+        }
+    }
+
+    /// The last bytes of a chunk are on their way to a peer. The next one may be sent to it before the peer has replied, so that the path
+    /// does not idle meanwhile. One chunk of a peer is ending at a time.
+    pub(super) fn ending(&mut self, peer: HostId, what: ChunkOf) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        if entry.ending.is_none() && entry.sending.contains(&what) {
+            entry.ending = Some(what);
+            self.stalled(peer, what);
+            self.make_ready(peer);
         }
     }
 
@@ -374,7 +389,7 @@ impl Serving {
     pub(super) fn forget(&mut self, peer: HostId) {
         self.unqueue(peer);
         if let Some(entry) = self.peers.remove(&peer) {
-            self.sending -= entry.sending.len() - entry.stalled.len();
+            self.sending -= entry.sending.len() - entry.uncounted.len();
             if entry.is_ready {
                 self.ring.retain(|other| *other != peer);
             }
@@ -470,6 +485,30 @@ mod tests {
         serving.forget(HostId(2));
         assert_eq!(polled(&mut serving), [(4, 0)]);
         assert!(serving.sent(HostId(3), chunk(0)) && serving.sent(HostId(4), chunk(0)));
+        assert!(serving.is_idle() && serving.peers.is_empty());
+    }
+
+    #[test]
+    fn the_next_chunk_begins_while_one_is_ending() {
+        let mut serving = Serving::new(Serve { uploads: 1, ..Serve::default() });
+        for number in 0..3 {
+            serving.push(HostId(1), chunk(number));
+        }
+        assert_eq!(polled(&mut serving), [(1, 0)]);
+        serving.ending(HostId(1), chunk(1));
+        assert_eq!(polled(&mut serving), [], "that one is not being sent");
+        serving.ending(HostId(1), chunk(0));
+        assert_eq!(polled(&mut serving), [(1, 1)]);
+        serving.ending(HostId(1), chunk(1));
+        assert_eq!(polled(&mut serving), [], "two wait for replies");
+        assert!(serving.sent(HostId(1), chunk(0)));
+        assert_eq!(polled(&mut serving), []);
+        serving.ending(HostId(1), chunk(1));
+        assert_eq!(polled(&mut serving), [(1, 2)]);
+        serving.push(HostId(2), chunk(0));
+        serving.forget(HostId(1));
+        assert_eq!(polled(&mut serving), [(2, 0)]);
+        assert!(serving.sent(HostId(2), chunk(0)));
         assert!(serving.is_idle() && serving.peers.is_empty());
     }
 

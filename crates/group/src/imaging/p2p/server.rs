@@ -364,6 +364,12 @@ impl Server {
         self.serving.judged(now, to, true);
     }
 
+    /// The last bytes of a chunk are on their way to a client. A driver whose own work between two chunks takes time calls this, so that the
+    /// next one can follow at once.
+    pub fn chunk_ending(&mut self, to: HostId, what: ChunkOf) {
+        self.serving.ending(to, what);
+    }
+
     /// A client did not want the chunk that was sent to it. If this happens again and again, somebody else has asked in its name, and it
     /// gets nothing for a time.
     pub fn chunk_unwanted(&mut self, now: Time, to: HostId, what: ChunkOf) {

@@ -500,6 +500,12 @@ impl Client {
         self.update(now);
     }
 
+    /// The last bytes of a chunk are on their way to a peer. A driver whose own work between two chunks takes time calls this, so that the
+    /// next one can follow at once.
+    pub fn chunk_ending(&mut self, to: HostId, what: ChunkOf) {
+        self.serving.ending(to, what);
+    }
+
     /// A peer did not want the chunk that was sent to it: it has it already. If this happens again and again, somebody else has asked in
     /// its name, and it gets nothing for a time.
     pub fn chunk_unwanted(&mut self, now: Time, to: HostId, what: ChunkOf) {
