@@ -32,7 +32,6 @@ const MAX_HELD: usize = 16;
 
 const CONTROL: u8 = 1;
 const INVITATION: u8 = 2;
-const INVITATION_BYTES: usize = 2 + 32;
 
 /// What an engine with a key has besides its peers.
 #[derive(Debug)]
@@ -67,6 +66,18 @@ pub enum SealedMessage {
 }
 
 impl SealedMessage {
+    /// Appends what is sealed for a control packet; `key` is that of the session's data, which an invitation carries.
+    pub fn encode(control: &Control, key: Option<(Cipher, &[u8; 32])>, out: &mut Vec<u8>) {
+        match key {
+            Some((cipher, key)) => {
+                out.extend_from_slice(&[INVITATION, cipher.bit()]);
+                out.extend_from_slice(key);
+            }
+            None => out.push(CONTROL),
+        }
+        orca::encode_header(&Header::Control(*control), 1, None, &[], out);
+    }
+
     /// Decodes what was sealed; `None` if it is malformed.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
@@ -91,19 +102,6 @@ impl SealedMessage {
             _ => None,
         }
     }
-}
-
-/// Appends what is sealed for a control packet; `key` is that of its session, which an invitation carries.
-fn encode(control: &Control, key: Option<(Cipher, &[u8; 32])>, out: &mut Vec<u8>) {
-    match key {
-        Some((cipher, key)) => {
-            out.reserve(INVITATION_BYTES);
-            out.extend_from_slice(&[INVITATION, cipher.bit()]);
-            out.extend_from_slice(key);
-        }
-        None => out.push(CONTROL),
-    }
-    orca::encode_header(&Header::Control(*control), 1, None, &[], out);
 }
 
 /// Returns whether switches read a control packet, which is therefore authenticated and not sealed: commands and labels for a
@@ -352,7 +350,7 @@ impl Engine {
             return; // The session is over.
         }
         self.send_sealed(host, |out| {
-            encode(&control, key.as_ref().map(|key| (key.0, &key.1)), out);
+            SealedMessage::encode(&control, key.as_ref().map(|key| (key.0, &key.1)), out);
         });
     }
 
