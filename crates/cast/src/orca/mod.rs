@@ -20,7 +20,7 @@ mod send;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
@@ -84,6 +84,8 @@ pub struct Engine {
     secret: Option<[u8; 32]>,
     secure: Option<Secure>,
     cookies: Cookies,
+    /// Known hosts whose notices said that their key differs.
+    mismatched: BTreeSet<HostId>,
     /// The senders of invitations that were not handled yet, and the keys of their sessions.
     invited: BTreeMap<Session, (HostId, Box<GroupOpen>)>,
     memo: Memo,
@@ -221,6 +223,7 @@ impl Engine {
             secret: keys.map(|keys| keys.1),
             secure,
             cookies: Cookies::default(),
+            mismatched: BTreeSet::new(),
             invited: BTreeMap::new(),
             memo: Memo::default(),
             relayed: VecDeque::new(),

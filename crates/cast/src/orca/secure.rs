@@ -140,6 +140,12 @@ impl Secure {
         GroupSeal::new(Cipher::choose(self.ciphers, self.ciphers), random_bytes())
     }
 
+    /// Returns whether packets for a host can be sealed.
+    #[cfg(test)]
+    pub(super) fn is_ready(&self, host: HostId) -> bool {
+        self.pairs.get(&host).is_some_and(|pair| pair.association.is_ready())
+    }
+
     /// Takes the buffer in which packets are opened; [`Self::put_back`] returns it.
     pub(super) fn take_buffer(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.opened);
@@ -423,19 +429,29 @@ impl Engine {
         secure.asking.iter().filter_map(due).min()
     }
 
+    /// Returns whether a host has answered that it has another key, or one although this host has none, or the reverse. Such
+    /// an answer is not authentic: it explains a silence, and proves nothing.
+    #[must_use]
+    pub fn has_other_key(&self, host: HostId) -> bool {
+        self.mismatched.contains(&host)
+    }
+
     pub(super) fn send_notice(&mut self, to: SocketAddr, notice: Notice) {
         let mut bytes = Vec::with_capacity(wire::NOTICE_BYTES);
         wire::encode_notice(notice, &mut bytes);
         self.reply(to, &bytes);
     }
 
-    /// Counts a notice of a host that this host knows; anyone could have sent it, so it changes nothing else.
+    /// Notes a notice of a host that this host knows. Anyone could have sent it, so it only explains why the host does not answer.
     fn on_notice(&mut self, known: Option<HostId>, notice: Notice) {
         let has_key = self.secure.is_some();
         let fits = match notice {
             Notice::NoKey | Notice::OtherKey => has_key,
             Notice::NeedsKey => !has_key,
         };
-        self.stats.key_mismatch += u64::from(known.is_some() && fits);
+        if let Some(host) = known.filter(|_| fits) {
+            self.stats.key_mismatch += 1;
+            self.mismatched.insert(host);
+        }
     }
 }
