@@ -14,7 +14,7 @@ use rackweave_group::orca::flow::SenderEvent;
 use crate::sink::{Folder, FolderConfig, Sink};
 use crate::source::{Files, Pipe, Source};
 
-const SECRET: &[u8] = b"a secret of both hosts";
+pub(super) const SECRET: &[u8] = b"a secret of both hosts";
 const OTHER: &[u8] = b"another secret than that";
 
 /// Much longer than a test takes even on an overloaded machine.
