@@ -6,7 +6,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use rackweave_cast::format::{self, FileHeader};
-use rackweave_cast::orca::GroupMessage;
+use rackweave_cast::orca::{CookieMessage, GroupMessage, SealedMessage};
+use rackweave_core::HostId;
+use rackweave_crypt::Cipher;
+use rackweave_wire::orca::{Body, Control, Header, Place, Session, encode_header};
 
 fn corpus(target: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "..", "fuzz", "corpus", target].iter().collect()
@@ -71,6 +74,50 @@ fn groups() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn invitations() {
+    for (name, bytes) in seeds("decode_invitation") {
+        println!("{name}");
+        let good = ["challenge", "control", "echo", "empty", "invitation"];
+        assert_eq!(checks::invitation(&bytes), good.contains(&name.as_str()), "{name}");
+    }
+}
+
+#[test]
+fn invitations_that_are_nearly_right() {
+    mutants("decode_invitation", 300_000, |bytes| {
+        checks::invitation(bytes);
+    });
+}
+
+/// Seeds of cookies and of what is sealed for a host.
+fn invitation_seeds() -> [(&'static str, Vec<u8>); 7] {
+    let (session, place) = (Session(0x0102_0304), Place { rack: 0, port: 3 });
+    let body = Body::Invite { stream: 5, place, payload: 1400, via_agent: false };
+    let invite = Control { from: HostId(1), to: HostId(2), session, body };
+    let bye = Control { body: Body::End { length: 9 }, ..invite };
+    let mut packet = Vec::new();
+    encode_header(&Header::Control(invite), 1, None, &[], &mut packet);
+    let echo = CookieMessage::Echo { session, cookie: 7, packet: &packet };
+    let sealed = |control: &Control, key| {
+        let mut bytes = Vec::new();
+        SealedMessage::encode(control, key, &mut bytes);
+        bytes
+    };
+    let with_key = sealed(&invite, Some((Cipher::Aes256Gcm, &[8; 32])));
+    let mut no_cipher = with_key.clone();
+    no_cipher[1] = 7;
+    [
+        ("challenge", CookieMessage::Challenge { session, cookie: 7 }.encode()),
+        ("echo", echo.encode()),
+        ("empty", vec![0, 0]),
+        ("control", sealed(&bye, None)),
+        ("invitation", with_key),
+        ("invitation-without-key", sealed(&invite, None)),
+        ("no-such-cipher", no_cipher),
+    ]
 }
 
 /// Checks seeds that are truncated, joined, damaged and extended; the mutations are the same in each run.
@@ -141,9 +188,9 @@ fn seeds_are_up_to_date() {
         ("keyed", keyed),
     ];
     let streams = all.map(|(name, bytes)| ("decode_cast", name, bytes));
-    for (target, name, bytes) in
-        streams.into_iter().chain(groups.map(|it| ("decode_group", it.0, it.1)))
-    {
+    let groups = groups.map(|(name, bytes)| ("decode_group", name, bytes));
+    let invitations = invitation_seeds().map(|(name, bytes)| ("decode_invitation", name, bytes));
+    for (target, name, bytes) in streams.into_iter().chain(groups).chain(invitations) {
         let path = corpus(target).join(name);
         if std::env::var_os("SEEDS").is_some_and(|value| value == "write") {
             fs::write(&path, &bytes).expect("the corpus can be written");

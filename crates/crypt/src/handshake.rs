@@ -46,7 +46,9 @@ impl Cipher {
         }
     }
 
-    const fn from_bit(bit: u8) -> Option<Self> {
+    /// Returns the cipher with this [`bit`](Self::bit), or `None` if there is none.
+    #[must_use]
+    pub const fn from_bit(bit: u8) -> Option<Self> {
         match bit {
             1 => Some(Self::Aes256Gcm),
             2 => Some(Self::ChaCha20Poly1305),

@@ -26,13 +26,27 @@ impl Key {
     /// # Errors
     /// If it has fewer than 16 bytes.
     pub fn derive(secret: &[u8]) -> Result<Self, ShortSecret> {
+        let (psk, tags) = (
+            "rackweave 2026-11 transports over UDP: Noise psk",
+            "rackweave 2026-11 transports over UDP: tags",
+        );
+        Self::with_contexts(secret, psk, tags)
+    }
+
+    /// Derives the keys of casts. A host with the same secret for both cannot use a datagram of one for the other.
+    ///
+    /// # Errors
+    /// If the secret has fewer than 16 bytes.
+    pub fn derive_for_casts(secret: &[u8]) -> Result<Self, ShortSecret> {
+        let (psk, tags) = ("rackweave 2026-11 casts: Noise psk", "rackweave 2026-11 casts: tags");
+        Self::with_contexts(secret, psk, tags)
+    }
+
+    fn with_contexts(secret: &[u8], psk: &str, tags: &str) -> Result<Self, ShortSecret> {
         if secret.len() < LEAST_BYTES {
             return Err(ShortSecret(secret.len()));
         }
-        Ok(Self {
-            psk: blake3::derive_key("rackweave 2026-11 transports over UDP: Noise psk", secret),
-            tags: blake3::derive_key("rackweave 2026-11 transports over UDP: tags", secret),
-        })
+        Ok(Self { psk: blake3::derive_key(psk, secret), tags: blake3::derive_key(tags, secret) })
     }
 
     pub(crate) const fn psk(&self) -> &[u8; 32] {
@@ -73,6 +87,9 @@ mod tests {
         let (a, b) = (Key::derive(&[7; 16]).unwrap(), Key::derive(&[8; 16]).unwrap());
         assert_ne!(a.psk, a.tags);
         assert_ne!(a.psk, b.psk);
+        let casts = Key::derive_for_casts(&[7; 16]).unwrap();
+        assert!(casts.psk != a.psk && casts.tags != a.tags && casts.psk != casts.tags);
+        assert_eq!(Key::derive_for_casts(&[7; 15]).err(), Some(ShortSecret(15)));
         assert_eq!(format!("{a:?}"), "Key(..)");
     }
 

@@ -4,18 +4,21 @@
 //! - [`Key`]: the secret that all hosts share, of which it derives the Noise pre-shared key and a key for tags.
 //! - [`handshake`]: Noise NNpsk0 in one round trip, in which the host that is asked keeps no state.
 //! - [`Session`]: keys by direction, packet protection with an AEAD, counters as nonces, and a replay [`Window`].
+//! - [`GroupSeal`], [`GroupOpen`]: protection of packets that one host sends to many under one key.
 //! - [`Association`]: all of this for one peer: which session seals, which ones open, when a new one is due, and whether the
 //!   peer has restarted.
 //!
 //! The layout of the datagrams is in [`rackweave_wire::secure`]; threats and design are in `docs/security.md`.
 
 mod association;
+mod group;
 pub mod handshake;
 mod key;
 mod session;
 mod window;
 
 pub use association::{Accepted, Association, Due, Local, Opened, RENEW_AFTER, RETRY, Unopened};
+pub use group::{GROUP_EPOCH, GROUP_PACKETS, GroupOpen, GroupSeal};
 pub use handshake::{Cipher, Offers};
 pub use key::{Key, LEAST_BYTES, ShortSecret};
 pub use session::{Exhausted, OpenError, RENEW_PACKETS, SEAL_PACKETS, Session};

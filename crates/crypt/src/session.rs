@@ -48,15 +48,7 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(id: u32, cipher: Cipher, seal: &[u8; 32], open: &[u8; 32]) -> Self {
-        let algorithm = match cipher {
-            Cipher::Aes256Gcm => &AES_256_GCM,
-            Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-        };
-        let key = |bytes: &[u8; 32]| match UnboundKey::new(algorithm, bytes) {
-            Ok(key) => LessSafeKey::new(key),
-            Err(_) => unreachable!("both ciphers have keys of 32 bytes"),
-        };
-        let (seal, open) = (key(seal), key(open));
+        let (seal, open) = (schedule(cipher, seal), schedule(cipher, open));
         Self { id, cipher, seal, open, next: 0, window: Window::default(), forged: 0 }
     }
 
@@ -142,9 +134,21 @@ impl Session {
     }
 }
 
+/// Prepares a key for use.
+pub(crate) fn schedule(cipher: Cipher, bytes: &[u8; 32]) -> LessSafeKey {
+    let algorithm = match cipher {
+        Cipher::Aes256Gcm => &AES_256_GCM,
+        Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+    };
+    match UnboundKey::new(algorithm, bytes) {
+        Ok(key) => LessSafeKey::new(key),
+        Err(_) => unreachable!("both ciphers have keys of 32 bytes"),
+    }
+}
+
 /// The nonce of a counter (Noise, section 12.4): 32 zero bits, then the counter, little-endian for ChaCha20-Poly1305 and
 /// big-endian for AES-GCM.
-fn nonce(cipher: Cipher, counter: u64) -> Nonce {
+pub(crate) fn nonce(cipher: Cipher, counter: u64) -> Nonce {
     let mut bytes = [0; NONCE_LEN];
     bytes[4..].copy_from_slice(&match cipher {
         Cipher::Aes256Gcm => counter.to_be_bytes(),

@@ -27,7 +27,7 @@ pub struct EngineConfig {
     pub group_loops: bool,
     /// The UDP port of the multicast group.
     pub group_port: u16,
-    /// The content of the key file; `None` if packets are not authenticated.
+    /// The content of the key file, at least 16 bytes; `None` if packets are neither encrypted nor authenticated.
     pub secret: Option<Vec<u8>>,
     /// The hosts whose packets are accepted, in addition to those of named peers.
     pub admission: Admission,
@@ -37,8 +37,13 @@ pub struct EngineConfig {
     pub fabric: Option<FabricPlace>,
     /// The parameters of each session's flow control and retransmission.
     pub flow: FlowConfig,
-    /// The receive window of a session, in bytes.
+    /// The largest receive window of a session, in bytes.
     pub room: u64,
+    /// The memory in bytes that the windows of all received sessions may need together, as [`Window::memory`] counts it.
+    /// As it is used up, further sessions get smaller windows, and then none.
+    ///
+    /// [`Window::memory`]: crate::sink::Window::memory
+    pub receive_memory: u64,
     /// The socket's receive buffer in bytes.
     pub receive_buffer: usize,
     /// The socket's send buffer in bytes.
@@ -91,6 +96,7 @@ impl EngineConfig {
             fabric: None,
             flow: FlowConfig::default(),
             room: 16 << 20,
+            receive_memory: 1 << 30,
             receive_buffer: 16 << 20,
             send_buffer: 1 << 20,
             max_sessions: 1024,

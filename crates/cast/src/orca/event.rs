@@ -21,6 +21,9 @@ pub enum EngineError {
     /// The interface cannot join the multicast group.
     #[error("cannot join the multicast group on {interface}: {source}")]
     Group { interface: Ipv4Addr, source: io::Error },
+    /// The secret is too short.
+    #[error(transparent)]
+    Key(rackweave_crypt::ShortSecret),
     /// The system refuses something else that the engine needs.
     #[error("cannot set up the engine: {0}")]
     System(io::Error),
@@ -149,7 +152,13 @@ pub struct Stats {
     pub foreign: u64,
     /// Datagrams that are not packets, are damaged, or have the wrong key.
     pub malformed: u64,
-    /// Datagrams among those that have a key although none is expected, or none although one is.
+    /// Sealed packets that were received before, or are too late to tell.
+    pub replayed: u64,
+    /// Data packets that were dropped because they were forged, replayed, or of a session without a key here.
+    pub unopened: u64,
+    /// Invitations from addresses that had proved nothing, which were answered with a cookie.
+    pub challenged: u64,
+    /// Packets and notices that show that a peer has another key, or one although this host has none, or the reverse.
     pub key_mismatch: u64,
     /// Datagrams passed to the kernel.
     pub sent: u64,

@@ -3,13 +3,14 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use rackweave_core::{Span, Time};
+use rackweave_core::{HostId, Span, Time};
+use rackweave_crypt::GroupOpen;
 use rackweave_group::orca::flow::ReceiverEvent;
 use rackweave_wire::orca::{GROUP, Reason, Session};
 
 use super::parity::Parities;
 use super::{Decision, Engine, EngineEvent, Offer, Progress};
-use crate::sink::{Drain, MakeSink, SinkError};
+use crate::sink::{Drain, MakeSink, SinkError, Window};
 
 /// How long received bytes may wait for the rest of their block before they are passed to the sink.
 const FLUSH_AFTER: Span = Span::from_ms(2);
@@ -17,6 +18,9 @@ const FLUSH_AFTER: Span = Span::from_ms(2);
 /// How long a sender may take to answer this host's `Join` before the place of its session is given to another one. It
 /// is longer than any round trip; the sender of a recorded invitation never answers.
 const ANSWER_TIMEOUT: Span = Span::from_ms(250);
+
+/// The smallest window of a session that is reduced because other sessions use memory.
+const MIN_ROOM: u64 = 1 << 20;
 
 /// A session that this host receives.
 pub(super) struct Incoming {
@@ -31,6 +35,8 @@ pub(super) struct Incoming {
     /// The time at which the host joined the session.
     joined: Time,
     pub(super) parities: Parities,
+    /// The protection of the session's data; `None` without a key.
+    pub(super) opener: Option<Box<GroupOpen>>,
     /// Whether the sender serves this host by unicast.
     detached: bool,
 }
@@ -44,6 +50,13 @@ enum Stage {
     Complete,
     /// The session has failed, and the sender is being informed.
     Leaving,
+}
+
+impl Incoming {
+    /// Returns whether the session's sender is at an address.
+    pub(super) fn is_from(&self, address: SocketAddr) -> bool {
+        self.from == address
+    }
 }
 
 impl Engine {
@@ -89,9 +102,14 @@ impl Engine {
         &mut self,
         now: Time,
         session: Session,
-        from: SocketAddr,
+        (host, from): (HostId, SocketAddr),
         stream: u128,
     ) {
+        let opener = self.invited.remove(&session).filter(|(by, _)| *by == host);
+        if opener.is_none() && self.secure.is_some() {
+            // Invitations of two hosts to one session: the next repetition brings the key.
+            return self.host.ignore(session);
+        }
         // The sender has restarted the stream: the sink has recorded what it has, and the new session continues from
         // there.
         let old: Vec<Session> = self
@@ -116,8 +134,9 @@ impl Engine {
             std::mem::take(&mut self.closing).into_iter().partition(|(of, _)| *of == stream);
         self.closing = others;
         before.extend(same.into_iter().map(|(_, drain)| drain));
-        let full = self.incoming.len() >= self.config.max_sessions as usize;
-        if full && let Some((unanswered, since)) = self.unanswered(now) {
+        if self.room().is_none()
+            && let Some((unanswered, since)) = self.unanswered(now)
+        {
             if now.since(since) < ANSWER_TIMEOUT {
                 // By the time of the next repetition it is known whether that sender is there.
                 self.closing.extend(before.into_iter().map(|drain| (stream, drain)));
@@ -125,11 +144,11 @@ impl Engine {
             }
             self.drop_unanswered(now, unanswered);
         }
-        let full = self.incoming.len() >= self.config.max_sessions as usize;
-        let decision = match &mut self.accept {
-            Some(_) if full => Decision::Refuse(Reason::Busy),
-            Some(accept) => accept(&Offer { from, session, stream }),
-            None => Decision::Refuse(Reason::Refused),
+        let room = self.room();
+        let decision = match (&mut self.accept, room) {
+            (Some(_), None) => Decision::Refuse(Reason::Busy),
+            (Some(accept), Some(_)) => accept(&Offer { from, session, stream }),
+            (None, _) => Decision::Refuse(Reason::Refused),
         };
         let make = match decision {
             Decision::Refuse(reason) => {
@@ -147,7 +166,7 @@ impl Engine {
                 make()
             }),
         };
-        let Ok(drain) = Drain::start(make, self.config.room, self.waker.clone()) else {
+        let Ok(drain) = Drain::start(make, room.unwrap_or_default(), self.waker.clone()) else {
             return self.host.refuse(now, session, Reason::Busy);
         };
         self.incoming.insert(
@@ -163,10 +182,34 @@ impl Engine {
                 flushed: now,
                 joined: now,
                 parities: Parities::default(),
+                opener: opener.map(|(_, opener)| opener),
                 detached: false,
             },
         );
         self.choose_group();
+    }
+
+    /// Returns the memory in bytes that the windows of all received sessions may need, those that are still being written
+    /// included.
+    #[must_use]
+    pub fn receive_memory(&self) -> u64 {
+        let open = self.incoming.values().map(|incoming| &incoming.drain);
+        let closing = self.closing.iter().map(|(_, drain)| drain);
+        open.chain(closing).map(|drain| Window::memory(drain.room())).sum()
+    }
+
+    /// Returns the window that a further session may have: as large as configured if that needs no more than an eighth of
+    /// the memory that is left (our choice), or else smaller. `None` if there is no place, or no memory.
+    fn room(&self) -> Option<u64> {
+        if self.incoming.len() >= self.config.max_sessions as usize {
+            return None;
+        }
+        let free = self.config.receive_memory.saturating_sub(self.receive_memory());
+        let mut room = self.config.room;
+        while room > MIN_ROOM && Window::memory(room) > free / 8 {
+            room /= 2;
+        }
+        (Window::memory(room) <= free).then_some(room)
     }
 
     /// Returns the incoming session that has waited longest for an answer of its sender, and when it was joined. A sink
@@ -279,7 +322,7 @@ impl Engine {
                 *stage = Stage::Taking;
                 let at = drain.begins_at();
                 (incoming.readable, incoming.consumed, incoming.joined) = (at, at, now);
-                self.host.join(now, *session, at, self.config.room);
+                self.host.join(now, *session, at, drain.room());
                 let from = incoming.from;
                 self.events.push_back(EngineEvent::Receiving { session: *session, from, at });
             }

@@ -6,6 +6,7 @@
 
 mod config;
 mod controller;
+mod cookie;
 mod event;
 mod group;
 mod incoming;
@@ -14,17 +15,19 @@ mod parity;
 mod peers;
 mod probe;
 mod receive;
+mod secure;
 mod send;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd as _;
 
 use rackweave_core::{HostId, Node as _, Rate, Span, Time};
+use rackweave_crypt::GroupOpen;
 use rackweave_group::orca::controller::Controller;
 use rackweave_group::orca::host::{Host, HostConfig, Spread, Tor};
 use rackweave_linux::sys::{ReceiveBatch, UdpSocket, tighten_timers};
@@ -32,6 +35,8 @@ use rackweave_linux::{Clock, Driven, Driver, DriverStats, wait};
 use rackweave_wire::orca::{GROUP, Key, Session};
 
 pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
+pub use self::cookie::CookieMessage;
+use self::cookie::Cookies;
 pub use self::event::{EngineError, EngineEvent, Progress, ReceiverProgress, SendView, Stats};
 pub use self::group::{GroupMessage, MAX_GROUP_NAME, is_group_name};
 use self::incoming::Incoming;
@@ -39,12 +44,17 @@ use self::outgoing::{Memo, Relayed};
 pub use self::peers::Admission;
 use self::peers::Peers;
 pub use self::probe::keys;
+pub use self::secure::SealedMessage;
+use self::secure::Secure;
 use self::send::Sending;
 use crate::sink::Drain;
 use crate::wake::Waker;
 
 /// The number of sessions whose labels an agent can hold.
 const LABELS: u32 = 1 << 16;
+
+/// The number of invitations that can wait for the application's decision in one turn; further ones are dropped.
+const MAX_INVITED: usize = 1024;
 
 /// Above this rate of arrival, the engine receives packets in batches, by sleeping for [`TOGETHER`] instead of waiting
 /// for the socket.
@@ -68,8 +78,16 @@ pub struct Engine {
     grouped: bool,
     peers: Peers,
     words: u8,
+    /// The key of the control packets that switches read.
     key: Option<Key>,
+    /// The key of probes and of queries for groups.
     secret: Option<[u8; 32]>,
+    secure: Option<Secure>,
+    cookies: Cookies,
+    /// Known hosts whose notices said that their key differs.
+    mismatched: BTreeSet<HostId>,
+    /// The senders of invitations that were not handled yet, and the keys of their sessions.
+    invited: BTreeMap<Session, (HostId, Box<GroupOpen>)>,
     memo: Memo,
     relayed: VecDeque<Relayed>,
     sending: BTreeMap<Session, Sending>,
@@ -187,6 +205,8 @@ impl Engine {
             status_interval: config.flow.status_interval,
         });
         let controller = fabric.and_then(controller::controller);
+        let secure = config.secret.as_deref().map(rackweave_crypt::Key::derive_for_casts);
+        let secure = secure.transpose().map_err(EngineError::Key)?.map(Secure::new);
         let keys = config.secret.as_deref().map(keys);
         let waker = Waker::new().map_err(EngineError::System)?;
         let sockets = std::iter::once(&socket).chain(&group);
@@ -201,6 +221,10 @@ impl Engine {
             words,
             key: keys.as_ref().map(|keys| keys.0.clone()),
             secret: keys.map(|keys| keys.1),
+            secure,
+            cookies: Cookies::default(),
+            mismatched: BTreeSet::new(),
+            invited: BTreeMap::new(),
             memo: Memo::default(),
             relayed: VecDeque::new(),
             sending: BTreeMap::new(),
@@ -354,6 +378,7 @@ impl Driven for Engine {
     }
 
     fn transmit(&mut self, now: Time) -> io::Result<bool> {
+        self.poll_asks(now);
         let more = self.send(now)?;
         self.handle_events(now);
         self.reap();
@@ -366,7 +391,8 @@ impl Driven for Engine {
             return Some(now);
         }
         let controller = self.next_control();
-        let times = [self.host.poll_timeout(), self.flush_at, self.next_retry(), controller];
+        let host = self.host.poll_timeout();
+        let times = [host, self.flush_at, self.next_retry(), controller, self.next_ask()];
         times.into_iter().flatten().min()
     }
 }

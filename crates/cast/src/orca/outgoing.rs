@@ -26,10 +26,13 @@ fn slot(data: &Data) -> usize {
 }
 
 impl Memo {
-    pub(super) fn get(&self, data: &Data) -> Option<(Payload, Check)> {
+    /// Returns the payload of a packet and its check. A sealed one with a counter below `oldest` is too old: a receiver could
+    /// take it for a replay.
+    pub(super) fn get(&self, data: &Data, oldest: u64) -> Option<(Payload, Check)> {
         match self.slots.get(slot(data)) {
             Some(Some((known, payload, check))) if *known == key(data) => {
-                Some((payload.clone(), *check))
+                let old = matches!(check, Check::Sealed { counter, .. } if *counter < oldest);
+                (!old).then(|| (payload.clone(), *check))
             }
             _ => None,
         }

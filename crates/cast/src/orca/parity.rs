@@ -109,7 +109,7 @@ mod tests {
     use rackweave_group::orca::host::Spread;
     use rackweave_wire::orca::{self, GROUP, Header, Reason};
 
-    use super::super::tests::{Receiving, completed, content, drive, file};
+    use super::super::tests::{Receiving, SECRET, completed, content, drive, file};
     use super::super::{EngineConfig, EngineEvent, SendView};
     use super::*;
     use crate::source::Files;
@@ -129,16 +129,19 @@ mod tests {
             while !stop.load(Ordering::Relaxed) {
                 let Ok((len, _)) = socket.recv_from(&mut buffer) else { continue };
                 let mut bytes = buffer[..len].to_vec();
-                if let Ok(decoded) = orca::decode(&bytes, None)
-                    && let Header::Data(data) = decoded.header
+                if let Ok(seen) = orca::glance(&bytes, None)
+                    && let Header::Data(data) = seen.header
                     && data.parity.is_some()
                 {
                     parities += 1;
                     if forges {
-                        let mut payload = bytes[decoded.payload].to_vec();
+                        let mut payload = bytes.split_off(seen.header_end);
                         payload[7] ^= 1;
-                        bytes.clear();
-                        orca::encode_header(&decoded.header, 1, None, &[&payload], &mut bytes);
+                        // Without a key a forger can compute the check.
+                        if orca::decode(&buffer[..len], None).is_ok() {
+                            bytes.clear();
+                            orca::encode_header(&seen.header, 1, None, &[&payload], &mut bytes);
+                        }
                         bytes.extend_from_slice(&payload);
                     }
                 }
@@ -153,12 +156,16 @@ mod tests {
     }
 
     /// Sends a file to four receivers over lossy multicast. Returns `None` if the loopback interface has no multicast.
-    fn cast(path: std::path::PathBuf, forges: bool) -> Option<(Vec<Receiving>, SendView, u64)> {
+    fn cast(
+        path: std::path::PathBuf,
+        secret: Option<&[u8]>,
+        forges: bool,
+    ) -> Option<(Vec<Receiving>, SendView, u64)> {
         rackweave_testing::needs!(Multicast, None);
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.join_multicast_v4(&Ipv4Addr::from(GROUP), &Ipv4Addr::LOCALHOST).unwrap();
         let group_port = socket.local_addr().unwrap().port();
-        let receivers: Vec<Receiving> = (0..4).map(|_| Receiving::start(None, None)).collect();
+        let receivers: Vec<Receiving> = (0..4).map(|_| Receiving::start(secret, None)).collect();
         let to: Vec<SocketAddr> = receivers.iter().map(|it| it.address).collect();
         let stop = Arc::new(AtomicBool::new(false));
         let network = group(socket, to.clone(), forges, Arc::clone(&stop));
@@ -166,6 +173,7 @@ mod tests {
             interface: Ipv4Addr::LOCALHOST,
             group_loops: true,
             group_port,
+            secret: secret.map(<[u8]>::to_vec),
             ..EngineConfig::new("127.0.0.1:0".parse().unwrap())
         };
         let mut engine = Engine::new(config, None).unwrap();
@@ -187,14 +195,32 @@ mod tests {
     fn what_is_lost_is_computed() {
         let from = tempfile::tempdir().unwrap();
         let path = file(from.path(), "x", 8_000_001);
-        let Some((receivers, view, parities)) = cast(path, false) else { return };
-        assert_eq!(completed(&view), 4);
-        assert!(view.summary.parity > 0 && parities > 0);
+        for secret in [None, Some(SECRET)] {
+            let Some((receivers, view, parities)) = cast(path.clone(), secret, false) else {
+                return;
+            };
+            assert_eq!(completed(&view), 4);
+            assert!(view.summary.parity > 0 && parities > 0);
+            for receiver in receivers {
+                assert!(receiver.received());
+                assert!(receiver.read("x") == content(8_000_001), "as they were sent");
+                let (_, stats) = receiver.crash();
+                assert!(stats.recovered > 0, "{stats:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_a_key_forged_parity_costs_time_only() {
+        let from = tempfile::tempdir().unwrap();
+        let path = file(from.path(), "x", 8_000_001);
+        let Some((receivers, view, parities)) = cast(path, Some(SECRET), true) else { return };
+        assert!(parities > 0 && completed(&view) == 4, "{parities}");
         for receiver in receivers {
             assert!(receiver.received());
-            assert!(receiver.read("x") == content(8_000_001), "the bytes are those that were sent");
+            assert!(receiver.read("x") == content(8_000_001));
             let (_, stats) = receiver.crash();
-            assert!(stats.recovered > 0, "{stats:?}");
+            assert!(stats.unopened > 0, "{stats:?}");
         }
     }
 
@@ -203,7 +229,7 @@ mod tests {
     fn forged_parity_is_found() {
         let from = tempfile::tempdir().unwrap();
         let path = file(from.path(), "x", 8_000_001);
-        let Some((receivers, view, parities)) = cast(path, true) else { return };
+        let Some((receivers, view, parities)) = cast(path, None, true) else { return };
         assert!(parities > 0 && completed(&view) < 4);
         for receiver in &receivers {
             let end = receiver.events.iter().find(|event| {

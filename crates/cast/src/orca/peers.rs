@@ -79,22 +79,30 @@ impl Peers {
         host
     }
 
-    /// Returns the number of the host that sent a packet; `None` if its packets are not accepted.
-    pub(crate) fn host_of(&mut self, from: SocketAddr) -> Option<HostId> {
-        let from = plain(from);
+    /// Returns the number of the host at an address, if it is known.
+    pub(crate) fn find(&mut self, from: SocketAddr) -> Option<HostId> {
+        let host = *self.hosts.get(&plain(from))?;
         self.heard += 1;
-        if let Some(host) = self.hosts.get(&from) {
-            if let Some(heard) = self.learnt.get_mut(host) {
-                *heard = self.heard;
-            }
-            return Some(*host);
+        if let Some(heard) = self.learnt.get_mut(&host) {
+            *heard = self.heard;
+        }
+        Some(host)
+    }
+
+    /// Returns the number of the host at an address that has proved to receive there, and adds it if it is new. `None` if
+    /// its packets are not accepted. With it is returned whether the number was that of another host, which is forgotten.
+    pub(crate) fn learn(&mut self, from: SocketAddr) -> Option<(HostId, bool)> {
+        let from = plain(from);
+        if let Some(host) = self.find(from) {
+            return Some((host, false));
         }
         if !self.admission.admits(from.ip()) {
             return None;
         }
         // Each `cast send` uses another port, so an agent meets an unlimited number of peers over time.
         let oldest = self.learnt.iter().min_by_key(|(_, heard)| **heard).map(|(host, _)| *host);
-        let host = match oldest.filter(|_| self.learnt.len() >= MAX_LEARNT) {
+        let forgotten = oldest.filter(|_| self.learnt.len() >= MAX_LEARNT);
+        let host = match forgotten {
             Some(oldest) => {
                 if let Some(address) = self.addresses.remove(&oldest) {
                     self.hosts.remove(&address);
@@ -105,7 +113,7 @@ impl Peers {
             None => self.add(from),
         };
         self.learnt.insert(host, self.heard);
-        Some(host)
+        Some((host, forgotten.is_some()))
     }
 
     /// Returns whether packets from an address are accepted, without learning the peer.
@@ -134,21 +142,24 @@ mod tests {
             Admission { loopback: true, addresses: vec![at("192.0.2.7:1").ip()], everyone: false };
         let mut peers = Peers::new(admission, 1);
         let named = peers.add(at("192.0.2.1:6722"));
-        assert_eq!(peers.host_of(at("[::ffff:192.0.2.1]:6722")), Some(named));
-        assert_eq!(peers.host_of(at("192.0.2.1:6723")), None);
-        assert_eq!(peers.host_of(at("192.0.2.9:6722")), None);
-        let learnt = peers.host_of(at("192.0.2.7:99")).unwrap();
+        let known = |host| Some((host, false));
+        assert_eq!(peers.find(at("[::ffff:192.0.2.1]:6722")), Some(named));
+        assert_eq!(peers.learn(at("192.0.2.1:6722")), known(named));
+        assert_eq!(peers.learn(at("192.0.2.1:6723")), None);
+        assert_eq!(peers.learn(at("192.0.2.9:6722")), None);
+        assert_eq!(peers.find(at("192.0.2.7:99")), None);
+        let (learnt, _) = peers.learn(at("192.0.2.7:99")).unwrap();
         assert_ne!(learnt, named);
         assert_eq!(peers.address(learnt), Some(at("192.0.2.7:99")));
-        assert!(peers.host_of(at("127.0.0.1:5")).is_some());
-        let busy = peers.host_of(at("127.0.0.1:60000"));
+        assert!(peers.learn(at("127.0.0.1:5")).is_some());
+        let (busy, _) = peers.learn(at("127.0.0.1:60000")).unwrap();
+        let mut forgotten = 0;
         for port in 1..10_000_u16 {
-            assert!(
-                peers.host_of(SocketAddr::new(at("127.0.0.1:5").ip(), port)).is_some(),
-                "{port}"
-            );
-            assert_eq!(peers.host_of(at("127.0.0.1:60000")), busy);
+            let found = peers.learn(SocketAddr::new(at("127.0.0.1:5").ip(), port));
+            forgotten += usize::from(found.unwrap().1);
+            assert_eq!(peers.find(at("127.0.0.1:60000")), Some(busy), "{port}");
         }
+        assert!(forgotten > 5000);
         assert!(peers.addresses.len() <= MAX_LEARNT + 1 && peers.hosts.len() <= MAX_LEARNT + 1);
         assert!(peers.learnt.len() <= MAX_LEARNT);
         assert_eq!(peers.address(named), Some(at("192.0.2.1:6722")));

@@ -4,15 +4,27 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Node as _, Packet, Time};
+use rackweave_crypt::OpenError;
 use rackweave_group::orca::flow::Placement;
 use rackweave_linux::sys::ReceiveBatch;
 use rackweave_wire::Malformed;
-use rackweave_wire::orca::{self, Header, Labelled, TO_AGENT, TO_GROUP};
+use rackweave_wire::orca::{
+    self, Body, Check, Control, Data, Header, Labelled, Reason, Session, TO_AGENT, TO_GROUP,
+};
+use rackweave_wire::secure::Notice;
 
 use super::outgoing::Relayed;
+use super::peers::plain;
 use super::probe::{self, Probe};
-use super::{Engine, group};
+use super::secure::{is_for_switches, random_bytes};
+use super::{CookieMessage, Engine, cookie, group};
 use crate::source::Payload;
+
+/// The most datagrams that wait to be sent when an answer is added; further answers are dropped, and asked for again.
+const MAX_REPLIES: usize = 4096;
+
+/// The number of a host whose address is admitted and not known.
+const NO_HOST: HostId = HostId(u32::MAX - 2);
 
 /// The length of the IPv4 and UDP headers in bytes.
 const HEADERS: u32 = 28;
@@ -24,61 +36,141 @@ impl Engine {
         for datagram in batch.datagrams() {
             self.stats.received += 1;
             self.arrivals.bytes += datagram.bytes.len() as u64;
-            let from = known.filter(|known| known.0 == datagram.from).map(|known| known.1);
-            let admitted = from.is_some() || self.peers.admits(datagram.from);
-            // Members of a group answer queries from addresses that were previously unknown.
-            if datagram.bytes.first() == Some(&group::TAG) && (admitted || self.query.is_some()) {
-                self.handle_group(datagram.from, datagram.bytes, admitted);
-                continue;
-            }
-            if !admitted {
-                self.stats.foreign += 1;
-                continue;
-            }
-            if datagram.bytes.first() == Some(&probe::TAG) {
-                self.handle_probe(now, datagram.from, datagram.bytes);
-                continue;
-            }
-            let decoded = match orca::decode(datagram.bytes, self.key.as_ref()) {
-                Ok(decoded) => decoded,
-                Err(error) => {
-                    self.stats.malformed += 1;
-                    let mismatch = matches!(error, Malformed::NotKeyed | Malformed::NoKey);
-                    self.stats.key_mismatch += u64::from(mismatch);
-                    continue;
+            let (address, bytes) = (datagram.from, datagram.bytes);
+            let from = known.filter(|known| known.0 == address).map(|known| known.1);
+            let from = from.or_else(|| self.peers.find(address));
+            known = from.map(|from| (address, from));
+            let admitted = from.is_some() || self.peers.admits(address);
+            match bytes.first() {
+                // Members of a group answer queries from addresses that were previously unknown.
+                Some(&group::TAG) if admitted || self.query.is_some() => {
+                    self.handle_group(address, bytes, admitted);
                 }
-            };
-            let Some(from) = from.or_else(|| self.peers.host_of(datagram.from)) else {
-                self.stats.foreign += 1;
-                continue;
-            };
-            known = Some((datagram.from, from));
-            self.handle_packet(now, from, decoded, datagram.bytes);
+                _ if !admitted => self.stats.foreign += 1,
+                Some(&probe::TAG) => self.handle_probe(now, address, bytes),
+                Some(&cookie::TAG) => self.handle_cookie(now, address, from, bytes),
+                Some(&rackweave_wire::secure::VERSION) => {
+                    self.handle_secure(now, address, from, bytes);
+                }
+                _ => self.handle_orca(now, address, from, bytes),
+            }
         }
     }
 
-    fn handle_packet(&mut self, now: Time, from: HostId, mut decoded: orca::Decoded, bytes: &[u8]) {
-        let me = self.config.me();
-        let mut dst = me;
-        match &mut decoded.header {
-            Header::Control(control) => {
-                if self.config.fabric.is_none() {
-                    // Without a fabric, host numbers are local to each process, so the address identifies the sender.
-                    control.from = from;
-                    if control.to != TO_AGENT {
-                        control.to = me;
+    /// Handles an Orca packet from an admitted address. `from` is the host at it.
+    fn handle_orca(&mut self, now: Time, address: SocketAddr, from: Option<HostId>, bytes: &[u8]) {
+        let decoded = match orca::decode(bytes, self.key.as_ref()) {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                self.stats.malformed += 1;
+                let mismatch = matches!(error, Malformed::NotKeyed | Malformed::NoKey);
+                self.stats.key_mismatch += u64::from(mismatch);
+                if matches!(error, Malformed::NotKeyed) {
+                    self.send_notice(address, Notice::NeedsKey);
+                }
+                return;
+            }
+        };
+        match decoded.header {
+            Header::Data(data) => {
+                // A host with several addresses may send multicast from another one. An agent forwards no such data.
+                let from = match from {
+                    Some(from) => from,
+                    None if data.labelled == Labelled::Host => NO_HOST,
+                    None => {
+                        self.stats.foreign += 1;
+                        return;
+                    }
+                };
+                match decoded.check {
+                    Check::Sealed { counter, tag } => {
+                        self.open_data(now, from, data, (counter, tag), &bytes[decoded.payload]);
+                    }
+                    _ if self.secure.is_some() => self.stats.malformed += 1,
+                    check => {
+                        let payload = &bytes[decoded.payload];
+                        self.handle_data(now, from, data, check, bytes.len(), payload, payload);
                     }
                 }
             }
-            Header::Data(data) if data.labelled == Labelled::Host => {}
-            Header::Data(_) => dst = TO_GROUP,
+            Header::Control(control) if self.secure.is_some() => {
+                if !is_for_switches(&control) {
+                    self.stats.malformed += 1;
+                } else if let Some(from) = from {
+                    self.handle_control(now, from, control, bytes.len());
+                } else {
+                    self.stats.foreign += 1;
+                }
+            }
+            Header::Control(control) => {
+                if let Body::Invite { .. } = control.body
+                    && !self.is_invited(control.session, address)
+                {
+                    return self.challenge(now, address, control.session);
+                }
+                match from {
+                    Some(from) => self.handle_control(now, from, control, bytes.len()),
+                    None => self.answer_stranger(address, &control),
+                }
+            }
         }
-        let packet = Packet::new(from, dst, bytes.len() as u32 + HEADERS, decoded.header);
-        if self.pass_to_controller(now, &packet) {
-            return;
+    }
+
+    /// Opens the payload of sealed data. An agent forwards data of sessions whose keys it does not have as it is.
+    fn open_data(
+        &mut self,
+        now: Time,
+        from: HostId,
+        data: Data,
+        (counter, tag): (u64, [u8; 16]),
+        sealed: &[u8],
+    ) {
+        let Some(secure) = &mut self.secure else { return };
+        let mut buffer = secure.take_buffer(sealed);
+        let opener = self.incoming.get_mut(&data.session).and_then(|it| it.opener.as_mut());
+        let may_pass = match opener {
+            Some(opener) => {
+                let result =
+                    opener.open(counter, orca::associated(&data).as_ref(), tag, &mut buffer);
+                match result {
+                    Ok(()) => {}
+                    Err(OpenError::Forged) => self.stats.malformed += 1,
+                    Err(OpenError::Replayed) => self.stats.replayed += 1,
+                }
+                result.is_ok()
+            }
+            None => {
+                let hosts = self.config.fabric.as_ref().map_or(0, |it| it.layout.hosts());
+                data.labelled == Labelled::Pilot && from.0 < hosts
+            }
+        };
+        if may_pass {
+            let check = Check::Sealed { counter, tag };
+            let len = orca::sealed_header_bytes(&data, self.words) as usize + sealed.len();
+            self.handle_data(now, from, data, check, len, &buffer, sealed);
+        } else {
+            self.stats.unopened += 1;
         }
+        if let Some(secure) = &mut self.secure {
+            secure.put_back(buffer);
+        }
+    }
+
+    /// Handles data. `payload` is stored; `carried` are the bytes of the packet, with which an agent forwards it.
+    #[expect(clippy::too_many_arguments, reason = "they are the packet")]
+    fn handle_data(
+        &mut self,
+        now: Time,
+        from: HostId,
+        data: Data,
+        check: Check,
+        len: usize,
+        payload: &[u8],
+        carried: &[u8],
+    ) {
+        let dst = if data.labelled == Labelled::Host { self.config.me() } else { TO_GROUP };
+        let packet = Packet::new(from, dst, len as u32 + HEADERS, Header::Data(data));
         let handled = self.host.handle_packet(now, 0, &packet);
-        let payload = &bytes[decoded.payload];
         match handled.store {
             Some(Placement::Store { session, offset, skip, len }) => {
                 let from = usize::from(skip);
@@ -96,8 +188,115 @@ impl Engine {
             None => {}
         }
         if handled.relays > 0 {
-            let bytes = Bytes::copy_from_slice(payload);
-            self.relayed.push_back(Relayed { bytes, check: decoded.check, left: handled.relays });
+            let bytes = Bytes::copy_from_slice(carried);
+            self.relayed.push_back(Relayed { bytes, check, left: handled.relays });
+        }
+    }
+
+    /// Handles a control packet of a host that is known, and that has the key if there is one.
+    pub(super) fn handle_control(
+        &mut self,
+        now: Time,
+        from: HostId,
+        mut control: Control,
+        len: usize,
+    ) {
+        let me = self.config.me();
+        if self.config.fabric.is_none() {
+            // Without a fabric, host numbers are local to each process, so the address identifies the sender.
+            control.from = from;
+            if control.to != TO_AGENT {
+                control.to = me;
+            }
+        }
+        let packet = Packet::new(from, me, len as u32 + HEADERS, Header::Control(control));
+        if !self.pass_to_controller(now, &packet) {
+            let _ = self.host.handle_packet(now, 0, &packet);
+        }
+    }
+
+    /// Returns whether this host has already accepted an invitation to a session from an address.
+    fn is_invited(&self, session: Session, from: SocketAddr) -> bool {
+        self.incoming.get(&session).is_some_and(|incoming| incoming.is_from(plain(from)))
+    }
+
+    /// Answers an invitation from an address that has proved nothing. Nothing is kept.
+    fn challenge(&mut self, now: Time, from: SocketAddr, session: Session) {
+        self.stats.challenged += 1;
+        let cookie = self.cookies.cookie(now, random_bytes, plain(from), session);
+        self.reply(from, &CookieMessage::Challenge { session, cookie }.encode());
+    }
+
+    /// Handles a cookie for an invitation of this host, or an invitation behind one.
+    fn handle_cookie(
+        &mut self,
+        now: Time,
+        address: SocketAddr,
+        from: Option<HostId>,
+        bytes: &[u8],
+    ) {
+        let message = CookieMessage::decode(bytes).filter(|_| self.secure.is_none());
+        match message {
+            Some(CookieMessage::Challenge { session, cookie }) => {
+                let sending = self.sending.get_mut(&session);
+                let receiver = sending.and_then(|it| it.hosts.get_mut(&from?));
+                if let Some(receiver) = receiver
+                    && let Some(invitation) = receiver.invitation
+                {
+                    receiver.cookie = Some(cookie);
+                    self.send_invitation(address, &invitation, cookie);
+                }
+            }
+            Some(CookieMessage::Echo { session, cookie, packet }) => {
+                let decoded = orca::decode(packet, None).map(|decoded| decoded.header);
+                let Ok(Header::Control(control)) = decoded else {
+                    self.stats.malformed += 1;
+                    return;
+                };
+                if !matches!(control.body, Body::Invite { .. }) || control.session != session {
+                    self.stats.malformed += 1;
+                } else if !self.cookies.is_valid(now, plain(address), session, cookie) {
+                    self.challenge(now, address, session);
+                } else if let Some(from) = from.or_else(|| self.peers.learn(address).map(|it| it.0))
+                {
+                    self.handle_control(now, from, control, packet.len());
+                }
+            }
+            None => self.stats.malformed += 1,
+        }
+    }
+
+    pub(super) fn send_invitation(&mut self, to: SocketAddr, control: &Control, cookie: u64) {
+        let mut packet = Vec::with_capacity(64);
+        orca::encode_header(&Header::Control(*control), 1, None, &[], &mut packet);
+        let session = control.session;
+        self.reply(to, &CookieMessage::Echo { session, cookie, packet: &packet }.encode());
+    }
+
+    /// Answers a host without a key that is not known, as after a restart of this one, without learning its address: it must
+    /// not send here any more. The answer is not longer than the packet.
+    fn answer_stranger(&mut self, to: SocketAddr, control: &Control) {
+        let reason = match control.body {
+            Body::End { .. } | Body::Mode { .. } | Body::Join { .. } | Body::Status(_) => {
+                Reason::Unknown
+            }
+            Body::Complete { .. } => Reason::Left,
+            _ => {
+                self.stats.foreign += 1;
+                return;
+            }
+        };
+        let (from, body) = (self.config.me(), Body::Bye { reason });
+        let answer = Control { from, to: control.from, session: control.session, body };
+        let mut bytes = Vec::with_capacity(40);
+        orca::encode_header(&Header::Control(answer), 1, None, &[], &mut bytes);
+        self.reply(to, &bytes);
+    }
+
+    /// Sends a datagram outside the order of packets, unless too many wait already.
+    pub(super) fn reply(&mut self, to: SocketAddr, bytes: &[u8]) {
+        if self.driver.batch().len() < MAX_REPLIES {
+            self.push(to, |out| out.extend_from_slice(bytes), Payload::new());
         }
     }
 
@@ -111,7 +310,7 @@ impl Engine {
             Probe::Group => Probe::GroupReply,
             Probe::UnicastReply | Probe::GroupReply => {
                 if nonce == self.probes.nonce
-                    && let Some(host) = self.peers.host_of(from)
+                    && let Some(host) = self.peers.find(from)
                 {
                     let span = now.since(self.probes.asked);
                     let heard = match probe {

@@ -4,13 +4,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use bytes::Bytes;
 use rackweave_core::{HostId, Node as _, Packet, Span, Time};
+use rackweave_crypt::{GroupOpen, GroupSeal};
 use rackweave_group::orca::flow::{FlowConfig, ReceiverStatus, SenderEvent};
 use rackweave_group::orca::host::{Event, OpenError, Spread};
-use rackweave_wire::orca::{self, Data, GROUP, Header, Reason, Session, TO_AGENT, TO_GROUP};
+use rackweave_wire::orca::{
+    self, Body, Control, Data, GROUP, Header, Reason, Session, TO_AGENT, TO_GROUP,
+};
 
 use smallvec::SmallVec;
 
+use super::secure::{Secure, is_for_switches};
 use super::{Engine, EngineEvent, ReceiverProgress, SendView, controller, parity};
 use crate::source::{Payload, Source, SourceError};
 
@@ -34,16 +39,18 @@ pub(super) struct Sending {
     spread: Spread,
     flow: FlowConfig,
     began: Time,
-    hosts: BTreeMap<HostId, Receiver>,
+    pub(super) hosts: BTreeMap<HostId, Receiver>,
     error: Option<SourceError>,
     released: u64,
     copies: usize,
     /// Whether the source has to work before it can be read further.
     works: bool,
+    /// The protection of the session's data; `None` without a key.
+    pub(super) sealer: Option<GroupSeal>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Receiver {
+pub(super) struct Receiver {
     from: u64,
     completed: Option<Time>,
     /// The time at which the receiver was lost, if no packet has come from it since.
@@ -52,6 +59,9 @@ struct Receiver {
     joined: bool,
     /// Its state at the end of the last session that it was in, if the present one goes on without it.
     past: Option<ReceiverProgress>,
+    /// Without a key, the last invitation to it, and the cookie that it wants to see before one.
+    pub(super) invitation: Option<Control>,
+    pub(super) cookie: Option<u64>,
 }
 
 impl Engine {
@@ -87,6 +97,7 @@ impl Engine {
             error: None,
             released: 0,
             works: false,
+            sealer: self.secure.as_ref().map(Secure::group),
             copies: match spread {
                 Spread::Unicast => hosts.len(),
                 _ => 1,
@@ -225,13 +236,15 @@ impl Engine {
         while let Some(event) = self.host.poll_event() {
             match event {
                 Event::Invited { session, from, stream, .. } => match self.peers.address(from) {
-                    Some(from) => self.on_invitation(now, session, from, stream),
+                    Some(address) => self.on_invitation(now, session, (from, address), stream),
                     None => self.host.refuse(now, session, Reason::Refused),
                 },
                 Event::Sender(session, event) => self.handle_sender_event(now, session, event),
                 Event::Receiver(session, event) => self.handle_receiver_event(now, session, event),
             }
         }
+        // Those that are left were repetitions.
+        self.invited.clear();
     }
 
     fn handle_sender_event(&mut self, now: Time, session: Session, event: SenderEvent) {
@@ -302,6 +315,7 @@ impl Engine {
             let (stream, flow) = (sending.source.stream(), sending.flow);
             if self.host.open(now, next, stream, &waiting, sending.spread, flow).is_ok() {
                 (sending.offered, sending.finished, sending.released) = (0, false, 0);
+                sending.sealer = self.secure.as_ref().map(Secure::group);
                 for progress in &view.receivers {
                     if let Some(receiver) = sending.hosts.get_mut(&progress.host) {
                         receiver.past = Some(*progress);
@@ -310,6 +324,7 @@ impl Engine {
                 for host in &waiting {
                     if let Some(receiver) = sending.hosts.get_mut(host) {
                         receiver.retry = None;
+                        (receiver.invitation, receiver.cookie) = (None, None);
                     }
                 }
                 self.sending.insert(next, sending);
@@ -362,6 +377,21 @@ impl Engine {
             _ if controller::is_for_rack(&packet.header) => Some(self.group_address()),
             host => self.peers.address(host),
         };
+        if let Header::Control(control) = &packet.header {
+            let host = packet.dst;
+            if self.secure.is_some() && !is_for_switches(control) {
+                return self.seal_control(self.driver.last_now(), host, *control);
+            }
+            if let Body::Invite { .. } = control.body
+                && let Some(receiver) = self.receiver(control.session, host)
+            {
+                receiver.invitation = Some(*control);
+                if let (Some(cookie), Some(to)) = (receiver.cookie, to) {
+                    self.stats.sent_bytes += u64::from(packet.wire_bytes);
+                    return self.send_invitation(to, control, cookie);
+                }
+            }
+        }
         let (words, key) = (self.words, self.key.as_ref());
         let (payload, check) = match &packet.header {
             Header::Control(_) => (Payload::new(), orca::check(&packet.header, key, &[])),
@@ -375,6 +405,9 @@ impl Engine {
             return;
         };
         self.stats.sent_bytes += u64::from(packet.wire_bytes);
+        if let orca::Check::Sealed { .. } = check {
+            self.stats.sent_bytes += u64::from(orca::SEALED_EXTRA_BYTES);
+        }
         let key = self.key.as_ref();
         let write = |out: &mut Vec<u8>| match &packet.header {
             Header::Data(data) => orca::encode_relayed(data, words, check, out),
@@ -397,7 +430,10 @@ impl Engine {
             }
             return Some(found);
         };
-        if let Some(found) = self.memo.get(data) {
+        // Half of the window: a packet may be late for other reasons, too.
+        let sealed = sending.sealer.as_ref().map_or(0, GroupSeal::sealed);
+        let oldest = sealed.saturating_sub(GroupOpen::window() / 2);
+        if let Some(found) = self.memo.get(data, oldest) {
             return Some(found);
         }
         let mut payload = Payload::new();
@@ -420,9 +456,20 @@ impl Engine {
             }
             return None;
         }
-        let check = {
-            let pieces: SmallVec<[&[u8]; 2]> = payload.iter().map(|bytes| &bytes[..]).collect();
-            orca::check(&Header::Data(*data), self.key.as_ref(), &pieces)
+        let check = match &mut sending.sealer {
+            Some(sealer) => {
+                let mut bytes = Vec::with_capacity(usize::from(data.len));
+                payload.iter().for_each(|piece| bytes.extend_from_slice(piece));
+                let clear = orca::associated(data);
+                // A stream of 2^48 bytes ends before the counters do.
+                let (counter, tag) = sealer.seal(clear.as_ref(), &mut bytes).ok()?;
+                payload = Payload::from_iter([Bytes::from(bytes)]);
+                orca::Check::Sealed { counter, tag }
+            }
+            None => {
+                let pieces: SmallVec<[&[u8]; 2]> = payload.iter().map(|bytes| &bytes[..]).collect();
+                orca::check(&Header::Data(*data), None, &pieces)
+            }
         };
         if sending.copies > 1 {
             self.memo.put(data, &payload, check);

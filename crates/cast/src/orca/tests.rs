@@ -6,12 +6,16 @@ use std::thread::JoinHandle;
 
 mod forged;
 mod restarts;
+mod secrecy;
 
 use super::*;
 use rackweave_group::orca::flow::SenderEvent;
 
 use crate::sink::{Folder, FolderConfig, Sink};
 use crate::source::{Files, Pipe, Source};
+
+pub(super) const SECRET: &[u8] = b"a secret of both hosts";
+const OTHER: &[u8] = b"another secret than that";
 
 /// Much longer than a test takes even on an overloaded machine.
 const TIMEOUT: Span = Span::from_secs(60);
@@ -205,14 +209,14 @@ fn a_full_disk_stops_one_receiver_only() {
 #[test]
 fn the_key_decides() {
     let receivers = [
-        Receiving::start(Some(b"secret"), None),
-        Receiving::start(Some(b"other"), None),
+        Receiving::start(Some(SECRET), None),
+        Receiving::start(Some(OTHER), None),
         Receiving::start(None, None),
     ];
     let from = tempfile::tempdir().unwrap();
     let path = file(from.path(), "x", 2_000_000);
     let to = receivers.each_ref().map(|it| it.address);
-    let mut engine = sender(Some(b"secret"));
+    let mut engine = sender(Some(SECRET));
     engine.config.flow.patience = Span::from_ms(500);
     let view = send(&mut engine, Box::new(Files::new(&[path]).unwrap()), &to);
     assert_eq!(completed(&view), 1);
@@ -326,8 +330,8 @@ fn a_sender_that_is_started_again_goes_on() {
 
 #[test]
 fn a_probe_finds_reachable_receivers() {
-    let receivers = [Receiving::start(Some(b"k"), None), Receiving::start(Some(b"l"), None)];
-    let mut engine = sender(Some(b"k"));
+    let receivers = [Receiving::start(Some(SECRET), None), Receiving::start(Some(OTHER), None)];
+    let mut engine = sender(Some(SECRET));
     let hosts = receivers.each_ref().map(|it| engine.add_peer(it.address));
     // The group's datagrams do not leave the loopback interface.
     let (spread, silent) = engine.probe(&hosts).unwrap();
@@ -376,7 +380,7 @@ fn forward(
 
 #[test]
 fn a_bad_network_damages_nothing() {
-    for secret in [None, Some(&b"secret"[..])] {
+    for secret in [None, Some(SECRET)] {
         let receiver = Receiving::start(secret, None);
         let bind = || Arc::new(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         let (front, back) = (bind(), bind());
@@ -497,7 +501,7 @@ fn members_of_a_group_are_found() {
         member(&["blue"], port, None, true),
         member(&["red", "blue"], port, None, true),
         member(&["red"], port, None, true),
-        member(&["blue"], port, Some(b"key"), true),
+        member(&["blue"], port, Some(SECRET), true),
         member(&["blue"], port, None, false),
     ];
     let ask = |asker: &mut Engine, name: &str, expect| {

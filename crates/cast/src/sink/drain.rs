@@ -18,6 +18,9 @@ const BLOCK: usize = 1 << 20;
 /// The least size in bytes at which a piece of a block is passed on without a copy.
 const MIN_SHARED: usize = 256 << 10;
 
+/// The most blocks that wait to be used again.
+const SPARE: usize = 16;
+
 /// The number of blocks that can wait for the sink, besides those in the window.
 const QUEUE: usize = 64;
 
@@ -59,6 +62,17 @@ impl Window {
     #[must_use]
     pub const fn room(&self) -> u64 {
         self.room
+    }
+
+    /// Returns how many bytes of memory a window of `room` bytes may need: those of the window and as many of parities, which
+    /// replace missing bytes, the blocks that wait to be used again, two that were passed on, and two that are used in part.
+    #[must_use]
+    pub const fn memory(room: u64) -> u64 {
+        let block = BLOCK as u64;
+        let room = if room < block { block } else { room };
+        let spare = SPARE as u64 * block;
+        let spare = if room < spare { room } else { spare };
+        2 * room + spare + 4 * block
     }
 
     /// Stores bytes; returns `false` if they lie too far beyond the window.
@@ -127,8 +141,9 @@ impl Window {
                 self.base = base;
                 break;
             };
+            let spares = self.spares();
             self.base += BLOCK as u64;
-            self.spare.extend(block.filter(|_| self.spare.len() < 16));
+            self.spare.extend(block.filter(|_| self.spare.len() < spares));
         }
         self.behind.clear();
         (self.given, self.top) = (to, self.top.max(to));
@@ -179,11 +194,16 @@ impl Window {
         block.get(at..at + len)
     }
 
+    /// The most blocks that wait to be used again.
+    fn spares(&self) -> usize {
+        SPARE.min(self.room.div_ceil(BLOCK as u64) as usize)
+    }
+
     /// Takes a block back for reuse, unless it is still in use.
     fn recycle(&mut self, block: Arc<Vec<u8>>) {
         if let Ok(block) = Arc::try_unwrap(block)
             && block.len() == BLOCK
-            && self.spare.len() < 16
+            && self.spare.len() < self.spares()
         {
             self.spare.push(block);
         }
@@ -248,6 +268,7 @@ pub struct Drain {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     begins_at: Option<u64>,
+    room: u64,
 }
 
 impl std::fmt::Debug for Drain {
@@ -322,6 +343,12 @@ fn work(
 pub type MakeSink = Box<dyn FnOnce() -> Result<Box<dyn Sink>, SinkError> + Send>;
 
 impl Drain {
+    /// Returns the size in bytes of the window with which the sink was started.
+    #[must_use]
+    pub const fn room(&self) -> u64 {
+        self.room
+    }
+
     /// Starts the sink's thread. The window holds `room` bytes that arrive out of order. Bytes may be stored only after
     /// [`Self::is_ready`] has returned true.
     ///
@@ -336,6 +363,7 @@ impl Drain {
         let thread = builder.spawn(move || work(make, &ours, &from, &give_back, &waker))?;
         Ok(Self {
             window: Window::new(0, room),
+            room,
             to: Some(to),
             back,
             waiting: None,

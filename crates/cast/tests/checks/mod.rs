@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each fuzz target uses one")]
 
 use rackweave_cast::format::{DecodeError, Decoder, FileHeader, Hash, Visitor, check_path};
-use rackweave_cast::orca::GroupMessage;
+use rackweave_cast::orca::{CookieMessage, GroupMessage, SealedMessage};
 
 #[derive(Default)]
 struct Count {
@@ -58,4 +58,20 @@ pub(crate) fn group(bytes: &[u8]) -> bool {
         assert_eq!(message.encode(None), bytes);
     }
     message.is_some()
+}
+
+/// Decodes any bytes as a cookie for an invitation, and as what is sealed for a host; what is decoded must encode to the same
+/// bytes. Returns whether they were one of these.
+pub(crate) fn invitation(bytes: &[u8]) -> bool {
+    let cookie = CookieMessage::decode(bytes);
+    if let Some(message) = &cookie {
+        assert_eq!(message.encode(), bytes);
+    }
+    let sealed = SealedMessage::decode(bytes);
+    if let Some(SealedMessage::Control(control)) = &sealed {
+        let mut again = Vec::new();
+        SealedMessage::encode(control, None, &mut again);
+        assert_eq!(again, bytes);
+    }
+    cookie.is_some() || sealed.is_some()
 }

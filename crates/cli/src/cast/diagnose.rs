@@ -116,12 +116,12 @@ pub(super) fn no_members(name: &str, keyed: bool) -> String {
 }
 
 /// Returns one paragraph about a receiver that has never answered.
-pub(super) fn silent(to: SocketAddr, keyed: bool, mismatches: u64) -> String {
+pub(super) fn silent(to: SocketAddr, keyed: bool, other_key: bool) -> String {
     let facts = Facts::gather(to);
     let Ok((from, ..)) = &facts.route else { return facts.paragraph("") };
-    if mismatches > 0 {
+    if other_key {
         return facts.paragraph(
-            "packets came back that were authenticated with another key or with none: \
+            "it answered that it has another key, or that only one of the two has one: \
              give both ends the same --key FILE, or neither",
         );
     }

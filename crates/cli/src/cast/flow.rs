@@ -76,5 +76,9 @@ fn header_bytes(keyed: bool, words: u8, parity: bool) -> u32 {
         parity: parity.then_some(of),
     };
     // The label may be a rack label, which has at least the words for 64 ports.
-    orca::header_bytes(&Header::Data(data), words.max(2), keyed)
+    let words = words.max(2);
+    match keyed {
+        true => orca::sealed_header_bytes(&data, words),
+        false => orca::header_bytes(&Header::Data(data), words, false),
+    }
 }

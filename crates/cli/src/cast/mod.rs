@@ -48,7 +48,7 @@ const AGENT_SOCKET: &str = "/tmp/rackweave-cast.sock";
 /// Options that senders and receivers share.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CommonArgs {
-    /// Key file shared by both ends, at least 16 bytes: other packets are dropped. Nothing is encrypted (default: no key).
+    /// Key file shared by both ends, at least 16 bytes: names and content are encrypted, other packets dropped (default: no key).
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Interface for multicast, by name or address (default: the system's choice).

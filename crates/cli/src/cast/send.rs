@@ -329,7 +329,7 @@ fn run(
         let never = receiver.have == 0 && receiver.from == 0;
         let text = match reason {
             Reason::Silent if never => {
-                diagnose::silent(receiver.address, keyed, engine.stats().key_mismatch)
+                diagnose::silent(receiver.address, keyed, engine.has_other_key(receiver.host))
             }
             _ => format!("{}: {}", receiver.address, why(reason)),
         };

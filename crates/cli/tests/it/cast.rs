@@ -165,6 +165,38 @@ fn wrong_usage_and_silence_are_told_apart() {
     assert!(message.contains("of this host answers at /tmp/rackweave-cast.sock"), "{message}");
 }
 
+#[test]
+fn another_key_or_none_is_named_as_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (path, one, two) = (write("x", b"x"), write("one", &[1; 32]), write("two", &[2; 32]));
+    let place = folder.path().join("place");
+    let [none, other, same] = [&[][..], &["--key", &two], &["--key", &one]]
+        .map(|options| Receiver::into(&place, options));
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    let to = [&none.address, &other.address, &silent, &same.address].map(String::as_str).join(",");
+    let output = rackweave(&["send", &path, "--to", &to, "--key", &one]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    let line = |address: &str| message.lines().find(|line| line.contains(address)).unwrap_or("");
+    for address in [&none.address, &other.address] {
+        assert!(line(address).contains("give both ends the same --key FILE"), "{message}");
+    }
+    assert!(!line(&silent).contains("give both ends"), "{message}");
+    assert!(!message.contains(&same.address), "{message}");
+    assert!(place.join("x").exists());
+    // A sender without a key hears it too.
+    let output = rackweave(&["send", &path, "--to", &other.address]).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("give both ends the same --key FILE"), "{message}");
+}
+
 /// Returns a name that no other test uses.
 fn unique(folder: &Path) -> String {
     format!("test {} {}", std::process::id(), folder.file_name().unwrap().to_string_lossy())

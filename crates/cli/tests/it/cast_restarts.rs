@@ -19,7 +19,13 @@ fn at(path: &Path) -> &str {
 }
 
 fn start(folder: &Path, address: &str) -> Receiver {
-    Receiver::spawn(rackweave(&["receive", "--listen", address, "--dir", at(folder)]))
+    start_with(folder, address, &[])
+}
+
+fn start_with(folder: &Path, address: &str, options: &[&str]) -> Receiver {
+    let mut command = rackweave(&["receive", "--listen", address, "--dir", at(folder)]);
+    command.args(options);
+    Receiver::spawn(command)
 }
 
 #[expect(clippy::disallowed_methods, reason = "processes are killed at certain times")]
@@ -92,10 +98,13 @@ fn fates(rng: &mut Rng) -> (Vec<(u64, Action)>, Vec<usize>) {
     (events, gone)
 }
 
-/// Sends two files to four receivers while processes are killed and started again.
+/// Sends two files to four receivers while processes are killed and started again; every second cast has a key.
 fn cast(number: u64) {
     let mut rng = Rng::stream(number, 0, 0, "restarts");
     let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let options: &[&str] = if number / 4 % 2 == 1 { &["--key", at(&key)] } else { &[] };
     let files = [("big", 24_000_000), ("small", 5000)].map(|(name, len)| {
         let path = folder.path().join(name);
         std::fs::write(&path, content(len)).unwrap();
@@ -104,12 +113,12 @@ fn cast(number: u64) {
     let places: Vec<PathBuf> =
         (0..RECEIVERS).map(|number| folder.path().join(number.to_string())).collect();
     let mut receivers: Vec<Option<Receiver>> =
-        places.iter().map(|place| Some(start(place, "127.0.0.1:0"))).collect();
+        places.iter().map(|place| Some(start_with(place, "127.0.0.1:0", options))).collect();
     let addresses: Vec<String> =
         receivers.iter().flatten().map(|receiver| receiver.address.clone()).collect();
     let send = || {
         let mut command = rackweave(&["send", "--json", "--rate", "300 Mbps", "--retry", "10"]);
-        command.args(["--to", &addresses.join(",")]).args(&files);
+        command.args(["--to", &addresses.join(",")]).args(options).args(&files);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Sender::start(command)
     };
@@ -123,7 +132,7 @@ fn cast(number: u64) {
         match *event {
             Action::Kill(number) => receivers[number] = None,
             Action::Start(number) => {
-                receivers[number] = Some(start(&places[number], &addresses[number]));
+                receivers[number] = Some(start_with(&places[number], &addresses[number], options));
             }
             Action::KillSender => sender = None,
             Action::StartSender => sender = Some(send()),

@@ -32,7 +32,7 @@ impl Secure {
     pub(super) fn new(key: Key) -> Self {
         Self {
             key,
-            ciphers: Cipher::preferred(has_aes()),
+            ciphers: Cipher::preferred(sys::has_aes()),
             offers: Offers::default(),
             asking: Vec::new(),
             opened: Vec::new(),
@@ -42,18 +42,6 @@ impl Secure {
     const fn local(&self, incarnation: u32) -> Local<'_> {
         Local { key: &self.key, ciphers: self.ciphers, incarnation }
     }
-}
-
-/// Whether the processor has instructions for AES and for the products of its Galois/counter mode.
-fn has_aes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("aes")
-        && std::arch::is_x86_feature_detected!("pclmulqdq");
-    #[cfg(target_arch = "aarch64")]
-    return std::arch::is_aarch64_feature_detected!("aes")
-        && std::arch::is_aarch64_feature_detected!("pmull");
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    false
 }
 
 fn random_bytes() -> [u8; 32] {

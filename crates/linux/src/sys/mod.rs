@@ -6,6 +6,7 @@
 )]
 
 mod control;
+mod cpu;
 pub mod ethtool;
 mod limits;
 mod local;
@@ -14,6 +15,7 @@ mod tcp;
 mod timers;
 mod udp;
 
+pub use cpu::has_aes;
 pub use limits::{open_file_limit, outlive_file_limit, raise_open_file_limit};
 pub use local::{is_own, listen_privately};
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};

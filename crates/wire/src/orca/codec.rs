@@ -27,12 +27,16 @@ const KEYED: u8 = 0x80;
 const REPAIR: u8 = 0x40;
 const END: u8 = 0x20;
 const PARITY: u8 = 0x10;
+const SEALED: u8 = 0x08;
 const WORDS: u8 = 0x07;
 
 /// The position of the label in a packet.
 const LABEL_AT: usize = 12;
 /// The length of the fields that describe a parity, before the payload.
 const PARITY_BYTES: usize = 5;
+/// The lengths of a sealed packet's counter and tag, which take the place of a check.
+const COUNTER_BYTES: usize = 6;
+const TAG_BYTES: usize = 16;
 /// The length of a control packet's addresses and tag.
 const CONTROL_BYTES: usize = 9;
 
@@ -67,6 +71,13 @@ pub enum Check {
     Crc(u32),
     /// The first 8 bytes of keyed BLAKE3.
     Keyed([u8; 8]),
+    /// The payload is encrypted with an AEAD under a key of the session. [`decode`] cannot verify it.
+    Sealed {
+        /// The number of the packet under the session's key, below 2^48, of which the nonce is made.
+        counter: u64,
+        /// The tag of payload and associated data.
+        tag: [u8; TAG_BYTES],
+    },
 }
 
 /// A packet that was decoded and whose check is right.
@@ -106,13 +117,52 @@ pub const fn header_bytes(header: &Header, words: u8, keyed: bool) -> u32 {
     }
 }
 
+/// How many bytes a sealed data packet is longer than one with a CRC.
+pub const SEALED_EXTRA_BYTES: u32 = (COUNTER_BYTES + TAG_BYTES) as u32 - 4;
+
+/// Returns the length of the header of a data packet whose payload is sealed. `words` is that of [`encode_header`].
+#[must_use]
+pub const fn sealed_header_bytes(data: &Data, words: u8) -> u32 {
+    header_bytes(&Header::Data(*data), words, false) + SEALED_EXTRA_BYTES
+}
+
+/// The associated data of a sealed packet: what its tag covers besides the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Associated {
+    bytes: [u8; LABEL_AT - 1 + PARITY_BYTES],
+    len: usize,
+}
+
+impl AsRef<[u8]> for Associated {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Returns the associated data of a data packet: flags, offset, session and the description of a parity. Agents change kind,
+/// label and the label's length, which are not covered.
+#[must_use]
+pub fn associated(data: &Data) -> Associated {
+    let mut bytes = [0; LABEL_AT - 1 + PARITY_BYTES];
+    bytes[0] = flags_of(data) | SEALED;
+    bytes[1..7].copy_from_slice(&data.offset.to_be_bytes()[2..]);
+    bytes[7..11].copy_from_slice(&data.session.0.to_be_bytes());
+    let mut len = LABEL_AT - 1;
+    if let Some(Parity { index, data, parity, last }) = data.parity {
+        bytes[len..len + 3].copy_from_slice(&[index, data, parity]);
+        bytes[len + 3..].copy_from_slice(&last.to_be_bytes());
+        len += PARITY_BYTES;
+    }
+    Associated { bytes, len }
+}
+
 /// Returns the check of a packet whose payload consists of these pieces.
 #[must_use]
 pub fn check(header: &Header, key: Option<&Key>, payload: &[&[u8]]) -> Check {
     let mut front = Vec::with_capacity(64);
     match header {
         Header::Data(data) => {
-            put_front(data, key.is_some(), 0, &mut front);
+            put_front(data, if key.is_some() { KEYED } else { 0 }, 0, &mut front);
             // Kind, label and the label's length may change in transit. The description of a parity is covered.
             front.truncate(LABEL_AT);
             put_parity(data, &mut front);
@@ -148,7 +198,12 @@ pub fn encode_header(
 
 /// Appends the header of forwarded data with its original check; only kind and label have changed.
 pub fn encode_relayed(data: &Data, words: u8, check: Check, out: &mut Vec<u8>) {
-    put_front(data, matches!(check, Check::Keyed(_)), clamp(words), out);
+    let flag = match check {
+        Check::Crc(_) => 0,
+        Check::Keyed(_) => KEYED,
+        Check::Sealed { .. } => SEALED,
+    };
+    put_front(data, flag, clamp(words), out);
     check.put(out);
     put_parity(data, out);
 }
@@ -167,7 +222,8 @@ pub fn relabel(bytes: &mut [u8], labelled: Labelled, label: Label) -> bool {
     true
 }
 
-/// Decodes a packet and verifies its check.
+/// Decodes a packet and verifies its check. That of a sealed packet ([`Check::Sealed`]) is not verified: who has the session's
+/// key must open the payload before the packet counts. Without a key, sealed packets are refused.
 ///
 /// # Errors
 /// [`Malformed`], also if the packet was damaged or its check was not made with the key.
@@ -175,10 +231,10 @@ pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<Decoded, Malformed> {
     let front = Front::read(bytes)?;
     match (front.check, key) {
         (Check::Crc(_), Some(_)) => return Err(Malformed::NotKeyed),
-        (Check::Keyed(_), None) => return Err(Malformed::NoKey),
+        (Check::Keyed(_) | Check::Sealed { .. }, None) => return Err(Malformed::NoKey),
         _ => {}
     }
-    if !front.is_whole(bytes, key) {
+    if !matches!(front.check, Check::Sealed { .. }) && !front.is_whole(bytes, key) {
         return Err(Malformed::Damaged("an Orca packet"));
     }
     Ok(Decoded { header: front.header, check: front.check, payload: front.end..bytes.len() })
@@ -227,10 +283,14 @@ impl Front {
             label = label << 32 | u128::from(reader.u32()?);
         }
         let check_at = reader.at();
-        let check = if flags & KEYED == 0 {
-            Check::Crc(reader.u32()?)
-        } else {
-            Check::Keyed(reader.array()?)
+        let check = match flags & (KEYED | SEALED) {
+            0 => Check::Crc(reader.u32()?),
+            KEYED => Check::Keyed(reader.array()?),
+            SEALED => Check::Sealed { counter: reader.u48()?, tag: reader.array()? },
+            _ => {
+                let value = u64::from(flags);
+                return Err(Malformed::OrcaField { what: "flags", value });
+            }
         };
         let labelled = match kind {
             kind::PILOT => Labelled::Pilot,
@@ -260,9 +320,6 @@ impl Front {
             let (index, data, parity) = (reader.u8()?, reader.u8()?, reader.u8()?);
             Some(Parity { index, data, parity, last: reader.u16()? })
         };
-        if flags & 0x08 != 0 {
-            return Err(Malformed::OrcaField { what: "flags", value: u64::from(flags) });
-        }
         let end = reader.at();
         let left = bytes.len() - end;
         let len = u16::try_from(left)
@@ -285,6 +342,7 @@ impl Front {
         let after = match self.check {
             Check::Crc(_) => self.check_at + 4,
             Check::Keyed(_) => self.check_at + 8,
+            Check::Sealed { .. } => return false,
         };
         let expected = match &self.header {
             Header::Data(_) => {
@@ -311,6 +369,10 @@ impl Check {
         match self {
             Self::Crc(check) => out.put_u32(check),
             Self::Keyed(check) => out.extend_from_slice(&check),
+            Self::Sealed { counter, tag } => {
+                out.put_u48(counter);
+                out.extend_from_slice(&tag);
+            }
         }
     }
 }
@@ -361,15 +423,17 @@ fn kind_of_control(control: &Control) -> u8 {
     }
 }
 
-/// Appends all fields before the check.
-fn put_front(data: &Data, keyed: bool, words: u8, out: &mut Vec<u8>) {
-    let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-    let flags = flag(keyed, KEYED)
-        | flag(data.repair, REPAIR)
-        | flag(data.end, END)
-        | flag(data.parity.is_some(), PARITY);
+/// Returns the flags of a data packet that do not depend on its check.
+const fn flags_of(data: &Data) -> u8 {
+    (if data.repair { REPAIR } else { 0 })
+        | (if data.end { END } else { 0 })
+        | (if data.parity.is_some() { PARITY } else { 0 })
+}
+
+/// Appends all fields before the check, whose kind is `flag`.
+fn put_front(data: &Data, flag: u8, words: u8, out: &mut Vec<u8>) {
     out.put_u8(MAGIC | kind_of_data(data.labelled));
-    out.put_u8(flags | words);
+    out.put_u8(flags_of(data) | flag | words);
     out.put_u48(data.offset);
     out.put_u32(data.session.0);
     let bytes = data.label.0.to_be_bytes();

@@ -8,20 +8,23 @@
 //!  0: 0xC0 | kind
 //!  1: flags, and in the low three bits the label's length n in words of 32 bits (1 to 4)
 //!  2: offset in the stream (48 bits)          8: session
-//! 12: label, n words, most significant first  12+4n: CRC-32C, or with a key 8 bytes of keyed BLAKE3
+//! 12: label, n words, most significant first  12+4n: CRC-32C, or with a key 8 bytes of keyed BLAKE3, or of sealed data
+//!                                                    its counter (48 bits) and the AEAD's tag (16 bytes)
 //! then the payload of data (before parity: 5 bytes, see below), or the body of a control packet
 //! ```
 //!
 //! - Kinds: 1 data with the pilot label, 2 with the rack label, 3 with none; 4 control for the rack's active agent,
 //!   6 [`Body::SetActive`], 7 [`Body::Ping`], 8 [`Body::Pong`], 9 [`Body::Sync`], 10 [`Body::SyncDone`], 5 other control.
 //! - Flags: 0x80 the check was made with a key, 0x40 repair, 0x20 end, 0x10 parity (then the payload begins with its
-//!   index, data and parity packets of the block, each one byte, and two bytes of the last packet's length).
+//!   index, data and parity packets of the block, each one byte, and two bytes of the last packet's length; they are clear
+//!   in a sealed packet too), 0x08 the payload is sealed under the session's key, see [`associated`].
 //! - Control has a label of one word, zero. Its body: sender (4 bytes), destination (4), tag (1), fields. So without a
 //!   key the tag is at byte 28, and `SetActive`'s rack, agent and epoch are at 29, 31 and 32.
 //!
 //! Kind and label change at agents, so the check of data does not cover them, nor the label's length. They determine
-//! a packet's route, not its content. An agent that forwards data copies the check and need not read the payload. The
-//! key excludes hosts without it, but not replayed packets of the same session, whose number is therefore random.
+//! a packet's route, not its content. An agent that forwards data copies the check and need not read the payload, which is
+//! how it can forward sealed data of sessions whose key it does not have. Keyed BLAKE3 is for the control packets that
+//! switches read (`docs/security.md`, "Casts with a key"); it excludes hosts without the key, but not replays.
 
 mod body;
 mod codec;
@@ -29,8 +32,8 @@ mod codec;
 mod tests;
 
 pub use codec::{
-    Check, Decoded, Glance, Key, check, decode, encode_header, encode_relayed, glance,
-    header_bytes, relabel,
+    Associated, Check, Decoded, Glance, Key, SEALED_EXTRA_BYTES, associated, check, decode,
+    encode_header, encode_relayed, glance, header_bytes, relabel, sealed_header_bytes,
 };
 
 use rackweave_core::{HostId, MessageId, Slice};

@@ -203,6 +203,40 @@ proptest! {
     }
 
     #[test]
+    fn sealed_data_comes_back_and_can_be_relayed(
+        (data, words, payload) in data(), counter in 0..1_u64 << 48, tag: [u8; 16], to in labelled(), label: u32
+    ) {
+        let mut bytes = Vec::new();
+        encode_relayed(&data, words, Check::Sealed { counter, tag }, &mut bytes);
+        let front = bytes.len();
+        prop_assert_eq!(front as u32, sealed_header_bytes(&data, words));
+        bytes.extend_from_slice(&payload);
+        let key = Key::new([1; 32]);
+        prop_assert_eq!(decode(&bytes, None), Err(crate::Malformed::NoKey));
+        let read = decode(&bytes, Some(&key)).expect("it is as it was written");
+        prop_assert_eq!(read.header, Header::Data(data));
+        prop_assert_eq!((read.check, read.payload), (Check::Sealed { counter, tag }, front..bytes.len()));
+        prop_assert_eq!(glance(&bytes, None).expect("a switch can read it").header_end, front);
+        // What an agent changes is not associated; everything else of the header is.
+        let mut relayed = bytes.clone();
+        prop_assert!(relabel(&mut relayed, to, Label(u128::from(label))));
+        let Header::Data(there) = decode(&relayed, Some(&key)).expect("only the label differs").header else {
+            return Err(TestCaseError::fail("it was data"));
+        };
+        prop_assert_eq!(associated(&there), associated(&data));
+        let others = [
+            Data { session: Session(!data.session.0), ..data },
+            Data { offset: data.offset ^ 1, ..data },
+            Data { repair: !data.repair, ..data },
+            Data { end: !data.end, ..data },
+            Data { parity: Some(Parity { index: 0, data: 1, parity: 1, last: 7 }), ..data },
+        ];
+        for other in others {
+            prop_assert!(other == data || associated(&other) != associated(&data));
+        }
+    }
+
+    #[test]
     fn any_bytes_are_read_or_refused(mut bytes in vec(any::<u8>(), 0..120), kind in 0..12_u8) {
         for _ in 0..2 {
             let _ = decode(&bytes, None);

@@ -38,13 +38,20 @@ fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
+/// Without a key, and with one.
+const SECRETS: [Option<&[u8]>; 2] = [None, Some(SECRET)];
+
 #[test]
 fn a_receiver_that_is_started_again_goes_on_beside_others() {
-    let receivers = [Receiving::start(None, None), Receiving::start(None, None)];
+    SECRETS.into_iter().for_each(one_goes_on_beside_others);
+}
+
+fn one_goes_on_beside_others(secret: Option<&[u8]>) {
+    let receivers = [Receiving::start(secret, None), Receiving::start(secret, None)];
     let to = receivers.each_ref().map(|it| it.address);
     let from = tempfile::tempdir().unwrap();
     let path = file(from.path(), "big", 50_000_000);
-    let mut engine = sender(None);
+    let mut engine = sender(secret);
     engine.config.retry = TIMEOUT;
     open_slowly(&mut engine, &path, &to);
     let thread = std::thread::spawn(move || drive(&mut engine, None));
@@ -53,7 +60,7 @@ fn a_receiver_that_is_started_again_goes_on_beside_others() {
     let (folder, _) = second.crash();
     // The other receiver gets on by more than a window.
     until(|| stored(first.folder.path()) >= 25_000_000);
-    let again = Receiving::start_in(folder, None, None, to[1]);
+    let again = Receiving::start_in(folder, secret, None, to[1]);
     let view = thread.join().unwrap();
     assert_eq!(completed(&view), 2, "{view:?}");
     assert!(first.received() && again.received());
@@ -63,15 +70,19 @@ fn a_receiver_that_is_started_again_goes_on_beside_others() {
 
 #[test]
 fn every_receiver_has_its_outcome_after_a_session_was_renewed() {
+    SECRETS.into_iter().for_each(each_has_its_outcome_after_a_renewal);
+}
+
+fn each_has_its_outcome_after_a_renewal(secret: Option<&[u8]>) {
     let receivers = [
-        Receiving::start(None, Some(1 << 20)),
-        Receiving::start(None, None),
-        Receiving::start(None, None),
+        Receiving::start(secret, Some(1 << 20)),
+        Receiving::start(secret, None),
+        Receiving::start(secret, None),
     ];
     let to = receivers.each_ref().map(|it| it.address);
     let from = tempfile::tempdir().unwrap();
     let path = file(from.path(), "big", 20_000_000);
-    let mut engine = sender(None);
+    let mut engine = sender(secret);
     engine.config.retry = TIMEOUT;
     open_slowly(&mut engine, &path, &to);
     let (send, seen) = channel();
@@ -82,7 +93,7 @@ fn every_receiver_has_its_outcome_after_a_session_was_renewed() {
     assert!(!full.received() && good.received());
     let is_renewal = |event: &EngineEvent| matches!(event, EngineEvent::Renewed { .. });
     until(|| seen.try_iter().any(|event| is_renewal(&event)));
-    let again = Receiving::start_in(folder, None, None, to[2]);
+    let again = Receiving::start_in(folder, secret, None, to[2]);
     let view = thread.join().unwrap();
     let states: Vec<_> = view.receivers.iter().map(|it| (it.address, it.status)).collect();
     let refused = ReceiverStatus::Lost(Reason::Refused);
@@ -92,49 +103,66 @@ fn every_receiver_has_its_outcome_after_a_session_was_renewed() {
 }
 
 /// A receiver that takes one stream at a time, as `receive --once` does.
-fn one_place() -> Receiving {
+fn one_place(secret: Option<&[u8]>) -> Receiving {
     let mut config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
-    config.max_sessions = 1;
+    (config.max_sessions, config.secret) = (1, secret.map(<[u8]>::to_vec));
     Receiving::start_with(tempfile::tempdir().unwrap(), None, config).unwrap()
 }
 
 #[test]
 fn a_receiver_with_one_place_takes_a_sender_that_is_started_again() {
-    let receiver = one_place();
-    let from = tempfile::tempdir().unwrap();
-    let path = file(from.path(), "big", 30_000_000);
-    {
-        let mut engine = sender(None);
-        open_slowly(&mut engine, &path, &[receiver.address]);
-        while stored(receiver.folder.path()) < 5_000_000 {
-            let until = engine.turn().unwrap();
-            engine.wait(until).unwrap();
+    for secret in SECRETS {
+        let receiver = one_place(secret);
+        let from = tempfile::tempdir().unwrap();
+        let path = file(from.path(), "big", 30_000_000);
+        {
+            let mut engine = sender(secret);
+            open_slowly(&mut engine, &path, &[receiver.address]);
+            while stored(receiver.folder.path()) < 5_000_000 {
+                let until = engine.turn().unwrap();
+                engine.wait(until).unwrap();
+            }
         }
+        let mut engine = sender(secret);
+        let view = send(&mut engine, Box::new(Files::new(&[path]).unwrap()), &[receiver.address]);
+        assert_eq!(completed(&view), 1, "{view:?}");
+        assert!(receiver.received(), "the first sender's session is not reported as a failure");
+        assert_eq!(receiver.read("big"), content(30_000_000));
     }
-    let mut engine = sender(None);
-    let view = send(&mut engine, Box::new(Files::new(&[path]).unwrap()), &[receiver.address]);
-    assert_eq!(completed(&view), 1, "{view:?}");
-    assert!(receiver.received(), "the first sender's session is not reported as a failure");
-    assert_eq!(receiver.read("big"), content(30_000_000));
 }
 
 #[test]
 fn an_invitation_whose_sender_is_gone_keeps_no_other_sender_out() {
-    let receiver = one_place();
-    let from = tempfile::tempdir().unwrap();
-    let (old, new) = (file(from.path(), "old", 3000), file(from.path(), "new", 3000));
-    {
-        let mut engine = sender(None);
-        let host = engine.add_peer(receiver.address);
-        let flow = engine.config.flow;
-        let source = Box::new(Files::new(&[old]).unwrap());
-        engine.open(source, &[host], Spread::Unicast, flow).unwrap();
-        // Its first turn sends the invitation.
-        engine.turn().unwrap();
+    for secret in SECRETS {
+        let receiver = one_place(secret);
+        let from = tempfile::tempdir().unwrap();
+        let (old, new) = (file(from.path(), "old", 3000), file(from.path(), "new", 3000));
+        {
+            let mut engine = sender(secret);
+            let host = engine.add_peer(receiver.address);
+            let flow = engine.config.flow;
+            let source = Box::new(Files::new(&[old]).unwrap());
+            let session = engine.open(source, &[host], Spread::Unicast, flow).unwrap();
+            // The turn in which its address is proved sends the invitation.
+            while !engine.has_proved_itself(session, host) {
+                let until = engine.turn().unwrap();
+                engine.wait(until).unwrap();
+            }
+        }
+        let mut engine = sender(secret);
+        let view = send(&mut engine, Box::new(Files::new(&[new]).unwrap()), &[receiver.address]);
+        assert_eq!(completed(&view), 1, "{view:?}");
+        assert!(receiver.received());
+        assert_eq!(receiver.read("new"), content(3000));
     }
-    let mut engine = sender(None);
-    let view = send(&mut engine, Box::new(Files::new(&[new]).unwrap()), &[receiver.address]);
-    assert_eq!(completed(&view), 1, "{view:?}");
-    assert!(receiver.received());
-    assert_eq!(receiver.read("new"), content(3000));
+}
+
+impl Engine {
+    /// Returns whether the sender of a session can prove its address to a host: with a cookie, or in a session of the two.
+    fn has_proved_itself(&self, session: Session, host: HostId) -> bool {
+        match &self.secure {
+            Some(secure) => secure.is_ready(host),
+            None => self.sending[&session].hosts[&host].cookie.is_some(),
+        }
+    }
 }

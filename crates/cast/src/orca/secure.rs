@@ -1,0 +1,457 @@
+//! Hosts that share a key: sessions of two hosts, which carry all control packets except those that switches read, and the
+//! keys of casts, which the sender hands to each receiver in them. See `docs/security.md`, "Casts with a key".
+//!
+//! What is sealed in a datagram of [`rackweave_wire::secure`]:
+//!
+//! ```text
+//! 0: 1 a control packet: the packet follows                 2: an invitation
+//!                                                           1: cipher   2: key of the session's data (32 bytes)   34: the packet
+//!    0 (2 bytes) nothing: the packet confirms a session
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use rackweave_core::{HostId, Time};
+use rackweave_crypt::{
+    Accepted, Association, Cipher, Due, GroupOpen, GroupSeal, Key, Local, Offers, OpenError,
+    Unopened,
+};
+use rackweave_group::orca::agent::ANY_RACK;
+use rackweave_wire::orca::{self, Body, Control, Header, TO_AGENT};
+use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Datagram, Handshake, Kind, Notice};
+
+use super::Engine;
+use super::cookie::address_bytes;
+use super::peers::plain;
+use crate::source::Payload;
+
+/// The number of control packets that wait for a session with one host. Further ones replace the oldest, which is safe because
+/// all are repeated.
+const MAX_HELD: usize = 16;
+
+const CONTROL: u8 = 1;
+const INVITATION: u8 = 2;
+
+/// What an engine with a key has besides its peers.
+#[derive(Debug)]
+pub(super) struct Secure {
+    key: Key,
+    ciphers: u8,
+    offers: Offers,
+    incarnation: u32,
+    pairs: BTreeMap<HostId, Pair>,
+    /// Peers that were asked and have not confirmed.
+    asking: Vec<HostId>,
+    /// The packet that is being opened.
+    opened: Vec<u8>,
+}
+
+/// What is kept of one peer.
+#[derive(Debug, Default)]
+struct Pair {
+    association: Association,
+    held: VecDeque<Control>,
+}
+
+/// What was sealed for this host.
+#[derive(Debug)]
+pub enum SealedMessage {
+    /// Nothing.
+    Empty,
+    /// A control packet.
+    Control(Control),
+    /// An invitation, with the key of the session's data.
+    Invitation(Control, Box<GroupOpen>),
+}
+
+impl SealedMessage {
+    /// Appends what is sealed for a control packet; `key` is that of the session's data, which an invitation carries.
+    pub fn encode(control: &Control, key: Option<(Cipher, &[u8; 32])>, out: &mut Vec<u8>) {
+        match key {
+            Some((cipher, key)) => {
+                out.extend_from_slice(&[INVITATION, cipher.bit()]);
+                out.extend_from_slice(key);
+            }
+            None => out.push(CONTROL),
+        }
+        orca::encode_header(&Header::Control(*control), 1, None, &[], out);
+    }
+
+    /// Decodes what was sealed; `None` if it is malformed.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let control = |bytes: &[u8]| match orca::decode(bytes, None).ok()?.header {
+            Header::Control(control) => Some(control),
+            Header::Data(_) => None,
+        };
+        match bytes {
+            [0, 0] => Some(Self::Empty),
+            [CONTROL, packet @ ..] => {
+                let control = control(packet)?;
+                let plain = !matches!(control.body, Body::Invite { .. });
+                plain.then_some(Self::Control(control))
+            }
+            [INVITATION, cipher, rest @ ..] => {
+                let (key, packet) = rest.split_first_chunk::<32>()?;
+                let control = control(packet)?;
+                let opener = Box::new(GroupOpen::new(Cipher::from_bit(*cipher)?, *key));
+                matches!(control.body, Body::Invite { .. })
+                    .then_some(Self::Invitation(control, opener))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns whether switches read a control packet, which is therefore authenticated and not sealed: commands and labels for a
+/// rack, pings, whose port the ToR checks, and reports to the rack's agent, to which the ToR forwards them.
+pub(super) const fn is_for_switches(control: &Control) -> bool {
+    control.to.0 == TO_AGENT.0
+        || match control.body {
+            Body::SetActive { .. } | Body::Ping { .. } => true,
+            Body::Sync { rack, .. } => rack != ANY_RACK,
+            _ => false,
+        }
+}
+
+pub(super) fn random_bytes() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(&rackweave_linux::random().to_ne_bytes());
+    bytes[16..].copy_from_slice(&rackweave_linux::random().to_ne_bytes());
+    bytes
+}
+
+impl Secure {
+    pub(super) fn new(key: Key) -> Self {
+        Self {
+            key,
+            ciphers: Cipher::preferred(rackweave_linux::sys::has_aes()),
+            offers: Offers::default(),
+            incarnation: rackweave_linux::random() as u32,
+            pairs: BTreeMap::new(),
+            asking: Vec::new(),
+            opened: Vec::new(),
+        }
+    }
+
+    /// Returns the protection of a new session's data.
+    pub(super) fn group(&self) -> GroupSeal {
+        GroupSeal::new(Cipher::choose(self.ciphers, self.ciphers), random_bytes())
+    }
+
+    /// Returns whether packets for a host can be sealed.
+    #[cfg(test)]
+    pub(super) fn is_ready(&self, host: HostId) -> bool {
+        self.pairs.get(&host).is_some_and(|pair| pair.association.is_ready())
+    }
+
+    /// Takes the buffer in which packets are opened; [`Self::put_back`] returns it.
+    pub(super) fn take_buffer(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.opened);
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        buffer
+    }
+
+    pub(super) fn put_back(&mut self, buffer: Vec<u8>) {
+        self.opened = buffer;
+    }
+
+    const fn local(&self) -> Local<'_> {
+        Local { key: &self.key, ciphers: self.ciphers, incarnation: self.incarnation }
+    }
+
+    fn ask(&mut self, now: Time, host: HostId) {
+        let pair = self.pairs.entry(host).or_default();
+        if pair.association.ask(now, || rackweave_linux::random() as u64)
+            && !self.asking.contains(&host)
+        {
+            self.asking.push(host);
+        }
+    }
+}
+
+impl Engine {
+    /// Handles a datagram between hosts with a key, from an admitted address. `known` is the host at it.
+    pub(super) fn handle_secure(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        known: Option<HostId>,
+        bytes: &[u8],
+    ) {
+        let Ok(read) = wire::decode(bytes) else {
+            self.stats.malformed += 1;
+            return;
+        };
+        let Some(secure) = &self.secure else {
+            self.stats.malformed += 1;
+            // A notice is never answered.
+            match read {
+                Datagram::Notice(notice) => self.on_notice(known, notice),
+                _ => self.send_notice(from, Notice::NoKey),
+            }
+            return;
+        };
+        let has_tag = matches!(read, Datagram::Handshake(_) | Datagram::Lost(_));
+        if has_tag && !secure.key.verify(bytes) {
+            self.stats.malformed += 1;
+            if let Datagram::Handshake(Handshake { kind: Kind::Ask, .. }) = read {
+                self.send_notice(from, Notice::OtherKey);
+            }
+            return;
+        }
+        match read {
+            Datagram::Notice(notice) => {
+                self.stats.malformed += 1;
+                self.on_notice(known, notice);
+            }
+            Datagram::Handshake(handshake) => self.handle_handshake(now, from, known, &handshake),
+            Datagram::Sealed(fields) => self.handle_sealed(now, from, known, fields, bytes),
+            Datagram::Lost(fields) => {
+                let Some(secure) = &mut self.secure else { return };
+                if let Some(host) = known
+                    && let Some(pair) = secure.pairs.get_mut(&host)
+                    && pair.association.on_lost(now, fields.session)
+                {
+                    secure.ask(now, host);
+                }
+            }
+        }
+    }
+
+    fn handle_handshake(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        known: Option<HostId>,
+        read: &Handshake,
+    ) {
+        let Some(secure) = &mut self.secure else { return };
+        let address = address_bytes(plain(from));
+        secure.offers.advance(now, random_bytes);
+        match read.kind {
+            Kind::Accept if read.to == secure.incarnation => {
+                let mut first = Association::default();
+                let Secure { pairs, offers, key, ciphers, incarnation, .. } = secure;
+                let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
+                let association = match known.and_then(|host| pairs.get_mut(&host)) {
+                    Some(pair) => &mut pair.association,
+                    None => &mut first,
+                };
+                let Some(accepted) = association.on_accept(now, &local, offers, &address, read)
+                else {
+                    self.stats.replayed += 1;
+                    return;
+                };
+                // The peer has proved that it receives at its address.
+                let Some((host, replaced)) = self.peers.learn(from) else { return };
+                if replaced || known.is_none() || !secure.pairs.contains_key(&host) {
+                    let pair = Pair { association: first, held: VecDeque::new() };
+                    secure.pairs.insert(host, pair);
+                }
+                self.send_sealed(host, wire::encode_empty);
+                if let Accepted::New(_) = accepted {
+                    self.release_held(now, host);
+                }
+            }
+            // An acceptance of what an earlier incarnation of this host has offered is answered as an ask.
+            Kind::Ask | Kind::Accept => {
+                if let Some(offer) = secure.local().offer(now, &secure.offers, &address, read) {
+                    self.reply(from, &offer);
+                }
+            }
+            _ => {
+                let Some(host) = known else { return };
+                let Secure { pairs, key, ciphers, incarnation, .. } = secure;
+                let Some(pair) = pairs.get_mut(&host) else { return };
+                let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
+                let accept = pair.association.on_offer(now, &local, read, random_bytes);
+                let Some(accept) = accept else {
+                    self.stats.replayed += 1;
+                    return;
+                };
+                self.reply(from, &accept);
+                self.release_held(now, host);
+            }
+        }
+    }
+
+    fn handle_sealed(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        known: Option<HostId>,
+        fields: Clear,
+        bytes: &[u8],
+    ) {
+        let Some(secure) = &mut self.secure else { return };
+        let (clear, sealed) = bytes.split_at(CLEAR_BYTES);
+        let mut buffer = secure.take_buffer(sealed);
+        let pair = known.and_then(|host| Some((host, secure.pairs.get_mut(&host)?)));
+        let opened = match pair {
+            Some((host, pair)) => pair
+                .association
+                .open(now, fields, clear, &mut buffer)
+                .map(|opened| (host, SealedMessage::decode(opened.bytes), opened.confirmed)),
+            None => Err(Unopened::Unknown),
+        };
+        secure.put_back(buffer);
+        match opened {
+            Ok((host, message, confirmed)) => {
+                if confirmed {
+                    self.release_held(now, host);
+                }
+                match message {
+                    Some(SealedMessage::Empty) => {}
+                    Some(SealedMessage::Control(control)) => {
+                        self.handle_control(now, host, control, bytes.len());
+                    }
+                    Some(SealedMessage::Invitation(control, opener)) => {
+                        if self.invited.len() < super::MAX_INVITED {
+                            self.invited.insert(control.session, (host, opener));
+                            self.handle_control(now, host, control, bytes.len());
+                        }
+                    }
+                    None => self.stats.malformed += 1,
+                }
+            }
+            Err(Unopened::Unknown) => {
+                // The datagram is not shorter than the report.
+                let Some(secure) = &self.secure else { return };
+                let mut report = Vec::with_capacity(wire::LOST_BYTES);
+                wire::encode_lost(fields, &mut report);
+                let tag = secure.key.tag(&report);
+                report.extend_from_slice(&tag);
+                self.reply(from, &report);
+            }
+            Err(Unopened::Session(OpenError::Forged)) => self.stats.malformed += 1,
+            Err(Unopened::Session(OpenError::Replayed)) => self.stats.replayed += 1,
+        }
+    }
+
+    /// Seals a control packet for a host, or holds it until there is a session with it.
+    pub(super) fn seal_control(&mut self, now: Time, host: HostId, control: Control) {
+        let Some(secure) = &mut self.secure else { return };
+        let pair = secure.pairs.entry(host).or_default();
+        if !pair.association.is_ready() {
+            if pair.held.len() >= MAX_HELD {
+                pair.held.pop_front();
+            }
+            pair.held.push_back(control);
+            return secure.ask(now, host);
+        }
+        if pair.association.is_old(now) {
+            secure.ask(now, host);
+        }
+        let session = control.session;
+        let invites = matches!(control.body, Body::Invite { .. });
+        let sealer = match self.sending.get(&session) {
+            Some(sending) if invites => sending.sealer.as_ref(),
+            _ => None,
+        };
+        let key = sealer.map(|sealer| (sealer.key().0, *sealer.key().1));
+        if invites && key.is_none() {
+            return; // The session is over.
+        }
+        self.send_sealed(host, |out| {
+            SealedMessage::encode(&control, key.as_ref().map(|key| (key.0, &key.1)), out);
+        });
+    }
+
+    fn send_sealed(&mut self, host: HostId, body: impl FnOnce(&mut Vec<u8>)) {
+        let Some(address) = self.peers.address(host) else {
+            self.stats.unroutable += 1;
+            return;
+        };
+        let Some(secure) = &mut self.secure else { return };
+        let Some(pair) = secure.pairs.get_mut(&host) else { return };
+        let Some(session) = pair.association.sealing() else { return };
+        let mut bytes = 0;
+        let write = |out: &mut Vec<u8>| {
+            let before = out.len();
+            let clear = |session: u32, counter: u64, out: &mut Vec<u8>| {
+                wire::encode_sealed(Clear { session, counter }, out);
+            };
+            // A session that can seal was just returned, so nothing is left out.
+            let sealed = session.seal(out, clear, body);
+            debug_assert_eq!(sealed, Ok(()));
+            bytes = out.len() - before;
+        };
+        self.driver.batch().push(address, 0, write, Payload::new());
+        self.stats.sent_bytes += bytes as u64 + 28;
+    }
+
+    /// Sends the packets that wait for a session with a host, if there is one now.
+    fn release_held(&mut self, now: Time, host: HostId) {
+        let Some(pair) = self.secure.as_mut().and_then(|it| it.pairs.get_mut(&host)) else {
+            return;
+        };
+        if !pair.association.is_ready() {
+            return;
+        }
+        for control in std::mem::take(&mut pair.held) {
+            self.seal_control(now, host, control);
+        }
+    }
+
+    /// Sends the asks and acceptances that are due.
+    pub(super) fn poll_asks(&mut self, now: Time) {
+        let Some(secure) = &mut self.secure else { return };
+        let mut due = Vec::new();
+        let Secure { pairs, asking, key, ciphers, incarnation, .. } = secure;
+        let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
+        asking.retain(|host| {
+            let Some(pair) = pairs.get_mut(host) else { return false };
+            match pair.association.poll_ask(now, &local) {
+                Due::Send(bytes) => due.push((*host, bytes)),
+                Due::Later(_) => {}
+                Due::Idle => return false,
+                Due::Silent => {
+                    pair.held.clear();
+                    return false;
+                }
+            }
+            true
+        });
+        for (host, bytes) in due {
+            if let Some(address) = self.peers.address(host) {
+                self.reply(address, &bytes);
+            }
+        }
+    }
+
+    /// Returns when the next ask or acceptance is due.
+    pub(super) fn next_ask(&self) -> Option<Time> {
+        let secure = self.secure.as_ref()?;
+        let due = |host: &HostId| secure.pairs.get(host)?.association.ask_due();
+        secure.asking.iter().filter_map(due).min()
+    }
+
+    /// Returns whether a host has answered that it has another key, or one although this host has none, or the reverse. Such
+    /// an answer is not authentic: it explains a silence, and proves nothing.
+    #[must_use]
+    pub fn has_other_key(&self, host: HostId) -> bool {
+        self.mismatched.contains(&host)
+    }
+
+    pub(super) fn send_notice(&mut self, to: SocketAddr, notice: Notice) {
+        let mut bytes = Vec::with_capacity(wire::NOTICE_BYTES);
+        wire::encode_notice(notice, &mut bytes);
+        self.reply(to, &bytes);
+    }
+
+    /// Notes a notice of a host that this host knows. Anyone could have sent it, so it only explains why the host does not answer.
+    fn on_notice(&mut self, known: Option<HostId>, notice: Notice) {
+        let has_key = self.secure.is_some();
+        let fits = match notice {
+            Notice::NoKey | Notice::OtherKey => has_key,
+            Notice::NeedsKey => !has_key,
+        };
+        if let Some(host) = known.filter(|_| fits) {
+            self.stats.key_mismatch += 1;
+            self.mismatched.insert(host);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Any bytes as a cookie for an invitation to a cast, and as what is sealed for a host.
+
+#![no_main]
+
+#[path = "../../crates/cast/tests/checks/mod.rs"]
+mod checks;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    checks::invitation(bytes);
+});
