@@ -18,6 +18,7 @@ use rackweave_cast::source::Pipe;
 use rackweave_core::{Bytes, HostId, Span, Time};
 use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::parity::MAX_CELLS;
+use rackweave_linux::sys::{connect_to_own, make_runtime_folder};
 use rackweave_wire::orca::{Reason, Session};
 use serde_json::json;
 
@@ -42,9 +43,10 @@ pub(crate) struct AgentArgs {
     common: CommonArgs,
     #[command(flatten)]
     rack: RackArgs,
-    /// Path of the control socket that applications connect to.
-    #[arg(long, value_name = "PATH", default_value = AGENT_SOCKET)]
-    socket: PathBuf,
+    /// Path of the control socket that applications connect to (default: cast.sock in /run/rackweave for root, for others in
+    /// $XDG_RUNTIME_DIR/rackweave, /run/user/UID/rackweave or ~/.rackweave).
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// Address and UDP port to listen on.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     listen: SocketAddr,
@@ -108,14 +110,28 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
             None => Decision::Refuse(Reason::Busy),
         }
     });
+    let path = match &args.socket {
+        Some(path) => path.clone(),
+        None => match make_runtime_folder() {
+            Ok(folder) => folder.join(AGENT_SOCKET),
+            Err(error) => {
+                print_status(&format!("error: {error}; give --socket\n"));
+                return Ok(exit::FAILED);
+            }
+        },
+    };
     let mut engine = match Engine::new(config, Some(accept)) {
         Ok(engine) => engine,
         Err(error) => {
-            print_status(&format!("error: {error}\n"));
+            let other = match connect_to_own(&path) {
+                Ok(_) => format!("; another agent answers at {}", path.display()),
+                Err(_) => String::new(),
+            };
+            print_status(&format!("error: {error}{other}\n"));
             return Ok(exit::FAILED);
         }
     };
-    let control = match ControlSocket::open(&args.socket, engine.waker()) {
+    let control = match ControlSocket::open(&path, engine.waker()) {
         Ok(control) => control,
         Err(error) => {
             print_status(&format!("error: {error}\n"));
@@ -126,7 +142,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     print_status(&format!(
         "agent at {}, control socket at {}\n",
         engine.local_addr(),
-        args.socket.display()
+        path.display()
     ));
     let mut serving = Serving { args, state, waiting, replies: BTreeMap::new() };
     loop {

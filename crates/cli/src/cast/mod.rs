@@ -24,6 +24,7 @@ use miette::miette;
 use rackweave_cast::Waker;
 use rackweave_cast::orca::{Admission, EngineConfig, is_group_name};
 use rackweave_lab::report::number;
+use rackweave_linux::sys::runtime_folder;
 use rackweave_wire::orca::PORT;
 
 use crate::exit;
@@ -42,8 +43,13 @@ pub(crate) enum CastCommand {
     Sessions(sessions::SessionsArgs),
 }
 
-/// The default path of the control socket of this host's agent.
-const AGENT_SOCKET: &str = "/tmp/rackweave-cast.sock";
+/// The name of the control socket of a user's agent, in the user's folder for running processes.
+const AGENT_SOCKET: &str = "cast.sock";
+
+/// Returns the default path of the control socket of this user's agent.
+fn agent_socket() -> std::io::Result<PathBuf> {
+    runtime_folder().map(|folder| folder.join(AGENT_SOCKET))
+}
 
 /// Options that senders and receivers share.
 #[derive(Clone, Debug, clap::Args)]

@@ -75,7 +75,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     let mut engine = match engine {
         Ok(engine) => engine,
         Err(error) => {
-            if let Some(path) = agent_client::fallback(&error, None) {
+            if let Some(path) = agent_client::fallback(&error) {
                 return agent_client::receive(args, &target, &path, &request);
             }
             print_status(&format!("error: {error}\n"));

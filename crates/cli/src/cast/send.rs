@@ -151,7 +151,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
     let mut engine = match Engine::new(config, None) {
         Ok(engine) => engine,
         Err(error) => {
-            if let Some(path) = agent_client::fallback(&error, None) {
+            if let Some(path) = agent_client::fallback(&error) {
                 return agent_client::send(args, &path, request, files);
             }
             print_status(&format!("error: {error}\n"));

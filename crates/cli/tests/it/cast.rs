@@ -162,7 +162,11 @@ fn wrong_usage_and_silence_are_told_apart() {
     assert!(message.contains("nothing came back:"), "{message}");
     assert!(message.contains("leave from 127.0.0.1"), "{message}");
     assert!(message.contains("ulticast to 239.255.67.22"), "{message}");
-    assert!(message.contains("of this host answers at /tmp/rackweave-cast.sock"), "{message}");
+    let socket = rackweave_linux::sys::runtime_folder().unwrap().join("cast.sock");
+    assert!(
+        message.contains(&format!("of this host answers at {}", socket.display())),
+        "{message}"
+    );
 }
 
 /// Returns a name that no other test uses.
