@@ -258,7 +258,7 @@ fn queue(waiting: &Mutex<VecDeque<Waiting>>, mut next: Waiting) {
 /// Whether an application accepts a stream from this sender.
 fn accepts(request: &ReceiveRequest, offer: &Offer, keyed: bool) -> bool {
     let from = offer.from.ip().to_canonical();
-    keyed || request.from.is_empty() || from.is_loopback() || request.from.contains(&from)
+    keyed || request.from.is_empty() || request.from.contains(&from)
 }
 
 /// Gives the offered stream to the application.
@@ -289,7 +289,7 @@ impl AgentState {
             let of_fabric = self.place.iter().flat_map(|place| &place.hosts);
             self.admission.everyone
                 || self.admission.addresses.contains(from)
-                || from.is_loopback()
+                || (self.admission.loopback && from.is_loopback())
                 || of_fabric.clone().any(|(_, address)| address.ip() == **from)
         };
         match request.from.iter().find(|from| !accepted(from)) {

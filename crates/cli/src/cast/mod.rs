@@ -128,8 +128,9 @@ impl CommonArgs {
     /// Returns the configuration of the engine.
     fn engine(&self, bind: SocketAddr, admitted: Vec<IpAddr>) -> miette::Result<EngineConfig> {
         let secret = self.key.as_deref().map(crate::secret::read).transpose()?;
-        let admission =
-            Admission { everyone: secret.is_some(), loopback: true, addresses: admitted };
+        // Everybody on this machine can send from loopback, so it is admitted only where nothing else is said.
+        let loopback = secret.is_none() && admitted.is_empty();
+        let admission = Admission { everyone: secret.is_some(), loopback, addresses: admitted };
         let fabric = self.fabric.as_deref().map(|path| fabric::read(path, self.me)).transpose()?;
         let interface = self.interface.unwrap_or(Ipv4Addr::UNSPECIFIED);
         Ok(EngineConfig { secret, admission, interface, fabric, ..EngineConfig::new(bind) })

@@ -169,6 +169,30 @@ fn wrong_usage_and_silence_are_told_apart() {
     );
 }
 
+#[test]
+fn loopback_is_admitted_only_where_nothing_else_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(1000)).unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let key = key.to_str().unwrap();
+    for (way, served) in [
+        (&["--from", "192.0.2.1"][..], false),
+        (&["--key", key], false),
+        (&["--from", "192.0.2.1", "--from", "127.0.0.1"], true),
+        (&[], true),
+    ] {
+        let place = folder.path().join("place");
+        let receiver = Receiver::into(&place, way);
+        let to = receiver.address.as_str();
+        let args = ["send", source.to_str().unwrap(), "--to", to, "--retry", "0"];
+        let output = rackweave(&args).output().unwrap();
+        assert_eq!(output.status.success(), served, "{way:?}: {output:?}");
+        assert_eq!(std::fs::remove_file(place.join("x")).is_ok(), served, "{way:?}");
+    }
+}
+
 /// Returns a name that no other test uses.
 fn unique(folder: &Path) -> String {
     format!("test {} {}", std::process::id(), folder.file_name().unwrap().to_string_lossy())
