@@ -466,7 +466,9 @@ fn read(key: &str, path: &Path) -> Result<Vec<u8>, Problem> {
     let shown = path.display();
     match read_at_most(path, MAX_TABLE_BYTES) {
         Ok(Some(bytes)) => Ok(bytes),
-        Ok(None) => Err(Problem::new(key, format!("`{shown}` has more than {MAX_TABLE_BYTES} bytes"))),
+        Ok(None) => {
+            Err(Problem::new(key, format!("`{shown}` has more than {MAX_TABLE_BYTES} bytes")))
+        }
         Err(error) => Err(Problem::new(key, format!("cannot read `{shown}`: {error}"))),
     }
 }
