@@ -604,7 +604,7 @@ fn folders_get_their_modes_and_times_after_an_interruption() {
     for name in ["d/empty", "d"] {
         let path = from.path().join(name);
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o710)).unwrap();
-        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000);
+        let time = UNIX_EPOCH + Duration::from_secs(1000);
         std::fs::File::open(path).unwrap().set_modified(time).unwrap();
     }
     let mut source = Files::new(&[from.path().join("d")]).unwrap();

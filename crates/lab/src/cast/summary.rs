@@ -246,7 +246,7 @@ fn receiver_summary(config: &CastConfig, receiver: &ReceiverTimes) -> ReceiverSu
         files: receiver.completed.len() as u64,
         longest_gap_us: receiver.longest_gap.max(receiver.longest_gap_before).as_us_f64(),
         lost: receiver.failed.is_some(),
-        incomplete: (!whole).then(|| match receiver.failed {
+        incomplete: (!whole).then_some(match receiver.failed {
             _ if receiver.crashed => "host crashed",
             Some(FailReason::HostCrashed) => "sender crashed",
             Some(FailReason::PeerSilent) => "peer silent",

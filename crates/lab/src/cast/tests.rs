@@ -179,8 +179,11 @@ fn a_host_that_is_back_after_a_crash_has_lost_its_connections_and_bytes() {
     }
 }
 
-/// For each scheme: the time of the end, and why each receiver lacks files.
-fn ends(sets: &[&str]) -> Vec<(String, Vec<Option<&'static str>>, Option<String>)> {
+/// How a run ended, why each receiver lacks files, and the warning.
+type Ending = (&'static str, Vec<Option<&'static str>>, Option<String>);
+
+/// Runs a cast with each scheme.
+fn ends(sets: &[&str]) -> Vec<Ending> {
     let schemes = "sweep.transport.name=['cast-tcp', 'cast-chain', 'cast-unicast', 'orca']";
     let base = ["workload.cast.sender=0", "workload.cast.files=['40 MB', '1 MB']", schemes];
     let results = run(&[&base[..], sets].concat());
@@ -189,7 +192,7 @@ fn ends(sets: &[&str]) -> Vec<(String, Vec<Option<&'static str>>, Option<String>
         .map(|summary| {
             let receivers = &summary.cast.as_ref().unwrap().receivers;
             let why = receivers.iter().map(|receiver| receiver.incomplete).collect();
-            (summary.end.to_owned(), why, summary.warning())
+            (summary.end, why, summary.warning())
         })
         .collect()
 }
@@ -219,7 +222,7 @@ fn a_crashed_receiver_and_those_behind_it_in_a_chain_are_named() {
         let (end, why, warning) = &ends[1];
         let behind = Some("peer silent");
         assert_eq!(why, &[None, Some("host crashed"), behind, behind], "{until} {warning:?}");
-        assert_eq!(end, "all done", "nobody waits for ever: {warning:?}");
+        assert_eq!(*end, "all done", "nobody waits for ever: {warning:?}");
         let warning = warning.as_ref().unwrap();
         assert!(warning.contains("3 of 4 receivers lack files"), "{warning}");
         // Connections in parallel do not depend on one another.
