@@ -11,14 +11,13 @@
 mod request;
 pub mod stream;
 
-use std::fs::Permissions;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use rackweave_linux::sys::{is_own, listen_privately};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
@@ -36,7 +35,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum ControlSocketError {
     /// Another process is listening at this path.
-    #[error("another agent is listening at {0}")]
+    #[error("another agent is listening at {0}: stop it, or give this one another --socket")]
     InUse(PathBuf),
     /// The system refuses to bind the socket or to start its thread.
     #[error("cannot listen on {path}: {source}")]
@@ -48,7 +47,7 @@ pub enum ControlSocketError {
     },
 }
 
-/// A listening control socket. Only applications of the same user can connect.
+/// A listening control socket. Only applications of the same user, and root's, are served.
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
@@ -62,22 +61,15 @@ impl ControlSocket {
     /// See [`ControlSocketError`].
     pub fn open(path: &Path, waker: Waker) -> Result<Self, ControlSocketError> {
         let failed = |source| ControlSocketError::Listen { path: path.to_owned(), source };
-        if UnixStream::connect(path).is_ok() {
-            return Err(ControlSocketError::InUse(path.to_owned()));
-        }
-        if path
-            .symlink_metadata()
-            .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()))
-        {
-            std::fs::remove_file(path).map_err(failed)?;
-        }
-        let listener = UnixListener::bind(path).map_err(failed)?;
-        std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+        let listener = listen_privately(path).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ControlSocketError::InUse(path.to_owned()),
+            _ => failed(source),
+        })?;
         let (send, requests) = channel();
         let builder = std::thread::Builder::new().name("cast control socket".into());
         let thread = builder.spawn(move || {
             for stream in listener.incoming() {
-                let Ok(stream) = stream else {
+                let Ok(mut stream) = stream else {
                     // The process is probably out of file descriptors, and retrying immediately would only keep a core
                     // busy.
                     #[expect(
@@ -87,6 +79,12 @@ impl ControlSocket {
                     std::thread::sleep(Duration::from_millis(20));
                     continue;
                 };
+                // The socket's mode keeps other users out already, unless somebody has changed it.
+                if !is_own(&stream) {
+                    let error = "this agent serves programs of its own user, and root's";
+                    answer(&mut stream, &serde_json::json!({ "error": error }));
+                    continue;
+                }
                 let (send, waker) = (send.clone(), waker.clone());
                 let builder = std::thread::Builder::new().name("cast request".into());
                 // If the thread cannot be started, the connection is closed.

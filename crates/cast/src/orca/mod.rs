@@ -105,6 +105,17 @@ pub struct Engine {
     stats: Stats,
 }
 
+/// How hosts are reached, as [`Engine::probe`] has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Multicast if it reaches several of the hosts, or all that answer.
+    pub spread: Spread,
+    /// The hosts that do not answer.
+    pub silent: Vec<HostId>,
+    /// If the spread is multicast: the hosts that answer, but are not reached by it, for [`Engine::serve_by_unicast`].
+    pub by_unicast: Vec<HostId>,
+}
+
 /// The rate at which packets arrive.
 #[derive(Debug)]
 struct Arrivals {
@@ -312,12 +323,12 @@ impl Engine {
         self.driver.wait(until, Span::ZERO, &[self.waker.as_fd()])
     }
 
-    /// Determines whether multicast reaches all of these hosts that answer, and which of them do not answer at all. It
-    /// returns as soon as the answers suffice.
+    /// Determines which of these hosts answer, which of those are reached by multicast, and thereby how a stream to all of them is best
+    /// spread. It returns as soon as the answers suffice.
     ///
     /// # Errors
     /// If the socket has failed.
-    pub fn probe(&mut self, hosts: &[HostId]) -> io::Result<(Spread, Vec<HostId>)> {
+    pub fn probe(&mut self, hosts: &[HostId]) -> io::Result<Reach> {
         self.start_probe(hosts);
         let began = self.driver.now();
         let mut repeat_at = began + Span::from_ms(2);
@@ -348,13 +359,18 @@ impl Engine {
             self.wait(Some(limit.min(repeat_at)))?;
         }
         let Probes { one, group, .. } = &self.probes;
-        let answers = |it: &&HostId| one.contains_key(it) || group.contains_key(it);
-        let silent: Vec<HostId> = hosts.iter().filter(|it| !answers(it)).copied().collect();
+        let reached = hosts.iter().filter(|it| group.contains_key(it)).count();
         // A host that is absent gets no copies, so it does not matter whether multicast reaches it.
-        let by_group = silent.len() < hosts.len()
-            && hosts.iter().filter(answers).all(|it| group.contains_key(it));
-        let spread = if by_group && hosts.len() > 1 { Spread::Multicast } else { Spread::Unicast };
-        Ok((spread, silent))
+        let by_unicast = |it: &&HostId| one.contains_key(it) && !group.contains_key(it);
+        let by_unicast: Vec<HostId> = hosts.iter().filter(by_unicast).copied().collect();
+        // Two hosts that multicast reaches cost one copy less than by unicast, whatever the others need.
+        let by_group = reached > 1 || (reached == 1 && by_unicast.is_empty());
+        let answers = |it: &HostId| one.contains_key(it) || group.contains_key(it);
+        let silent = hosts.iter().filter(|it| !answers(it)).copied().collect();
+        Ok(match by_group && hosts.len() > 1 {
+            true => Reach { spread: Spread::Multicast, silent, by_unicast },
+            false => Reach { spread: Spread::Unicast, silent, by_unicast: Vec::new() },
+        })
     }
 }
 

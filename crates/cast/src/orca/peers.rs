@@ -35,6 +35,8 @@ pub(crate) struct Peers {
     next: u32,
     /// Peers that were learnt from their packets, and the value of `heard` at the last packet of each.
     learnt: BTreeMap<HostId, u64>,
+    /// The same by that value, so that the peer that has been silent for longest is the first one.
+    by_age: BTreeMap<u64, HostId>,
     heard: u64,
 }
 
@@ -53,7 +55,8 @@ impl Peers {
     /// Creates the table. `first` is the first number for peers outside the fabric.
     pub(crate) fn new(admission: Admission, first: u32) -> Self {
         let (addresses, hosts) = (BTreeMap::new(), BTreeMap::new());
-        Self { addresses, hosts, admission, next: first, learnt: BTreeMap::new(), heard: 0 }
+        let (learnt, by_age) = (BTreeMap::new(), BTreeMap::new());
+        Self { addresses, hosts, admission, next: first, learnt, by_age, heard: 0 }
     }
 
     pub(crate) fn address(&self, host: HostId) -> Option<SocketAddr> {
@@ -70,7 +73,9 @@ impl Peers {
     pub(crate) fn add(&mut self, address: SocketAddr) -> HostId {
         let address = plain(address);
         if let Some(host) = self.hosts.get(&address) {
-            self.learnt.remove(host);
+            if let Some(heard) = self.learnt.remove(host) {
+                self.by_age.remove(&heard);
+            }
             return *host;
         }
         let host = HostId(self.next);
@@ -82,9 +87,14 @@ impl Peers {
     /// Returns the number of the host at an address, if it is known.
     pub(crate) fn find(&mut self, from: SocketAddr) -> Option<HostId> {
         let host = *self.hosts.get(&plain(from))?;
-        self.heard += 1;
-        if let Some(heard) = self.learnt.get_mut(&host) {
+        // Most packets come from the peer of the packet before, whose place does not change.
+        if let Some(heard) = self.learnt.get_mut(&host)
+            && *heard != self.heard
+        {
+            self.by_age.remove(heard);
+            self.heard += 1;
             *heard = self.heard;
+            self.by_age.insert(self.heard, host);
         }
         Some(host)
     }
@@ -100,10 +110,10 @@ impl Peers {
             return None;
         }
         // Each `cast send` uses another port, so an agent meets an unlimited number of peers over time.
-        let oldest = self.learnt.iter().min_by_key(|(_, heard)| **heard).map(|(host, _)| *host);
-        let forgotten = oldest.filter(|_| self.learnt.len() >= MAX_LEARNT);
+        let full = self.learnt.len() >= MAX_LEARNT;
+        let forgotten = full.then(|| self.by_age.pop_first()).flatten();
         let host = match forgotten {
-            Some(oldest) => {
+            Some((_, oldest)) => {
                 if let Some(address) = self.addresses.remove(&oldest) {
                     self.hosts.remove(&address);
                 }
@@ -112,7 +122,9 @@ impl Peers {
             }
             None => self.add(from),
         };
+        self.heard += 1;
         self.learnt.insert(host, self.heard);
+        self.by_age.insert(self.heard, host);
         Some((host, forgotten.is_some()))
     }
 
@@ -161,7 +173,36 @@ mod tests {
         }
         assert!(forgotten > 5000);
         assert!(peers.addresses.len() <= MAX_LEARNT + 1 && peers.hosts.len() <= MAX_LEARNT + 1);
-        assert!(peers.learnt.len() <= MAX_LEARNT);
+        assert!(peers.learnt.len() <= MAX_LEARNT && peers.by_age.len() == peers.learnt.len());
         assert_eq!(peers.address(named), Some(at("192.0.2.1:6722")));
+    }
+
+    /// The table agrees with one in which the peer to forget is looked for among all.
+    #[test]
+    fn who_has_been_silent_for_longest_is_forgotten() {
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let admission = Admission { loopback: true, ..Admission::default() };
+        let mut peers = Peers::new(admission, 1);
+        let mut order: Vec<u16> = Vec::new();
+        let mut number = 1_u64;
+        for _ in 0..60_000 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let port = (number >> 40) as u16 % 6000 + 1;
+            assert_eq!(peers.hosts.contains_key(&at(port)), order.contains(&port));
+            peers.learn(at(port)).unwrap();
+            order.retain(|other| *other != port);
+            order.push(port);
+            if order.len() > MAX_LEARNT {
+                order.remove(0);
+            }
+        }
+        assert_eq!(peers.hosts.len(), MAX_LEARNT);
+        assert_eq!((peers.learnt.len(), peers.by_age.len()), (MAX_LEARNT, MAX_LEARNT));
+        let named = peers.add(at(order[0]));
+        assert_eq!((peers.learnt.len(), peers.by_age.len()), (MAX_LEARNT - 1, MAX_LEARNT - 1));
+        peers.learn(at(7001)).unwrap();
+        peers.learn(at(7002)).unwrap();
+        assert_eq!(peers.address(named), Some(at(order[0])), "a named one stays");
+        assert!(!peers.hosts.contains_key(&at(order[1])));
     }
 }

@@ -57,6 +57,8 @@ pub(super) struct Receiver {
     lost: Option<Time>,
     retry: Option<Time>,
     joined: bool,
+    /// Whether multicast does not reach it.
+    by_unicast: bool,
     /// Its state at the end of the last session that it was in, if the present one goes on without it.
     past: Option<ReceiverProgress>,
     /// Without a key, the last invitation to it, and the cookie that it wants to see before one.
@@ -105,6 +107,17 @@ impl Engine {
         };
         self.sending.insert(session, sending);
         Ok(session)
+    }
+
+    /// Records that multicast does not reach these receivers of an outgoing session: they get copies of their own, and the others
+    /// are not held up by them. To be called before the first turn of the session.
+    pub fn serve_by_unicast(&mut self, session: Session, hosts: &[HostId]) {
+        for host in hosts {
+            if let Some(receiver) = self.receiver(session, *host) {
+                receiver.by_unicast = true;
+            }
+            self.host.serve_by_unicast(session, *host);
+        }
     }
 
     /// Aborts an outgoing session.
@@ -325,6 +338,9 @@ impl Engine {
                     if let Some(receiver) = sending.hosts.get_mut(host) {
                         receiver.retry = None;
                         (receiver.invitation, receiver.cookie) = (None, None);
+                        if receiver.by_unicast {
+                            self.host.serve_by_unicast(next, *host);
+                        }
                     }
                 }
                 self.sending.insert(next, sending);

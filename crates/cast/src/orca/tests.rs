@@ -334,9 +334,9 @@ fn a_probe_finds_reachable_receivers() {
     let mut engine = sender(Some(SECRET));
     let hosts = receivers.each_ref().map(|it| engine.add_peer(it.address));
     // The group's datagrams do not leave the loopback interface.
-    let (spread, silent) = engine.probe(&hosts).unwrap();
-    assert_eq!(spread, Spread::Unicast);
-    assert!(silent.contains(&hosts[1]));
+    let reach = engine.probe(&hosts).unwrap();
+    assert_eq!((reach.spread, reach.by_unicast), (Spread::Unicast, Vec::new()));
+    assert!(reach.silent.contains(&hosts[1]));
 }
 
 /// Forwards datagrams between two sockets unreliably: some are lost, duplicated, damaged or delayed.

@@ -16,6 +16,9 @@ use crate::format::{
 };
 use crate::store::{BlockConfig, BlockStore, Dir, Entry, Finish, StoreError, failed};
 
+/// What a sender has sent of a file, in bytes, by the time it learns that the receiver has it already: its window.
+const SENT_AHEAD: u64 = 8 << 20;
+
 /// Where a [`Folder`] writes files, and how.
 #[derive(Clone, Debug, Default)]
 pub struct FolderConfig {
@@ -160,15 +163,17 @@ impl Writer {
         })
     }
 
-    /// Returns a file that is likely to be the one that is sent: it has the length, and the modification time unless it
-    /// may not be replaced anyway. Its hash, which is compared in the end, decides.
+    /// Returns a file that may be the one that is sent: it has the length. Its hash, which is compared in the end, decides. A file that
+    /// may be replaced and has another modification time is compared only if that can save something: the sender learns
+    /// from the end of the file on that it was another one, and begins it again.
     fn find(&mut self, header: &FileHeader, at: u64) -> Result<Option<Known>, SinkError> {
         let entry = self.place(header)?;
         let found = entry.open_read().and_then(|file| Some((file.metadata().ok()?, file)));
         let Some((meta, file)) = found else { return Ok(None) };
         let time = (meta.mtime(), u32::try_from(meta.mtime_nsec()).unwrap_or_default());
         let same_time = time == (header.mtime_s, header.mtime_ns);
-        if Some(meta.len()) != header.length || (self.config.overwrite && !same_time) {
+        let worth = same_time || !self.config.overwrite || meta.len() > SENT_AHEAD;
+        if Some(meta.len()) != header.length || !worth {
             return Ok(None);
         }
         let mut hasher = blake3::Hasher::new();

@@ -1,5 +1,6 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
 
@@ -130,6 +131,90 @@ fn a_file_that_only_looks_the_same_is_received_at_the_next_attempt() {
     sink.put(&stream[at as usize..]).unwrap();
     assert!(sink.is_complete());
     assert_eq!(std::fs::read(&copy).unwrap(), big(2 * CHUNK));
+}
+
+/// Two files that differ in their times only, with `overwrite`: the large one is compared, the small one is received.
+#[test]
+fn a_large_file_with_another_time_is_compared_before_it_is_overwritten() {
+    use std::os::unix::fs::MetadataExt as _;
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let lengths = [("x", 9 * CHUNK + 3), ("y", 2 * CHUNK)];
+    for (name, len) in lengths {
+        std::fs::write(from.path().join(name), big(len)).unwrap();
+        std::fs::write(to.path().join(name), big(len)).unwrap();
+        let file = std::fs::File::options().write(true).open(from.path().join(name)).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(7)).unwrap();
+    }
+    let there = |name: &str| to.path().join(name).metadata().unwrap();
+    let before = ["x", "y"].map(|name| there(name).ino());
+    let mut source = Files::new(&lengths.map(|(name, _)| from.path().join(name))).unwrap();
+    let overwrite = FolderConfig { overwrite: true, ..config(to.path()) };
+    let stream = bytes_of(&mut source, 0);
+    let mut sink = Folder::new(overwrite.clone(), source.stream()).unwrap();
+    sink.put(&stream[..100]).unwrap();
+    let needs = sink.needs_from().unwrap();
+    assert!(needs > 9 * CHUNK as u64, "nothing of the large file is needed");
+    sink.put(&stream[100..]).unwrap();
+    assert!(sink.is_complete());
+    assert_eq!(there("x").ino(), before[0], "it stays");
+    assert_ne!(there("y").ino(), before[1], "it is received");
+    for (name, len) in lengths {
+        assert_eq!(std::fs::read(to.path().join(name)).unwrap(), big(len));
+        assert_eq!(there(name).mtime(), 7);
+    }
+    // Another content is found by the hash, and then received.
+    std::fs::write(to.path().join("x"), vec![1; 9 * CHUNK + 3]).unwrap();
+    let mut sink = Folder::new(overwrite.clone(), source.stream()).unwrap();
+    assert!(matches!(sink.put(&stream), Err(SinkError::Again(_))));
+    let mut sink = Folder::new(overwrite, source.stream()).unwrap();
+    sink.put(&stream[sink.begins_at() as usize..]).unwrap();
+    assert!(sink.is_complete());
+    assert_eq!(std::fs::read(to.path().join("x")).unwrap(), big(9 * CHUNK + 3));
+}
+
+/// Files that are there already need no room on a full disk; the one that has none is named with what it needs.
+#[test]
+fn a_full_disk_holds_what_is_there_already() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::create_dir(from.path().join("d")).unwrap();
+    std::fs::create_dir(to.path().join("d")).unwrap();
+    let lengths = [("d/a", 3 * CHUNK), ("d/b", 2 * CHUNK), ("d/c", CHUNK), ("d/e", 4 * CHUNK)];
+    for (name, len) in lengths {
+        std::fs::write(from.path().join(name), big(len)).unwrap();
+    }
+    for name in ["d/a", "d/c"] {
+        std::fs::copy(from.path().join(name), to.path().join(name)).unwrap();
+        let time = from.path().join(name).metadata().unwrap().modified().unwrap();
+        let file = std::fs::File::options().write(true).open(to.path().join(name)).unwrap();
+        file.set_modified(time).unwrap();
+    }
+    let mut source = Files::new(&[from.path().join("d")]).unwrap();
+    let stream = bytes_of(&mut source, 0);
+    let attempt = |limit: usize| {
+        let limit = Some(limit as u64);
+        let config = FolderConfig { limit, ..config(to.path()) };
+        let mut sink = Folder::new(config, source.stream()).unwrap();
+        let result = sink.put(&stream[sink.begins_at() as usize..]);
+        (result, sink.is_complete(), sink.files().len())
+    };
+    // There is room for `b` and a quarter of `e`.
+    let (result, complete, files) = attempt(3 * CHUNK);
+    match result {
+        Err(SinkError::Store(StoreError::Full { path, needs, free })) => {
+            assert!(path.ends_with("d/e.part"), "{path:?}");
+            assert_eq!((needs, free), (Some(3 * CHUNK as u64), Some(0)));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!((complete, files), (false, 3));
+    for (name, len) in &lengths[..3] {
+        assert_eq!(std::fs::read(to.path().join(name)).unwrap(), big(*len), "{name}");
+    }
+    // With room, the same stream goes on behind what is there.
+    let (result, complete, _) = attempt(3 * CHUNK);
+    result.unwrap();
+    assert!(complete);
+    assert_eq!(std::fs::read(to.path().join("d/e")).unwrap(), big(4 * CHUNK));
 }
 
 #[test]
@@ -519,7 +604,7 @@ fn folders_get_their_modes_and_times_after_an_interruption() {
     for name in ["d/empty", "d"] {
         let path = from.path().join(name);
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o710)).unwrap();
-        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000);
+        let time = UNIX_EPOCH + Duration::from_secs(1000);
         std::fs::File::open(path).unwrap().set_modified(time).unwrap();
     }
     let mut source = Files::new(&[from.path().join("d")]).unwrap();

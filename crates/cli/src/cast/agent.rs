@@ -18,6 +18,7 @@ use rackweave_cast::source::Pipe;
 use rackweave_core::{Bytes, HostId, Span, Time};
 use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::parity::MAX_CELLS;
+use rackweave_linux::sys::{connect_to_own, make_runtime_folder};
 use rackweave_wire::orca::{Reason, Session};
 use serde_json::json;
 
@@ -42,9 +43,10 @@ pub(crate) struct AgentArgs {
     common: CommonArgs,
     #[command(flatten)]
     rack: RackArgs,
-    /// Path of the control socket that applications connect to.
-    #[arg(long, value_name = "PATH", default_value = AGENT_SOCKET)]
-    socket: PathBuf,
+    /// Path of the control socket that applications connect to (default: cast.sock in /run/rackweave for root, for others in
+    /// $XDG_RUNTIME_DIR/rackweave, /run/user/UID/rackweave or ~/.rackweave).
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// Address and UDP port to listen on.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     listen: SocketAddr,
@@ -108,14 +110,28 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
             None => Decision::Refuse(Reason::Busy),
         }
     });
+    let path = match &args.socket {
+        Some(path) => path.clone(),
+        None => match make_runtime_folder() {
+            Ok(folder) => folder.join(AGENT_SOCKET),
+            Err(error) => {
+                print_status(&format!("error: {error}; give --socket\n"));
+                return Ok(exit::FAILED);
+            }
+        },
+    };
     let mut engine = match Engine::new(config, Some(accept)) {
         Ok(engine) => engine,
         Err(error) => {
-            print_status(&format!("error: {error}\n"));
+            let other = match connect_to_own(&path) {
+                Ok(_) => format!("; another agent answers at {}", path.display()),
+                Err(_) => String::new(),
+            };
+            print_status(&format!("error: {error}{other}\n"));
             return Ok(exit::FAILED);
         }
     };
-    let control = match ControlSocket::open(&args.socket, engine.waker()) {
+    let control = match ControlSocket::open(&path, engine.waker()) {
         Ok(control) => control,
         Err(error) => {
             print_status(&format!("error: {error}\n"));
@@ -126,7 +142,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     print_status(&format!(
         "agent at {}, control socket at {}\n",
         engine.local_addr(),
-        args.socket.display()
+        path.display()
     ));
     let mut serving = Serving { args, state, waiting, replies: BTreeMap::new() };
     loop {
@@ -242,7 +258,7 @@ fn queue(waiting: &Mutex<VecDeque<Waiting>>, mut next: Waiting) {
 /// Whether an application accepts a stream from this sender.
 fn accepts(request: &ReceiveRequest, offer: &Offer, keyed: bool) -> bool {
     let from = offer.from.ip().to_canonical();
-    keyed || request.from.is_empty() || from.is_loopback() || request.from.contains(&from)
+    keyed || request.from.is_empty() || request.from.contains(&from)
 }
 
 /// Gives the offered stream to the application.
@@ -273,7 +289,7 @@ impl AgentState {
             let of_fabric = self.place.iter().flat_map(|place| &place.hosts);
             self.admission.everyone
                 || self.admission.addresses.contains(from)
-                || from.is_loopback()
+                || (self.admission.loopback && from.is_loopback())
                 || of_fabric.clone().any(|(_, address)| address.ip() == **from)
         };
         match request.from.iter().find(|from| !accepted(from)) {
@@ -316,6 +332,7 @@ fn open(
     }
     let in_fabric = |host: &HostId| place.is_some_and(|place| host.0 < place.layout.hosts());
     let outsider = hosts.iter().position(|host| !in_fabric(host));
+    let mut by_unicast = Vec::new();
     let spread = match (request.spread, outsider) {
         (Some(Spread::Labels), _) if place.is_none() => {
             return Err("the agent was started without --fabric and --controller".to_owned());
@@ -326,7 +343,11 @@ fn open(
         (Some(spread), _) => spread,
         _ if hosts.len() == 1 => Spread::Unicast,
         (None, None) => Spread::Labels,
-        (None, Some(_)) => engine.probe(&hosts).map_err(|error| error.to_string())?.0,
+        (None, Some(_)) => {
+            let reach = engine.probe(&hosts).map_err(|error| error.to_string())?;
+            by_unicast = reach.by_unicast;
+            reach.spread
+        }
     };
     let words = match spread {
         Spread::Labels => place.map_or(0, |place| place.layout.words()),
@@ -346,5 +367,7 @@ fn open(
     };
     let pipe = pipe.map_err(|error| error.to_string())?;
     let session = engine.open(Box::new(pipe), &hosts, spread, flow);
-    Ok((session.map_err(|error| error.to_string())?, spread))
+    let session = session.map_err(|error| error.to_string())?;
+    engine.serve_by_unicast(session, &by_unicast);
+    Ok((session, spread))
 }

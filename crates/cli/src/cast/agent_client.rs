@@ -10,45 +10,56 @@ use rackweave_cast::control::stream::{self, Offered, wait};
 use rackweave_cast::control::{ReceiveRequest, Records, SendRequest};
 use rackweave_cast::orca::EngineError;
 use rackweave_cast::source::{Payload, Source};
+use rackweave_linux::sys::connect_to_own;
 use serde_json::Value;
 
 use super::args::{ReceiveArgs, SendArgs, Target};
 use super::outcome::report;
-use super::{AGENT_SOCKET, print_status, size};
+use super::{agent_socket, print_status, size};
 use crate::{exit, print};
 
 /// The number of bytes that are written to the socket at a time.
 const PIECE: u64 = 1 << 16;
 
-/// Returns the agent's socket (`socket` or the default) if `error` means that the UDP port is in use, and an agent
-/// answers there.
-pub(super) fn fallback(error: &EngineError, socket: Option<&Path>) -> Option<PathBuf> {
+/// Returns the default socket of this user's agent if `error` means that the UDP port is in use, and the agent answers there. An
+/// agent of another user is not used: it could read what is sent, and choose what is received.
+pub(super) fn fallback(error: &EngineError) -> Option<PathBuf> {
     let EngineError::Bind { address, source } = error else { return None };
     if source.kind() != ErrorKind::AddrInUse {
         return None;
     }
-    let path = socket.unwrap_or(Path::new(AGENT_SOCKET));
-    if UnixStream::connect(path).is_ok() {
-        return Some(path.to_owned());
-    }
+    let found = agent_socket().and_then(|path| connect_to_own(&path).map(|_| path));
+    let why = match found {
+        Ok(path) => return Some(path),
+        Err(error) => no_agent(agent_socket().ok().as_deref(), &error),
+    };
     print_status(&format!(
-        "error: UDP port {} is in use, and no agent of this host answers at {}: give the agent's --socket, or stop \
-         the program that uses the port (a host runs one `cast receive` or `cast agent` per port)\n",
+        "error: UDP port {} is in use, and {why}: give the agent's --socket, or stop the program that uses the port \
+         (a host runs one `cast receive` or `cast agent` per port)\n",
         address.port(),
-        path.display()
     ));
     None
 }
 
 /// Connects and sends the request.
 fn request(path: &Path, line: &Value) -> io::Result<UnixStream> {
-    let mut stream = UnixStream::connect(path)?;
+    let mut stream = connect_to_own(path)?;
     stream.write_all(format!("{line}\n").as_bytes())?;
     Ok(stream)
 }
 
-fn no_agent(path: &Path, error: &io::Error) -> u8 {
-    print_status(&format!("error: no agent answers at {}: {error}\n", path.display()));
+/// Says that no agent answers at its socket; `None` if there is no folder for it.
+fn no_agent(path: Option<&Path>, error: &io::Error) -> String {
+    match path {
+        Some(path) => {
+            format!("no agent of this user or of root answers at {} ({error})", path.display())
+        }
+        None => format!("no agent can be found: {error}"),
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> u8 {
+    print_status(&format!("error: {}\n", no_agent(Some(path), error)));
     exit::FAILED
 }
 
@@ -80,7 +91,7 @@ pub(super) fn receive(
                 print_status(&format!("error: the agent at {}: {error}\n", path.display()));
                 return Ok(exit::FAILED);
             }
-            Err(error) => return Ok(no_agent(path, &error)),
+            Err(error) => return Ok(failed(path, &error)),
         };
         if once {
             return one(args, target, offered);
@@ -123,7 +134,7 @@ pub(super) fn send(
     }
     let mut stream = match request(path, &send.line()) {
         Ok(stream) => stream,
-        Err(error) => return Ok(no_agent(path, &error)),
+        Err(error) => return Ok(failed(path, &error)),
     };
     let written = match source {
         Some(mut source) => write_records(source.as_mut(), &mut stream)?,

@@ -188,8 +188,8 @@ impl SendArgs {
 
 /// Receive files.
 ///
-/// Accepts streams from this machine, from the hosts named by --from, and, with --key, from anyone who has the
-/// key. A file is called NAME.part until its hash has been verified; an interrupted transfer resumes where it stopped.
+/// Accepts streams from the hosts named by --from and, with --key, from anyone who has the key; without both, from this
+/// machine. A file is called NAME.part until its hash has been verified; an interrupted transfer resumes where it stopped.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave cast receive --from 192.0.2.1 --dir /srv/images\n  \
@@ -210,7 +210,8 @@ pub(crate) struct ReceiveArgs {
     /// Exit after one stream.
     #[arg(long)]
     pub(super) once: bool,
-    /// Accept streams from this host; may be repeated (default: this machine only, or anyone who has the key).
+    /// Accept streams from this host, and from this machine only if it is named; may be repeated (default: this machine, with
+    /// all its users, or anyone who has the key).
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
     pub(super) from: Vec<Vec<IpAddr>>,
     /// Join this group, so that `send --group` finds this host; may be repeated (default: none).

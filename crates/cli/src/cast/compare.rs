@@ -237,8 +237,10 @@ pub(super) fn receive_tcp(
             return Ok(exit::FAILED);
         }
     };
-    let admits =
-        |from: SocketAddr| from.ip().is_loopback() || admitted.contains(&from.ip().to_canonical());
+    let admits = |from: SocketAddr| match admitted {
+        [] => from.ip().is_loopback(),
+        _ => admitted.contains(&from.ip().to_canonical()),
+    };
     loop {
         #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
         let began = Instant::now();

@@ -2,10 +2,9 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::Path;
 use std::time::Duration;
 
-use rackweave_linux::sys::{ethtool, route_to};
+use rackweave_linux::sys::{connect_to_own, ethtool, route_to};
 use rackweave_wire::orca::{GROUP, PORT};
 
 /// How long to wait for an ICMP error from the receiver's system.
@@ -21,7 +20,7 @@ struct Facts {
     /// Interfaces of this host on which some program has joined the group.
     joined: Vec<String>,
     /// The path of the agent's control socket, and whether an agent answers there.
-    agent: (&'static str, bool),
+    agent: (String, bool),
 }
 
 impl Facts {
@@ -34,9 +33,11 @@ impl Facts {
         let group = route_to(SocketAddr::from((GROUP, PORT)));
         let group = group.map(|route| by(route.0.ip())).map_err(|error| error.to_string());
         let igmp = std::fs::read_to_string("/proc/net/igmp").unwrap_or_default();
-        let socket = super::AGENT_SOCKET;
-        let answers = std::os::unix::net::UnixStream::connect(Path::new(socket)).is_ok();
-        Self { to, route, group, joined: joined(&igmp), agent: (socket, answers) }
+        let agent = match super::agent_socket() {
+            Ok(path) => (path.display().to_string(), connect_to_own(&path).is_ok()),
+            Err(error) => (error.to_string(), false),
+        };
+        Self { to, route, group, joined: joined(&igmp), agent }
     }
 
     /// Returns one paragraph; `why` is the result of the probe.
@@ -60,7 +61,7 @@ impl Facts {
             [] => "no program of this host has joined the group".to_owned(),
             names => format!("programs of this host have joined it on {}", names.join(", ")),
         };
-        let agent = match self.agent {
+        let agent = match &self.agent {
             (path, true) => format!("an agent of this host answers at {path}"),
             (path, false) => format!("no agent of this host answers at {path}"),
         };
@@ -189,7 +190,7 @@ mod tests {
             route: Ok(("192.0.2.1".parse().unwrap(), Some("eth0".into()), 1500)),
             group: Err("no route".into()),
             joined: Vec::new(),
-            agent: ("/tmp/cast.sock", false),
+            agent: ("/tmp/cast.sock".into(), false),
         };
         assert_eq!(
             facts.paragraph("why"),

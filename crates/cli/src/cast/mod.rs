@@ -24,6 +24,7 @@ use miette::miette;
 use rackweave_cast::Waker;
 use rackweave_cast::orca::{Admission, EngineConfig, is_group_name};
 use rackweave_lab::report::number;
+use rackweave_linux::sys::runtime_folder;
 use rackweave_wire::orca::PORT;
 
 use crate::exit;
@@ -42,8 +43,13 @@ pub(crate) enum CastCommand {
     Sessions(sessions::SessionsArgs),
 }
 
-/// The default path of the control socket of this host's agent.
-const AGENT_SOCKET: &str = "/tmp/rackweave-cast.sock";
+/// The name of the control socket of a user's agent, in the user's folder for running processes.
+const AGENT_SOCKET: &str = "cast.sock";
+
+/// Returns the default path of the control socket of this user's agent.
+fn agent_socket() -> std::io::Result<PathBuf> {
+    runtime_folder().map(|folder| folder.join(AGENT_SOCKET))
+}
 
 /// Options that senders and receivers share.
 #[derive(Clone, Debug, clap::Args)]
@@ -122,8 +128,9 @@ impl CommonArgs {
     /// Returns the configuration of the engine.
     fn engine(&self, bind: SocketAddr, admitted: Vec<IpAddr>) -> miette::Result<EngineConfig> {
         let secret = self.key.as_deref().map(crate::secret::read).transpose()?;
-        let admission =
-            Admission { everyone: secret.is_some(), loopback: true, addresses: admitted };
+        // Everybody on this machine can send from loopback, so it is admitted only where nothing else is said.
+        let loopback = secret.is_none() && admitted.is_empty();
+        let admission = Admission { everyone: secret.is_some(), loopback, addresses: admitted };
         let fabric = self.fabric.as_deref().map(|path| fabric::read(path, self.me)).transpose()?;
         let interface = self.interface.unwrap_or(Ipv4Addr::UNSPECIFIED);
         Ok(EngineConfig { secret, admission, interface, fabric, ..EngineConfig::new(bind) })

@@ -73,6 +73,7 @@ pub(super) fn state(receiver: &ReceiverProgress) -> String {
         ReceiverStatus::Invited => "invited".into(),
         ReceiverStatus::Attached => "receiving".into(),
         ReceiverStatus::Detached => match receiver.slow_reason {
+            Some(SlowReason::NoMulticast) => "detached (no multicast)".into(),
             Some(SlowReason::Silent) => "detached (stopped responding)".into(),
             Some(SlowReason::Window) => "detached (slow disk or reader)".into(),
             Some(SlowReason::Path) => "detached (smaller packets)".into(),
@@ -104,7 +105,9 @@ impl Outcome {
                 "host": receiver.address.to_string(), "state": state(receiver), "bytes": bytes,
                 "resumed_at": receiver.from, "wall_s": seconds,
                 "bits_per_second": (bytes as f64 * 8.0 / seconds.max(1e-9)) as u64,
-                "repair_bytes": receiver.repairs, "mtu": receiver.mtu, "error": failure(receiver),
+                "repair_bytes": receiver.repairs, "mtu": receiver.mtu,
+                "multicast": self.spread == Spread::Multicast && receiver.slow_reason != Some(SlowReason::NoMulticast),
+                "error": failure(receiver),
             })
         });
         let summary = &self.view.summary;
@@ -116,7 +119,7 @@ impl Outcome {
         })
     }
 
-    /// Returns a note for each receiver that full packets do not reach.
+    /// Returns a note for each receiver that full packets, or multicast, do not reach.
     pub(super) fn notes(&self) -> String {
         let mut text = String::new();
         for receiver in &self.view.receivers {
@@ -124,6 +127,12 @@ impl Outcome {
                 text += &format!(
                     "note: {}: packets of {} bytes do not arrive: --mtu {mtu}; it got copies in smaller ones\n",
                     receiver.address, self.view.packet
+                );
+            }
+            if receiver.slow_reason == Some(SlowReason::NoMulticast) {
+                text += &format!(
+                    "note: {}: multicast does not reach it; it got copies of its own\n",
+                    receiver.address
                 );
             }
         }

@@ -50,7 +50,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         && !args.listen.ip().is_loopback()
     {
         print_status(
-            "note: accepting streams from this machine only; use --from HOST or --key FILE to accept others\n",
+            "note: accepting streams from this machine only, of all its users; use --from HOST or --key FILE to accept others instead\n",
         );
     }
     let target_of = target.clone();
@@ -75,7 +75,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     let mut engine = match engine {
         Ok(engine) => engine,
         Err(error) => {
-            if let Some(path) = agent_client::fallback(&error, None) {
+            if let Some(path) = agent_client::fallback(&error) {
                 return agent_client::receive(args, &target, &path, &request);
             }
             print_status(&format!("error: {error}\n"));

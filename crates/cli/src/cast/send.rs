@@ -151,7 +151,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
     let mut engine = match Engine::new(config, None) {
         Ok(engine) => engine,
         Err(error) => {
-            if let Some(path) = agent_client::fallback(&error, None) {
+            if let Some(path) = agent_client::fallback(&error) {
                 return agent_client::send(args, &path, request, files);
             }
             print_status(&format!("error: {error}\n"));
@@ -165,15 +165,19 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
     interrupted.set_waker(engine.waker());
     let hosts: Vec<HostId> = args.to.iter().map(|to| engine.add_peer(*to)).collect();
     let failed = |error| miette!("the socket failed: {error}");
-    let spread = match args.spread {
-        Some(spread) => spread,
-        None if hosts.len() == 1 => Spread::Unicast,
-        None => engine.probe(&hosts).map_err(failed)?.0,
+    let (spread, by_unicast) = match args.spread {
+        Some(spread) => (spread, Vec::new()),
+        None if hosts.len() == 1 => (Spread::Unicast, Vec::new()),
+        None => {
+            let reach = engine.probe(&hosts).map_err(failed)?;
+            (reach.spread, reach.by_unicast)
+        }
     };
     let session = match engine.open(source, &hosts, spread, flow) {
         Ok(session) => session,
         Err(error) => return Err(miette!("{error}")),
     };
+    engine.serve_by_unicast(session, &by_unicast);
     run(args, &mut engine, (session, &hosts), spread, interrupted)
 }
 

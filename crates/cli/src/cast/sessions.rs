@@ -1,12 +1,12 @@
 //! `rackweave cast sessions`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use rackweave_linux::sys::connect_to_own;
 use serde_json::Value;
 
-use super::{AGENT_SOCKET, print_status};
+use super::{agent_socket, print_status};
 use crate::{exit, print};
 
 /// Show the streams of an agent of this host, or the sessions of a controller of this host.
@@ -16,17 +16,24 @@ use crate::{exit, print};
     rackweave cast sessions --socket /run/control.sock --json\n\n\
     Exit codes: 0 shown, 1 no agent or controller answers.")]
 pub(crate) struct SessionsArgs {
-    /// Control socket of `cast agent` or `cast control`.
-    #[arg(long, value_name = "PATH", default_value = AGENT_SOCKET)]
-    socket: PathBuf,
+    /// Control socket of `cast agent` or `cast control` (default: that of this user's agent, as in `cast agent --help`).
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn sessions(args: &SessionsArgs) -> miette::Result<u8> {
+    let path = match args.socket.clone().map_or_else(agent_socket, Ok) {
+        Ok(path) => path,
+        Err(error) => {
+            print_status(&format!("error: {error}; give --socket\n"));
+            return Ok(exit::FAILED);
+        }
+    };
     let ask = || -> std::io::Result<Value> {
-        let mut stream = UnixStream::connect(&args.socket)?;
+        let mut stream = connect_to_own(&path)?;
         stream.write_all(b"{\"sessions\": {}}\n")?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;
@@ -37,7 +44,7 @@ pub(crate) fn sessions(args: &SessionsArgs) -> miette::Result<u8> {
         Err(error) => {
             print_status(&format!(
                 "error: no agent or controller answers at {}: {error}\n",
-                args.socket.display()
+                path.display()
             ));
             return Ok(exit::FAILED);
         }

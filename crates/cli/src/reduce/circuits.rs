@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use miette::miette;
 use rackweave_core::Span;
+use rackweave_linux::sys::connect_to_own;
 use rackweave_reduce::{JobMove, OpticalSwitch};
 use serde_json::{Value, json};
 
@@ -35,7 +36,7 @@ impl Controller {
     pub(super) fn connect(path: &Path, moves: &[JobMove]) -> miette::Result<Self> {
         let name = crate::escaped(&path.to_string_lossy());
         let connect = || {
-            let stream = UnixStream::connect(path)?;
+            let stream = connect_to_own(path)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
             Ok(Lines { reader: BufReader::new(stream.try_clone()?), stream })

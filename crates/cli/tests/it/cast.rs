@@ -162,7 +162,35 @@ fn wrong_usage_and_silence_are_told_apart() {
     assert!(message.contains("nothing came back:"), "{message}");
     assert!(message.contains("leave from 127.0.0.1"), "{message}");
     assert!(message.contains("ulticast to 239.255.67.22"), "{message}");
-    assert!(message.contains("of this host answers at /tmp/rackweave-cast.sock"), "{message}");
+    let socket = rackweave_linux::sys::runtime_folder().unwrap().join("cast.sock");
+    assert!(
+        message.contains(&format!("of this host answers at {}", socket.display())),
+        "{message}"
+    );
+}
+
+#[test]
+fn loopback_is_admitted_only_where_nothing_else_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(1000)).unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let key = key.to_str().unwrap();
+    for (way, served) in [
+        (&["--from", "192.0.2.1"][..], false),
+        (&["--key", key], false),
+        (&["--from", "192.0.2.1", "--from", "127.0.0.1"], true),
+        (&[], true),
+    ] {
+        let place = folder.path().join("place");
+        let receiver = Receiver::into(&place, way);
+        let to = receiver.address.as_str();
+        let args = ["send", source.to_str().unwrap(), "--to", to, "--retry", "0"];
+        let output = rackweave(&args).output().unwrap();
+        assert_eq!(output.status.success(), served, "{way:?}: {output:?}");
+        assert_eq!(std::fs::remove_file(place.join("x")).is_ok(), served, "{way:?}");
+    }
 }
 
 #[test]

@@ -366,6 +366,45 @@ fn an_absent_host_does_not_turn_multicast_into_copies_for_the_others() {
 }
 
 #[test]
+fn a_host_without_multicast_does_not_turn_it_into_copies_for_the_others() {
+    rackweave_testing::needs!(NetAdmin);
+    let spaces = Spaces::make("u", 5, 1500);
+    let folder = tempfile::tempdir().unwrap();
+    let big = folder.path().join("big");
+    std::fs::write(&big, content(8_000_000)).unwrap();
+    let place = |host: usize| folder.path().join(host.to_string());
+    let receivers: Vec<Receiver> = (1..=4)
+        .map(|host| {
+            let place = place(host);
+            let mut args = vec!["receive", "--from", "10.9.0.1", "--dir", at(&place)];
+            if host == 4 {
+                // It joins the group on another interface than the one that the packets arrive at.
+                args.extend(["--interface", "127.0.0.1"]);
+            }
+            Receiver::spawn(spaces.run(host, &args))
+        })
+        .collect();
+    let to = "10.9.0.2,10.9.0.3,10.9.0.4,10.9.0.5";
+    let output = spaces.run(0, &["send", "--json", "--to", to, at(&big)]).output().unwrap();
+    drop(receivers);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let document = json(&output);
+    assert_eq!(document["spread"], "multicast", "{document}");
+    let receivers = document["receivers"].as_array().unwrap();
+    let multicast: Vec<_> = receivers.iter().map(|it| it["multicast"].as_bool()).collect();
+    assert_eq!(multicast, [Some(true), Some(true), Some(true), Some(false)], "{document}");
+    assert!(receivers.iter().all(|it| it["state"] == "complete"), "{document}");
+    for host in 1..=4 {
+        assert!(std::fs::read(place(host).join("big")).unwrap() == content(8_000_000));
+    }
+    // One copy for three, and one for the fourth; some packets are repaired.
+    let copies = document["link_bytes"].as_u64().unwrap() as f64 / 8e6;
+    assert!((1.9..3.0).contains(&copies), "{copies}: {document}");
+    let notes = String::from_utf8_lossy(&output.stderr);
+    assert!(notes.contains("10.9.0.5:6722: multicast does not reach it"), "{notes}");
+}
+
+#[test]
 fn the_same_send_again_succeeds_and_sends_only_what_differs() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("d");

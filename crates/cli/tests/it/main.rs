@@ -1,6 +1,7 @@
 //! Tests of the command as users and scripts run it. They are one binary, because each binary links all libraries.
 
 mod cast;
+mod cast_agent;
 mod cast_edges;
 mod cast_restarts;
 mod casts;

@@ -9,6 +9,8 @@ use rackweave_core::HostId;
 use rackweave_wire::frisbee::{self, Auth, Body, Chunks, Direction, Header, Key, REPORT_MAP_BYTES};
 use rackweave_wire::overlay;
 
+use crate::common::now;
+
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
     command.arg("switch").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -58,11 +60,16 @@ fn it_runs_shows_and_ends_with_a_summary() {
     shown.read_line(&mut line).unwrap();
     assert!(line.contains("frames/s") && !line.contains('\x1b'), "{line}");
 
+    // Clients that send nothing hold up no other: each may take 2 s.
+    let silent: Vec<_> = (0..12).map(|_| TcpStream::connect(free).unwrap()).collect();
+    let began = now();
     let mut asked = TcpStream::connect(free).unwrap();
     asked.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut answer = String::new();
     asked.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(now() - began < Duration::from_secs(12), "{:?}", now() - began);
+    drop(silent);
     let has = |text: &str| assert!(answer.contains(text), "{text} is missing in {answer}");
     has("\nrackweave_switch_edge_drops_total{reason=\"malformed\"} 1\n");
     has("\nrackweave_switch_link_bytes_total{link=\"switch0->h2\"} 0\n");

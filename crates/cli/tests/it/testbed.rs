@@ -119,11 +119,6 @@ fn words(text: &str) -> String {
     kept.collect::<String>().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn is_root() -> bool {
-    status_of(std::process::id(), "Uid:")
-        .is_some_and(|uid| uid.split_whitespace().nth(1) == Some("0"))
-}
-
 fn may_make_namespaces() -> bool {
     let effective = status_of(std::process::id(), "CapEff:").unwrap_or_default();
     let bits = u64::from_str_radix(&effective, 16).unwrap_or(0);
@@ -131,23 +126,9 @@ fn may_make_namespaces() -> bool {
     bits >> 12 & 1 == 1 && bits >> 21 & 1 == 1 && ip.is_ok_and(|status| status.success())
 }
 
-fn runtime_folder() -> PathBuf {
-    if is_root() {
-        return "/run/rackweave".into();
-    }
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir()) {
-        Some(folder) => folder.join("rackweave"),
-        None => {
-            let uid = status_of(std::process::id(), "Uid:").unwrap();
-            let uid = uid.split_whitespace().nth(1).unwrap().to_owned();
-            std::env::temp_dir().join(format!("rackweave-{uid}"))
-        }
-    }
-}
-
 /// Returns the journal entry of a coordinator, and its file.
 fn entry_of(coordinator: u32) -> Option<(PathBuf, Value)> {
-    let files = std::fs::read_dir(runtime_folder()).ok()?.flatten();
+    let files = std::fs::read_dir(rackweave_linux::sys::runtime_folder().ok()?).ok()?.flatten();
     files.map(|file| file.path()).find_map(|path| {
         let entry: Value = serde_json::from_str(&std::fs::read_to_string(&path).ok()?).ok()?;
         (entry["coordinator"]["pid"] == coordinator).then_some((path, entry))

@@ -136,6 +136,7 @@ impl Sender {
         let Some(receiver) = self.member(host) else { return };
         self.members[receiver].failed.get_or_insert(reason);
         self.end(now, receiver);
+        self.end_unstarted(now);
     }
 
     /// Records that all receivers have failed.
@@ -143,6 +144,20 @@ impl Sender {
         for receiver in 0..self.members.len() {
             self.members[receiver].failed.get_or_insert(reason);
             self.end(now, receiver);
+        }
+        self.end_unstarted(now);
+    }
+
+    /// If there is no receiver left, the casts that have not started end too: without that, a report would not mention them.
+    fn end_unstarted(&mut self, now: Time) {
+        if self.members.iter().any(|member| member.failed.is_none()) {
+            return;
+        }
+        while (self.started as usize) < self.casts.len() {
+            self.records.push(Record::Started { cast: self.started, at: now });
+            self.started += 1;
+            self.open += self.members.len();
+            (0..self.members.len()).for_each(|receiver| self.end(now, receiver));
         }
     }
 

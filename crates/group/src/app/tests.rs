@@ -106,10 +106,11 @@ fn a_cast_that_no_receiver_has_does_not_end() {
     app.all_failed(Time(2), SILENT);
     assert!(app.is_done() && start(&mut app, 3).is_empty());
     let results = results(collector(&[10, 20], 2), &app, &[]);
-    assert_eq!((times(&results), results.execution()), (vec![(1, None)], None));
-    assert!(
-        results.messages(|_, _, _| Span(1)).iter().all(|m| m.outcome == Outcome::Failed(SILENT))
-    );
+    // The second cast could not begin: it failed as well.
+    assert_eq!((times(&results), results.execution()), (vec![(1, None), (2, None)], None));
+    let messages = results.messages(|_, _, _| Span(1));
+    assert_eq!(messages.len(), 4);
+    assert!(messages.iter().all(|message| message.outcome == Outcome::Failed(SILENT)));
 }
 
 #[test]

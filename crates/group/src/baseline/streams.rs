@@ -2,7 +2,9 @@
 //! server sends to the first client and each client to the next.
 //!
 //! A client in a chain stores and forwards: it forwards received bytes in chunks, and the rest of a file when the file
-//! is complete. Every client acknowledges files to the server over its own stream.
+//! is complete. Every client acknowledges files to the server over its own stream. A client whose successor in the chain is gone
+//! notifies the server over another stream, because the server has no connection on which it could notice that: in the real
+//! chain, `cast::baseline`, the reply of a client says so.
 
 use std::convert::Infallible;
 
@@ -39,14 +41,22 @@ struct Outlet {
     unacked: u64,
 }
 
-/// A host opens at most one data stream and one acknowledgement stream to another host, so two ids suffice.
+/// A host opens at most one stream of each kind to another host, so three ids suffice.
 const STREAM: MessageId = MessageId::request(2);
 const ACKS: MessageId = MessageId::request(1);
+/// The stream on which a client of a chain notifies the server that its successor is gone.
+const CUT: MessageId = MessageId::request(3);
 
 impl Outlet {
-    fn open(machines: &mut [Machine], machine: usize, peer: HostId, id: MessageId) -> Option<Self> {
+    fn open(
+        now: Time,
+        machines: &mut [Machine],
+        machine: usize,
+        peer: HostId,
+        id: MessageId,
+    ) -> Option<Self> {
         let stream = Open { id, peer, deadline: Time::MAX };
-        let opened = machines.get_mut(machine)?.open(Time::ZERO, stream).is_ok();
+        let opened = machines.get_mut(machine)?.open(now, stream).is_ok();
         opened.then_some(Self { machine, peer, id, unacked: 0 })
     }
 
@@ -85,7 +95,9 @@ impl Server {
         let direct = if config.chain { 1 } else { clients.len() };
         let to = clients.iter().take(direct);
         let outlets: Vec<Outlet> = to
-            .filter_map(|c| Outlet::open(&mut machines, usize::from(c.port), c.host, STREAM))
+            .filter_map(|c| {
+                Outlet::open(Time::ZERO, &mut machines, usize::from(c.port), c.host, STREAM)
+            })
             .collect();
         let acks = vec![0; clients.len()];
         Self { config: config.clone(), machines, clients, outlets, app, acks }
@@ -95,6 +107,18 @@ impl Server {
     #[must_use]
     pub const fn app(&self) -> &Sender {
         &self.app
+    }
+
+    /// Its host crashes: all casts that were not acknowledged fail.
+    pub fn crash(&mut self, now: Time) {
+        self.app.all_failed(now, FailReason::HostCrashed);
+    }
+
+    /// The chain is cut before this client: neither it nor the clients behind it get anything more.
+    fn cut(&mut self, now: Time, before: usize) {
+        for client in self.clients.iter().skip(before) {
+            self.app.failed(now, client.host, FailReason::PeerSilent);
+        }
     }
 
     /// Its host is back after a crash. The process that sent is gone, and its connections are forgotten: all casts that were
@@ -122,6 +146,10 @@ impl Server {
                     Event::Stream(StreamEvent::Readable { peer, id, bytes, .. }) => {
                         self.machines[machine].consume(now, peer, id, bytes);
                         if let Some(client) = self.clients.iter().position(|c| c.host == peer) {
+                            if id == CUT {
+                                self.cut(now, client + 1);
+                                continue;
+                            }
                             self.acks[client] += bytes;
                             self.app.acknowledged_bytes(now, peer, self.acks[client]);
                         }
@@ -132,8 +160,11 @@ impl Server {
                             outlet.unacked = outlet.unacked.saturating_sub(bytes);
                         }
                     }
-                    Event::Failed { peer, reason, .. } => {
+                    Event::Failed { peer, id, reason } => {
                         self.app.failed(now, peer, reason);
+                        if self.config.chain && id == STREAM {
+                            self.cut(now, 0);
+                        }
                         // From here on the failed client's socket accepts all data, so that it does not block the
                         // others.
                         for outlet in self.outlets.iter_mut().filter(|o| o.peer == peer) {
@@ -212,31 +243,32 @@ impl Receiver {
     ) -> Option<Self> {
         let chunk = next.map_or(1, |(_, chunk)| chunk.max(1));
         let next = next.map(|(next, _)| next);
-        let (machines, server, next) = Self::connect(config, me, server, next)?;
+        let (machines, server, next) = Self::connect(Time::ZERO, config, me, server, next)?;
         let config = config.clone();
         Some(Self { config, me, machines, server, next, app, chunk, have: 0, forwarded: 0 })
     }
 
     /// Opens the streams to the server and to the next client.
     fn connect(
+        now: Time,
         config: &Config,
         me: HostId,
         server: HostId,
         next: Option<HostId>,
     ) -> Option<([Machine; 1], Outlet, Option<Outlet>)> {
         let mut machines = [config.transport.machine(me)];
-        let server = Outlet::open(&mut machines, 0, server, ACKS)?;
+        let server = Outlet::open(now, &mut machines, 0, server, ACKS)?;
         let next = match next {
-            Some(next) => Some(Outlet::open(&mut machines, 0, next, STREAM)?),
+            Some(next) => Some(Outlet::open(now, &mut machines, 0, next, STREAM)?),
             None => None,
         };
         Some((machines, server, next))
     }
 
     /// Its host is back after a crash, without what it had received, and its connections are forgotten.
-    pub fn restart(&mut self) {
+    pub fn restart(&mut self, now: Time) {
         let (server, next) = (self.server.peer, self.next.map(|next| next.peer));
-        if let Some(connected) = Self::connect(&self.config, self.me, server, next) {
+        if let Some(connected) = Self::connect(now, &self.config, self.me, server, next) {
             (self.machines, self.server, self.next) = connected;
         }
         (self.have, self.forwarded) = (0, 0);
@@ -266,6 +298,16 @@ impl Receiver {
                     let outlets = self.next.iter_mut().chain([&mut self.server]);
                     for outlet in outlets.filter(|o| (o.peer, o.id) == (peer, id)) {
                         outlet.unacked = outlet.unacked.saturating_sub(bytes);
+                    }
+                }
+                Event::Failed { peer, id, .. }
+                    if self.next.is_some_and(|next| (next.peer, next.id) == (peer, id)) =>
+                {
+                    self.next = None;
+                    let server = self.server.peer;
+                    let notice = Outlet::open(now, &mut self.machines, 0, server, CUT);
+                    if let Some(mut notice) = notice {
+                        notice.write(now, &mut self.machines, u64::from(ACK_BYTES));
                     }
                 }
                 _ => {}

@@ -116,6 +116,11 @@ impl Server {
         &self.app
     }
 
+    /// Its host crashes: all casts that were not acknowledged fail.
+    pub fn crash(&mut self, now: Time) {
+        self.app.all_failed(now, FailReason::HostCrashed);
+    }
+
     /// Its host is back after a crash. The process that sent is gone: all casts that were not acknowledged fail.
     pub fn restart(&mut self, now: Time) {
         self.queues.iter_mut().for_each(VecDeque::clear);
@@ -201,7 +206,7 @@ impl Receiver {
     }
 
     /// Handles the return of its host after a crash, without the bytes that it had received.
-    pub fn restart(&mut self) {
+    pub fn restart(&mut self, _now: Time) {
         self.acks.clear();
         self.app.crashed();
     }

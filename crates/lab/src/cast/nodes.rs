@@ -15,6 +15,8 @@ pub(super) trait Role {
     fn is_done(&self) -> bool {
         true
     }
+    /// Handles a crash of its host: a sender's casts fail, whether or not the host returns.
+    fn crash(&mut self, _now: Time) {}
     /// Handles the return of its host after a crash: the protocol's state is lost, the application's records are kept.
     fn restart(&mut self, now: Time);
 }
@@ -28,6 +30,9 @@ macro_rules! roles {
             fn is_done(&self) -> bool {
                 self.app().is_done()
             }
+            fn crash(&mut self, now: Time) {
+                self.crash(now);
+            }
             fn restart(&mut self, now: Time) {
                 self.restart(now);
             }
@@ -36,8 +41,8 @@ macro_rules! roles {
             fn report(&self) -> Report {
                 self.app().report()
             }
-            fn restart(&mut self, _now: Time) {
-                self.restart();
+            fn restart(&mut self, now: Time) {
+                self.restart(now);
             }
         }
     )*};
@@ -96,8 +101,9 @@ where
         Role::is_done(self)
     }
     fn crash(&mut self, now: Time, down: bool) {
-        if !down {
-            self.restart(now);
+        match down {
+            true => Role::crash(self, now),
+            false => Role::restart(self, now),
         }
     }
 }
@@ -108,6 +114,9 @@ impl<S: Role, R: Role> Role for Either<S, R> {
     }
     fn is_done(&self) -> bool {
         each!(self, node => node.is_done())
+    }
+    fn crash(&mut self, now: Time) {
+        each!(self, node => Role::crash(node, now));
     }
     fn restart(&mut self, now: Time) {
         each!(self, node => Role::restart(node, now));

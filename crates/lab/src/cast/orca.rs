@@ -1,5 +1,6 @@
 //! Orca's hosts in a run: each is an agent, and some run a side of the application.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -27,6 +28,9 @@ const SETUP: Span = Span::from_ms(20);
 /// The receive window in bytes. The application consumes all data at once, so it never fills.
 const ROOM: u64 = 1 << 40;
 const MAX_SESSIONS: u32 = 4096;
+/// How often a receiver may forget the session in crashes and is invited again. The bound is ours: it only ends runs in which a
+/// receiver answers and never joins.
+const MAX_RETURNS: u32 = 8;
 
 const fn acks_of(client: usize) -> Session {
     Session(FILES.0 + 1 + client as u32)
@@ -60,6 +64,7 @@ pub(super) fn run(
     sending
         .open(Time::ZERO, FILES, 1, &cast.receivers, spread, flow)
         .map_err(|error| CastError::Session(error.to_string()))?;
+    sending.set_readable_from(FILES, 0);
     if cast.senders.len() > 1 {
         // In the evaluation, only the sender connects the racks. Here the fabric connects them too.
         sending = sending.with_places(cast.senders.clone());
@@ -72,11 +77,17 @@ pub(super) fn run(
         ..cast.sender_app(1)
     });
     let clients = cast.receivers.clone();
-    let side = Side::Server(Box::new(Server { app, clients, ahead: 2 * flow.window }));
+    let side = Side::Server(Box::new(Server {
+        app,
+        clients,
+        ahead: 2 * flow.window,
+        returns: BTreeMap::new(),
+    }));
     let mut nodes = vec![Attached { node: member(sending, side), hosts: cast.senders.clone() }];
     nodes.extend(cast.receivers.iter().enumerate().map(|(nth, &me)| {
         let side = Side::Client(Box::new(Client {
             server,
+            clients: cast.receivers.len() as u32,
             acks: acks_of(nth),
             flow,
             app: cast.receiver_app(),
@@ -149,12 +160,16 @@ struct Server {
     clients: Vec<HostId>,
     /// The number of bytes that it writes ahead of what all receivers have.
     ahead: u64,
+    /// How often each receiver that had forgotten the session was invited again.
+    returns: BTreeMap<HostId, u32>,
 }
 
 /// A receiver's side of the application.
 #[derive(Debug)]
 struct Client {
     server: HostId,
+    /// The number of all receivers.
+    clients: u32,
     /// Its session to the sender, for acknowledgements.
     acks: Session,
     flow: FlowConfig,
@@ -173,8 +188,16 @@ pub(crate) const fn fail_reason(reason: Reason) -> FailReason {
 impl Server {
     /// Returns the client that acknowledges over a session.
     fn client(&self, session: Session) -> Option<HostId> {
-        let client = session.0.checked_sub(acks_of(0).0)?;
-        self.clients.get(client as usize).copied()
+        let session = session.0.checked_sub(acks_of(0).0)? as usize;
+        // A receiver that has restarted has a further session.
+        self.clients.get(session.checked_rem(self.clients.len())?).copied()
+    }
+
+    /// Returns whether a receiver that has forgotten the session is invited again, and counts that.
+    fn may_return(&mut self, who: HostId) -> bool {
+        let returns = self.returns.entry(who).or_default();
+        *returns += 1;
+        *returns <= MAX_RETURNS
     }
 
     fn handle(&mut self, now: Time, host: &mut Host, event: Event) {
@@ -194,6 +217,12 @@ impl Server {
             }
             Event::Sender(FILES, SenderEvent::Attached { host }) => self.app.joined(host),
             Event::Sender(FILES, SenderEvent::Detached { host }) => self.app.detached(host),
+            // Its host is back after a crash. Like `cast send`, the sender still has all bytes.
+            Event::Sender(FILES, SenderEvent::Lost { host: who, reason: Reason::Unknown })
+                if self.may_return(who) =>
+            {
+                host.add(now, FILES, who);
+            }
             Event::Sender(FILES, SenderEvent::Lost { host, reason }) => {
                 self.app.failed(now, host, fail_reason(reason));
             }
@@ -335,11 +364,22 @@ impl Role for Member {
         !matches!(&self.side, Side::Server(server) if !server.app.is_done())
     }
 
-    fn restart(&mut self, now: Time) {
+    fn crash(&mut self, now: Time) {
+        if let Side::Server(server) = &mut self.side {
+            server.app.all_failed(now, FailReason::HostCrashed);
+        }
+    }
+
+    fn restart(&mut self, _now: Time) {
         self.host = self.host.restarted();
         match &mut self.side {
-            Side::Server(server) => server.app.all_failed(now, FailReason::HostCrashed),
-            Side::Client(client) => client.app.crashed(),
+            // Its casts have failed in the crash.
+            Side::Server(_) => {}
+            Side::Client(client) => {
+                client.app.crashed();
+                // The sender still has the session of the acknowledgements before the crash.
+                client.acks.0 += client.clients;
+            }
             Side::Agent => {}
         }
     }

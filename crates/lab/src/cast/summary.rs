@@ -1,6 +1,6 @@
 //! The results of a cast in `summary.json`.
 
-use rackweave_core::Span;
+use rackweave_core::{FailReason, Span};
 use rackweave_group::app::{ReceiverTimes, Results};
 use rackweave_group::orca::scale::ScaleReport;
 use serde::Serialize;
@@ -183,9 +183,26 @@ pub struct ReceiverSummary {
     pub longest_gap_us: f64,
     /// Whether the sender gave it up.
     pub lost: bool,
+    /// Why it does not have all files: `"host crashed"`, `"sender crashed"`, the sender's reason for giving it up, such as `"peer silent"`,
+    /// or `"unfinished"` at the end of the run; `None` if it has them.
+    pub incomplete: Option<&'static str>,
 }
 
 impl CastSummary {
+    /// Names the receivers that do not have all files, with the reason for each; `None` if all have.
+    #[must_use]
+    pub(crate) fn incomplete(&self) -> Option<String> {
+        let of = |receiver: &ReceiverSummary| {
+            receiver.incomplete.map(|why| format!("host {}: {why}", receiver.host))
+        };
+        let found: Vec<String> = self.receivers.iter().filter_map(of).collect();
+        let (shown, count) = (found.iter().take(4).cloned().collect::<Vec<_>>(), found.len());
+        let more = if count > 4 { ", ..." } else { "" };
+        let all = self.receivers.len();
+        let shown = shown.join(", ");
+        (count > 0).then(|| format!("{count} of {all} receivers lack files ({shown}{more})"))
+    }
+
     /// Computes the summary of a run with this configuration.
     #[must_use]
     pub fn new(config: &CastConfig, result: &CastResult) -> Self {
@@ -229,6 +246,15 @@ fn receiver_summary(config: &CastConfig, receiver: &ReceiverTimes) -> ReceiverSu
         files: receiver.completed.len() as u64,
         longest_gap_us: receiver.longest_gap.max(receiver.longest_gap_before).as_us_f64(),
         lost: receiver.failed.is_some(),
+        incomplete: (!whole).then_some(match receiver.failed {
+            _ if receiver.crashed => "host crashed",
+            Some(FailReason::HostCrashed) => "sender crashed",
+            Some(FailReason::PeerSilent) => "peer silent",
+            Some(FailReason::PeerForgot) => "peer forgot",
+            Some(FailReason::Cancelled) => "cancelled",
+            Some(FailReason::Deadline) => "deadline exceeded",
+            None => "unfinished",
+        }),
     }
 }
 

@@ -164,14 +164,83 @@ fn a_host_that_is_back_after_a_crash_has_lost_its_connections_and_bytes() {
         let messages = |point: &crate::results::PointResult| point.summary.messages;
         results.points.iter().map(messages).collect::<Vec<_>>()
     };
-    // The receiver gets neither file; in a chain those behind it do not, either.
+    // The receiver gets neither file; in a chain those behind it do not, either. Orca's is invited again.
     for (point, messages) in outcomes(5).into_iter().enumerate() {
+        if point == 3 {
+            assert_eq!((messages.completed, messages.failed), (8, 0), "{messages:?}");
+            continue;
+        }
         assert!(messages.failed > 0, "{point}: {messages:?}");
         assert!(messages.completed <= 6, "{point}: {messages:?}");
     }
-    // No receiver gets anything from a sender that has crashed.
+    // No receiver gets anything from a sender that has crashed: neither the file that was under way nor the next one.
     for (point, messages) in outcomes(0).into_iter().enumerate() {
-        assert_eq!((messages.started, messages.completed), (4, 0), "{point}: {messages:?}");
+        assert_eq!((messages.started, messages.failed), (8, 8), "{point}: {messages:?}");
+    }
+}
+
+/// How a run ended, why each receiver lacks files, and the warning.
+type Ending = (&'static str, Vec<Option<&'static str>>, Option<String>);
+
+/// Runs a cast with each scheme.
+fn ends(sets: &[&str]) -> Vec<Ending> {
+    let schemes = "sweep.transport.name=['cast-tcp', 'cast-chain', 'cast-unicast', 'orca']";
+    let base = ["workload.cast.sender=0", "workload.cast.files=['40 MB', '1 MB']", schemes];
+    let results = run(&[&base[..], sets].concat());
+    let points = results.points.iter().map(|point| &point.summary);
+    points
+        .map(|summary| {
+            let receivers = &summary.cast.as_ref().unwrap().receivers;
+            let why = receivers.iter().map(|receiver| receiver.incomplete).collect();
+            (summary.end, why, summary.warning())
+        })
+        .collect()
+}
+
+#[test]
+fn a_sender_that_crashes_for_good_leaves_no_run_that_looks_complete() {
+    for at in ["1 us", "25 ms"] {
+        let fault = format!("faults=[{{ kind = 'crash', place = 'host 0', from = '{at}' }}]");
+        for (point, (_, why, warning)) in ends(&[&fault]).into_iter().enumerate() {
+            assert_eq!(why, [Some("sender crashed"); 4], "{point} {at}");
+            let warning = warning.unwrap();
+            assert!(warning.contains("8 messages failed"), "{point} {at}: {warning}");
+            assert!(
+                warning.contains("4 of 4 receivers lack files (host 1: sender crashed"),
+                "{warning}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_crashed_receiver_and_those_behind_it_in_a_chain_are_named() {
+    for until in ["", ", until = '26 ms'"] {
+        let fault =
+            format!("faults=[{{ kind = 'crash', place = 'host 2', from = '25 ms'{until} }}]");
+        let ends = ends(&[&fault, "measure.time_limit='600 s'"]);
+        let (end, why, warning) = &ends[1];
+        let behind = Some("peer silent");
+        assert_eq!(why, &[None, Some("host crashed"), behind, behind], "{until} {warning:?}");
+        assert_eq!(*end, "all done", "nobody waits for ever: {warning:?}");
+        let warning = warning.as_ref().unwrap();
+        assert!(warning.contains("3 of 4 receivers lack files"), "{warning}");
+        // Connections in parallel do not depend on one another.
+        assert_eq!(ends[0].1, [None, Some("host crashed"), None, None]);
+        assert_eq!(ends[0].0, "all done");
+    }
+}
+
+#[test]
+fn a_receiver_that_is_back_before_the_cast_is_invited_again() {
+    // Orca's first file begins after 20 ms.
+    let fault = "faults=[{ kind = 'crash', place = 'host 5', from = '5 ms', until = '10 ms' }]";
+    for spread in ["labels", "multicast", "unicast", "relay"] {
+        let spread = format!("transport.spread={spread}");
+        let results = orca(&["workload.cast.sender=0", fault, &spread]);
+        let cast = cast(&results, 0);
+        assert_eq!((cast.missing_bytes, cast.wrong_bytes), (0, 0), "{spread}");
+        assert!(cast.receivers.iter().all(|it| it.incomplete.is_none()), "{spread}: {cast:?}");
     }
 }
 

@@ -524,6 +524,7 @@ impl PointSummary {
         if self.refused > 0 {
             parts.push(format!("{} messages were refused", self.refused));
         }
+        parts.extend(self.cast.as_ref().and_then(CastSummary::incomplete));
         if parts.is_empty() && self.end == end_name(End::Stalled) {
             parts.push("the simulation ran out of events".into());
         }

@@ -1,5 +1,6 @@
 //! Reading the text of a scenario.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crate::builtin;
@@ -38,6 +39,15 @@ impl ScenarioText {
     }
 }
 
+/// Reads a file, or returns `None` if it has more than this number of bytes. Its length is not asked for: a device such as `/dev/zero`
+/// has the length 0 and no end.
+pub(super) fn read_at_most(path: &Path, most: u64) -> std::io::Result<Option<Vec<u8>>> {
+    let file = std::fs::File::open(path)?;
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= most).then_some(bytes))
+}
+
 fn read_file(path: &Path) -> Result<String, ScenarioError> {
     let shown = path.display();
     if path.is_dir() {
@@ -51,16 +61,31 @@ fn read_file(path: &Path) -> Result<String, ScenarioError> {
             None => format!("built-in scenarios are {}", built_in.join(", ")),
         })
     };
-    let length = std::fs::metadata(path).map_err(cannot)?.len();
-    if length > MAX_FILE_BYTES {
+    let Some(bytes) = read_at_most(path, MAX_FILE_BYTES).map_err(cannot)? else {
         return Err(ScenarioError::new(format!(
-            "`{shown}` has {length} bytes: a scenario file has at most {MAX_FILE_BYTES}"
+            "`{shown}` has more than {MAX_FILE_BYTES} bytes, the most that a scenario file may have"
         )));
-    }
-    let bytes = std::fs::read(path).map_err(cannot)?;
+    };
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         ScenarioError::new(format!("`{shown}` is not a text file: byte {at} is not UTF-8"))
             .with_help("a scenario is a TOML file")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        let error = ScenarioText::load("/dev/zero").unwrap_err().to_string();
+        assert!(error.contains("`/dev/zero` has more than 4194304 bytes"), "{error}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.toml");
+        for (len, fits) in [(MAX_FILE_BYTES, true), (MAX_FILE_BYTES + 1, false)] {
+            std::fs::write(&path, vec![b'#'; len as usize]).unwrap();
+            assert_eq!(ScenarioText::load(path.to_str().unwrap()).is_ok(), fits, "{len}");
+        }
+    }
 }

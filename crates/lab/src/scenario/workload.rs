@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::application::{ApplicationKeys, Response, StreamName};
 use super::problem::Problem;
+use super::text::read_at_most;
 use super::values::{Share, Unit};
 use crate::error::nearest;
 
@@ -458,9 +459,18 @@ impl Workload {
     }
 }
 
+/// The size limit of a trace or of a table of sizes: all of it is in memory.
+const MAX_TABLE_BYTES: u64 = 1 << 30;
+
 fn read(key: &str, path: &Path) -> Result<Vec<u8>, Problem> {
-    std::fs::read(path)
-        .map_err(|error| Problem::new(key, format!("cannot read `{}`: {error}", path.display())))
+    let shown = path.display();
+    match read_at_most(path, MAX_TABLE_BYTES) {
+        Ok(Some(bytes)) => Ok(bytes),
+        Ok(None) => {
+            Err(Problem::new(key, format!("`{shown}` has more than {MAX_TABLE_BYTES} bytes")))
+        }
+        Err(error) => Err(Problem::new(key, format!("cannot read `{shown}`: {error}"))),
+    }
 }
 
 /// The path of a workload's table.

@@ -4,9 +4,10 @@
 //! it has started. If the coordinator is gone, the run is over: its processes are killed, the namespaces with its id in
 //! their names are removed, and finally the file is removed.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rackweave_linux::netns;
+use rackweave_linux::sys::{make_runtime_folder, runtime_folder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -68,16 +69,18 @@ pub(super) struct RunEntry {
 impl CleanupJournal {
     /// Opens the directory and removes what dead runs have left.
     pub(super) fn open() -> Result<Self, TestbedError> {
-        Self::at(runtime_folder())
+        // Processes that the journal names are killed, so nobody else may write it.
+        let folder = make_runtime_folder().map_err(|source| TestbedError::CleanupJournal {
+            path: runtime_folder().unwrap_or_default(),
+            source,
+        })?;
+        Ok(Self::at(folder))
     }
 
-    fn at(folder: PathBuf) -> Result<Self, TestbedError> {
-        use std::os::unix::fs::DirBuilderExt as _;
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-        made.map_err(|source| TestbedError::CleanupJournal { path: folder.clone(), source })?;
+    fn at(folder: PathBuf) -> Self {
         let journal = Self { folder };
         journal.clean();
-        Ok(journal)
+        journal
     }
 
     fn clean(&self) {
@@ -151,21 +154,6 @@ fn is_id(id: &str) -> bool {
     id.len() >= 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Returns the runtime directory: that of the whole machine for root, or else the user's own.
-fn runtime_folder() -> PathBuf {
-    if rustix::process::geteuid().is_root() {
-        return PathBuf::from("/run/rackweave");
-    }
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match own.filter(|folder| folder.is_absolute() && folder.is_dir()) {
-        Some(folder) => folder.join("rackweave"),
-        None => {
-            let user = rustix::process::geteuid().as_raw();
-            std::env::temp_dir().join(Path::new(&format!("rackweave-{user}")))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
@@ -175,7 +163,7 @@ mod tests {
     #[test]
     fn a_dead_runs_processes_are_killed_and_a_living_ones_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        let journal = CleanupJournal::at(folder.path().to_owned()).unwrap();
+        let journal = CleanupJournal::at(folder.path().to_owned());
         let sleeper = || Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
         let (mut mine, mut orphan) = (sleeper(), sleeper());
         let mut run = journal.begin().unwrap();
@@ -190,7 +178,7 @@ mod tests {
         let text = serde_json::to_string(&Entry { id: "../x".into(), ..entry }).unwrap();
         std::fs::write(&foreign, text).unwrap();
 
-        drop(CleanupJournal::at(folder.path().to_owned()).unwrap());
+        drop(CleanupJournal::at(folder.path().to_owned()));
         assert!(!orphan.wait().unwrap().success(), "killed");
         assert!(!path.exists() && foreign.exists());
         assert!(mine.try_wait().unwrap().is_none(), "its run incarnations");

@@ -17,7 +17,7 @@ mod udp;
 
 pub use cpu::has_aes;
 pub use limits::{open_file_limit, outlive_file_limit, raise_open_file_limit};
-pub use local::{is_own, listen_privately};
+pub use local::{connect_to_own, is_own, listen_privately, make_runtime_folder, runtime_folder};
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use tcp::{bind_late, disconnect, set_receive_low_water, unanswered_for};
 pub use timers::{set_ordinary_priority, set_realtime_priority, tighten_timers};

@@ -199,6 +199,8 @@ pub enum ReceiverStatus {
 /// Why a receiver was last detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowReason {
+    /// Packets to the group do not reach it ([`Sender::serve_by_unicast`]).
+    NoMulticast,
     /// No packet came from it.
     Silent,
     /// Its receive window was full because its application did not consume data.

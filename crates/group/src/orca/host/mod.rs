@@ -391,6 +391,13 @@ impl Host {
         }
     }
 
+    /// Records that packets to the group do not reach a receiver of a session; see [`flow::Sender::serve_by_unicast`].
+    pub fn serve_by_unicast(&mut self, session: Session, host: HostId) {
+        if let Some(sending) = self.sending.get_mut(&session) {
+            sending.flow.serve_by_unicast(host);
+        }
+    }
+
     /// Ends the stream after the bytes that have been offered.
     pub fn finish(&mut self, now: Time, session: Session) {
         self.with_sending(now, session, |sending, _| sending.flow.finish(now));

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_wire::orca::{Place, Reason, Session};
 
-use super::{FlowConfig, ReceiverStatus, ReceiverView, SenderEvent, SenderSummary};
+use super::{FlowConfig, ReceiverStatus, ReceiverView, SenderEvent, SenderSummary, SlowReason};
 use blocks::Blocks;
 use channel::Channel;
 use peers::{Peer, Peers, State, pending};
@@ -210,6 +210,14 @@ impl Sender {
     /// below [`Self::released`], such as one that has lost its state in a restart, is served from there on.
     pub const fn set_readable_from(&mut self, from: u64) {
         self.source.readable_from = from;
+    }
+
+    /// Records that packets to the group do not reach a receiver: it is served by unicast as long as the session lasts. To be
+    /// called before it joins.
+    pub fn serve_by_unicast(&mut self, host: HostId) {
+        if let Some(number) = self.peers.find(host) {
+            self.peers.list[number as usize].slow_reason = Some(SlowReason::NoMulticast);
+        }
     }
 
     /// Records whether the driver cannot provide some bytes that were offered yet: receivers that lack them are not lost
