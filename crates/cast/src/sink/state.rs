@@ -6,10 +6,10 @@
 //! here is checked against the files, so none of it needs to be synced to the disk.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read as _};
 
 use crate::format::{DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Visitor};
+use crate::store::disk::{DiskFile, Reading, write_all_at};
 use crate::store::{Dir, Entry, fault};
 
 const MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 2\n";
@@ -36,7 +36,7 @@ const SLACK_FACTOR: u64 = 4;
 pub(super) struct State {
     dir: Dir,
     stream: u128,
-    file: File,
+    file: Box<dyn DiskFile>,
     bytes: u64,
     /// The length in bytes after the last compaction.
     compacted: u64,
@@ -103,9 +103,10 @@ impl State {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.bytes += bytes.len() as u64;
         fault::step()?;
-        self.file.write_all(bytes)
+        write_all_at(&*self.file, bytes, self.bytes)?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
     }
 
     /// Creates a state with the fewest entries that lead to this position; further ones can be appended.
@@ -283,8 +284,8 @@ fn parse(mut bytes: &[u8], stream: u128) -> Option<(Resume, Option<Naming>, Vec<
 fn is_named(entry: &Entry, naming: &Naming) -> bool {
     let Some(file) = entry.open_read() else { return false };
     let mut hasher = blake3::Hasher::new();
-    file.metadata().is_ok_and(|meta| Some(meta.len()) == naming.header.length)
-        && hasher.update_reader(file).is_ok()
+    file.stat().is_ok_and(|stat| Some(stat.len) == naming.header.length)
+        && hasher.update_reader(Reading(&*file, 0)).is_ok()
         && *hasher.finalize().as_bytes() == naming.hash
 }
 
@@ -296,7 +297,7 @@ pub(super) fn load(
 ) -> Option<Found> {
     let mut bytes = Vec::new();
     let file = dir.entry(&name(stream)).open_read()?;
-    file.take(MAX_STATE).read_to_end(&mut bytes).ok()?;
+    Reading(&*file, 0).take(MAX_STATE).read_to_end(&mut bytes).ok()?;
     let (resume, naming, directories) = parse(&bytes, stream)?;
     let mut under_way = resume.file.as_ref().map(|(header, _)| header.path.clone());
     if let Some(naming) = naming {
