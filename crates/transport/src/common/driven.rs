@@ -401,7 +401,9 @@ impl<S: Scheme> Driven<S> {
         let deadline = match &self.exchanges.get(slot).state {
             State::Sending(outgoing) => S::sender_deadline(outgoing, &self.config),
             State::Awaiting(awaiting) => awaiting.ask_at,
-            State::Receiving(incoming) => self.scheme.receiver_deadline(incoming, now, &self.config),
+            State::Receiving(incoming) => {
+                self.scheme.receiver_deadline(incoming, now, &self.config)
+            }
             State::InService => return S::in_service_due(self, slot),
             State::Free(_) => Time::MAX,
         };
