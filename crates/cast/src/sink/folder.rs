@@ -64,6 +64,7 @@ struct Writer {
 #[derive(Debug)]
 struct Known {
     file: Box<dyn DiskFile>,
+    dir: Dir,
     path: PathBuf,
     header: FileHeader,
     hash: Hash,
@@ -114,7 +115,9 @@ impl Folder {
             done: Vec::new(),
             directories: Vec::new(),
         };
-        let Some(found) = state::load(&root, stream, |header| writer.place(header).ok()) else {
+        let sync = writer.config.sync;
+        let found = state::load(&root, stream, sync, |header| writer.place(header).ok());
+        let Some(found) = found else {
             return Ok(Self { decoder: Decoder::default(), writer, begins_at: 0 });
         };
         let mut resume = found.resume;
@@ -142,7 +145,12 @@ impl Writer {
         if self.opened.0 != path {
             let mut dir = self.root.clone();
             for name in path.split(|byte| *byte == b'/') {
-                dir = dir.subdir(OsStr::from_bytes(name))?;
+                let inside = dir.subdir(OsStr::from_bytes(name))?;
+                if self.config.sync {
+                    // Whoever created it, an earlier attempt included, may have been killed before its name was synced.
+                    dir.sync()?;
+                }
+                dir = inside;
             }
             self.opened = (path.to_vec(), dir);
         }
@@ -180,12 +188,12 @@ impl Writer {
             return Ok(None);
         }
         let (path, header, hash) = (entry.path(), header.clone(), *hasher.finalize().as_bytes());
-        Ok(Some(Known { file, path, header, hash, at }))
+        Ok(Some(Known { file, dir: entry.dir().clone(), path, header, hash, at }))
     }
 
     /// Keeps a file that is the one that was sent, and gives it the mode and time that it should have.
     fn keep(&mut self, known: Known, length: u64, at: u64) -> Result<(), SinkError> {
-        let Known { file, path, header, hash, .. } = known;
+        let Known { file, dir, path, header, hash, .. } = known;
         let wrap = |error| failed(&path, error);
         let stat = file.stat().map_err(wrap)?;
         if stat.mode != u32::from(header.mode) {
@@ -193,6 +201,11 @@ impl Writer {
         }
         if stat.modified != (header.mtime_s, header.mtime_ns) {
             file.set_modified((header.mtime_s, header.mtime_ns)).map_err(wrap)?;
+        }
+        if self.config.sync {
+            // Whoever wrote it may not have synced it.
+            file.sync().map_err(wrap)?;
+            dir.sync()?;
         }
         self.done.push(FileDone { path, bytes: length, hash });
         (self.files, self.bytes) = (self.files + 1, self.bytes + length);

@@ -402,6 +402,10 @@ impl BlockStore {
         }
         if !self.named {
             self.name(how)?;
+        } else if how.sync {
+            // The earlier attempt may have been interrupted before it synced the name.
+            self.file.sync().map_err(|error| failed(&self.path(), error))?;
+            self.target.dir().sync()?;
         }
         // If the table cannot be removed, it does not match the next content.
         let _ = self.table.map(Table::remove);
@@ -421,7 +425,13 @@ impl BlockStore {
         let set_mode = |mode| fault::step().and_then(|()| self.file.set_mode(mode));
         set_mode(how.mode).map_err(wrap)?;
         if how.sync {
-            self.file.sync().map_err(wrap)?;
+            if let Err(error) = self.file.sync() {
+                // What was not written counts as written from now on (Linux reports the error once), so that another attempt
+                // has to write all of it.
+                let _ = self.file.set_len(0);
+                let _ = set_mode(0o600);
+                return Err(wrap(error));
+            }
         }
         let named = match self.replace {
             true => part.rename(&self.target),
