@@ -424,14 +424,14 @@ impl BlockStore {
         }
         let set_mode = |mode| fault::step().and_then(|()| self.file.set_mode(mode));
         set_mode(how.mode).map_err(wrap)?;
-        if how.sync {
-            if let Err(error) = self.file.sync() {
-                // What was not written counts as written from now on (Linux reports the error once), so that another attempt
-                // has to write all of it.
-                let _ = self.file.set_len(0);
-                let _ = set_mode(0o600);
-                return Err(wrap(error));
-            }
+        if how.sync
+            && let Err(error) = self.file.sync()
+        {
+            // What was not written counts as written from now on (Linux reports the error once), so that another attempt has to
+            // write all of it.
+            let _ = self.file.set_len(0);
+            let _ = set_mode(0o600);
+            return Err(wrap(error));
         }
         let named = match self.replace {
             true => part.rename(&self.target),
