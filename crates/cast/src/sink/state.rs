@@ -29,7 +29,8 @@ const DIRECTORY: u8 = b'P';
 /// identity of the file. After an interruption between the two, the file is found in its place.
 const NAMING: u8 = b'N';
 
-/// The number of a machine's start that is recorded if it is not known; no state of another process is trusted then.
+/// The number of a machine's start that is recorded if it is not known, as where `/proc` is hidden. All starts are then taken for
+/// the same one.
 const NO_BOOT: u128 = 0;
 
 /// The length in bytes of an entry's checksum.
@@ -356,7 +357,7 @@ pub(super) fn load(
     let Parsed { boot, resume, naming, directories } = parse(&bytes, stream)?;
     // After another start of the machine, files that are said to be complete may be lost.
     // (Directories count as files. A lost one is made again.)
-    if resume.files > directories.len() as u64 && (boot == NO_BOOT || dir.boot() != Some(boot)) {
+    if resume.files > directories.len() as u64 && boot != dir.boot().unwrap_or(NO_BOOT) {
         return None;
     }
     let mut under_way = resume.file.as_ref().map(|(header, _)| header.path.clone());

@@ -247,7 +247,7 @@ impl Disk {
             rng,
             nodes,
             handles: 0,
-            boots: 0,
+            boots: 1,
             failing: Failing::default(),
             kill_after: None,
         })))
