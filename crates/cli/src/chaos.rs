@@ -18,10 +18,14 @@ use crate::{exit, print};
 /// Each seed draws a fabric, a workload, and faults of links and hosts: packets are lost, damaged, repeated and
 /// delayed, links fail, hosts stand still, and crash and return. Nothing wrong may be delivered, and whoever can be reached must
 /// get everything. A seed that fails is written to a scenario file, which gives the same run again.
+///
+/// `store` simulates processes, disks and clocks too: processes are killed in the middle of what they write and started again, machines lose
+/// power, disks fail and fill up. The file of a seed that fails has the trace of its run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave chaos messages --seeds 10000\n  \
     rackweave chaos reduce --seed 17 --print      print the scenario of a seed\n  \
+    rackweave chaos store --seeds 1000\n  \
     rackweave chaos cast --first 1000 --seeds 500 --json | jq .failures\n\n\
     Exit codes: 0 all seeds hold, 1 one does not, 2 wrong usage, 130 interrupted.")]
 pub(crate) struct ChaosArgs {
@@ -63,6 +67,8 @@ enum ProductName {
     Reduce,
     /// Vectors that are added up on their way.
     Allreduce,
+    /// Files from one host to many, with processes that are killed and disks that lose what was not synced.
+    Store,
 }
 
 impl From<ProductName> for Product {
@@ -73,6 +79,7 @@ impl From<ProductName> for Product {
             ProductName::Image => Self::Image,
             ProductName::Reduce => Self::Reduce,
             ProductName::Allreduce => Self::Allreduce,
+            ProductName::Store => Self::Store,
         }
     }
 }
@@ -107,6 +114,14 @@ fn file(report: &Report, seed: u64) -> String {
     format!("chaos-{}-{seed}.toml", report.product)
 }
 
+/// Returns the command that repeats the run of a seed.
+fn again(report: &Report, path: &Path, seed: u64) -> String {
+    if report.product == Product::Store.name() {
+        return format!("rackweave chaos store --seed {seed}    # its trace: {}", path.display());
+    }
+    format!("rackweave run {}", path.display())
+}
+
 fn write_failures(report: &Report, out: &Path) -> miette::Result<()> {
     if report.failures.is_empty() {
         return Ok(());
@@ -126,7 +141,7 @@ fn text(report: &Report, out: &Path) -> String {
     for failure in &report.failures {
         let path = out.join(file(report, failure.seed));
         let _ = writeln!(text, "seed {}: {}", failure.seed, failure.why);
-        let _ = writeln!(text, "  rackweave run {}", path.display());
+        let _ = writeln!(text, "  {}", again(report, &path, failure.seed));
     }
     let last = report.first.wrapping_add(report.seeds).wrapping_sub(1);
     let _ = writeln!(

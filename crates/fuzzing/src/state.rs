@@ -10,7 +10,7 @@ use rackweave_image::{Manifest, Packing, Progress, Target, TargetConfig, pack};
 use crate::input::Input;
 
 const STREAM: u128 = 7;
-const CAST_MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 2\n";
+const CAST_MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 3\n";
 
 /// Any bytes as the files that an interrupted cast or image has left: the transfer begins from the start, or goes on from what is really there.
 ///

@@ -1,12 +1,9 @@
 //! A sink that writes a stream of files, in order, into a directory.
 
 use std::ffi::OsStr;
-use std::fs::{File, FileTimes, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
 
 use super::state::{self, State};
 use super::{FileDone, Sink, SinkError};
@@ -14,6 +11,7 @@ use crate::format::tree::chunk_hash;
 use crate::format::{
     CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Visitor,
 };
+use crate::store::disk::{DiskFile, Reading};
 use crate::store::{BlockConfig, BlockStore, Dir, Entry, Finish, StoreError, failed};
 
 /// What a sender has sent of a file, in bytes, by the time it learns that the receiver has it already: its window.
@@ -68,7 +66,8 @@ struct Writer {
 /// A file that exists already, with the length of the one that is sent.
 #[derive(Debug)]
 struct Known {
-    file: File,
+    file: Box<dyn DiskFile>,
+    dir: Dir,
     path: PathBuf,
     header: FileHeader,
     hash: Hash,
@@ -95,7 +94,14 @@ impl Folder {
     /// # Errors
     /// If the directory cannot be written.
     pub fn new(config: FolderConfig, stream: u128) -> Result<Self, SinkError> {
-        let root = Dir::open(&config.folder)?;
+        Self::in_dir(Dir::open(&config.folder)?, config, stream)
+    }
+
+    /// As [`Folder::new`], with an open directory in place of the one that the configuration names.
+    ///
+    /// # Errors
+    /// The same as for [`Folder::new`].
+    pub fn in_dir(root: Dir, config: FolderConfig, stream: u128) -> Result<Self, SinkError> {
         let mut writer = Writer {
             config,
             opened: (Vec::new(), root.clone()),
@@ -112,7 +118,9 @@ impl Folder {
             done: Vec::new(),
             directories: Vec::new(),
         };
-        let Some(found) = state::load(&root, stream, |header| writer.place(header).ok()) else {
+        let sync = writer.config.sync;
+        let found = state::load(&root, stream, sync, |header| writer.place(header).ok());
+        let Some(found) = found else {
             return Ok(Self { decoder: Decoder::default(), writer, begins_at: 0 });
         };
         let mut resume = found.resume;
@@ -140,7 +148,12 @@ impl Writer {
         if self.opened.0 != path {
             let mut dir = self.root.clone();
             for name in path.split(|byte| *byte == b'/') {
-                dir = dir.subdir(OsStr::from_bytes(name))?;
+                let inside = dir.subdir(OsStr::from_bytes(name))?;
+                if self.config.sync {
+                    // Whoever created it, an earlier attempt included, may have been killed before its name was synced.
+                    dir.sync()?;
+                }
+                dir = inside;
             }
             self.opened = (path.to_vec(), dir);
         }
@@ -168,33 +181,36 @@ impl Writer {
     /// from the end of the file on that it was another one, and begins it again.
     fn find(&mut self, header: &FileHeader, at: u64) -> Result<Option<Known>, SinkError> {
         let entry = self.place(header)?;
-        let found = entry.open_read().and_then(|file| Some((file.metadata().ok()?, file)));
-        let Some((meta, file)) = found else { return Ok(None) };
-        let time = (meta.mtime(), u32::try_from(meta.mtime_nsec()).unwrap_or_default());
-        let same_time = time == (header.mtime_s, header.mtime_ns);
-        let worth = same_time || !self.config.overwrite || meta.len() > SENT_AHEAD;
-        if Some(meta.len()) != header.length || !worth {
+        let found = entry.open_read().and_then(|file| Some((file.stat().ok()?, file)));
+        let Some((stat, file)) = found else { return Ok(None) };
+        let same_time = stat.modified == (header.mtime_s, header.mtime_ns);
+        let worth = same_time || !self.config.overwrite || stat.len > SENT_AHEAD;
+        if Some(stat.len) != header.length || !worth {
             return Ok(None);
         }
         let mut hasher = blake3::Hasher::new();
-        if hasher.update_reader(&file).is_err() {
+        if hasher.update_reader(Reading(&*file, 0)).is_err() {
             return Ok(None);
         }
         let (path, header, hash) = (entry.path(), header.clone(), *hasher.finalize().as_bytes());
-        Ok(Some(Known { file, path, header, hash, at }))
+        Ok(Some(Known { file, dir: entry.dir().clone(), path, header, hash, at }))
     }
 
     /// Keeps a file that is the one that was sent, and gives it the mode and time that it should have.
     fn keep(&mut self, known: Known, length: u64, at: u64) -> Result<(), SinkError> {
-        let Known { file, path, header, hash, .. } = known;
+        let Known { file, dir, path, header, hash, .. } = known;
         let wrap = |error| failed(&path, error);
-        let meta = file.metadata().map_err(wrap)?;
-        if meta.mode() & 0o777 != u32::from(header.mode) {
-            let mode = Permissions::from_mode(header.mode.into());
-            file.set_permissions(mode).map_err(wrap)?;
+        let stat = file.stat().map_err(wrap)?;
+        if stat.mode != u32::from(header.mode) {
+            file.set_mode(header.mode.into()).map_err(wrap)?;
         }
-        if (meta.mtime(), meta.mtime_nsec()) != (header.mtime_s, i64::from(header.mtime_ns)) {
-            file.set_times(times(&header)).map_err(wrap)?;
+        if stat.modified != (header.mtime_s, header.mtime_ns) {
+            file.set_modified((header.mtime_s, header.mtime_ns)).map_err(wrap)?;
+        }
+        if self.config.sync {
+            // Whoever wrote it may not have synced it.
+            file.sync().map_err(wrap)?;
+            dir.sync()?;
         }
         self.done.push(FileDone { path, bytes: length, hash });
         (self.files, self.bytes) = (self.files + 1, self.bytes + length);
@@ -272,7 +288,7 @@ impl Writer {
         let Current { store, entry, header, bytes, .. } = current;
         store.finish(&Finish {
             mode: header.mode.into(),
-            times: place.is_some().then(|| times(&header)),
+            modified: place.is_some().then_some((header.mtime_s, header.mtime_ns)),
             sync: self.config.sync,
         })?;
         self.done.push(FileDone { path: entry.path(), bytes, hash: *hash });
@@ -311,18 +327,6 @@ impl Writer {
             (other, _) => other.into(),
         }
     }
-}
-
-fn times(header: &FileHeader) -> FileTimes {
-    let nanos = Duration::from_nanos(header.mtime_ns.into());
-    let seconds = Duration::from_secs(header.mtime_s.unsigned_abs());
-    let second = match header.mtime_s < 0 {
-        true => UNIX_EPOCH.checked_sub(seconds),
-        false => UNIX_EPOCH.checked_add(seconds),
-    };
-    second
-        .and_then(|second| second.checked_add(nanos))
-        .map_or_else(FileTimes::new, |time| FileTimes::new().set_modified(time))
 }
 
 impl Visitor for Writer {
@@ -412,11 +416,8 @@ impl Visitor for Writer {
         for header in std::mem::take(&mut self.directories).iter().rev() {
             let mode = u32::from(header.mode) | 0o700;
             // The files are correct, and the modification time of a directory is not worth an error.
-            if let Ok(folder) = self.open_dir(&header.path).map(|folder| folder.file())
-                && let Ok(folder) = folder
-            {
-                let _ = folder.set_permissions(Permissions::from_mode(mode));
-                let _ = folder.set_times(times(header));
+            if let Ok(folder) = self.open_dir(&header.path) {
+                let _ = folder.set_attributes(mode, (header.mtime_s, header.mtime_ns));
             }
         }
         if let Some(state) = self.state.take() {

@@ -1,18 +1,23 @@
 //! The progress of a received stream, in a small file beside the received files, from which a restarted receiver
 //! resumes.
 //!
-//! The file is a line of text that names the format and its version, then the stream's number, then entries, which are
-//! only appended. The store ([`crate::store`]) records which chunks of the current file are present. Everything read
-//! here is checked against the files, so none of it needs to be synced to the disk.
+//! The file is a line of text that names the format and its version, then the stream's number and that of the machine's
+//! start ([`Directory::boot`](crate::store::disk::Directory::boot)), then entries, which are only appended. The store
+//! ([`crate::store`]) records which chunks of the current file are present.
+//!
+//! Nothing of it is synced to the disk. An entry has a checksum, because a power failure may leave only some of its bytes.
+//! What it says of the current file is checked against that file. That earlier files are complete is not, so that it counts only
+//! while the machine has not started again: a power failure may have taken them, and left the state. Those files are then
+//! looked for, and hashed, as the stream comes to them.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read as _};
 
 use crate::format::{DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Visitor};
+use crate::store::disk::{DiskFile, Reading, write_all_at};
 use crate::store::{Dir, Entry, fault};
 
-const MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 2\n";
+const MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 3\n";
 
 /// Tag of the entry for the start of a file.
 const FILE: u8 = b'F';
@@ -23,6 +28,13 @@ const DIRECTORY: u8 = b'P';
 /// Tag of the entry that precedes the final renaming of a file: it has the `DONE` entry that will follow, and the
 /// identity of the file. After an interruption between the two, the file is found in its place.
 const NAMING: u8 = b'N';
+
+/// The number of a machine's start that is recorded if it is not known, as where `/proc` is hidden. All starts are then taken for
+/// the same one.
+const NO_BOOT: u128 = 0;
+
+/// The length in bytes of an entry's checksum.
+const SUM: usize = 8;
 
 /// The largest number of bytes that are read of a state.
 const MAX_STATE: u64 = 1 << 30;
@@ -36,7 +48,7 @@ const SLACK_FACTOR: u64 = 4;
 pub(super) struct State {
     dir: Dir,
     stream: u128,
-    file: File,
+    file: Box<dyn DiskFile>,
     bytes: u64,
     /// The length in bytes after the last compaction.
     compacted: u64,
@@ -94,6 +106,7 @@ impl State {
         let mut this = Self { dir: dir.clone(), stream, file, bytes: 0, compacted: 0 };
         this.write(MAGIC)?;
         this.write(&stream.to_be_bytes())?;
+        this.write(&dir.boot().unwrap_or(NO_BOOT).to_be_bytes())?;
         Ok(this)
     }
 
@@ -103,9 +116,17 @@ impl State {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.bytes += bytes.len() as u64;
         fault::step()?;
-        self.file.write_all(bytes)
+        write_all_at(&*self.file, bytes, self.bytes)?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Appends an entry with its checksum.
+    fn append(&mut self, mut entry: Vec<u8>) -> io::Result<()> {
+        let sum = checksum(self.stream, &entry);
+        entry.extend_from_slice(&sum);
+        self.write(&entry)
     }
 
     /// Creates a state with the fewest entries that lead to this position; further ones can be appended.
@@ -139,7 +160,7 @@ impl State {
         let mut entry = vec![DIRECTORY];
         entry.extend_from_slice(&(record.len() as u64).to_be_bytes());
         entry.extend_from_slice(&record);
-        self.write(&entry)
+        self.append(entry)
     }
 
     pub(super) fn naming(
@@ -156,7 +177,7 @@ impl State {
         }
         entry.extend_from_slice(hash);
         entry.extend_from_slice(&record);
-        self.write(&entry)
+        self.append(entry)
     }
 
     /// Records that a file begins. `place` has the offset in the stream of its first chunk, and the numbers of files
@@ -169,7 +190,7 @@ impl State {
             entry.extend_from_slice(&number.to_be_bytes());
         }
         entry.extend_from_slice(&record);
-        self.write(&entry)
+        self.append(entry)
     }
 
     /// Records that all files before an offset of the stream are complete. `place` is as for [`Self::begin`].
@@ -178,7 +199,7 @@ impl State {
         for number in place {
             entry.extend_from_slice(&number.to_be_bytes());
         }
-        self.write(&entry)
+        self.append(entry)
     }
 
     /// Removes the state, and the table of an incomplete file.
@@ -218,6 +239,14 @@ fn cut<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     Some(cut)
 }
 
+fn checksum(stream: u128, entry: &[u8]) -> [u8; SUM] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&stream.to_be_bytes()).update(entry);
+    let mut sum = [0; SUM];
+    sum.copy_from_slice(&hasher.finalize().as_bytes()[..SUM]);
+    sum
+}
+
 fn number(bytes: &mut &[u8]) -> Option<u64> {
     cut(bytes, 8)?.try_into().ok().map(u64::from_be_bytes)
 }
@@ -237,34 +266,58 @@ fn place_of(bytes: &mut &[u8]) -> Option<Resume> {
     (at < 1 << 48).then_some(Resume { files, bytes: total, file: None, single: None, at })
 }
 
+/// What the entries of a state lead to.
+struct Parsed {
+    boot: u128,
+    resume: Resume,
+    naming: Option<Naming>,
+    directories: Vec<FileHeader>,
+}
+
 /// Replays the entries; the last one may be truncated. Returns the position that they lead to, the file that was about
 /// to get its final name if that was the last entry, and the directories.
-fn parse(mut bytes: &[u8], stream: u128) -> Option<(Resume, Option<Naming>, Vec<FileHeader>)> {
+fn parse(mut bytes: &[u8], stream: u128) -> Option<Parsed> {
     let mut found = Resume { files: 0, bytes: 0, file: None, single: None, at: 0 };
     if cut(&mut bytes, MAGIC.len())? != MAGIC || cut(&mut bytes, 16)? != stream.to_be_bytes() {
         return None;
     }
+    let boot = u128::from_be_bytes(cut(&mut bytes, 16)?.try_into().ok()?);
     let (mut naming, mut directories) = (None, Vec::new());
     // An entry is used completely or not at all.
     let mut entry = || -> Option<()> {
+        let whole = bytes;
         let kind = cut(&mut bytes, 1)?[0];
+        let is_right = |bytes: &mut &[u8]| {
+            let (entry, _) = whole.split_at(whole.len() - bytes.len());
+            (cut(bytes, SUM)? == checksum(stream, entry)).then_some(())
+        };
         match kind {
-            DONE => found = place_of(&mut bytes)?,
+            DONE => {
+                let place = place_of(&mut bytes)?;
+                is_right(&mut bytes)?;
+                found = place;
+            }
             DIRECTORY => {
                 let len = usize::try_from(number(&mut bytes)?).ok()?;
-                directories.push(header(cut(&mut bytes, len)?)?);
+                let record = cut(&mut bytes, len)?;
+                is_right(&mut bytes)?;
+                directories.push(header(record)?);
             }
             FILE | NAMING => {
                 let mut place = place_of(&mut bytes)?;
                 let len = usize::try_from(number(&mut bytes)?).ok()?;
                 if kind == FILE {
-                    let header = header(cut(&mut bytes, len)?)?;
+                    let record = cut(&mut bytes, len)?;
+                    is_right(&mut bytes)?;
+                    let header = header(record)?;
                     header.length?;
                     place.file = Some((header, Vec::new()));
                     found = place;
                 } else {
                     let hash = cut(&mut bytes, HASH)?.try_into().ok()?;
-                    let header = header(cut(&mut bytes, len)?)?;
+                    let record = cut(&mut bytes, len)?;
+                    is_right(&mut bytes)?;
+                    let header = header(record)?;
                     naming = Some(Naming { header, hash, done: place });
                     return Some(());
                 }
@@ -276,31 +329,40 @@ fn parse(mut bytes: &[u8], stream: u128) -> Option<(Resume, Option<Naming>, Vec<
     };
     while entry().is_some() {}
     let any = found.at > 0 || naming.is_some();
-    any.then_some((found, naming, directories))
+    any.then_some(Parsed { boot, resume: found, naming, directories })
 }
 
-/// Returns whether the file that was about to get its final name has got it.
-fn is_named(entry: &Entry, naming: &Naming) -> bool {
+/// Returns whether the file that was about to get its final name has got it. With `sync`, it is synced, because the earlier
+/// attempt may have been interrupted before it was.
+fn is_named(entry: &Entry, naming: &Naming, sync: bool) -> bool {
     let Some(file) = entry.open_read() else { return false };
     let mut hasher = blake3::Hasher::new();
-    file.metadata().is_ok_and(|meta| Some(meta.len()) == naming.header.length)
-        && hasher.update_reader(file).is_ok()
+    file.stat().is_ok_and(|stat| Some(stat.len) == naming.header.length)
+        && hasher.update_reader(Reading(&*file, 0)).is_ok()
         && *hasher.finalize().as_bytes() == naming.hash
+        && (!sync || file.sync().is_ok() && entry.dir().sync().is_ok())
 }
 
-/// Reads the state that an earlier attempt at this stream has left. `place` returns the entry of a file.
+/// Reads the state that an earlier attempt at this stream has left. `place` returns the entry of a file. With `sync`, a file
+/// that was about to get its name is synced.
 pub(super) fn load(
     dir: &Dir,
     stream: u128,
+    sync: bool,
     mut place: impl FnMut(&FileHeader) -> Option<Entry>,
 ) -> Option<Found> {
     let mut bytes = Vec::new();
     let file = dir.entry(&name(stream)).open_read()?;
-    file.take(MAX_STATE).read_to_end(&mut bytes).ok()?;
-    let (resume, naming, directories) = parse(&bytes, stream)?;
+    Reading(&*file, 0).take(MAX_STATE).read_to_end(&mut bytes).ok()?;
+    let Parsed { boot, resume, naming, directories } = parse(&bytes, stream)?;
+    // After another start of the machine, files that are said to be complete may be lost.
+    // (Directories count as files. A lost one is made again.)
+    if resume.files > directories.len() as u64 && boot != dir.boot().unwrap_or(NO_BOOT) {
+        return None;
+    }
     let mut under_way = resume.file.as_ref().map(|(header, _)| header.path.clone());
     if let Some(naming) = naming {
-        if place(&naming.header).is_some_and(|entry| is_named(&entry, &naming)) {
+        if place(&naming.header).is_some_and(|entry| is_named(&entry, &naming, sync)) {
             return Some(Found { resume: naming.done, directories, under_way: None });
         }
         under_way = Some(naming.header.path);

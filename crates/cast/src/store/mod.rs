@@ -33,19 +33,17 @@
 //! # }
 //! ```
 
+pub mod disk;
 mod place;
 mod set;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::fs::{File, FileTimes, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
-use rustix::fs::FileType;
-
+use self::disk::{DiskFile, FileKind, write_all_at};
 pub(crate) use self::place::failed;
 pub use self::place::{Dir, Entry};
 pub use self::set::BlockSet;
@@ -167,15 +165,15 @@ impl BlockConfig {
 pub struct Finish {
     /// The permission bits.
     pub mode: u32,
-    /// The file's times; with `None`, those of writing it.
-    pub times: Option<FileTimes>,
+    /// The time of the last modification, in seconds and nanoseconds since 1970; with `None`, that of writing it.
+    pub modified: Option<(i64, u32)>,
     /// Whether the file is synced to the disk before it is renamed.
     pub sync: bool,
 }
 
 impl Default for Finish {
     fn default() -> Self {
-        Self { mode: 0o644, times: None, sync: false }
+        Self { mode: 0o644, modified: None, sync: false }
     }
 }
 
@@ -185,7 +183,7 @@ impl Default for Finish {
 /// Blocks that were never written read as zeros and can be verified as such: holes of a disk image need not be written.
 #[derive(Debug)]
 pub struct BlockStore {
-    file: File,
+    file: Box<dyn DiskFile>,
     target: Entry,
     length: Option<u64>,
     replace: bool,
@@ -197,7 +195,7 @@ pub struct BlockStore {
 }
 
 /// Reads a whole buffer; bytes beyond the end of the file are zero.
-fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+fn read_full(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     let mut at = 0;
     while at < buffer.len() {
         match file.read_at(&mut buffer[at..], offset + at as u64) {
@@ -218,7 +216,7 @@ fn range_of(block: u64, length: u64) -> Option<(u64, usize)> {
 }
 
 /// Returns the blocks whose bytes have the hashes in the table.
-fn check_all(file: &File, length: u64, table: &Table) -> BlockSet {
+fn check_all(file: &dyn DiskFile, length: u64, table: &Table) -> BlockSet {
     let mut have = BlockSet::new(length.div_ceil(CHUNK as u64));
     let mut buffer = vec![0; CHUNK];
     let blocks = (0..).map_while(|block| Some((block, range_of(block, length)?)));
@@ -248,7 +246,7 @@ impl BlockStore {
         let left = entry.as_ref().filter(|_| resume);
         let left = left.and_then(|(entry, length)| Table::open(entry, &content, *length));
         let (part, kind) = (target.part(), target.kind());
-        if kind == Some(FileType::Directory) {
+        if kind == Some(FileKind::Directory) {
             return Err(StoreError::IsDirectory(target.path()));
         }
         let blocks = length.map_or(0, |length| length.div_ceil(CHUNK as u64));
@@ -257,8 +255,8 @@ impl BlockStore {
             && part.kind().is_none()
             && let Some(file) = target.open_read()
         {
-            let have = check_all(&file, length, table);
-            if have.is_full() && file.metadata().is_ok_and(|meta| meta.len() == length) {
+            let have = check_all(&*file, length, table);
+            if have.is_full() && file.stat().is_ok_and(|stat| stat.len == length) {
                 let (length, table, named) = (Some(length), left, true);
                 return Ok(Self { file, target, length, replace, have, table, named, buffer });
             }
@@ -271,7 +269,7 @@ impl BlockStore {
         let mut have = BlockSet::new(blocks);
         let mut keep = 0;
         if let (Some(table), Some(length)) = (&left, length) {
-            have = check_all(&file, length, table);
+            have = check_all(&*file, length, table);
             let last = (0..blocks).rev().find(|block| have.contains(*block));
             keep = last.map_or(0, |block| length.min((block + 1) * CHUNK as u64));
         }
@@ -326,7 +324,7 @@ impl BlockStore {
             let room = CHUNK - (offset % CHUNK as u64) as usize;
             let (now, rest) = bytes.split_at(room.min(bytes.len()));
             if !self.have.contains(offset / CHUNK as u64) {
-                let written = fault::step().and_then(|()| self.file.write_all_at(now, offset));
+                let written = fault::step().and_then(|()| write_all_at(&*self.file, now, offset));
                 written.map_err(|error| self.failed(error))?;
             }
             offset += now.len() as u64;
@@ -344,7 +342,7 @@ impl BlockStore {
             return Ok(None);
         };
         self.buffer.resize(len, 0);
-        let read = read_full(&self.file, &mut self.buffer, offset);
+        let read = read_full(&*self.file, &mut self.buffer, offset);
         read.map_err(|error| self.failed(error))?;
         Ok(Some(&self.buffer))
     }
@@ -404,6 +402,10 @@ impl BlockStore {
         }
         if !self.named {
             self.name(how)?;
+        } else if how.sync {
+            // The earlier attempt may have been interrupted before it synced the name.
+            self.file.sync().map_err(|error| failed(&self.path(), error))?;
+            self.target.dir().sync()?;
         }
         // If the table cannot be removed, it does not match the next content.
         let _ = self.table.map(Table::remove);
@@ -417,15 +419,19 @@ impl BlockStore {
             // The file may end with a hole.
             fault::step().and_then(|()| self.file.set_len(length)).map_err(wrap)?;
         }
-        if let Some(times) = how.times {
-            self.file.set_times(times).map_err(wrap)?;
+        if let Some(modified) = how.modified {
+            self.file.set_modified(modified).map_err(wrap)?;
         }
-        let set_mode = |mode| {
-            fault::step().and_then(|()| self.file.set_permissions(Permissions::from_mode(mode)))
-        };
+        let set_mode = |mode| fault::step().and_then(|()| self.file.set_mode(mode));
         set_mode(how.mode).map_err(wrap)?;
-        if how.sync {
-            self.file.sync_all().map_err(wrap)?;
+        if how.sync
+            && let Err(error) = self.file.sync()
+        {
+            // What was not written counts as written from now on (Linux reports the error once), so that another attempt has to
+            // write all of it.
+            let _ = self.file.set_len(0);
+            let _ = set_mode(0o600);
+            return Err(wrap(error));
         }
         let named = match self.replace {
             true => part.rename(&self.target),
@@ -440,9 +446,7 @@ impl BlockStore {
             });
         }
         if how.sync {
-            let dir = self.target.dir();
-            let synced = dir.file().and_then(|it| it.sync_all());
-            synced.map_err(|error| failed(dir.path(), error))?;
+            self.target.dir().sync()?;
         }
         Ok(())
     }

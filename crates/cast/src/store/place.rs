@@ -2,17 +2,12 @@
 //! links, so that replacing a directory by a link in the meantime does not redirect writes.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with};
-use rustix::fs::{FlockOperation, fchmod, flock, fstatvfs, renameat, statat, unlinkat};
-use rustix::io::Errno;
-
+use super::disk::{self, Directory, DiskFile, FileKind, Open, Stat};
 use super::{StoreError, fault};
 
 /// The suffix of an incomplete file.
@@ -21,10 +16,13 @@ const PART: &str = ".part";
 /// The longest name of a file in Linux, in bytes.
 const MAX_NAME: usize = 255;
 
+/// The mode of an incomplete file.
+const INCOMPLETE: u32 = 0o600;
+
 /// An open directory. It need not be readable.
 #[derive(Clone, Debug)]
 pub struct Dir {
-    fd: Arc<OwnedFd>,
+    on: Arc<dyn Directory>,
     /// The path when it was opened, which is used in messages only.
     path: PathBuf,
 }
@@ -64,11 +62,14 @@ impl Dir {
     /// # Errors
     /// If it can be neither opened nor created.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        std::fs::create_dir_all(path).map_err(|error| failed(path, error))?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|error| failed(path, error.into()))?;
-        Ok(Self { fd: Arc::new(fd), path: path.to_owned() })
+        let on = disk::open(path).map_err(|error| failed(path, error))?;
+        Ok(Self { on, path: path.to_owned() })
+    }
+
+    /// Returns a directory of another file system than the operating system's; `path` is used in messages only.
+    #[must_use]
+    pub fn on(on: Arc<dyn Directory>, path: PathBuf) -> Self {
+        Self { on, path }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -77,7 +78,7 @@ impl Dir {
 
     /// Returns the same directory with another path for messages.
     pub(crate) fn with_path(&self, path: PathBuf) -> Self {
-        Self { fd: Arc::clone(&self.fd), path }
+        Self { on: Arc::clone(&self.on), path }
     }
 
     /// Returns the entry of this name, which must be a single component.
@@ -89,31 +90,32 @@ impl Dir {
     /// Opens the subdirectory of this name, and creates it if it does not exist; a link is refused.
     pub(crate) fn subdir(&self, name: &OsStr) -> Result<Self, StoreError> {
         let path = self.path.join(name);
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || openat(&*self.fd, name, flags, Mode::empty());
-        let opened = match open() {
-            Err(Errno::NOENT) => match mkdirat(&*self.fd, name, Mode::from_raw_mode(0o777)) {
-                Ok(()) | Err(Errno::EXIST) => open(),
-                Err(error) => Err(error),
-            },
-            other => other,
-        };
-        match opened {
-            Ok(fd) => Ok(Self { fd: Arc::new(fd), path }),
-            Err(Errno::NOTDIR | Errno::LOOP) => Err(StoreError::NotDirectory(path)),
-            Err(error) => Err(failed(&path, error.into())),
+        match self.on.subdir(name) {
+            Ok(on) => Ok(Self { on, path }),
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                Err(StoreError::NotDirectory(path))
+            }
+            Err(error) => Err(failed(&path, error)),
         }
     }
 
-    /// Returns a descriptor that can set times and `fsync`, which that of [`Self::open`] (`O_PATH`) cannot.
-    pub(crate) fn file(&self) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(openat(&*self.fd, ".", flags, Mode::empty())?.into())
+    /// Makes the names in it permanent.
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        self.on.sync().map_err(|error| failed(&self.path, error))
+    }
+
+    pub(crate) fn set_attributes(&self, mode: u32, modified: (i64, u32)) -> io::Result<()> {
+        self.on.set_attributes(mode, modified)
     }
 
     /// Returns the bytes that this user can still write to its file system.
     pub(crate) fn free(&self) -> Option<u64> {
-        fstatvfs(&*self.fd).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+        self.on.free()
+    }
+
+    /// Returns a number that changes when the machine starts again; see [`Directory::boot`].
+    pub(crate) fn boot(&self) -> Option<u128> {
+        self.on.boot()
     }
 }
 
@@ -132,66 +134,58 @@ impl Entry {
         self.dir.entry(&part_name(&self.name))
     }
 
-    /// Returns the type of the file with this name, without following links; `None` if there is none.
-    pub(crate) fn kind(&self) -> Option<FileType> {
-        let stat = statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some(FileType::from_raw_mode(stat.st_mode))
+    fn stat(&self) -> Option<Stat> {
+        self.dir.on.stat(&self.name)
     }
 
-    fn open(&self, flags: OFlags) -> io::Result<File> {
-        // The flags prevent following a link, and waiting for the other end of a pipe.
-        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o600);
-        let file = File::from(openat(&*self.dir.fd, &self.name, flags, mode)?);
-        match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(io::Error::other("it is not a file")),
-        }
+    /// Returns the type of the file with this name, without following links; `None` if there is none.
+    pub(crate) fn kind(&self) -> Option<FileKind> {
+        self.stat().map(|stat| stat.kind)
+    }
+
+    fn open(&self, how: Open) -> io::Result<Box<dyn DiskFile>> {
+        self.dir.on.open(&self.name, how)
     }
 
     /// Opens a regular file for reading; anything else counts as absent.
-    pub(crate) fn open_read(&self) -> Option<File> {
-        self.open(OFlags::RDONLY).ok()
+    pub(crate) fn open_read(&self) -> Option<Box<dyn DiskFile>> {
+        self.open(Open::Read).ok()
     }
 
     /// Opens a regular file for reading and writing; anything else counts as absent.
-    pub(crate) fn open_update(&self) -> Option<File> {
-        self.open(OFlags::RDWR).ok()
+    pub(crate) fn open_update(&self) -> Option<Box<dyn DiskFile>> {
+        self.open(Open::Update).ok()
     }
 
     /// Creates a file; fails if the name is taken.
-    pub(crate) fn create(&self) -> io::Result<File> {
+    pub(crate) fn create(&self) -> io::Result<Box<dyn DiskFile>> {
         fault::step()?;
-        self.open(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+        self.open(Open::Create)
     }
 
     /// Opens or creates a file, and locks it against other transfers. An existing file must be `ours` (left by an earlier attempt), or
     /// look like an incomplete file: mode 0600, or empty.
-    pub(crate) fn open_write(&self, ours: bool) -> Result<File, StoreError> {
+    pub(crate) fn open_write(&self, ours: bool) -> Result<Box<dyn DiskFile>, StoreError> {
         let wrong = |error| failed(&self.path(), error);
         fault::step().map_err(wrong)?;
-        let open = || self.open(OFlags::RDWR | OFlags::CREATE);
-        let file = match open() {
+        let file = match self.open(Open::UpdateOrCreate) {
             // An earlier attempt was interrupted after setting a read-only mode and before renaming the file.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && ours => {
-                let unlock = |file: File| fchmod(file, Mode::from_raw_mode(0o600));
-                self.open_read().map_or(Ok(()), unlock).map_err(|error| wrong(error.into()))?;
-                open()
+                self.open_read().map_or(Ok(()), |file| file.set_mode(INCOMPLETE)).map_err(wrong)?;
+                self.open(Open::UpdateOrCreate)
             }
             other => other,
         };
         let file = file.map_err(wrong)?;
-        // Some file systems have no locks.
-        if let Err(Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        if !file.lock() {
             return Err(StoreError::Busy(self.path()));
         }
-        let stat = rustix::fs::fstat(&file).map_err(|error| wrong(error.into()))?;
-        let there = statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        let stat = file.stat().map_err(wrong)?;
         // The file was renamed between opening and locking, so it is complete.
-        if !there.is_ok_and(|there| (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino)) {
+        if self.stat().is_none_or(|there| there.id != stat.id) {
             return Err(StoreError::Busy(self.path()));
         }
-        match ours || stat.st_mode & 0o777 == 0o600 || stat.st_size == 0 {
+        match ours || stat.mode == INCOMPLETE || stat.len == 0 {
             true => Ok(file),
             false => Err(StoreError::Exists(self.path())),
         }
@@ -200,28 +194,21 @@ impl Entry {
     /// Removes the file with this name, if there is one.
     pub(crate) fn remove(&self) -> io::Result<()> {
         fault::step()?;
-        match unlinkat(&*self.dir.fd, &self.name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(error.into()),
+        match self.dir.on.remove(&self.name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
     }
 
     /// Renames the file within its directory, replacing any file with the new name.
     pub(crate) fn rename(&self, to: &Self) -> io::Result<()> {
         fault::step()?;
-        Ok(renameat(&*self.dir.fd, &self.name, &*to.dir.fd, &to.name)?)
+        self.dir.on.rename(&self.name, &to.name, true)
     }
 
     /// Renames the file within its directory, unless the new name exists.
     pub(crate) fn rename_new(&self, to: &Self) -> io::Result<()> {
         fault::step()?;
-        let (from, into) = (&*self.dir.fd, &*to.dir.fd);
-        match renameat_with(from, &self.name, into, &to.name, RenameFlags::NOREPLACE) {
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) => Err(io::ErrorKind::AlreadyExists.into()),
-            // On file systems without RENAME_NOREPLACE, check first.
-            Err(_) if to.kind().is_some() => Err(io::ErrorKind::AlreadyExists.into()),
-            Err(_) => self.rename(to),
-        }
+        self.dir.on.rename(&self.name, &to.name, false)
     }
 }

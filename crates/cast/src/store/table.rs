@@ -11,10 +11,9 @@
 //! nothing. The table is not synced to the disk: a hash is a claim that is checked against the block when the file is
 //! opened again, and torn, stale or damaged entries fail that check.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 
+use super::disk::{DiskFile, write_all_at};
 use super::place::Entry;
 use super::{fault, read_full};
 use crate::format::{HASH, Hash};
@@ -30,7 +29,7 @@ const ABSENT: Hash = [0; HASH];
 
 #[derive(Debug)]
 pub(super) struct Table {
-    file: File,
+    file: Box<dyn DiskFile>,
     entry: Entry,
 }
 
@@ -47,7 +46,7 @@ impl Table {
     pub(super) fn open(entry: &Entry, content: &Hash, length: u64) -> Option<Self> {
         let file = entry.open_update()?;
         let mut found = [0; HEADER];
-        file.read_exact_at(&mut found, 0).ok()?;
+        read_full(&*file, &mut found, 0).ok()?;
         (found == header(content, length)).then(|| Self { file, entry: entry.clone() })
     }
 
@@ -56,7 +55,7 @@ impl Table {
         entry.remove()?;
         let file = entry.create()?;
         fault::step()?;
-        file.write_all_at(&header(content, length), 0)?;
+        write_all_at(&*file, &header(content, length), 0)?;
         Ok(Self { file, entry: entry.clone() })
     }
 
@@ -66,13 +65,13 @@ impl Table {
 
     pub(super) fn get(&self, block: u64) -> Option<Hash> {
         let mut hash = ABSENT;
-        read_full(&self.file, &mut hash, Self::offset(block)).ok()?;
+        read_full(&*self.file, &mut hash, Self::offset(block)).ok()?;
         (hash != ABSENT).then_some(hash)
     }
 
     pub(super) fn put(&self, block: u64, hash: &Hash) -> io::Result<()> {
         fault::step()?;
-        self.file.write_all_at(hash, Self::offset(block))
+        write_all_at(&*self.file, hash, Self::offset(block))
     }
 
     pub(super) fn remove(self) -> io::Result<()> {

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -133,7 +134,7 @@ proptest! {
                 Op::Mistaken(n) => prop_assert!(!store.verify(n, &CONTENT).unwrap()),
                 Op::Reopen | Op::Rot(_) | Op::Cut(_) => {
                     drop(store);
-                    let file = File::options()
+                    let file = std::fs::File::options()
                         .read(true)
                         .write(true)
                         .open(folder.path().join("x.part"))

@@ -164,6 +164,8 @@ pub(super) fn scenario(product: Product, seed: u64) -> Drawn {
         Product::Image => image(&mut draw),
         Product::Reduce => reduce(&mut draw),
         Product::Allreduce => allreduce(&mut draw),
+        // Its scenarios are drawn by `store`.
+        Product::Store => {}
     }
     draw.drawn
 }

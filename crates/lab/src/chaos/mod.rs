@@ -5,11 +5,12 @@
 //! and an oracle checks that nothing wrong is delivered, and that whoever can be reached gets everything. A seed that fails is
 //! kept as a scenario file, which gives the same run, byte for byte, as often as it is run.
 //!
-//! What runs is the code of hosts and switches below sockets. Processes, disks and clocks of hosts are not simulated; the tests of
-//! `cli`, `cast` and `imaging` kill real processes instead.
+//! What runs is the code of hosts and switches below sockets. [`Product::Store`] simulates processes, disks and clocks of hosts too, with a
+//! network of its own.
 
 mod draw;
 mod oracle;
+mod store;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::PathBuf;
@@ -34,12 +35,20 @@ pub enum Product {
     Reduce,
     /// Vectors that a switch, a host or a ring adds up.
     Allreduce,
+    /// Files from one host to many, with processes that are killed and started again, and disks that lose what was not synced.
+    Store,
 }
 
 impl Product {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Messages, Self::Cast, Self::Image, Self::Reduce, Self::Allreduce];
+    pub const ALL: [Self; 6] =
+        [Self::Messages, Self::Cast, Self::Image, Self::Reduce, Self::Allreduce, Self::Store];
+
+    /// Returns whether its scenarios are files for `rackweave run`.
+    #[must_use]
+    pub const fn has_files(self) -> bool {
+        !matches!(self, Self::Store)
+    }
 
     /// Its name in commands and files.
     #[must_use]
@@ -50,6 +59,7 @@ impl Product {
             Self::Image => "image",
             Self::Reduce => "reduce",
             Self::Allreduce => "allreduce",
+            Self::Store => "store",
         }
     }
 }
@@ -124,13 +134,27 @@ struct Ran {
     verdict: Result<(), String>,
 }
 
-/// Returns the scenario of a seed, which `rackweave run` can run.
+/// Returns the scenario of a seed, which `rackweave run` can run if [`Product::has_files`].
 #[must_use]
 pub fn scenario(product: Product, seed: u64) -> String {
-    draw::scenario(product, seed).text
+    match product {
+        Product::Store => store::scenario(seed),
+        _ => draw::scenario(product, seed).text,
+    }
+}
+
+/// What is kept of a seed that failed: its scenario, and the trace of its run where `rackweave run` cannot repeat it.
+fn kept(product: Product, seed: u64) -> String {
+    match product {
+        Product::Store => store::traced(seed),
+        _ => scenario(product, seed),
+    }
 }
 
 fn run_seed(product: Product, seed: u64) -> Result<Ran, String> {
+    if product == Product::Store {
+        return store::run_seed(seed);
+    }
     let drawn = draw::scenario(product, seed);
     let file = format!("chaos-{}-{seed}.toml", product.name());
     let text = ScenarioText { file, text: drawn.text.clone(), folder: PathBuf::from(".") };
@@ -248,7 +272,7 @@ impl Chaos {
             }
         };
         if let Err(why) = verdict {
-            let failure = Failure { seed, why, scenario: scenario(self.product, seed) };
+            let failure = Failure { seed, why, scenario: kept(self.product, seed) };
             if let Ok(mut failures) = self.failures.lock() {
                 failures.push(failure);
             }
@@ -293,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_scenario_that_can_be_run_by_itself() {
-        for product in Product::ALL {
+        for product in Product::ALL.into_iter().filter(|product| product.has_files()) {
             let text = scenario(product, 7);
             assert_eq!(text, scenario(product, 7));
             assert_ne!(text, scenario(product, 8));

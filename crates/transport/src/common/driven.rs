@@ -87,7 +87,12 @@ pub trait Scheme: Debug + Sized {
     fn sender_deadline(outgoing: &Self::Outgoing, config: &Self::Config) -> Time;
 
     /// When [`Scheme::receiver_due`] is to be called for a message.
-    fn receiver_deadline(incoming: &Self::Incoming, now: Time, config: &Self::Config) -> Time;
+    fn receiver_deadline(
+        &self,
+        incoming: &Self::Incoming,
+        now: Time,
+        config: &Self::Config,
+    ) -> Time;
 
     /// Handles the deadline of a message at its sender.
     fn sender_due(host: &mut Driven<Self>, now: Time, slot: u32);
@@ -396,7 +401,9 @@ impl<S: Scheme> Driven<S> {
         let deadline = match &self.exchanges.get(slot).state {
             State::Sending(outgoing) => S::sender_deadline(outgoing, &self.config),
             State::Awaiting(awaiting) => awaiting.ask_at,
-            State::Receiving(incoming) => S::receiver_deadline(incoming, now, &self.config),
+            State::Receiving(incoming) => {
+                self.scheme.receiver_deadline(incoming, now, &self.config)
+            }
             State::InService => return S::in_service_due(self, slot),
             State::Free(_) => Time::MAX,
         };

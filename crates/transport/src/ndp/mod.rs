@@ -173,7 +173,7 @@ impl Scheme for Ndp {
         outgoing.deadline(config)
     }
 
-    fn receiver_deadline(incoming: &Incoming, now: Time, config: &Config) -> Time {
+    fn receiver_deadline(&self, incoming: &Incoming, now: Time, config: &Config) -> Time {
         incoming.deadline(now, config)
     }
 

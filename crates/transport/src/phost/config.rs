@@ -172,6 +172,24 @@ impl Config {
         self
     }
 
+    /// Adapts the parameters to processes on hosts, which wait for a CPU longer than a packet takes on its link. A
+    /// token that expires after 1.5 packet times has expired before its sender runs, and each missing packet would get
+    /// another one every nine packet times. (Our choice: the paper's hosts answer at once.)
+    #[must_use]
+    pub const fn for_hosts(mut self) -> Self {
+        let turn = Span::from_ms(1);
+        if self.token_expiry.0 < turn.0 {
+            self.token_expiry = turn;
+        }
+        if self.window_timeout.0 < turn.0 {
+            self.window_timeout = turn;
+        }
+        if self.resend_after.0 < turn.0 {
+            self.resend_after = turn;
+        }
+        self
+    }
+
     /// Checks whether the state machine can run with these parameters.
     ///
     /// # Errors
@@ -233,6 +251,13 @@ mod tests {
         let far = paper.clone().for_round_trip(Span::from_us(20));
         assert_eq!((far.free_tokens, far.token_window), (18, 18));
         assert_eq!(far.resend_after, Span::from_us(20) + far.token_spacing);
+        let hosts = far.clone().for_hosts();
+        let turn = Span::from_ms(1);
+        assert_eq!(hosts.check(), Ok(()));
+        assert_eq!(
+            (hosts.token_expiry, hosts.window_timeout, hosts.resend_after),
+            (turn, turn, turn)
+        );
         let near = paper.clone().for_round_trip(Span::from_us(5));
         assert_eq!(near, Config { token_lead: Span::from_us(5), ..paper });
     }

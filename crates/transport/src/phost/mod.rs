@@ -40,7 +40,7 @@ use rackweave_wire::phost::{Body, Header};
 
 use crate::common::{Driven, Heap, Jitter, Scheme};
 pub use config::{Config, InvalidConfig, TokenOrder};
-use receiver::Incoming;
+use receiver::{Incoming, Lateness};
 use sender::Outgoing;
 
 /// pHost at one host.
@@ -57,6 +57,8 @@ pub struct PHost {
     next_token_at: Time,
     /// Number of tokens sent.
     turns: u64,
+    /// How late data arrives.
+    lateness: Lateness,
 }
 
 impl Scheme for PHost {
@@ -75,6 +77,7 @@ impl Scheme for PHost {
             waiting: Heap::default(),
             next_token_at: Time::ZERO,
             turns: 0,
+            lateness: Lateness::default(),
         }
     }
 
@@ -144,8 +147,8 @@ impl Scheme for PHost {
         outgoing.deadline(config)
     }
 
-    fn receiver_deadline(incoming: &Incoming, _: Time, config: &Config) -> Time {
-        incoming.deadline(config)
+    fn receiver_deadline(&self, incoming: &Incoming, _: Time, config: &Config) -> Time {
+        incoming.deadline(self.lateness, config)
     }
 
     fn sender_due(host: &mut Host, now: Time, slot: u32) {

@@ -42,6 +42,33 @@ pub struct Incoming {
     turn: u64,
     /// When a packet of the sender last arrived.
     last_received: Time,
+    /// A token whose data has not arrived: its number, and when it was sent.
+    timed: Option<(u32, Time)>,
+}
+
+/// How much later than [`Config::resend_after`] data arrives after its token, averaged over all messages of the
+/// host.
+///
+/// (Our choice. The paper's times are constant, because it assumes a core without queues. With them, an oversubscribed
+/// core never recovers: each packet that waits in a queue gets another token after nine packet times, and the copies
+/// make the queue longer. As a token is for one packet, and data carries the token's number, each arrival is an
+/// unambiguous sample, also of a packet that was sent several times; RFC 6298 needs Karn's rule for that.)
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lateness(Span);
+
+impl Lateness {
+    /// The weight of a sample, as in RFC 6298, section 2.3.
+    const WEIGHT: u64 = 8;
+
+    fn sample(&mut self, delay: Span, config: &Config) {
+        let late = delay.0.saturating_sub(config.resend_after.0);
+        self.0 = Span(self.0.0 - self.0.0 / Self::WEIGHT + late / Self::WEIGHT);
+    }
+
+    /// Prolongs one of the protocol's constant times: by twice the mean, so that few packets are later.
+    fn prolong(self, span: Span) -> Span {
+        Span(span.0.saturating_add(self.0.0.saturating_mul(2)))
+    }
 }
 
 impl Incoming {
@@ -61,6 +88,7 @@ impl Incoming {
             pause: Pause::AllSent,
             turn: 0,
             last_received: now,
+            timed: None,
         }
     }
 
@@ -70,24 +98,41 @@ impl Incoming {
     }
 
     /// When the message's timer expires.
-    pub(super) fn deadline(&self, config: &Config) -> Time {
-        self.resume_at(config).min(self.last_received.saturating_add(config.patience))
+    pub(super) fn deadline(&self, lateness: Lateness, config: &Config) -> Time {
+        self.resume_at(lateness, config).min(self.last_received.saturating_add(config.patience))
     }
 
     /// When its pause ends.
-    fn resume_at(&self, config: &Config) -> Time {
-        match self.pause {
-            Pause::No => Time::MAX,
-            Pause::Unused => self.last_token_at.saturating_add(config.window_timeout),
-            Pause::AllSent => self.last_token_at.saturating_add(config.resend_after),
+    fn resume_at(&self, lateness: Lateness, config: &Config) -> Time {
+        let after = match self.pause {
+            Pause::No => return Time::MAX,
+            Pause::Unused => config.window_timeout,
+            Pause::AllSent => config.resend_after,
+        };
+        self.last_token_at.saturating_add(lateness.prolong(after))
+    }
+
+    /// Notes the number of a token whose data has arrived; returns how long ago it was sent, if that is known.
+    fn arrived(&mut self, now: Time, token: u32, config: &Config) -> Option<Span> {
+        // Numbers of tokens that were never sent are ignored.
+        if token >= self.next_number {
+            return None;
         }
+        self.used = self.used.max(token + 1);
+        let (number, sent_at) = self.timed?;
+        // Data of a token that is this much older was lost, or the token was.
+        let is_lost = token > number.saturating_add(config.token_window);
+        if token == number || is_lost {
+            self.timed = None;
+        }
+        (token == number).then(|| now.since(sent_at))
     }
 
     /// The packet that gets the next token; `None` if the message is paused.
-    fn next_packet(&mut self, now: Time, config: &Config) -> Option<u32> {
+    fn next_packet(&mut self, now: Time, lateness: Lateness, config: &Config) -> Option<u32> {
         if self.unused() > config.token_window {
             self.pause = Pause::Unused;
-            if now < self.resume_at(config) {
+            if now < self.resume_at(lateness, config) {
                 return None;
             }
             // Permits one token, to see whether the sender uses it (`docs/sources.md#phost-tokens`).
@@ -96,7 +141,7 @@ impl Incoming {
         let mut packet = self.received.first_missing(self.cursor);
         if packet >= self.packets {
             self.pause = Pause::AllSent;
-            if now < self.resume_at(config) {
+            if now < self.resume_at(lateness, config) {
                 return None;
             }
             packet = self.received.first_missing(0);
@@ -160,9 +205,8 @@ impl Host {
             return Placement::Discard;
         }
         incoming.last_received = now;
-        // Numbers of tokens that were never sent are ignored.
-        if token < incoming.next_number {
-            incoming.used = incoming.used.max(token + 1);
+        if let Some(delay) = incoming.arrived(now, token, &self.config) {
+            self.scheme.lateness.sample(delay, &self.config);
         }
         let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
         incoming.missing -= fresh;
@@ -230,7 +274,8 @@ impl Host {
     /// Arms the message's timer.
     fn arm(&mut self, slot: u32) {
         if let State::Receiving(incoming) = &self.exchanges.get(slot).state {
-            self.timers.set_earlier(slot, incoming.deadline(&self.config));
+            let deadline = incoming.deadline(self.scheme.lateness, &self.config);
+            self.timers.set_earlier(slot, deadline);
         }
     }
 
@@ -269,7 +314,8 @@ impl Host {
                 self.scheme.waiting.remove(slot);
                 continue;
             };
-            let Some(packet) = incoming.next_packet(now, &self.config) else {
+            let lateness = self.scheme.lateness;
+            let Some(packet) = incoming.next_packet(now, lateness, &self.config) else {
                 self.scheme.waiting.remove(slot);
                 self.arm(slot);
                 continue;
@@ -277,6 +323,7 @@ impl Host {
             let (number, missing) = (incoming.next_number, incoming.missing);
             incoming.next_number = number.saturating_add(1);
             incoming.last_token_at = now;
+            incoming.timed.get_or_insert((number, now));
             self.scheme.turns += 1;
             incoming.turn = self.scheme.turns;
             self.scheme.waiting.set(slot, incoming.key(birth, self.config.order));

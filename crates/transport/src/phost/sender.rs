@@ -39,6 +39,8 @@ pub struct Outgoing {
     last_received: Time,
     /// When a packet of the peer last arrived, or a request to send was last sent.
     quiet_since: Time,
+    /// When a request to send was last sent.
+    announced_at: Time,
     /// Number of requests to send since the last token.
     doublings: u32,
     /// When the last token arrived.
@@ -64,6 +66,7 @@ impl Outgoing {
             tokens: VecDeque::new(),
             left: packets,
             quiet_since: now,
+            announced_at: now,
             last_received: now,
             doublings: 0,
             token_at: now,
@@ -100,8 +103,12 @@ impl Outgoing {
         // them).
         let interval =
             config.rts_interval(self.doublings).0.max(self.token_gap.0.saturating_mul(2));
-        let interval = Span(interval.min(config.patience.0 / 4));
-        self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings))
+        let most = Span(config.patience.0 / 4);
+        let interval = Span(interval).min(most);
+        let quiet = self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings));
+        // Tokens can arrive for longer than the receiver's patience without any data reaching it: the sender serves shorter
+        // messages, or the data waits in queues, which requests to send overtake by their priority (our choice).
+        quiet.min(self.announced_at.saturating_add(most))
     }
 
     #[cfg(test)]
@@ -207,7 +214,7 @@ impl Host {
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };
         outgoing.doublings += 1;
-        outgoing.quiet_since = now;
+        (outgoing.quiet_since, outgoing.announced_at) = (now, now);
         if now.since(outgoing.last_received) >= self.config.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }

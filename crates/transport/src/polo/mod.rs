@@ -193,7 +193,7 @@ impl Scheme for Polo {
         outgoing.deadline(config)
     }
 
-    fn receiver_deadline(incoming: &Incoming, _: Time, config: &Config) -> Time {
+    fn receiver_deadline(&self, incoming: &Incoming, _: Time, config: &Config) -> Time {
         incoming.deadline(config)
     }
 

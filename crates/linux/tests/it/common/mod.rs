@@ -27,7 +27,7 @@ pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
         ("tcp", tcp(tcp::Config::tcp())),
         ("dctcp", tcp(tcp::Config::dctcp())),
         ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(link)))),
-        ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(link)))),
+        ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(link).for_hosts()))),
         ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
     ];
     rackweave_transport::testkit::assert_complete(transports.iter().map(|(_, config)| config));

@@ -1,0 +1,341 @@
+//! The file system as the store sees it: the operations that decide what is left after a crash. [`Dir`](super::Dir) and the
+//! code above it run on the operating system's files, or on simulated ones that lose what was not synced.
+
+use std::ffi::OsStr;
+use std::fmt::Debug;
+use std::fs::{File, FileTimes, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{flock, fstatvfs, mkdirat, openat, renameat, renameat_with, statat, unlinkat};
+use rustix::io::Errno;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// For reading.
+    Read,
+    /// For reading and writing.
+    Update,
+    /// For reading and writing; it is created with mode 0600 if there is none.
+    UpdateOrCreate,
+    /// It is created with mode 0600, for reading and writing; an existing file is an error.
+    Create,
+}
+
+/// What a name refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// Anything else, such as a symbolic link.
+    Other,
+}
+
+/// The attributes of a file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// What it is.
+    pub kind: FileKind,
+    /// Its file system and its number there.
+    pub id: (u64, u64),
+    /// The length in bytes.
+    pub len: u64,
+    /// The permission bits.
+    pub mode: u32,
+    /// The time of the last modification: seconds and nanoseconds since 1970.
+    pub modified: (i64, u32),
+}
+
+/// A directory of a file system.
+pub trait Directory: Debug + Send + Sync {
+    /// Opens the subdirectory of this name, and creates it if it does not exist.
+    ///
+    /// # Errors
+    /// If the system refuses; [`io::ErrorKind::NotADirectory`] if the name is that of anything else, links included.
+    fn subdir(&self, name: &OsStr) -> io::Result<Arc<dyn Directory>>;
+
+    /// Returns the attributes of what has this name, without following links; `None` if nothing has it.
+    fn stat(&self, name: &OsStr) -> Option<Stat>;
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// If the system refuses, or the name is that of anything else.
+    fn open(&self, name: &OsStr, how: Open) -> io::Result<Box<dyn DiskFile>>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// If the system refuses, or there is none.
+    fn remove(&self, name: &OsStr) -> io::Result<()>;
+
+    /// Renames a file in one step, replacing one that has the new name.
+    ///
+    /// # Errors
+    /// If the system refuses; [`io::ErrorKind::AlreadyExists`] if the new name exists and `replace` is false.
+    fn rename(&self, from: &OsStr, to: &OsStr, replace: bool) -> io::Result<()>;
+
+    /// Makes names permanent: returns when a crash of the machine can no longer undo what was done in this directory.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Sets the permission bits and the time of the last modification of the directory.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn set_attributes(&self, mode: u32, modified: (i64, u32)) -> io::Result<()>;
+
+    /// Returns the number of bytes that this user can still write to the file system, if it is known.
+    fn free(&self) -> Option<u64>;
+
+    /// Returns a number that changes when the machine starts again: what was written under the same number cannot have been
+    /// lost. `None` if it is not known.
+    fn boot(&self) -> Option<u128>;
+}
+
+/// An open regular file.
+pub trait DiskFile: Debug + Send {
+    /// Reads bytes at an offset; returns how many, 0 at the end.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes bytes at an offset; returns how many, which may be fewer than all.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Cuts the file, or extends it with zeros.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Returns the attributes.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn stat(&self) -> io::Result<Stat>;
+
+    /// Sets the permission bits.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn set_mode(&self, mode: u32) -> io::Result<()>;
+
+    /// Sets the time of the last modification, in seconds and nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn set_modified(&self, modified: (i64, u32)) -> io::Result<()>;
+
+    /// Returns when a crash of the machine can no longer change the bytes and the length.
+    ///
+    /// # Errors
+    /// If the system refuses, or could not write them.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Locks the file against other processes until it is closed; returns false if another one holds the lock.
+    fn lock(&self) -> bool;
+}
+
+/// Writes all bytes.
+pub(crate) fn write_all_at(file: &dyn DiskFile, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(bytes, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(len) => {
+                bytes = &bytes[len..];
+                at += len as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads a file from its beginning.
+pub(crate) struct Reading<'a>(pub(crate) &'a dyn DiskFile, pub(crate) u64);
+
+impl io::Read for Reading<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.0.read_at(buffer, self.1)?;
+        self.1 += len as u64;
+        Ok(len)
+    }
+}
+
+/// A directory of the operating system. It need not be readable.
+#[derive(Debug)]
+struct OsDirectory(OwnedFd);
+
+/// Opens a directory of the operating system by its path, and creates it if it does not exist.
+pub(super) fn open(path: &Path) -> io::Result<Arc<dyn Directory>> {
+    std::fs::create_dir_all(path)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(Arc::new(OsDirectory(rustix::fs::open(path, flags, Mode::empty())?)))
+}
+
+/// Returns file times for a modification time; an impossible one changes nothing.
+fn times((seconds, nanos): (i64, u32)) -> FileTimes {
+    let since = Duration::from_secs(seconds.unsigned_abs());
+    let second = match seconds < 0 {
+        true => UNIX_EPOCH.checked_sub(since),
+        false => UNIX_EPOCH.checked_add(since),
+    };
+    second
+        .and_then(|second| second.checked_add(Duration::from_nanos(nanos.into())))
+        .map_or_else(FileTimes::new, |time| FileTimes::new().set_modified(time))
+}
+
+impl OsDirectory {
+    /// Returns a descriptor that can set times and `fsync`, which one of `O_PATH` cannot.
+    fn file(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(openat(&self.0, ".", flags, Mode::empty())?.into())
+    }
+}
+
+impl Directory for OsDirectory {
+    fn subdir(&self, name: &OsStr) -> io::Result<Arc<dyn Directory>> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = || openat(&self.0, name, flags, Mode::empty());
+        let opened = match open() {
+            Err(Errno::NOENT) => match mkdirat(&self.0, name, Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => open(),
+                Err(error) => Err(error),
+            },
+            other => other,
+        };
+        match opened {
+            Ok(fd) => Ok(Arc::new(Self(fd))),
+            Err(Errno::NOTDIR | Errno::LOOP) => Err(io::ErrorKind::NotADirectory.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn stat(&self, name: &OsStr) -> Option<Stat> {
+        let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => FileKind::File,
+            FileType::Directory => FileKind::Directory,
+            _ => FileKind::Other,
+        };
+        Some(Stat {
+            kind,
+            id: (stat.st_dev, stat.st_ino),
+            len: u64::try_from(stat.st_size).unwrap_or_default(),
+            mode: stat.st_mode & 0o777,
+            modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or_default()),
+        })
+    }
+
+    fn open(&self, name: &OsStr, how: Open) -> io::Result<Box<dyn DiskFile>> {
+        let how = match how {
+            Open::Read => OFlags::RDONLY,
+            Open::Update => OFlags::RDWR,
+            Open::UpdateOrCreate => OFlags::RDWR | OFlags::CREATE,
+            Open::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        // The flags prevent following a link, and waiting for the other end of a pipe.
+        let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?);
+        match file.metadata()?.is_file() {
+            true => Ok(Box::new(file)),
+            false => Err(io::Error::other("it is not a file")),
+        }
+    }
+
+    fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+
+    fn rename(&self, from: &OsStr, to: &OsStr, replace: bool) -> io::Result<()> {
+        if !replace {
+            match renameat_with(&self.0, from, &self.0, to, RenameFlags::NOREPLACE) {
+                Ok(()) => return Ok(()),
+                Err(Errno::EXIST) => return Err(io::ErrorKind::AlreadyExists.into()),
+                // On file systems without RENAME_NOREPLACE, check first.
+                Err(_) if self.stat(to).is_some() => {
+                    return Err(io::ErrorKind::AlreadyExists.into());
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(renameat(&self.0, from, &self.0, to)?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file()?.sync_all()
+    }
+
+    fn set_attributes(&self, mode: u32, modified: (i64, u32)) -> io::Result<()> {
+        let file = self.file()?;
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.set_times(times(modified))
+    }
+
+    fn free(&self) -> Option<u64> {
+        fstatvfs(&self.0).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+
+    fn boot(&self) -> Option<u128> {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+    }
+}
+
+impl DiskFile for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::write_at(self, bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Self::set_len(self, len)
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        let meta = self.metadata()?;
+        Ok(Stat {
+            kind: FileKind::File,
+            id: (meta.dev(), meta.ino()),
+            len: meta.len(),
+            mode: meta.mode() & 0o777,
+            modified: (meta.mtime(), u32::try_from(meta.mtime_nsec()).unwrap_or_default()),
+        })
+    }
+
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.set_permissions(Permissions::from_mode(mode))
+    }
+
+    fn set_modified(&self, modified: (i64, u32)) -> io::Result<()> {
+        self.set_times(times(modified))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+
+    fn lock(&self) -> bool {
+        // Some file systems have no locks.
+        flock(self, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
+    }
+}

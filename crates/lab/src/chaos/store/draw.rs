@@ -1,0 +1,208 @@
+//! The scenario of a seed.
+
+use std::fmt::Write as _;
+
+use rackweave_core::{Rate, Rng, Span, Time};
+use rackweave_group::orca::host::Spread;
+
+/// All failures begin before this, and the last process is up again soon after it.
+pub(super) const FAILURES_UNTIL: Span = Span::from_secs(4);
+
+/// A file of the stream.
+#[derive(Clone, Debug)]
+pub(super) struct File {
+    pub(super) path: String,
+    pub(super) length: usize,
+}
+
+/// What happens to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mishap {
+    /// It is killed, in the middle of an operation on its disk if it has one in the next moment.
+    Kill {
+        /// After how many operations of its disk; `None`: at once.
+        operations: Option<u64>,
+    },
+    /// The machine loses power.
+    PowerFailure,
+    /// It handles nothing for a time.
+    Stutter,
+    /// Its disk is full.
+    DiskFull,
+    /// Operations of its disk fail.
+    DiskErrors,
+    /// Its writes are short.
+    ShortWrites,
+}
+
+/// A mishap of one host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure {
+    pub(super) host: u32,
+    pub(super) at: Span,
+    /// How long it takes, or until the process is started again.
+    pub(super) lasts: Span,
+    pub(super) mishap: Mishap,
+}
+
+/// What a receiver has at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    Nothing,
+    /// The first file, as it is sent.
+    Same,
+    /// The first file with another content and time.
+    Older,
+    /// The first file with another content, and the same length and time.
+    Alike,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    /// The largest IP packet on its link, in bytes.
+    pub(super) mtu: u32,
+    pub(super) rate: Rate,
+    pub(super) delay: Span,
+    /// What its clock reads when the run starts.
+    pub(super) clock: Time,
+    pub(super) before: Before,
+}
+
+/// A scenario. The first host is the sender.
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub(super) seed: u64,
+    pub(super) files: Vec<File>,
+    pub(super) hosts: Vec<Host>,
+    pub(super) spread: Spread,
+    pub(super) fec_block: u8,
+    pub(super) window: u64,
+    /// Whether receivers sync files.
+    pub(super) sync: bool,
+    pub(super) overwrite: bool,
+    pub(super) loss: f64,
+    pub(super) duplication: f64,
+    pub(super) reordering: f64,
+    pub(super) failures: Vec<Failure>,
+}
+
+/// What clocks read at the end of their range, less an hour.
+const LATE: Time = Time(u64::MAX - Span::from_secs(3600).0);
+
+fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
+    of[rng.below(of.len() as u64) as usize]
+}
+
+/// Draws the scenario of a seed.
+pub(super) fn scenario(seed: u64) -> Scenario {
+    let rng = &mut Rng::stream(seed, 0, 0, "store");
+    let count = 1 + rng.below(4);
+    let nested = rng.chance(0.5);
+    let files: Vec<File> = (0..count)
+        .map(|n| {
+            let length = match rng.below(4) {
+                0 => rng.below(2000),
+                1 => rng.below(300_000),
+                2 => (1 + rng.below(2)) << 20,
+                _ => (1 << 20) + rng.below(1_500_000),
+            };
+            let path = if nested { format!("d/f{n}") } else { format!("f{n}") };
+            File { path, length: length as usize }
+        })
+        .collect();
+    let receivers = 1 + rng.below(3) as u32;
+    let sync = rng.chance(0.6);
+    // Without `--sync`, only `--overwrite` replaces what a power failure has made of a complete file.
+    let power = sync || rng.chance(0.3);
+    let overwrite = power || rng.chance(0.5);
+    let hosts = (0..=receivers)
+        .map(|host| {
+            let older = if overwrite { [Before::Older, Before::Alike] } else { [Before::Same; 2] };
+            let before = match rng.below(6) {
+                0 if host > 0 => Before::Same,
+                1 if host > 0 => pick(rng, &older),
+                _ => Before::Nothing,
+            };
+            Host {
+                mtu: if host > 0 && rng.chance(0.2) { pick(rng, &[1400, 1300, 600]) } else { 1500 },
+                rate: Rate(pick(rng, &[20, 100, 1000, 1000]) * 1_000_000),
+                delay: Span::from_us(pick(rng, &[5, 20, 200])),
+                clock: pick(rng, &[Time::ZERO, Time::ZERO + Span::from_secs(1_000_000), LATE]),
+                before,
+            }
+        })
+        .collect();
+    let mut failures: Vec<Failure> = (0..rng.below(7))
+        .map(|_| {
+            let host = rng.below(u64::from(receivers) + 1) as u32;
+            let mishap = match rng.below(10) {
+                0..=3 if host > 0 => {
+                    let operations = rng.chance(0.7).then(|| rng.below(200));
+                    Mishap::Kill { operations }
+                }
+                0..=3 => Mishap::Kill { operations: None },
+                4 | 5 if power && host > 0 => Mishap::PowerFailure,
+                6 if host > 0 => Mishap::DiskFull,
+                7 if host > 0 => Mishap::DiskErrors,
+                8 if host > 0 => Mishap::ShortWrites,
+                _ => Mishap::Stutter,
+            };
+            // Most of what happens, happens early.
+            let most = if rng.chance(0.7) { FAILURES_UNTIL.0 / 20 } else { FAILURES_UNTIL.0 };
+            let (at, lasts) = (Span(rng.below(most)), Span(rng.below(most) + 1_000_000));
+            Failure { host, at, lasts, mishap }
+        })
+        .collect();
+    failures.sort_by_key(|failure| (failure.at, failure.host));
+    let chance = |rng: &mut Rng| pick(rng, &[0.0, 0.0, 0.001, 0.02]);
+    Scenario {
+        seed,
+        files,
+        hosts,
+        spread: pick(rng, &[Spread::Unicast, Spread::Multicast, Spread::Multicast, Spread::Relay]),
+        fec_block: pick(rng, &[0, 8, 64]),
+        window: pick(rng, &[256 << 10, 8 << 20]),
+        sync,
+        overwrite,
+        loss: chance(rng),
+        duplication: chance(rng),
+        reordering: chance(rng),
+        failures,
+    }
+}
+
+impl Scenario {
+    /// Returns it as text, for people; the seed alone gives the same run.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let Self { seed, spread, fec_block, window, sync, overwrite, .. } = self;
+        let _ = writeln!(
+            text,
+            "# Drawn by `rackweave chaos store --seed {seed}`, which repeats the run."
+        );
+        let _ = writeln!(
+            text,
+            "spread = \"{}\"\nfec_block = {fec_block}\nwindow = {window}",
+            spread.name()
+        );
+        let _ = writeln!(text, "sync = {sync}\noverwrite = {overwrite}");
+        let Self { loss, duplication, reordering, .. } = self;
+        let _ =
+            writeln!(text, "loss = {loss}\nduplication = {duplication}\nreordering = {reordering}");
+        for File { path, length } in &self.files {
+            let _ = writeln!(text, "\n[[file]]\npath = \"{path}\"\nlength = {length}");
+        }
+        for (number, host) in self.hosts.iter().enumerate() {
+            let Host { mtu, rate, delay, clock, before } = host;
+            let _ = writeln!(text, "\n[[host]]\nnumber = {number}\nmtu = {mtu}\nlink = \"{rate}\"");
+            let _ =
+                writeln!(text, "delay = \"{delay}\"\nclock_ps = {}\nhas = \"{before:?}\"", clock.0);
+        }
+        for Failure { host, at, lasts, mishap } in &self.failures {
+            let _ = writeln!(text, "\n[[failure]]\nhost = {host}\nkind = \"{mishap:?}\"");
+            let _ = writeln!(text, "at = \"{at}\"\nlasts = \"{lasts}\"");
+        }
+        text
+    }
+}

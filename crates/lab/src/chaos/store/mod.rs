@@ -1,0 +1,86 @@
+//! Casts with processes and disks: `cast receive` at up to three hosts, with the store of received files on a simulated disk,
+//! and `cast send`, which is repeated until every host has everything.
+//!
+//! Processes are killed, also in the middle of an operation of their disk, and started again; machines lose power, and with it what was
+//! not synced; processes handle nothing for a while; disks are full, fail, and write less than they were given; links have MTUs and
+//! rates of their own; clocks begin anywhere up to an hour before the end of their range. The code is that of the product from
+//! packets ([`rackweave_group::orca`]) to files ([`rackweave_cast::sink::Folder`]); what is between, `cast::orca::Engine` with its sockets
+//! and threads, is replaced by `process`.
+//!
+//! What must hold: a file that has its name has the bytes that were sent (or those that it had before); what was reported as
+//! complete, by a receiver or by exit code 0, is complete, and with `--sync` would be after a power failure at that moment; and after the
+//! last failure a repeated `send` ends with exit code 0.
+
+mod disk;
+mod draw;
+mod process;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::Ran;
+use world::World;
+
+/// Returns the scenario of a seed as text.
+pub(super) fn scenario(seed: u64) -> String {
+    draw::scenario(seed).text()
+}
+
+/// Runs a seed; returns the trace too.
+fn run(seed: u64) -> Result<world::Outcome, String> {
+    let scenario = draw::scenario(seed);
+    catch_unwind(AssertUnwindSafe(|| World::new(&scenario).run())).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        format!("panic: {}", text.unwrap_or("without a message"))
+    })
+}
+
+/// Returns the scenario of a seed with the trace of its run.
+pub(super) fn traced(seed: u64) -> String {
+    let mut text = scenario(seed);
+    text.push_str("\n# Trace\n");
+    match run(seed) {
+        Ok(outcome) => {
+            for line in outcome.trace {
+                text.push_str("# ");
+                text.push_str(&line);
+                text.push('\n');
+            }
+        }
+        Err(why) => {
+            text.push_str("# ");
+            text.push_str(&why);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+pub(super) fn run_seed(seed: u64) -> Result<Ran, String> {
+    let outcome = run(seed)?;
+    Ok(Ran {
+        packet_hops: outcome.packets,
+        events: outcome.events,
+        messages: outcome.received,
+        failed: outcome.failed,
+        drops: outcome.drops,
+        digest: outcome.digest,
+        verdict: outcome.verdict,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_trace_each_time() {
+        for seed in [1, 2, 3] {
+            let text = traced(seed);
+            assert!(text.contains("exit code 0"), "{text}");
+            assert_eq!(text, traced(seed));
+            assert_ne!(text, traced(seed + 1));
+        }
+    }
+}
