@@ -99,7 +99,9 @@ impl Server {
         });
         let listening = match events.recv_timeout(PATIENCE) {
             Ok(event) => event,
-            Err(RecvTimeoutError::Disconnected) => panic!("{}", thread.join().unwrap().unwrap_err()),
+            Err(RecvTimeoutError::Disconnected) => {
+                panic!("{}", thread.join().unwrap().unwrap_err())
+            }
             Err(error) => panic!("{error}"),
         };
         let ServeEvent::Listening { address: SocketAddr::V4(address), .. } = listening else {

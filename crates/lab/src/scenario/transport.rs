@@ -87,7 +87,7 @@ transports! {
     Homa: HomaKeys = About {
         name: "homa",
         description: "receiver-driven: grants by SRPT, priorities in the network's queues",
-        profiles: &["sigcomm18", "linux", "leverage-homa"],
+        profiles: &["fabric", "sigcomm18", "linux", "leverage-homa", "linux-2026"],
         sources: &["SIGCOMM 2018", "USENIX ATC 2021", "netdev 0x17 (2023)"],
     };
     Dctcp: TcpKeys = About {
