@@ -111,7 +111,7 @@ transports! {
     PHost: PHostKeys = About {
         name: "phost",
         description: "receiver-driven: tokens, one for each packet, that senders spend or lose",
-        profiles: &["paper", "polo-slides"],
+        profiles: &["paper", "yaps", "polo-slides"],
         sources: &["CoNEXT 2015"],
     };
     Polo: PoloKeys = About {

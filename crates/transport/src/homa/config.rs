@@ -395,7 +395,7 @@ impl Config {
 
     /// The Linux kernel module's defaults of July 2026 (docs/sources.md#homa-parameters, column 2026), for a link of rate
     /// `link`, with its recovery from losses since June 2025 (docs/sources.md#homa-loss). `max_restarts` is our
-    /// choice, as in [`Config::linux`].
+    /// choice, and so are the random delays of RESENDs that come with it; with 0 they are the module's.
     ///
     /// Two rules of the module's `homa_grant.c` differ: it fills places of the overcommitment that no other peer claims with
     /// further messages of one peer (`homa_grant_find_victim`), where one message of each peer is granted here, and it grants the
@@ -426,6 +426,7 @@ impl Config {
             busy_if_unsent: false,
             need_ack_resends: true,
             streams: StreamConfig::with_data_header(DATA_HEADER),
+            finished_ticks: 400,
             ..Self::linux(link)
         }
     }
@@ -469,7 +470,7 @@ impl Config {
     /// The longest time for which a sender retransmits without an answer, in ticks.
     #[must_use]
     pub fn patience(&self) -> u32 {
-        let spread = if self.has_spread() { MAX_SPREAD } else { 0 };
+        let spread = if self.max_restarts > 0 { MAX_SPREAD } else { 0 };
         // Saturating, because 65,536 intervals of 65,535 ticks with their delays overflow.
         (u32::from(self.timeout_resends) + 1)
             .saturating_mul(u32::from(self.resend_interval.max(1)) + spread)
@@ -485,11 +486,6 @@ impl Config {
             .saturating_add(u32::from(self.request_ack_ticks))
             .saturating_add(u32::from(jitter))
             .saturating_add(if self.paced_resends { u32::from(MAX_BUSY_TICKS) } else { 0 })
-    }
-
-    /// Whether RESENDs are delayed at random. The kernel module does not delay them.
-    const fn has_spread(&self) -> bool {
-        self.paced_resends && self.max_restarts > 0
     }
 
     /// Maximum number of bytes that RESENDs may have outstanding.
@@ -520,7 +516,7 @@ impl Config {
     /// per RPC, in a range that doubles each time, so that many senders whose packets were lost in one full
     /// buffer do not fill it again in one tick (our choice).
     pub(super) fn spread(&self, id: u64, asked: u16) -> u16 {
-        if !self.has_spread() {
+        if self.max_restarts == 0 {
             return 0;
         }
         let most = (1_u64 << asked.min(8)).min(u64::from(MAX_SPREAD));
