@@ -161,7 +161,9 @@ enum TransportArg {
 enum ProfileArg {
     LeverageHoma,
     Linux,
-    Sigcomm18,
+    /// Was `sigcomm18` before that named the paper's simulations, which have no recovery from losses.
+    #[value(alias = "sigcomm18")]
+    Fabric,
 }
 
 impl SetupArgs {
@@ -177,7 +179,7 @@ impl SetupArgs {
         let profile = match self.profile {
             ProfileArg::LeverageHoma => Profile::LeverageHoma,
             ProfileArg::Linux => Profile::Linux,
-            ProfileArg::Sigcomm18 => Profile::Sigcomm18,
+            ProfileArg::Fabric => Profile::Fabric,
         };
         Ok(Setup {
             transport,

@@ -20,7 +20,7 @@ const HOSTS: u32 = 3;
 fn configs() -> Vec<TransportConfig> {
     vec![
         homa::Config::linux(LINK).into(),
-        homa::Config::sigcomm18(LINK, 9_700).into(),
+        homa::Config::fabric(LINK, 9_700).into(),
         polo::Config::slides().into(),
         ndp::Config::paper(LINK).into(),
         phost::Config::paper(LINK).into(),

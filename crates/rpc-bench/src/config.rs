@@ -56,8 +56,8 @@ pub enum Profile {
     LeverageHoma,
     /// The kernel module's defaults of 2023.
     Linux,
-    /// The parameters of the SIGCOMM 2018 simulations.
-    Sigcomm18,
+    /// The parameters of the SIGCOMM 2018 simulations, with a recovery from losses.
+    Fabric,
 }
 
 /// The configuration of the endpoints, the same for servers and clients.
@@ -82,8 +82,8 @@ pub struct Setup {
 /// The longest message over Homa or Polo, by the size of the packets' length field.
 const MAX_UDP_MESSAGE: u64 = u32::MAX as u64;
 
-/// The bytes in flight during a round trip that the SIGCOMM'18 profile assumes.
-const SIGCOMM18_RTT_BYTES: u32 = 60_000;
+/// The bytes in flight during a round trip that the profile `fabric` assumes.
+const FABRIC_RTT_BYTES: u32 = 60_000;
 
 /// The round trip between processes that Polo's first window covers. The choice of the value is ours.
 const HOST_RTT: Span = Span::from_us(100);
@@ -125,7 +125,7 @@ impl Setup {
                 let mut config = match self.profile {
                     Profile::LeverageHoma => homa::Config::leverage(self.link),
                     Profile::Linux => homa::Config::linux(self.link),
-                    Profile::Sigcomm18 => homa::Config::sigcomm18(self.link, SIGCOMM18_RTT_BYTES),
+                    Profile::Fabric => homa::Config::fabric(self.link, FABRIC_RTT_BYTES),
                 };
                 config.max_message_bytes = longest;
                 Some(TransportConfig::Homa(Arc::new(config)).patient(PATIENCE))

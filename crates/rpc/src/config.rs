@@ -61,6 +61,7 @@ impl Transport {
         config.max_message_bytes = MAX_MESSAGE;
         config.paced_resends = true;
         config.one_resend_per_peer = false;
+        config.busy_if_unsent = false;
         config.need_ack_resends = false;
         config.resend_ticks = 5;
         config.resend_interval = 5;

@@ -139,11 +139,11 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             TransportConfig::Polo(Arc::new(config.for_path(LINK, rtt)))
         }
         _ => {
-            let framing = homa::Config::sigcomm18(LINK, 10_000).framing();
+            let framing = homa::Config::fabric(LINK, 10_000).framing();
             let rtt_bytes = LINK.bytes_in(fabric.base_rtt(framing, 86)) as u32;
             let sizes = pattern.sizes().expect("no trace here").points();
             let points: Vec<_> = sizes.map(|(size, p)| (size as u32, p)).collect();
-            let config = homa::Config::sigcomm18(LINK, rtt_bytes).with_workload(&points, None);
+            let config = homa::Config::fabric(LINK, rtt_bytes).with_workload(&points, None);
             TransportConfig::Homa(Arc::new(config))
         }
     }

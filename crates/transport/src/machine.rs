@@ -234,7 +234,7 @@ mod tests {
     fn a_full_packet_is_a_full_frame_with_every_transport() {
         let link = Rate::from_gbps(1);
         for config in [
-            TransportConfig::Homa(Arc::new(homa::Config::sigcomm18(link, 10_000))),
+            TransportConfig::Homa(Arc::new(homa::Config::fabric(link, 10_000))),
             TransportConfig::Homa(Arc::new(homa::Config::linux(link))),
             TransportConfig::Homa(Arc::new(homa::Config::leverage(link))),
             TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),

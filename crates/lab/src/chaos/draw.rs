@@ -177,7 +177,7 @@ fn messages(draw: &mut Draw) {
     let fabric = draw.fabric(3);
     draw.buffers();
     let transport = draw.pick(&[
-        "name = \"homa\"\nprofile = \"sigcomm18\"",
+        "name = \"homa\"",
         "name = \"homa\"\nprofile = \"linux\"",
         "name = \"homa\"\nprofile = \"leverage-homa\"",
         "name = \"polo\"",

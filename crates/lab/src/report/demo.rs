@@ -63,6 +63,7 @@ fn point(group: &str, load: f64, badness: f64) -> PointResult {
                 mean: p50(step) * 1.3,
                 p50: p50(step),
                 p99: p99(step),
+                p99_by_receiver: p99(step),
                 latency_p50_us: f64::NAN,
                 latency_p99_us: f64::NAN,
             }

@@ -251,6 +251,7 @@ fn any_point() -> impl Strategy<Value = PointResult> {
                     mean: p50,
                     p50,
                     p99,
+                    p99_by_receiver: p99,
                     latency_p50_us: p50,
                     latency_p99_us: p99,
                 });

@@ -213,6 +213,7 @@ pub(crate) const BY_SIZE: &[Column<SizeBucket>] = &[
     column("slowdown_p99", |bucket| bucket.p99.into()),
     column("latency_p50_us", |bucket| bucket.latency_p50_us.into()),
     column("latency_p99_us", |bucket| bucket.latency_p99_us.into()),
+    column("slowdown_p99_by_receiver", |bucket| bucket.p99_by_receiver.into()),
 ];
 
 pub(crate) const CURVE: &[Column<CurvePoint>] = &[

@@ -1,6 +1,6 @@
 //! Exact statistics of messages.
 
-use rackweave_core::Time;
+use rackweave_core::{HostId, Time};
 use rackweave_sim::result::{MessageRecord, Outcome};
 use serde::Serialize;
 
@@ -12,6 +12,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) bytes: u64,
+    /// The receiving host.
+    pub(crate) receiver: HostId,
     pub(crate) latency_us: f64,
     pub(crate) slowdown: f64,
 }
@@ -26,6 +28,7 @@ impl Sample {
         };
         Self {
             bytes: message.bytes,
+            receiver: message.dst,
             latency_us: latency.as_us_f64(),
             slowdown: latency.0 as f64 / message.ideal.0.max(1) as f64,
         }
@@ -97,6 +100,11 @@ pub struct SizeBucket {
     pub p50: f64,
     /// The 99th percentile of the slowdown.
     pub p99: f64,
+    /// The 99th percentile of the slowdown at each receiving host, averaged over hosts with their numbers of messages as
+    /// weights. The authors of Homa's simulations publish this mean (docs/sources.md#homa-sigcomm-2018-setting). Where a
+    /// host receives fewer than 100 messages, its 99th percentile is its slowest message, so that this mean is less than
+    /// `p99`.
+    pub p99_by_receiver: f64,
     /// The median latency in microseconds.
     pub latency_p50_us: f64,
     /// The 99th percentile of the latency in microseconds.
@@ -112,29 +120,41 @@ impl SizeBucket {
 
 /// Divides messages into buckets by size. The `edges` are ascending, and a further bucket is above the last edge.
 pub(crate) fn by_size(samples: &[Sample], edges: &[u64]) -> Vec<SizeBucket> {
-    let mut buckets: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); edges.len() + 1];
+    let mut buckets: Vec<Vec<Sample>> = vec![Vec::new(); edges.len() + 1];
     for sample in samples {
-        let bucket = &mut buckets[edges.partition_point(|edge| *edge < sample.bytes)];
-        bucket.0.push(sample.slowdown);
-        bucket.1.push(sample.latency_us);
+        buckets[edges.partition_point(|edge| *edge < sample.bytes)].push(*sample);
     }
     let edges = edges.iter().copied().map(Some).chain([None]);
     edges
         .zip(&mut buckets)
-        .map(|(up_to_bytes, (slowdown, latency))| {
-            let count = slowdown.len() as u64;
-            let (slowdown, latency) = (Stats::of(slowdown), Stats::of(latency));
+        .map(|(up_to_bytes, samples)| {
+            let of = |value: fn(&Sample) -> f64| {
+                Stats::of(&mut samples.iter().map(value).collect::<Vec<f64>>())
+            };
+            let (slowdown, latency) = (of(|s| s.slowdown), of(|s| s.latency_us));
             SizeBucket {
                 up_to_bytes,
-                count,
+                count: samples.len() as u64,
                 mean: slowdown.mean,
                 p50: slowdown.p50,
                 p99: slowdown.p99,
+                p99_by_receiver: p99_by_receiver(samples),
                 latency_p50_us: latency.p50,
                 latency_p99_us: latency.p99,
             }
         })
         .collect()
+}
+
+/// Returns the mean over receivers of each receiver's own 99th percentile of the slowdown (nearest rank), weighted by its number
+/// of messages; NaN without messages. Sorts the messages.
+fn p99_by_receiver(samples: &mut [Sample]) -> f64 {
+    samples.sort_unstable_by(|a, b| {
+        a.receiver.cmp(&b.receiver).then(a.slowdown.total_cmp(&b.slowdown))
+    });
+    let of_receiver = |own: &[Sample]| own[rank(own.len(), 0.99)].slowdown * own.len() as f64;
+    let sum: f64 = samples.chunk_by(|a, b| a.receiver == b.receiver).map(of_receiver).sum();
+    sum / samples.len() as f64
 }
 
 /// One step of a slowdown curve; all steps have about equally many messages.
@@ -229,7 +249,10 @@ mod tests {
         fn every_message_is_in_one_bucket_and_in_one_step(
             sizes in prop::collection::vec(1_u64..2000, 0..300),
         ) {
-            let sample = |bytes: &u64| Sample { bytes: *bytes, latency_us: 1.0, slowdown: 1.0 };
+            let sample = |bytes: &u64| {
+                let receiver = HostId(*bytes as u32 % 3);
+                Sample { bytes: *bytes, receiver, latency_us: 1.0, slowdown: 1.0 }
+            };
             let samples: Vec<Sample> = sizes.iter().map(sample).collect();
             let buckets = by_size(&samples, &[10, 100, 1000]);
             prop_assert_eq!(buckets.len(), 4);
@@ -249,6 +272,49 @@ mod tests {
         assert_eq!((stats.p50, stats.p99, stats.p999, stats.max), (50.0, 99.0, 100.0, 100.0));
         assert_eq!(stats.mean, 50.5);
         assert!(Stats::of(&mut []).p50.is_nan());
+    }
+
+    proptest! {
+        /// The mean that the authors' scripts compute, from its definition.
+        #[test]
+        fn the_mean_of_receivers_99th_percentiles_is_weighted_by_their_messages(
+            values in prop::collection::vec((0_u32..5, (0_u32..1000).prop_map(f64::from)), 1..600),
+        ) {
+            let own = |host: u32| -> Vec<f64> {
+                let mut own: Vec<f64> =
+                    values.iter().filter(|v| v.0 == host).map(|v| v.1).collect();
+                own.sort_unstable_by(f64::total_cmp);
+                own
+            };
+            let sum: f64 = (0..5)
+                .map(own)
+                .filter(|own| !own.is_empty())
+                .map(|own| naive(&own, 990_000) * own.len() as f64)
+                .sum();
+            let sample = |v: &(u32, f64)| Sample {
+                bytes: 1,
+                receiver: HostId(v.0),
+                latency_us: 1.0,
+                slowdown: v.1,
+            };
+            let mut samples: Vec<Sample> = values.iter().map(sample).collect();
+            let mean = p99_by_receiver(&mut samples);
+            prop_assert!((mean - sum / values.len() as f64).abs() < 1e-9 * mean.max(1.0));
+        }
+    }
+
+    #[test]
+    fn of_few_messages_each_receivers_slowest_counts() {
+        let slow = |receiver, slowdown| Sample {
+            bytes: 50,
+            receiver: HostId(receiver),
+            latency_us: 1.0,
+            slowdown,
+        };
+        let samples = [slow(0, 2.0), slow(0, 4.0), slow(0, 3.0), slow(1, 8.0)];
+        let buckets = by_size(&samples, &[100]);
+        assert_eq!((buckets[0].p99, buckets[0].p99_by_receiver), (8.0, (3.0 * 4.0 + 8.0) / 4.0));
+        assert!(buckets[1].p99_by_receiver.is_nan());
     }
 
     #[test]

@@ -87,7 +87,7 @@ transports! {
     Homa: HomaKeys = About {
         name: "homa",
         description: "receiver-driven: grants by SRPT, priorities in the network's queues",
-        profiles: &["sigcomm18", "linux", "leverage-homa"],
+        profiles: &["fabric", "sigcomm18", "linux", "leverage-homa", "linux-2026"],
         sources: &["SIGCOMM 2018", "USENIX ATC 2021", "netdev 0x17 (2023)"],
     };
     Dctcp: TcpKeys = About {
@@ -111,7 +111,7 @@ transports! {
     PHost: PHostKeys = About {
         name: "phost",
         description: "receiver-driven: tokens, one for each packet, that senders spend or lose",
-        profiles: &["paper", "polo-slides"],
+        profiles: &["paper", "yaps", "polo-slides"],
         sources: &["CoNEXT 2015"],
     };
     Polo: PoloKeys = About {

@@ -110,7 +110,7 @@ fn what_makes_no_sense_is_said() {
     assert_eq!(error("transport.ratio_period=0 s"), "`ratio_period` must be at least 1");
     let deviation = "`average_deviation` must be from 0 to 1000, not -1";
     assert_eq!(error("transport.average_deviation=-1.0"), deviation);
-    let only = "only the profile `sigcomm18` has `rtt_bytes`";
+    let only = "only the profiles `fabric` and `sigcomm18` have `rtt_bytes`";
     assert_eq!(error("transport.rtt_bytes=10 KB"), only);
 }
 

@@ -60,7 +60,7 @@ fn leaf_spine() -> Topology {
 
 fn homa() -> TransportConfig {
     // On a busy machine, peers are silent for some time.
-    let config = homa::Config { timeout_resends: 500, ..homa::Config::sigcomm18(LINK, 15_000) };
+    let config = homa::Config { timeout_resends: 500, ..homa::Config::fabric(LINK, 15_000) };
     TransportConfig::Homa(Arc::new(config))
 }
 

@@ -214,7 +214,7 @@ fn incast(ends: &mut [Endpoint], len: usize, messages: usize) {
 #[test]
 fn our_transports_between_interfaces() {
     let Some(spaces) = Spaces::make("a", 4) else { return };
-    let homa = homa::Config { timeout_resends: 500, ..homa::Config::sigcomm18(LINK, 15_000) };
+    let homa = homa::Config { timeout_resends: 500, ..homa::Config::fabric(LINK, 15_000) };
     let config = spaces.config(false);
     let homa = TransportConfig::Homa(Arc::new(homa)).patient(PATIENCE);
     let mut ends = spaces.endpoints(&config, &homa, PORT);

@@ -94,7 +94,8 @@ fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
 fn a_thousand_short_messages_arrive_over_every_transport() {
     for (name, fabric, transport) in transports() {
         let (times, _) = times_the_link(name, &fabric, transport, 1000, 10_000);
-        assert!((0.95..8.0).contains(&times), "{name}: {times:.2}");
+        // The kernel module of 2023 asks a peer once in 10 ms, whatever it has answered.
+        assert!((0.95..10.0).contains(&times), "{name}: {times:.2}");
     }
 }
 

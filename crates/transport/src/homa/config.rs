@@ -49,7 +49,8 @@ const MAX_BUSY_TICKS: u16 = 40;
 /// ticks keep the restarts of many senders from coinciding.
 const MAX_RESTART_JITTER: u16 = 63;
 
-/// Homa's parameters. See [`Config::sigcomm18`] and [`Config::linux`] for the two published sets.
+/// Homa's parameters. [`Config::sigcomm18`], [`Config::linux`] and [`Config::linux_2026`] are published sets, and
+/// [`Config::fabric`] is the first of them with a recovery from losses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Rate of the host's link. Only the receiver's dynamic window and error messages depend on it, because the
@@ -112,17 +113,30 @@ pub struct Config {
     /// unscheduled windows at once, as in the kernel module, lose them again.) 0: as in the module, a restart
     /// sends the whole window, and each UNKNOWN counts as a missing answer.
     pub max_restarts: u16,
+    /// Whether receivers request lost bytes, and whether peers can be declared dead. Without it, as in the SIGCOMM'18
+    /// simulations, a message that loses a packet never ends, except that a peer that does not answer
+    /// NEED_ACK is given up. Streams have timers of their own.
+    pub resends: bool,
     /// Whether bytes requested by RESENDs are limited to one `window` over all messages and paced by arrivals
     /// (our choice; see `repair`). Otherwise each message requests all missing bytes when it is due, as in the
     /// kernel module.
     pub paced_resends: bool,
-    /// Without `paced_resends`: whether RESENDs cover all gaps of a message, or only the first.
+    /// Without `paced_resends`: whether RESENDs cover all gaps of a message, or everything if nothing has arrived
+    /// (`HomaModule` 2026, `homa_request_retrans`), or only the first gap, or the first packet (2023,
+    /// `homa_get_resend_range`).
     pub resend_all_gaps: bool,
-    /// Whether a peer gets only one RESEND at a time, however many of its messages have gaps.
+    /// Whether RESENDs are those of `HomaModule` 2023, `homa_check_rpc`: a peer gets one RESEND in each
+    /// `resend_interval`, however many of its messages have gaps and whatever it has sent since; the messages take
+    /// turns; and `timeout_resends` of them without any packet from the peer make all of its messages fail.
+    /// Otherwise intervals and timeouts are those of each message, as in 2026 (`homa_timer_check_rpc`).
     pub one_resend_per_peer: bool,
-    /// Whether NEED_ACK for a message with gaps is answered with a RESEND at once, as in the kernel module.
-    /// Otherwise this happens only if nothing has arrived for `resend_ticks` (our choice: where switches queue
-    /// more than a tick's worth of packets, NEED_ACK overtakes the data that it asks about).
+    /// Whether a sender that has not sent all granted bytes answers a RESEND with BUSY and retransmits nothing
+    /// (`HomaModule` 2023, `homa_resend_pkt`). Otherwise it retransmits what it has sent of the range.
+    pub busy_if_unsent: bool,
+    /// Whether NEED_ACK for a message with gaps is answered with RESENDs (`HomaModule` since June 2025,
+    /// `homa_need_ack_pkt`). Otherwise it is answered with BUSY, and the timer requests what is missing. (Our choice:
+    /// the module of 2023 ignored the question, which it repeats forever. Senders here give up after a time, and BUSY
+    /// prevents this.)
     pub need_ack_resends: bool,
     /// Number of ticks after the last byte until the sender sends NEED_ACK, which it then repeats at each tick.
     pub request_ack_ticks: u16,
@@ -250,9 +264,16 @@ impl Config {
     /// `rtt_bytes` bytes at that rate (10,000 there: docs/sources.md#homa-sigcomm-2018-setting).
     ///
     /// Cutoffs and the number of scheduled levels depend on the workload: see [`Config::with_workload`].
-    /// Timers, acknowledgements and limits are our choice, because the simulation had none.
+    /// Acknowledgements and limits are our choice, because the simulation had none. It had no RESENDs either: packets must
+    /// not be lost. [`Config::fabric`] is for networks that lose some.
     #[must_use]
     pub fn sigcomm18(link: Rate, rtt_bytes: u32) -> Self {
+        Self { resends: false, ..Self::fabric(link, rtt_bytes) }
+    }
+
+    /// As [`Config::sigcomm18`], with a recovery from losses of our own: see `repair`.
+    #[must_use]
+    pub fn fabric(link: Rate, rtt_bytes: u32) -> Self {
         const DATA_HEADER: u32 = 58;
         const MAX_PAYLOAD: u32 = frame::MTU - DATA_HEADER;
         let framing =
@@ -294,9 +315,11 @@ impl Config {
             // With a full buffer, RESENDs and their answers are lost as data is.
             timeout_resends: 10,
             max_restarts: 100,
+            resends: true,
             paced_resends: true,
             resend_all_gaps: true,
             one_resend_per_peer: false,
+            busy_if_unsent: false,
             need_ack_resends: false,
             request_ack_ticks: 5,
             // The simulation has no acknowledgements. With a long queue nearly all of them travel with data and
@@ -313,7 +336,7 @@ impl Config {
     }
 
     /// The Linux kernel module's defaults of autumn 2023 (docs/sources.md#homa-parameters, column 2023), for a
-    /// link of rate `link`.
+    /// link of rate `link`. `max_restarts` is our choice; 0 is the module's behaviour.
     ///
     /// The module's pacer estimates the backlog of the NIC and lets packets below `throttle_min_bytes` pass.
     /// Neither exists here, because the driver asks for a packet when the link is free.
@@ -352,10 +375,12 @@ impl Config {
             resend_interval: 10,
             timeout_resends: 5,
             max_restarts: 100,
+            resends: true,
             paced_resends: false,
             resend_all_gaps: false,
             one_resend_per_peer: true,
-            need_ack_resends: true,
+            busy_if_unsent: true,
+            need_ack_resends: false,
             request_ack_ticks: 2,
             streams: StreamConfig::with_data_header(DATA_HEADER),
             max_acks_queued: 4,
@@ -365,6 +390,44 @@ impl Config {
             max_finished: 1 << 16,
             finished_ticks: 200,
             leverage: Leverage::OFF,
+        }
+    }
+
+    /// The Linux kernel module's defaults of July 2026 (docs/sources.md#homa-parameters, column 2026), for a link of rate
+    /// `link`, with its recovery from losses since June 2025 (docs/sources.md#homa-loss). `max_restarts` is our
+    /// choice, and so are the random delays of RESENDs that come with it; with 0 they are the module's.
+    ///
+    /// Two rules of the module's `homa_grant.c` differ: it fills places of the overcommitment that no other peer claims with
+    /// further messages of one peer (`homa_grant_find_victim`), where one message of each peer is granted here, and it grants the
+    /// oldest message by time (`homa_grant_check_fifo`), here by bytes.
+    #[must_use]
+    pub fn linux_2026(link: Rate) -> Self {
+        const DATA_HEADER: u32 = frame::IPV4 + 56;
+        Self {
+            max_payload: frame::MTU - DATA_HEADER,
+            header_bytes: HeaderBytes {
+                data: DATA_HEADER,
+                grant: frame::IPV4 + 33,
+                resend: frame::IPV4 + 37,
+                common: frame::IPV4 + 28,
+                cutoffs: frame::IPV4 + 62,
+                ack: frame::IPV4 + 80,
+            },
+            layout: Layout::Head,
+            unscheduled_bytes: 40_000,
+            window: 0,
+            fifo_grant_increment: 50_000,
+            resend_ticks: 5,
+            resend_interval: 5,
+            // `timeout_ticks` is 100: RESENDs at 5 to 95 silent ticks, and the end at 100.
+            timeout_resends: 19,
+            resend_all_gaps: true,
+            one_resend_per_peer: false,
+            busy_if_unsent: false,
+            need_ack_resends: true,
+            streams: StreamConfig::with_data_header(DATA_HEADER),
+            finished_ticks: 400,
+            ..Self::linux(link)
         }
     }
 
@@ -492,7 +555,7 @@ mod tests {
 
     #[test]
     fn ten_thousand_bytes_on_the_wire_hold_the_papers_unscheduled_bytes() {
-        let config = Config::sigcomm18(Rate::from_gbps(10), 10_000);
+        let config = Config::fabric(Rate::from_gbps(10), 10_000);
         assert_eq!(config.max_payload, 1442);
         assert_eq!(config.unscheduled_bytes, 1442 + 7886);
         assert_eq!(config.framing().packet_wire_bytes(1442), 1538);
@@ -500,7 +563,7 @@ mod tests {
 
     #[test]
     fn invalid_parameters_are_refused() {
-        let good = Config::sigcomm18(Rate::from_gbps(10), 10_000);
+        let good = Config::fabric(Rate::from_gbps(10), 10_000);
         assert_eq!(good.check(), Ok(()));
         assert_eq!(Config::linux(Rate::from_gbps(25)).check(), Ok(()));
         let wrong = |change: fn(&mut Config)| {
@@ -546,7 +609,9 @@ mod tests {
     #[test]
     fn finished_rpcs_are_remembered_for_longer_than_a_sender_tries() {
         let link = Rate::from_gbps(10);
-        for config in [Config::sigcomm18(link, 10_000), Config::linux(link)] {
+        let all = [Config::fabric(link, 10_000), Config::linux(link), Config::linux_2026(link)];
+        for config in all {
+            assert_eq!(config.check(), Ok(()));
             assert!(config.finished_ticks > config.remembered_for());
         }
     }

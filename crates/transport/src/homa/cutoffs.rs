@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn sizes_above_the_longest_message_count_as_that() {
-        let mut config = Config::sigcomm18(Rate::from_gbps(10), 10_000);
+        let mut config = Config::fabric(Rate::from_gbps(10), 10_000);
         config.window = 1;
         let cutoffs = allocate_for(&config, &[(300, 1.0), (u32::MAX, 1.0)], Some(2));
         assert_eq!(cutoffs, allocate_for(&config, &[(300, 1.0), (1 << 31, 1.0)], Some(2)));
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn by_bytes_left_the_levels_carry_equal_bytes_of_packets() {
-        let config = Config::sigcomm18(Rate::from_gbps(10), 10_000);
+        let config = Config::fabric(Rate::from_gbps(10), 10_000);
         let sizes = [(300, 50.0), (3_000, 10.0), (20_000, 2.0), (200_000, 1.0)];
         let cutoffs = allocate_for(&config, &sizes, Some(4));
         assert_eq!(cutoffs.unscheduled_levels(), 4);

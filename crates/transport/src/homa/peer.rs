@@ -21,8 +21,8 @@ pub(super) struct Peer {
     pub(super) cutoffs_sent: u32,
     /// Number of RESENDs since the peer's last packet.
     pub(super) asked: u16,
-    /// The tick of the last of these RESENDs.
-    pub(super) asked_at: u32,
+    /// The tick of the last RESEND to it.
+    pub(super) asked_at: Option<u32>,
     /// Of the RPCs whose RESEND is due in this tick, the slot of the one whose last RESEND is the oldest, behind that RESEND's tick and
     /// the RPC's birth.
     pub(super) turn: Option<(u32, u64, u32)>,
@@ -81,7 +81,7 @@ impl Peers {
             cutoffs: None,
             cutoffs_sent: 0,
             asked: 0,
-            asked_at: 0,
+            asked_at: None,
             turn: None,
             acks: Vec::new(),
             grantable: Grantable::default(),

@@ -234,22 +234,24 @@ impl Host {
             Known::Slot(slot) => slot,
         };
         let rpc = self.rpcs.get(slot);
-        // NEED_ACK may have overtaken the data.
-        let asks = self.config.need_ack_resends
-            || rpc.silent >= self.config.resend_ticks && !self.config.paced_resends;
-        let body = match &rpc.state {
+        let asks = self.config.need_ack_resends;
+        match &rpc.state {
             // Nothing of the response has arrived: everything that was sent is lost.
-            State::Sending(_) if id & 1 == 0 && asks => self.resend(0, u32::MAX),
-            State::Receiving(incoming) => match incoming.received.first_gap(incoming.granted) {
-                Some(gap) if asks => self.resend(gap.start, gap.end - gap.start),
-                // Everything that was granted has arrived and the sender must wait for grants, or what is
-                // missing is not overdue.
-                _ => Body::Busy,
-            },
-            State::Sending(_) if id & 1 == 0 => Body::Busy,
-            _ => return,
-        };
-        self.send_control(from, id, one_way, body);
+            State::Sending(_) if id & 1 == 0 && asks => {
+                let body = self.resend(0, u32::MAX);
+                self.send_control(from, id, one_way, body);
+            }
+            State::Receiving(incoming)
+                if asks && incoming.received.first_gap(incoming.granted).is_some() =>
+            {
+                self.ask_for_data(slot);
+            }
+            // Everything that was granted has arrived and the sender must wait for grants, or the timer requests what
+            // is missing.
+            State::Receiving(_) => self.send_control(from, id, one_way, Body::Busy),
+            State::Sending(_) if id & 1 == 0 => self.send_control(from, id, one_way, Body::Busy),
+            _ => {}
+        }
     }
 
     /// The body of a RESEND packet.
@@ -292,6 +294,11 @@ impl Host {
         let Grant { slot, offset, mut priority } = grant;
         let rpc = self.rpcs.get_mut(slot);
         let (host, id, birth, peer) = (rpc.host, rpc.id, rpc.birth, rpc.peer);
+        if self.config.one_resend_per_peer {
+            // `HomaModule` 2023, `homa_create_grants` and `homa_choose_fifo_grant`: while everything granted had arrived, silence
+            // meant nothing.
+            rpc.silent = 0;
+        }
         let Some(incoming) = rpc.incoming_mut() else { return true };
         let ungranted = incoming.length - incoming.granted;
         if self.config.priority_by == PriorityBy::BytesLeft && ungranted < self.config.window {

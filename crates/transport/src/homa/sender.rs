@@ -265,10 +265,13 @@ impl Host {
         }
         self.rpcs.get_mut(slot).note_alive(self.config.resend_ticks);
         let answer_busy = match &self.rpcs.get(slot).state {
+            // "We have chosen not to transmit data from this message": what is missing may be on its way, or wait here.
+            State::Sending(outgoing) if self.config.busy_if_unsent && outgoing.is_ready() => true,
             State::Sending(outgoing) => {
                 let end = if length == ALL { outgoing.next } else { offset.saturating_add(length) };
                 let end = end.min(outgoing.length);
-                // A range beyond the grants indicates that a grant was lost.
+                // A range beyond the grants indicates that a grant was lost. (`HomaModule` 2026, `homa_resend_pkt`. In 2023 the
+                // module sends such bytes as retransmissions, which amounts to the same.)
                 self.allow(slot, end, None);
                 !self.queue_resend(slot, offset, end)
             }
@@ -298,6 +301,10 @@ impl Host {
         // affects the reason of a failure, because the packet may be older than the response.
         let rpc = self.rpcs.get_mut(slot);
         rpc.unknown = true;
+        if u32::from(rpc.silent) >= self.config.finished_ticks {
+            // The peer may have executed the request, and forgotten it since. (Our choice: the module would send it again.)
+            return self.fail(now, slot, FailReason::PeerForgot);
+        }
         if rpc.silent < self.config.resend_ticks {
             return;
         }

@@ -6,6 +6,10 @@ use rackweave_wire::homa::Body;
 use super::Host;
 use super::rpc::State;
 
+/// The length of a RESEND for the first packet of a message: `HomaModule` 2023, `homa_get_resend_range`. The sender sends at
+/// least a full packet.
+const FIRST_PACKET: u32 = 100;
+
 /// What an RPC waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
@@ -88,10 +92,7 @@ impl Host {
     fn tick_rpc(&mut self, now: Time, tick: u32, slot: u32) -> bool {
         let Some(wait) = self.waits_for(slot) else { return false };
         let patience = self.config.patience();
-        let interval = self.config.resend_interval;
-        let timeout_resends = self.config.timeout_resends;
         let request_ack_ticks = self.config.request_ack_ticks;
-        let one_resend_per_peer = self.config.one_resend_per_peer;
         let rpc = self.rpcs.get_mut(slot);
         if wait == Wait::Nothing {
             rpc.silent = 0;
@@ -120,6 +121,9 @@ impl Host {
             }
             return true;
         }
+        if !self.config.resends {
+            return true;
+        }
         if wait == Wait::Data && self.config.paced_resends {
             let hopeless = self.repair_at_tick(slot);
             if hopeless {
@@ -127,37 +131,58 @@ impl Host {
             }
             return !hopeless;
         }
+        if self.config.one_resend_per_peer {
+            return self.ask_in_turn(now, tick, slot, wait);
+        }
+        let rpc = self.rpcs.get_mut(slot);
         if silent < rpc.next_ask {
             return true;
         }
-        let peer = self.peers.get_mut(rpc.peer);
-        if rpc.asked >= timeout_resends {
+        if rpc.asked >= self.config.timeout_resends {
             self.give_up(now, slot);
             return false;
         }
-        if one_resend_per_peer {
-            if peer.asked >= timeout_resends {
-                self.give_up_peer(now, host);
-                return false;
-            }
-            let is_early =
-                peer.asked > 0 && tick.saturating_sub(peer.asked_at) < u32::from(interval);
-            let is_turn = peer.turn.is_some_and(|(.., chosen)| chosen == slot);
-            if is_early || !is_turn {
-                // Another RPC with this peer has an outstanding RESEND, or its turn: this one tries again at the next tick.
-                rpc.silent -= 1;
-                return true;
-            }
-        }
-        peer.asked = peer.asked.saturating_add(1);
-        peer.asked_at = tick;
         rpc.asked += 1;
-        rpc.resent_at = tick;
         let asked = rpc.asked;
-        let gap = interval.max(1).saturating_add(self.config.spread(id, asked));
+        let gap = self.config.resend_interval.max(1).saturating_add(self.config.spread(id, asked));
         rpc.next_ask = silent.saturating_add(gap);
         self.ask(slot, wait);
         true
+    }
+
+    /// Handles a tick of an RPC that waits for its peer, by the rules of `HomaModule` 2023 (`homa_timer.c`,
+    /// `homa_check_rpc`): see [`super::Config::one_resend_per_peer`]. Returns whether the RPC still exists.
+    fn ask_in_turn(&mut self, now: Time, tick: u32, slot: u32, wait: Wait) -> bool {
+        let (interval, timeout_resends) =
+            (u32::from(self.config.resend_interval), self.config.timeout_resends);
+        let rpc = self.rpcs.get_mut(slot);
+        let peer = self.peers.get_mut(rpc.peer);
+        // The peer is found dead one tick before an RPC would be due, and without regard to the interval.
+        if rpc.silent.saturating_add(1) < rpc.next_ask {
+            return true;
+        }
+        if peer.asked >= timeout_resends {
+            peer.asked = 0;
+            let host = rpc.host;
+            self.give_up_peer(now, host);
+            return false;
+        }
+        let is_early = peer.asked_at.is_some_and(|at| tick.saturating_sub(at) < interval);
+        let is_turn = peer.turn.is_some_and(|(.., chosen)| chosen == slot);
+        if rpc.silent < rpc.next_ask || is_early || !is_turn {
+            return true;
+        }
+        peer.asked = peer.asked.saturating_add(1);
+        peer.asked_at = Some(tick);
+        rpc.asked = rpc.asked.saturating_add(1);
+        rpc.resent_at = tick;
+        self.ask(slot, wait);
+        true
+    }
+
+    /// Requests all gaps of a message, or the first (see [`super::Config::resend_all_gaps`]).
+    pub(super) fn ask_for_data(&mut self, slot: u32) {
+        self.ask(slot, Wait::Data);
     }
 
     /// Sends the request that matches what the RPC waits for.
@@ -174,12 +199,16 @@ impl Host {
                     self.send_control(host, id, one_way, body);
                 }
             }
-            // Length -1 means that nothing was received (docs/sources.md#homa-loss).
+            // Nothing was received. The module requests one packet of it in 2023 (`homa_get_resend_range`), and everything,
+            // by length -1, in 2026 (`homa_request_retrans`).
             (Wait::Response, _) => {
-                // Our choice: when many responses are lost at once, one packet of each is enough to restart
-                // them.
-                let length =
-                    if self.config.paced_resends { self.config.max_payload } else { u32::MAX };
+                let length = match (self.config.paced_resends, self.config.resend_all_gaps) {
+                    // Our choice: when many responses are lost at once, one packet of each is enough to restart
+                    // them.
+                    (true, _) => self.config.max_payload,
+                    (false, true) => u32::MAX,
+                    (false, false) => FIRST_PACKET,
+                };
                 let body = self.resend(0, length);
                 self.send_control(host, id, one_way, body);
             }

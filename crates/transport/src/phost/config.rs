@@ -33,6 +33,9 @@ pub struct Config {
     pub spray: bool,
     /// Number of packets of a message that are sent without tokens.
     pub free_tokens: u16,
+    /// Whether only messages of at most `free_tokens` packets have free packets (`docs/sources.md#phost-tokens`,
+    /// `init_capa_size`); the first packet of a longer one then waits for a token.
+    pub free_for_short_only: bool,
     /// Lifetime of a token. Free tokens expire this long after the time in which all of them can be used.
     pub token_expiry: Span,
     /// Maximum number of unused tokens of a message, free ones included. At more, the message is paused,
@@ -116,6 +119,7 @@ impl Config {
             control_bytes: 40,
             spray: true,
             free_tokens: 8,
+            free_for_short_only: false,
             token_expiry: Span(packet.0 + packet.0 / 2),
             token_window: 8,
             window_timeout: Span(packet.0 * 25),
@@ -134,6 +138,19 @@ impl Config {
             finished_for: Span::from_ms(200),
             max_control: 1 << 14,
             max_gaps: 1024,
+        }
+    }
+
+    /// pHost as it was simulated for Homa's SIGCOMM'18 paper with YAPS (`docs/sources.md#phost-tokens`): 7 free tokens, which only
+    /// messages of at most 7 packets have; the whole pause after a request to send; one level for all data.
+    #[must_use]
+    pub const fn yaps(link: Rate) -> Self {
+        let paper = Self::paper(link);
+        Self {
+            free_tokens: 7,
+            free_for_short_only: true,
+            short_priority: paper.long_priority,
+            ..paper
         }
     }
 
@@ -218,6 +235,18 @@ impl Config {
         Span(interval.min(self.max_rts_interval.0))
     }
 
+    /// Number of packets of a message of this many packets that need no token.
+    pub(super) const fn free_packets(&self, packets: u32) -> u32 {
+        let most = self.free_tokens as u32;
+        if packets <= most {
+            packets
+        } else if self.free_for_short_only {
+            0
+        } else {
+            most
+        }
+    }
+
     /// Time that `packets` full packets take on the link.
     pub(super) const fn span_of(&self, packets: u32) -> Span {
         Span(self.token_spacing.0.saturating_mul(packets as u64))
@@ -246,6 +275,9 @@ mod tests {
         let paper = Config::paper(LINK);
         assert_eq!(paper.check(), Ok(()));
         assert_eq!(Config::polo_slides(LINK).check(), Ok(()));
+        let yaps = Config::yaps(LINK);
+        assert_eq!(yaps.check(), Ok(()));
+        assert_eq!((yaps.free_tokens, yaps.token_window, yaps.token_lead), (7, 8, Span::ZERO));
         assert_eq!(paper.token_spacing, Span::from_ns(1230) + Span(400));
         assert_eq!(paper.resend_after, paper.token_spacing * 9);
         let far = paper.clone().for_round_trip(Span::from_us(20));

@@ -52,7 +52,7 @@ pub struct Outgoing {
 impl Outgoing {
     pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
         let packets = config.packets(length);
-        let free = packets.min(u32::from(config.free_tokens));
+        let free = config.free_packets(packets);
         Self {
             length,
             packets,

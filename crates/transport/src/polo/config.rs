@@ -56,6 +56,10 @@ pub struct Config {
     /// Whether an epoch without marks activates an inactive flow, if there are fewer active ones than D (our
     /// choice; on slide 12 only the end of a flow activates another).
     pub wake_in_quiet_epochs: bool,
+    /// Whether a flow that arrives after a mark is paused only while there are at least D active flows, so that it could not get a
+    /// packet in a round trip (our reading of slide 12's "highly concurrent flows" and slide 6's "a flow may not send an entire
+    /// packet in a RTT"). Otherwise it is paused while any flow is active (slide 12, literally).
+    pub pause_only_if_full: bool,
     /// Minimum length, in packets, of a message whose first window is followed by an adjoint packet (slide 8:
     /// 1, so that all are). On hosts 2 is our choice: the adjoint packet of a single-packet message costs as
     /// much as the message and gives the receiver no information. If that message is lost, its sender's timeout
@@ -152,6 +156,7 @@ impl Config {
             recovery_2: true,
             wasted_driving_rule: true,
             wake_in_quiet_epochs: true,
+            pause_only_if_full: false,
             adjoint_from: 1,
             complete_delay: Span::ZERO,
             min_epoch: Span::ZERO,

@@ -19,9 +19,10 @@ impl Host {
     }
 
     /// Starts a flow. It is active if no packet has been marked (slide 12), or if there is no active flow whose
-    /// end would activate it (our choice).
+    /// end would activate it (our choice), or with [`super::Config::pause_only_if_full`] fewer active flows than D.
     pub(super) fn start_flow(&mut self, now: Time, slot: u32) {
-        if self.scheme.pausing && !self.scheme.active.is_empty() {
+        let full = if self.config.pause_only_if_full { self.scheme.drives.d().max(1) } else { 1 };
+        if self.scheme.pausing && self.scheme.active.len() >= full as usize {
             self.scheme.inactive.push_back(slot);
             return;
         }

@@ -17,7 +17,7 @@ const ALMOST: Span = Span::from_ms(1450);
 
 fn transports() -> Vec<(&'static str, TransportConfig)> {
     let transports = vec![
-        ("sigcomm18", TransportConfig::Homa(Arc::new(homa::Config::sigcomm18(LINK, 10_000)))),
+        ("fabric", TransportConfig::Homa(Arc::new(homa::Config::fabric(LINK, 10_000)))),
         ("linux", TransportConfig::Homa(Arc::new(homa::Config::linux(LINK)))),
         ("leverage", TransportConfig::Homa(Arc::new(homa::Config::leverage(LINK)))),
         ("tcp", TransportConfig::Tcp(Arc::new(tcp::Config::tcp()))),

@@ -39,7 +39,11 @@ keys! {
         timeout_resends: u16 => timeout_resends,
         request_ack_ticks: u16 => request_ack_ticks,
         max_restarts: u16 => max_restarts,
+        resends: bool => resends,
         paced_resends: bool => paced_resends,
+        resend_all_gaps: bool => resend_all_gaps,
+        one_resend_per_peer: bool => one_resend_per_peer,
+        busy_if_unsent: bool => busy_if_unsent,
         need_ack_resends: bool => need_ack_resends,
         stream_window: Size32 => streams.window_bytes,
         measure_rtt: bool => leverage.measure_rtt,
@@ -85,9 +89,12 @@ impl From<CongestionBy> for Option<homa::Detection> {
 #[serde(rename_all = "kebab-case")]
 enum Profile {
     #[default]
+    Fabric,
     Sigcomm18,
     Linux,
     LeverageHoma,
+    #[serde(rename = "linux-2026")]
+    Linux2026,
 }
 
 /// The message lengths for each unscheduled level.
@@ -133,18 +140,22 @@ impl HomaKeys {
     ) -> Result<homa::Config, Problem> {
         let link = fabric.host_rate();
         let profile = self.profile.unwrap_or_default();
-        if profile != Profile::Sigcomm18 && self.rtt_bytes.is_some() {
+        let has_rtt_bytes = matches!(profile, Profile::Fabric | Profile::Sigcomm18);
+        if !has_rtt_bytes && self.rtt_bytes.is_some() {
             return Err(place
-                .bad("rtt_bytes", "only the profile `sigcomm18` has `rtt_bytes`")
+                .bad("rtt_bytes", "only the profiles `fabric` and `sigcomm18` have `rtt_bytes`")
                 .with_help("those of `linux` are `unscheduled` and `window`"));
         }
+        let rtt_bytes = || {
+            let own = || Path::longest(fabric).base_rtt_bytes();
+            self.rtt_bytes.map_or_else(own, |bytes| bytes.0)
+        };
         let base = match profile {
             Profile::Linux => homa::Config::linux(link),
             Profile::LeverageHoma => homa::Config::leverage(link),
-            Profile::Sigcomm18 => {
-                let own = || Path::longest(fabric).base_rtt_bytes();
-                homa::Config::sigcomm18(link, self.rtt_bytes.map_or_else(own, |bytes| bytes.0))
-            }
+            Profile::Linux2026 => homa::Config::linux_2026(link),
+            Profile::Fabric => homa::Config::fabric(link, rtt_bytes()),
+            Profile::Sigcomm18 => homa::Config::sigcomm18(link, rtt_bytes()),
         };
         let mut config = base.clone();
         self.apply(&mut config);
@@ -229,8 +240,8 @@ impl HomaKeys {
         config: &mut homa::Config,
     ) -> Result<(), Problem> {
         let own = match self.profile.unwrap_or_default() {
-            Profile::Sigcomm18 => Cutoffs::Workload,
-            Profile::Linux | Profile::LeverageHoma => Cutoffs::Linux,
+            Profile::Fabric | Profile::Sigcomm18 => Cutoffs::Workload,
+            Profile::Linux | Profile::LeverageHoma | Profile::Linux2026 => Cutoffs::Linux,
         };
         let cutoffs = self.cutoffs.as_ref().unwrap_or(&own);
         let levels = self.priorities.unwrap_or(config.num_priorities);

@@ -26,6 +26,7 @@ keys! {
         recovery_2: bool => recovery_2,
         wasted_driving_rule: bool => wasted_driving_rule,
         wake_in_quiet_epochs: bool => wake_in_quiet_epochs,
+        pause_only_if_full: bool => pause_only_if_full,
         pause_probe: Unit<Span> => pause_probe,
         spray: bool => spray,
     }

@@ -115,14 +115,27 @@ impl NdpKeys {
 keys! {
     /// pHost's keys. A missing key has the value of the profile.
     struct PHostKeys for phost::Config {
-        profile: Profile,
+        profile: PHostProfile,
         free_tokens: AtLeast<1, u16>,
+        free_for_short_only: bool => free_for_short_only,
+        token_lead: Unit<Span> => token_lead,
         token_expiry: Unit<Span> => token_expiry,
         resend_after: Unit<Span> => resend_after,
         order: Order => order,
         data_levels: u8,
         spray: bool => spray,
     }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PHostProfile {
+    /// The authors' values, or larger ones where the fabric's round trip is longer than theirs.
+    #[default]
+    Paper,
+    /// The values and rules of the simulations in Homa's paper.
+    Yaps,
+    PoloSlides,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -150,10 +163,11 @@ impl PHostKeys {
     ) -> Result<phost::Config, Problem> {
         let link = fabric.host_rate();
         let mut config = match self.profile.unwrap_or_default() {
-            Profile::Paper => {
+            PHostProfile::Paper => {
                 phost::Config::paper(link).for_round_trip(Path::longest(fabric).base_rtt())
             }
-            Profile::PoloSlides => phost::Config::polo_slides(link),
+            PHostProfile::Yaps => phost::Config::yaps(link),
+            PHostProfile::PoloSlides => phost::Config::polo_slides(link),
         };
         if let Some(free_tokens) = self.free_tokens {
             config = config.with_free_tokens(free_tokens.0);
@@ -161,7 +175,8 @@ impl PHostKeys {
         self.apply(&mut config);
         match self.data_levels {
             Some(1) => config.short_priority = config.long_priority,
-            Some(2) | None => {}
+            Some(2) => config.short_priority = config.long_priority + 1,
+            None => {}
             Some(_) => return Err(place.bad("data_levels", "`data_levels` must be 1 or 2")),
         }
         config.check().map_err(|error| match error {

@@ -21,7 +21,7 @@ pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
         TransportConfig::Tcp(Arc::new(tcp::Config { idle_timeout: Span::from_secs(2), ..config }))
     };
     let transports = vec![
-        ("homa", homa(homa::Config::sigcomm18(link, 60_000))),
+        ("homa", homa(homa::Config::fabric(link, 60_000))),
         ("homa linux", homa(homa::Config::linux(link))),
         ("leverage-homa", homa(homa::Config::leverage(link))),
         ("tcp", tcp(tcp::Config::tcp())),

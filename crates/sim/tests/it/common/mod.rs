@@ -46,10 +46,10 @@ pub(crate) fn fabric(topology: Topology) -> FabricConfig {
 pub(crate) fn homa(fabric: &FabricConfig, sizes: &SizeDist) -> TransportConfig {
     let fabric = Fabric::new(fabric).expect("a possible fabric");
     let link = fabric.host_rate();
-    let framing = homa::Config::sigcomm18(link, 10_000).framing();
+    let framing = homa::Config::fabric(link, 10_000).framing();
     let rtt_bytes = link.bytes_in(fabric.base_rtt(framing, 86)) as u32;
     let points: Vec<_> = sizes.points().map(|(size, p)| (size as u32, p)).collect();
-    let config = homa::Config::sigcomm18(link, rtt_bytes).with_workload(&points, None);
+    let config = homa::Config::fabric(link, rtt_bytes).with_workload(&points, None);
     TransportConfig::Homa(Arc::new(config))
 }
 

@@ -7,7 +7,7 @@ use rackweave_wire::homa::{Body, Header};
 use super::{Config, Host, HostId, LINK, at, events, id, network, packet, submit, trace};
 
 fn paper() -> Config {
-    Config::sigcomm18(LINK, 10_000)
+    Config::fabric(LINK, 10_000)
 }
 
 const MS: fn(u64) -> Span = Span::from_ms;
@@ -110,25 +110,70 @@ fn lost_data_is_asked_for() {
     );
 }
 
-#[test]
-fn linux_sends_what_is_missing_when_it_asks_for_an_acknowledgement() {
-    let mut network = network(&Config::linux(LINK), 2, Span::from_us(1));
+/// The packets by which a message of two packets, the second of which is lost, is repaired.
+fn repair_of_the_second_packet(config: &Config) -> Vec<(u64, String)> {
+    let mut network = network(config, 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 2_000, Kind::OneWay);
     lost(&mut network, |network| {
         network.run_until(at(Span::from_us(2)));
     });
-    network.run_until(at(Span::from_us(3_500)));
-    assert_eq!(
-        trace(&mut network),
-        [
-            "h0>h1 p6 DATA 1 0..1420 of 2000",
-            "h0>h1 p6 DATA 1 1420..2000 of 2000",
-            "h1>h0 p7 CUTOFFS version 1",
-            "h0>h1 p7 NEED_ACK 1",
-            "h1>h0 p7 RESEND 1r 1420..2000",
-            "h0>h1 p7 DATA 1 1420..2000 of 2000 retransmit",
-        ]
-    );
+    network.run_until(at(Span::from_us(15_500)));
+    let all =
+        network.packets.drain(..).map(|(time, packet)| (time.0 / MS(1).0, super::line(&packet)));
+    all.filter(|(_, line)| line.contains("RESEND") || line.contains("retransmit")).collect()
+}
+
+#[test]
+fn a_question_whether_data_has_arrived_requests_it_since_2025() {
+    let of = |lines: [(u64, &str); 2]| lines.map(|(tick, line)| (tick, line.to_owned()));
+    // `HomaModule` 2023: NEED_ACK changes nothing, and the timer asks after 15 ticks.
+    let then = [
+        (15, "h1>h0 p7 RESEND 1r 1420..2000"),
+        (15, "h0>h1 p7 DATA 1 1420..2000 of 2000 retransmit"),
+    ];
+    assert_eq!(repair_of_the_second_packet(&Config::linux(LINK)), of(then));
+    // 2026: NEED_ACK is sent after two ticks.
+    let now = [
+        (2, "h1>h0 p7 RESEND 1r 1424..2000"),
+        (2, "h0>h1 p7 DATA 1 1424..2000 of 2000 retransmit"),
+    ];
+    assert_eq!(repair_of_the_second_packet(&Config::linux_2026(LINK)), of(now));
+}
+
+#[test]
+fn a_sender_with_unsent_bytes_of_the_grant_is_busy() {
+    let answer_to_resend = |config: &Config| {
+        let mut network = network(config, 2, Span::from_us(1));
+        submit(&mut network, 0, 1, 1, 100_000, Kind::OneWay);
+        network.run_until(at(Span::from_ns(1_500)));
+        let body = Body::Resend { offset: 0, length: 100, priority: 7 };
+        let id = Id64::new(id(1).response().0);
+        network.inject(packet(1, 0, Header { id, one_way: true, body }));
+        network.run_until(at(Span::from_us(20)));
+        let mut lines = trace(&mut network);
+        lines.retain(|line| line.contains("BUSY") || line.contains("retransmit"));
+        lines
+    };
+    assert_eq!(answer_to_resend(&Config::linux(LINK)), ["h0>h1 p7 BUSY 1"]);
+    let resent = "h0>h1 p7 DATA 1 0..1424 of 100000 retransmit";
+    assert_eq!(answer_to_resend(&Config::linux_2026(LINK)), [resent]);
+}
+
+#[test]
+fn the_papers_simulation_requests_nothing() {
+    let config = Config::sigcomm18(LINK, 10_000);
+    assert!(!config.resends);
+    let mut network = network(&config, 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 4_000, Kind::OneWay);
+    submit(&mut network, 0, 1, 2, 400, Kind::Request);
+    lost(&mut network, |network| {
+        network.run_until(at(Span::from_us(2)));
+    });
+    network.run_until(at(MS(1_000)));
+    let lines = trace(&mut network);
+    let is_repair = |line: &String| line.contains("RESEND") || line.contains("retransmit");
+    assert!(!lines.iter().any(is_repair), "{lines:?}");
+    assert_eq!(network.hosts[1].rpcs_under_way(), 1, "the incomplete message stays");
 }
 
 #[test]
@@ -174,7 +219,7 @@ fn the_kernel_module_restarts_a_lost_request_with_its_whole_window() {
     assert_eq!(
         trace(&mut network)[..6],
         [
-            "h0>h1 p7 RESEND 1 0.. all sent",
+            "h0>h1 p7 RESEND 1 0..100",
             "h1>h0 p7 UNKNOWN 1r",
             "h0>h1 p7 DATA 1 0..1420 of 3000 retransmit",
             "h0>h1 p7 DATA 1 1420..2840 of 3000 retransmit",
@@ -312,11 +357,35 @@ fn linux_asks_a_peer_for_one_thing_at_a_time() {
         resends.retain(|line| line.contains("RESEND"));
         resends
     };
-    assert_eq!(resends_until(24_500), ["h0>h1 p7 RESEND 1 0.. all sent"]);
-    // Ten ticks later it is the turn of a message for which none was sent; the peer answers, so that the others follow soon.
-    assert_eq!(resends_until(25_500), ["h0>h1 p7 RESEND 2 0.. all sent"]);
-    let others = ["h0>h1 p7 RESEND 3 0.. all sent", "h0>h1 p7 RESEND 1 0.. all sent"];
-    assert_eq!(resends_until(27_500), others);
+    assert_eq!(resends_until(24_500), ["h0>h1 p7 RESEND 1 0..100"]);
+    // Ten ticks later it is the turn of a message for which none was sent. The peer answers, but the interval is the peer's.
+    assert_eq!(resends_until(25_500), ["h0>h1 p7 RESEND 2 0..100"]);
+    assert_eq!(resends_until(34_500), [""; 0]);
+    assert_eq!(resends_until(45_500), ["h0>h1 p7 RESEND 3 0..100", "h0>h1 p7 RESEND 1 0..100"]);
+}
+
+#[test]
+fn in_linux_the_timeout_is_the_peers() {
+    // The fifth RESEND is sent at 55 ms. Without an answer the peer is dead when the next message is looked at.
+    for (messages, dead_at) in [(1, 56), (2, 55)] {
+        let mut network = network(&kernel_module(), 2, Span::from_us(1));
+        network.set_down(1, true);
+        (1..=messages).for_each(|n| submit(&mut network, 0, 1, n, 100, Kind::Request));
+        network.run_until(at(Span::from_us(1_000 * dead_at - 100)));
+        assert_eq!(events(&mut network), [""; 0]);
+        network.run_until(at(Span::from_us(1_000 * dead_at + 100)));
+        let failed = |n: u64| format!("h0: {n} with h1 failed: peer silent");
+        assert_eq!(events(&mut network), (1..=messages).map(failed).collect::<Vec<_>>());
+    }
+    // A peer that answers other messages is alive, however long one is silent.
+    let mut network = network(&kernel_module(), 2, Span::from_us(1));
+    network.respond = None;
+    network.lose = Some(|packet| packet.header.id.get() >> 1 == 3 && packet.src == HostId(1));
+    submit(&mut network, 0, 1, 3, 100, Kind::Request);
+    submit(&mut network, 0, 1, 4, 100, Kind::Request);
+    network.run_until(at(MS(1_000)));
+    let arrived = |n: u64| format!("h1: Request {n} of 100 bytes from h0");
+    assert_eq!(events(&mut network), [arrived(3), arrived(4)]);
 }
 
 #[test]

@@ -30,17 +30,18 @@ fn network(config: &Config, hosts: u32, delay: Span) -> Network<Host> {
 }
 
 /// The published sets of parameters, Leverage Homa, and Leverage Homa with all of its future work.
-const PROFILES: usize = 5;
+const PROFILES: usize = 6;
 
 fn profile(number: usize) -> Config {
     match number {
-        0 => Config::sigcomm18(LINK, 10_000),
+        0 => Config::fabric(LINK, 10_000),
         1 => Config::linux(LINK),
         2 => Config::leverage(LINK),
+        3 => Config::linux_2026(LINK),
         future => Config::linux(LINK).with_leverage(Leverage {
             host_delay: true,
             rtt_pacer: true,
-            congestion: Some(if future == 3 { Detection::Recent } else { Detection::Average }),
+            congestion: Some(if future == 4 { Detection::Recent } else { Detection::Average }),
             ..Leverage::talk()
         }),
     }
@@ -62,7 +63,10 @@ impl Subject for Homa {
 
     /// The kernel module's method of repair.
     fn fragile() -> Vec<Config> {
-        vec![Config { max_restarts: 0, ..Config::linux(LINK) }]
+        vec![
+            Config { max_restarts: 0, ..Config::linux(LINK) },
+            Config { max_restarts: 0, ..Config::linux_2026(LINK) },
+        ]
     }
 
     fn limited(mut config: Config, limits: &Limits) -> Config {
@@ -110,7 +114,7 @@ impl Subject for Homa {
             return config;
         }
         let packet = config.framing().packet_wire_bytes(config.max_payload);
-        Config::sigcomm18(LINK, 2 * (packet + 86) + 2 * LINK.bytes_in(delay) as u32)
+        Config::fabric(LINK, 2 * (packet + 86) + 2 * LINK.bytes_in(delay) as u32)
     }
 }
 

@@ -31,7 +31,7 @@ fn grants(network: &Network<Host>) -> Vec<(MessageId, HostId, u32, u8)> {
 }
 
 fn paper() -> Config {
-    Config::sigcomm18(LINK, 10_000)
+    Config::fabric(LINK, 10_000)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::{Config, LINK, at, network, submit};
 #[test]
 fn a_window_below_the_round_trip_leaves_gaps() {
     let delay = Span::from_us(20);
-    let config = Config::sigcomm18(LINK, 10_000);
+    let config = Config::fabric(LINK, 10_000);
     let mut network = network(&config, 2, delay);
     submit(&mut network, 0, 1, 1, 100_000, Kind::OneWay);
     network.run_until(at(Span::from_secs(1)));

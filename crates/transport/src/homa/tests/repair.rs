@@ -30,7 +30,7 @@ fn asked(host: &mut Host, now: Time) -> Vec<(u32, u32, u32)> {
 
 #[test]
 fn losses_of_many_messages_are_requested_as_packets_arrive() {
-    let config = Config::sigcomm18(LINK, 10_000);
+    let config = Config::fabric(LINK, 10_000);
     let window = config.window + FULL;
     let mut host = Host::new(HostId(0), config.into());
     for from in 1..=40 {
@@ -66,7 +66,7 @@ fn losses_of_many_messages_are_requested_as_packets_arrive() {
 
 #[test]
 fn a_sender_that_does_not_answer_is_asked_for_one_packet_after_the_others() {
-    let config = Config::sigcomm18(LINK, 10_000);
+    let config = Config::fabric(LINK, 10_000);
     let mut host = Host::new(HostId(0), config.into());
     host.handle_packet(Time::ZERO, 0, &data_packet(1, 9_000, FULL));
     let mut first = Vec::new();
@@ -81,7 +81,7 @@ fn a_sender_that_does_not_answer_is_asked_for_one_packet_after_the_others() {
 
 #[test]
 fn what_waits_behind_higher_priorities_is_not_asked_for() {
-    let config = Config::sigcomm18(LINK, 10_000);
+    let config = Config::fabric(LINK, 10_000);
     let mut host = Host::new(HostId(0), config.into());
     host.handle_packet(Time::ZERO, 0, &data_packet(1, 100_000, 0));
     // Another message fills the link at the highest level for 20 ms.

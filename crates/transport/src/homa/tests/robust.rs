@@ -9,7 +9,7 @@ use super::{
 };
 
 fn paper() -> Config {
-    Config::sigcomm18(LINK, 10_000)
+    Config::fabric(LINK, 10_000)
 }
 
 #[test]

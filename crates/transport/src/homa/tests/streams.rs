@@ -52,7 +52,7 @@ pub(super) fn write_line(
 }
 
 fn paper() -> Config {
-    Config::sigcomm18(LINK, 10_000)
+    Config::fabric(LINK, 10_000)
 }
 
 fn open(network: &mut Network<Host>, n: u64) {

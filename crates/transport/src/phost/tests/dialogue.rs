@@ -54,6 +54,21 @@ fn a_short_request() {
     );
 }
 
+/// YAPS, `init_capa_size`: eight packets are too many for the seven free tokens, so the first waits for a token.
+#[test]
+fn in_yaps_long_messages_have_no_free_packets() {
+    let first = |packets: u64| {
+        let mut network = network::<PHost>(&Config::yaps(LINK), 2, US(1));
+        submit(&mut network, 0, 1, 1, packets * 1_460, Kind::OneWay);
+        network.run_until(at(MS(1)));
+        let sent_to = format!("h1: OneWay 1 of {} bytes from h0", packets * 1_460);
+        assert_eq!(events(&mut network), [sent_to, "h0: 1 sent to h1".to_owned()]);
+        trace(&mut network).into_iter().nth(1).unwrap()
+    };
+    assert_eq!(first(7), "h0>h1 p5 DATA 1 0 +1460 token 0");
+    assert!(first(8).starts_with("h1>h0 p7 TOKEN 1"));
+}
+
 #[test]
 fn tokens_follow_the_free_packets() {
     let mut network = network::<PHost>(&small(), 2, Span::ZERO);

@@ -23,12 +23,14 @@ impl DrivenSubject for PHost {
     const COMPLETE: &str = "h1>h0 p7 ACK 1";
 
     fn variants() -> Vec<Config> {
-        vec![Config::paper(LINK), Config::polo_slides(LINK)]
+        vec![Config::paper(LINK), Config::polo_slides(LINK), Config::yaps(LINK)]
     }
 
     fn back_to_back() -> (Vec<Config>, [Span; 3], Vec<u64>) {
         let sizes = vec![1, 100, 1_460, 1_461, 9_329, 11_680, 11_681, 50_000, 999_999];
-        (Self::variants(), [Span::ZERO, Span::from_us(2), Span::from_us(20)], sizes)
+        // With `yaps` a long message waits for its first token.
+        let variants = vec![Config::paper(LINK), Config::polo_slides(LINK)];
+        (variants, [Span::ZERO, Span::from_us(2), Span::from_us(20)], sizes)
     }
 
     /// The round trip is one data packet there and a token back, both with the delay.

@@ -272,6 +272,27 @@ fn recovery_3_is_a_timeout() {
     assert_eq!(events(&mut network), ["h1: OneWay 1 of 5840 bytes from h0", "h0: 1 sent to h1",]);
 }
 
+#[test]
+fn with_room_for_a_packet_a_newcomer_is_not_paused() {
+    let pauses = |pause_only_if_full| {
+        let config = Config { pause_only_if_full, ..Config::slides() };
+        let mut network = network::<Polo>(&config, 3, US(1));
+        // The second packet is marked, and the others raise D, so that the next flow could have several packets in a round trip.
+        network.mark = Some(|packet| {
+            matches!(packet.header.body, Body::Data { offset: 1_460, .. })
+                && packet.header.id.get() == 2
+        });
+        submit(&mut network, 1, 0, 1, 200 * 1_460, Kind::OneWay);
+        network.run_until(at(US(9)));
+        submit(&mut network, 2, 0, 2, 20 * 1_460, Kind::OneWay);
+        network.run_until(at(MS(50)));
+        assert_eq!(events(&mut network).len(), 4);
+        trace(&mut network).iter().any(|line| line.contains("paused"))
+    };
+    assert!(pauses(false));
+    assert!(!pauses(true));
+}
+
 /// Slide 12: the second flow is activated when the first has nothing left to be driven.
 #[test]
 fn a_flow_that_starts_after_a_mark_is_paused() {
