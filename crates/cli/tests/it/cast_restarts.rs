@@ -295,7 +295,7 @@ impl Spaces {
 
 impl Drop for Spaces {
     fn drop(&mut self) {
-        for host in ["b", "0", "1", "2", "3"] {
+        for host in ["b", "0", "1", "2", "3", "4", "5"] {
             // Not every test has all of them.
             let _ = Command::new("ip").args(["netns", "del", &self.name(host)]).output();
         }
