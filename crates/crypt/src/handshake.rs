@@ -9,6 +9,7 @@
 //! compute the keys of its sessions.
 
 use core::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use curve25519_dalek::MontgomeryPoint;
 use rackweave_core::{Span, Time};
@@ -357,6 +358,20 @@ impl CryptoResolver for Resolver {
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn NoiseCipher>> {
         RingResolver.resolve_cipher(choice)
     }
+}
+
+/// Returns an address as bytes that no other address has, to be mixed into what proves that a host receives there. An IPv4
+/// address and the IPv6 address to which it is mapped are the same.
+#[must_use]
+pub fn address_bytes(address: SocketAddr) -> [u8; 18] {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let mut bytes = [0; 18];
+    bytes[..16].copy_from_slice(&ip.octets());
+    bytes[16..].copy_from_slice(&address.port().to_be_bytes());
+    bytes
 }
 
 #[cfg(test)]

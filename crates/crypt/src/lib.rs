@@ -19,7 +19,7 @@ mod window;
 
 pub use association::{Accepted, Association, Due, Local, Opened, RENEW_AFTER, RETRY, Unopened};
 pub use group::{GROUP_EPOCH, GROUP_PACKETS, GroupOpen, GroupSeal};
-pub use handshake::{Cipher, Offers};
+pub use handshake::{Cipher, Offers, address_bytes};
 pub use key::{Key, LEAST_BYTES, ShortSecret};
 pub use session::{Exhausted, OpenError, RENEW_PACKETS, SEAL_PACKETS, Session};
 pub use window::{WINDOW, Window};

@@ -6,7 +6,7 @@
 //! 0: 0xB7   1: 0 challenge, 1 echo   2: session (4 bytes)   6: cookie (8 bytes)   14: in an echo, the invitation
 //! ```
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rackweave_core::{Span, Time};
 use rackweave_wire::orca::Session;
@@ -125,20 +125,8 @@ impl Cookies {
 
 fn cookie(secret: &[u8; 32], from: SocketAddr, session: Session) -> u64 {
     let mut hasher = blake3::Hasher::new_keyed(secret);
-    hasher.update(&address_bytes(from)).update(&session.0.to_be_bytes());
+    hasher.update(&rackweave_crypt::address_bytes(from)).update(&session.0.to_be_bytes());
     hasher.finalize().as_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
-}
-
-/// An address as bytes that no other address has.
-pub(super) fn address_bytes(address: SocketAddr) -> [u8; 18] {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    };
-    let mut bytes = [0; 18];
-    bytes[..16].copy_from_slice(&ip.octets());
-    bytes[16..].copy_from_slice(&address.port().to_be_bytes());
-    bytes
 }
 
 #[cfg(test)]

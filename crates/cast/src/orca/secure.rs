@@ -22,7 +22,6 @@ use rackweave_wire::orca::{self, Body, Control, Header, TO_AGENT};
 use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Datagram, Handshake, Kind, Notice};
 
 use super::Engine;
-use super::cookie::address_bytes;
 use super::peers::plain;
 use crate::source::Payload;
 
@@ -229,7 +228,7 @@ impl Engine {
         read: &Handshake,
     ) {
         let Some(secure) = &mut self.secure else { return };
-        let address = address_bytes(plain(from));
+        let address = rackweave_crypt::address_bytes(plain(from));
         secure.offers.advance(now, random_bytes);
         match read.kind {
             Kind::Accept if read.to == secure.incarnation => {

@@ -1,6 +1,6 @@
 //! Hosts that share a key: the handshake's datagrams, and sealed packets.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rackweave_core::{HostId, Packet, Slice, Time};
 use rackweave_crypt::{
@@ -48,18 +48,6 @@ fn random_bytes() -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..16].copy_from_slice(&crate::random().to_ne_bytes());
     bytes[16..].copy_from_slice(&crate::random().to_ne_bytes());
-    bytes
-}
-
-/// An address as bytes that no other address has.
-fn address_bytes(address: SocketAddr) -> [u8; 18] {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    };
-    let mut bytes = [0; 18];
-    bytes[..16].copy_from_slice(&ip.octets());
-    bytes[16..].copy_from_slice(&address.port().to_be_bytes());
     bytes
 }
 
@@ -114,7 +102,7 @@ impl Endpoint {
             Origin::Foreign => return,
         };
         let Some(secure) = &mut self.secure else { return };
-        let address = address_bytes(from);
+        let address = rackweave_crypt::address_bytes(from);
         secure.offers.advance(now, random_bytes);
         let local = secure.local(ours);
         match read.kind {
