@@ -58,6 +58,10 @@ impl Local<'_> {
         address: &[u8],
         ask: &Handshake,
     ) -> Option<[u8; HANDSHAKE_BYTES]> {
+        // This host's own ask, which somebody has returned.
+        if ask.from == self.incarnation {
+            return None;
+        }
         let cipher = Cipher::choose(self.ciphers, ask.ciphers);
         let terms = Terms {
             ciphers: ask.ciphers,
@@ -276,7 +280,8 @@ impl Association {
         ephemeral: impl FnOnce() -> [u8; 32],
     ) -> Option<[u8; HANDSHAKE_BYTES]> {
         let asking = self.asking.as_mut()?;
-        if offer.nonce != asking.nonce || offer.to != local.incarnation {
+        let is_own = offer.from == local.incarnation;
+        if offer.nonce != asking.nonce || offer.to != local.incarnation || is_own {
             return None;
         }
         // The answer to a repeated ask. Another incarnation means that the acceptance has found the peer restarted.
@@ -313,7 +318,7 @@ impl Association {
         address: &[u8],
         accept: &Handshake,
     ) -> Option<Accepted> {
-        if accept.to != local.incarnation {
+        if accept.to != local.incarnation || accept.from == local.incarnation {
             return None;
         }
         if let Some(last) = self.concluded
@@ -369,6 +374,8 @@ impl Association {
         let id = fields.session;
         if let Some(it) = self.sessions.iter_mut().find(|it| it.session.id() == id) {
             let bytes = it.session.open(fields.counter, clear, body)?;
+            // Whoever seals in a session has it. A report of the contrary may have been asked for by somebody else.
+            it.lost = false;
             return Ok(Opened { bytes, restarted: false, confirmed: false });
         }
         let accepted = self.asking.as_mut().and_then(|asking| asking.accepted.as_mut());

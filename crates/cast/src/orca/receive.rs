@@ -29,6 +29,14 @@ const NO_HOST: HostId = HostId(u32::MAX - 2);
 /// The length of the IPv4 and UDP headers in bytes.
 const HEADERS: u32 = 28;
 
+/// Returns whether a packet without a key is an invitation.
+fn is_invitation(bytes: &[u8]) -> bool {
+    orca::decode(bytes, None).is_ok_and(|decoded| match decoded.header {
+        Header::Control(control) => matches!(control.body, Body::Invite { .. }),
+        Header::Data(_) => false,
+    })
+}
+
 impl Engine {
     pub(super) fn handle_batch(&mut self, now: Time, batch: &ReceiveBatch) {
         // All datagrams of a train come from one host.
@@ -65,7 +73,8 @@ impl Engine {
                 self.stats.malformed += 1;
                 let mismatch = matches!(error, Malformed::NotKeyed | Malformed::NoKey);
                 self.stats.key_mismatch += u64::from(mismatch);
-                if matches!(error, Malformed::NotKeyed) {
+                // Only invitations, which go to one host, are answered: data without a key may be multicast, to many with one.
+                if matches!(error, Malformed::NotKeyed) && is_invitation(bytes) {
                     self.send_notice(address, Notice::NeedsKey);
                 }
                 return;

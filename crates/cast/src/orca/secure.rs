@@ -106,12 +106,13 @@ impl SealedMessage {
 /// Returns whether switches read a control packet, which is therefore authenticated and not sealed: commands and labels for a
 /// rack, pings, whose port the ToR checks, and reports to the rack's agent, to which the ToR forwards them.
 pub(super) const fn is_for_switches(control: &Control) -> bool {
-    control.to.0 == TO_AGENT.0
-        || match control.body {
-            Body::SetActive { .. } | Body::Ping { .. } => true,
-            Body::Sync { rack, .. } => rack != ANY_RACK,
-            _ => false,
-        }
+    match control.body {
+        // Nothing else is sent to agents: any other body must come in the session of two hosts, whatever its address says.
+        Body::Status { .. } => control.to.0 == TO_AGENT.0,
+        Body::SetActive { .. } | Body::Ping { .. } => true,
+        Body::Sync { rack, .. } => rack != ANY_RACK,
+        _ => false,
+    }
 }
 
 pub(super) fn random_bytes() -> [u8; 32] {

@@ -272,6 +272,8 @@ struct Parsed {
     resume: Resume,
     naming: Option<Naming>,
     directories: Vec<FileHeader>,
+    /// How many of the directories precede `resume`.
+    placed: usize,
 }
 
 /// Replays the entries; the last one may be truncated. Returns the position that they lead to, the file that was about
@@ -282,7 +284,7 @@ fn parse(mut bytes: &[u8], stream: u128) -> Option<Parsed> {
         return None;
     }
     let boot = u128::from_be_bytes(cut(&mut bytes, 16)?.try_into().ok()?);
-    let (mut naming, mut directories) = (None, Vec::new());
+    let (mut naming, mut directories, mut placed) = (None, Vec::new(), 0);
     // An entry is used completely or not at all.
     let mut entry = || -> Option<()> {
         let whole = bytes;
@@ -295,7 +297,7 @@ fn parse(mut bytes: &[u8], stream: u128) -> Option<Parsed> {
             DONE => {
                 let place = place_of(&mut bytes)?;
                 is_right(&mut bytes)?;
-                found = place;
+                (found, placed) = (place, directories.len());
             }
             DIRECTORY => {
                 let len = usize::try_from(number(&mut bytes)?).ok()?;
@@ -312,7 +314,7 @@ fn parse(mut bytes: &[u8], stream: u128) -> Option<Parsed> {
                     let header = header(record)?;
                     header.length?;
                     place.file = Some((header, Vec::new()));
-                    found = place;
+                    (found, placed) = (place, directories.len());
                 } else {
                     let hash = cut(&mut bytes, HASH)?.try_into().ok()?;
                     let record = cut(&mut bytes, len)?;
@@ -329,7 +331,7 @@ fn parse(mut bytes: &[u8], stream: u128) -> Option<Parsed> {
     };
     while entry().is_some() {}
     let any = found.at > 0 || naming.is_some();
-    any.then_some(Parsed { boot, resume: found, naming, directories })
+    any.then_some(Parsed { boot, resume: found, naming, directories, placed })
 }
 
 /// Returns whether the file that was about to get its final name has got it. With `sync`, it is synced, because the earlier
@@ -354,10 +356,10 @@ pub(super) fn load(
     let mut bytes = Vec::new();
     let file = dir.entry(&name(stream)).open_read()?;
     Reading(&*file, 0).take(MAX_STATE).read_to_end(&mut bytes).ok()?;
-    let Parsed { boot, resume, naming, directories } = parse(&bytes, stream)?;
+    let Parsed { boot, resume, naming, mut directories, placed } = parse(&bytes, stream)?;
     // After another start of the machine, files that are said to be complete may be lost.
     // (Directories count as files. A lost one is made again.)
-    if resume.files > directories.len() as u64 && boot != dir.boot().unwrap_or(NO_BOOT) {
+    if resume.files > placed as u64 && boot != dir.boot().unwrap_or(NO_BOOT) {
         return None;
     }
     let mut under_way = resume.file.as_ref().map(|(header, _)| header.path.clone());
@@ -367,5 +369,7 @@ pub(super) fn load(
         }
         under_way = Some(naming.header.path);
     }
+    // Those after the position are sent again.
+    directories.truncate(placed);
     (resume.at > 0 || under_way.is_some()).then_some(Found { resume, directories, under_way })
 }

@@ -419,8 +419,9 @@ impl Serving {
         self.queued.len() + self.waiting.len() + self.sending
     }
 
-    pub(super) const fn is_idle(&self) -> bool {
-        self.sending == 0
+    /// Returns whether nothing is being sent, except to peers that make no progress.
+    pub(super) fn is_idle(&self) -> bool {
+        self.sending == 0 && self.peers.values().all(|peer| peer.ending.is_none())
     }
 }
 

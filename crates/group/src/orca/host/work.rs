@@ -336,6 +336,14 @@ impl Host {
     }
 
     fn poll_sending(&mut self, now: Time, session: Session) -> bool {
+        // Timers are armed when nothing is left to send. A session whose link is always full does not come to that, and would
+        // neither give up a receiver nor try smaller packets.
+        if let Some(sending) = self.sending.get_mut(&session)
+            && sending.flow.poll_timeout().is_some_and(|at| at <= now)
+        {
+            sending.handle_timeout(now);
+            self.take_sender_events(now, session);
+        }
         let Some(sending) = self.sending.get_mut(&session) else { return false };
         if let Some((to, body)) = sending.poll_control_plane(now) {
             self.send_control(to, session, body);
