@@ -511,3 +511,22 @@ fn another_key_opens_nothing() {
     assert!(world.hosts[1].accepted.is_empty() && !world.hosts[0].association.is_ready());
     assert!(world.hosts[1].association.incarnation().is_none());
 }
+
+/// Someone on the path returns every packet of a host to it, from the address of the host that it was meant for.
+#[test]
+fn a_host_whose_packets_are_returned_has_no_session_with_itself() {
+    let mut world = World::new(5, [3, 3]);
+    world.send(0);
+    for _ in 0..50 {
+        world.pass(Span::from_ms(1));
+        for (to, bytes) in std::mem::take(&mut world.flying) {
+            assert_eq!(to, 1, "only host 0 has sent");
+            world.deliver(0, &bytes);
+        }
+    }
+    assert!(!world.hosts[0].association.is_ready());
+    assert!(world.hosts[0].accepted.is_empty());
+    // It can be reached as before.
+    exchange(&mut world);
+    assert!(world.hosts[0].association.is_ready() && world.hosts[0].restarts_seen == 0);
+}

@@ -455,3 +455,31 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rackweave_wire::orca::{Place, Reason, Session};
+
+    use super::*;
+
+    /// The address of an agent does not take a packet out of the session of two hosts: it would be authenticated with a key that all
+    /// have, and could come from any of them.
+    #[test]
+    fn only_a_status_is_read_by_an_agent() {
+        let place = Place::default();
+        let bodies = [
+            Body::Invite { stream: 1, place, payload: 1, via_agent: true },
+            Body::Join { stream: 1, place, at: 0, limit: 0 },
+            Body::End { length: 5 },
+            Body::Complete { place },
+            Body::Bye { reason: Reason::Busy },
+            Body::Mode { detached: true },
+        ];
+        for body in bodies {
+            for to in [TO_AGENT, HostId(3)] {
+                let control = Control { from: HostId(1), to, session: Session(7), body };
+                assert!(!is_for_switches(&control), "{control:?}");
+            }
+        }
+    }
+}

@@ -373,3 +373,38 @@ pub(super) fn load(
     directories.truncate(placed);
     (resume.at > 0 || under_way.is_some()).then_some(Found { resume, directories, under_way })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(path: &str, length: Option<u64>) -> FileHeader {
+        let directory = length.is_none();
+        let path = path.as_bytes().to_vec();
+        FileHeader { path, directory, length, mode: 0o644, mtime_s: 7, mtime_ns: 0 }
+    }
+
+    /// A file and a directory are complete, and a file in that directory was under way. As many directories as files precede the
+    /// end of the state, but not the position at which it goes on.
+    #[test]
+    fn directories_do_not_stand_for_files_that_a_power_failure_may_have_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = Dir::open(folder.path()).unwrap();
+        if dir.boot().is_none() {
+            return println!("skipped: needs /proc");
+        }
+        let mut state = State::create(&dir, 9).unwrap();
+        state.directory(&header("c", None)).unwrap();
+        state.done([1000, 2, 500]).unwrap();
+        state.directory(&header("d", None)).unwrap();
+        drop(state);
+        let found = load(&dir, 9, false, |_| None).unwrap();
+        assert_eq!((found.resume.at, found.resume.files), (1000, 2));
+        assert_eq!(found.directories, [header("c", None)], "the other one is sent again");
+        let path = folder.path().join(name(9));
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[MAGIC.len() + 16] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+        assert!(load(&dir, 9, false, |_| None).is_none(), "the machine has started again");
+    }
+}
