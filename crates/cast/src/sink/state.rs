@@ -7,7 +7,8 @@
 //!
 //! Nothing of it is synced to the disk. An entry has a checksum, because a power failure may leave only some of its bytes.
 //! What it says of the current file is checked against that file. That earlier files are complete is not, so that it counts only
-//! while the machine has not started again: a power failure may have taken them, and left the state. Those files are then
+//! while the machine has not started again (where the system does not tell, it always counts): a power failure may have taken them,
+//! and left the state. Those files are then
 //! looked for, and hashed, as the stream comes to them.
 
 use std::ffi::OsString;

@@ -41,9 +41,10 @@ pub struct Config {
     /// Maximum number of unused tokens of a message, free ones included. At more, the message is paused,
     /// because its sender is busy with other receivers.
     pub token_window: u32,
-    /// Time after which a paused message gets a token nevertheless, to probe its sender.
+    /// Time after which a paused message gets a token nevertheless, to probe its sender. Prolonged like `resend_after`.
     pub window_timeout: Span,
-    /// Time after the last packet got its token until tokens for missing packets are sent.
+    /// Time after the last packet got its token until tokens for missing packets are sent. It is prolonged by twice the mean time by which
+    /// data arrives later than this (our choice: the paper's constants take packets in a long queue for lost).
     pub resend_after: Span,
     /// When a message arrives, its receiver pauses tokens for the time of the message's free packets, minus
     /// this. With the value of a round trip, the first token arrives just after the sender has sent its last

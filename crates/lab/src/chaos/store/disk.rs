@@ -1,7 +1,7 @@
 //! A disk that loses what was not synced, tears it, fails and fills up.
 //!
-//! It is strict where file systems differ: nothing is permanent but what POSIX promises after `fsync`, of a file its bytes
-//! and attributes, of a directory its names. When the power fails, each page of 4096 bytes that was written and not synced
+//! It is strict where file systems differ: nothing is permanent but what was synced: of a file its bytes and
+//! attributes, of a directory its names (Linux, fsync(2)). When the power fails, each page of 4096 bytes that was written and not synced
 //! is on the disk, is not, or is up to a sector of 512 bytes; of a directory's changes, the first ones are, in their order. A
 //! rename is on the disk or is not. A process that is killed loses nothing that it has written. A sync that fails leaves pages
 //! that count as clean and are not on the disk, as on Linux.
