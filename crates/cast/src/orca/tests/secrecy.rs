@@ -59,10 +59,10 @@ fn encoded(control: Control) -> Vec<u8> {
 }
 
 /// Content of which no 16 bytes occur in other data by chance.
-fn telling(len: usize) -> Vec<u8> {
+fn recognizable(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut hasher = blake3::Hasher::new();
-    hasher.update(b"telling content").finalize_xof().fill(&mut bytes);
+    hasher.update(b"recognizable content").finalize_xof().fill(&mut bytes);
     bytes
 }
 
@@ -70,10 +70,10 @@ fn contains(all: &[Vec<u8>], wanted: &[u8]) -> bool {
     all.iter().any(|bytes| bytes.windows(wanted.len()).any(|window| window == wanted))
 }
 
-/// Sends a file with a telling name and content through a recorder. Returns the datagrams of both directions.
+/// Sends a file with a recognizable name and content through a recorder. Returns the datagrams of both directions.
 fn capture(receiver: &Receiving, from: &Path, secret: Option<&[u8]>) -> Vec<Vec<u8>> {
-    let path = from.join("telling-name.txt");
-    std::fs::write(&path, telling(300_000)).unwrap();
+    let path = from.join("recognizable-name.txt");
+    std::fs::write(&path, recognizable(300_000)).unwrap();
     let record = Record::default();
     let seen = Arc::clone(&record);
     let between = Between::start(receiver.address, move |_| {
@@ -97,11 +97,11 @@ fn a_capture_shows_neither_names_nor_content_with_a_key() {
         let from = tempfile::tempdir().unwrap();
         let all = capture(&receiver, from.path(), secret);
         assert!(receiver.received());
-        assert!(receiver.read("telling-name.txt") == telling(300_000));
+        assert!(receiver.read("recognizable-name.txt") == recognizable(300_000));
         let plain = secret.is_none();
         // The same search finds both without a key, so that it cannot miss them.
-        assert_eq!(contains(&all, b"telling-name"), plain);
-        let content = telling(300_000);
+        assert_eq!(contains(&all, b"recognizable-name"), plain);
+        let content = recognizable(300_000);
         let pieces: Vec<&[u8]> = content.chunks_exact(16).step_by(40).collect();
         let found = pieces.iter().filter(|piece| contains(&all, piece)).count();
         // Without a key, some pieces lie across two packets.
@@ -125,7 +125,7 @@ fn a_recorded_cast_does_nothing_when_it_is_replayed() {
         // The receiver that had the cast, and one that is started afterwards.
         let address = first.address;
         let (folder, _) = first.crash();
-        std::fs::remove_file(folder.path().join("telling-name.txt")).unwrap();
+        std::fs::remove_file(folder.path().join("recognizable-name.txt")).unwrap();
         let again = Receiving::start_in(folder, secret, None, address);
         let fresh = tempfile::tempdir().unwrap();
         let mut engine = receiver(fresh.path(), secret, 1 << 30);
@@ -146,7 +146,7 @@ fn a_recorded_cast_does_nothing_when_it_is_replayed() {
         assert!(is_empty(fresh.path()) && is_empty(again.folder.path()));
         assert!(back > 0 && back <= out, "{back} {out}");
         // The receiver serves the real sender as before.
-        let path = from.path().join("telling-name.txt");
+        let path = from.path().join("recognizable-name.txt");
         let source = Box::new(Files::new(&[path]).unwrap());
         assert_eq!(completed(&send(&mut sender(secret), source, &[address])), 1);
         let (folder, _) = again.crash();
