@@ -107,6 +107,8 @@ pub(super) struct Cache {
     chunks: BTreeMap<u32, Entry>,
     compressed: Kept,
     raw: Kept,
+    /// The most bytes of both.
+    limit: u64,
 }
 
 #[derive(Debug)]
@@ -116,33 +118,25 @@ struct Entry {
 }
 
 /// What is in memory of the chunks that are stored raw, or of the others.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Kept {
     /// Those that are written, the oldest first.
     written: VecDeque<u32>,
     /// Bytes of all that are in memory.
     bytes: u64,
-    limit: u64,
-}
-
-impl Kept {
-    const fn new(limit: u64) -> Self {
-        Self { written: VecDeque::new(), bytes: 0, limit }
-    }
 }
 
 impl Cache {
     /// With a limit of 0 bytes, chunks are not kept after they are written.
-    pub(super) const fn new(limit: u64) -> Self {
-        let raw = if limit < MOST_RAW { limit } else { MOST_RAW };
-        Self { chunks: BTreeMap::new(), compressed: Kept::new(limit - raw), raw: Kept::new(raw) }
+    pub(super) fn new(limit: u64) -> Self {
+        let (compressed, raw) = (Kept::default(), Kept::default());
+        Self { chunks: BTreeMap::new(), compressed, raw, limit }
     }
 
     /// Keeps a chunk at least until it is written. Of a raw one the stored bytes are those that are written to the target.
     pub(super) fn insert(&mut self, chunk: StoredChunk, is_raw: bool) {
-        let number = chunk.number();
         let bytes = chunk.bytes().len() as u64;
-        if self.chunks.insert(number, Entry { chunk, is_raw }).is_none() {
+        if self.chunks.insert(chunk.number(), Entry { chunk, is_raw }).is_none() {
             self.kept(is_raw).bytes += bytes;
         }
     }
@@ -151,21 +145,94 @@ impl Cache {
         self.chunks.get(&chunk).map(|entry| &entry.chunk)
     }
 
-    /// A chunk is written, so that it may be forgotten.
+    /// A chunk is written, so that it may be forgotten. Raw ones are forgotten first: they are read back without work.
     pub(super) fn written(&mut self, chunk: u32) {
-        let Some(entry) = self.chunks.get(&chunk) else { return };
-        let kept = if entry.is_raw { &mut self.raw } else { &mut self.compressed };
-        kept.written.push_back(chunk);
-        while kept.bytes > kept.limit
-            && let Some(oldest) = kept.written.pop_front()
-        {
-            if let Some(gone) = self.chunks.remove(&oldest) {
-                kept.bytes -= gone.chunk.bytes().len() as u64;
-            }
+        let Some(is_raw) = self.chunks.get(&chunk).map(|entry| entry.is_raw) else { return };
+        self.kept(is_raw).written.push_back(chunk);
+        while self.raw.bytes > MOST_RAW && self.forget(true) {}
+        while self.raw.bytes + self.compressed.bytes > self.limit
+            && (self.forget(true) || self.forget(false))
+        {}
+    }
+
+    /// Forgets the oldest written chunk of a kind. Returns whether there was one.
+    fn forget(&mut self, is_raw: bool) -> bool {
+        let Some(oldest) = self.kept(is_raw).written.pop_front() else { return false };
+        if let Some(gone) = self.chunks.remove(&oldest) {
+            self.kept(is_raw).bytes -= gone.chunk.bytes().len() as u64;
         }
+        true
     }
 
     const fn kept(&mut self, is_raw: bool) -> &mut Kept {
         if is_raw { &mut self.raw } else { &mut self.compressed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rackweave_core::Rng;
+    use rackweave_image::{Image, Packing, pack};
+
+    use super::*;
+
+    const CHUNK: usize = 256 << 10;
+
+    /// The even chunks of the image are stored raw, the odd ones compressed to half their size or less.
+    fn chunks(count: usize) -> Vec<(StoredChunk, bool)> {
+        let folder = tempfile::tempdir().unwrap();
+        let (raw, image) = (folder.path().join("disk"), folder.path().join("image"));
+        let mut disk = vec![0; count * CHUNK];
+        for (number, chunk) in disk.chunks_mut(CHUNK).enumerate() {
+            let noise = if number % 2 == 0 { CHUNK } else { CHUNK / 2 };
+            let mut rng = Rng::stream(number as u64, 0, 0, "disk");
+            for word in chunk[..noise].chunks_mut(8) {
+                word.copy_from_slice(&rng.next_u64().to_le_bytes());
+            }
+            chunk[noise..].fill(7);
+        }
+        fs::write(&raw, disk).unwrap();
+        let packing = Packing { chunk_size: Some(CHUNK as u32), ..Packing::new("i") };
+        pack(&raw, &image, &packing, &Progress::default()).unwrap();
+        let image = Image::open(&image, &Progress::default()).unwrap();
+        let read = |number: u32| {
+            let mut bytes = Vec::new();
+            image.read(number, &mut bytes).unwrap();
+            let is_raw = bytes.len() == CHUNK;
+            assert_eq!(is_raw, number.is_multiple_of(2));
+            (StoredChunk::verify(image.manifest(), number, bytes.into()).unwrap(), is_raw)
+        };
+        (0..count as u32).map(read).collect()
+    }
+
+    #[test]
+    fn raw_chunks_are_forgotten_first_and_compressed_ones_by_the_limit() {
+        let chunks = chunks(8);
+        let limit = 5 * CHUNK as u64 / 2;
+        let mut cache = Cache::new(limit);
+        for (number, (chunk, is_raw)) in chunks.iter().enumerate() {
+            cache.insert(chunk.clone(), *is_raw);
+            assert!(cache.get(number as u32).is_some(), "it is not written");
+            cache.written(number as u32);
+        }
+        let left: Vec<u32> = (0..8).filter(|number| cache.get(*number).is_some()).collect();
+        assert_eq!(left, [1, 3, 5, 7], "compressed ones need all the room that there is");
+        assert!(cache.raw.bytes + cache.compressed.bytes <= limit && cache.raw.bytes == 0);
+        let mut cache = Cache::new(0);
+        cache.insert(chunks[1].0.clone(), false);
+        cache.written(1);
+        assert!(cache.get(1).is_none() && cache.compressed.bytes == 0);
+    }
+
+    #[test]
+    fn raw_chunks_are_bounded_where_there_is_room_for_more() {
+        let (chunk, _) = chunks(1).remove(0);
+        let mut cache = Cache::new(1 << 40);
+        cache.raw.bytes = MOST_RAW;
+        cache.insert(chunk, true);
+        cache.written(0);
+        assert!(cache.get(0).is_none());
     }
 }

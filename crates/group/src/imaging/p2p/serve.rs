@@ -135,6 +135,8 @@ struct Peer {
     uncounted: SmallVec<[ChunkOf; 2]>,
     /// The one whose last bytes are on their way.
     ending: Option<ChunkOf>,
+    /// The one after that, if its last bytes are on their way too.
+    ending_next: Option<ChunkOf>,
     /// Whether it is in the ring.
     is_ready: bool,
 }
@@ -310,11 +312,18 @@ impl Serving {
             Some(at) => drop(entry.uncounted.remove(at)),
             None => self.sending -= 1,
         }
-        entry.ending = entry.ending.filter(|other| *other != what);
+        let mut next = None;
+        if entry.ending == Some(what) {
+            (entry.ending, next) = (None, entry.ending_next.take());
+        }
+        entry.ending_next = entry.ending_next.filter(|other| *other != what);
         if entry.sending.is_empty() && entry.queue.is_empty() {
             self.peers.remove(&peer);
         } else {
             self.make_ready(peer);
+        }
+        if let Some(next) = next {
+            self.ending(peer, next);
         }
         true
     }
@@ -367,11 +376,16 @@ impl Serving {
     /// does not idle meanwhile. One chunk of a peer is ending at a time.
     pub(super) fn ending(&mut self, peer: HostId, what: ChunkOf) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        if entry.ending.is_none() && entry.sending.contains(&what) {
-            entry.ending = Some(what);
-            self.stalled(peer, what);
-            self.make_ready(peer);
+        if !entry.sending.contains(&what) {
+            return;
         }
+        if entry.ending.is_some() {
+            entry.ending_next = Some(what);
+            return;
+        }
+        entry.ending = Some(what);
+        self.stalled(peer, what);
+        self.make_ready(peer);
     }
 
     /// Forgets what is queued for a peer, and what it waits for.
@@ -503,9 +517,7 @@ mod tests {
         serving.ending(HostId(1), chunk(1));
         assert_eq!(polled(&mut serving), [], "two wait for replies");
         assert!(serving.sent(HostId(1), chunk(0)));
-        assert_eq!(polled(&mut serving), []);
-        serving.ending(HostId(1), chunk(1));
-        assert_eq!(polled(&mut serving), [(1, 2)]);
+        assert_eq!(polled(&mut serving), [(1, 2)], "the other one was ending too");
         serving.push(HostId(2), chunk(0));
         serving.forget(HostId(1));
         assert_eq!(polled(&mut serving), [(2, 0)]);
