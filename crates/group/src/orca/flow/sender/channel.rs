@@ -196,6 +196,6 @@ impl Channel {
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 4] {
         let (ring, queue) = self.retransmit.sizes();
-        [ring, queue, self.send_times.len(), self.retransmits.len()]
+        [ring, queue, self.send_times.len(), self.retransmitted_bytes as usize]
     }
 }

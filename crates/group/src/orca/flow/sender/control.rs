@@ -159,12 +159,13 @@ impl Sender {
                 _ => continue,
             }
             peer.last_heard = now;
-            if single {
-                if status.have < peer.have {
-                    peer.regressed_since.get_or_insert(now);
-                } else {
-                    peer.regressed_since = None;
-                }
+            let slowest = single || status.slowest == port;
+            let mut restarted = false;
+            if slowest && status.have < peer.have {
+                let since = *peer.regressed_since.get_or_insert(now);
+                restarted = now.since(since) >= RESTART_AFTER;
+            } else if single {
+                peer.regressed_since = None;
             }
             let (head, detached) = match &peer.channel {
                 Some(channel) => (channel.head, true),
@@ -190,7 +191,6 @@ impl Sender {
             if changed && was_low {
                 self.peers.dirty = true;
             }
-            let slowest = single || status.slowest == port;
             if have > peer.have {
                 peer.path.on_progress(now, have);
             } else if !slowest {
@@ -216,6 +216,10 @@ impl Sender {
                 peer.restart_rate(now);
             }
             peer.update_rate(Time(now.0.saturating_sub(held.0)));
+            if restarted {
+                // A packet that was meant for it before, such as `End`, has ended its joining. It joins again when it is invited.
+                self.peers.queue_control(number, pending::INVITE);
+            }
         }
         if progressed {
             self.group.on_progress(now);

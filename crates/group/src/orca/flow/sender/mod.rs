@@ -437,9 +437,18 @@ impl Sender {
         assert!(owed <= blocks * (1 + self.copies as usize) * 4, "{owed} of {blocks}");
         let unicast = self.peers.list.iter().filter_map(|peer| peer.channel.as_deref());
         for channel in unicast.chain([&self.group]) {
-            let [ring, queue, sent, retransmits] = channel.sizes();
+            let [ring, queue, sent, bytes] = channel.sizes();
             assert!(ring <= cells && queue <= cells, "{ring} {queue} of {cells}");
-            assert!(sent <= 4096 && retransmits <= cells + 1, "{sent} {retransmits}");
+            assert!(sent <= 4096, "{sent}");
+            // They are counted in bytes, since packets may be smaller than a cell.
+            let most = channel.congestion.window().max(self.config.window)
+                + u64::from(self.config.payload);
+            assert!(
+                bytes as u64 <= most,
+                "{bytes} of {most} {} {}",
+                self.config.window,
+                channel.congestion.window()
+            );
         }
     }
 }

@@ -111,13 +111,17 @@ impl Sender {
             if peer.pending_control == 0 {
                 self.peers.control_queue.pop_front();
             }
+            let has_restarted = peer.regressed_since.is_some();
             let body = match (what, peer.state) {
-                (pending::INVITE, State::Invited) => Body::Invite {
-                    stream: self.stream,
-                    place: peer.place,
-                    payload: self.config.payload,
-                    via_agent: self.via_agent,
-                },
+                (pending::INVITE, State::Attached | State::Detached) if !has_restarted => continue,
+                (pending::INVITE, State::Invited | State::Attached | State::Detached) => {
+                    Body::Invite {
+                        stream: self.stream,
+                        place: peer.place,
+                        payload: self.config.payload,
+                        via_agent: self.via_agent,
+                    }
+                }
                 (pending::MODE, State::Attached) => Body::Mode { detached: false },
                 (pending::MODE, State::Detached) => Body::Mode { detached: true },
                 (pending::END, State::Attached | State::Detached) => match self.source.length {

@@ -248,3 +248,47 @@ proptest! {
         }
     }
 }
+
+/// A receiver has had every byte, is restarted with none of them, and `End`, which the sender repeats until it hears that it is complete,
+/// arrives before the sender accepts that it joins again: the receiver stops joining, and reports what the sender does not expect.
+#[test]
+fn a_receiver_that_is_restarted_behind_the_last_byte_is_invited_again() {
+    let config = FlowConfig {
+        payload: 785,
+        window: 401_928,
+        max_gaps: 30,
+        slow: SlowPolicy::Wait,
+        ..FlowConfig::default()
+    };
+    // The seed is one with which `End` comes first.
+    let mut net = Network::new(10_367_760_718_018_098_286, 100, config);
+    net.agents = Some(Span::from_ms(1));
+    net.source(None);
+    net.sources[0].keeps_all = true;
+    net.sources[0].machine.set_readable_from(0);
+    let total = 695_818;
+    net.at(ms(30), Action::Offer(total));
+    net.at(ms(235), Action::Finish);
+    let clean = Link { buffer: 20_000, delay: Span::from_us(49), ..Link::new(100) };
+    let lossy = Link {
+        buffer: 145_714,
+        delay: Span::from_us(1325),
+        lost: 62_406,
+        twice: 54_779,
+        late: 78_327,
+        late_by: Span::from_ms(13),
+        noise: Span::from_us(2931),
+        ..Link::new(100)
+    };
+    let restarted = net.end(0, clean, App { room: 17_270, ..App::default() });
+    let other = net.end(0, lossy, App { room: 2_909_831, ..App::default() });
+    net.invite(restarted);
+    net.invite(other);
+    net.at(ms(163), Action::Crash(restarted));
+    net.at(ms(516), Action::Return(restarted, 0));
+    net.run(ms(5000));
+    for end in [restarted, other] {
+        assert!(net.ends[end].ended.is_some() && net.ends[end].closed.is_some(), "{end}");
+        assert_eq!(net.ends[end].read, total);
+    }
+}
