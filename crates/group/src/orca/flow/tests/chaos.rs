@@ -44,7 +44,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
         4 => Just(Fate::Stays),
         1 => (0_u64..500).prop_map(Fate::Crashes),
-        2 => (0_u64..500, 0_u64..1500, prop_oneof![Just(0_u64), 0_u64..3_000_000])
+        2 => (0_u64..500, 1_u64..1500, prop_oneof![Just(0_u64), 0_u64..3_000_000])
             .prop_map(|(at, after, keeps)| Fate::Returns(at, after, keeps)),
         1 => (0_u64..500).prop_map(Fate::Leaves),
         1 => (0_u64..500).prop_map(Fate::Removed),
