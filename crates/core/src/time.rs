@@ -26,6 +26,18 @@ impl Time {
     /// The latest time, used as "never".
     pub const MAX: Self = Self(u64::MAX);
 
+    /// Creates the time `n` picoseconds after the start.
+    #[must_use]
+    pub const fn from_ps(n: u64) -> Self {
+        Self(n)
+    }
+
+    /// Returns the picoseconds since the start.
+    #[must_use]
+    pub const fn as_ps(self) -> u64 {
+        self.0
+    }
+
     /// Returns the span from `earlier` to `self`, or zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
@@ -51,6 +63,11 @@ impl Span {
     /// The longest span, used as "forever".
     pub const MAX: Self = Self(u64::MAX);
 
+    /// Creates a span of `n` picoseconds.
+    #[must_use]
+    pub const fn from_ps(n: u64) -> Self {
+        Self(n)
+    }
     /// Creates a span of `n` nanoseconds.
     #[must_use]
     pub const fn from_ns(n: u64) -> Self {
@@ -70,6 +87,11 @@ impl Span {
     #[must_use]
     pub const fn from_secs(n: u64) -> Self {
         Self(n * 1_000_000_000_000)
+    }
+    /// Returns the picoseconds.
+    #[must_use]
+    pub const fn as_ps(self) -> u64 {
+        self.0
     }
     /// Returns the microseconds, for printing and statistics.
     #[must_use]
