@@ -10,7 +10,7 @@ use core::fmt;
 use ring::aead::{Aad, LessSafeKey, Tag};
 
 use crate::handshake::Cipher;
-use crate::session::{Exhausted, OpenError, nonce, schedule};
+use crate::session::{Exhausted, FORGED_PACKETS, OpenError, nonce, schedule};
 use crate::window::{WINDOW, Window};
 
 /// Packets that are sealed with one key of the cipher. Half of what AES-GCM allows (RFC 9001, section 6.6); the value is ours.
@@ -99,6 +99,8 @@ pub struct GroupOpen {
     /// The epochs of the last packets that were authentic, newest first.
     epochs: [Option<(u64, LessSafeKey)>; 2],
     window: Window,
+    /// Packets whose tag was wrong, in all epochs: their counters name the epoch, and are not authentic.
+    forged: u64,
 }
 
 impl fmt::Debug for GroupOpen {
@@ -111,7 +113,7 @@ impl GroupOpen {
     /// Begins to open what was sealed with this key.
     #[must_use]
     pub fn new(cipher: Cipher, key: [u8; 32]) -> Self {
-        Self { key, cipher, epochs: [None, None], window: Window::default() }
+        Self { key, cipher, epochs: [None, None], window: Window::default(), forged: 0 }
     }
 
     /// How far behind the newest packet one may be that is accepted.
@@ -120,7 +122,8 @@ impl GroupOpen {
         WINDOW
     }
 
-    /// Opens a packet in place. After an error `body` is of no use, and nothing has changed.
+    /// Opens a packet in place. After an error `body` is of no use, and nothing has changed but the number of forged packets, after
+    /// 2^36 of which nothing is opened any more.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -137,6 +140,10 @@ impl GroupOpen {
         if !self.window.is_new(counter) {
             return Err(OpenError::Replayed);
         }
+        // The integrity limit of the cipher is one of a key (RFC 9001, section 6.6), and here one of all epochs, which is stricter.
+        if self.forged >= FORGED_PACKETS {
+            return Err(OpenError::Forged);
+        }
         let epoch = counter / GROUP_EPOCH;
         let known = self.epochs.iter().flatten().find(|known| known.0 == epoch);
         // A key is kept only once a packet has proved that its epoch is in use: forged counters cost time, and no memory.
@@ -147,6 +154,7 @@ impl GroupOpen {
         };
         let (nonce, tag) = (nonce(self.cipher, counter), Tag::from(tag));
         if key.open_in_place_separate_tag(nonce, Aad::from(clear), tag, body, 0..).is_err() {
+            self.forged += 1;
             return Err(OpenError::Forged);
         }
         if let Some(key) = fresh {
@@ -204,6 +212,17 @@ mod tests {
         let mut body = *b"text";
         let (counter, tag) = seal.seal(b"", &mut body).unwrap();
         assert_eq!(open.open(counter, b"", tag, &mut body), Ok(()));
+    }
+
+    #[test]
+    fn too_many_forged_packets_end_the_use_of_a_key() {
+        let (mut seal, mut open) = pair(Cipher::ChaCha20Poly1305);
+        let (mut first, mut second) = (*b"first", *b"second");
+        let sealed = [seal.seal(b"", &mut first).unwrap(), seal.seal(b"", &mut second).unwrap()];
+        open.forged = FORGED_PACKETS - 1;
+        assert_eq!(open.open(sealed[0].0, b"", sealed[0].1, &mut first), Ok(()));
+        assert_eq!(open.open(7, b"", [0; 16], &mut [1, 2]), Err(OpenError::Forged));
+        assert_eq!(open.open(sealed[1].0, b"", sealed[1].1, &mut second), Err(OpenError::Forged));
     }
 
     proptest! {

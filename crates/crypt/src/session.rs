@@ -14,7 +14,7 @@ pub const SEAL_PACKETS: u64 = 1 << 23;
 
 /// Forged packets after which a session opens no more: the integrity limit of ChaCha20-Poly1305 in QUIC (RFC 9001, section
 /// 6.6), below that of AES-GCM.
-const FORGED_PACKETS: u64 = 1 << 36;
+pub(crate) const FORGED_PACKETS: u64 = 1 << 36;
 
 /// The session has sealed [`SEAL_PACKETS`] packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
