@@ -17,7 +17,7 @@ pub(super) struct File {
 
 /// What happens to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mishap {
+pub(super) enum Fault {
     /// It is killed, in the middle of an operation on its disk if it has one in the next moment.
     Kill {
         /// After how many operations of its disk; `None`: at once.
@@ -26,7 +26,7 @@ pub(super) enum Mishap {
     /// The machine loses power.
     PowerFailure,
     /// It handles nothing for a time.
-    Stutter,
+    Pause,
     /// Its disk is full.
     DiskFull,
     /// Operations of its disk fail.
@@ -35,14 +35,14 @@ pub(super) enum Mishap {
     ShortWrites,
 }
 
-/// A mishap of one host.
+/// A fault of one host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) host: u32,
     pub(super) at: Span,
     /// How long it takes, or until the process is started again.
     pub(super) lasts: Span,
-    pub(super) mishap: Mishap,
+    pub(super) fault: Fault,
 }
 
 /// What a receiver has at the start.
@@ -135,22 +135,22 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     let mut failures: Vec<Failure> = (0..rng.below(7))
         .map(|_| {
             let host = rng.below(u64::from(receivers) + 1) as u32;
-            let mishap = match rng.below(10) {
+            let fault = match rng.below(10) {
                 0..=3 if host > 0 => {
                     let operations = rng.chance(0.7).then(|| rng.below(200));
-                    Mishap::Kill { operations }
+                    Fault::Kill { operations }
                 }
-                0..=3 => Mishap::Kill { operations: None },
-                4 | 5 if power && host > 0 => Mishap::PowerFailure,
-                6 if host > 0 => Mishap::DiskFull,
-                7 if host > 0 => Mishap::DiskErrors,
-                8 if host > 0 => Mishap::ShortWrites,
-                _ => Mishap::Stutter,
+                0..=3 => Fault::Kill { operations: None },
+                4 | 5 if power && host > 0 => Fault::PowerFailure,
+                6 if host > 0 => Fault::DiskFull,
+                7 if host > 0 => Fault::DiskErrors,
+                8 if host > 0 => Fault::ShortWrites,
+                _ => Fault::Pause,
             };
             // Most of what happens, happens early.
             let most = if rng.chance(0.7) { FAILURES_UNTIL.0 / 20 } else { FAILURES_UNTIL.0 };
             let (at, lasts) = (Span(rng.below(most)), Span(rng.below(most) + 1_000_000));
-            Failure { host, at, lasts, mishap }
+            Failure { host, at, lasts, fault }
         })
         .collect();
     failures.sort_by_key(|failure| (failure.at, failure.host));
@@ -199,8 +199,8 @@ impl Scenario {
             let _ =
                 writeln!(text, "delay = \"{delay}\"\nclock_ps = {}\nhas = \"{before:?}\"", clock.0);
         }
-        for Failure { host, at, lasts, mishap } in &self.failures {
-            let _ = writeln!(text, "\n[[failure]]\nhost = {host}\nkind = \"{mishap:?}\"");
+        for Failure { host, at, lasts, fault } in &self.failures {
+            let _ = writeln!(text, "\n[[failure]]\nhost = {host}\nkind = \"{fault:?}\"");
             let _ = writeln!(text, "at = \"{at}\"\nlasts = \"{lasts}\"");
         }
         text

@@ -11,7 +11,7 @@ use rackweave_core::{HostId, Packet, Rng, Span, Time, frame};
 use rackweave_wire::orca::{Header, TO_AGENT, TO_GROUP};
 
 use super::disk::{Disk, Failing};
-use super::draw::{Before, FAILURES_UNTIL, Failure, Mishap, Scenario};
+use super::draw::{Before, FAILURES_UNTIL, Failure, Fault, Scenario};
 use super::process::{Process, Report, Stream};
 
 /// Every run is over by then, long after the last failure.
@@ -393,11 +393,11 @@ impl<'a> World<'a> {
     fn fail(&mut self, failure: Failure, index: usize) -> Result<bool, String> {
         let host = failure.host as usize;
         let until = self.now + failure.lasts;
-        self.trace(host, &format!("failure {index}: {:?}, {}", failure.mishap, failure.lasts));
+        self.trace(host, &format!("failure {index}: {:?}, {}", failure.fault, failure.lasts));
         let disk = self.machines[host].process.disk.clone();
-        match failure.mishap {
-            Mishap::Kill { operations: None } => self.kill(host, until, false)?,
-            Mishap::Kill { operations } => {
+        match failure.fault {
+            Fault::Kill { operations: None } => self.kill(host, until, false)?,
+            Fault::Kill { operations } => {
                 if self.machines[host].process.is_up {
                     disk.kill_after(operations);
                     if disk.is_dead() {
@@ -405,16 +405,16 @@ impl<'a> World<'a> {
                     }
                 }
             }
-            Mishap::PowerFailure => self.kill(host, until, true)?,
-            Mishap::Stutter => {
+            Fault::PowerFailure => self.kill(host, until, true)?,
+            Fault::Pause => {
                 self.machines[host].asleep += 1;
                 self.at(until, Event::Awake(host));
             }
-            Mishap::DiskFull => disk.set_failing(Failing { full: true, ..Failing::default() }),
-            Mishap::DiskErrors => disk.set_failing(Failing { error: 0.01, ..Failing::default() }),
-            Mishap::ShortWrites => disk.set_failing(Failing { short: 0.3, ..Failing::default() }),
+            Fault::DiskFull => disk.set_failing(Failing { full: true, ..Failing::default() }),
+            Fault::DiskErrors => disk.set_failing(Failing { error: 0.01, ..Failing::default() }),
+            Fault::ShortWrites => disk.set_failing(Failing { short: 0.3, ..Failing::default() }),
         }
-        if matches!(failure.mishap, Mishap::DiskFull | Mishap::DiskErrors | Mishap::ShortWrites) {
+        if matches!(failure.fault, Fault::DiskFull | Fault::DiskErrors | Fault::ShortWrites) {
             self.at(until, Event::Healed(host));
         }
         Ok(false)
