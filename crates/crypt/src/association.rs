@@ -264,6 +264,14 @@ impl Association {
         })
     }
 
+    /// The random number of the ask that has no confirmed session yet. An ask or acceptance with such a number that arrives is
+    /// this host's own, which somebody has returned, and is to be dropped whatever address it seems to come from: this host's
+    /// incarnation does not show that, since each peer gets a different one.
+    #[must_use]
+    pub fn asking(&self) -> Option<u64> {
+        self.asking.as_ref().map(|asking| asking.nonce)
+    }
+
     /// When [`poll_ask`](Self::poll_ask) has something to do.
     #[must_use]
     pub fn ask_due(&self) -> Option<Time> {

@@ -121,6 +121,8 @@ pub struct Stats {
     pub forged: u64,
     /// Sealed packets dropped because they are replays, or too late.
     pub replayed: u64,
+    /// Messages of this host's own handshakes that somebody has returned to it.
+    pub reflected: u64,
     /// Packets dropped because the receive buffer is full.
     pub no_room: u64,
     /// Packets dropped because too many wait for the receiver's incarnation, or for the socket.

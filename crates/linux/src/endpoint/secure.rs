@@ -22,8 +22,8 @@ pub(super) struct Secure {
     key: Key,
     ciphers: u8,
     offers: Offers,
-    /// Peers that were asked and have not confirmed.
-    asking: Vec<HostId>,
+    /// Peers that were asked and have not confirmed, each with the number of the ask.
+    asking: Vec<(HostId, u64)>,
     /// The packet that is being opened.
     opened: Vec<u8>,
 }
@@ -37,6 +37,11 @@ impl Secure {
             asking: Vec::new(),
             opened: Vec::new(),
         }
+    }
+
+    /// Whether a message of the handshake is this host's own.
+    fn is_own(&self, read: &Handshake) -> bool {
+        read.kind != Kind::Offer && self.asking.iter().any(|(_, nonce)| *nonce == read.nonce)
     }
 
     const fn local(&self, incarnation: u32) -> Local<'_> {
@@ -102,6 +107,10 @@ impl Endpoint {
             Origin::Foreign => return,
         };
         let Some(secure) = &mut self.secure else { return };
+        if secure.is_own(read) {
+            self.stats.reflected += 1;
+            return;
+        }
         let address = rackweave_crypt::address_bytes(from);
         secure.offers.advance(now, random_bytes);
         let local = secure.local(ours);
@@ -234,8 +243,10 @@ impl Endpoint {
     fn ask(&mut self, now: Time, host: HostId) {
         let Some(peer) = self.peers.get_mut(host) else { return };
         let Some(secure) = &mut self.secure else { return };
-        if peer.association.ask(now, || crate::random() as u64) && !secure.asking.contains(&host) {
-            secure.asking.push(host);
+        if peer.association.ask(now, || crate::random() as u64)
+            && let Some(nonce) = peer.association.asking()
+        {
+            secure.asking.push((host, nonce));
         }
     }
 
@@ -244,9 +255,11 @@ impl Endpoint {
         let Some(secure) = &mut self.secure else { return };
         let mut index = 0;
         let mut asking = std::mem::take(&mut secure.asking);
-        while let Some(&host) = asking.get(index) {
+        while let Some(&(host, nonce)) = asking.get(index) {
             let Some(secure) = &self.secure else { break };
-            let due = self.peers.get_mut(host).map_or((Due::Idle, None), |peer| {
+            let peer = self.peers.get_mut(host);
+            let peer = peer.filter(|peer| peer.association.asking() == Some(nonce));
+            let due = peer.map_or((Due::Idle, None), |peer| {
                 let due = peer.association.poll_ask(now, &secure.local(peer.ours));
                 (due, Some(peer.address))
             });
@@ -271,7 +284,7 @@ impl Endpoint {
     /// When the next ask or acceptance is due.
     pub(super) fn next_ask(&self) -> Option<Time> {
         let secure = self.secure.as_ref()?;
-        let due = |host: &HostId| self.peers.get(*host)?.association.ask_due();
+        let due = |(host, _): &(HostId, u64)| self.peers.get(*host)?.association.ask_due();
         secure.asking.iter().filter_map(due).min()
     }
 

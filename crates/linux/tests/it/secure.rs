@@ -327,3 +327,45 @@ fn a_flood_leaves_nothing_and_gains_nothing() {
     assert_eq!((stats.restarts, stats.replayed), (0, 0), "it has no session: {stats:?}");
     assert!(stats.forged > 50 && stats.unproven > 50, "{stats:?}");
 }
+
+/// Someone on the path returns each packet of a host to it, as if from another of its peers. The host would make the handshake
+/// with itself, and take its own request for that peer's.
+#[test]
+fn a_host_whose_packets_are_returned_from_another_peers_address_does_not_serve_itself() {
+    let clock = Clock::start();
+    let transport = leverage();
+    let mut ends = [0, 1].map(|host| endpoint(host, &transport, clock, Some(key(1))));
+    let mut proxy = Proxy::new([ends[0].local_addr(); 2], 1);
+    let first = ends[0].add_peer(proxy.at(0));
+    ends[0].add_peer(proxy.at(1));
+    ends[0].send(first, Kind::Request, bytes(1, 3000)).unwrap();
+    let until = clock.now() + Span::from_ms(500);
+    drive(&mut ends, |ends| {
+        proxy.turn();
+        while let Some(event) = ends[0].poll_event() {
+            assert!(!matches!(event, Event::Message { .. }), "{event:?}");
+        }
+        clock.now() >= until
+    });
+    let kinds = |kind: fn(&Datagram) -> bool| {
+        proxy.recorded.iter().filter(|it| secure::decode(&it.1).is_ok_and(|it| kind(&it))).count()
+    };
+    assert!(kinds(|it| matches!(it, Datagram::Handshake(it) if it.kind == secure::Kind::Ask)) > 2);
+    assert_eq!(
+        kinds(|it| matches!(it, Datagram::Handshake(it) if it.kind == secure::Kind::Offer)),
+        0
+    );
+    assert_eq!(kinds(|it| matches!(it, Datagram::Sealed(_))), 0);
+    assert!(ends[0].stats().reflected > 2, "{:?}", ends[0].stats());
+    // It reaches and is reached as before.
+    let other = ends[0].add_peer(ends[1].local_addr());
+    let back = ends[1].add_peer(ends[0].local_addr());
+    for (from, to) in [(0, other), (1, back)] {
+        ends[from].send(to, Kind::Request, bytes(2, 3000)).unwrap();
+        drive(&mut ends, |ends| {
+            let event = ends[from].poll_event();
+            echo(&mut ends[1 - from]);
+            matches!(event, Some(Event::Message { .. }))
+        });
+    }
+}
