@@ -1,11 +1,12 @@
 //! Unix sockets that only their owner can use, and the folder for them.
 
-use std::fs::{DirBuilder, Permissions, set_permissions, symlink_metadata};
+use std::fs::{DirBuilder, symlink_metadata};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Mode;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
@@ -115,9 +116,10 @@ pub fn listen_privately(path: &Path) -> io::Result<UnixListener> {
     let address = SocketAddrUnix::new(path)?;
     let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
     let socket = socket_with(kind.0, kind.1, kind.2, None)?;
+    // The file that `bind` creates gets the mode of the socket (less the umask), which `unix_bind` of Linux
+    // takes from it. By its path, the file could be another one by then, if others can change the folder.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
     bind(&socket, &address)?;
-    // Before it listens, nobody can connect, so that there is no time in which others can.
-    set_permissions(path, Permissions::from_mode(0o600))?;
     listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }
@@ -151,7 +153,9 @@ pub fn is_own(stream: &UnixStream) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{chown, symlink};
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -171,6 +175,31 @@ mod tests {
         let refused = listen_privately(&folder.path().join("file")).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read_to_string(folder.path().join("file")).unwrap(), "x");
+    }
+
+    /// Someone who can change the folder puts a link to a file of this user in the place of each new socket.
+    #[test]
+    fn a_link_in_the_place_of_the_socket_changes_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("control"), folder.path().join("victim"));
+        std::fs::write(&victim, "x").unwrap();
+        set_permissions(&victim, Permissions::from_mode(0o644)).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let link = folder.path().join("link");
+                while !done.load(Ordering::Relaxed) {
+                    symlink(&victim, &link).unwrap();
+                    std::fs::rename(&link, &path).unwrap();
+                    let _ = std::fs::remove_file(&path);
+                }
+            });
+            for _ in 0..20_000 {
+                let _ = listen_privately(&path);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(std::fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o644);
     }
 
     #[test]
