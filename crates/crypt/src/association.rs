@@ -22,6 +22,9 @@ pub const RENEW_AFTER: Span = Span::from_secs(120);
 /// The interval between asks without an answer: it begins with the first value and doubles up to the second.
 pub const RETRY: (Span, Span) = (Span::from_ms(1), Span::from_ms(100));
 
+/// The least interval between handshakes with a peer because of its reports of lost sessions. The value is ours.
+pub const LOST_INTERVAL: Span = Span::from_secs(1);
+
 /// Sessions that open packets.
 const MAX_SESSIONS: usize = 3;
 
@@ -48,13 +51,13 @@ impl Local<'_> {
         out
     }
 
-    /// The offer that answers an ask (or an acceptance of an offer of an earlier incarnation of this host). Nothing is kept of
-    /// it. `address` is the asking host's, and [`Offers::advance`] comes before.
+    /// The offer that answers an ask (or an acceptance of an offer of an earlier incarnation of this host), if
+    /// [`Offers::allow`] allows it. Nothing is kept of it. `address` is the asking host's, and [`Offers::advance`] comes before.
     #[must_use]
     pub fn offer(
         &self,
         now: Time,
-        offers: &Offers,
+        offers: &mut Offers,
         address: &[u8],
         ask: &Handshake,
     ) -> Option<[u8; HANDSHAKE_BYTES]> {
@@ -72,6 +75,9 @@ impl Local<'_> {
             stamp: now.0,
         };
         let ephemeral = offers.ephemeral(now, address, &terms)?;
+        if !offers.allow(now, address) {
+            return None;
+        }
         let noise = handshake::offer(self.key, &terms, ephemeral).ok()?;
         Some(self.seal(&Handshake {
             kind: Kind::Offer,
@@ -169,6 +175,8 @@ pub struct Association {
     incarnation: Option<u32>,
     /// The time of the last offer that the peer has accepted.
     concluded: Option<u64>,
+    /// When the peer has last reported a lost session, since its last restart.
+    reported: Option<Time>,
 }
 
 impl Association {
@@ -322,7 +330,7 @@ impl Association {
         &mut self,
         now: Time,
         local: &Local<'_>,
-        offers: &Offers,
+        offers: &mut Offers,
         address: &[u8],
         accept: &Handshake,
     ) -> Option<Accepted> {
@@ -342,6 +350,9 @@ impl Association {
             accept.stamp,
         )?;
         let ephemeral = offers.ephemeral(now, address, &terms)?;
+        if !offers.allow(now, address) {
+            return None;
+        }
         let session = handshake::conclude(local.key, &terms, ephemeral, &accept.noise).ok()?;
         self.concluded = Some(accept.stamp);
         let restarted = self.establish(now, session, accept.from, false);
@@ -361,6 +372,8 @@ impl Association {
         let restarted = self.incarnation.is_some_and(|known| known != from);
         if restarted {
             self.sessions.clear();
+            // It may restart again at once.
+            self.reported = None;
         }
         self.incarnation = Some(from);
         self.sessions.truncate(MAX_SESSIONS - 1);
@@ -398,6 +411,9 @@ impl Association {
     }
 
     /// Handles the peer's report, whose tag is right, that it does not have a session. Returns whether this host should ask.
+    ///
+    /// Anyone can have such a report made, by sending a recorded packet from another address, so only one in [`LOST_INTERVAL`]
+    /// counts, unless the peer has proved a restart in between. After a real loss the next packet causes another report.
     pub fn on_lost(&mut self, now: Time, session: u32) -> bool {
         if let Some(asking) = &mut self.asking
             && let Some(accepted) = &asking.accepted
@@ -409,7 +425,13 @@ impl Association {
         }
         match self.sessions.first_mut() {
             Some(newest) if newest.session.id() == session => {
-                newest.lost = true;
+                if !newest.lost {
+                    if self.reported.is_some_and(|at| now.since(at) < LOST_INTERVAL) {
+                        return false;
+                    }
+                    self.reported = Some(now);
+                    newest.lost = true;
+                }
                 true
             }
             _ => false,

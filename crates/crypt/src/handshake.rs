@@ -20,6 +20,7 @@ use snow::types::{Cipher as NoiseCipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 
 use crate::key::Key;
+use crate::limit::Limit;
 use crate::session::Session;
 
 /// How long a secret makes offers. The value is ours.
@@ -135,12 +136,14 @@ impl Terms {
     }
 }
 
-/// The secrets of which a host's offers are computed: those of the present epoch and of the one before.
+/// The secrets of which a host's offers are computed: those of the present epoch and of the one before; and how many offers
+/// and acceptances an address may cause.
 #[derive(Default)]
 pub struct Offers {
     epoch: u64,
     present: Option<[u8; 32]>,
     before: Option<[u8; 32]>,
+    limit: Limit,
 }
 
 impl fmt::Debug for Offers {
@@ -159,6 +162,18 @@ impl Offers {
         self.before = self.present.take().filter(|_| epoch == self.epoch + 1);
         self.present = Some(random());
         self.epoch = epoch;
+    }
+
+    /// Whether a message of the handshake that seems to come from an address may cause a public-key operation now: recorded
+    /// messages are authentic, and anyone can send them from any address. At most 8192 a second may, 32 of one address, and 64
+    /// at once. [`advance`](Self::advance) comes before.
+    #[must_use]
+    pub fn allow(&mut self, now: Time, address: &[u8]) -> bool {
+        match &self.present {
+            // Ephemeral keys are hashes of longer inputs.
+            Some(secret) => self.limit.take(now, secret, address),
+            None => false,
+        }
     }
 
     /// The randomness of the ephemeral key of an offer to an address; `None` if there is no such offer any more.

@@ -14,10 +14,13 @@ mod association;
 mod group;
 pub mod handshake;
 mod key;
+mod limit;
 mod session;
 mod window;
 
-pub use association::{Accepted, Association, Due, Local, Opened, RENEW_AFTER, RETRY, Unopened};
+pub use association::{
+    Accepted, Association, Due, LOST_INTERVAL, Local, Opened, RENEW_AFTER, RETRY, Unopened,
+};
 pub use group::{GROUP_EPOCH, GROUP_PACKETS, GroupOpen, GroupSeal};
 pub use handshake::{Cipher, Offers, address_bytes};
 pub use key::{Key, LEAST_BYTES, ShortSecret};

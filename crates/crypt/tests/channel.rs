@@ -162,7 +162,8 @@ impl Host {
         self.offers.advance(now, || Self::random(rng));
         match read.kind {
             Kind::Accept if read.to == self.incarnation => {
-                let accepted = self.association.on_accept(now, &local, &self.offers, from, read);
+                let accepted =
+                    self.association.on_accept(now, &local, &mut self.offers, from, read);
                 if let Some(accepted) = accepted {
                     if accepted == Accepted::New(true) {
                         self.restarts_seen += 1;
@@ -174,7 +175,7 @@ impl Host {
                 }
             }
             Kind::Ask | Kind::Accept => {
-                let offer = local.offer(now, &self.offers, from, read);
+                let offer = local.offer(now, &mut self.offers, from, read);
                 out.extend(offer.map(|offer| offer.to_vec()));
             }
             _ => {
@@ -529,4 +530,94 @@ fn a_host_whose_packets_are_returned_has_no_session_with_itself() {
     // It can be reached as before.
     exchange(&mut world);
     assert!(world.hosts[0].association.is_ready() && world.hosts[0].restarts_seen == 0);
+}
+
+/// The datagrams of a kind that were sent to a host.
+fn sent_to(world: &World, host: usize, kind: Kind) -> usize {
+    let is = |bytes: &[u8]| match secure::decode(bytes) {
+        Ok(Datagram::Handshake(read)) => read.kind == kind,
+        _ => false,
+    };
+    world.recorded.iter().filter(|(to, bytes)| *to == host && is(bytes)).count()
+}
+
+/// An attacker at another admitted address sends a host's sealed packet to its peer, which does not have that session with the
+/// attacker, and brings the peer's report to the host as if the peer had sent it to that.
+#[test]
+fn reports_of_lost_sessions_cannot_force_a_handshake_per_round_trip() {
+    let mut world = World::new(6, [3, 3]);
+    exchange(&mut world);
+    let before = sent_to(&world, 1, Kind::Ask);
+    let mut peer = Host::new(key(1), 3, 1, 7);
+    for _ in 0..1000 {
+        let message = world.send(0);
+        let sealed = |(to, bytes): &&(usize, Vec<u8>)| {
+            *to == 1 && matches!(secure::decode(bytes), Ok(Datagram::Sealed(_)))
+        };
+        let packet = world.recorded.iter().rev().find(sealed).map(|(_, bytes)| bytes.clone());
+        let mut report = Vec::new();
+        peer.receive(world.now, b"a stranger", &packet.unwrap(), &mut report);
+        assert!(matches!(secure::decode(&report[0]), Ok(Datagram::Lost(_))));
+        world.deliver(0, &report[0]);
+        for _ in 0..4 {
+            world.pass(Span::ZERO);
+            for (to, bytes) in std::mem::take(&mut world.flying) {
+                world.deliver(to, &bytes);
+            }
+        }
+        world.pass(Span::from_ms(1));
+        assert!(world.hosts[1].accepted.contains_key(&message), "nothing waits for a handshake");
+    }
+    let forced = sent_to(&world, 1, Kind::Ask) - before;
+    assert!(forced <= 2, "{forced} handshakes in a second");
+    // A real loss is mended after the interval at the latest, as packets are repeated.
+    world.restart(1);
+    exchange(&mut world);
+    assert_eq!(world.hosts[0].restarts_seen, 1);
+}
+
+#[test]
+fn a_peer_that_restarts_several_times_within_the_interval_is_served_each_time() {
+    let mut world = World::new(8, [3, 3]);
+    exchange(&mut world);
+    let began = world.now;
+    for restarts in 1..=5 {
+        world.restart(1);
+        exchange(&mut world);
+        assert_eq!(world.hosts[0].restarts_seen, restarts);
+    }
+    // A message is lost with each restart, and repeated after 20 ms.
+    assert!(world.now.since(began) < Span::from_ms(5 * 60), "{:?}", world.now.since(began));
+}
+
+/// Asks have a tag, but recorded ones are authentic for ever, and each costs the host that is asked a public-key operation.
+#[test]
+fn recorded_asks_cause_a_limited_number_of_offers_and_others_are_still_answered() {
+    let mut world = World::new(9, [3, 3]);
+    exchange(&mut world);
+    let (_, ask) = world.recorded.iter().find(|(to, _)| *to == 1).unwrap().clone();
+    let mut out = Vec::new();
+    for n in 0..100_000_u32 {
+        let now = world.now + Span::from_us(10 * u64::from(n));
+        world.hosts[1].receive(now, b"one address", &ask, &mut out);
+    }
+    assert!((64..=100).contains(&out.len()), "{} offers in a second", out.len());
+    world.pass(Span::from_secs(1));
+    out.clear();
+    for address in 0..100_000_u32 {
+        world.hosts[1].receive(world.now, &address.to_be_bytes(), &ask, &mut out);
+    }
+    let most = 64 * 256;
+    assert!((most / 2..=most).contains(&out.len()), "{} offers at once", out.len());
+    world.pass(Span::from_secs(2));
+    // While one address is flooded, another one is answered at once.
+    let mut answers = 0;
+    for n in 0..1000_u32 {
+        world.hosts[1].receive(world.now, b"one address", &ask, &mut Vec::new());
+        out.clear();
+        world.hosts[1].receive(world.now, &n.to_be_bytes(), &ask, &mut out);
+        answers += out.len();
+    }
+    assert!(answers > 900, "{answers} of 1000");
+    exchange(&mut world);
 }

@@ -158,10 +158,6 @@ impl Secure {
         self.opened = buffer;
     }
 
-    const fn local(&self) -> Local<'_> {
-        Local { key: &self.key, ciphers: self.ciphers, incarnation: self.incarnation }
-    }
-
     fn ask(&mut self, now: Time, host: HostId) {
         let pair = self.pairs.entry(host).or_default();
         if pair.association.ask(now, || rackweave_linux::random() as u64)
@@ -258,7 +254,9 @@ impl Engine {
             }
             // An acceptance of what an earlier incarnation of this host has offered is answered as an ask.
             Kind::Ask | Kind::Accept => {
-                if let Some(offer) = secure.local().offer(now, &secure.offers, &address, read) {
+                let Secure { offers, key, ciphers, incarnation, .. } = secure;
+                let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
+                if let Some(offer) = local.offer(now, offers, &address, read) {
                     self.reply(from, &offer);
                 }
             }

@@ -113,7 +113,8 @@ impl Endpoint {
         }
         let address = rackweave_crypt::address_bytes(from);
         secure.offers.advance(now, random_bytes);
-        let local = secure.local(ours);
+        let Secure { key, ciphers, offers, .. } = &mut **secure;
+        let local = Local { key, ciphers: *ciphers, incarnation: ours };
         match read.kind {
             Kind::Accept if read.to == ours => {
                 let mut first = Association::default();
@@ -121,7 +122,6 @@ impl Endpoint {
                     Some(peer) => &mut peer.association,
                     None => &mut first,
                 };
-                let offers = &secure.offers;
                 let Some(accepted) = association.on_accept(now, &local, offers, &address, read)
                 else {
                     self.stats.late += 1;
@@ -144,7 +144,7 @@ impl Endpoint {
             // An acceptance of what an earlier incarnation of this host has offered is answered as an ask.
             Kind::Ask | Kind::Accept => {
                 self.stats.unproven += 1;
-                if let Some(offer) = local.offer(now, &secure.offers, &address, read) {
+                if let Some(offer) = local.offer(now, offers, &address, read) {
                     self.send_bytes(from, &offer);
                 }
             }
