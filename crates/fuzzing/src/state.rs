@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use rackweave_cast::format::{self, FileHeader};
 use rackweave_cast::sink::{Folder, FolderConfig, Sink as _};
 use rackweave_image::{Manifest, Packing, Progress, Target, TargetConfig, pack};
 
@@ -12,6 +13,9 @@ use crate::input::Input;
 const STREAM: u128 = 7;
 const CAST_MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 3\n";
 
+/// The length in bytes of the numbers of the stream and of the machine's start, which follow.
+const CAST_NUMBERS: usize = 32;
+
 /// Any bytes as the files that an interrupted cast or image has left: the transfer begins from the start, or goes on from what is really there.
 ///
 /// # Panics
@@ -19,7 +23,11 @@ const CAST_MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, ve
 pub fn state(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let Ok(folder) = tempfile::tempdir_in(memory()) else { return };
-    if kind % 2 == 0 { cast(folder.path(), *kind, bytes) } else { image(folder.path(), bytes) }
+    if kind % 2 == 0 {
+        cast(folder.path(), *kind, bytes);
+    } else {
+        image(folder.path(), bytes);
+    }
 }
 
 /// A directory in memory, if there is one.
@@ -28,30 +36,70 @@ fn memory() -> &'static Path {
     if shared.is_dir() { shared } else { Path::new("/tmp") }
 }
 
-fn cast(folder: &Path, kind: u8, bytes: &[u8]) {
+fn state_name(end: &str) -> String {
+    format!(".rackweave-cast-{STREAM:032x}.{end}")
+}
+
+/// What the state of a cast begins with on this machine, from a cast that ends after its first record.
+fn head() -> &'static [u8] {
+    static MADE: OnceLock<Vec<u8>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let folder = tempfile::tempdir_in(memory()).expect("a directory in memory");
+        let config = FolderConfig { folder: folder.path().to_owned(), ..FolderConfig::default() };
+        let mut sink = Folder::new(config, STREAM).expect("an empty directory");
+        let mut stream = Vec::new();
+        format::start(&mut stream);
+        format::file(&large_file(), &mut stream);
+        sink.put(&stream).expect("a stream's beginning");
+        drop(sink);
+        let state = fs::read(folder.path().join(state_name("state"))).expect("its state");
+        assert!(state.starts_with(CAST_MAGIC), "the format of states has changed");
+        state[..CAST_MAGIC.len() + CAST_NUMBERS].to_vec()
+    })
+}
+
+/// A file that is large enough to be resumed.
+fn large_file() -> FileHeader {
+    FileHeader {
+        path: b"a".to_vec(),
+        directory: false,
+        length: Some(10 << 20),
+        mode: 0o644,
+        mtime_s: 1,
+        mtime_ns: 2,
+    }
+}
+
+/// Goes on with a cast of which these files are left, and returns at which byte of the stream.
+fn cast(folder: &Path, kind: u8, bytes: &[u8]) -> Option<u64> {
     let mut input = Input::new(bytes);
+    let (part, blocks) = (input.block(), input.block());
     let mut state = Vec::new();
     if kind & 2 == 0 {
-        state.extend_from_slice(CAST_MAGIC);
-        state.extend_from_slice(&STREAM.to_be_bytes());
+        state.extend_from_slice(head());
+        // Entries, with their checksums, which random changes never hit.
+        while kind & 4 == 0 && !input.is_empty() {
+            let entry = input.block();
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(&STREAM.to_be_bytes()).update(entry);
+            state.extend_from_slice(entry);
+            state.extend_from_slice(&hasher.finalize().as_bytes()[..8]);
+        }
     }
-    let (part, blocks) = (input.block(), input.block());
     state.extend_from_slice(input.rest());
-    let name = |end: &str| folder.join(format!(".rackweave-cast-{STREAM:032x}.{end}"));
-    let written = fs::write(name("state"), &state)
-        .and_then(|()| fs::write(name("blocks"), blocks))
+    let written = fs::write(folder.join(state_name("state")), &state)
+        .and_then(|()| fs::write(folder.join(state_name("blocks")), blocks))
         .and_then(|()| fs::write(folder.join("a.part"), part))
         .and_then(|()| fs::write(folder.join("b"), part));
-    if written.is_err() {
-        return;
-    }
+    written.ok()?;
     let config = FolderConfig { folder: folder.to_owned(), ..FolderConfig::default() };
-    if let Ok(mut sink) = Folder::new(config, STREAM) {
-        assert!(!sink.is_complete());
-        // What follows in the stream is nonsense, and refused.
-        let _ = sink.put(b"nonsense");
-        assert!(!sink.is_complete());
-    }
+    let mut sink = Folder::new(config, STREAM).ok()?;
+    assert!(!sink.is_complete());
+    let begins_at = sink.begins_at();
+    // What follows in the stream is nonsense, and refused.
+    let _ = sink.put(b"nonsense");
+    assert!(!sink.is_complete());
+    Some(begins_at)
 }
 
 const CHUNK: usize = 64 << 10;
@@ -115,4 +163,74 @@ fn claim(manifest: &Manifest, chunk: u8) -> [u8; 16] {
     let sum = blake3::keyed_hash(manifest.root(), &record[..8]);
     record[8..].copy_from_slice(&sum.as_bytes()[..8]);
     record
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn number(of: u64) -> [u8; 8] {
+        of.to_be_bytes()
+    }
+
+    /// An entry about a file or directory.
+    fn entry(tag: u8, numbers: &[u64], hash: &[u8], header: &FileHeader) -> Vec<u8> {
+        let mut record = Vec::new();
+        format::file(header, &mut record);
+        let mut entry = vec![tag];
+        entry.extend(numbers.iter().chain([&(record.len() as u64)]).flat_map(|of| number(*of)));
+        [entry, hash.to_vec(), record].concat()
+    }
+
+    fn done(at: u64, files: u64, bytes: u64) -> Vec<u8> {
+        [vec![b'D'], [at, files, bytes].into_iter().flat_map(number).collect()].concat()
+    }
+
+    /// The seeds that are entries of states, and where in the stream the cast goes on.
+    fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>, u64)> {
+        let file = large_file();
+        let short = FileHeader { path: b"b".to_vec(), length: Some(4), ..file.clone() };
+        let directory =
+            FileHeader { path: b"d".to_vec(), directory: true, length: None, ..file.clone() };
+        let naming = entry(b'N', &[900, 1, 4], &blake3::hash(b"abcd").as_bytes()[..], &short);
+        let another = entry(b'N', &[900, 1, 4], &[7; 32], &short);
+        let begun = entry(b'F', &[700, 0, 0], &[], &file);
+        let directories = vec![entry(b'P', &[], &[], &directory), done(400, 0, 0)];
+        vec![
+            ("cast_begun", vec![], 0),
+            ("cast_done", vec![done(500, 1, 4)], 500),
+            ("cast_two_done", vec![done(500, 1, 4), done(800, 2, 5)], 800),
+            ("cast_directory", directories, 400),
+            ("cast_file", vec![begun.clone()], 700),
+            ("cast_file_then_done", vec![begun, done(900, 1, 10 << 20)], 900),
+            ("cast_naming_found", vec![done(500, 1, 4), naming.clone()], 900),
+            ("cast_naming_of_another", vec![done(500, 1, 4), another], 500),
+            ("cast_named", vec![naming, done(900, 1, 4)], 900),
+            ("cast_at_beyond_48_bits", vec![done(1 << 48, 1, 4)], 0),
+        ]
+    }
+
+    /// If this fails because the format has changed, run it with `RACKWEAVE_WRITE_SEEDS=1`.
+    #[test]
+    fn the_seeds_of_casts_are_of_the_present_format() {
+        let corpus: PathBuf =
+            [env!("CARGO_MANIFEST_DIR"), "..", "..", "fuzz", "corpus", "state"].iter().collect();
+        for (name, entries, begins_at) in seeds() {
+            // An even kind: of a cast, with its head and with checksums. Then the bytes of the two files beside it.
+            let mut seed = vec![0, 4, b'a', b'b', b'c', b'd', 0];
+            for entry in &entries {
+                seed.push(u8::try_from(entry.len()).expect("a short entry"));
+                seed.extend_from_slice(entry);
+            }
+            let path = corpus.join(name);
+            if std::env::var_os("RACKWEAVE_WRITE_SEEDS").is_some() {
+                fs::write(&path, &seed).unwrap();
+            }
+            assert_eq!(fs::read(&path).ok(), Some(seed.clone()), "{}", path.display());
+            let folder = tempfile::tempdir_in(memory()).unwrap();
+            assert_eq!(cast(folder.path(), 0, &seed[1..]), Some(begins_at), "{name}");
+        }
+    }
 }

@@ -53,6 +53,11 @@ fn messages_of_aggregation_that_are_nearly_right() {
     nearly_right("decode_reduce", checks::reduce);
 }
 
+#[test]
+fn datagrams_between_hosts_with_a_key_that_are_nearly_right() {
+    nearly_right("decode_secure", checks::secure);
+}
+
 /// Checks a decoder on seeds that are truncated, concatenated, corrupted and extended. The mutations are the same in each
 /// run.
 fn nearly_right(target: &str, check: fn(&[u8])) {

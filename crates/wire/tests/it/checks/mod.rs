@@ -3,6 +3,7 @@
 use rackweave_core::{Header as _, Packet};
 use rackweave_wire::dump::Line;
 use rackweave_wire::homa::Layout;
+use rackweave_wire::secure::{self, Datagram};
 use rackweave_wire::{Codec, Header, Malformed, Ports, frame, frisbee, orca, overlay, reduce};
 
 /// Lengths that IP may claim for a packet with `captured` bytes.
@@ -15,12 +16,13 @@ type Check = fn(&[u8]);
 
 /// The targets besides those of the transports' headers, and their checks.
 #[allow(dead_code, reason = "each user needs some of these")]
-pub(crate) const OTHERS: [(&str, Check); 5] = [
+pub(crate) const OTHERS: [(&str, Check); 6] = [
     ("decode_frame", frame),
     ("decode_overlay", overlay),
     ("decode_orca", orca),
     ("decode_frisbee", frisbee),
     ("decode_reduce", reduce),
+    ("decode_secure", secure),
 ];
 
 /// A decoded header is encoded in its full length, and decoded to the same header.
@@ -124,6 +126,56 @@ fn overlay_datagram(class: u8, bytes: &[u8]) {
     same_size.wire_bytes = packet.wire_bytes;
     assert_eq!((ours.envelope, same_size), (read.envelope, packet));
     assert_eq!(&again[ours.payload], payload);
+}
+
+/// A decoded datagram between hosts with a key (after its traffic class) is encoded as the same bytes, up to its tag or what is
+/// sealed. The same bytes as what was sealed in a datagram are decoded to a packet that is encoded as the same packet.
+#[allow(dead_code, reason = "each user needs some of these")]
+pub(crate) fn secure(bytes: &[u8]) {
+    let Some((&class, bytes)) = bytes.split_first() else { return };
+    if let Ok(read) = secure::decode(bytes) {
+        assert!(secure::is_secure(bytes));
+        let mut again = Vec::new();
+        match read {
+            Datagram::Handshake(handshake) => handshake.encode(&mut again),
+            Datagram::Sealed(clear) => secure::encode_sealed(clear, &mut again),
+            Datagram::Lost(clear) => secure::encode_lost(clear, &mut again),
+            Datagram::Notice(notice) => {
+                secure::encode_notice(notice, &mut again);
+                // Its last byte has no meaning.
+                assert_eq!(bytes.len(), secure::NOTICE_BYTES);
+                again.truncate(secure::NOTICE_BYTES - 1);
+            }
+        }
+        assert!(bytes.starts_with(&again), "{read:?}");
+        assert!(
+            again.len() + secure::TAG_BYTES <= bytes.len() || matches!(read, Datagram::Notice(_))
+        );
+    }
+    let sealed = secure::CLEAR_BYTES + secure::TAG_BYTES;
+    let Ok(inner) = secure::decode_inner(bytes, sealed + bytes.len(), class) else { return };
+    let mut again = Vec::new();
+    let Some((packet, payload)) = inner else {
+        secure::encode_empty(&mut again);
+        return assert_eq!(again, bytes);
+    };
+    assert_eq!(payload.end, bytes.len());
+    let layout = match bytes[0] {
+        253 => Layout::Talk,
+        250 => Layout::Leverage,
+        _ => Layout::Head,
+    };
+    secure::encode_inner(&packet, layout, &mut again);
+    again.extend_from_slice(&bytes[payload.clone()]);
+    let ours = match secure::decode_inner(&again, sealed + again.len(), class) {
+        // A SYN is encoded with options that it may not have had.
+        Err(Malformed::TooLong(_)) => return,
+        ours => ours.expect("what was encoded is decoded").expect("a packet"),
+    };
+    let mut same_size = ours.0;
+    same_size.wire_bytes = packet.wire_bytes;
+    assert_eq!(same_size, packet);
+    assert_eq!(again[ours.1], bytes[payload]);
 }
 
 /// A decoded Orca packet is encoded as the same packet. Also with a corrected check.

@@ -2,6 +2,9 @@
 
 use rackweave_core::{Ecn, Header as _, HostId, Packet};
 use rackweave_wire::homa::{self, Layout};
+use rackweave_wire::secure::{
+    self, Clear, Handshake, Kind, MAC_BYTES, NOISE_BYTES, Notice, TAG_BYTES,
+};
 use rackweave_wire::{Codec, Header, Id64, frame, frisbee, orca, overlay, reduce};
 
 use crate::headers::{self, PORTS, changed, encoded};
@@ -16,6 +19,7 @@ pub(crate) fn all() -> Seeds {
         seeds.extend(more.into_iter().map(|(name, bytes)| (target, name.to_owned(), bytes)));
     };
     add("decode_overlay", hellos());
+    add("decode_secure", between_hosts_with_a_key());
     add("decode_orca", orca_packets());
     add("decode_frisbee", frisbee_messages());
     add("decode_reduce", reduce_messages());
@@ -73,7 +77,48 @@ fn datagrams(name: &str, header: Header, layout: Layout) -> Seeds {
         }
         seeds.push(("decode_overlay", format!("{name}{kind}"), bytes));
     }
+    let mut inner = vec![frame::traffic_class(&packet)];
+    secure::encode_inner(&packet, layout, &mut inner);
+    inner.extend_from_slice(&payload);
+    seeds.push(("decode_secure", format!("inner_{name}"), inner));
     seeds
+}
+
+/// Returns every kind of datagram between hosts with a key, and some that are refused.
+fn between_hosts_with_a_key() -> Vec<(&'static str, Vec<u8>)> {
+    let handshake = |kind| {
+        let (ciphers, cipher, from, to) = (3, 1, 11, 12);
+        let noise = [7; NOISE_BYTES];
+        let mut bytes = vec![0xe0];
+        Handshake { kind, ciphers, cipher, from, to, nonce: 5, stamp: 6, noise }.encode(&mut bytes);
+        bytes.resize(bytes.len() + MAC_BYTES, 9);
+        bytes
+    };
+    let clear = Clear { session: 8, counter: 9 };
+    let (mut sealed, mut lost, mut notice) = (vec![0xe0], vec![0xe0], vec![0xe0]);
+    secure::encode_sealed(clear, &mut sealed);
+    sealed.resize(sealed.len() + 40 + TAG_BYTES, 9);
+    secure::encode_lost(clear, &mut lost);
+    lost.resize(lost.len() + MAC_BYTES, 9);
+    secure::encode_notice(Notice::OtherKey, &mut notice);
+    let mut empty = vec![0xe0];
+    secure::encode_empty(&mut empty);
+    vec![
+        ("ask", handshake(Kind::Ask)),
+        ("offer", handshake(Kind::Offer)),
+        ("wrong_version", changed(handshake(Kind::Accept), 1, 0xa1)),
+        ("wrong_kind", changed(handshake(Kind::Accept), 2, 200)),
+        ("wrong_long_accept", [&handshake(Kind::Accept)[..], &[0]].concat()),
+        ("accept", handshake(Kind::Accept)),
+        ("wrong_cut_sealed", sealed[..30].to_vec()),
+        ("sealed", sealed),
+        ("wrong_cut_lost", lost[..30].to_vec()),
+        ("lost", lost),
+        ("wrong_notice", changed(notice.clone(), 3, 3)),
+        ("notice", notice),
+        ("inner_wrong_length", [&empty[..], &[0]].concat()),
+        ("inner_empty", empty),
+    ]
 }
 
 /// Returns the datagram of the overlay without a packet, and some that are refused.
