@@ -57,6 +57,11 @@ impl Incoming {
     pub(super) fn is_from(&self, address: SocketAddr) -> bool {
         self.from == address
     }
+
+    /// Returns the address of the session's sender.
+    pub(super) const fn from(&self) -> SocketAddr {
+        self.from
+    }
 }
 
 impl Engine {

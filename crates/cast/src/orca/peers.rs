@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use rackweave_core::HostId;
+use rackweave_core::{HostId, Span, Time};
+use rackweave_crypt::handshake::OFFER_LIFETIME;
 
 /// The largest number of peers that are learnt from their packets. A further one replaces the one that has been silent
-/// for longest.
+/// for longest, if that was for [`LEAST_SILENCE`].
 const MAX_LEARNT: usize = 4096;
+
+/// How long a peer must have been silent before another one replaces it. Twice as long as its last acceptance can be repeated
+/// ([`OFFER_LIFETIME`]), which would begin the session of the two once more; and longer than a live session is silent.
+const LEAST_SILENCE: Span = Span(2 * OFFER_LIFETIME.0);
 
 /// The hosts whose packets are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,8 +40,8 @@ pub(crate) struct Peers {
     next: u32,
     /// Peers that were learnt from their packets, and the value of `heard` at the last packet of each.
     learnt: BTreeMap<HostId, u64>,
-    /// The same by that value, so that the peer that has been silent for longest is the first one.
-    by_age: BTreeMap<u64, HostId>,
+    /// The same by that value, so that the peer that has been silent for longest is the first one, with the packet's time.
+    by_age: BTreeMap<u64, (HostId, Time)>,
     heard: u64,
 }
 
@@ -85,25 +90,31 @@ impl Peers {
     }
 
     /// Returns the number of the host at an address, if it is known.
-    pub(crate) fn find(&mut self, from: SocketAddr) -> Option<HostId> {
+    pub(crate) fn find(&mut self, now: Time, from: SocketAddr) -> Option<HostId> {
         let host = *self.hosts.get(&plain(from))?;
-        // Most packets come from the peer of the packet before, whose place does not change.
-        if let Some(heard) = self.learnt.get_mut(&host)
-            && *heard != self.heard
-        {
-            self.by_age.remove(heard);
-            self.heard += 1;
-            *heard = self.heard;
-            self.by_age.insert(self.heard, host);
+        if let Some(heard) = self.learnt.get_mut(&host) {
+            // Most packets come from the peer of the packet before, whose place does not change.
+            if *heard != self.heard {
+                self.by_age.remove(heard);
+                self.heard += 1;
+                *heard = self.heard;
+            }
+            self.by_age.insert(self.heard, (host, now));
         }
         Some(host)
     }
 
     /// Returns the number of the host at an address that has proved to receive there, and adds it if it is new. `None` if
-    /// its packets are not accepted. With it is returned whether the number was that of another host, which is forgotten.
-    pub(crate) fn learn(&mut self, from: SocketAddr) -> Option<(HostId, bool)> {
+    /// its packets are not accepted, or if there are too many hosts that have not been silent or are `in_use`. With it is returned
+    /// whether the number was that of another host, which is forgotten.
+    pub(crate) fn learn(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        in_use: impl Fn(HostId) -> bool,
+    ) -> Option<(HostId, bool)> {
         let from = plain(from);
-        if let Some(host) = self.find(from) {
+        if let Some(host) = self.find(now, from) {
             return Some((host, false));
         }
         if !self.admission.admits(from.ip()) {
@@ -111,9 +122,17 @@ impl Peers {
         }
         // Each `cast send` uses another port, so an agent meets an unlimited number of peers over time.
         let full = self.learnt.len() >= MAX_LEARNT;
-        let forgotten = full.then(|| self.by_age.pop_first()).flatten();
+        let silent = |(_, heard): &(HostId, Time)| now.since(*heard) >= LEAST_SILENCE;
+        let mut oldest = self.by_age.iter().take_while(|(_, it)| silent(it));
+        let unused = oldest.find(|(_, (host, _))| !in_use(*host)).map(|(age, it)| (*age, it.0));
+        if full && unused.is_none() {
+            return None;
+        }
+        let forgotten = unused.filter(|_| full);
         let host = match forgotten {
-            Some((_, oldest)) => {
+            Some((age, oldest)) => {
+                self.by_age.remove(&age);
+                self.learnt.remove(&oldest);
                 if let Some(address) = self.addresses.remove(&oldest) {
                     self.hosts.remove(&address);
                 }
@@ -124,8 +143,13 @@ impl Peers {
         };
         self.heard += 1;
         self.learnt.insert(host, self.heard);
-        self.by_age.insert(self.heard, host);
+        self.by_age.insert(self.heard, (host, now));
         Some((host, forgotten.is_some()))
+    }
+
+    /// Returns the number of the host at an address, which does not count as heard.
+    pub(crate) fn at(&self, address: SocketAddr) -> Option<HostId> {
+        self.hosts.get(&address).copied()
     }
 
     /// Returns whether packets from an address are accepted, without learning the peer.
@@ -147,29 +171,35 @@ pub(crate) const fn interface(address: SocketAddr) -> Ipv4Addr {
 mod tests {
     use super::*;
 
+    fn idle(_: HostId) -> bool {
+        false
+    }
+
     #[test]
     fn only_who_is_let_in_is_listened_to() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let mut now = Time::ZERO;
         let admission =
             Admission { loopback: true, addresses: vec![at("192.0.2.7:1").ip()], everyone: false };
         let mut peers = Peers::new(admission, 1);
         let named = peers.add(at("192.0.2.1:6722"));
         let known = |host| Some((host, false));
-        assert_eq!(peers.find(at("[::ffff:192.0.2.1]:6722")), Some(named));
-        assert_eq!(peers.learn(at("192.0.2.1:6722")), known(named));
-        assert_eq!(peers.learn(at("192.0.2.1:6723")), None);
-        assert_eq!(peers.learn(at("192.0.2.9:6722")), None);
-        assert_eq!(peers.find(at("192.0.2.7:99")), None);
-        let (learnt, _) = peers.learn(at("192.0.2.7:99")).unwrap();
+        assert_eq!(peers.find(now, at("[::ffff:192.0.2.1]:6722")), Some(named));
+        assert_eq!(peers.learn(now, at("192.0.2.1:6722"), idle), known(named));
+        assert_eq!(peers.learn(now, at("192.0.2.1:6723"), idle), None);
+        assert_eq!(peers.learn(now, at("192.0.2.9:6722"), idle), None);
+        assert_eq!(peers.find(now, at("192.0.2.7:99")), None);
+        let (learnt, _) = peers.learn(now, at("192.0.2.7:99"), idle).unwrap();
         assert_ne!(learnt, named);
         assert_eq!(peers.address(learnt), Some(at("192.0.2.7:99")));
-        assert!(peers.learn(at("127.0.0.1:5")).is_some());
-        let (busy, _) = peers.learn(at("127.0.0.1:60000")).unwrap();
+        assert!(peers.learn(now, at("127.0.0.1:5"), idle).is_some());
+        let (busy, _) = peers.learn(now, at("127.0.0.1:60000"), idle).unwrap();
         let mut forgotten = 0;
         for port in 1..10_000_u16 {
-            let found = peers.learn(SocketAddr::new(at("127.0.0.1:5").ip(), port));
+            now += Span::from_ms(10);
+            let found = peers.learn(now, SocketAddr::new(at("127.0.0.1:5").ip(), port), idle);
             forgotten += usize::from(found.unwrap().1);
-            assert_eq!(peers.find(at("127.0.0.1:60000")), Some(busy), "{port}");
+            assert_eq!(peers.find(now, at("127.0.0.1:60000")), Some(busy), "{port}");
         }
         assert!(forgotten > 5000);
         assert!(peers.addresses.len() <= MAX_LEARNT + 1 && peers.hosts.len() <= MAX_LEARNT + 1);
@@ -184,12 +214,13 @@ mod tests {
         let admission = Admission { loopback: true, ..Admission::default() };
         let mut peers = Peers::new(admission, 1);
         let mut order: Vec<u16> = Vec::new();
-        let mut number = 1_u64;
+        let (mut number, mut now) = (1_u64, Time::ZERO);
         for _ in 0..60_000 {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            now += Span::from_ms(10);
             let port = (number >> 40) as u16 % 6000 + 1;
             assert_eq!(peers.hosts.contains_key(&at(port)), order.contains(&port));
-            peers.learn(at(port)).unwrap();
+            peers.learn(now, at(port), idle).unwrap();
             order.retain(|other| *other != port);
             order.push(port);
             if order.len() > MAX_LEARNT {
@@ -200,9 +231,46 @@ mod tests {
         assert_eq!((peers.learnt.len(), peers.by_age.len()), (MAX_LEARNT, MAX_LEARNT));
         let named = peers.add(at(order[0]));
         assert_eq!((peers.learnt.len(), peers.by_age.len()), (MAX_LEARNT - 1, MAX_LEARNT - 1));
-        peers.learn(at(7001)).unwrap();
-        peers.learn(at(7002)).unwrap();
+        peers.learn(now, at(7001), idle).unwrap();
+        peers.learn(now, at(7002), idle).unwrap();
         assert_eq!(peers.address(named), Some(at(order[0])), "a named one stays");
         assert!(!peers.hosts.contains_key(&at(order[1])));
+    }
+
+    /// Whoever proves very many addresses takes no other host's place while that is heard, is in use, or could have its
+    /// handshake repeated.
+    #[test]
+    fn a_flood_of_addresses_replaces_no_host_that_is_heard_or_in_use() {
+        let at =
+            |n: u32| SocketAddr::from((Ipv4Addr::from(0x7f00_0000 + (n >> 8)), n as u16 & 255));
+        let admission = Admission { loopback: true, ..Admission::default() };
+        let mut peers = Peers::new(admission, 1);
+        let mut now = Time::ZERO;
+        let (used, _) = peers.learn(now, at(1), idle).unwrap();
+        let (heard, _) = peers.learn(now, at(2), idle).unwrap();
+        let (silent, _) = peers.learn(now, at(3), idle).unwrap();
+        let in_use = |host| host == used;
+        let mut n = 1000;
+        let mut flood = |peers: &mut Peers, now: Time| {
+            (0..10_000)
+                .filter(|_| {
+                    n += 1;
+                    peers.learn(now, at(n), in_use).is_some()
+                })
+                .count()
+        };
+        assert_eq!(flood(&mut peers, now), MAX_LEARNT - 3);
+        for _ in 0..9 {
+            now += Span::from_secs(2);
+            assert_eq!(peers.find(now, at(2)), Some(heard));
+            assert_eq!(flood(&mut peers, now), 0);
+        }
+        now += Span::from_secs(2);
+        assert_eq!(flood(&mut peers, now), MAX_LEARNT - 2);
+        assert_eq!(peers.hosts.get(&at(1)), Some(&used));
+        assert_eq!(peers.hosts.get(&at(2)), Some(&heard));
+        assert_eq!(peers.hosts.get(&at(3)), None);
+        assert_ne!(peers.address(silent), Some(at(3)));
+        assert_eq!((peers.learnt.len(), peers.by_age.len()), (MAX_LEARNT, MAX_LEARNT));
     }
 }

@@ -1,5 +1,6 @@
 //! Receiving: datagrams from the sockets to the host, the controller and the sinks.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -46,7 +47,7 @@ impl Engine {
             self.arrivals.bytes += datagram.bytes.len() as u64;
             let (address, bytes) = (datagram.from, datagram.bytes);
             let from = known.filter(|known| known.0 == address).map(|known| known.1);
-            let from = from.or_else(|| self.peers.find(address));
+            let from = from.or_else(|| self.peers.find(now, address));
             known = from.map(|from| (address, from));
             let admitted = from.is_some() || self.peers.admits(address);
             match bytes.first() {
@@ -266,13 +267,23 @@ impl Engine {
                     self.stats.malformed += 1;
                 } else if !self.cookies.is_valid(now, plain(address), session, cookie) {
                     self.challenge(now, address, session);
-                } else if let Some(from) = from.or_else(|| self.peers.learn(address).map(|it| it.0))
+                } else if let Some(from) = from.or_else(|| self.learn(now, address).map(|it| it.0))
                 {
                     self.handle_control(now, from, control, packet.len());
                 }
             }
             None => self.stats.malformed += 1,
         }
+    }
+
+    /// Returns the number of the host at an address that has proved to receive there, as [`Peers::learn`](super::Peers::learn).
+    /// A host with which there is a session keeps its number.
+    pub(super) fn learn(&mut self, now: Time, from: SocketAddr) -> Option<(HostId, bool)> {
+        let used: BTreeSet<HostId> =
+            (self.sending.values().flat_map(|it| it.hosts.keys().copied()))
+                .chain(self.incoming.values().filter_map(|it| self.peers.at(it.from())))
+                .collect();
+        self.peers.learn(now, from, |host| used.contains(&host))
     }
 
     pub(super) fn send_invitation(&mut self, to: SocketAddr, control: &Control, cookie: u64) {
@@ -319,7 +330,7 @@ impl Engine {
             Probe::Group => Probe::GroupReply,
             Probe::UnicastReply | Probe::GroupReply => {
                 if nonce == self.probes.nonce
-                    && let Some(host) = self.peers.find(from)
+                    && let Some(host) = self.peers.find(now, from)
                 {
                     let span = now.since(self.probes.asked);
                     let heard = match probe {

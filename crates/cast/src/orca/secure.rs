@@ -242,7 +242,8 @@ impl Engine {
                     return;
                 };
                 // The peer has proved that it receives at its address.
-                let Some((host, replaced)) = self.peers.learn(from) else { return };
+                let Some((host, replaced)) = self.learn(now, from) else { return };
+                let Some(secure) = &mut self.secure else { return };
                 if replaced || known.is_none() || !secure.pairs.contains_key(&host) {
                     let pair = Pair { association: first, held: VecDeque::new() };
                     secure.pairs.insert(host, pair);
