@@ -22,8 +22,9 @@ pub const RENEW_AFTER: Span = Span::from_secs(120);
 /// The interval between asks without an answer: it begins with the first value and doubles up to the second.
 pub const RETRY: (Span, Span) = (Span::from_ms(1), Span::from_ms(100));
 
-/// The least interval between handshakes with a peer because of its reports of lost sessions. The value is ours.
-pub const LOST_INTERVAL: Span = Span::from_secs(1);
+/// The least interval between handshakes with a peer because of its reports of lost sessions. The value is ours: a peer that
+/// restarts soon after a report that somebody else has provoked is reached again after as long.
+pub const LOST_INTERVAL: Span = Span::from_ms(100);
 
 /// Sessions that open packets.
 const MAX_SESSIONS: usize = 3;
