@@ -22,7 +22,7 @@ pub const RENEW_AFTER: Span = Span::from_secs(120);
 /// The interval between asks without an answer: it begins with the first value and doubles up to the second.
 pub const RETRY: (Span, Span) = (Span::from_ms(1), Span::from_ms(100));
 
-/// The least interval between handshakes with a peer because of its reports of lost sessions. The value is ours: a peer that
+/// The least interval between handshakes with a peer because of its reports of lost sessions. The value is our choice: a peer that
 /// restarts soon after a report that somebody else has provoked is reached again after as long.
 pub const LOST_INTERVAL: Span = Span::from_ms(100);
 
@@ -321,7 +321,13 @@ impl Association {
             noise,
             ..*offer
         });
-        asking.accepted = Some(Acceptance { datagram, session, from: offer.from, sent: now });
+        let replaced =
+            asking.accepted.replace(Acceptance { datagram, session, from: offer.from, sent: now });
+        // The peer's earlier incarnation may have executed what was sealed for it, although it has confirmed nothing. So this one
+        // is a restart, and nothing is sealed for it before it confirms and the application has learnt of that.
+        if let Some(earlier) = replaced.filter(|earlier| earlier.session.sealed() > 0) {
+            self.incarnation.get_or_insert(earlier.from);
+        }
         (asking.due, asking.gap) = (now + RETRY.0, Span(RETRY.0.0 * 2));
         Some(datagram)
     }

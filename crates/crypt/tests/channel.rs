@@ -471,6 +471,43 @@ fn a_delayed_acceptance_of_an_earlier_incarnation_is_no_restart() {
     exchange(&mut world);
 }
 
+/// The first incarnation may have executed what was sealed for it behind the acceptance, although it has confirmed nothing.
+#[test]
+fn a_peer_that_restarts_before_it_has_confirmed_is_a_restart_if_something_was_sealed_for_it() {
+    let mut world = World::new(10, [3, 3]);
+    let executed = world.send(0);
+    world.pass(Span::ZERO);
+    // Ask, offer, and then the acceptance with the message behind it. The confirmation is lost.
+    for _ in 0..2 {
+        let (to, bytes) = world.flying.remove(0);
+        world.deliver(to, &bytes);
+    }
+    for (to, bytes) in std::mem::take(&mut world.flying) {
+        world.deliver(to, &bytes);
+    }
+    assert!(world.hosts[1].accepted.contains_key(&executed));
+    world.flying.clear();
+    world.restart(1);
+    // The acceptance is repeated, and the new incarnation answers it with an offer. A transport repeats its message meanwhile.
+    let repeated = world.send(0);
+    world.flying.clear();
+    for _ in 0..20 {
+        world.pass(Span::from_ms(1));
+        for (to, bytes) in std::mem::take(&mut world.flying) {
+            world.deliver(to, &bytes);
+        }
+        if world.hosts[0].restarts_seen == 0 {
+            let mut out = Vec::new();
+            world.hosts[0].waiting = vec![repeated];
+            world.hosts[0].release(&mut out);
+            world.launch(0, out);
+        }
+    }
+    assert_eq!(world.hosts[0].restarts_seen, 1);
+    assert!(!world.hosts[1].accepted.contains_key(&repeated), "it was for the first incarnation");
+    exchange(&mut world);
+}
+
 #[test]
 fn sessions_are_renewed_by_time_and_by_packets() {
     let mut world = World::new(4, [3, 3]);
