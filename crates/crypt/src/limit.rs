@@ -5,7 +5,7 @@ use core::fmt;
 use rackweave_core::{Span, Time};
 
 /// Token buckets. Addresses share them by a keyed hash, so that memory is bounded and a flood from a few addresses leaves the
-/// others theirs, as in stochastic fair queueing (McKenney 1990). The number is ours.
+/// others theirs, as in stochastic fair queueing (McKenney 1990). Their number is our choice.
 const BUCKETS: usize = 256;
 
 /// The interval at which a bucket gets a token. All buckets together: 8192 operations a second, a fraction of a processor's.

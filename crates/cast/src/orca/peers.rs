@@ -149,7 +149,7 @@ impl Peers {
 
     /// Returns the number of the host at an address, which does not count as heard.
     pub(crate) fn at(&self, address: SocketAddr) -> Option<HostId> {
-        self.hosts.get(&address).copied()
+        self.hosts.get(&plain(address)).copied()
     }
 
     /// Returns whether packets from an address are accepted, without learning the peer.
