@@ -271,6 +271,7 @@ pub(crate) fn one_switch(hosts: u32, args: &LinkArgs) -> FabricConfig {
             ecn_threshold_bytes: args.ecn.map(|size| size.0),
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     }

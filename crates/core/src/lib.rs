@@ -49,7 +49,7 @@ pub use frame::Framing;
 pub use ids::{HostId, MessageId, Port};
 pub use mixed::Mixed;
 pub use node::Node;
-pub use packet::{Ecn, Header, Packet, Slice};
+pub use packet::{Ecn, Header, Packet, Rank, Slice};
 pub use program::{Destination, Egress, PayloadStore, PortSet, SwitchProgram, Verdict};
 pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool};
 pub use ranges::{Assembler, RangeSet, TooManyRanges};

@@ -1,6 +1,6 @@
 //! One header type for networks that message transports and group systems share.
 
-use crate::packet::{Header, Slice};
+use crate::packet::{Header, Rank, Slice};
 
 /// The header of a network that packets of transports and of group systems share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,14 @@ impl<T: Header, G: Header> Header for Mixed<T, G> {
         match self {
             Self::Transport(header) => header.path(),
             Self::Group(header) => header.path(),
+        }
+    }
+
+    #[inline]
+    fn rank(&self) -> Option<Rank> {
+        match self {
+            Self::Transport(header) => header.rank(),
+            Self::Group(header) => header.rank(),
         }
     }
 }

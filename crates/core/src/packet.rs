@@ -27,6 +27,16 @@ pub enum Ecn {
     Marked,
 }
 
+/// What a queue in the order of remaining size (pFabric, SIGCOMM'13, section 4.2) reads of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    /// The packet's message. Together with the packet's source it names the flow, whose packets keep their order.
+    pub message: MessageId,
+    /// Bytes of the message that its sender did not know to have arrived when it sent the packet: the less, the sooner
+    /// the packet is sent.
+    pub remaining: u32,
+}
+
 /// A protocol's typed header. The simulator carries it unencoded; Linux encodes it.
 pub trait Header: Copy + core::fmt::Debug {
     /// Returns the range of message bytes that the packet carries, if any.
@@ -36,6 +46,13 @@ pub trait Header: Copy + core::fmt::Debug {
     /// Switches obey it if the packet is sprayed; without an index they choose themselves.
     #[inline]
     fn path(&self) -> Option<u16> {
+        None
+    }
+
+    /// Returns the packet's rank in queues that are in the order of remaining size; `None` if the protocol has none. Such
+    /// packets, and those of control, precede all others.
+    #[inline]
+    fn rank(&self) -> Option<Rank> {
         None
     }
 

@@ -274,11 +274,13 @@ pub enum DropReason {
     NoBuffer,
     /// The packet was on a link, waited for it or was to enter it while an optical circuit switch had no circuit for it.
     Reconfiguration,
+    /// The queue was above the threshold of selective dropping, and the packet is not ECN-capable (Aeolus).
+    Selective,
 }
 
 impl DropReason {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::QueueFull,
         Self::SharedBufferFull,
         Self::HeaderQueueFull,
@@ -292,6 +294,7 @@ impl DropReason {
         Self::Program,
         Self::NoBuffer,
         Self::Reconfiguration,
+        Self::Selective,
     ];
 
     /// Returns the name that results use.
@@ -311,6 +314,7 @@ impl DropReason {
             Self::Program => "program",
             Self::NoBuffer => "no_buffer",
             Self::Reconfiguration => "lost_in_reconfiguration",
+            Self::Selective => "selective_drop",
         }
     }
 }
@@ -327,6 +331,9 @@ pub enum Admission {
     /// The packet named here, either the new one or one already waiting, left the queue and must be returned to its
     /// sender.
     ReturnedToSender(PacketRef),
+    /// The packet waits in a queue in the order of remaining size, which now holds more bytes than it may: the caller
+    /// removes packets from it.
+    Overfull,
     /// The packet was dropped, and its slot is free.
     Dropped(DropReason),
 }

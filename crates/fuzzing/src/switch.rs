@@ -46,6 +46,7 @@ fn fabric(flags: u8) -> Fabric {
             ecn_threshold_bytes: (flags & 32 != 0).then_some(100),
             priorities: true,
             trim,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     })

@@ -7,7 +7,9 @@ use rackweave_core::{
     Transport as _,
 };
 use rackweave_transport::testkit::Fates;
-use rackweave_transport::{Machine, TransportConfig, datagram, homa, ndp, phost, polo, tcp};
+use rackweave_transport::{
+    Machine, TransportConfig, datagram, homa, ndp, pfabric, phost, polo, tcp,
+};
 use rackweave_wire::homa::Layout;
 use rackweave_wire::{Header, Ports, frame};
 
@@ -28,6 +30,7 @@ fn configs() -> Vec<TransportConfig> {
         tcp::Config::dctcp().into(),
         tcp::Config::new_reno().into(),
         datagram::Config::default().into(),
+        pfabric::Config::paper().into(),
     ]
 }
 

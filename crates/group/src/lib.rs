@@ -35,6 +35,7 @@
 //!         ecn_threshold_bytes: None,
 //!         priorities: true,
 //!         trim: None,
+//!         options: Default::default(),
 //!         routing: Routing::Transport,
 //!     },
 //! };

@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 57] = builtins! {
+pub const SCENARIOS: [Builtin; 58] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -52,6 +52,7 @@ pub const SCENARIOS: [Builtin; 57] = builtins! {
     "polo-recovery": "papers/polo/recovery.toml",
     "polo-tail": "papers/polo/tail.toml",
     "polo-incast": "papers/polo/incast.toml",
+    "pfabric-sigcomm18": "papers/pfabric/pfabric-sigcomm18.toml",
     "orca-execution": "papers/orca/execution.toml",
     "orca-cores": "papers/orca/cores.toml",
     "orca-link-bound": "papers/orca/link-bound.toml",
@@ -84,9 +85,10 @@ pub const SCENARIOS: [Builtin; 57] = builtins! {
 };
 
 /// The built-in files of claims, by the name of the paper.
-pub const CLAIMS: [Builtin; 6] = builtins! {
+pub const CLAIMS: [Builtin; 7] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
+    "pfabric": "papers/pfabric/claims.toml",
     "orca": "papers/orca/claims.toml",
     "swp2p": "papers/swp2p/claims.toml",
     "ordc": "papers/ordc/claims.toml",

@@ -60,6 +60,7 @@ fn fabric() -> FabricConfig {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     }

@@ -71,6 +71,7 @@ fn fabric(topology: Topology) -> Fabric {
         ecn_threshold_bytes: None,
         priorities: false,
         trim: None,
+        options: Default::default(),
         routing: Routing::Transport,
     };
     let config = FabricConfig {

@@ -134,6 +134,7 @@ fn run(name: &str, topology: Topology, packets: u64) {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     };

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use rackweave_core::{HostId, Pool, Rate, Span};
 use rackweave_sim::config::{
-    BufferConfig, FabricConfig, MeasureConfig, Routing, StreamConfig, SwitchConfig, Topology,
-    TrimConfig,
+    BufferConfig, FabricConfig, MeasureConfig, QueueOptions, Routing, StreamConfig, SwitchConfig,
+    Topology, TrimConfig,
 };
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, phost, polo, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, tcp};
 use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -115,7 +115,7 @@ static TRAFFIC: [Traffic; 9] = [
     },
 ];
 
-const TRANSPORTS: [&str; 6] = ["homa", "dctcp", "tcp", "ndp", "phost", "polo"];
+const TRANSPORTS: [&str; 7] = ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric"];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
     match name {
@@ -132,6 +132,11 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             let config = phost::Config::paper(LINK);
             let rtt = fabric.base_rtt(config.framing(), 84);
             TransportConfig::PHost(Arc::new(config.for_round_trip(rtt)))
+        }
+        "pfabric" => {
+            let config = pfabric::Config::paper();
+            let rtt = fabric.base_rtt(config.framing(), 84);
+            TransportConfig::PFabric(Arc::new(config.for_round_trip(LINK, rtt)))
         }
         "polo" => {
             let config = polo::Config::slides();
@@ -166,10 +171,14 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
         host_receive_delay: Span::from_us(1),
         switch: SwitchConfig {
             latency: Span::from_ns(250),
-            buffer: BufferConfig::PerPort { bytes: 500_000 },
+            // pFabric's are short: searches through them are a part of its cost.
+            buffer: BufferConfig::PerPort {
+                bytes: if name == "pfabric" { 24 * 1538 } else { 500_000 },
+            },
             ecn_threshold_bytes: Some(65 * 1538),
             priorities: true,
             trim: (name == "ndp").then_some(NDP_QUEUES),
+            options: QueueOptions { by_remaining: name == "pfabric", selective_drop: false },
             routing: Routing::Transport,
         },
     }

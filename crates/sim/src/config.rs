@@ -7,7 +7,7 @@ use rackweave_workload::{Grants, WorkloadConfig, WorkloadError, mean_gap};
 
 pub use rackweave_switch::config::{
     BufferConfig, CircuitError, Circuits, Dark, FabricConfig, Fault, FaultKind, FaultPlace, Move,
-    Ocs, Pod, Routing, SwitchConfig, Topology, Tor, TrimConfig,
+    Ocs, Pod, QueueOptions, Routing, SwitchConfig, Topology, Tor, TrimConfig,
 };
 
 /// The configuration of one run.

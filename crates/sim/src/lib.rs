@@ -36,6 +36,7 @@
 //!         ecn_threshold_bytes: Some(100_000),
 //!         priorities: true,
 //!         trim: None,
+//!         options: Default::default(),
 //!         routing: Routing::Transport,
 //!     },
 //! };

@@ -7,6 +7,7 @@ use rackweave_core::{HostId, Rate, Span, Time};
 
 use crate::{QueueConfig, SharedBuffer, Trim};
 
+pub use crate::QueueOptions;
 pub use crate::pod::{CircuitError, Circuits, Dark, Move, Ocs, Pod, Tor};
 
 /// A fabric: its topology, its delays and its switches.
@@ -87,6 +88,8 @@ pub struct SwitchConfig {
     pub priorities: bool,
     /// NDP's trimming. `None`: a full queue drops the packet.
     pub trim: Option<TrimConfig>,
+    /// Rules of its queues that only some transports need.
+    pub options: QueueOptions,
     /// How one of several equal-cost paths is chosen.
     pub routing: Routing,
 }
@@ -198,6 +201,7 @@ impl SwitchConfig {
                 header_limit_bytes: trim.header_queue_bytes,
                 return_to_sender: trim.return_to_sender,
             }),
+            options: self.options,
         }
     }
 

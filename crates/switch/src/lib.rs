@@ -33,6 +33,7 @@
 //!         ecn_threshold_bytes: None,
 //!         priorities: true,
 //!         trim: None,
+//!         options: Default::default(),
 //!         routing: Routing::Transport,
 //!     },
 //! };
@@ -57,13 +58,14 @@ mod forward;
 pub mod net;
 pub mod pod;
 mod queue;
+mod ranked;
 pub mod system;
 
 pub use buffer::SharedBuffer;
 pub use fabric::{Fabric, FabricError};
 pub use forward::{Forwarder, PathChoice};
 pub use net::{Edge, ForwardOnly, Net, NetConfig, NetEvent};
-pub use queue::{PortQueue, QueueConfig, Trim};
+pub use queue::{PortQueue, QueueConfig, QueueOptions, Trim};
 pub use system::{System, SystemProgram};
 
 /// Number of strict priorities of a port.

@@ -1,10 +1,12 @@
-//! The queue of one port: eight strict priorities, tail drop, ECN marking, trimming.
+//! The queue of one port: eight strict priorities or the order of remaining size, tail drop, ECN marking, trimming,
+//! selective dropping.
 
 use std::sync::Arc;
 
 use rackweave_core::{Admission, DropReason, Fifo, Header, Packet, PacketRef, Pool, Rng, frame};
 
 use crate::PRIORITIES;
+use crate::ranked::Ranked;
 
 /// The highest priority, which control packets and trimmed packets use.
 const TOP: usize = PRIORITIES - 1;
@@ -21,6 +23,20 @@ pub struct QueueConfig {
     pub priorities: bool,
     /// NDP's trimming; `None` if a full queue drops the packet.
     pub trim: Option<Trim>,
+    /// Rules that only some transports need.
+    pub options: QueueOptions,
+}
+
+/// Rules of a queue that only some transports need. All are off by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueOptions {
+    /// pFabric's queue (SIGCOMM'13, section 4.2), in place of priorities: the message with the fewest remaining bytes
+    /// ([`rackweave_core::Header::rank`]) is served first, and a full queue drops a packet of the one with the most.
+    /// Trimming has no effect then.
+    pub by_remaining: bool,
+    /// Aeolus' selective dropping (SIGCOMM'20): a packet that finds more than the ECN threshold queued and is not ECN-capable is
+    /// dropped, as commodity switches do that mark by RED (RFC 3168, section 5).
+    pub selective_drop: bool,
 }
 
 /// NDP's trimming: data packets beyond a short queue are trimmed to their headers.
@@ -44,14 +60,19 @@ pub struct PortQueue {
     config: Arc<QueueConfig>,
     /// Bit `p` is set while priority `p` has packets.
     occupied: u8,
+    /// Whether `ranked` is in use, so that priority 0 is occupied if it has packets.
+    is_ranked: bool,
     fifos: [Fifo; PRIORITIES],
+    ranked: Option<Box<Ranked>>,
 }
 
 impl PortQueue {
     /// An empty queue with this configuration.
     #[must_use]
-    pub const fn new(config: Arc<QueueConfig>) -> Self {
-        Self { bytes: 0, top_bytes: 0, config, occupied: 0, fifos: [Fifo::EMPTY; PRIORITIES] }
+    pub fn new(config: Arc<QueueConfig>) -> Self {
+        let is_ranked = config.options.by_remaining;
+        let (fifos, ranked) = ([Fifo::EMPTY; PRIORITIES], is_ranked.then(Box::default));
+        Self { bytes: 0, top_bytes: 0, config, occupied: 0, is_ranked, fifos, ranked }
     }
 
     /// Number of bytes in the queue.
@@ -71,17 +92,14 @@ impl PortQueue {
     /// The packet that is sent next.
     #[must_use]
     #[inline]
-    pub const fn front(&self) -> Option<PacketRef> {
+    pub fn front(&self) -> Option<PacketRef> {
         if self.occupied == 0 {
             return None;
         }
+        if self.is_ranked {
+            return self.ranked.as_ref()?.front();
+        }
         self.fifos[TOP - self.occupied.leading_zeros() as usize].front()
-    }
-
-    /// Marks a packet if the queue on its arrival is above the threshold; returns whether it did.
-    #[inline]
-    fn mark<H: Header>(&self, pool: &mut Pool<H>, packet: PacketRef) -> bool {
-        self.bytes > self.config.ecn_threshold_bytes && pool.modify(packet, Packet::mark)
     }
 
     #[inline]
@@ -166,7 +184,14 @@ impl PortQueue {
         rng: &mut Rng,
     ) -> Admission {
         let bytes = u64::from(pool.wire_bytes(packet));
-        let marked = self.mark(pool, packet);
+        let above_threshold = self.bytes > self.config.ecn_threshold_bytes;
+        let marked = above_threshold && pool.modify(packet, Packet::mark);
+        if above_threshold && !marked && self.config.options.selective_drop {
+            return Self::drop(pool, packet, DropReason::Selective);
+        }
+        if self.is_ranked {
+            return self.enqueue_ranked(pool, packet, marked);
+        }
         if let Some(trim) = self.config.trim {
             let is_top = usize::from(pool.priority(packet)) >= TOP;
             if is_top {
@@ -186,11 +211,55 @@ impl PortQueue {
         if marked { Admission::Marked } else { Admission::Queued }
     }
 
+    fn enqueue_ranked<H: Header>(
+        &mut self,
+        pool: &Pool<H>,
+        packet: PacketRef,
+        marked: bool,
+    ) -> Admission {
+        let Some(ranked) = &mut self.ranked else { return Admission::Overfull };
+        ranked.push(pool, packet);
+        self.occupied = 1;
+        self.bytes += u64::from(pool.wire_bytes(packet));
+        match (self.bytes > self.config.limit_bytes, marked) {
+            (true, _) => Admission::Overfull,
+            (false, true) => Admission::Marked,
+            (false, false) => Admission::Queued,
+        }
+    }
+
+    /// Removes a packet after [`Admission::Overfull`]; `None` once the rest fits. The packet keeps its slot.
+    pub fn evict<H: Header>(&mut self, pool: &Pool<H>) -> Option<PacketRef> {
+        if self.bytes <= self.config.limit_bytes {
+            return None;
+        }
+        let packet = self.ranked.as_mut()?.evict()?;
+        self.left_ranked(pool, packet);
+        Some(packet)
+    }
+
+    fn left_ranked<H: Header>(&mut self, pool: &Pool<H>, packet: PacketRef) {
+        self.bytes -= u64::from(pool.wire_bytes(packet));
+        if self.ranked.as_ref().is_none_or(|ranked| ranked.is_empty()) {
+            self.occupied = 0;
+        }
+    }
+
+    #[inline(never)]
+    fn dequeue_ranked<H: Header>(&mut self, pool: &Pool<H>) -> Option<PacketRef> {
+        let packet = self.ranked.as_mut()?.pop()?;
+        self.left_ranked(pool, packet);
+        Some(packet)
+    }
+
     /// Dequeues the packet that is sent next: the first of the highest priority.
     #[inline]
     pub fn dequeue<H: Header>(&mut self, pool: &mut Pool<H>) -> Option<PacketRef> {
         if self.occupied == 0 {
             return None;
+        }
+        if self.is_ranked {
+            return self.dequeue_ranked(pool);
         }
         let priority = 7 - self.occupied.leading_zeros() as usize;
         let fifo = &mut self.fifos[priority];
@@ -209,7 +278,7 @@ impl PortQueue {
 
 #[cfg(test)]
 mod tests {
-    use rackweave_core::{Ecn, HostId, Slice};
+    use rackweave_core::{Ecn, HostId, MessageId, Rank, Slice};
 
     use super::*;
 
@@ -219,6 +288,12 @@ mod tests {
         fn payload(&self) -> Option<Slice> {
             None
         }
+
+        /// Tags from 1000 on are packets of message `tag / 1000`, of which `tag % 1000` bytes remain.
+        fn rank(&self) -> Option<Rank> {
+            let (message, remaining) = (MessageId(u64::from(self.0 / 1000)), self.0 % 1000);
+            (message.0 > 0).then_some(Rank { message, remaining })
+        }
     }
 
     const UNLIMITED: QueueConfig = QueueConfig {
@@ -226,6 +301,12 @@ mod tests {
         ecn_threshold_bytes: u64::MAX,
         priorities: true,
         trim: None,
+        options: QueueOptions { by_remaining: false, selective_drop: false },
+    };
+
+    const BY_REMAINING: QueueConfig = QueueConfig {
+        options: QueueOptions { by_remaining: true, selective_drop: false },
+        ..UNLIMITED
     };
 
     struct Bench {
@@ -366,5 +447,96 @@ mod tests {
         let control = bench.put(4, 7, 64, false);
         assert_eq!(control, Admission::Dropped(DropReason::HeaderQueueFull));
         assert_eq!(bench.pool.live(), 3);
+    }
+
+    fn order(bench: &mut Bench) -> Vec<u32> {
+        let order = std::iter::from_fn(|| bench.take()).map(|packet| packet.header.0).collect();
+        assert_eq!((bench.queue.bytes(), bench.pool.live()), (0, 0));
+        assert!(bench.queue.is_empty() && bench.queue.front().is_none());
+        order
+    }
+
+    #[test]
+    fn the_least_remaining_is_first_and_a_message_keeps_its_order() {
+        let mut bench = Bench::new(BY_REMAINING);
+        for tag in [1_900, 2_500, 1_400, 3_450, 7, 2_500] {
+            assert_eq!(bench.put(tag, 7, 1500, false), Admission::Queued);
+        }
+        let front = bench.queue.front().expect("six packets");
+        assert_eq!(bench.pool.get(front).header.0, 7, "without a rank: before all");
+        // Message 1 has the packet with the least, 400, so that its earlier one is sent first; then 3 before 2.
+        assert_eq!(order(&mut bench), [7, 1_900, 1_400, 3_450, 2_500, 2_500]);
+    }
+
+    #[test]
+    fn messages_of_different_hosts_with_the_same_id_are_different_ones() {
+        let mut bench = Bench::new(BY_REMAINING);
+        for (source, tag) in [(3, 1_900), (4, 1_800), (4, 1_700)] {
+            let packet = Packet::new(HostId(source), HostId(1), 1500, Tag(tag));
+            let packet = bench.pool.insert(packet);
+            bench.queue.enqueue(&mut bench.pool, packet, &mut bench.rng);
+        }
+        assert_eq!(order(&mut bench), [1_800, 1_700, 1_900]);
+    }
+
+    #[test]
+    fn what_is_dropped_has_the_most_remaining_whether_it_arrives_or_waits() {
+        let mut bench = Bench::new(QueueConfig { limit_bytes: 3 * 1538, ..BY_REMAINING });
+        let put = |bench: &mut Bench, tag| {
+            let admission = bench.put(tag, 0, 1500, false);
+            let evicted = std::iter::from_fn(|| bench.queue.evict(&bench.pool));
+            let evicted: Vec<PacketRef> = evicted.collect();
+            let evicted = evicted.into_iter().map(|packet| bench.pool.remove(packet).header.0);
+            (admission, evicted.collect::<Vec<_>>())
+        };
+        for tag in [1_300, 2_900, 3_500] {
+            assert_eq!(put(&mut bench, tag), (Admission::Queued, vec![]));
+        }
+        assert_eq!(put(&mut bench, 4_950), (Admission::Overfull, vec![4_950]), "itself");
+        assert_eq!(put(&mut bench, 5_100), (Admission::Overfull, vec![2_900]), "one that waits");
+        assert_eq!(
+            put(&mut bench, 3_500),
+            (Admission::Overfull, vec![3_500]),
+            "the last of equals"
+        );
+        assert_eq!(bench.queue.bytes(), 3 * 1538);
+        assert_eq!(order(&mut bench), [5_100, 1_300, 3_500]);
+    }
+
+    #[test]
+    fn a_packet_may_need_the_room_of_several() {
+        let mut bench = Bench::new(QueueConfig { limit_bytes: 1538 + 84, ..BY_REMAINING });
+        for tag in (0..19).map(|n| 1_900 + n) {
+            bench.put(tag, 0, 46, false);
+        }
+        assert_eq!(bench.queue.bytes(), 19 * 84);
+        assert_eq!(bench.put(2_100, 0, 1500, false), Admission::Overfull);
+        let mut evicted = 0;
+        while let Some(packet) = bench.queue.evict(&bench.pool) {
+            bench.pool.remove(packet);
+            evicted += 1;
+        }
+        assert_eq!((evicted, bench.queue.bytes()), (18, 1538 + 84));
+        assert_eq!(order(&mut bench), [2_100, 1_900]);
+    }
+
+    #[test]
+    fn selective_dropping_protects_what_is_ecn_capable() {
+        let options = QueueOptions { selective_drop: true, ..QueueOptions::default() };
+        let config = QueueConfig { ecn_threshold_bytes: 2 * 1538, options, ..UNLIMITED };
+        let mut bench = Bench::new(config);
+        let put = |bench: &mut Bench, ecn| {
+            let packet = Packet::new(HostId(0), HostId(1), 1500, Tag(0)).with_ecn(ecn);
+            let packet = bench.pool.insert(packet);
+            bench.queue.enqueue(&mut bench.pool, packet, &mut bench.rng)
+        };
+        let dropped = Admission::Dropped(DropReason::Selective);
+        for expected in [Admission::Queued, Admission::Queued, Admission::Queued, dropped, dropped]
+        {
+            assert_eq!(put(&mut bench, Ecn::NotCapable), expected);
+        }
+        assert_eq!(put(&mut bench, Ecn::Capable), Admission::Marked);
+        assert_eq!(put(&mut bench, Ecn::Marked), Admission::Marked);
+        assert_eq!((bench.queue.bytes(), bench.pool.live()), (5 * 1538, 5));
     }
 }

@@ -38,6 +38,7 @@ pub mod datagram;
 pub mod homa;
 mod machine;
 pub mod ndp;
+pub mod pfabric;
 pub mod phost;
 pub mod polo;
 mod profile;

@@ -228,7 +228,7 @@ mod tests {
     use rackweave_core::frame::{self, MTU};
 
     use super::*;
-    use crate::{datagram, homa, ndp, phost, polo, tcp};
+    use crate::{datagram, homa, ndp, pfabric, phost, polo, tcp};
 
     #[test]
     fn a_full_packet_is_a_full_frame_with_every_transport() {
@@ -240,6 +240,7 @@ mod tests {
             TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
             TransportConfig::Ndp(Arc::new(ndp::Config::paper(link))),
             TransportConfig::PHost(Arc::new(phost::Config::paper(link))),
+            TransportConfig::PFabric(Arc::new(pfabric::Config::paper())),
             TransportConfig::Polo(Arc::new(polo::Config::slides())),
             TransportConfig::Datagram(Arc::new(datagram::Config::default())),
         ] {

@@ -163,7 +163,7 @@ pub(crate) fn write_tcp(f: &mut fmt::Formatter<'_>, header: &tcp::Header) -> fmt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Id64, datagram, ndp, phost, polo};
+    use crate::{Id64, datagram, ndp, pfabric, phost, polo};
     use rackweave_core::HostId;
 
     fn line(header: impl Into<Header>, priority: u8, ecn: Ecn) -> String {
@@ -367,6 +367,42 @@ mod tests {
         ] {
             let text = line(phost::Header { id: Id64::new(42), one_way, body }, 6, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 phost {expected} prio 6"));
+        }
+    }
+
+    #[test]
+    fn pfabric_packets() {
+        use pfabric::{Body, Sack};
+        let (message_length, offset, len, remaining) = (20_000, 1460, 1460, 18_540);
+        for (body, one_way, expected) in [
+            (
+                Body::Data { message_length, offset, len, remaining },
+                true,
+                "DATA id 42 one-way [1460..2920) of 20000 remaining 18540",
+            ),
+            (
+                Body::Probe { message_length, remaining },
+                false,
+                "PROBE id 42 of 20000 remaining 18540",
+            ),
+            (
+                Body::Ack { next: 3, packet: 2, sack: Sack::default() },
+                false,
+                "ACK id 42 of packet 2 next 3",
+            ),
+            (
+                Body::Ack { next: 3, packet: 5, sack: Sack::new(6) },
+                false,
+                "ACK id 42 of packet 5 next 3 sack 0x6",
+            ),
+            (Body::Complete, false, "COMPLETE id 42"),
+            (Body::Busy, false, "BUSY id 42"),
+            (Body::Unknown, false, "UNKNOWN id 42"),
+            (Body::Ask, false, "ASK id 42"),
+        ] {
+            let header = pfabric::Header { id: Id64::new(42), one_way, body };
+            let text = line(header, 0, Ecn::NotCapable);
+            assert_eq!(text, format!("h3.1 > h7.2 pfabric {expected} prio 0"));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`datagram`]: the headers of one protocol each; [`Codec`]:
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`datagram`]: the headers of one protocol each; [`Codec`]:
 //!   their common interface. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
@@ -38,13 +38,14 @@ pub mod ndp;
 pub mod orca;
 pub mod overlay;
 pub mod pcapng;
+pub mod pfabric;
 pub mod phost;
 pub mod polo;
 pub mod reduce;
 pub mod secure;
 pub mod tcp;
 
-use rackweave_core::{Header as HeaderTrait, Packet, Slice};
+use rackweave_core::{Header as HeaderTrait, Packet, Rank, Slice};
 
 pub use codec::Codec;
 pub use malformed::Malformed;
@@ -65,6 +66,8 @@ macro_rules! transports {
             PHost => phost,
             /// Polo, with driving packets.
             Polo => polo,
+            /// pFabric (SIGCOMM 2013), with queues in the order of remaining size.
+            PFabric => pfabric,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
         }
@@ -162,6 +165,11 @@ impl HeaderTrait for Header {
     #[inline]
     fn path(&self) -> Option<u16> {
         for_header!(self, header => HeaderTrait::path(header))
+    }
+
+    #[inline]
+    fn rank(&self) -> Option<Rank> {
+        for_header!(self, header => HeaderTrait::rank(header))
     }
 }
 

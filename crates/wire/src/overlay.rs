@@ -25,7 +25,7 @@ use core::ops::{Range, RangeInclusive};
 
 use crc_fast::{CrcAlgorithm, Digest};
 use rackweave_core::frame::IPV4;
-use rackweave_core::{Header as _, HostId, Packet};
+use rackweave_core::{Header as _, HostId, Packet, Rank};
 
 use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
@@ -90,6 +90,8 @@ pub struct Glance {
     pub ports: Ports,
     /// The path that its sender has chosen.
     pub path: Option<u16>,
+    /// Its rank in queues that are in the order of remaining size.
+    pub rank: Option<Rank>,
     /// Length of the datagram after trimming.
     pub header_end: usize,
 }
@@ -238,16 +240,16 @@ pub fn glance(bytes: &[u8]) -> Result<Glance, Malformed> {
     let opened = Opened::read(bytes)?;
     let Opened { envelope, protocol, header_end, payload_bytes, .. } = opened;
     let header_bytes = &bytes[BYTES as usize..header_end];
-    let (mut ports, mut path) = (Ports::default(), None);
+    let (mut ports, mut path, mut rank) = (Ports::default(), None, None);
     if envelope.kind == Kind::Packet {
         let l4_bytes = header_bytes.len() + payload_bytes;
         let (header, its_ports) = Header::decode(protocol, header_bytes, l4_bytes)?;
-        (ports, path) = (its_ports, header.path());
+        (ports, path, rank) = (its_ports, header.path(), header.rank());
     }
     if let Kind::Group(_) = envelope.kind {
         opened.check_group(bytes)?;
     }
-    Ok(Glance { envelope, ports, path, header_end })
+    Ok(Glance { envelope, ports, path, rank, header_end })
 }
 
 /// Exchanges source and destination of a trimmed datagram, which is returned to its sender. Other bytes are not

@@ -315,6 +315,7 @@ fn lists_are_tables_and_documents() {
             "ndp",
             "phost",
             "polo",
+            "pfabric",
             "datagram",
             "orca",
             "cast-unicast",

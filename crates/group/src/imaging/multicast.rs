@@ -189,6 +189,7 @@ mod tests {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         };
         let config = FabricConfig {

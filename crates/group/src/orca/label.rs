@@ -467,6 +467,7 @@ pub(crate) mod tests {
             ecn_threshold_bytes: None,
             priorities: false,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         };
         let config = FabricConfig {

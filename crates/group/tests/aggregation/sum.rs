@@ -214,6 +214,7 @@ pub(crate) fn fabric() -> Fabric {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     })

@@ -183,6 +183,7 @@ fn messages(draw: &mut Draw) {
         "name = \"polo\"",
         "name = \"ndp\"",
         "name = \"phost\"",
+        "name = \"pfabric\"",
         "name = \"tcp\"",
         "name = \"tcp\"\nhandshake = true",
         "name = \"dctcp\"",
@@ -190,6 +191,9 @@ fn messages(draw: &mut Draw) {
     ]);
     if transport.contains("ndp") {
         draw.line(format_args!("trim = true"));
+    }
+    if transport.contains("pfabric") {
+        draw.line(format_args!("pfabric = true"));
     }
     draw.line(format_args!("\n[transport]\n{transport}"));
     let exchange = draw.pick(&["one-way", "rpc", "rpc"]);

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_sim::config::{
-    BufferConfig, FabricConfig, Routing, SwitchConfig, Topology, TrimConfig,
+    BufferConfig, FabricConfig, QueueOptions, Routing, SwitchConfig, Topology, TrimConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -97,12 +97,21 @@ struct Switch {
     trim: Trim,
     #[serde(skip_serializing_if = "is_true")]
     priorities: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    pfabric: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    selective_drop: bool,
     routing: RoutingName,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 const fn is_true(value: &bool) -> bool {
     *value
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl Default for Switch {
@@ -116,6 +125,8 @@ impl Default for Switch {
             ecn_threshold: Limit(Some(65 * FULL_PACKET)),
             trim: Trim::Off,
             priorities: true,
+            pfabric: false,
+            selective_drop: false,
             routing: RoutingName::Transport,
         }
     }
@@ -386,7 +397,9 @@ impl Switch {
                 ));
             }
             (buffer, None) => {
-                let limit = buffer.unwrap_or(Limit(Some(500_000)));
+                // pFabric: two bandwidth-delay products, 36 KB on its paper's fabric (SIGCOMM'13, section 5.1).
+                let usual = if self.pfabric { 24 * FULL_PACKET } else { 500_000 };
+                let limit = buffer.unwrap_or(Limit(Some(usual)));
                 holds_a_packet(&key("buffer"), limit.0)?;
                 BufferConfig::PerPort { bytes: limit.0.unwrap_or(u64::MAX) }
             }
@@ -409,6 +422,33 @@ impl Switch {
                 "switches that trim need `priorities`: headers overtake data",
             ));
         }
+        if self.pfabric {
+            let unfit = if trim.is_some() {
+                Some("trim")
+            } else if !self.priorities {
+                Some("priorities")
+            } else if matches!(buffer, BufferConfig::Shared { .. }) {
+                Some("shared_buffer")
+            } else {
+                None
+            };
+            if let Some(other) = unfit {
+                return Err(Problem::new(
+                    key(other),
+                    format!(
+                        "`{other}` does not go with `pfabric`, whose queues are short, for each port, and drop the packet of the lowest priority"
+                    ),
+                ));
+            }
+        }
+        if self.selective_drop && self.ecn_threshold.0.is_none() {
+            return Err(Problem::new(
+                key("selective_drop"),
+                "`selective_drop` needs an `ecn_threshold`, above which packets that are not ECN-capable are dropped",
+            ));
+        }
+        let options =
+            QueueOptions { by_remaining: self.pfabric, selective_drop: self.selective_drop };
         let routing = match self.routing {
             RoutingName::Transport => Routing::Transport,
             RoutingName::Ecmp => Routing::Ecmp,
@@ -416,7 +456,15 @@ impl Switch {
         };
         let ecn_threshold_bytes = self.ecn_threshold.0;
         let (latency, priorities) = (self.latency.0, self.priorities);
-        Ok(SwitchConfig { latency, buffer, ecn_threshold_bytes, priorities, trim, routing })
+        Ok(SwitchConfig {
+            latency,
+            buffer,
+            ecn_threshold_bytes,
+            priorities,
+            trim,
+            options,
+            routing,
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod datagram;
 mod homa;
+mod pfabric;
 mod polo;
 mod receiver_driven;
 mod tcp;
@@ -13,6 +14,7 @@ use rackweave_workload::WorkloadConfig;
 
 use self::datagram::DatagramKeys;
 use self::homa::HomaKeys;
+use self::pfabric::PFabricKeys;
 use self::polo::PoloKeys;
 use self::receiver_driven::{NdpKeys, PHostKeys};
 pub(super) use self::tcp::TcpKeys;
@@ -119,6 +121,12 @@ transports! {
         description: "receiver-driven: driving packets by ECN marks, most of many concurrent flows paused",
         profiles: &["fabric", "polo-slides", "hosts"],
         sources: &["ICPP 2020"],
+    };
+    PFabric: PFabricKeys = About {
+        name: "pfabric",
+        description: "switches serve and keep what has the least remaining; fixed timeouts, no other control",
+        profiles: &[],
+        sources: &["SIGCOMM 2013"],
     };
     Datagram: DatagramKeys = About {
         name: "datagram",

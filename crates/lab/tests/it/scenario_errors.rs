@@ -199,13 +199,14 @@ fn a_name_near_a_built_in_one_is_suggested() {
 
 #[test]
 fn every_transport_has_patience_of_at_most_an_hour() {
-    for name in ["homa", "dctcp", "tcp", "ndp", "phost", "polo"] {
+    for name in ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric"] {
+        let queues = if name == "pfabric" { "pfabric" } else { "trim" };
         for (patience, is_good) in [("2 s", true), ("0 s", true), ("2 h", false), ("3601 s", false)]
         {
             let keys = format!("name = \"{name}\"\npatience = \"{patience}\"");
             let read = parse(
                 &with("name = \"homa\"", &keys),
-                &["workload.truncate=1 MB", "fabric.switch.trim=true"],
+                &["workload.truncate=1 MB", &format!("fabric.switch.{queues}=true")],
             );
             assert_eq!(read.is_ok(), is_good, "{name}, {patience}: {:?}", read.err());
         }

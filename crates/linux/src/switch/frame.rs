@@ -4,12 +4,14 @@
 use core::fmt;
 use std::sync::Arc;
 
-use rackweave_core::{Destination, Ecn, Header, HostId, Packet, PayloadStore, Rng, Slice};
+use rackweave_core::{
+    Destination, Ecn, Header, HostId, MessageId, Packet, PayloadStore, Rank, Rng, Slice,
+};
 use rackweave_switch::system::{Outgoing, Parsed, Protocol, System};
 use rackweave_wire::frame::{
     ETHERNET_HEADER, host_at, ip_address, mac_address, traffic_class, with_traffic_class,
 };
-use rackweave_wire::overlay;
+use rackweave_wire::{Id64, overlay};
 
 use super::checksum::{self, replace_word};
 
@@ -64,6 +66,8 @@ pub struct Carried<V> {
     kind: u8,
     /// The offset at which the bytes begin that programs read and write.
     payload_at: u16,
+    /// What a queue in the order of remaining size compares: the message, and how much of it remains.
+    rank: Option<(Id64, u32)>,
     view: Option<V>,
 }
 
@@ -75,6 +79,12 @@ impl<V: Copy + fmt::Debug> Header for Carried<V> {
     #[inline]
     fn path(&self) -> Option<u16> {
         (self.path != NO_PATH).then_some(self.path)
+    }
+
+    #[inline]
+    fn rank(&self) -> Option<Rank> {
+        let (message, remaining) = self.rank?;
+        Some(Rank { message: MessageId(message.get()), remaining })
     }
 }
 
@@ -95,6 +105,7 @@ impl<V: Copy> Carried<V> {
             overlay: false,
             kind: NO_SYSTEM,
             payload_at: len,
+            rank: None,
             view: None,
         }
     }
@@ -540,6 +551,7 @@ fn of_overlay<V: Copy + fmt::Debug>(
         overlay: true,
         kind: NO_SYSTEM,
         payload_at: len as u16,
+        rank: glance.rank.map(|rank| (Id64::new(rank.message.0), rank.remaining)),
         view: None,
     };
     let packet = Packet::new(envelope.src, envelope.dst, l3_bytes, carried)

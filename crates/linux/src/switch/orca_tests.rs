@@ -43,6 +43,7 @@ fn fabric() -> Fabric {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     })

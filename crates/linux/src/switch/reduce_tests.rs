@@ -56,6 +56,7 @@ impl Bench {
                 ecn_threshold_bytes: None,
                 priorities: true,
                 trim: None,
+                options: Default::default(),
                 routing: Routing::Transport,
             },
         };

@@ -138,6 +138,7 @@ fn fabric(hosts: u32) -> Fabric {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     })

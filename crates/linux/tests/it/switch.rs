@@ -34,6 +34,7 @@ fn fabric(topology: Topology, trim: bool) -> FabricConfig {
             buffer: BufferConfig::PerPort { bytes: packets(200) },
             ecn_threshold_bytes: Some(packets(20)),
             priorities: true,
+            options: Default::default(),
             trim: trim.then_some(TrimConfig {
                 data_queue_bytes: packets(8),
                 header_queue_bytes: packets(8),

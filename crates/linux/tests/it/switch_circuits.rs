@@ -38,6 +38,7 @@ fn pod(dark: Dark, switching_delay: Span) -> FabricConfig {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     }

@@ -111,6 +111,7 @@ impl Spaces {
                 buffer: BufferConfig::PerPort { bytes: packets(200) },
                 ecn_threshold_bytes: Some(packets(20)),
                 priorities: true,
+                options: Default::default(),
                 trim: trim.then_some(TrimConfig {
                     data_queue_bytes: packets(8),
                     header_queue_bytes: packets(4),

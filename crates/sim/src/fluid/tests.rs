@@ -156,6 +156,7 @@ fn fabric() -> Fabric {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Ecmp,
         },
     })

@@ -300,6 +300,7 @@ impl Case {
                 buffer: BufferConfig::PerPort { bytes: u64::MAX },
                 ecn_threshold_bytes: None,
                 trim: None,
+                options: Default::default(),
                 routing: Routing::Transport,
             },
         })

@@ -138,6 +138,7 @@ fn fabric(topology: Topology) -> FabricConfig {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     }

@@ -78,6 +78,7 @@ fn times_the_link(
 /// One line per transport.
 fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
     let (drops, trims) = (thousand_hosts(false), thousand_hosts(true));
+    let (pfabric, ranks) = pfabric(&drops);
     vec![
         ("homa", drops.clone(), homa(&drops, &fixed(10_000))),
         ("homa, linux", drops.clone(), linux(G10)),
@@ -86,6 +87,7 @@ fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
         ("phost", drops.clone(), phost_over(&drops)),
         ("ndp", trims.clone(), ndp_over(&trims)),
         ("polo", drops.clone(), polo_over(&drops)),
+        ("pfabric", ranks, pfabric),
         ("leverage homa", drops.clone(), leverage(G10)),
     ]
 }

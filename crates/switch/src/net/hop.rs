@@ -252,11 +252,15 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let queue = &mut self.links[link as usize].queue;
         let before = queue.bytes();
         let admission = queue.enqueue(&mut self.pool, packet, switch.forwarder.rng());
-        let after = queue.bytes();
+        if admission == Admission::Overfull {
+            self.evict(link);
+        }
+        let switch = &mut self.switches[number as usize];
+        let after = self.links[link as usize].queue.bytes();
         let stats = &mut self.stats[link as usize];
         stats.queue_changes(now, before, after);
         match admission {
-            Admission::Queued => {}
+            Admission::Queued | Admission::Overfull => {}
             Admission::Marked => self.counters.ecn_marks += 1,
             Admission::Trimmed => self.counters.trims += 1,
             Admission::ReturnedToSender(_) => self.counters.returned_to_sender += 1,
@@ -276,6 +280,15 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         if let Admission::ReturnedToSender(packet) = admission {
             // This happens only once: a packet that was returned to its sender is never trimmed.
             self.route(number, packet);
+        }
+    }
+
+    /// Drops the packets of the lowest priority from a queue in the order of remaining size, until the rest fits.
+    #[inline(never)]
+    fn evict(&mut self, link: u32) {
+        while let Some(packet) = self.links[link as usize].queue.evict(&self.pool) {
+            self.stats[link as usize].drops += 1;
+            self.discard(packet, DropReason::QueueFull);
         }
     }
 

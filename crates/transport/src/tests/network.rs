@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rackweave_core::{
     DropReason, Egress, Event, Framing, Header, HostId, Kind, MessageId, Open, Packet,
-    PayloadStore, Placement, Port, RangeSet, Rate, Refused, Slice, Span, StreamEvent, Submit,
+    PayloadStore, Placement, Port, RangeSet, Rank, Rate, Refused, Slice, Span, StreamEvent, Submit,
     SwitchProgram, Time, Transport, Verdict,
 };
 use rackweave_switch::config::{
@@ -48,6 +48,10 @@ impl<H: Header> Header for Fated<H> {
 
     fn path(&self) -> Option<u16> {
         self.header.path()
+    }
+
+    fn rank(&self) -> Option<Rank> {
+        self.header.rank()
     }
 }
 
@@ -203,6 +207,7 @@ pub(crate) fn fabric(topology: Topology, delay: Span) -> FabricConfig {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rackweave_core::{Event, FailReason, HostId, Kind, MessageId, Rate, Span, Time};
 
 use super::Network;
-use crate::{Machine, TransportConfig, homa, ndp, phost, polo, tcp};
+use crate::{Machine, TransportConfig, homa, ndp, pfabric, phost, polo, tcp};
 
 const LINK: Rate = Rate::from_gbps(10);
 
@@ -24,6 +24,7 @@ fn transports() -> Vec<(&'static str, TransportConfig)> {
         ("dctcp", TransportConfig::Tcp(Arc::new(tcp::Config::dctcp()))),
         ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(LINK)))),
         ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(LINK)))),
+        ("pfabric", TransportConfig::PFabric(Arc::new(pfabric::Config::paper()))),
         ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
     ];
     crate::testkit::assert_complete(transports.iter().map(|(_, config)| config));

@@ -53,6 +53,7 @@ fn fabric(topology: Topology) -> Fabric {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Peers};
-use rackweave_transport::{TransportConfig, homa, ndp, phost, polo, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, tcp};
 
 /// How long a test waits for an expected event. It is long because the test may compete with others for the processor.
 pub(crate) const PATIENCE: Span = Span::from_secs(60);
@@ -28,6 +28,7 @@ pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
         ("dctcp", tcp(tcp::Config::dctcp())),
         ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(link)))),
         ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(link).for_hosts()))),
+        ("pfabric", TransportConfig::PFabric(Arc::new(pfabric::Config::paper().for_hosts()))),
         ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
     ];
     rackweave_transport::testkit::assert_complete(transports.iter().map(|(_, config)| config));

@@ -188,5 +188,5 @@ fn each_message_arrives_once_or_fails_tcp() {
 
 #[test]
 fn each_message_arrives_once_or_fails_with_the_others() {
-    run(worlds(200..206, SOME, |name| ["ndp", "phost", "polo"].contains(&name)));
+    run(worlds(200..206, SOME, |name| ["ndp", "phost", "polo", "pfabric"].contains(&name)));
 }

@@ -34,6 +34,7 @@ fn fabric(hosts: u32, host_link: Rate) -> FabricConfig {
             ecn_threshold_bytes: Some(100_000),
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     }

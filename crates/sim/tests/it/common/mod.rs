@@ -3,12 +3,12 @@ use std::sync::Arc;
 
 use rackweave_core::{HostId, Rate, Span, frame};
 use rackweave_sim::config::{
-    BufferConfig, FabricConfig, MeasureConfig, Routing, StreamConfig, SwitchConfig, Topology,
-    TrimConfig,
+    BufferConfig, FabricConfig, MeasureConfig, QueueOptions, Routing, StreamConfig, SwitchConfig,
+    Topology, TrimConfig,
 };
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, phost, polo, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, tcp};
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
 pub(crate) const G10: Rate = Rate::from_gbps(10);
@@ -36,6 +36,7 @@ pub(crate) fn fabric(topology: Topology) -> FabricConfig {
             buffer: BufferConfig::PerPort { bytes: 500_000 },
             ecn_threshold_bytes: Some(65 * 1538),
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     }
@@ -79,6 +80,21 @@ pub(crate) fn phost(fabric: &FabricConfig) -> TransportConfig {
     let config = phost::Config::paper(G10);
     let rtt = Fabric::new(fabric).unwrap().base_rtt(config.framing(), 84);
     TransportConfig::PHost(Arc::new(config.for_round_trip(rtt)))
+}
+
+/// pFabric with the paper's parameters for this fabric, and the fabric with its queues: two bandwidth-delay products, at
+/// least 24 packets.
+pub(crate) fn pfabric(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) {
+    let (config, link) = (pfabric::Config::paper(), {
+        let fabric = Fabric::new(fabric).expect("a possible fabric");
+        fabric.host_rate()
+    });
+    let rtt = Fabric::new(fabric).unwrap().base_rtt(config.framing(), 84);
+    let mut fabric = fabric.clone();
+    let bytes = (2 * link.bytes_in(rtt)).max(24 * 1538);
+    fabric.switch.buffer = BufferConfig::PerPort { bytes };
+    fabric.switch.options = QueueOptions { by_remaining: true, selective_drop: false };
+    (TransportConfig::PFabric(Arc::new(config.for_round_trip(link, rtt))), fabric)
 }
 
 /// The transport with this name, and the fabric that it needs: trimming for NDP, a plain one for pHost.

@@ -179,6 +179,7 @@ fn config(topology: Topology) -> FabricConfig {
             ecn_threshold_bytes: None,
             priorities: true,
             trim: None,
+            options: Default::default(),
             routing: Routing::Transport,
         },
     }

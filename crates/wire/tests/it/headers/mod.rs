@@ -5,6 +5,7 @@
 pub(crate) mod datagram;
 pub(crate) mod homa;
 pub(crate) mod ndp;
+pub(crate) mod pfabric;
 pub(crate) mod phost;
 pub(crate) mod polo;
 pub(crate) mod tcp;

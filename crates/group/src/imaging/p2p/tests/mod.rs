@@ -113,6 +113,7 @@ impl Setup {
                 ecn_threshold_bytes: None,
                 priorities: true,
                 trim: None,
+                options: Default::default(),
                 routing: Routing::Transport,
             },
         })

@@ -1,0 +1,80 @@
+//! The keys of pFabric.
+
+use rackweave_core::Span;
+use rackweave_sim::Fabric;
+use rackweave_transport::pfabric;
+use rackweave_workload::WorkloadConfig;
+
+use super::super::keys::{Place, keys};
+use super::super::problem::Problem;
+use super::super::values::{AtLeast, Unit};
+use crate::path::Path;
+
+keys! {
+    /// pFabric's keys. A missing key has the paper's value, for this fabric's round trip.
+    struct PFabricKeys for pfabric::Config {
+        initial_window: AtLeast<1, u16>,
+        max_window: AtLeast<1, u16>,
+        rto: Unit<Span> => rto,
+        probe_after: u8 => probe_after,
+        max_probe_interval: Unit<Span> => max_probe_interval,
+        spray: bool => spray,
+    }
+}
+
+impl PFabricKeys {
+    pub(super) fn resolve(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        workload: &WorkloadConfig,
+    ) -> Result<pfabric::Config, Problem> {
+        if !fabric.config().switch.options.by_remaining {
+            let message = "pFabric needs switches with its queue: set fabric.switch.pfabric = true";
+            return Err(place.bad("name", message).with_help(
+                "no switch that one can buy has it: a simulated fabric does, and the user-space \
+                 switch of `rackweave switch`; a sweep that compares sets it with `cases`",
+            ));
+        }
+        let rtt = Path::longest(fabric).base_rtt();
+        let mut config = pfabric::Config::paper().for_round_trip(fabric.host_rate(), rtt);
+        self.apply(&mut config);
+        if let Some(window) = self.initial_window {
+            config.initial_window = window.0;
+        }
+        config.max_window = match self.max_window {
+            Some(window) => window.0,
+            // The ratio of the authors' values.
+            None => config.initial_window.saturating_add(config.initial_window.div_ceil(4)),
+        };
+        if self.max_probe_interval.is_none() {
+            config.max_probe_interval = config.max_probe_interval.max(config.rto);
+        }
+        config.check().map_err(|error| self.invalid(place, error))?;
+        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        Ok(config)
+    }
+
+    /// Returns an error for what the transport reports about its configuration, at the key that causes it.
+    fn invalid(&self, place: Place<'_>, error: pfabric::InvalidConfig) -> Problem {
+        use pfabric::InvalidConfig as E;
+        match error {
+            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
+            E::Window => place.bad("max_window", "`max_window` must not be below `initial_window`"),
+            E::ProbeInterval => {
+                place.bad("max_probe_interval", "`max_probe_interval` must not be below `rto`")
+            }
+            E::Patience => {
+                let key =
+                    if self.max_probe_interval.is_some() { "max_probe_interval" } else { "rto" };
+                place.bad(
+                    key,
+                    format!("`{key}` must be below the time after which a peer counts as dead"),
+                )
+            }
+            E::TooLong(_) | E::Priority(_) | E::FinishedFor(_) => {
+                place.bad("name", error.to_string())
+            }
+        }
+    }
+}
