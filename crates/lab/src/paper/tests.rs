@@ -326,6 +326,7 @@ fn every_claim_is_there() {
             "polo-recovery",
             "polo-tail",
             "polo-incast",
+            "pfabric-sigcomm",
             "orca-time",
             "orca-link-bound",
             "orca-cores",
