@@ -88,6 +88,33 @@ impl Outgoing {
         (packet < self.packets.min(end)).then_some(packet)
     }
 
+    /// Notes what an acknowledgement names: all packets below `next`, this packet, and those of the bits from `next + 1`.
+    #[inline]
+    fn note(&mut self, next: u32, packet: u32, mut sack: u64, max_gaps: usize) {
+        let sent_to = self.sent_to;
+        let mut note = |start: u32, end: u32| {
+            let end = end.min(sent_to);
+            if start < end {
+                // A range for which there is no room is sent again.
+                let _ = self.acked.insert(start..end, max_gaps);
+            }
+        };
+        note(0, next);
+        if packet > next {
+            note(packet, packet + 1);
+        }
+        let mut at = next.saturating_add(1);
+        while sack != 0 {
+            let skipped = sack.trailing_zeros();
+            sack >>= skipped;
+            at = at.saturating_add(skipped);
+            let len = sack.trailing_ones();
+            note(at, at.saturating_add(len));
+            sack = sack.checked_shr(len).unwrap_or(0);
+            at = at.saturating_add(len);
+        }
+    }
+
     /// Notes progress: the window grows as in YAPS, by a packet for each acknowledgement in slow start, else for each window.
     fn progress(&mut self, now: Time, config: &Config) {
         self.timeouts = 0;
@@ -233,35 +260,18 @@ impl Host {
         }
         outgoing.silent_since = None;
         let before = outgoing.first();
-        if next < before && outgoing.timeouts >= TIMEOUTS_OF_A_RESTART {
+        let has_restarted = next < before && outgoing.timeouts >= TIMEOUTS_OF_A_RESTART;
+        if !has_restarted {
+            outgoing.note(next, packet, sack, max_gaps);
+        }
+        // A receiver that has all packets says so by another packet: these acknowledgements are of two receivers.
+        if has_restarted || outgoing.first() >= outgoing.packets {
             outgoing.acked = Assembler::starting_at(next);
+            outgoing.note(next, packet, sack, max_gaps);
             outgoing.timeouts = 0;
             outgoing.restart();
             self.make_ready(slot);
             return self.arm(slot);
-        }
-        let sent_to = outgoing.sent_to;
-        let mut note = |start: u32, end: u32| {
-            let end = end.min(sent_to);
-            if start < end {
-                // A range for which there is no room is sent again.
-                let _ = outgoing.acked.insert(start..end, max_gaps);
-            }
-        };
-        note(0, next);
-        if packet > next {
-            note(packet, packet + 1);
-        }
-        let mut bits = sack;
-        let mut at = next.saturating_add(1);
-        while bits != 0 {
-            let skipped = bits.trailing_zeros();
-            bits >>= skipped;
-            at = at.saturating_add(skipped);
-            let len = bits.trailing_ones();
-            note(at, at.saturating_add(len));
-            bits = bits.checked_shr(len).unwrap_or(0);
-            at = at.saturating_add(len);
         }
         if outgoing.probing.is_some() {
             // Section 4.3: the acknowledgement of a probe begins slow start.

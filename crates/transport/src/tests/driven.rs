@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use rackweave_core::{HostId, Kind, MessageId, Node as _, Packet, Placement, Rng, Span, Time};
+use rackweave_switch::config::SwitchConfig;
 use rackweave_wire::Id64;
 
 use super::Network;
@@ -30,6 +31,9 @@ pub(crate) trait DrivenSubject: Scheme {
         config
     }
 
+    /// The switch of [`Subject::prepare`].
+    fn prepare(_switch: &mut SwitchConfig) {}
+
     /// A configuration whose first window is shorter than a round trip of 40 us.
     fn narrow() -> Self::Config;
 
@@ -54,6 +58,10 @@ impl<S: DrivenSubject> Subject for S {
 
     fn variants() -> Vec<S::Config> {
         <S as DrivenSubject>::variants()
+    }
+
+    fn prepare(switch: &mut SwitchConfig) {
+        <S as DrivenSubject>::prepare(switch);
     }
 
     fn limited(mut config: S::Config, limits: &Limits) -> S::Config {

@@ -9,9 +9,10 @@ use rackweave_core::{
     Event, Framing, HostId, Kind, MessageId, Node, Packet, Rate, Refused, Rng, Span, Submit, Time,
     Transport,
 };
+use rackweave_switch::config::{SwitchConfig, Topology};
 
 use super::chaos::{self, Plan};
-use super::network::Network;
+use super::network::{Network, fabric};
 use crate::testkit::{Faults, Schedule};
 
 pub(crate) const LINK: Rate = Rate::from_gbps(10);
@@ -116,6 +117,9 @@ pub(crate) trait Subject {
     /// message.
     fn back_to_back() -> (Vec<Self::Config>, [Span; 3], Vec<u64>);
 
+    /// Changes the switch of the networks, whose queues are unlimited, to one that the transport needs.
+    fn prepare(_switch: &mut SwitchConfig) {}
+
     /// `config` with a first window (or equivalent) that covers the round trip, if the usual one does not.
     fn covering(config: Self::Config, _delay: Span) -> Self::Config {
         config
@@ -166,8 +170,11 @@ pub(crate) fn network_with<S: Subject>(
     delay: Span,
     faults: Faults,
 ) -> Network<S::Host> {
+    let topology = Topology::SingleSwitch { hosts, host_link: LINK };
+    let mut fabric = fabric(topology, delay);
+    S::prepare(&mut fabric.switch);
     let hosts = (0..hosts).map(HostId).map(makes::<S>(config.clone())).collect();
-    let mut network = Network::with_faults(hosts, LINK, delay, 1, faults);
+    let mut network = Network::on(&fabric, hosts, 1, faults);
     network.keep_packets = true;
     network
 }

@@ -6,6 +6,7 @@ mod path;
 use std::fmt::Write as _;
 
 use rackweave_core::{MessageId, Packet, Rng, Span};
+use rackweave_switch::config::{BufferConfig, SwitchConfig};
 use rackweave_wire::pfabric::{Body, Header, Sack};
 
 use super::{Config, PFabric};
@@ -30,12 +31,19 @@ impl DrivenSubject for PFabric {
         (vec![Config::paper()], [Span::ZERO, Span::from_us(2), Span::from_us(20)], sizes)
     }
 
-    /// The round trip is one data packet there and an acknowledgement back, each over two links, with two delays.
+    /// The round trip is one data packet there and an acknowledgement back, each over two links, with the path's delay.
     fn covering(config: Config, delay: Span) -> Config {
-        let rtt = (LINK.span_of(1_538) + control_span()) * 2 + delay * 4;
+        let rtt = (LINK.span_of(1_538) + control_span()) * 2 + delay * 2;
         let paper = Config::paper();
         let covering = config.for_round_trip(LINK, rtt);
         if covering.initial_window < paper.initial_window { paper } else { covering }
+    }
+
+    /// The queue of section 4.2. In an unlimited one that drops nothing, packets that are sent again every 45 us would wait for
+    /// longer than a host remembers their messages.
+    fn prepare(switch: &mut SwitchConfig) {
+        switch.buffer = BufferConfig::PerPort { bytes: 24 * 1_538 };
+        switch.options.by_remaining = true;
     }
 
     /// The paper's numbers, which are for a shorter round trip.
