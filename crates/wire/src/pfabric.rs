@@ -11,7 +11,7 @@ use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
 /// Unassigned by IANA: pFabric has no IP protocol number of its own.
-pub const IP_PROTOCOL: u8 = 250;
+pub const IP_PROTOCOL: u8 = 249;
 
 /// Values of the header's `type`.
 pub mod packet_type {
