@@ -284,8 +284,9 @@ mod tests {
             let name = &transport.name;
             let text = format!(
                 "[fabric]\ntopology = '{fabric}'\n{keys}\n[transport]\nname = '{name}'\n\
-                 [fabric.switch]\ntrim = {}\n{workload}",
-                name == "ndp"
+                 [fabric.switch]\ntrim = {}\npfabric = {}\n{workload}",
+                name == "ndp",
+                name == "pfabric"
             );
             Scenario::parse("test.toml", &text, Path::new("."), &[], None).map(drop)
         };
