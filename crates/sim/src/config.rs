@@ -53,6 +53,14 @@ impl StreamConfig {
                 bytes_per_grant: u64::from(config.max_payload),
                 wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
             }),
+            // pFabric's receivers answer every packet. Beside messages of W1, whose mean is 187 bytes, these
+            // acknowledgements are a quarter of all bytes, and the published loads count them
+            // (docs/sources.md#pfabric-in-homas-study).
+            TransportConfig::PFabric(config) => Some(Grants {
+                unscheduled_bytes: 0,
+                bytes_per_grant: u64::from(config.max_payload),
+                wire_bytes_per_grant: u64::from(frame::wire_bytes(config.control_bytes)),
+            }),
             // For other transports the load counts data only, without NDP's pulls and acknowledgements, pHost's
             // tokens and Polo's driving packets.
             _ => None,

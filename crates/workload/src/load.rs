@@ -77,8 +77,8 @@ pub(crate) fn check_load(load: f64) -> Result<(), WorkloadError> {
     if load > 0.0 && load <= 1.0 { Ok(()) } else { Err(WorkloadError::Load(load)) }
 }
 
-/// The cost of a receiver-driven transport's grants: one per `bytes_per_grant` beyond the
-/// unscheduled bytes.
+/// The cost of what a receiver answers: a receiver-driven transport's grants, one per `bytes_per_grant`
+/// beyond the unscheduled bytes, or acknowledgements, with no unscheduled bytes and the payload of a packet.
 ///
 /// Grants travel against the data. With uniform destinations every host sends as many as it
 /// causes, so that they count towards the load of its own link.

@@ -433,6 +433,23 @@ fn datagrams_at_a_constant_rate_offer_the_configured_load() {
     }
 }
 
+/// pFabric's receivers answer each packet, and the load on the wire counts the answers: at 40 % load each link is busy
+/// for 40 % of the time, though most of the bytes of such short messages are headers and acknowledgements.
+#[test]
+fn pfabrics_load_on_the_wire_counts_acknowledgements() {
+    let (transport, fabric) = pfabric(&fabric(LEAF_SPINE));
+    for bytes in [100, 1_460, 5_000] {
+        let pattern =
+            Pattern::OpenLoop { sizes: fixed(bytes), load: 0.4, counts: LoadCounts::Wire };
+        let mut config = config(fabric.clone(), vec![stream(transport.clone(), pattern)]);
+        config.measure.messages = 100_000;
+        config.measure.verify = false;
+        let result = run_to_completion(&config);
+        let used = result.links[..24].iter().map(|link| link.utilisation).sum::<f64>() / 24.0;
+        assert!((0.38..0.42).contains(&used), "{bytes} bytes: {used}");
+    }
+}
+
 /// Datagrams do not react to congestion: of two senders at line rate into one, half is lost, and TCP beside them gets
 /// the capacity that they leave.
 #[test]
