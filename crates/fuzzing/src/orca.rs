@@ -142,6 +142,7 @@ pub fn orca(bytes: &[u8]) {
         let controlled = flags & 1 != 0;
         let config = HostConfig {
             me: HostId(id),
+            incarnation: 0,
             layout: Arc::clone(&layout),
             ports: 1,
             controller: controlled.then_some(CONTROLLER),

@@ -202,6 +202,7 @@ impl Engine {
         }
         let host = Host::new(HostConfig {
             me: config.me(),
+            incarnation: rackweave_linux::random() as u32,
             layout,
             ports: 1,
             controller: fabric.and_then(FabricPlace::controller),

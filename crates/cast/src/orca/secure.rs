@@ -468,7 +468,7 @@ mod tests {
         let place = Place::default();
         let bodies = [
             Body::Invite { stream: 1, place, payload: 1, via_agent: true },
-            Body::Join { stream: 1, place, at: 0, limit: 0 },
+            Body::Join { incarnation: 1, stream: 1, place, at: 0, limit: 0 },
             Body::End { length: 5 },
             Body::Complete { place },
             Body::Bye { reason: Reason::Busy },

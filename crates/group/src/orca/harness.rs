@@ -188,6 +188,7 @@ pub(crate) struct Network {
 pub(crate) fn config(host: u32, layout: &Arc<Layout>) -> HostConfig {
     HostConfig {
         me: HostId(host),
+        incarnation: 0,
         layout: Arc::clone(layout),
         ports: 1,
         controller: None,

@@ -48,6 +48,7 @@ pub(super) fn run(
     let host = |me: HostId, ports: usize| {
         Host::new(HostConfig {
             me,
+            incarnation: 0,
             layout: Arc::clone(&layout),
             ports: ports as u8,
             controller: scheme.controller,

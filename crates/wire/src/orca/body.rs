@@ -36,7 +36,7 @@ const PLACE: usize = 3;
 pub(super) const fn bytes(body: &Body) -> usize {
     match body {
         Body::Invite { .. } => 16 + PLACE + 2 + 1,
-        Body::Join { .. } => 16 + PLACE + 8 + 8,
+        Body::Join { .. } => 4 + 16 + PLACE + 8 + 8,
         Body::Status(status) => STATUS + GAP * count(status),
         Body::End { .. } => 8,
         Body::Complete { .. } => PLACE,
@@ -74,8 +74,9 @@ pub(super) fn put(body: &Body, out: &mut Vec<u8>) {
             out.put_u16(payload);
             out.put_u8(u8::from(via_agent));
         }
-        Body::Join { stream, place, at, limit } => {
+        Body::Join { incarnation, stream, place, at, limit } => {
             out.put_u8(tag::JOIN);
+            out.put_u32(incarnation);
             out.put_u128(stream);
             put_place(place, out);
             out.put_u64(at);
@@ -155,6 +156,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
             via_agent: flag(reader)?,
         },
         tag::JOIN => Body::Join {
+            incarnation: reader.u32()?,
             stream: reader.u128()?,
             place: place(reader)?,
             at: reader.u64()?,

@@ -204,6 +204,10 @@ pub enum Body {
     },
     /// A host joins a session, for the first time, late or again.
     Join {
+        /// A number that differs for each start of the receiver. One that it has repeated belongs to the same receiver; a new
+        /// one shows that the host was restarted, even if it needs no byte below those that its rack's agent has reported. The
+        /// evaluation has no such number; it is our addition.
+        incarnation: u32,
         /// The identity of the stream to which it was invited, or which it has received in part.
         stream: u128,
         /// The host's place.

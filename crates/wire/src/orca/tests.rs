@@ -40,12 +40,15 @@ pub(crate) fn bodies() -> impl Strategy<Value = Body> {
         (any::<(u128, u16, bool)>(), places()).prop_map(|((stream, payload, via_agent), place)| {
             Body::Invite { stream, place, payload, via_agent }
         }),
-        (any::<(u128, u64, u64)>(), places()).prop_map(|((stream, at, limit), place)| Body::Join {
-            stream,
-            place,
-            at,
-            limit
-        }),
+        (any::<(u32, u128, u64, u64)>(), places()).prop_map(
+            |((incarnation, stream, at, limit), place)| Body::Join {
+                incarnation,
+                stream,
+                place,
+                at,
+                limit
+            }
+        ),
         statuses().prop_map(Body::Status),
         any::<u64>().prop_map(|length| Body::End { length }),
         places().prop_map(|place| Body::Complete { place }),

@@ -256,7 +256,7 @@ fn nothing_is_amplified() {
     let place = Place::default();
     let bodies = [
         invitation(5).body,
-        Body::Join { stream: 7, place, at: 0, limit: 1 << 20 },
+        Body::Join { incarnation: 1, stream: 7, place, at: 0, limit: 1 << 20 },
         Body::Status(Status::default()),
         Body::End { length: 9 },
         Body::Complete { place },

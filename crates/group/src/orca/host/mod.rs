@@ -113,6 +113,9 @@ impl Spread {
 pub struct HostConfig {
     /// The number of this host.
     pub me: HostId,
+    /// The number of its first [`Body::Join`]; further ones count up. A host that starts again must not repeat numbers of its
+    /// earlier starts, so it draws this one at random; [`Host::restarted`] goes on counting instead.
+    pub incarnation: u32,
     /// The places of all hosts, which must be the same everywhere.
     pub layout: Arc<Layout>,
     /// The number of its ports: 1, or 2 that lead to different switches.
@@ -253,6 +256,8 @@ pub struct Host {
     events: VecDeque<Event>,
     /// The epoch of the last [`Body::Served`] of each rack.
     served: BTreeMap<u16, u32>,
+    /// The number of the next session that it joins.
+    incarnation: u32,
     counters: HostCounters,
 }
 
@@ -284,6 +289,7 @@ impl Host {
             last_port: BTreeMap::new(),
             events: VecDeque::new(),
             served: BTreeMap::new(),
+            incarnation: config.incarnation,
             counters: HostCounters::default(),
             config,
         }
@@ -508,8 +514,20 @@ impl Host {
             return;
         }
         self.ended.retain(|ended| *ended != session);
-        let flow =
-            flow::Receiver::new(now, session, stream, sender, place, at, room, via_agent, config);
+        let incarnation = self.incarnation;
+        self.incarnation = incarnation.wrapping_add(1);
+        let flow = flow::Receiver::new(
+            now,
+            session,
+            incarnation,
+            stream,
+            sender,
+            place,
+            at,
+            room,
+            via_agent,
+            config,
+        );
         self.receiving.insert(session, Receiving { flow, data_at: now });
         self.mark_ready(now, Key::Receive(session));
     }
@@ -595,10 +613,11 @@ impl Host {
         self.open_sessions() == 0 && self.outbox.is_empty()
     }
 
-    /// Returns this host as it is after a restart: the same settings and no session.
+    /// Returns this host as it is after a restart: the same settings, no session, and numbers of joins that it has not used.
     #[must_use]
     pub fn restarted(&self) -> Self {
-        Self::new(self.config.clone()).with_places(self.places.clone())
+        let config = HostConfig { incarnation: self.incarnation, ..self.config.clone() };
+        Self::new(config).with_places(self.places.clone())
     }
 }
 

@@ -80,7 +80,7 @@ fn two_ports_carry_the_same() {
     assert_eq!(invited, [2, 2], "no port is known yet");
     for (port, from) in [(0, 1), (1, 2)] {
         let place = layout.place(HostId(from));
-        let body = Body::Join { stream: 7, place, at: 0, limit: 1 << 20 };
+        let body = Body::Join { incarnation: 1, stream: 7, place, at: 0, limit: 1 << 20 };
         let control = Control { from: HostId(from), to: HostId(0), session, body };
         let said = packet(HostId(from), HostId(0), 1, Header::Control(control));
         let _ = host.handle_packet(now, port, &said);

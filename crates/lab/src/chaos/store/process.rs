@@ -89,6 +89,7 @@ impl Process {
         };
         let config = HostConfig {
             me: HostId(number),
+            incarnation: 0,
             layout: Arc::new(Layout::flat(scenario.hosts.len() as u32)),
             ports: 1,
             controller: None,

@@ -179,7 +179,7 @@ fn orca_packets() -> Vec<(&'static str, Vec<u8>)> {
     };
     let bodies = [
         ("invite", Body::Invite { stream: 7, place, payload: 1400, via_agent: true }),
-        ("join", Body::Join { stream: 7, place, at: 0, limit: 1 << 20 }),
+        ("join", Body::Join { incarnation: 1, stream: 7, place, at: 0, limit: 1 << 20 }),
         ("status", Body::Status(status)),
         ("end", Body::End { length: 1_472_559_936 }),
         ("complete", Body::Complete { place }),

@@ -103,6 +103,8 @@ pub(super) struct End {
     pub(super) machine: Option<Receiver>,
     /// Whether it ever joined.
     pub(super) joined: bool,
+    /// The number of its last start.
+    starts: u32,
     /// The index of its source.
     pub(super) of: usize,
     pub(super) down: bool,
@@ -420,6 +422,7 @@ impl Network {
             app,
             machine: None,
             joined: false,
+            starts: 0,
             of,
             down: false,
             stored: RangeSet::new(),
@@ -733,9 +736,11 @@ impl Network {
         }
         let via = self.agents.is_some();
         end.joined = true;
+        end.starts += 1;
         end.machine = Some(Receiver::new(
             self.now,
             Session(end.of as u32 + 1),
+            end.starts,
             77,
             self.sources[end.of].host,
             end.place,

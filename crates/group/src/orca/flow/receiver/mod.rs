@@ -40,6 +40,7 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub struct Receiver {
     session: Session,
+    incarnation: u32,
     stream: u128,
     sender: HostId,
     place: Place,
@@ -66,12 +67,14 @@ pub struct Receiver {
 impl Receiver {
     /// Returns a receiver that joins a session, after an invitation or without one. `at` is the first byte that it
     /// needs; `room` is the number of bytes that it can hold beyond those consumed, at least one packet. With
-    /// `via_agent` its reports go to the rack's agent.
+    /// `via_agent` its reports go to the rack's agent. `incarnation` differs from that of any other receiver of the session at
+    /// this host.
     #[must_use]
     #[expect(clippy::too_many_arguments, reason = "they identify the session and its settings")]
     pub fn new(
         now: Time,
         session: Session,
+        incarnation: u32,
         stream: u128,
         sender: HostId,
         place: Place,
@@ -85,6 +88,7 @@ impl Receiver {
         let place = Place { port: place.port & 63, ..place };
         Self {
             session,
+            incarnation,
             stream,
             sender,
             place,
@@ -332,7 +336,8 @@ impl Receiver {
             }
             Stage::Joining => {
                 let (at, limit) = (self.ranges.prefix(), self.limit());
-                Body::Join { stream: self.stream, place: self.place, at, limit }
+                let (incarnation, stream, place) = (self.incarnation, self.stream, self.place);
+                Body::Join { incarnation, stream, place, at, limit }
             }
             Stage::Completing => Body::Complete { place: self.place },
             Stage::Leaving(_) if self.attempts >= MAX_BYES => return None,

@@ -8,16 +8,25 @@ use super::peers::{Peer, State, pending};
 use super::{Sender, Stage};
 
 /// A receiver whose reports claim less than earlier ones for this long has restarted: no packet is delayed by as much.
-const RESTART_AFTER: Span = Span::from_ms(100);
+pub(super) const RESTART_AFTER: Span = Span::from_ms(100);
+
+/// What a receiver says when it joins; see [`Body::Join`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Join {
+    pub(super) incarnation: u32,
+    pub(super) at: u64,
+    pub(super) limit: u64,
+}
 
 impl Sender {
     /// Handles a control packet of the session, from a receiver or from an agent for several of them. No field is trusted.
     pub fn handle_control(&mut self, now: Time, from: HostId, body: &Body) {
         match body {
             Body::Status(status) => self.handle_status(now, status),
-            Body::Join { stream, place, at, limit } => {
+            Body::Join { incarnation, stream, place, at, limit } => {
                 if *stream == self.stream {
-                    self.handle_join(now, from, *place, *at, *limit, self.config.open);
+                    let join = Join { incarnation: *incarnation, at: *at, limit: *limit };
+                    self.handle_join(now, from, *place, join, self.config.open);
                 } else if let Some(number) = self.peers.find(from) {
                     self.lose_receiver(now, number, Reason::Unknown);
                     self.peers.queue_control(number, pending::BYE);
@@ -40,10 +49,10 @@ impl Sender {
         now: Time,
         host: HostId,
         place: Place,
-        at: u64,
-        limit: u64,
+        join: Join,
         open: bool,
     ) {
+        let Join { incarnation, at, .. } = join;
         let number = match self.peers.find(host) {
             Some(number) => number,
             None if !open
@@ -58,13 +67,23 @@ impl Sender {
         let was_attached = peer.state == State::Attached;
         match peer.state {
             State::Invited => {}
+            State::Attached | State::Detached if peer.incarnation != incarnation => {
+                // The host has restarted, or the packet is a late one of an earlier start. Reports of the earlier start, which do not
+                // say whose they are, may still be on their way.
+                if !peer.has_restarted(now, incarnation) {
+                    return;
+                }
+                self.catch_up.round_robin.retain(|detached| *detached != number);
+            }
             State::Attached | State::Detached if at >= peer.have => {
                 peer.last_heard = now;
+                // What came of another start was a late packet: this one still answers.
+                peer.restart = None;
                 self.peers.queue_control(number, pending::MODE);
                 return;
             }
             State::Attached | State::Detached => {
-                // It is a delayed packet, or the host has restarted.
+                // It is a delayed packet, or a late report of an earlier start was taken for one of this.
                 let since = *peer.regressed_since.get_or_insert(now);
                 if now.since(since) < RESTART_AFTER {
                     return;
@@ -88,7 +107,7 @@ impl Sender {
         self.peers.set_place(number, place);
         let at = at.min(1 << 48);
         let peer = &mut self.peers.list[number as usize];
-        peer.on_join(now, at, limit);
+        peer.on_join(now, &Join { at, ..join });
         if at < self.source.released.min(self.source.readable_from) {
             peer.state = State::Invited; // It counts as lost, whatever its state was.
             self.lose_receiver(now, number, Reason::TooLate);
@@ -167,6 +186,7 @@ impl Sender {
             } else if single {
                 peer.regressed_since = None;
             }
+            restarted |= peer.restart.is_some_and(|(_, since)| now.since(since) >= RESTART_AFTER);
             let (head, detached) = match &peer.channel {
                 Some(channel) => (channel.head, true),
                 None => (self.group.head, false),

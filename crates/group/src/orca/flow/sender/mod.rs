@@ -21,6 +21,7 @@ use rackweave_wire::orca::{Place, Reason, Session};
 use super::{FlowConfig, ReceiverStatus, ReceiverView, SenderEvent, SenderSummary, SlowReason};
 use blocks::Blocks;
 use channel::Channel;
+use control::Join;
 use peers::{Peer, Peers, State, pending};
 use poll::{CatchUp, Pacer};
 use tick::Timers;
@@ -164,9 +165,17 @@ impl Sender {
     }
 
     /// Admits a host that was not invited, from offset `at` and with a receive window up to `limit`, as its `Join`
-    /// would.
-    pub fn admit(&mut self, now: Time, host: HostId, place: Place, at: u64, limit: u64) {
-        self.handle_join(now, host, place, at, limit, true);
+    /// would. `incarnation` is that of its `Join`.
+    pub fn admit(
+        &mut self,
+        now: Time,
+        host: HostId,
+        incarnation: u32,
+        place: Place,
+        at: u64,
+        limit: u64,
+    ) {
+        self.handle_join(now, host, place, Join { incarnation, at, limit }, true);
         self.update(now);
     }
 

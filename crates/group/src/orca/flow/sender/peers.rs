@@ -7,6 +7,7 @@ use rackweave_wire::orca::{Place, Reason};
 
 use super::super::SlowReason;
 use super::channel::Channel;
+use super::control::{Join, RESTART_AFTER};
 use super::path::Path;
 
 /// The state of a receiver; see [`super::super::ReceiverStatus`].
@@ -71,6 +72,10 @@ pub(super) struct Peer {
     pub(super) state_since: Time,
     /// The time since which its reports claim less than earlier ones, which may mean that it has restarted.
     pub(super) regressed_since: Option<Time>,
+    /// The number of its start ([`rackweave_wire::orca::Body::Join`]).
+    pub(super) incarnation: u32,
+    /// Another number with which it joins, and since when.
+    pub(super) restart: Option<(u32, Time)>,
 
     pub(super) base_rtt: Span,
     pub(super) period_rtt: Span,
@@ -115,6 +120,8 @@ impl Peer {
             last_heard: now,
             state_since: now,
             regressed_since: None,
+            incarnation: 0,
+            restart: None,
             base_rtt: Span::MAX,
             period_rtt: Span::MAX,
             last_rtt: None,
@@ -137,8 +144,21 @@ impl Peer {
         matches!(self.state, State::Attached | State::Detached)
     }
 
-    /// Handles a join, the first one or a later one; the receiver needs the bytes from `at`.
-    pub(super) fn on_join(&mut self, now: Time, at: u64, limit: u64) {
+    /// Notes a join of another start, and returns whether it counts: a late packet comes once, and is not repeated for this long.
+    pub(super) fn has_restarted(&mut self, now: Time, incarnation: u32) -> bool {
+        match self.restart {
+            Some((of, since)) if of == incarnation => now.since(since) >= RESTART_AFTER,
+            _ => {
+                self.restart = Some((incarnation, now));
+                false
+            }
+        }
+    }
+
+    /// Handles a join, the first one or a later one; the receiver needs the bytes from `join.at`.
+    pub(super) fn on_join(&mut self, now: Time, join: &Join) {
+        let Join { incarnation, at, limit } = *join;
+        (self.incarnation, self.restart) = (incarnation, None);
         (self.have, self.progress, self.best_progress, self.loss_edge) = (at, at, at, at);
         (self.start, self.limit) = (at, limit);
         (self.last_heard, self.state_since) = (now, now);

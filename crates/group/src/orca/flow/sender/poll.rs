@@ -111,7 +111,7 @@ impl Sender {
             if peer.pending_control == 0 {
                 self.peers.control_queue.pop_front();
             }
-            let has_restarted = peer.regressed_since.is_some();
+            let has_restarted = peer.regressed_since.is_some() || peer.restart.is_some();
             let body = match (what, peer.state) {
                 (pending::INVITE, State::Attached | State::Detached) if !has_restarted => continue,
                 (pending::INVITE, State::Invited | State::Attached | State::Detached) => {

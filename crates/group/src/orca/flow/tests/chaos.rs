@@ -187,7 +187,7 @@ proptest! {
             sender.invite(now, HostId(host), place(u64::from(host)));
         }
         sender.offer(now, 2_000_000);
-        let mut receiver = Receiver::new(now, session, 7, HostId(9), place(3), 0, 100_000, via_agent, config);
+        let mut receiver = Receiver::new(now, session, 1, 7, HostId(9), place(3), 0, 100_000, via_agent, config);
         for ((a, b, c, d), kind, wait) in steps {
             now += Span::from_us(wait * wait);
             let small = |x: u64| if d % 3 == 0 { x } else { x % 2_500_000 };
@@ -198,7 +198,7 @@ proptest! {
             };
             let body = match kind {
                 0..=2 => Body::Status(status),
-                3 => Body::Join { stream: 7, place: place(c), at: small(b), limit: small(a) },
+                3 => Body::Join { incarnation: 1, stream: 7, place: place(c), at: small(b), limit: small(a) },
                 4 => Body::Complete { place: place(c) },
                 5 => Body::Bye { reason: Reason::Left },
                 6 => Body::End { length: small(b) },
@@ -286,6 +286,40 @@ fn a_receiver_that_is_restarted_behind_the_last_byte_is_invited_again() {
     net.invite(other);
     net.at(ms(163), Action::Crash(restarted));
     net.at(ms(516), Action::Return(restarted, 0));
+    net.run(ms(5000));
+    for end in [restarted, other] {
+        assert!(net.ends[end].ended.is_some() && net.ends[end].closed.is_some(), "{end}");
+        assert_eq!(net.ends[end].read, total);
+    }
+}
+
+/// Behind an agent the reports show the slowest receiver of the rack. A receiver that is restarted to a position between that one's and
+/// its own joins again at a byte that the sender does not know it to have had, as one would that repeats its `Join`.
+#[test]
+fn a_receiver_that_is_restarted_behind_an_agent_gets_what_it_lost() {
+    let config = FlowConfig {
+        payload: 100,
+        window: 194_100,
+        max_gaps: 5,
+        fec_block: 18,
+        ..FlowConfig::default()
+    };
+    let mut net = Network::new(4_132_576_400_318_244_313, 1000, config);
+    net.agents = Some(Span::from_ms(1));
+    net.source(None);
+    net.sources[0].keeps_all = true;
+    net.sources[0].machine.set_readable_from(0);
+    let total = 92_951;
+    net.at(ms(1), Action::Offer(total));
+    net.at(ms(2), Action::Finish);
+    let fast = Link { buffer: 20_000, delay: Span::from_us(226), ..Link::new(1000) };
+    let slow = Link { buffer: 20_274, delay: Span::from_us(1), lost: 15_271, ..Link::new(10) };
+    let restarted = net.end(0, fast, App { room: 63_900, ..App::default() });
+    let other = net.end(0, slow, App { room: 83_050, ..App::default() });
+    net.invite(restarted);
+    net.invite(other);
+    net.at(ms(28), Action::Crash(restarted));
+    net.at(ms(31), Action::Return(restarted, 16_000));
     net.run(ms(5000));
     for end in [restarted, other] {
         assert!(net.ends[end].ended.is_some() && net.ends[end].closed.is_some(), "{end}");

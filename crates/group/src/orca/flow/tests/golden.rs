@@ -28,7 +28,8 @@ fn sender(receivers: u8) -> Sender {
         sender.invite(Time::ZERO, HostId(port.into()), place(port));
     }
     for port in 0..receivers {
-        let join = Body::Join { stream: 7, place: place(port), at: 0, limit: 1 << 20 };
+        let join =
+            Body::Join { incarnation: 1, stream: 7, place: place(port), at: 0, limit: 1 << 20 };
         sender.handle_control(us(100), HostId(port.into()), &join);
     }
     while sender.poll(us(100)).is_some() {}
@@ -76,7 +77,7 @@ fn invitation_and_start() {
     let all = everything(&mut sender, Time::ZERO);
     assert_eq!(all, [4, 5].map(|n| Outgoing::Control(HostId(n.into()), invite(n))));
     // The first receiver joins. The start waits for the second one, which refuses.
-    let join = Body::Join { stream: 7, place: place(4), at: 0, limit: 1 << 20 };
+    let join = Body::Join { incarnation: 1, stream: 7, place: place(4), at: 0, limit: 1 << 20 };
     sender.handle_control(us(50), HostId(4), &join);
     let mode = Body::Mode { detached: false };
     assert_eq!(everything(&mut sender, us(50)), [Outgoing::Control(HostId(4), mode)]);
@@ -326,9 +327,19 @@ const fn data(offset: u64, len: u64, end: bool) -> Data {
 }
 
 fn receiver() -> Receiver {
-    let mut receiver =
-        Receiver::new(Time::ZERO, Session(1), 7, HostId(9), place(3), 0, 100_000, false, config());
-    let join = Body::Join { stream: 7, place: place(3), at: 0, limit: 100_000 };
+    let mut receiver = Receiver::new(
+        Time::ZERO,
+        Session(1),
+        1,
+        7,
+        HostId(9),
+        place(3),
+        0,
+        100_000,
+        false,
+        config(),
+    );
+    let join = Body::Join { incarnation: 1, stream: 7, place: place(3), at: 0, limit: 100_000 };
     assert_eq!(receiver.poll(Time::ZERO), Some((HostId(9), join)));
     receiver
 }
@@ -428,7 +439,8 @@ fn a_resumed_receiver_and_one_too_late() {
     let mut sender = Sender::new(Time::ZERO, Session(1), 7, false, config());
     sender.invite(Time::ZERO, HostId(0), place(0));
     sender.offer(Time::ZERO, 20_000);
-    let join = |port, at| Body::Join { stream: 7, place: place(port), at, limit: 1 << 20 };
+    let join =
+        |port, at| Body::Join { incarnation: 1, stream: 7, place: place(port), at, limit: 1 << 20 };
     // The only receiver has the beginning already, so none of it is sent.
     sender.handle_control(us(50), HostId(0), &join(0, 15_500));
     let first = everything(&mut sender, us(50)).into_iter().find_map(|out| match out {
@@ -460,7 +472,7 @@ fn one_that_is_attached_behind_the_others_is_repaired() {
     let mut sender = sender(1);
     sender.offer(us(100), 10 * P);
     assert_eq!(everything(&mut sender, us(100)).len(), 10);
-    let join = Body::Join { stream: 7, place: place(1), at: 0, limit: 1 << 20 };
+    let join = Body::Join { incarnation: 1, stream: 7, place: place(1), at: 0, limit: 1 << 20 };
     sender.handle_control(us(200), HostId(1), &join);
     assert_eq!(everything(&mut sender, us(200)).len(), 11, "all of it, by unicast");
     sender.handle_control(us(300), HostId(0), &status(0, 10_000, 10_000, &[]));
@@ -489,7 +501,7 @@ fn an_empty_stream_ends_too() {
     let complete = Body::Complete { place: place(3) };
     assert_eq!(receiver.poll(us(300)), Some((HostId(9), complete)));
     // A receiver that joins now is informed at once.
-    let join = Body::Join { stream: 7, place: place(5), at: 0, limit: 1 << 20 };
+    let join = Body::Join { incarnation: 1, stream: 7, place: place(5), at: 0, limit: 1 << 20 };
     sender.handle_control(us(400), HostId(5), &join);
     let mode = Outgoing::Control(HostId(5), Body::Mode { detached: false });
     assert_eq!(everything(&mut sender, us(400)), [mode, end(5)]);

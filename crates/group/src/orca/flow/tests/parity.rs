@@ -105,7 +105,8 @@ fn sender(receivers: u8, fec_block: u8, copies: u32) -> Sender {
         sender.invite(Time::ZERO, HostId(port.into()), place(port));
     }
     for port in 0..receivers {
-        let join = Body::Join { stream: 7, place: place(port), at: 0, limit: 1 << 20 };
+        let join =
+            Body::Join { incarnation: 1, stream: 7, place: place(port), at: 0, limit: 1 << 20 };
         sender.handle_control(us(100), HostId(port.into()), &join);
     }
     while sender.poll(us(100)).is_some() {}
@@ -267,7 +268,7 @@ fn receiver() -> Receiver {
     let config = FlowConfig { payload: P as u16, ..FlowConfig::default() };
     let place = Place { rack: 0, port: 3 };
     let mut receiver =
-        Receiver::new(Time::ZERO, Session(1), 7, HostId(9), place, 0, 100_000, false, config);
+        Receiver::new(Time::ZERO, Session(1), 1, 7, HostId(9), place, 0, 100_000, false, config);
     assert!(receiver.poll(Time::ZERO).is_some());
     receiver
 }

@@ -36,6 +36,7 @@ impl World {
             let receiver = Receiver::new(
                 Time::ZERO,
                 SESSION,
+                1,
                 7,
                 HostId(99),
                 place(number),
