@@ -19,8 +19,9 @@ use crate::mesh::{Mesh, Station};
 const LINK: Rate = Rate::from_gbps(10);
 const HOSTS: u32 = 3;
 
+/// Parameters of every transport. The order of the first ten is that of the inputs that have been recorded.
 fn configs() -> Vec<TransportConfig> {
-    vec![
+    let mut configs: Vec<TransportConfig> = vec![
         homa::Config::linux(LINK).into(),
         homa::Config::fabric(LINK, 9_700).into(),
         polo::Config::slides().into(),
@@ -31,7 +32,13 @@ fn configs() -> Vec<TransportConfig> {
         tcp::Config::new_reno().into(),
         datagram::Config::default().into(),
         pfabric::Config::paper().into(),
-    ]
+    ];
+    for config in TransportConfig::examples(LINK) {
+        if configs.iter().all(|listed| listed.name() != config.name()) {
+            configs.push(config);
+        }
+    }
+    configs
 }
 
 /// Bytes of one direction of a stream.

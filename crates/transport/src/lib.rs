@@ -42,6 +42,7 @@ pub mod pfabric;
 pub mod phost;
 pub mod polo;
 mod profile;
+pub mod sird;
 pub mod tcp;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;

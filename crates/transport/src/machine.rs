@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::sync::Arc;
 
+#[cfg(any(test, feature = "testkit"))]
+use rackweave_core::Rate;
 use rackweave_core::{
     Event, Framing, HostId, MessageId, Node, Open, Packet, Placement, Refused, RoundTrip, Span,
     Submit, Time, Transport,
@@ -56,6 +58,15 @@ macro_rules! define_transports {
             /// The names of all transports. Each is the [`TransportConfig::name`] of some parameters.
             pub fn names() -> impl Iterator<Item = &'static str> {
                 [$(<crate::$module::Config as Profile>::NAMES),+].into_iter().flatten().copied()
+            }
+
+            /// Parameters of every transport, for tests and fuzzing; see [`Profile::examples`].
+            #[cfg(any(test, feature = "testkit"))]
+            #[must_use]
+            pub fn examples(link: Rate) -> Vec<Self> {
+                let mut all = Vec::new();
+                $(all.extend(<crate::$module::Config as Profile>::examples(link).into_iter().map(Self::from));)+
+                all
             }
 
             /// Creates the state machine of this transport at a host.
@@ -224,26 +235,22 @@ impl Transport for Machine {
 
 #[cfg(test)]
 mod tests {
-    use rackweave_core::Rate;
     use rackweave_core::frame::{self, MTU};
 
     use super::*;
-    use crate::{datagram, homa, ndp, pfabric, phost, polo, tcp};
+
+    #[test]
+    fn each_name_has_an_example() {
+        let examples = TransportConfig::examples(Rate::from_gbps(1));
+        for name in TransportConfig::names() {
+            assert!(examples.iter().any(|config| config.name() == name), "{name}");
+        }
+        assert!(examples.iter().all(|config| config.check().is_ok()));
+    }
 
     #[test]
     fn a_full_packet_is_a_full_frame_with_every_transport() {
-        let link = Rate::from_gbps(1);
-        for config in [
-            TransportConfig::Homa(Arc::new(homa::Config::fabric(link, 10_000))),
-            TransportConfig::Homa(Arc::new(homa::Config::linux(link))),
-            TransportConfig::Homa(Arc::new(homa::Config::leverage(link))),
-            TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
-            TransportConfig::Ndp(Arc::new(ndp::Config::paper(link))),
-            TransportConfig::PHost(Arc::new(phost::Config::paper(link))),
-            TransportConfig::PFabric(Arc::new(pfabric::Config::paper())),
-            TransportConfig::Polo(Arc::new(polo::Config::slides())),
-            TransportConfig::Datagram(Arc::new(datagram::Config::default())),
-        ] {
+        for config in TransportConfig::examples(Rate::from_gbps(1)) {
             let framing = config.over_udp().framing();
             assert_eq!(framing.packet_wire_bytes(framing.max_payload), frame::wire_bytes(MTU));
             assert_eq!(config.over_udp(), config.over_udp().over_udp(), "once is enough");

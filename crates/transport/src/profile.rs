@@ -2,6 +2,8 @@
 
 use core::error::Error;
 
+#[cfg(any(test, feature = "testkit"))]
+use rackweave_core::Rate;
 use rackweave_core::frame::IPV4;
 use rackweave_core::{Event, Framing, Placement, Span, Transport};
 use rackweave_wire::overlay;
@@ -28,6 +30,12 @@ pub trait Profile: Clone {
 
     /// The names of the transport in scenarios and results. The parameters decide which of them applies.
     const NAMES: &'static [&'static str];
+
+    /// Parameters of real hosts whose links have this rate, at least one set for each of [`Profile::NAMES`]: those with which
+    /// tests and fuzzing go over all transports.
+    #[cfg(any(test, feature = "testkit"))]
+    #[must_use]
+    fn examples(link: Rate) -> Vec<Self>;
 
     /// The transport's name with these parameters, one of [`Profile::NAMES`].
     #[must_use]

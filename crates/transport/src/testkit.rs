@@ -5,19 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::{Event, HostId, Kind, MessageId, Rng, Span};
 
-use crate::TransportConfig;
-
-/// Checks that a test's list has every transport that answers requests, so that a new one is not forgotten in it.
-///
-/// # Panics
-/// If a transport other than datagrams is missing.
-pub fn assert_complete<'a>(list: impl Iterator<Item = &'a TransportConfig>) {
-    let listed: BTreeSet<_> = list.map(TransportConfig::name).collect();
-    for name in TransportConfig::names().filter(|name| *name != "datagram") {
-        assert!(listed.contains(name), "the list has no {name}");
-    }
-}
-
 /// Probabilities of faults of packets between hosts, each from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {

@@ -163,7 +163,7 @@ pub(crate) fn write_tcp(f: &mut fmt::Formatter<'_>, header: &tcp::Header) -> fmt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Id64, datagram, ndp, pfabric, phost, polo};
+    use crate::{Id64, datagram, ndp, pfabric, phost, polo, sird};
     use rackweave_core::HostId;
 
     fn line(header: impl Into<Header>, priority: u8, ecn: Ecn) -> String {
@@ -403,6 +403,31 @@ mod tests {
             let header = pfabric::Header { id: Id64::new(42), one_way, body };
             let text = line(header, 0, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 pfabric {expected} prio 0"));
+        }
+    }
+
+    #[test]
+    fn sird_packets() {
+        use sird::Body;
+        let (message_length, unscheduled) = (20_000, 8);
+        let data = |csn| Body::Data { message_length, offset: 1460, len: 1460, unscheduled, csn };
+        for (body, one_way, expected) in [
+            (
+                Body::Request { message_length, unscheduled },
+                true,
+                "REQUEST id 42 one-way of 20000 unscheduled 8",
+            ),
+            (Body::Credit { packet: 9 }, false, "CREDIT id 42 for packet 9"),
+            (data(false), false, "DATA id 42 [1460..2920) of 20000 unscheduled 8"),
+            (data(true), false, "DATA id 42 [1460..2920) of 20000 unscheduled 8 csn"),
+            (Body::Ack, false, "ACK id 42"),
+            (Body::Busy, false, "BUSY id 42"),
+            (Body::Unknown, false, "UNKNOWN id 42"),
+            (Body::Ask, false, "ASK id 42"),
+        ] {
+            let header = sird::Header { id: Id64::new(42), one_way, body };
+            let text = line(header, 0, Ecn::NotCapable);
+            assert_eq!(text, format!("h3.1 > h7.2 sird {expected} prio 0"));
         }
     }
 

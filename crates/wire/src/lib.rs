@@ -1,6 +1,6 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`datagram`]: the headers of one protocol each; [`Codec`]:
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`datagram`]: the headers of one protocol each; [`Codec`]:
 //!   their common interface. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
@@ -43,6 +43,7 @@ pub mod phost;
 pub mod polo;
 pub mod reduce;
 pub mod secure;
+pub mod sird;
 pub mod tcp;
 
 use rackweave_core::{Header as HeaderTrait, Packet, Rank, Slice};
@@ -68,6 +69,8 @@ macro_rules! transports {
             Polo => polo,
             /// pFabric (SIGCOMM 2013), with queues in the order of remaining size.
             PFabric => pfabric,
+            /// SIRD (NSDI 2025), with buckets of credit.
+            Sird => sird,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
         }

@@ -316,6 +316,7 @@ fn lists_are_tables_and_documents() {
             "phost",
             "polo",
             "pfabric",
+            "sird",
             "datagram",
             "orca",
             "cast-unicast",

@@ -184,6 +184,7 @@ fn messages(draw: &mut Draw) {
         "name = \"ndp\"",
         "name = \"phost\"",
         "name = \"pfabric\"",
+        "name = \"sird\"",
         "name = \"tcp\"",
         "name = \"tcp\"\nhandshake = true",
         "name = \"dctcp\"",

@@ -5,6 +5,7 @@ mod homa;
 mod pfabric;
 mod polo;
 mod receiver_driven;
+mod sird;
 mod tcp;
 
 use rackweave_core::Span;
@@ -17,6 +18,7 @@ use self::homa::HomaKeys;
 use self::pfabric::PFabricKeys;
 use self::polo::PoloKeys;
 use self::receiver_driven::{NdpKeys, PHostKeys};
+use self::sird::SirdKeys;
 pub(super) use self::tcp::TcpKeys;
 use super::de::{self, DeError};
 use super::keys::{self, Choice, Place, is_on_streams, read_label};
@@ -127,6 +129,12 @@ transports! {
         description: "switches serve and keep what has the least remaining; fixed timeouts, no other control",
         profiles: &[],
         sources: &["SIGCOMM 2013"],
+    };
+    Sird: SirdKeys = About {
+        name: "sird",
+        description: "receiver-driven: credit from a global bucket, and one per sender that shrinks by its marks",
+        profiles: &[],
+        sources: &["NSDI 2025"],
     };
     Datagram: DatagramKeys = About {
         name: "datagram",

@@ -73,6 +73,7 @@ macro_rules! shared_parameters {
     (
         $config:ty,
         name: $name:literal,
+        example: |$link:ident| $example:expr,
         ask_interval: $ask_interval:ident,
         free_packets: [$($free_packets:ident)?],
         packets_back: $packets_back:literal,
@@ -85,6 +86,11 @@ macro_rules! shared_parameters {
             type Error = InvalidConfig;
 
             const NAMES: &'static [&'static str] = &[$name];
+
+            #[cfg(any(test, feature = "testkit"))]
+            fn examples($link: rackweave_core::Rate) -> Vec<Self> {
+                vec![$example]
+            }
 
             fn check(&self) -> Result<(), InvalidConfig> {
                 self.check()

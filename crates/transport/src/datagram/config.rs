@@ -1,5 +1,7 @@
 //! Parameters of the datagram transport.
 
+#[cfg(any(test, feature = "testkit"))]
+use rackweave_core::Rate;
 use rackweave_core::{Framing, Span, frame};
 use rackweave_wire::datagram::HEADER_BYTES;
 use thiserror::Error;
@@ -115,6 +117,11 @@ impl Profile for Config {
     type Error = InvalidConfig;
 
     const NAMES: &'static [&'static str] = &["datagram"];
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(_: Rate) -> Vec<Self> {
+        vec![Self::default()]
+    }
 
     fn check(&self) -> Result<(), InvalidConfig> {
         self.check()

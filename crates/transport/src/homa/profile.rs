@@ -1,5 +1,7 @@
 //! Homa's implementation of the interface that all transports' parameters have.
 
+#[cfg(any(test, feature = "testkit"))]
+use rackweave_core::Rate;
 use rackweave_core::frame::MTU;
 use rackweave_core::{Framing, Span};
 use rackweave_wire::homa::{Layout, size};
@@ -23,6 +25,11 @@ impl Profile for Config {
     type Error = InvalidConfig;
 
     const NAMES: &'static [&'static str] = &["homa"];
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(link: Rate) -> Vec<Self> {
+        vec![Self::fabric(link, 10_000), Self::linux(link), Self::leverage(link)]
+    }
 
     fn check(&self) -> Result<(), InvalidConfig> {
         self.check()

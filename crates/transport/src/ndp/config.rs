@@ -175,6 +175,7 @@ impl Config {
 shared_parameters!(
     Config,
     name: "ndp",
+    example: |link| Self::paper(link),
     ask_interval: max_rto,
     // Each packet has its ACK, and beyond the window a pull as well.
     free_packets: [],

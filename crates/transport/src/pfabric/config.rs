@@ -187,6 +187,7 @@ impl Config {
 shared_parameters!(
     Config,
     name: "pfabric",
+    example: |_link| Self::paper().for_hosts(),
     ask_interval: ask_interval,
     free_packets: [],
     packets_back: 1.0,

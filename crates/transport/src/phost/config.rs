@@ -257,6 +257,7 @@ impl Config {
 shared_parameters!(
     Config,
     name: "phost",
+    example: |link| Self::paper(link).for_hosts(),
     ask_interval: max_rts_interval,
     free_packets: [free_tokens],
     packets_back: 1.0,

@@ -258,6 +258,7 @@ impl Config {
 shared_parameters!(
     Config,
     name: "polo",
+    example: |_link| Self::slides().for_hosts(),
     ask_interval: pause_probe,
     // Beyond the first window each packet is driven, and clock packets go both ways.
     free_packets: [first_window],

@@ -2,6 +2,8 @@
 
 use core::convert::Infallible;
 
+#[cfg(any(test, feature = "testkit"))]
+use rackweave_core::Rate;
 use rackweave_core::frame::MTU;
 use rackweave_core::{Framing, Span};
 use rackweave_wire::tcp as wire;
@@ -14,6 +16,11 @@ impl Profile for Config {
     type Error = Infallible;
 
     const NAMES: &'static [&'static str] = &["tcp", "dctcp"];
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(_: Rate) -> Vec<Self> {
+        vec![Self::tcp(), Self::dctcp()]
+    }
 
     fn name(&self) -> &'static str {
         match self.congestion_control {

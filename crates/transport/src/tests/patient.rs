@@ -1,12 +1,10 @@
 //! For each transport: a peer that is silent for less than the patience is not given up, and one that is silent
 //! for longer is.
 
-use std::sync::Arc;
-
 use rackweave_core::{Event, FailReason, HostId, Kind, MessageId, Rate, Span, Time};
 
 use super::Network;
-use crate::{Machine, TransportConfig, homa, ndp, pfabric, phost, polo, tcp};
+use crate::{Machine, TransportConfig};
 
 const LINK: Rate = Rate::from_gbps(10);
 
@@ -15,20 +13,11 @@ const PATIENCE: Span = Span::from_secs(2);
 /// time.
 const ALMOST: Span = Span::from_ms(1450);
 
-fn transports() -> Vec<(&'static str, TransportConfig)> {
-    let transports = vec![
-        ("fabric", TransportConfig::Homa(Arc::new(homa::Config::fabric(LINK, 10_000)))),
-        ("linux", TransportConfig::Homa(Arc::new(homa::Config::linux(LINK)))),
-        ("leverage", TransportConfig::Homa(Arc::new(homa::Config::leverage(LINK)))),
-        ("tcp", TransportConfig::Tcp(Arc::new(tcp::Config::tcp()))),
-        ("dctcp", TransportConfig::Tcp(Arc::new(tcp::Config::dctcp()))),
-        ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(LINK)))),
-        ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(LINK)))),
-        ("pfabric", TransportConfig::PFabric(Arc::new(pfabric::Config::paper()))),
-        ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
-    ];
-    crate::testkit::assert_complete(transports.iter().map(|(_, config)| config));
-    transports
+/// Each transport that answers requests, by name. Profiles of one name are numbered.
+fn transports() -> Vec<(String, TransportConfig)> {
+    let examples = TransportConfig::examples(LINK).into_iter();
+    let answering = examples.filter(|config| config.name() != "datagram");
+    answering.zip(0..).map(|(config, n)| (format!("{} ({n})", config.name()), config)).collect()
 }
 
 fn at(ms: u64) -> Time {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Peers};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, tcp};
+use rackweave_transport::{TransportConfig, homa, tcp};
 
 /// How long a test waits for an expected event. It is long because the test may compete with others for the processor.
 pub(crate) const PATIENCE: Span = Span::from_secs(60);
@@ -20,19 +20,22 @@ pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
         // A half-open stream must be detected within a test's patience.
         TransportConfig::Tcp(Arc::new(tcp::Config { idle_timeout: Span::from_secs(2), ..config }))
     };
-    let transports = vec![
+    let mut transports = vec![
         ("homa", homa(homa::Config::fabric(link, 60_000))),
         ("homa linux", homa(homa::Config::linux(link))),
         ("leverage-homa", homa(homa::Config::leverage(link))),
         ("tcp", tcp(tcp::Config::tcp())),
         ("dctcp", tcp(tcp::Config::dctcp())),
-        ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(link)))),
-        ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(link).for_hosts()))),
-        ("pfabric", TransportConfig::PFabric(Arc::new(pfabric::Config::paper().for_hosts()))),
-        ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
     ];
-    rackweave_transport::testkit::assert_complete(transports.iter().map(|(_, config)| config));
+    transports.extend(others().into_iter().map(|config| (config.name(), config)));
     transports
+}
+
+/// Returns the transports besides Homa and TCP that support requests.
+pub(crate) fn others() -> Vec<TransportConfig> {
+    let mut examples = TransportConfig::examples(Rate::from_gbps(10));
+    examples.retain(|config| !["homa", "tcp", "dctcp", "datagram"].contains(&config.name()));
+    examples
 }
 
 /// Returns the same transports with timeouts so long that no peer is declared dead only because its thread was not

@@ -8,7 +8,7 @@ mod streams;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::common::{PATIENCE, bytes, local, transports};
+use crate::common::{PATIENCE, bytes, local, others, transports};
 use bytes::Bytes;
 use rackweave_core::{Event as Told, HostId, Kind, MessageId, Rng, Span, Time};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
@@ -188,5 +188,5 @@ fn each_message_arrives_once_or_fails_tcp() {
 
 #[test]
 fn each_message_arrives_once_or_fails_with_the_others() {
-    run(worlds(200..206, SOME, |name| ["ndp", "phost", "polo", "pfabric"].contains(&name)));
+    run(worlds(200..206, SOME, |name| others().iter().any(|config| config.name() == name)));
 }

@@ -8,6 +8,7 @@ pub(crate) mod ndp;
 pub(crate) mod pfabric;
 pub(crate) mod phost;
 pub(crate) mod polo;
+pub(crate) mod sird;
 pub(crate) mod tcp;
 
 use proptest::prelude::*;

@@ -1,0 +1,113 @@
+//! The keys of SIRD.
+
+use rackweave_core::{Bytes, Span, frame};
+use rackweave_sim::Fabric;
+use rackweave_transport::sird;
+use rackweave_workload::WorkloadConfig;
+use serde::Deserialize;
+
+use super::super::keys::{Place, keys};
+use super::super::problem::Problem;
+use super::super::values::{AboveZero, AtMost, Thousandths, Unit, Whole};
+use crate::path::Path;
+
+/// A multiple of the bandwidth-delay product.
+type Products = Thousandths<1000>;
+
+keys! {
+    /// SIRD's keys. A missing key has the paper's value, for this fabric's bandwidth-delay product.
+    struct SirdKeys for sird::Config {
+        bdp: AboveZero<Bytes>,
+        global_bucket: Products,
+        sender_bucket: Products,
+        min_host_bucket: Products,
+        min_network_bucket: Products,
+        unscheduled_threshold: Products,
+        csn_threshold: Products,
+        gain: Thousandths<1> => gain,
+        credit_percent: Whole<1, 100, u32>,
+        srpt_percent: AtMost<100> => srpt_percent,
+        order: Order => order,
+        data_levels: u8,
+        resend_after: Unit<Span> => resend_after,
+        spray: bool => spray,
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Order {
+    Srpt,
+    RoundRobin,
+}
+
+impl From<Order> for sird::CreditOrder {
+    fn from(order: Order) -> Self {
+        match order {
+            Order::Srpt => Self::Srpt,
+            Order::RoundRobin => Self::RoundRobin,
+        }
+    }
+}
+
+impl SirdKeys {
+    pub(super) fn resolve(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        workload: &WorkloadConfig,
+    ) -> Result<sird::Config, Problem> {
+        let bdp = match self.bdp {
+            Some(bdp) => bdp.0.0,
+            None => u64::from(Path::longest(fabric).base_rtt_bytes()),
+        };
+        // A product below a packet gives one packet, as in `Config::paper`.
+        let bdp = bdp.max(u64::from(frame::wire_bytes(frame::MTU)));
+        let mut config = sird::Config::paper(fabric.host_rate(), bdp);
+        self.apply(&mut config);
+        let set = |field: &mut u64, key: Option<Products>| {
+            if let Some(products) = key {
+                *field = bdp.saturating_mul(u64::from(u32::from(products))) / 1000;
+            }
+        };
+        set(&mut config.global_bucket, self.global_bucket);
+        set(&mut config.sender_bucket, self.sender_bucket);
+        set(&mut config.min_host_bucket, self.min_host_bucket);
+        set(&mut config.min_network_bucket, self.min_network_bucket);
+        set(&mut config.unscheduled_threshold, self.unscheduled_threshold);
+        set(&mut config.csn_threshold, self.csn_threshold);
+        if let Some(percent) = self.credit_percent {
+            let interval = config.credit_interval.as_ps() * 100;
+            config.credit_interval = Span::from_ps(interval.div_ceil(u64::from(percent.0)));
+        }
+        match self.data_levels {
+            Some(1) => config.unscheduled_priority = config.scheduled_priority,
+            None | Some(2) => {}
+            Some(_) => return Err(place.bad("data_levels", "`data_levels` must be 1 or 2")),
+        }
+        config.check().map_err(|error| self.invalid(place, error))?;
+        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        Ok(config)
+    }
+
+    /// Returns an error for what the transport reports about its configuration, at the key that causes it.
+    fn invalid(&self, place: Place<'_>, error: sird::InvalidConfig) -> Problem {
+        use sird::InvalidConfig as E;
+        match error {
+            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
+            E::Bucket(key) => place.bad(key, format!("`{key}` has no room for a full packet")),
+            E::LeastBucket(key) => {
+                let key = if self.sender_bucket.is_some() { "sender_bucket" } else { key };
+                place.bad(key, error.to_string())
+            }
+            E::Share(key, most) => place.bad(key, format!("`{key}` must be at most {most}")),
+            E::Patience => place.bad(
+                "resend_after",
+                "four times `resend_after` must be below the time after which a peer counts as dead",
+            ),
+            E::TooLong(_) | E::Priority(_) | E::Interval | E::FinishedFor(_) => {
+                place.bad("name", error.to_string())
+            }
+        }
+    }
+}

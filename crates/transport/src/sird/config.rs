@@ -1,0 +1,368 @@
+//! SIRD's parameters.
+
+use rackweave_core::{Rate, Span, frame};
+use rackweave_wire::sird::size;
+use thiserror::Error;
+
+use crate::common::shared_parameters;
+
+/// The order in which messages get credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreditOrder {
+    /// The message with the fewest missing packets; the oldest of several.
+    Srpt,
+    /// Each message in turn, as in round-robin scheduling.
+    RoundRobin,
+}
+
+/// SIRD's parameters. See [`Config::paper`] for the published set.
+///
+/// Amounts of credit are bytes on the link, of packets with their headers, preamble and gap, as in the authors'
+/// simulator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Interval between two credits for full packets: their time on the receiver's link. A credit for a shorter packet
+    /// delays the next one by less.
+    pub credit_interval: Span,
+    /// Payload bytes of a full packet. All packets but the last of a message are full.
+    pub max_payload: u32,
+    /// Header bytes of a data packet, from the IP header to the payload.
+    pub header_bytes: u32,
+    /// Size of every other packet, from the IP header on.
+    pub control_bytes: u32,
+    /// Whether switches choose a path for each packet at random; otherwise ECMP chooses one per pair of hosts.
+    pub spray: bool,
+    /// B: the capacity of a receiver's global bucket, the bytes that may be on their way to it from all senders.
+    pub global_bucket: u64,
+    /// The largest capacity of the bucket that a receiver has for each sender.
+    pub sender_bucket: u64,
+    /// The least capacity of that bucket by the marks of senders (`csn`).
+    pub min_host_bucket: u64,
+    /// The least capacity of that bucket by the marks of switches (ECN).
+    pub min_network_bucket: u64,
+    /// Weight of a new fraction of marked packets in the mean, in thousandths: DCTCP's g.
+    pub gain: u32,
+    /// `UnschT`: a message that is longer asks for credit before it sends.
+    pub unscheduled_threshold: u64,
+    /// Maximum number of packets that a shorter message sends without credit.
+    pub unscheduled_packets: u16,
+    /// `SThr`: a sender with more unused credit marks its data packets with `csn`.
+    pub csn_threshold: u64,
+    /// Percentage of a sender's packets that go to the receiver of its shortest message. The others go to all
+    /// receivers in turn.
+    pub srpt_percent: u32,
+    /// The order in which a receiver's messages get credit.
+    pub order: CreditOrder,
+    /// Priority of all packets but data in switches, 0 (lowest) to 7.
+    pub control_priority: u8,
+    /// Priority of data that is sent without credit.
+    pub unscheduled_priority: u8,
+    /// Priority of data that is sent with credit.
+    pub scheduled_priority: u8,
+
+    /// Time after which a credit whose packet has not arrived is taken back and given again. It doubles each time,
+    /// until a packet of the message arrives. (Our choice: in the authors' simulator nothing is lost.)
+    pub resend_after: Span,
+    /// Minimum interval after which a sender that receives nothing repeats its request; the interval doubles each time.
+    /// (Our choice, as `resend_after`.)
+    pub min_request_interval: Span,
+    /// Maximum of that interval.
+    pub max_request_interval: Span,
+    /// Time without a packet from a peer that should answer after which the peer is declared silent.
+    pub patience: Span,
+
+    /// Maximum message length, in bytes.
+    pub max_message_bytes: u32,
+    /// Maximum number of exchanges (requests with their responses, one-way messages) in progress at the host.
+    /// Further ones are refused, or dropped if a peer starts them.
+    pub max_exchanges: u32,
+    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted,
+    /// because it could be a duplicate.
+    pub max_finished: u32,
+    /// Minimum time for which finished exchanges are remembered. It must exceed `patience` plus the lifetime of
+    /// any packet.
+    pub finished_for: Span,
+    /// Maximum number of queued control packets. Further ones are dropped.
+    pub max_control: u32,
+    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is dropped.
+    pub max_gaps: u16,
+}
+
+/// Reasons why a configuration is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidConfig {
+    /// A field must be above zero.
+    #[error("{0} must be above zero")]
+    Zero(&'static str),
+    /// The packet exceeds its 16-bit length field.
+    #[error("a packet of {0} bytes is longer than 65000")]
+    TooLong(u32),
+    /// A priority above 7.
+    #[error("priority {0} is above 7")]
+    Priority(u8),
+    /// The bucket has no room for one full packet, so that nothing would ever be credited.
+    #[error("{0} has no room for a full packet")]
+    Bucket(&'static str),
+    /// The least capacity exceeds the largest.
+    #[error("{0} is above sender_bucket")]
+    LeastBucket(&'static str),
+    /// A share above its whole.
+    #[error("{0} is above {1}")]
+    Share(&'static str, u32),
+    /// The minimum interval exceeds the maximum.
+    #[error("min_request_interval is above max_request_interval")]
+    Interval,
+    /// A peer would be declared silent before it is asked again.
+    #[error("patience must be above max_request_interval and four times resend_after")]
+    Patience,
+    /// A late duplicate could start a message a second time.
+    #[error("finished_for must be above {0}, the time for which a sender tries")]
+    FinishedFor(Span),
+}
+
+/// Thousandths of a bandwidth-delay product, in bytes.
+const fn share(bdp: u64, thousandths: u64) -> u64 {
+    bdp.saturating_mul(thousandths) / 1000
+}
+
+impl Config {
+    /// The parameters of the paper's evaluation (`docs/sources.md#sird-parameters`), for a link of this rate and a
+    /// bandwidth-delay product of `bdp` bytes.
+    #[must_use]
+    pub const fn paper(link: Rate, bdp: u64) -> Self {
+        let packet = frame::wire_bytes(frame::MTU) as u64;
+        let bdp = if bdp < packet { packet } else { bdp };
+        let unscheduled = bdp / packet;
+        Self {
+            credit_interval: link.span_of(packet),
+            max_payload: 1460,
+            header_bytes: 40,
+            control_bytes: 40,
+            spray: true,
+            global_bucket: share(bdp, 1500),
+            sender_bucket: bdp,
+            min_host_bucket: share(bdp, 100),
+            min_network_bucket: share(bdp, 30),
+            gain: 80,
+            unscheduled_threshold: bdp,
+            unscheduled_packets: if unscheduled > 65_000 { 65_000 } else { unscheduled as u16 },
+            csn_threshold: share(bdp, 500),
+            srpt_percent: 50,
+            order: CreditOrder::Srpt,
+            control_priority: 7,
+            unscheduled_priority: 7,
+            scheduled_priority: 6,
+            resend_after: Span::from_ms(1),
+            min_request_interval: Span::from_ms(1),
+            max_request_interval: Span::from_ms(8),
+            patience: Span::from_ms(160),
+            max_message_bytes: u32::MAX,
+            max_exchanges: 1 << 20,
+            max_finished: 1 << 20,
+            finished_for: Span::from_ms(200),
+            max_control: 1 << 14,
+            max_gaps: 1024,
+        }
+    }
+
+    /// Adapts the parameters to processes on hosts, which wait for a CPU longer than a round trip. A credit whose sender
+    /// does not run would be given again while its packet is still to come. (Our choice: the paper's hosts answer at once.)
+    #[must_use]
+    pub fn for_hosts(mut self) -> Self {
+        self.resend_after = self.resend_after.max(Span::from_ms(4));
+        self
+    }
+
+    /// Checks whether the state machine can run with these parameters.
+    ///
+    /// # Errors
+    /// See [`InvalidConfig`].
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        self.check_shared(&[
+            ("credit_interval", self.credit_interval > Span::ZERO),
+            ("resend_after", self.resend_after > Span::ZERO),
+            ("min_request_interval", self.min_request_interval > Span::ZERO),
+        ])?;
+        let full = self.full_packet();
+        for (name, bucket) in
+            [("global_bucket", self.global_bucket), ("sender_bucket", self.sender_bucket)]
+        {
+            if bucket < full {
+                return Err(InvalidConfig::Bucket(name));
+            }
+        }
+        for (name, least) in [
+            ("min_host_bucket", self.min_host_bucket),
+            ("min_network_bucket", self.min_network_bucket),
+        ] {
+            if least > self.sender_bucket {
+                return Err(InvalidConfig::LeastBucket(name));
+            }
+        }
+        for (name, value, whole) in
+            [("gain", self.gain, 1000), ("srpt_percent", self.srpt_percent, 100)]
+        {
+            if value > whole {
+                return Err(InvalidConfig::Share(name, whole));
+            }
+        }
+        if self.min_request_interval > self.max_request_interval {
+            return Err(InvalidConfig::Interval);
+        }
+        let tries = self.resend_after.as_ps().saturating_mul(4);
+        if self.patience <= self.max_request_interval || self.patience < Span::from_ps(tries) {
+            return Err(InvalidConfig::Patience);
+        }
+        Ok(())
+    }
+
+    /// Time to wait for an answer after `tries` requests.
+    pub(super) fn request_interval(&self, tries: u32) -> Span {
+        let interval = self.min_request_interval.as_ps().saturating_mul(1 << tries.min(20));
+        Span::from_ps(interval).min(self.max_request_interval)
+    }
+
+    /// Time after which a credit is taken back, if `tries` credits of the message were taken back since one of its packets
+    /// has arrived.
+    pub(super) fn resend_interval(&self, tries: u32) -> Span {
+        let interval = self.resend_after.as_ps().saturating_mul(1 << tries.min(20));
+        // Several tries fit into the patience of the sender.
+        Span::from_ps(interval.min(self.patience.as_ps() / 4)).max(self.resend_after)
+    }
+
+    /// Bytes on the link of a full packet.
+    pub(super) const fn full_packet(&self) -> u64 {
+        frame::wire_bytes(self.header_bytes + self.max_payload) as u64
+    }
+
+    /// Bytes on the link of packet `number` of a message of this length.
+    pub(super) const fn packet_bytes(&self, length: u32, number: u32) -> u64 {
+        frame::wire_bytes(self.header_bytes + self.payload_of(length, number)) as u64
+    }
+
+    /// Payload bytes of packet `number` of a message of this length.
+    pub(super) const fn payload_of(&self, length: u32, number: u32) -> u32 {
+        let left = length.saturating_sub(number.saturating_mul(self.max_payload));
+        if left < self.max_payload { left } else { self.max_payload }
+    }
+
+    /// Bytes on the link of the first `packets` packets of a message of this length.
+    pub(super) const fn bytes_of(&self, length: u32, packets: u32) -> u64 {
+        if packets == 0 {
+            return 0;
+        }
+        (packets as u64 - 1) * self.full_packet() + self.packet_bytes(length, packets - 1)
+    }
+
+    /// Number of packets of a message of this length that need no credit (the paper, section 4: all up to a bandwidth-delay
+    /// product if the message is no longer than `UnschT`, otherwise none).
+    pub(super) const fn unscheduled_of(&self, length: u32) -> u32 {
+        let packets = self.packets(length);
+        if self.bytes_of(length, packets) > self.unscheduled_threshold {
+            return 0;
+        }
+        let most = self.unscheduled_packets as u32;
+        if packets < most { packets } else { most }
+    }
+
+    /// The delay of the next credit by one for a packet of so many bytes on the link.
+    pub(super) fn credit_time(&self, bytes: u64) -> Span {
+        let ps = u128::from(self.credit_interval.as_ps()) * u128::from(bytes);
+        Span::from_ps((ps / u128::from(self.full_packet())) as u64)
+    }
+}
+
+shared_parameters!(
+    Config,
+    name: "sird",
+    example: |link| Self::paper(link, link.bytes_in(Span::from_us(50))).for_hosts(),
+    ask_interval: max_request_interval,
+    free_packets: [unscheduled_packets],
+    packets_back: 1.0,
+    priorities: [control_priority, unscheduled_priority, scheduled_priority],
+    header_bytes: size::DATA,
+    control_bytes: size::CONTROL,
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: Rate = Rate::from_gbps(100);
+
+    #[test]
+    fn the_profile_has_the_published_values() {
+        let paper = Config::paper(LINK, 100_000);
+        assert_eq!(paper.check(), Ok(()));
+        assert_eq!(
+            (paper.global_bucket, paper.sender_bucket, paper.csn_threshold),
+            (150_000, 100_000, 50_000)
+        );
+        assert_eq!((paper.min_host_bucket, paper.min_network_bucket), (10_000, 3_000));
+        assert_eq!((paper.unscheduled_threshold, paper.unscheduled_packets), (100_000, 65));
+        assert_eq!(paper.credit_interval, LINK.span_of(1538));
+        // A fabric whose product is below a packet.
+        assert_eq!(Config::paper(LINK, 0).check(), Ok(()));
+        assert_eq!(paper.for_hosts().check(), Ok(()));
+    }
+
+    #[test]
+    fn messages_above_the_threshold_have_no_unscheduled_packets() {
+        let paper = Config::paper(LINK, 100_000);
+        assert_eq!(paper.unscheduled_of(1), 1);
+        assert_eq!(paper.unscheduled_of(65 * 1460), 65);
+        assert_eq!(paper.unscheduled_of(65 * 1460 + 1), 0);
+        // With a higher threshold, a bandwidth-delay product is sent at once.
+        let config = Config { unscheduled_threshold: 400_000, ..paper };
+        assert_eq!(config.unscheduled_of(200_000), 65);
+        assert_eq!(config.unscheduled_of(400_000), 0);
+    }
+
+    #[test]
+    fn credits_are_bytes_on_the_link() {
+        let paper = Config::paper(LINK, 100_000);
+        assert_eq!(paper.packet_bytes(3_000, 0), 1538);
+        assert_eq!(paper.packet_bytes(3_000, 2), 158);
+        assert_eq!(paper.packet_bytes(1_461, 1), 84);
+        assert_eq!(paper.bytes_of(3_000, 3), 2 * 1538 + 158);
+        assert_eq!(paper.credit_time(1538), paper.credit_interval);
+        assert_eq!(paper.credit_time(769).as_ps(), paper.credit_interval.as_ps() / 2);
+    }
+
+    #[test]
+    fn invalid_parameters_are_refused() {
+        let wrong = |change: fn(&mut Config)| {
+            let mut config = Config::paper(LINK, 100_000);
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        assert_eq!(wrong(|c| c.resend_after = Span::ZERO), "resend_after must be above zero");
+        assert_eq!(
+            wrong(|c| c.max_payload = 65_000),
+            "a packet of 65040 bytes is longer than 65000"
+        );
+        assert_eq!(wrong(|c| c.scheduled_priority = 8), "priority 8 is above 7");
+        assert_eq!(
+            wrong(|c| c.global_bucket = 1_537),
+            "global_bucket has no room for a full packet"
+        );
+        assert_eq!(wrong(|c| c.sender_bucket = 0), "sender_bucket has no room for a full packet");
+        assert_eq!(
+            wrong(|c| c.min_network_bucket = 100_001),
+            "min_network_bucket is above sender_bucket"
+        );
+        assert_eq!(wrong(|c| c.gain = 1_001), "gain is above 1000");
+        assert_eq!(wrong(|c| c.srpt_percent = 101), "srpt_percent is above 100");
+        assert_eq!(
+            wrong(|c| c.max_request_interval = Span::from_us(4)),
+            "min_request_interval is above max_request_interval"
+        );
+        let patience = "patience must be above max_request_interval and four times resend_after";
+        assert_eq!(wrong(|c| c.patience = c.max_request_interval), patience);
+        assert_eq!(wrong(|c| c.resend_after = Span::from_ms(41)), patience);
+        assert_eq!(
+            wrong(|c| c.finished_for = Span::from_ms(160)),
+            "finished_for must be above 160 ms, the time for which a sender tries"
+        );
+    }
+}
