@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 58] = builtins! {
+pub const SCENARIOS: [Builtin; 60] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -53,6 +53,8 @@ pub const SCENARIOS: [Builtin; 58] = builtins! {
     "polo-tail": "papers/polo/tail.toml",
     "polo-incast": "papers/polo/incast.toml",
     "pfabric-sigcomm18": "papers/pfabric/pfabric-sigcomm18.toml",
+    "sird-nsdi25": "papers/sird/sird-nsdi25.toml",
+    "sird-incast": "papers/sird/sird-incast.toml",
     "orca-execution": "papers/orca/execution.toml",
     "orca-cores": "papers/orca/cores.toml",
     "orca-link-bound": "papers/orca/link-bound.toml",
@@ -85,10 +87,11 @@ pub const SCENARIOS: [Builtin; 58] = builtins! {
 };
 
 /// The built-in files of claims, by the name of the paper.
-pub const CLAIMS: [Builtin; 7] = builtins! {
+pub const CLAIMS: [Builtin; 8] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
     "pfabric": "papers/pfabric/claims.toml",
+    "sird": "papers/sird/claims.toml",
     "orca": "papers/orca/claims.toml",
     "swp2p": "papers/swp2p/claims.toml",
     "ordc": "papers/ordc/claims.toml",

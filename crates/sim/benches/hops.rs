@@ -12,7 +12,7 @@ use rackweave_sim::config::{
     Topology, TrimConfig,
 };
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp};
 use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -115,7 +115,7 @@ static TRAFFIC: [Traffic; 9] = [
     },
 ];
 
-const TRANSPORTS: [&str; 7] = ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric"];
+const TRANSPORTS: [&str; 8] = ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird"];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
     match name {
@@ -137,6 +137,11 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             let config = pfabric::Config::paper();
             let rtt = fabric.base_rtt(config.framing(), 84);
             TransportConfig::PFabric(Arc::new(config.for_round_trip(LINK, rtt)))
+        }
+        "sird" => {
+            let full = sird::Config::paper(LINK, 0).framing();
+            let bdp = LINK.bytes_in(fabric.base_rtt(full, 84));
+            sird::Config::paper(LINK, bdp).into()
         }
         "polo" => {
             let config = polo::Config::slides();

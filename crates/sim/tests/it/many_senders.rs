@@ -89,6 +89,7 @@ fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
         ("polo", drops.clone(), polo_over(&drops)),
         ("pfabric", ranks, pfabric),
         ("leverage homa", drops.clone(), leverage(G10)),
+        ("sird", drops.clone(), sird(&drops)),
     ]
 }
 

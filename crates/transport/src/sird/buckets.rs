@@ -123,6 +123,8 @@ pub(super) struct Buckets {
     index: FxHashMap<HostId, u32>,
     /// Bytes that are on their way from all senders.
     outstanding: u64,
+    /// The most that this has been since it was last within the global bucket.
+    peak: u64,
     /// The number of senders at which those without messages are forgotten.
     sweep_at: usize,
 }
@@ -182,13 +184,23 @@ impl Buckets {
     pub(super) fn take(&mut self, number: u32, bytes: u64) {
         self.senders[number as usize].outstanding += bytes;
         self.outstanding += bytes;
+        self.peak = self.peak.max(self.outstanding);
     }
 
     /// Gives bytes back to both buckets.
     #[inline]
-    pub(super) fn give_back(&mut self, number: u32, bytes: u64) {
+    pub(super) fn give_back(&mut self, number: u32, bytes: u64, config: &Config) {
         self.senders[number as usize].outstanding -= bytes;
         self.outstanding -= bytes;
+        if self.outstanding <= config.global_bucket {
+            self.peak = self.outstanding;
+        }
+    }
+
+    /// The most bytes that may wait before something that is on its way.
+    #[inline]
+    pub(super) const fn peak(&self) -> u64 {
+        self.peak
     }
 
     /// Accounts for a data packet of this sender and its marks: `csn` by the sender, `ce` by a switch.
@@ -328,13 +340,13 @@ mod tests {
         assert!(buckets.sender(number).has_room(&config));
         buckets.take(number, 1);
         assert!(!buckets.sender(number).has_room(&config), "not above the largest capacity");
-        buckets.give_back(number, 80_000);
+        buckets.give_back(number, 80_000, &config);
         for _ in 0..20_000 {
             buckets.on_packet(number, true, false, &config);
         }
         let capacity = buckets.sender(number).capacity();
         assert!(capacity < 18_463 && !buckets.sender(number).has_room(&config));
-        buckets.give_back(number, 18_463 - capacity);
+        buckets.give_back(number, 18_463 - capacity, &config);
         assert!(buckets.sender(number).has_room(&config));
     }
 

@@ -60,8 +60,9 @@ pub struct Config {
     /// Priority of data that is sent with credit.
     pub scheduled_priority: u8,
 
-    /// Time after which a credit whose packet has not arrived is taken back and given again. It doubles each time,
-    /// until a packet of the message arrives. (Our choice: in the authors' simulator nothing is lost.)
+    /// Time after which a credit whose packet has not arrived is taken back and given again: ten round trips here. It doubles each
+    /// time, until a packet of the message arrives. As long as data arrives, it is longer by the time that all that is on its way
+    /// takes on the link. (Our choice: in the authors' simulator nothing is lost.)
     pub resend_after: Span,
     /// Minimum interval after which a sender that receives nothing repeats its request; the interval doubles each time.
     /// (Our choice, as `resend_after`.)
@@ -125,6 +126,12 @@ const fn share(bdp: u64, thousandths: u64) -> u64 {
     bdp.saturating_mul(thousandths) / 1000
 }
 
+/// Ten round trips, and no less than what a host's software may take.
+const fn at_least_100_us(span: Span) -> Span {
+    let least = Span::from_us(100);
+    if span.as_ps() < least.as_ps() { least } else { span }
+}
+
 impl Config {
     /// The parameters of the paper's evaluation (`docs/sources.md#sird-parameters`), for a link of this rate and a
     /// bandwidth-delay product of `bdp` bytes.
@@ -152,7 +159,7 @@ impl Config {
             control_priority: 7,
             unscheduled_priority: 7,
             scheduled_priority: 6,
-            resend_after: Span::from_ms(1),
+            resend_after: at_least_100_us(link.span_of(bdp.saturating_mul(10))),
             min_request_interval: Span::from_ms(1),
             max_request_interval: Span::from_ms(8),
             patience: Span::from_ms(160),
@@ -301,6 +308,7 @@ mod tests {
         assert_eq!((paper.min_host_bucket, paper.min_network_bucket), (10_000, 3_000));
         assert_eq!((paper.unscheduled_threshold, paper.unscheduled_packets), (100_000, 65));
         assert_eq!(paper.credit_interval, LINK.span_of(1538));
+        assert_eq!(paper.resend_after, Span::from_us(100));
         // A fabric whose product is below a packet.
         assert_eq!(Config::paper(LINK, 0).check(), Ok(()));
         assert_eq!(paper.for_hosts().check(), Ok(()));

@@ -16,7 +16,7 @@
 //!
 //! # Loss
 //! The paper's simulations lose nothing, so all of this is our choice. A receiver takes a credit back whose packet has not arrived
-//! after [`Config::resend_after`], and gives it again. If nothing of the message has arrived in the meantime, it gives one credit at a
+//! after [`Config::resend_after`], and gives it again; until then what was lost takes its part of the global bucket. If nothing of the message has arrived in the meantime, it gives one credit at a
 //! time until something does, so that a sender that has failed does not keep the buckets. It cannot know of a request of which no
 //! packet has arrived, nor of a lost acknowledgement: these are repaired by the sender, which repeats its request after a long
 //! silence. A client that awaits its response periodically asks whether the server still knows the request.
@@ -130,8 +130,14 @@ impl Scheme for Sird {
     }
 
     fn on_timeout(host: &mut Host, now: Time) {
-        host.run_timers(now);
-        host.pace_credit(now);
+        loop {
+            host.run_timers(now);
+            host.pace_credit(now);
+            // Credit that is taken back leaves less on its way, and so what else is out may count as lost.
+            if host.timers.first().is_none_or(|(at, _)| at > now) {
+                return;
+            }
+        }
     }
 
     #[inline]
@@ -144,7 +150,7 @@ impl Scheme for Sird {
     }
 
     fn receiver_deadline(&self, incoming: &Incoming, _: Time, config: &Config) -> Time {
-        incoming.deadline(config)
+        incoming.deadline(&self.giving, config)
     }
 
     fn sender_due(host: &mut Host, now: Time, slot: u32) {

@@ -31,6 +31,8 @@ pub(super) struct Giving {
     is_empty: bool,
     /// Number of credits given, which is the order of round-robin scheduling.
     turns: u64,
+    /// When data last arrived, of any message.
+    last_data_at: Time,
 }
 
 impl Giving {
@@ -38,6 +40,18 @@ impl Giving {
     #[inline]
     pub(super) fn next_at(&self) -> Time {
         if self.is_empty || self.eligible.is_empty() { Time::MAX } else { self.next_credit_at }
+    }
+
+    /// When something that is on its way since then counts as lost.
+    ///
+    /// All that is on its way needs its time on the receiver's link, and may wait in a queue for that long; unless nothing
+    /// arrives at all, since then there is no queue. (Our choice: after an incast of data without credit the fixed interval would
+    /// take most of what waits in the switch for lost.)
+    fn lost_at(&self, since: Time, interval: Span, config: &Config) -> Time {
+        let queue = config.credit_time(self.buckets.peak());
+        let at_the_latest = since.saturating_add(interval).saturating_add(queue);
+        let without_queue = since.max(self.last_data_at).saturating_add(interval);
+        at_the_latest.min(without_queue)
     }
 
     /// Lets a message have no more credit.
@@ -64,7 +78,7 @@ impl Giving {
     /// Takes credit back, or accounts for data that has arrived.
     #[inline]
     fn give_back(&mut self, now: Time, sender: u32, bytes: u64, config: &Config) {
-        self.buckets.give_back(sender, bytes);
+        self.buckets.give_back(sender, bytes, config);
         let could_not = self.next_at() == Time::MAX;
         self.is_empty = false;
         self.place(sender, config);
@@ -145,22 +159,20 @@ impl Incoming {
         }
     }
 
-    /// When the message's timer expires.
-    pub(super) fn deadline(&self, config: &Config) -> Time {
+    /// When the message's timer expires: its next packet counts as lost, or its sender as silent.
+    pub(super) fn deadline(&self, giving: &Giving, config: &Config) -> Time {
         let forget_at = self.last_received.saturating_add(config.patience);
-        self.next_loss(config).min(forget_at)
-    }
-
-    /// When the next packet on its way counts as lost.
-    fn next_loss(&self, config: &Config) -> Time {
-        let credit = self.credits.front().map_or(Time::MAX, |credit| {
-            credit.given_at.saturating_add(config.resend_interval(self.tries))
-        });
-        if self.unscheduled_bytes > 0 {
-            credit.min(self.began_at.saturating_add(config.resend_after))
+        let interval = config.resend_interval(self.tries);
+        let credit = self
+            .credits
+            .front()
+            .map_or(Time::MAX, |credit| giving.lost_at(credit.given_at, interval, config));
+        let unscheduled = if self.unscheduled_bytes > 0 {
+            giving.lost_at(self.began_at, config.resend_after, config)
         } else {
-            credit
-        }
+            Time::MAX
+        };
+        credit.min(unscheduled).min(forget_at)
     }
 
     /// Bytes that are on their way.
@@ -205,16 +217,18 @@ impl Incoming {
     }
 
     /// Takes back what counts as lost; returns its bytes.
-    fn take_back(&mut self, now: Time, config: &Config) -> u64 {
+    fn take_back(&mut self, now: Time, giving: &Giving, config: &Config) -> u64 {
         let mut bytes = 0;
-        if self.unscheduled_bytes > 0 && self.began_at.saturating_add(config.resend_after) <= now {
+        if self.unscheduled_bytes > 0
+            && giving.lost_at(self.began_at, config.resend_after, config) <= now
+        {
             bytes += core::mem::take(&mut self.unscheduled_bytes);
             self.cursor = 0;
             self.is_probed |= self.progress_at < self.began_at;
         }
         let interval = config.resend_interval(self.tries);
         while let Some(credit) = self.credits.front()
-            && (self.is_probed || credit.given_at.saturating_add(interval) <= now)
+            && (self.is_probed || giving.lost_at(credit.given_at, interval, config) <= now)
         {
             // What arrived when the credit was given had been sent before. If nothing has arrived since, the sender uses no
             // credit, and has to give all of it back.
@@ -283,6 +297,7 @@ impl Host {
         incoming.last_received = now;
         let sender = incoming.sender;
         let is_marked = packet.ecn() == Ecn::Marked;
+        self.scheme.giving.last_data_at = now;
         self.scheme.giving.buckets.on_packet(sender, csn, is_marked, &self.config);
         let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
         incoming.missing -= fresh;
@@ -293,7 +308,8 @@ impl Host {
                 self.scheme.giving.give_back(now, sender, bytes, &self.config);
             }
             if waits_longer {
-                self.timers.set_earlier(slot, incoming.deadline(&self.config).max(now));
+                let deadline = incoming.deadline(&self.scheme.giving, &self.config);
+                self.timers.set_earlier(slot, deadline.max(now));
             }
         }
         if incoming.missing == 0 {
@@ -328,7 +344,7 @@ impl Host {
             // docs/sources.md#sird-buckets: data without credit counts against both buckets.
             giving.buckets.take(incoming.sender, incoming.unscheduled_bytes);
             giving.place(incoming.sender, &self.config);
-            let deadline = incoming.deadline(&self.config);
+            let deadline = incoming.deadline(giving, &self.config);
             self.timers.set_earlier(slot, deadline);
             self.want(now, slot);
         }
@@ -357,10 +373,10 @@ impl Host {
         if incoming.last_received.saturating_add(self.config.patience) <= now {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
-        let bytes = incoming.take_back(now, &self.config);
-        let (sender, deadline) = (incoming.sender, incoming.deadline(&self.config));
-        self.scheme.giving.give_back(now, sender, bytes, &self.config);
-        self.timers.set(slot, deadline);
+        let giving = &mut self.scheme.giving;
+        let bytes = incoming.take_back(now, giving, &self.config);
+        giving.give_back(now, incoming.sender, bytes, &self.config);
+        self.timers.set(slot, incoming.deadline(giving, &self.config).max(now));
         self.want(now, slot);
     }
 
@@ -431,7 +447,7 @@ impl Host {
                 giving.wanting.remove(slot);
             }
             giving.place(sender, config);
-            self.timers.set_earlier(slot, incoming.deadline(config).max(now));
+            self.timers.set_earlier(slot, incoming.deadline(giving, config).max(now));
             let delay = config.credit_time(bytes);
             self.send_control(peer, id.0, one_way, Body::Credit { packet });
             return Some(delay);

@@ -8,7 +8,7 @@ use rackweave_sim::config::{
 };
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp};
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
 pub(crate) const G10: Rate = Rate::from_gbps(10);
@@ -82,6 +82,14 @@ pub(crate) fn phost(fabric: &FabricConfig) -> TransportConfig {
     TransportConfig::PHost(Arc::new(config.for_round_trip(rtt)))
 }
 
+/// SIRD with the paper's parameters for this fabric.
+pub(crate) fn sird(fabric: &FabricConfig) -> TransportConfig {
+    let fabric = Fabric::new(fabric).expect("a possible fabric");
+    let full = sird::Config::paper(fabric.host_rate(), 0).framing();
+    let bdp = fabric.host_rate().bytes_in(fabric.base_rtt(full, 84));
+    sird::Config::paper(fabric.host_rate(), bdp).into()
+}
+
 /// pFabric with the paper's parameters for this fabric, and the fabric with its queues: two bandwidth-delay products, at
 /// least 24 packets.
 pub(crate) fn pfabric(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) {
@@ -97,13 +105,17 @@ pub(crate) fn pfabric(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) 
     (TransportConfig::PFabric(Arc::new(config.for_round_trip(link, rtt))), fabric)
 }
 
-/// The transport with this name, and the fabric that it needs: trimming for NDP, a plain one for pHost.
+/// The transport with this name, and the fabric that it needs: trimming for NDP, a plain one for pHost and SIRD.
 pub(crate) fn receiver_driven(
     fabric: &FabricConfig,
-) -> [(&'static str, TransportConfig, FabricConfig); 2] {
+) -> [(&'static str, TransportConfig, FabricConfig); 3] {
     let trimming = trimming(fabric.clone(), 8, true);
     let paths = fabric.topology.paths();
-    [("ndp", ndp(&trimming, paths), trimming), ("phost", phost(fabric), fabric.clone())]
+    [
+        ("ndp", ndp(&trimming, paths), trimming),
+        ("phost", phost(fabric), fabric.clone()),
+        ("sird", sird(fabric), fabric.clone()),
+    ]
 }
 
 pub(crate) fn dctcp() -> TransportConfig {

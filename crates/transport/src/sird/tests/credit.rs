@@ -329,3 +329,18 @@ fn a_congested_sender_holds_little_credit() {
     let uninformed = held(u64::MAX);
     assert!(uninformed > 80, "{uninformed} packets");
 }
+
+/// 100 KB of data without credit from each of 30 hosts wait in the switch for 2.4 ms, 24 times as long as `resend_after`: nothing is lost,
+/// and nothing is sent twice.
+#[test]
+fn what_waits_in_a_queue_is_not_taken_for_lost() {
+    let config = Config::paper(LINK, 100_000);
+    let mut network: Network<Host> = network::<Sird>(&config, 31, US(2));
+    for sender in 1..=30 {
+        submit(&mut network, sender, 0, u64::from(sender), 65 * 1_460, Kind::OneWay);
+    }
+    network.run_until(at(Span::from_ms(20)));
+    assert_eq!(deliveries(&network).count(), 30);
+    let is_data = network.packets.iter().filter(|(_, packet)| is_data(packet));
+    assert_eq!(is_data.count(), 30 * 65);
+}
