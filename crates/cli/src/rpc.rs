@@ -319,7 +319,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
 fn span(name: &str, seconds: f64) -> miette::Result<Span> {
     // Written so that NaN is refused too.
     if seconds > 0.0 && seconds <= 86_400.0 {
-        Ok(Span((seconds * 1e12) as u64))
+        Ok(Span::from_secs_f64(seconds))
     } else {
         Err(miette::miette!("{name} {seconds}: not between 0 and 86400 seconds"))
     }

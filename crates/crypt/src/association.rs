@@ -73,7 +73,7 @@ impl Local<'_> {
             asker: ask.from,
             offerer: self.incarnation,
             nonce: ask.nonce,
-            stamp: now.0,
+            stamp: now.ticks(),
         };
         let ephemeral = offers.ephemeral(now, address, &terms)?;
         if !offers.allow(now, address) {
@@ -87,7 +87,7 @@ impl Local<'_> {
             from: self.incarnation,
             to: ask.from,
             nonce: ask.nonce,
-            stamp: now.0,
+            stamp: now.ticks(),
             noise,
         }))
     }
@@ -228,7 +228,7 @@ impl Association {
         let Some(newest) = self.sessions.first() else { return false };
         let (packets, span) = match newest.asked {
             true => (RENEW_PACKETS, RENEW_AFTER),
-            false => (RENEW_PACKETS / 4 * 5, Span(RENEW_AFTER.0 / 4 * 5)),
+            false => (RENEW_PACKETS / 4 * 5, Span::from_ticks(RENEW_AFTER.ticks() / 4 * 5)),
         };
         newest.lost || newest.session.sealed() >= packets || now.since(newest.since) >= span
     }
@@ -254,7 +254,7 @@ impl Association {
             return Due::Silent;
         }
         asking.due = now + asking.gap;
-        asking.gap = Span(asking.gap.0 * 2);
+        asking.gap = asking.gap * 2;
         Due::Send(match &mut asking.accepted {
             Some(accepted) => {
                 accepted.sent = now;
@@ -328,7 +328,7 @@ impl Association {
         if let Some(earlier) = replaced.filter(|earlier| earlier.session.sealed() > 0) {
             self.incarnation.get_or_insert(earlier.from);
         }
-        (asking.due, asking.gap) = (now + RETRY.0, Span(RETRY.0.0 * 2));
+        (asking.due, asking.gap) = (now + RETRY.0, RETRY.0 * 2);
         Some(datagram)
     }
 

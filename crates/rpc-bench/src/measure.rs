@@ -44,7 +44,7 @@ pub(crate) struct Ended {
 
 impl Ended {
     pub(crate) const fn rtt_ns(&self) -> u64 {
-        self.at.since(self.sent).0 / 1000
+        self.at.since(self.sent).as_ns()
     }
 }
 
@@ -106,7 +106,7 @@ impl Interval {
         }
         let (request, rtt_ns) = (call.start.bytes, call.rtt_ns());
         record(&mut self.rtt_ns, rtt_ns);
-        record(&mut self.latency_ns, call.at.since(call.start.at).0 / 1000);
+        record(&mut self.latency_ns, call.at.since(call.start.at).as_ns());
         self.bytes_out += request;
         self.bytes_in += call.response;
         if dump && self.rows.len() < MAX_ROWS {

@@ -74,7 +74,7 @@ impl Bench {
             sum.join(taken);
         }
         let now = self.clock.now();
-        sum.span = Duration::from_nanos(now.since(self.last).0 / 1000);
+        sum.span = Duration::from_nanos(now.since(self.last).as_ns());
         self.last = now;
         if let Some(dump) = &mut self.dump {
             dump.append(&sum.rows);

@@ -345,7 +345,7 @@ impl Engine {
             // If multicast reaches a host at all, the host answers the group's probe about as fast as its own.
             let slowest = self.probes.one.values().max().copied().unwrap_or_default();
             let limit = if all(&self.probes.one) {
-                began + Span::from_ms(5).max(Span(slowest.0 * 3))
+                began + Span::from_ms(5).max(slowest * 3)
             } else {
                 began + Span::from_ms(25)
             };

@@ -204,7 +204,7 @@ fn join_fabric(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
         None => {
             place.control = Some(args.timeout);
             // For receivers in its own rack this host is the agent that holds the labels.
-            place.heartbeat = (!leaves_rack).then_some(Span(args.timeout.0 / 5 + 1));
+            place.heartbeat = (!leaves_rack).then_some(args.timeout / 5 + Span::TICK);
         }
     }
     Ok(())

@@ -389,7 +389,7 @@ impl PeerTable {
                 return false;
             }
             due.push(*host);
-            peer.hello = Some((now + gap, Span(gap.0 * 2)));
+            peer.hello = Some((now + gap, gap * 2));
             true
         });
         due

@@ -84,8 +84,11 @@ impl Driven for Endpoint {
 
     fn finish_turn(&mut self, _now: Time) -> Option<Time> {
         // By then the kernel still holds half of `run_ahead`: trains form, and the link does not idle.
-        let link = (!self.idle && !self.is_blocked())
-            .then(|| Time(self.link_free.0.saturating_sub(self.config.run_ahead.0 / 2)));
+        let link = (!self.idle && !self.is_blocked()).then(|| {
+            Time::from_ticks(
+                self.link_free.ticks().saturating_sub(self.config.run_ahead.ticks() / 2),
+            )
+        });
         let sweep = (!self.incoming.is_empty()).then_some(self.sweep_at);
         let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
         let hello = self.peers.next_due().into_iter().chain(self.next_ask()).min();

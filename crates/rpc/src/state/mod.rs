@@ -17,6 +17,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rackweave_core::time::TICKS_PER_NS;
 use rackweave_core::{FailReason, HostId, Kind, MessageId, Refused, Span, Time};
 use rackweave_linux::{AnyEndpoint, Event, SendError};
 use smallvec::SmallVec;
@@ -498,13 +499,13 @@ impl State {
     }
 }
 
-/// A standard duration in picoseconds.
+/// A standard duration as a span, [`Span::MAX`] if it is longer.
 fn span(duration: Duration) -> Span {
-    let ps = duration.as_nanos().saturating_mul(1000);
-    Span(u64::try_from(ps).unwrap_or(u64::MAX))
+    let ticks = duration.as_nanos().saturating_mul(u128::from(TICKS_PER_NS));
+    Span::from_ticks(u64::try_from(ticks).unwrap_or(u64::MAX))
 }
 
 /// A span as a standard duration.
 fn duration(span: Span) -> Duration {
-    Duration::from_nanos(span.0 / 1000)
+    Duration::from_nanos(span.as_ns())
 }

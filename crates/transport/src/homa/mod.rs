@@ -180,7 +180,7 @@ impl Host {
 
     /// The number of the tick at this time.
     fn tick(&self, now: Time) -> u32 {
-        u32::try_from(now.0 / self.config.tick.0.max(1)).unwrap_or(u32::MAX)
+        u32::try_from(now.ticks() / self.config.tick.ticks().max(1)).unwrap_or(u32::MAX)
     }
 
     /// Starts the timer, which stops at a tick that finds no RPC.

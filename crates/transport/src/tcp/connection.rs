@@ -110,7 +110,7 @@ impl Connection {
         // RFC 6528: the clock and a hash of both ends, so that a restarted host does not continue an old
         // connection by accident.
         let ends = u64::from(own.0) << 32 ^ u64::from(key.peer.0) << 16 ^ u64::from(key.ports);
-        let start = config.initial_sequence.unwrap_or(mix(now.0 ^ mix(ends)) as u32);
+        let start = config.initial_sequence.unwrap_or(mix(now.ticks() ^ mix(ends)) as u32);
         let opening =
             if config.handshake { Opening::Due { retransmit: false } } else { Opening::Data };
         Self::new(now, key, Role::Client, start, answering_start(start), opening, config)
@@ -209,7 +209,8 @@ impl Connection {
             // handshake the first data opens it, and a keep-alive before that would be answered by a reset.
             let asks = self.opening == Opening::Done && self.sender.flight() == 0;
             let since = self.last_received.max(self.last_keepalive);
-            let at = since.saturating_add(Span(config.keepalive_interval.0.max(1)));
+            let at =
+                since.saturating_add(Span::from_ticks(config.keepalive_interval.ticks().max(1)));
             return if asks { at } else { Time::MAX };
         }
         if opening || self.sender.backlog() > 0 {
@@ -221,7 +222,7 @@ impl Connection {
             Role::Client if self.exchanges.is_empty() => self.last_used.saturating_add(idle),
             Role::Client => {
                 let since = self.last_received.max(self.last_keepalive);
-                since.saturating_add(Span(config.keepalive_interval.0.max(1)))
+                since.saturating_add(Span::from_ticks(config.keepalive_interval.ticks().max(1)))
             }
         }
     }

@@ -59,7 +59,7 @@ mod tests {
     fn three() -> SendTimes {
         let mut times = SendTimes::default();
         for (end, at) in [(10, 1), (20, 2), (30, 3)] {
-            times.sent(end, Time(at));
+            times.sent(end, Time::from_ticks(at));
         }
         times
     }
@@ -68,9 +68,9 @@ mod tests {
     fn each_time_is_taken_once_and_the_latest_counts() {
         let mut times = three();
         assert_eq!(times.acked(9), None);
-        assert_eq!(times.sacked(10, 30), Some(Time(3)));
+        assert_eq!(times.sacked(10, 30), Some(Time::from_ticks(3)));
         assert_eq!(times.sacked(10, 30), None);
-        assert_eq!(times.acked(30), Some(Time(1)));
+        assert_eq!(times.acked(30), Some(Time::from_ticks(1)));
         assert!(times.0.is_empty());
     }
 
@@ -78,7 +78,7 @@ mod tests {
     fn segments_sent_twice_have_no_time() {
         let mut times = three();
         times.retransmitted(10, 20);
-        assert_eq!(times.acked(20), Some(Time(1)));
+        assert_eq!(times.acked(20), Some(Time::from_ticks(1)));
         let mut times = three();
         times.retransmitted(0, 30);
         assert_eq!(times.acked(30), None);

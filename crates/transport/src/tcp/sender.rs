@@ -472,9 +472,9 @@ impl Sender {
             return;
         }
         let (Some(srtt), true) = (self.rtt.smoothed(), self.flight() > 0) else { return };
-        let mut wait = Span(srtt.0.saturating_mul(2));
+        let mut wait = srtt.saturating_mul(2);
         if self.flight() <= config.segment_bytes() {
-            wait = Span(wait.0.saturating_add(config.delayed_ack.0));
+            wait = wait.saturating_add(config.delayed_ack);
         }
         let at = now.saturating_add(wait);
         if at < self.rto_at {

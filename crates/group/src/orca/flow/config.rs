@@ -143,8 +143,7 @@ impl FlowConfig {
         self.patience = self.patience.max(Span::from_ms(1));
         self.status_bytes =
             self.status_bytes.max(u32::from(self.payload)).min((self.window / 8) as u32);
-        self.status_interval =
-            self.status_interval.clamp(Span::from_us(10), Span(self.patience.0 / 8));
+        self.status_interval = self.status_interval.clamp(Span::from_us(10), self.patience / 8);
         self.reorder_time = self.reorder_time.min(self.status_interval * 4);
         self.max_gaps = self.max_gaps.max(4);
         // A window holds several blocks. Otherwise the decision about one block would stop the stream.

@@ -87,7 +87,7 @@ pub(super) struct Scenario {
 }
 
 /// What clocks read at the end of their range, less an hour.
-const LATE: Time = Time(u64::MAX - Span::from_secs(3600).0);
+const LATE: Time = Time::from_ticks(u64::MAX - Span::from_secs(3600).ticks());
 
 fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize]
@@ -148,8 +148,10 @@ pub(super) fn scenario(seed: u64) -> Scenario {
                 _ => Fault::Pause,
             };
             // Most of what happens, happens early.
-            let most = if rng.chance(0.7) { FAILURES_UNTIL.0 / 20 } else { FAILURES_UNTIL.0 };
-            let (at, lasts) = (Span(rng.below(most)), Span(rng.below(most) + 1_000_000));
+            let most =
+                if rng.chance(0.7) { FAILURES_UNTIL.as_ps() / 20 } else { FAILURES_UNTIL.as_ps() };
+            let (at, lasts) =
+                (Span::from_ps(rng.below(most)), Span::from_ps(rng.below(most) + 1_000_000));
             Failure { host, at, lasts, fault }
         })
         .collect();
@@ -196,8 +198,11 @@ impl Scenario {
         for (number, host) in self.hosts.iter().enumerate() {
             let Host { mtu, rate, delay, clock, before } = host;
             let _ = writeln!(text, "\n[[host]]\nnumber = {number}\nmtu = {mtu}\nlink = \"{rate}\"");
-            let _ =
-                writeln!(text, "delay = \"{delay}\"\nclock_ps = {}\nhas = \"{before:?}\"", clock.0);
+            let _ = writeln!(
+                text,
+                "delay = \"{delay}\"\nclock_ticks = {}\nhas = \"{before:?}\"",
+                clock.ticks()
+            );
         }
         for Failure { host, at, lasts, fault } in &self.failures {
             let _ = writeln!(text, "\n[[failure]]\nhost = {host}\nkind = \"{fault:?}\"");

@@ -203,7 +203,7 @@ impl<'a> World<'a> {
     }
 
     fn local(&self, host: usize) -> Time {
-        Time(self.machines[host].clock.0 + self.now.0)
+        Time::from_ticks(self.machines[host].clock.ticks() + self.now.ticks())
     }
 
     /// Runs it, and returns what it gave.
@@ -265,7 +265,7 @@ impl<'a> World<'a> {
                 continue;
             }
             let timer = machine.process.poll_timeout();
-            let timer = timer.map(|at| Time(at.0.saturating_sub(machine.clock.0)));
+            let timer = timer.map(|at| Time::ZERO + at.since(machine.clock));
             let link = (!machine.is_idle).then_some(machine.up_free);
             next = [next, timer, link].into_iter().flatten().min();
         }
@@ -317,7 +317,7 @@ impl<'a> World<'a> {
         let copies = 1 + u64::from(self.rng.chance(duplication));
         for _ in 0..copies {
             let late = if self.rng.chance(reordering) { self.rng.below(2_000_000_000) } else { 0 };
-            self.at(arrival + Span(late), Event::Arrival(to, Box::new(*packet)));
+            self.at(arrival + Span::from_ticks(late), Event::Arrival(to, Box::new(*packet)));
         }
     }
 
@@ -462,7 +462,7 @@ impl<'a> World<'a> {
         }
         if self.machines[host].process.disk.is_dead() {
             self.trace(host, "is killed in an operation of its disk");
-            let lasts = Span(self.rng.below(1_000_000_000_000));
+            let lasts = Span::from_ps(self.rng.below(1_000_000_000_000));
             self.kill(host, self.now + lasts, false)?;
         }
         Ok(is_over)

@@ -204,7 +204,7 @@ pub(crate) fn latency(record: &MessageRecord) -> Span {
 }
 
 pub(crate) fn slowdown(record: &MessageRecord) -> f64 {
-    latency(record).0 as f64 / record.ideal.0 as f64
+    latency(record).ticks() as f64 / record.ideal.ticks() as f64
 }
 
 /// The share of the receiver's link that each of several long flows into one host takes, counted at the senders'

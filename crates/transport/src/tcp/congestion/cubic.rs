@@ -113,12 +113,12 @@ impl Curve {
             self.est_credit -= 17 * window;
             self.w_est += mss;
         }
-        let elapsed = now.since(epoch).0;
+        let elapsed = now.since(epoch).as_ps();
         if self.at(elapsed, mss) < self.w_est {
             return window.max(self.w_est);
         }
         // (4.4, 4.5): the target is the window one RTT later, limited to 1.5 times the current one.
-        let target = self.at(elapsed.saturating_add(rtt.0), mss);
+        let target = self.at(elapsed.saturating_add(rtt.as_ps()), mss);
         let target = target.clamp(window, window + window / 2);
         self.credit += (target - window) * bytes.min(window);
         let step = self.credit / window;

@@ -87,13 +87,13 @@ impl NewReno {
     /// threshold is set to three quarters of it. Returns whether the window has changed.
     pub(super) fn decay(&mut self, idle: Span, rto: Span) -> bool {
         let floor = self.initial_window.min(self.window);
-        let mut left = idle.0;
-        if left <= rto.0 || self.window <= floor {
+        let mut left = idle.ticks();
+        if left <= rto.ticks() || self.window <= floor {
             return false;
         }
         self.threshold = self.threshold.max(self.window / 4 * 3);
-        while left > rto.0 && self.window > floor {
-            left -= rto.0;
+        while left > rto.ticks() && self.window > floor {
+            left -= rto.ticks();
             self.window = (self.window / 2).max(floor);
         }
         true

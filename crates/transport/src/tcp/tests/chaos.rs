@@ -13,9 +13,9 @@ use super::{network, send};
 use crate::tcp::{Config, CongestionControl, Host};
 
 /// The network has faults until this time.
-const HEALED: Time = Time(Span::from_ms(20).0);
+const HEALED: Time = Time::from_ticks(Span::from_ms(20).ticks());
 /// By this time everything has ended, including retries and keep-alives.
-const END: Time = Time(Span::from_secs(5).0);
+const END: Time = Time::from_ticks(Span::from_secs(5).ticks());
 
 #[derive(Clone, Debug)]
 struct Weather {
@@ -40,10 +40,10 @@ impl Weather {
             let mut fate = Vec::new();
             if !rng.chance(loss) {
                 let late = if rng.chance(reordering) { rng.below(100_000_000) } else { 0 };
-                fate.push(Span(late));
+                fate.push(Span::from_ps(late));
             }
             if rng.chance(duplication) {
-                fate.push(Span(rng.below(1_000_000_000)));
+                fate.push(Span::from_ps(rng.below(1_000_000_000)));
             }
             fate
         }
@@ -169,7 +169,7 @@ proptest! {
         for (number, &(_, bytes, kind)) in (1..).zip(&messages) {
             send(&mut net, 0, 1, number, bytes, kind);
         }
-        net.run_until(Time(Span::from_us(restart_us).0));
+        net.run_until(Time::ZERO + Span::from_us(restart_us));
         net.restart(who, Host::new(HostId(who), config.clone()));
         let before = net.events.len();
         send(&mut net, 0, 1, 99, 20_000, Kind::Request);
@@ -226,7 +226,7 @@ proptest! {
         let mut known_ports = vec![0];
         let mut now = Time::ZERO;
         for _ in 0..3000 {
-            now += Span(rng.below(50_000_000));
+            now += Span::from_ps(rng.below(50_000_000));
             let packet = forge(&mut rng, start, &known_ports);
             let _ = host.handle_packet(now, 0, &packet);
             if host.poll_timeout().is_some_and(|at| at <= now) {
@@ -303,10 +303,10 @@ fn a_spurious_timeout_does_nothing() {
     host.submit(Time::ZERO, message).unwrap();
     while host.poll_transmit(Time::ZERO, 0).is_some() {}
     let deadline = host.poll_timeout();
-    assert_eq!(deadline, Some(Time(Span::from_ms(1).0)));
+    assert_eq!(deadline, Some(Time::ZERO + Span::from_ms(1)));
     for us in 1..1000 {
-        host.handle_timeout(Time(Span::from_us(us).0));
-        assert_eq!(host.poll_transmit(Time(Span::from_us(us).0), 0), None);
+        host.handle_timeout(Time::ZERO + Span::from_us(us));
+        assert_eq!(host.poll_transmit(Time::ZERO + Span::from_us(us), 0), None);
         assert_eq!(host.poll_event(), None);
         assert_eq!(host.poll_timeout(), deadline);
     }

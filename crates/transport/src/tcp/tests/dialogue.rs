@@ -39,7 +39,7 @@ where
 {
     let mut net = network(2, config, fate);
     send(&mut net, 0, 1, 1, segments * MSS, Kind::OneWay);
-    net.run_until(Time(Span::from_ms(50).0));
+    net.run_until(Time::ZERO + Span::from_ms(50));
     net
 }
 
@@ -72,7 +72,7 @@ fn a_lone_segment_is_acknowledged_late_and_delivered_at_once() {
     let config = Config { ack_every_segments: 2, ..plain() };
     let net = run(&config, 1, faithful);
     assert_eq!(trace(&net), ["0.00 h0>h1 data 0+1000 syn end", "211.72 h1>h0 ack 1000",]);
-    assert_eq!(net.events[0].0, Time(11_724_800), "delivered on arrival");
+    assert_eq!(net.events[0].0, Time::from_ps(11_724_800), "delivered on arrival");
     assert_done(&net);
 }
 
@@ -84,7 +84,7 @@ fn slow_start_doubles_each_round_trip() {
     let mut net = on(&fabric, &plain());
     net.keep_packets = true;
     send(&mut net, 0, 1, 1, 150 * MSS, Kind::OneWay);
-    net.run_until(Time(Span::from_ms(1).0));
+    net.run_until(Time::ZERO + Span::from_ms(1));
     let mut rounds = [0; 5];
     for line in trace(&net).iter().filter(|line| line.contains("data")) {
         let at_us: f64 = line.split(' ').next().unwrap().parse().unwrap();
@@ -223,7 +223,7 @@ fn a_lost_acknowledgement_costs_a_probe_and_no_window() {
         }
     });
     send(&mut net, 0, 1, 1, 12 * MSS, Kind::OneWay);
-    net.run_until(Time(Span::from_ms(50).0));
+    net.run_until(Time::ZERO + Span::from_ms(50));
     let acks = lines(&net, "ack 12000");
     assert_eq!(acks, ["h1>h0 ack 12000  (lost)", "h1>h0 ack 12000 [11000..12000)"], "DSACK");
     let connection = net.hosts[0].iter().next().unwrap();
@@ -252,7 +252,7 @@ fn dctcp_acknowledgements_cover_one_kind_of_packet() {
         vec![Span::ZERO]
     });
     send(&mut net, 0, 1, 1, 10 * MSS, Kind::OneWay);
-    net.run_until(Time(Span::from_us(100).0));
+    net.run_until(Time::ZERO + Span::from_us(100));
     assert_eq!(
         lines(&net, "h1>h0"),
         [
@@ -305,7 +305,7 @@ fn a_silent_peer_fails_the_message_after_all_retries() {
     assert_eq!(net.events.len(), 1);
     let (at, _, event) = net.events[0];
     assert!(matches!(event, Event::Failed { reason: FailReason::PeerSilent, .. }), "{event:?}");
-    assert_eq!(at, Time(Span::from_ms(1 + 2 + 4 + 8).0));
+    assert_eq!(at, (Time::ZERO + Span::from_ms(1 + 2 + 4 + 8)));
     assert_eq!(net.hosts[0].connections(), 0);
     assert_eq!(net.hosts[0].poll_timeout(), None);
 }

@@ -52,7 +52,7 @@ fn a_lost_syn_is_retransmitted() {
     send(&mut net, 0, 1, 1, 100, Kind::OneWay);
     net.run_until(after(Span::from_ms(10)));
     assert_eq!(lines(&net, "syn").len(), 5);
-    assert_eq!(net.events[0].0.0 / 1_000_000, 3030, "1 ms, then 2 ms, then 30 us");
+    assert_eq!(net.events[0].0.as_ps() / 1_000_000, 3030, "1 ms, then 2 ms, then 30 us");
     assert_eq!(net.count(1, delivered), 1);
 }
 

@@ -346,7 +346,7 @@ impl Receiver {
         if now < self.retry_at {
             return None;
         }
-        let wait = Span(RETRY.0 << self.attempts.min(10)).min(RETRY_MAX);
+        let wait = (RETRY * (1 << self.attempts.min(10))).min(RETRY_MAX);
         self.retry_at = now.saturating_add(wait);
         self.attempts = self.attempts.saturating_add(1);
         Some((self.sender, body))
