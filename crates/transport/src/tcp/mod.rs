@@ -39,9 +39,12 @@ mod congestion;
 mod connection;
 mod host;
 mod profile;
+mod prr;
+mod rack;
 mod receiver;
+mod recovery;
 mod rtt;
-mod send_times;
+mod scoreboard;
 mod sender;
 mod stream;
 mod timers;
@@ -49,5 +52,5 @@ mod timers;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, CongestionControl};
+pub use config::{Config, CongestionControl, HyStart};
 pub use host::Host;

@@ -82,10 +82,6 @@ impl Controller for DelayBased {
         let rate = bits * 1_000_000_000_000 / u128::from(self.delay.0);
         (self.window < self.mss * UNIT).then_some(Rate(rate as u64))
     }
-
-    fn uses_delay(&self) -> bool {
-        true
-    }
 }
 
 fn with_target(target: Span) -> Config {

@@ -10,7 +10,7 @@ use crate::tcp::{Config, CongestionControl};
 
 const MSS: u64 = 1000;
 
-/// Sequence numbers from 0, segments of 1000 bytes and no timer besides the RTO, so that traces are easy to
+/// Sequence numbers from 0, segments of 1000 bytes, no timer besides the RTO and no quick acknowledgements, so that traces are easy to
 /// read.
 fn plain() -> Config {
     Config {
@@ -18,6 +18,7 @@ fn plain() -> Config {
         initial_sequence: Some(0),
         tail_loss_probe: false,
         ack_every_segments: 1,
+        quick_acks: 0,
         ..Config::new_reno()
     }
 }

@@ -15,7 +15,7 @@ fn config() -> Config {
 
 fn ack(ack: u64) -> Acked<'static> {
     let window = 1 << 20;
-    Acked { ack, sacked: &[], pure: true, duplicate: false, ece: false, window }
+    Acked { ack, sacked: &[], pure: true, duplicate: None, ece: false, window }
 }
 
 /// A sender with this number of submitted segments, of which the window permits ten.
@@ -32,23 +32,28 @@ fn sent(sender: &mut Sender, now: Time, config: &Config) -> Vec<Segment> {
 }
 
 #[test]
-fn two_timeouts_in_a_row_forget_what_was_sacked() {
-    let config = config();
-    let mut sender = sender(&config, 10);
+fn what_was_sacked_survives_two_timeouts_with_rack_only() {
+    for config in [config(), config().classic()] {
+        repeat_timeouts(&config);
+    }
+}
+
+fn repeat_timeouts(config: &Config) {
+    let mut sender = sender(config, 10);
     let sacked = [(2000, 10_000)];
-    sender.handle_ack(Time::ZERO, &Acked { sacked: &sacked, ..ack(0) }, &config);
-    assert_eq!(sent(&mut sender, Time::ZERO, &config).len(), 2, "fast retransmit of both");
-    for expected_end in [2000, 10_000] {
+    sender.handle_ack(Time::ZERO, &Acked { sacked: &sacked, ..ack(0) }, config);
+    assert_eq!(sent(&mut sender, Time::ZERO, config).len(), 2, "fast retransmit of both");
+    for expected_end in [2000, if config.rack { 2000 } else { 10_000 }] {
         let now = sender.deadline();
-        assert!(sender.handle_timeout(now, &config));
-        assert_eq!(sent(&mut sender, now, &config), [Segment { position: 0, len: MSS }]);
+        assert!(sender.handle_timeout(now, config));
+        assert_eq!(sent(&mut sender, now, config), [Segment { position: 0, len: MSS }]);
         // Slow start covers everything that is not known to have arrived.
         let mut probe = sender.clone();
-        probe.handle_ack(now, &ack(1000), &config);
+        probe.handle_ack(now, &ack(1000), config);
         let mut end = 1000;
-        while let Some(segment) = probe.take_segment(now, &config) {
+        while let Some(segment) = probe.take_segment(now, config) {
             end = segment.position + segment.len;
-            probe.handle_ack(now, &ack(end), &config);
+            probe.handle_ack(now, &ack(end), config);
         }
         assert_eq!(end, expected_end);
     }
@@ -144,7 +149,7 @@ fn only_a_probe_that_repaired_a_loss_costs_window() {
         assert_eq!(sent(&mut sender, now, &config), [Segment { position: 8000, len: MSS }]);
         sender.handle_ack(now, &ack(9000), &config);
         if !lost {
-            sender.handle_ack(now, &Acked { duplicate: true, ..ack(9000) }, &config);
+            sender.handle_ack(now, &Acked { duplicate: Some((8000, 9000)), ..ack(9000) }, &config);
         }
         sender.push(MessageId::request(2), 1000, Kind::OneWay);
         sent(&mut sender, now, &config);

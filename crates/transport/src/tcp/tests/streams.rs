@@ -167,6 +167,46 @@ fn a_connection_in_a_used_slot_sends_no_data_before_its_handshake() {
     assert_eq!(flags, [(flags::RST, false), (flags::SYN, false)]);
 }
 
+/// The last acknowledgement of the first stream is lost. Before its FIN is retransmitted, more streams close than are
+/// remembered by number, and two thousand at once, whose last acknowledgements wait for the link.
+#[test]
+fn a_stream_whose_last_acknowledgement_is_lost_closes_all_the_same() {
+    let rto = Span::from_ms(50);
+    let config = Config { min_rto: rto, initial_rto: rto, tail_loss_probe: false, ..Config::tcp() };
+    let mut network = network(&config);
+    network.keep_packets = false;
+    let close = |network: &mut Network<Host>, n: u64| {
+        network.write(0, 1, id(n), 1_000, true).unwrap();
+    };
+    network.open(0, 1, id(1), Time::MAX).unwrap();
+    close(&mut network, 1);
+    network.run_until(at(Span::from_us(100)));
+    network.write(1, 0, id(1).response(), 1_000, true).unwrap();
+    // The client has sent its last acknowledgement when the server has not received it yet.
+    network.run_until_event(0, |event| matches!(event, Event::Stream(StreamEvent::Closed { .. })));
+    network.set_down(1, true);
+    network.run_until(network.now() + Span::from_us(20));
+    network.set_down(1, false);
+    for n in 2..=5_000 {
+        network.open(0, 1, id(n), Time::MAX).unwrap();
+        close(&mut network, n);
+        if n <= 3_000 {
+            network.run_until(network.now() + Span::from_us(5));
+            let _ = network.write(1, 0, id(n).response(), 1_000, true);
+        }
+    }
+    network.run_until(network.now() + Span::from_ms(10));
+    for n in 2..=5_000 {
+        let _ = network.write(1, 0, id(n).response(), 1_000, true);
+    }
+    network.run_until(at(Span::from_secs(4)));
+    for host in 0..2 {
+        let fates = fates(&network, host);
+        let failed = fates.iter().filter(|fate| fate.is_err()).count();
+        assert_eq!((fates.len(), failed), (5_000, 0), "h{host}");
+    }
+}
+
 #[test]
 fn offsets_wrap() {
     let config = Config { mss: 60_000, ..Config::tcp() };
