@@ -29,8 +29,9 @@
 //! For any input, a host holds at most [`Config::max_connections`] connections, opened by it or by peers, and
 //! [`Config::max_messages`] messages that it has submitted. Further ones are refused with `Busy`, or not
 //! accepted. A connection holds up to [`Config::max_ranges`] out-of-order ranges, and the ids of the messages
-//! that start within its receive window. In addition there are up to 256 packets without a connection, and 1024
-//! connections that are remembered as ended. State of a silent peer is discarded when its retransmissions or
+//! that start within its receive window. In addition there are up to 256 packets without a connection, besides the
+//! last ones of connections, and twice as many ended connections as there may be open ones, which are remembered for as
+//! long as a peer may retransmit. State of a silent peer is discarded when its retransmissions or
 //! keep-alives are exhausted (`FailReason::PeerSilent`) or, if nothing waits for it, after
 //! [`Config::idle_timeout`].
 
@@ -47,6 +48,7 @@ mod rtt;
 mod scoreboard;
 mod sender;
 mod stream;
+mod time_wait;
 mod timers;
 
 #[cfg(test)]

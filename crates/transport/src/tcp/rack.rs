@@ -132,3 +132,99 @@ impl Rack {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::scoreboard::Scoreboard;
+    use crate::tcp::sender::Segment;
+
+    fn at(us: u64) -> Time {
+        Time::ZERO + Span::from_us(us)
+    }
+
+    /// Ten segments of 1000 bytes that were sent one microsecond apart.
+    fn ten() -> Scoreboard {
+        let mut board = Scoreboard::default();
+        for n in 0..10 {
+            board.sent(Segment { position: n * 1000, len: 1000 }, at(n));
+        }
+        board
+    }
+
+    fn seen_at(rack: &mut Rack, board: &mut Scoreboard, now: Time, segment: u64) {
+        let range = segment * 1000..(segment + 1) * 1000;
+        board.sack(range.clone(), &range, |sent| rack.note_arrived(now, sent));
+    }
+
+    #[test]
+    fn the_window_is_zero_until_reordering_is_seen_and_grows_once_a_round() {
+        let (mut rack, mut board) = (Rack::new(), ten());
+        rack.note_rtt(at(40), Span::from_us(40));
+        let smoothed = Some(Span::from_us(45));
+        assert_eq!(rack.window(false, false, smoothed), Span::from_us(10));
+        assert_eq!(rack.window(true, false, smoothed), Span::ZERO);
+        assert_eq!(rack.window(false, true, smoothed), Span::ZERO, "three are SACKed");
+        rack.note_duplicate(20_000);
+        assert_eq!(rack.window(false, false, smoothed), Span::from_us(10), "no reordering");
+        seen_at(&mut rack, &mut board, at(41), 5);
+        seen_at(&mut rack, &mut board, at(42), 2);
+        assert_eq!(rack.window(true, true, smoothed), Span::from_us(10));
+        rack.note_duplicate(20_000);
+        rack.note_duplicate(21_000);
+        assert_eq!(rack.window(true, true, smoothed), Span::from_us(20));
+        rack.acknowledged(20_000);
+        rack.note_duplicate(30_000);
+        assert_eq!(rack.window(true, true, smoothed), Span::from_us(30));
+        for round in 4..10 {
+            rack.acknowledged(round * 10_000);
+            rack.note_duplicate((round + 1) * 10_000);
+        }
+        assert_eq!(rack.window(true, true, smoothed), Span::from_us(45), "at most the RTT");
+        for recovery in 1..=16 {
+            assert_eq!(rack.window(true, true, smoothed), Span::from_us(45), "{recovery}");
+            rack.recovered();
+        }
+        assert_eq!(rack.window(true, true, smoothed), Span::from_us(10));
+    }
+
+    #[test]
+    fn a_segment_is_late_after_the_last_rtt_and_the_window() {
+        let (mut rack, mut board) = (Rack::new(), ten());
+        rack.note_rtt(at(40), Span::from_us(40));
+        seen_at(&mut rack, &mut board, at(44), 4);
+        let known = core::iter::once((4000, 5000)).fold(
+            rackweave_core::RangeSet::new(),
+            |mut set, (from, to)| {
+                set.insert(from..to);
+                set
+            },
+        );
+        // Its RTT is 40 us. With a window of 2 us, what was sent at 0, 1 and 2 us is late at 42, 43 and 44 us.
+        let window = Span::from_us(2);
+        let losses = board.lose_late(at(44), &rack, window, &known);
+        assert_eq!((losses.bytes, losses.resent, losses.wait), (3000, false, Span::from_us(1)));
+        // Sent again at 50 us; a segment that was sent at 9 us says nothing about that.
+        board.resent(0, at(50));
+        seen_at(&mut rack, &mut board, at(60), 9);
+        assert_eq!(board.lose_late(at(60), &rack, Span::ZERO, &known).bytes, 5000);
+        // One that was sent later does.
+        board.resent(1000, at(51));
+        board.acknowledge(0, |_| {});
+        seen_at(&mut rack, &mut board, at(91), 1);
+        let losses = board.lose_late(at(91), &rack, Span::ZERO, &known);
+        assert_eq!((losses.bytes, losses.resent), (1000, true));
+    }
+
+    #[test]
+    fn an_arrival_too_early_for_a_retransmission_is_of_the_original() {
+        let (mut rack, mut board) = (Rack::new(), ten());
+        rack.note_rtt(at(40), Span::from_us(40));
+        board.resent(3000, at(60));
+        seen_at(&mut rack, &mut board, at(70), 3);
+        assert!(!rack.advanced);
+        board.resent(4000, at(60));
+        seen_at(&mut rack, &mut board, at(100), 4);
+        assert!(rack.advanced);
+    }
+}

@@ -135,8 +135,7 @@ impl Sender {
             let limit = config.max_ranges as usize;
             for &(start, end) in acked.sacked {
                 let (sacked, scoreboard) = (&mut self.sacked, &mut self.scoreboard);
-                newly_sacked +=
-                    record_sack(sacked, scoreboard, start..end, limit, &mut arrivals);
+                newly_sacked += record_sack(sacked, scoreboard, start..end, limit, &mut arrivals);
             }
         }
         let known = if newly_acked > 0 { self.sacked.remove_below(acked.ack) } else { 0 };
@@ -199,7 +198,13 @@ impl Sender {
         if self.prr.is_some() {
             let delivered = match (config.sack, newly_acked) {
                 (true, _) => delivered,
-                (false, 0) => if repeated { mss } else { 0 },
+                (false, 0) => {
+                    if repeated {
+                        mss
+                    } else {
+                        0
+                    }
+                }
                 (false, acked) => acked.saturating_sub(counted).max(mss),
             };
             self.reduce(delivered, newly_acked > 0 && losses.bytes == 0, config);

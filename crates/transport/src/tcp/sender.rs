@@ -440,9 +440,8 @@ impl Sender {
     /// Handles the time without anything in flight before a transmission.
     fn note_idle(&mut self, now: Time, config: &Config) {
         let idle = now.since(self.last_sent);
-        let restart = config
-            .slow_start_after_idle
-            .then(|| self.rtt.rto(config).max(config.idle_restart));
+        let restart =
+            config.slow_start_after_idle.then(|| self.rtt.rto(config).max(config.idle_restart));
         self.congestion.on_idle(now, idle, restart);
     }
 

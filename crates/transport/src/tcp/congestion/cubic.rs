@@ -256,6 +256,28 @@ mod tests {
         assert!((78 * MSS..=79 * MSS).contains(&window), "{}", window as f64 / MSS as f64);
     }
 
+    /// RFC 9438, 5.8 and 4.9.
+    #[test]
+    fn idle_time_does_not_count_and_a_reduction_in_vain_is_taken_back() {
+        let mut cubic = Cubic::new(&Config::tcp());
+        let loss = |cubic: &mut Cubic| {
+            let in_flight = cubic.window();
+            cubic.on_congestion_event(&CongestionEvent::of(CongestionKind::Loss, in_flight));
+        };
+        cubic.reno.set_window(1000 * MSS);
+        loss(&mut cubic);
+        let now = Time::ZERO + Span::from_ms(1);
+        cubic.on_end_acks(&AckInfo { now, ..AckInfo::of(MSS) });
+        let (window, epoch) = (cubic.window(), cubic.curve.epoch.unwrap());
+        let idle = Span::from_secs(5);
+        cubic.on_idle(now + idle, idle, Some(Span::from_secs(6)));
+        assert_eq!((cubic.window(), cubic.curve.epoch), (window, Some(epoch + idle)));
+        loss(&mut cubic);
+        assert!(cubic.window() < window && cubic.curve.epoch.is_none());
+        cubic.on_spurious_congestion();
+        assert_eq!((cubic.window(), cubic.curve.epoch), (window, Some(epoch + idle)));
+    }
+
     #[test]
     fn a_second_loss_below_the_plateau_makes_room() {
         let mut curve = Curve::default();

@@ -146,7 +146,8 @@ impl Exit {
             self.samples += 1;
             return false;
         }
-        self.current.as_ps() > self.before.as_ps().saturating_add(Self::threshold(self.before).as_ps())
+        self.current.as_ps()
+            > self.before.as_ps().saturating_add(Self::threshold(self.before).as_ps())
     }
 
     /// RFC 9406, 4.2.
@@ -178,5 +179,68 @@ impl Exit {
             self.conservative = None;
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u64 = 1460;
+
+    /// The number of acknowledgements after which slow start ends and the bytes by which the window has grown, in rounds
+    /// of 32 acknowledgements that are `gap` apart. Round `n` has an RTT of `rtt(n)`.
+    fn run(kind: HyStart, rounds: u64, gap: Span, rtt: impl Fn(u64) -> Span) -> (Option<u64>, u64) {
+        let mut exit = Exit::new(&Config { hystart: kind, ..Config::tcp() });
+        let (mut window, mut now) = (64 * MSS, Time::ZERO + Span::from_secs(1));
+        let before = window;
+        for n in 0..rounds * 32 {
+            let (round, rtt) = (n / 32, rtt(n / 32));
+            let (una, nxt) = ((n + 1) * MSS, (round + 1) * 32 * MSS + 1);
+            let sent = Some(Time::from_ps(now.as_ps() - rtt.as_ps()));
+            let ack = AckInfo { now, sent, una, nxt, rtt, ..AckInfo::of(MSS) };
+            if exit.on_ack(&ack, window) {
+                return (Some(n), window - before);
+            }
+            window += exit.growth(MSS);
+            now += gap;
+        }
+        (None, window - before)
+    }
+
+    #[test]
+    fn linux_ends_slow_start_at_half_of_the_minimum_rtt() {
+        // A burst of 256 KB at twice 64 segments per RTT takes 1.4 RTTs, but at most 1 ms. Half of 11 ms is 5.5 ms.
+        let gap = Span::from_us(200);
+        let (found, _) = run(HyStart::Linux, 3, gap, |_| Span::from_ms(10));
+        assert_eq!(found, Some(28), "the first after 5.5 ms");
+        let (found, _) = run(HyStart::Linux, 3, Span::from_us(100), |_| Span::from_ms(10));
+        assert_eq!(found, None, "the rounds are shorter");
+        let gap = Span::from_us(2_100);
+        assert_eq!(run(HyStart::Linux, 3, gap, |_| Span::from_ms(10)).0, None, "no train");
+    }
+
+    #[test]
+    fn linux_ends_slow_start_when_the_rtt_has_grown_by_four_milliseconds() {
+        let gap = Span::from_us(1);
+        let rtt =
+            |by_us: u64| move |round| Span::from_us(1_000 + if round < 2 { 0 } else { by_us });
+        assert_eq!(run(HyStart::Linux, 5, gap, rtt(3_900)).0, None);
+        assert_eq!(run(HyStart::Linux, 5, gap, rtt(4_100)).0, Some(2 * 32 + 8), "after 8 samples");
+        assert_eq!(run(HyStart::Off, 5, gap, rtt(4_100)).0, None);
+    }
+
+    #[test]
+    fn plus_plus_grows_a_quarter_as_fast_for_five_rounds() {
+        let gap = Span::from_us(1);
+        let rtt = |round| Span::from_ms(if round < 2 { 1 } else { 6 });
+        let (found, grown) = run(HyStart::PlusPlus, 20, gap, rtt);
+        assert_eq!(found, Some(7 * 32), "from round 2 on, five rounds");
+        // The eighth sample of the round begins it.
+        let (fast, slow) = (2 * 32 + 7, 5 * 32 - 7);
+        assert_eq!(grown, fast * MSS + slow * (MSS / 4));
+        // The increase was spurious: slow start continues.
+        let rtt = |round| Span::from_ms(if round == 2 { 6 } else { 1 });
+        assert_eq!(run(HyStart::PlusPlus, 20, gap, rtt).0, None);
     }
 }

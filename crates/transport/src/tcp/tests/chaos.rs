@@ -68,8 +68,7 @@ fn config() -> impl Strategy<Value = Config> {
         Just(CongestionControl::Cubic),
         Just(CongestionControl::Dctcp)
     ];
-    let hystart =
-        prop_oneof![Just(HyStart::Off), Just(HyStart::Linux), Just(HyStart::PlusPlus)];
+    let hystart = prop_oneof![Just(HyStart::Off), Just(HyStart::Linux), Just(HyStart::PlusPlus)];
     let switches = any::<[bool; 9]>();
     let numbers = (1_u32..4, 100_u32..3000, 1_u32..4, 2_u32..40, any::<u32>(), 0_u32..20);
     let parts = (rule, hystart, switches, numbers);

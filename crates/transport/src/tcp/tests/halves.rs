@@ -133,6 +133,61 @@ fn a_window_that_is_not_used_does_not_grow() {
     assert_eq!(sender.congestion().window(), 10 * MSS);
 }
 
+/// Linux's RTO, after which the window of an idle connection decays, is 200 ms at least, whatever it is here.
+#[test]
+fn a_short_idle_time_keeps_the_window() {
+    for (config, ms, kept) in [
+        (config(), 199, true),
+        (config(), 201, false),
+        (config().classic(), 2, false),
+        (Config { min_rto: Span::from_secs(1), ..config() }, 999, true),
+        (Config { slow_start_after_idle: false, ..config() }, 5_000, true),
+    ] {
+        let mut sender = sender(&config, 30);
+        let mut now = Time::ZERO;
+        for end in [10_000, 30_000] {
+            now += Span::from_us(20);
+            sender.handle_ack(now, &ack(end), &config);
+            sent(&mut sender, now, &config);
+        }
+        assert_eq!(sender.flight(), 0);
+        let window = sender.congestion().window();
+        assert!(window > 10 * MSS);
+        sender.push(MessageId::request(2), 1000, Kind::OneWay);
+        now += Span::from_ms(ms);
+        assert_eq!(sent(&mut sender, now, &config).len(), 1);
+        assert_eq!(sender.congestion().window() == window, kept, "{ms} ms");
+    }
+}
+
+/// RFC 2883: two segments that arrive twice before an acknowledgement is sent are reported together.
+#[test]
+fn duplicates_are_reported_together_if_they_follow_each_other() {
+    let config = config();
+    let mut receiver = Receiver::new();
+    for position in [0, 1000, 2000, 0, 1000] {
+        let data = arrived(position, position as u32);
+        let _ = receiver.handle_data(Time::ZERO, &data, |_| true, &config);
+    }
+    let (blocks, count) = receiver.take_sack();
+    assert_eq!(&blocks[..count], [(0, 2000)]);
+}
+
+/// What the receiver had SACKed and does not acknowledge, it has discarded (RFC 2018, section 8).
+#[test]
+fn a_receiver_that_discards_gets_everything_again() {
+    let config = config();
+    let mut sender = sender(&config, 10);
+    let sacked = [(5000, 10_000)];
+    sender.handle_ack(Time::ZERO, &Acked { sacked: &sacked, ..ack(0) }, &config);
+    sent(&mut sender, Time::ZERO, &config);
+    sender.handle_ack(Time::ZERO, &ack(5000), &config);
+    assert_eq!(sent(&mut sender, Time::ZERO, &config), [], "that it has");
+    let now = sender.deadline();
+    assert!(sender.handle_timeout(now, &config));
+    assert_eq!(sent(&mut sender, now, &config), [Segment { position: 5000, len: MSS }]);
+}
+
 #[test]
 fn only_a_probe_that_repaired_a_loss_costs_window() {
     let config = Config { tail_loss_probe: true, ..config() };
