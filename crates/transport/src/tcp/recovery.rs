@@ -413,7 +413,8 @@ impl Sender {
     fn enter_recovery(&mut self, now: Time, in_flight: u64, marked: bool, config: &Config) {
         // A reaction to marks in the same window is also the reaction to its loss (Linux, `tcp_enter_recovery`). For
         // DCTCP it is not (RFC 8257, 3.5): a loss has to be answered as by conventional TCP.
-        let marks_answered = self.phase == Phase::Open && self.una < self.reduced_below;
+        let marks_answered =
+            config.rack && self.phase == Phase::Open && self.una < self.reduced_below;
         self.phase = Phase::Recovery;
         self.recover = self.nxt;
         self.resend_first = true;
@@ -483,6 +484,7 @@ impl Sender {
             self.probe_end = None;
             if self.phase == Phase::Open {
                 self.congestion_event(now, CongestionKind::Loss, self.congestion.window());
+                self.undo = None;
             }
         }
     }

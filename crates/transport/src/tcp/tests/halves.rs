@@ -160,6 +160,22 @@ fn a_short_idle_time_keeps_the_window() {
     }
 }
 
+/// In the window that a mark has reduced, a loss reduces it again for DCTCP only (RFC 8257, 3.5).
+#[test]
+fn a_loss_after_a_mark_counts_for_dctcp_only() {
+    let ecn = Config { ecn: true, ..config() };
+    let dctcp = Config { mss: MSS as u32, tail_loss_probe: false, ..Config::dctcp() };
+    for (config, again) in [(ecn.clone(), false), (dctcp, true), (ecn.classic(), true)] {
+        let mut sender = sender(&config, 30);
+        sender.handle_ack(Time::ZERO, &Acked { ece: true, ..ack(1000) }, &config);
+        let marked = sender.congestion().window();
+        assert!(marked < 10 * MSS);
+        let sacked = [(2000, 5000)];
+        sender.handle_ack(Time::ZERO, &Acked { sacked: &sacked, ..ack(1000) }, &config);
+        assert_eq!(sender.congestion().window() < marked, again, "{config:?}");
+    }
+}
+
 /// RFC 2883: two segments that arrive twice before an acknowledgement is sent are reported together.
 #[test]
 fn duplicates_are_reported_together_if_they_follow_each_other() {
