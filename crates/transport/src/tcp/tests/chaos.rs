@@ -10,7 +10,7 @@ use rackweave_wire::Id64;
 use rackweave_wire::tcp::{Body, Header};
 
 use super::{network, send};
-use crate::tcp::{Config, CongestionControl, Host};
+use crate::tcp::{Config, CongestionControl, Host, HyStart};
 
 /// The network has faults until this time.
 const HEALED: Time = Time::from_ticks(Span::from_ms(20).ticks());
@@ -68,9 +68,11 @@ fn config() -> impl Strategy<Value = Config> {
         Just(CongestionControl::Cubic),
         Just(CongestionControl::Dctcp)
     ];
-    let switches = any::<[bool; 6]>();
-    let numbers = (1_u32..4, 100_u32..3000, 1_u32..4, 2_u32..40, any::<u32>());
-    (rule, switches, numbers).prop_map(|(congestion_control, on, numbers)| Config {
+    let hystart = prop_oneof![Just(HyStart::Off), Just(HyStart::Linux), Just(HyStart::PlusPlus)];
+    let switches = any::<[bool; 9]>();
+    let numbers = (1_u32..4, 100_u32..3000, 1_u32..4, 2_u32..40, any::<u32>(), 0_u32..20);
+    let parts = (rule, hystart, switches, numbers);
+    parts.prop_map(|(congestion_control, hystart, on, numbers)| Config {
         congestion_control,
         sack: on[0],
         handshake: on[1],
@@ -78,6 +80,12 @@ fn config() -> impl Strategy<Value = Config> {
         limited_transmit: on[3],
         ecn: on[4],
         slow_start_after_idle: on[5],
+        rack: on[6],
+        prr: on[7],
+        undo: on[8],
+        hystart,
+        quick_acks: numbers.5,
+        idle_restart: Span::from_us(100),
         ack_every_segments: numbers.0,
         mss: numbers.1,
         connections_per_peer: numbers.2,

@@ -83,10 +83,6 @@ impl Controller for DelayBased {
         let rate = bits * 1_000_000_000_000 / u128::from(self.delay.as_ps());
         (self.window < self.mss * UNIT).then_some(Rate(rate as u64))
     }
-
-    fn uses_delay(&self) -> bool {
-        true
-    }
 }
 
 fn with_target(target: Span) -> Config {

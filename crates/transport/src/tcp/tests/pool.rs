@@ -35,6 +35,7 @@ fn a_handshake_takes_one_round_trip() {
             "10.13 h1>h0 ack 0 syn",
             "20.26 h0>h1 data 0+1460",
             "21.49 h0>h1 data 1460+1460 end",
+            "32.72 h1>h0 ack 1460",
             "33.96 h1>h0 ack 2920",
         ]
     );
