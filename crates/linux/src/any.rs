@@ -124,6 +124,15 @@ impl AnyEndpoint {
         }
     }
 
+    /// The tickets of its peers; see [`Endpoint::tickets`].
+    #[must_use]
+    pub fn tickets(&self) -> Option<&TicketStore> {
+        match self {
+            Self::Udp(endpoint) => endpoint.tickets(),
+            Self::Kernel(_) => None,
+        }
+    }
+
     /// Answers a request; see [`Endpoint::respond`].
     ///
     /// # Errors

@@ -33,7 +33,7 @@ use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::peers::{PeerTable, Secret};
 use self::secure::Secure;
-pub use self::tickets::{MAX_TICKETS, NotTickets, TicketStore};
+pub use self::tickets::{MAX_TICKETS, NotTickets, TicketFile, TicketFileError, TicketStore};
 use crate::clock::Clock;
 use crate::driver::{Driver, DriverStats};
 use crate::sys::UdpSocket;

@@ -1,9 +1,15 @@
 //! Tickets of peers, by which a later start of this host may resume with them.
 
 use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 
 use rackweave_crypt::{Ticket, address_bytes};
+
+use super::early::wall_ms;
 
 /// The most tickets; beyond them, the oldest one is dropped.
 pub const MAX_TICKETS: usize = 1024;
@@ -64,11 +70,12 @@ impl TicketStore {
         self.tickets.remove(&address_bytes(address)).is_some()
     }
 
-    /// Takes those tickets of another store that are newer than this one's for their peers.
-    pub fn merge(&mut self, other: Self) {
+    /// Takes those tickets of another store that were received since a time (in milliseconds since 1970) and are newer than this
+    /// one's for their peers.
+    pub fn merge(&mut self, other: Self, since_ms: u64) {
         for (address, ticket) in other.tickets {
             let is_newer = |ours: &Ticket| ours.received_ms() < ticket.received_ms();
-            if self.tickets.get(&address).is_none_or(is_newer) {
+            if ticket.received_ms() >= since_ms && self.tickets.get(&address).is_none_or(is_newer) {
                 self.put(address, ticket);
             }
         }
@@ -112,8 +119,93 @@ impl TicketStore {
     }
 }
 
+/// Why tickets cannot be kept in a file.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields repeat their types")]
+pub enum TicketFileError {
+    /// The file cannot be read, or its folder does not exist.
+    #[error("cannot keep tickets in {}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    /// It is another file.
+    #[error("{}: {source}; name another file, or remove it", path.display())]
+    Content { path: PathBuf, source: NotTickets },
+    /// Other users can read it.
+    #[error(
+        "{} can be read by other users (mode {mode:o}), who could read calls with it: chmod 600, or remove it", path.display()
+    )]
+    Exposed { path: PathBuf, mode: u32 },
+}
+
+/// A file with the tickets of a host's earlier starts. Several processes may use one: each keeps what the others have written
+/// since it has read the file.
+#[derive(Clone, Debug)]
+pub struct TicketFile {
+    path: PathBuf,
+    read_ms: u64,
+}
+
+impl TicketFile {
+    /// Reads the tickets in a file, which need not exist yet.
+    ///
+    /// # Errors
+    /// If it cannot be read, is no file of tickets, or can be read by others.
+    pub fn open(path: &Path) -> Result<(Self, TicketStore), TicketFileError> {
+        let file = Self { path: path.to_owned(), read_ms: wall_ms() };
+        let store = file.read()?;
+        Ok((file, store))
+    }
+
+    fn read(&self) -> Result<TicketStore, TicketFileError> {
+        let path = || self.path.clone();
+        let io = |source| TicketFileError::Io { path: path(), source };
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // It can be written later.
+                let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+                fs::metadata(folder.unwrap_or(Path::new("."))).map_err(io)?;
+                return Ok(TicketStore::default());
+            }
+            Err(error) => return Err(io(error)),
+        };
+        let mode = file.metadata().map_err(io)?.mode() & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(TicketFileError::Exposed { path: path(), mode });
+        }
+        let most = MAGIC.len() + MAX_TICKETS * ENTRY_BYTES;
+        let mut bytes = Vec::new();
+        file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
+        TicketStore::from_bytes(&bytes)
+            .map_err(|source| TicketFileError::Content { path: path(), source })
+    }
+
+    /// Replaces the file: a new one is written beside it, with mode 0600, and takes its name. It is not synced to the disk: tickets
+    /// that a crash of the machine loses cost a round trip.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save(&self, store: &TicketStore) -> io::Result<()> {
+        let mut all = store.clone();
+        if let Ok(others) = self.read() {
+            all.merge(others, self.read_ms);
+        }
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{:032x}", crate::random()));
+        let aside = self.path.with_file_name(name);
+        let write = || {
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+            file.write_all(&all.to_bytes())?;
+            fs::rename(&aside, &self.path)
+        };
+        write().inspect_err(|_| drop(fs::remove_file(&aside)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use rackweave_crypt::Cipher;
     use rackweave_wire::secure::Ticket as Name;
 
@@ -163,8 +255,40 @@ mod tests {
         let mut other = TicketStore::default();
         other.insert(address(10), ticket(9));
         other.insert(address(11), ticket(12_000));
-        store.merge(other);
+        store.merge(other.clone(), 12_001);
+        assert_eq!(store.get(address(11)), Some(&ticket(11)));
+        store.merge(other, 12_000);
         assert_eq!(store.get(address(10)), Some(&ticket(10)));
         assert_eq!(store.get(address(11)), Some(&ticket(12_000)));
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_is_for_its_owner_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tickets");
+        let (file, mut store) = TicketFile::open(&path).unwrap();
+        assert!(store.is_empty() && !path.exists());
+        store.insert(address(1), ticket(7));
+        file.save(&store).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let (second, mut others) = TicketFile::open(&path).unwrap();
+        assert_eq!(others, store);
+        // Two processes keep each other's tickets.
+        others.insert(address(2), ticket(wall_ms() + 5));
+        second.save(&others).unwrap();
+        file.save(&store).unwrap();
+        assert_eq!(TicketFile::open(&path).unwrap().1, others);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+        // What is not a file of tickets, or is open to others, is neither used nor replaced.
+        fs::write(&path, "somebody's notes").unwrap();
+        assert!(matches!(TicketFile::open(&path), Err(TicketFileError::Content { .. })));
+        fs::write(&path, store.to_bytes()).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let error = TicketFile::open(&path).unwrap_err();
+        assert!(error.to_string().contains("chmod 600"), "{error}");
+        assert!(matches!(
+            TicketFile::open(folder.path().join("no/folder").as_path()),
+            Err(TicketFileError::Io { .. })
+        ));
     }
 }
