@@ -13,7 +13,7 @@
 
 use rackweave_core::{Span, Time};
 use rackweave_wire::secure::{
-    Clear, HANDSHAKE_BYTES, Handshake, KNOWN, Kind, NOISE_BYTES, Resumption,
+    Clear, HANDSHAKE_BYTES, Handshake, KNOWN, Kind, NOISE_BYTES, RESUMED,
 };
 
 use crate::handshake::{self, Cipher, Offers, Terms};
@@ -33,6 +33,9 @@ pub const LOST_INTERVAL: Span = Span::from_ms(100);
 
 /// Resumptions that are sent in place of an ask. A host that knows no resumptions answers the asks that follow.
 const RESUMPTIONS: u32 = 2;
+
+/// Bits of a handshake's ciphers that name none.
+const FLAGS: u8 = KNOWN | RESUMED;
 
 /// Sessions that open packets.
 const MAX_SESSIONS: usize = 3;
@@ -76,7 +79,7 @@ impl Local<'_> {
 
     /// The offer that answers an ask (or an acceptance of an offer of an earlier incarnation of this host), if
     /// [`Offers::allow`] allows it. Nothing is kept of it. `address` is the asking host's, and [`Offers::advance`] comes before.
-    /// `known` is whether this host has state of the incarnation that asks.
+    /// `flags` is what [`Association::flags`] gives for the peer at the address, or 0.
     #[must_use]
     pub fn offer(
         &self,
@@ -84,14 +87,14 @@ impl Local<'_> {
         offers: &mut Offers,
         address: &[u8],
         ask: &Handshake,
-        known: bool,
+        flags: u8,
     ) -> Option<[u8; HANDSHAKE_BYTES]> {
         // This host's own ask, which somebody has returned.
         if ask.from == self.incarnation {
             return None;
         }
         let cipher = Cipher::choose(self.ciphers, ask.ciphers);
-        let ciphers = ask.ciphers & !KNOWN | if known { KNOWN } else { 0 };
+        let ciphers = ask.ciphers & !FLAGS | flags & FLAGS;
         let terms = Terms {
             ciphers,
             cipher,
@@ -144,6 +147,8 @@ struct Asking {
 #[derive(Debug)]
 struct EarlySession {
     session: Session,
+    /// The number of the ask.
+    nonce: u64,
     since: Time,
     /// This host has resumed.
     asked: bool,
@@ -312,7 +317,7 @@ impl Association {
         self.ticket.as_deref()
     }
 
-    /// Resumes beside the ask that was just begun, if there is a ticket and no session. `wall_ms` is the time since 1970, and
+    /// Resumes beside the ask under way, if there is a ticket, no session and no offer yet. `wall_ms` is the time since 1970, and
     /// `random` is random. Returns whether [`seal_early`](Self::seal_early) gives a session now; the datagram that
     /// [`poll_ask`](Self::poll_ask) returns must be sent before its packets.
     pub fn resume(
@@ -335,8 +340,16 @@ impl Association {
             return false;
         };
         asking.resume = Some((local.seal(&resume), RESUMPTIONS));
-        let early = EarlySession { session, since: now, asked: true, accepted: None, lost: false };
-        self.early = Some(Box::new(early));
+        asking.due = now;
+        let nonce = asking.nonce;
+        self.early = Some(Box::new(EarlySession {
+            session,
+            nonce,
+            since: now,
+            asked: true,
+            accepted: None,
+            lost: false,
+        }));
         true
     }
 
@@ -376,11 +389,11 @@ impl Association {
     }
 
     /// Handles a resumption whose tag is right, from this address, which leaves out the port: a host that restarts gets another
-    /// one. [`Tickets::advance`] comes before. Returns whether the peer has restarted.
+    /// one. [`Tickets::advance`] comes before.
     ///
-    /// A resumption is not an answer to anything of this host's, so that someone on the path may have held it back. It counts
-    /// only if no incarnation of the peer is known, if it is the known one and has no session, or if its ticket was issued to the
-    /// known one: then it has come after that one, and no later one is known. The rule is ours.
+    /// A resumption is no answer to anything of this host's, so that someone on the path may have held it back, or may send that of
+    /// one process from the port of another. So it never replaces a known incarnation, which would drop what the transport
+    /// remembers of that one's calls. The rule is ours.
     ///
     /// # Errors
     /// See [`NotResumed`]. It is to be answered as an ask then, as it is otherwise.
@@ -391,34 +404,33 @@ impl Association {
         tickets: &mut Tickets,
         address: &[u8],
         resume: &Handshake,
-    ) -> Result<bool, NotResumed> {
-        if resume.from == local.incarnation {
+    ) -> Result<(), NotResumed> {
+        let is_other = self.incarnation.is_some_and(|known| known != resume.from);
+        if resume.from == local.incarnation || is_other || self.is_ready() {
             return Err(NotResumed::Known);
         }
-        let restarted = match self.incarnation {
-            None => false,
-            Some(known) if known == resume.from => {
-                if self.is_ready() {
-                    return Err(NotResumed::Known);
-                }
-                false
-            }
-            Some(known) => {
-                if known != Resumption::from_bytes(&resume.noise).ticket.incarnation {
-                    return Err(NotResumed::Known);
-                }
-                true
-            }
-        };
         let session = tickets.accept(now, local.key, address, resume)?;
-        if restarted {
-            self.forget_sessions();
-        }
         self.incarnation = Some(resume.from);
-        let early =
-            EarlySession { session, since: now, asked: false, accepted: Some(true), lost: false };
-        self.early = Some(Box::new(early));
-        Ok(restarted)
+        self.early = Some(Box::new(EarlySession {
+            session,
+            nonce: resume.nonce,
+            since: now,
+            asked: false,
+            accepted: Some(true),
+            lost: false,
+        }));
+        Ok(())
+    }
+
+    /// What an offer to this ask says about this host's state of the peer.
+    #[must_use]
+    pub fn flags(&self, ask: &Handshake) -> u8 {
+        if self.incarnation != Some(ask.from) {
+            return 0;
+        }
+        let early = self.early.as_ref().filter(|early| !early.asked);
+        let resumed = early.is_some_and(|early| early.nonce == ask.nonce);
+        KNOWN | if resumed { RESUMED } else { 0 }
     }
 
     /// Drops what belongs to an earlier incarnation of the peer.
@@ -486,7 +498,7 @@ impl Association {
         if asking.accepted.as_ref().is_some_and(|accepted| accepted.from == offer.from) {
             return None;
         }
-        let ciphers = local.ciphers | offer.ciphers & KNOWN;
+        let ciphers = local.ciphers | offer.ciphers & FLAGS;
         let terms = Terms::new(
             (ciphers, offer.cipher),
             (local.incarnation, offer.from),
@@ -510,16 +522,16 @@ impl Association {
         if let Some(earlier) = replaced.filter(|earlier| earlier.session.sealed() > 0) {
             self.incarnation.get_or_insert(earlier.from);
         }
-        let known = ciphers & KNOWN != 0;
         if let Some(early) = self.early.as_mut().filter(|early| early.asked) {
-            early.accepted.get_or_insert(known);
-            if !known {
+            let resumed = ciphers & RESUMED != 0;
+            early.accepted.get_or_insert(resumed);
+            if !resumed {
                 self.ticket = None;
             }
         }
         // Likewise for an incarnation that has answered in the early session, and that this offer does not come from, since it
         // knows this host. Its number was not learnt, and only has to differ.
-        if self.heard_early && !known {
+        if self.heard_early && ciphers & KNOWN == 0 {
             self.incarnation.get_or_insert(!offer.from);
         }
         (asking.due, asking.gap) = (now + RETRY.0, Span(RETRY.0.0 * 2));

@@ -189,8 +189,8 @@ pub enum NotResumed {
     /// Too many were accepted of late.
     #[error("no more resumptions can be remembered now")]
     Full,
-    /// The peer has a session, or is another life of the host than the one that was known when the ticket was issued.
-    #[error("the peer is known as another incarnation, or needs no resumption")]
+    /// Another incarnation of the peer is known, or it has a session.
+    #[error("another incarnation of the peer is known, or it needs no resumption")]
     Known,
 }
 
@@ -254,16 +254,15 @@ impl Tickets {
         self.epoch = epoch;
     }
 
-    /// Issues a ticket to an incarnation at an address. `random` is random, and [`advance`](Self::advance) comes before.
+    /// Issues a ticket to the peer at an address. `random` is random, and [`advance`](Self::advance) comes before.
     #[must_use]
     pub fn issue(
         &self,
         now: Time,
         address: &[u8],
-        incarnation: u32,
-        random: u64,
+        random: [u8; 12],
     ) -> Option<(Name, [u8; SECRET_BYTES])> {
-        let name = Name { stamp: ps(now), incarnation, random };
+        let name = Name { stamp: ps(now), random };
         Some((name, secret(self.present.as_ref()?, &name, address)))
     }
 

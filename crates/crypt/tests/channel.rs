@@ -89,11 +89,9 @@ impl Host {
 
     /// Hands a ticket to the peer, in a session that is not an early one.
     fn issue(&mut self, now: Time, address: &[u8]) -> Option<Vec<u8>> {
-        let incarnation = self.association.incarnation()?;
         let rng = &mut self.rng;
         self.tickets.advance(now, || Self::random(rng));
-        let (name, secret) =
-            self.tickets.issue(now, address, incarnation, self.rng.below(u64::MAX))?;
+        let (name, secret) = self.tickets.issue(now, address, [self.rng.below(256) as u8; 12])?;
         let session = self.association.sealing()?;
         Self::seal_in(session, |out| secure::encode_grant(&name, &secret, out))
     }
@@ -251,10 +249,6 @@ impl Host {
             let before = self.association.incarnation();
             let result = self.association.on_resume(now, &local, &mut self.tickets, from, read);
             resumed = result.is_ok();
-            if result == Ok(true) {
-                self.restarts_seen += 1;
-                self.waiting.clear();
-            }
             if result.is_err() {
                 assert_eq!(self.association.incarnation(), before);
             }
@@ -277,8 +271,8 @@ impl Host {
                 }
             }
             Kind::Ask | Kind::Accept | Kind::Resume => {
-                let known = self.association.incarnation() == Some(read.from);
-                let offer = local.offer(now, &mut self.offers, from, read, known);
+                let flags = self.association.flags(read);
+                let offer = local.offer(now, &mut self.offers, from, read, flags);
                 out.extend(offer.map(|offer| offer.to_vec()));
                 return resumed;
             }

@@ -11,7 +11,7 @@
 //! 76: tag of bytes 0 to 75                           Lost (30 bytes): as Sealed up to 14, then a tag
 //!                                                    Notice (4 bytes): version, kind, reason, 0
 //! Resume (92 bytes): an Ask with these bytes in place of the zeros from 28 on
-//! 28: ticket: time of issue (64 bits), incarnation that it was issued to (32), random number (64)
+//! 28: ticket: time of issue (64 bits), random number (96 bits)
 //! 48: milliseconds since its receipt (32 bits)  52: random number (64 bits)
 //! 60: proof of the ticket's secret, a tag of bytes 0 to 59
 //!
@@ -111,7 +111,7 @@ pub enum Notice {
 pub struct Handshake {
     /// [`Kind::Ask`], [`Kind::Resume`], [`Kind::Offer`] or [`Kind::Accept`].
     pub kind: Kind,
-    /// The ciphers that the asking host prefers, as bits, and [`KNOWN`].
+    /// The ciphers that the asking host prefers, as bits, and [`KNOWN`] and [`RESUMED`].
     pub ciphers: u8,
     /// The cipher that the other host has chosen; 0 in an ask, and the ticket's in [`Kind::Resume`].
     pub cipher: u8,
@@ -131,6 +131,9 @@ pub struct Handshake {
 /// incarnation that asks.
 pub const KNOWN: u8 = 0x80;
 
+/// Another such bit: the host that makes the offer has accepted the resumption with this [`Handshake::nonce`].
+pub const RESUMED: u8 = 0x40;
+
 /// Bytes of a [`Ticket`].
 pub const TICKET_BYTES: usize = 20;
 
@@ -143,28 +146,23 @@ pub const PROVEN_BYTES: usize = 28 + TICKET_BYTES + 12;
 pub struct Ticket {
     /// The time of issue by the issuer's clock, in picoseconds.
     pub stamp: u64,
-    /// The incarnation of the host that it was issued to.
-    pub incarnation: u32,
     /// A random number.
-    pub random: u64,
+    pub random: [u8; 12],
 }
 
 impl Ticket {
     /// Appends its bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.stamp);
-        out.put_u32(self.incarnation);
-        out.put_u64(self.random);
+        out.extend_from_slice(&self.random);
     }
 
     /// The ticket with these bytes; any are one.
     #[must_use]
     pub fn decode(bytes: &[u8; TICKET_BYTES]) -> Self {
-        Self {
-            stamp: u64_at(bytes, 0),
-            incarnation: (u64_at(bytes, 8) >> 32) as u32,
-            random: u64_at(bytes, 12),
-        }
+        let mut random = [0; 12];
+        random.copy_from_slice(&bytes[8..]);
+        Self { stamp: u64_at(bytes, 0), random }
     }
 }
 
@@ -497,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_ticket_and_its_use_are_decoded_as_they_were_encoded() {
-        let ticket = Ticket { stamp: 0x0102_0304_0506_0708, incarnation: 9, random: 10 };
+        let ticket = Ticket { stamp: 0x0102_0304_0506_0708, random: [10; 12] };
         let resumption =
             Resumption { ticket, age_ms: 11, random: u64::MAX - 1, proof: [12; MAC_BYTES] };
         assert_eq!(Resumption::from_bytes(&resumption.to_bytes()), resumption);

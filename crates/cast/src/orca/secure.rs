@@ -257,7 +257,7 @@ impl Engine {
             Kind::Ask | Kind::Accept | Kind::Resume => {
                 let Secure { offers, key, ciphers, incarnation, .. } = secure;
                 let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
-                if let Some(offer) = local.offer(now, offers, &address, read, false) {
+                if let Some(offer) = local.offer(now, offers, &address, read, 0) {
                     self.reply(from, &offer);
                 }
             }

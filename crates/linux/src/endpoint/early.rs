@@ -16,8 +16,8 @@ use super::tickets::TicketStore;
 use super::{Endpoint, SendError};
 use crate::clock::realtime_ns;
 
-/// Bytes of an address without its port. A ticket is for these: a client that restarts gets another port (RFC 9000, section
-/// 8.1.3, says the same of its tokens).
+/// Bytes of an address without its port. A ticket is for these: a client that restarts gets another port (as with a token of
+/// RFC 9000, section 8.1.4).
 const IP_BYTES: usize = 16;
 
 /// What an endpoint with a key has for packets before the handshake.
@@ -133,12 +133,12 @@ impl Endpoint {
             None => &mut first,
         };
         let ip = &address_bytes(from)[..IP_BYTES];
-        let Ok(restarted) = association.on_resume(now, &local, tickets, ip, read) else {
+        if association.on_resume(now, &local, tickets, ip, read).is_err() {
             // It is sent twice.
             let is_known = association.incarnation() == Some(read.from);
             self.stats.early_refused += u64::from(!is_known);
             return;
-        };
+        }
         let Some(host) = known.or_else(|| self.peers.admit(now, from)) else {
             self.stats.foreign += 1;
             return;
@@ -150,9 +150,6 @@ impl Endpoint {
         }
         self.stats.resumed += 1;
         self.peers.heard(now, host);
-        if restarted {
-            self.on_session(now, host, true);
-        }
     }
 
     /// Hands a ticket to a peer with which a session has begun.
@@ -160,13 +157,14 @@ impl Endpoint {
         let Some(secure) = &mut self.secure else { return };
         let Some(tickets) = &mut secure.early.issued else { return };
         let Some(peer) = self.peers.get(host) else { return };
-        let Some(incarnation) = peer.association.incarnation() else { return };
         if !peer.association.is_ready() {
             return;
         }
         tickets.advance(now, random_bytes);
         let ip = &address_bytes(peer.address)[..IP_BYTES];
-        let issued = tickets.issue(now, ip, incarnation, crate::random() as u64);
+        let mut random = [0; 12];
+        random.copy_from_slice(&crate::random().to_ne_bytes()[..12]);
+        let issued = tickets.issue(now, ip, random);
         if let Some((name, secret)) = issued
             && self.has_room()
         {

@@ -162,9 +162,8 @@ impl Endpoint {
             Kind::Ask | Kind::Accept | Kind::Resume => {
                 self.stats.unproven += 1;
                 let peer = self.peers.at(from).and_then(|host| self.peers.get(host));
-                let known = peer.and_then(|peer| peer.association.incarnation());
-                let known = known == Some(read.from);
-                if let Some(offer) = local.offer(now, offers, &address, read, known) {
+                let flags = peer.map_or(0, |peer| peer.association.flags(read));
+                if let Some(offer) = local.offer(now, offers, &address, read, flags) {
                     self.send_bytes(from, &offer);
                 }
             }
@@ -250,7 +249,7 @@ impl Endpoint {
     }
 
     /// A session with a peer begins.
-    pub(super) fn on_session(&mut self, now: Time, host: HostId, restarted: bool) {
+    fn on_session(&mut self, now: Time, host: HostId, restarted: bool) {
         if let Some(peer) = self.peers.get_mut(host) {
             peer.mismatch = None;
         }
@@ -269,7 +268,7 @@ impl Endpoint {
         }
     }
 
-    /// Asks a peer for a session, if it was not asked yet.
+    /// Asks a peer for a session, if it was not asked yet, and resumes if that helps.
     fn ask(&mut self, now: Time, host: HostId) {
         let Some(peer) = self.peers.get_mut(host) else { return };
         let Some(secure) = &mut self.secure else { return };
@@ -277,15 +276,15 @@ impl Endpoint {
             && let Some(nonce) = peer.association.asking()
         {
             secure.asking.push((host, nonce));
-            if peer.idempotent.is_empty() {
-                return;
-            }
-            secure.early.equip(&mut peer.association, peer.address);
-            let local = secure.local(peer.ours);
-            if peer.association.resume(now, &local, wall_ms(), || crate::random() as u64) {
-                // It has to leave before the packets of its session.
-                self.poll_asks(now);
-            }
+        }
+        if peer.idempotent.is_empty() {
+            return;
+        }
+        secure.early.equip(&mut peer.association, peer.address);
+        let local = secure.local(peer.ours);
+        if peer.association.resume(now, &local, wall_ms(), || crate::random() as u64) {
+            // It has to leave before the packets of its session.
+            self.poll_asks(now);
         }
     }
 

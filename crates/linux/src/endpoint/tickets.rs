@@ -206,13 +206,14 @@ impl TicketFile {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use proptest::prelude::*;
     use rackweave_crypt::Cipher;
     use rackweave_wire::secure::Ticket as Name;
 
     use super::*;
 
     fn ticket(n: u64) -> Ticket {
-        let name = Name { stamp: n, incarnation: 2, random: 3 };
+        let name = Name { stamp: n, random: [3; 12] };
         Ticket::new(name, [n as u8; 32], Cipher::ChaCha20Poly1305, n)
     }
 
@@ -242,6 +243,22 @@ mod tests {
         let mut wrong = bytes;
         wrong[8 + ADDRESS_BYTES + 20 + 32] = 7;
         assert_eq!(TicketStore::from_bytes(&wrong), Err(NotTickets));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_store_or_are_refused(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..400),
+            entries in 0_usize..3,
+        ) {
+            prop_assert!(TicketStore::from_bytes(&bytes).is_err() || bytes.starts_with(&MAGIC));
+            bytes.resize(entries * ENTRY_BYTES, 1);
+            let file = [&MAGIC[..], &bytes].concat();
+            if let Ok(store) = TicketStore::from_bytes(&file) {
+                prop_assert!(store.len() <= entries);
+                prop_assert_eq!(TicketStore::from_bytes(&store.to_bytes()), Ok(store));
+            }
+        }
     }
 
     #[test]

@@ -94,7 +94,7 @@ fn between_hosts_with_a_key() -> Vec<(&'static str, Vec<u8>)> {
         bytes.resize(bytes.len() + MAC_BYTES, 9);
         bytes
     };
-    let ticket = Ticket { stamp: 1 << 50, incarnation: 11, random: 12 };
+    let ticket = Ticket { stamp: 1 << 50, random: [12; 12] };
     let resumption = Resumption { ticket, age_ms: 13, random: 14, proof: [15; MAC_BYTES] };
     let mut resume = handshake(Kind::Resume);
     resume[29..29 + NOISE_BYTES].copy_from_slice(&resumption.to_bytes());
