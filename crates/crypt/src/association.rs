@@ -300,6 +300,7 @@ impl Association {
         if self.asking.is_some() {
             return false;
         }
+        self.early.take_if(|early| now.since(early.since) >= EARLY_LIFETIME);
         let nonce = nonce();
         let asking = Asking { nonce, due: now, gap: RETRY.0, accepted: None, resume: None };
         self.asking = Some(Box::new(asking));
@@ -406,7 +407,9 @@ impl Association {
         resume: &Handshake,
     ) -> Result<(), NotResumed> {
         let is_other = self.incarnation.is_some_and(|known| known != resume.from);
-        if resume.from == local.incarnation || is_other || self.is_ready() {
+        // Both have resumed at once: the one that is kept is this host's, whose answers may be under way.
+        let crosses = self.early(now) == Early::Asked;
+        if resume.from == local.incarnation || is_other || self.is_ready() || crosses {
             return Err(NotResumed::Known);
         }
         let session = tickets.accept(now, local.key, address, resume)?;
@@ -587,6 +590,7 @@ impl Association {
             self.forget_sessions();
         }
         (self.incarnation, self.heard_early) = (Some(from), false);
+        self.early.take_if(|early| early.accepted == Some(false));
         self.sessions.truncate(MAX_SESSIONS - 1);
         self.sessions.insert(0, Established { session, since: now, asked, lost: false });
         restarted

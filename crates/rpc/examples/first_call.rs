@@ -3,8 +3,8 @@
 //! `cargo run --release -p rackweave-rpc --example first_call -- 1` runs 30 clients of each kind, alternating, over a relay that
 //! delays datagrams by 1 ms; without a number, or with 0, there is no relay.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,17 +26,12 @@ fn config() -> Result<NodeConfig, Box<dyn Error>> {
     Ok(config.allow("127.0.0.1".parse()?).key(Key::derive(&[7; 32])?))
 }
 
-fn now() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "this program measures")]
-    Instant::now()
-}
-
 /// A relay to a server. Each client gets a socket of its own towards the server, so that the server sees different ports.
 async fn relay(server: SocketAddr, delay: Duration) -> Result<SocketAddr, Box<dyn Error>> {
     let front = Arc::new(UdpSocket::bind(LOCAL).await?);
     let at = front.local_addr()?;
     tokio::spawn(async move {
-        let mut clients = HashMap::new();
+        let mut clients = BTreeMap::new();
         let mut buffer = vec![0; 65_536];
         while let Ok((length, client)) = front.recv_from(&mut buffer).await {
             if let Entry::Vacant(entry) = clients.entry(client) {
@@ -47,11 +42,13 @@ async fn relay(server: SocketAddr, delay: Duration) -> Result<SocketAddr, Box<dy
                 tokio::spawn(async move {
                     let mut buffer = vec![0; 65_536];
                     while let Ok((length, _)) = back.recv_from(&mut buffer).await {
-                        let _ = here.send((now() + delay, client, buffer[..length].to_vec()));
+                        let _ =
+                            here.send((Instant::now() + delay, client, buffer[..length].to_vec()));
                     }
                 });
             }
-            let _ = clients[&client].send((now() + delay, server, buffer[..length].to_vec()));
+            let _ =
+                clients[&client].send((Instant::now() + delay, server, buffer[..length].to_vec()));
         }
     });
     Ok(at)
@@ -78,7 +75,7 @@ async fn first_call(
 ) -> Result<(Duration, bool), Box<dyn Error>> {
     let client = Node::bind(config)?;
     let peer = client.peer(at);
-    let began = now();
+    let began = Instant::now();
     client.client().call(peer, vec![1; 100]).idempotent().await?;
     let took = began.elapsed();
     let early = client.stats().datagrams.early_sent > 0;
