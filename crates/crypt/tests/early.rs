@@ -226,6 +226,25 @@ fn the_register_refuses_what_it_cannot_remember() {
     assert_eq!(server.resume(at(12_000), (9, 1), &later[0]), Ok(()));
 }
 
+/// It forgets in steps of ten seconds, in which a flight stays fresh.
+#[test]
+fn the_register_remembers_over_its_epochs() {
+    for first_ms in [0, 4_000, 9_999, 10_000] {
+        let mut server = Server::new(1);
+        let ticket = server.issue(at(0), 9, 0);
+        // A client whose clock is ahead makes it fresh for longest.
+        let made_ms = first_ms + FRESH.as_ps() / 1_000_000_000;
+        let first = flight(at(first_ms), made_ms, 11, &ticket, 0..1);
+        assert_eq!(server.resume(at(first_ms), (9, 1), &first[0]), Ok(()));
+        for later_ms in [1, 5_000, 9_000, 9_999, 10_000, 10_001] {
+            server.peers.clear();
+            let again = server.resume(at(first_ms + later_ms), (9, 1), &first[0]);
+            let expected = if later_ms <= 10_000 { NotResumed::Repeated } else { NotResumed::Late };
+            assert_eq!(again, Err(expected), "{first_ms} and {later_ms} ms later");
+        }
+    }
+}
+
 fn flight_at(ticket: &Ticket, ms: u64) -> Vec<Vec<u8>> {
     flight(at(ms), ms, 11, ticket, 0..1)
 }
@@ -259,6 +278,31 @@ fn an_early_session_is_short() {
     let Ok(Datagram::Sealed(clear)) = secure::decode(&answer) else { panic!("it is sealed") };
     let (head, sealed) = answer.split_at_mut(CLEAR_BYTES);
     assert!(client.open(at(2), clear, head, sealed).is_ok());
+}
+
+/// A client that does not keep to the bound finds it at the server.
+#[test]
+fn a_server_opens_a_bounded_number_of_early_packets() {
+    let mut server = Server::new(1);
+    let ticket = server.issue(at(0), 9, 0);
+    let (key, mut client) = (key(1), Association::default());
+    let local = Local { key: &key, ciphers: 3, incarnation: 11 };
+    client.set_ticket(ticket);
+    client.ask(at(0), || 1);
+    assert!(client.resume(at(0), &local, 0, || 2));
+    let Due::Send(resume) = client.poll_ask(at(0), &local) else { panic!("it is due") };
+    assert_eq!(server.resume(at(0), (9, 1), &resume), Ok(()));
+    let session = client.seal_early(at(0)).unwrap();
+    let mut opened = 0;
+    for number in 0..EARLY_PACKETS + 50 {
+        let mut packet = Vec::new();
+        let clear = |session, counter, out: &mut Vec<u8>| {
+            secure::encode_sealed(Clear { session, counter }, out);
+        };
+        session.seal(&mut packet, clear, |out| out.extend(number.to_be_bytes())).unwrap();
+        opened += u64::from(server.open(at(1), (9, 1), &packet).is_some());
+    }
+    assert_eq!(opened, EARLY_PACKETS);
 }
 
 #[derive(Clone, Debug)]
