@@ -235,7 +235,7 @@ impl<'a> Calls<'a> {
                 let client = &mut *self.client;
                 let offset = client.rng.below(NOISE_BYTES) as usize;
                 let payload = client.shared.noise.slice(offset..offset + len);
-                match client.endpoint.send(peer, Kind::Request, payload) {
+                match client.request(peer, payload) {
                     Ok(id) => {
                         self.app.submitted(key, id);
                         let call = Call { key, sent, offset, len, response: 0 };

@@ -254,10 +254,10 @@ impl Engine {
                 }
             }
             // An acceptance of what an earlier incarnation of this host has offered is answered as an ask.
-            Kind::Ask | Kind::Accept => {
+            Kind::Ask | Kind::Accept | Kind::Resume => {
                 let Secure { offers, key, ciphers, incarnation, .. } = secure;
                 let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
-                if let Some(offer) = local.offer(now, offers, &address, read) {
+                if let Some(offer) = local.offer(now, offers, &address, read, 0) {
                     self.reply(from, &offer);
                 }
             }

@@ -2,6 +2,7 @@
 
 mod announce;
 pub mod config;
+mod early;
 mod event;
 mod ids;
 mod incoming;
@@ -10,6 +11,7 @@ mod peers;
 mod receive;
 mod secure;
 mod send;
+mod tickets;
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,6 +33,7 @@ use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::peers::{PeerTable, Secret};
 use self::secure::Secure;
+pub use self::tickets::{MAX_TICKETS, NotTickets, TicketFile, TicketFileError, TicketStore};
 use crate::clock::Clock;
 use crate::driver::{Driver, DriverStats};
 use crate::sys::UdpSocket;
@@ -146,7 +149,7 @@ impl Endpoint {
             machine: config.transport.machine(config.host),
             driver: Driver::new(config.clock, socket),
             peers: PeerTable::new(config.peers.clone(), config.host, Secret::new()),
-            secure: config.key.clone().map(|key| Box::new(Secure::new(key))),
+            secure: Secure::new(&config),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(config.receive_bytes),
             events: VecDeque::new(),
