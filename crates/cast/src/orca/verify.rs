@@ -16,6 +16,9 @@
 //!
 //! All requests are repeated until they are answered, and name a random number of the receiver, which the answers repeat.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
@@ -318,14 +321,6 @@ impl Verifier {
             self.verified = to;
             (self.request, self.in_vain_upto) = (None, 0);
         }
-    }
-
-    pub(super) const fn verified(&self) -> u64 {
-        self.verified
-    }
-
-    pub(super) const fn length(&self) -> Option<u64> {
-        self.length
     }
 
     pub(super) const fn has_own_key(&self) -> bool {
