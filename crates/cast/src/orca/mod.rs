@@ -17,9 +17,9 @@ mod probe;
 mod receive;
 mod secure;
 mod send;
-mod verify;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;

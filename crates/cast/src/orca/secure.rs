@@ -115,11 +115,7 @@ impl SealedMessage {
     }
 
     /// Appends what is sealed for the answer to a request for a key.
-    pub fn encode_key(
-        request: &KeyRequest,
-        (cipher, key): (Cipher, &[u8; 32]),
-        out: &mut Vec<u8>,
-    ) {
+    pub fn encode_key(request: &KeyRequest, (cipher, key): (Cipher, &[u8; 32]), out: &mut Vec<u8>) {
         out.push(OWN_KEY);
         request.encode(out);
         out.push(cipher.bit());
@@ -422,9 +418,7 @@ impl Engine {
         let session = control.session;
         let invites = matches!(control.body, Body::Invite { .. });
         let sealer = match self.sending.get(&session) {
-            Some(sending) if invites => {
-                sending.own_sealers.get(&host).or(sending.sealer.as_ref())
-            }
+            Some(sending) if invites => sending.own_sealers.get(&host).or(sending.sealer.as_ref()),
             _ => None,
         };
         let key = sealer.map(|sealer| (sealer.key().0, *sealer.key().1));

@@ -70,6 +70,8 @@ pub(super) struct Receiver {
     pub(super) cookie: Option<u64>,
     /// With a key, the offset below which it has verified all bytes.
     pub(super) verified: u64,
+    /// The bytes that were read to answer its requests for hashes.
+    pub(super) read_for_hashes: u64,
 }
 
 impl Receiver {

@@ -290,9 +290,7 @@ fn who_is_not_named_is_not_listened_to() {
 struct FlowConfigOf;
 
 impl FlowConfigOf {
-    fn quick(
-        flow: FlowConfig,
-    ) -> FlowConfig {
+    fn quick(flow: FlowConfig) -> FlowConfig {
         FlowConfig { patience: Span::from_ms(300), ..flow }
     }
 }
@@ -352,10 +350,7 @@ fn sender_is_started_again(secret: Option<&[u8]>) {
     let part = receiver.folder.path().join("big.part");
     {
         let mut engine = sender(secret);
-        let flow = FlowConfig {
-            max_rate: Some(Rate(400_000_000)),
-            ..engine.config.flow
-        };
+        let flow = FlowConfig { max_rate: Some(Rate(400_000_000)), ..engine.config.flow };
         let host = engine.add_peer(receiver.address);
         let source = Box::new(Files::new(std::slice::from_ref(&path)).unwrap());
         engine.open(source, &[host], Spread::Unicast, flow).unwrap();

@@ -42,6 +42,11 @@ pub(super) const MAX_HASHES: usize = 6;
 /// sender for long.
 const FRESH_HASHES: usize = 2;
 
+/// The bytes that a sender reads for the hashes of one receiver, beside [`READ_FACTOR`] times its stream. A receiver whose requests are
+/// lost, or that starts again, needs some bytes more than once; one that asks for the same bytes without end is answered no more.
+const READ_MORE: u64 = 64 << 20;
+const READ_FACTOR: u64 = 4;
+
 /// The hashes that a sender keeps, of 4 GiB of its stream. Older ones are computed again.
 const KEPT_HASHES: usize = 4096;
 
@@ -158,8 +163,12 @@ fn fixed_fields(bytes: &[u8; 28]) -> Option<(Session, u64, u64, u64)> {
     let (session, numbers) = bytes.split_first_chunk::<4>()?;
     let ([nonce, from, upto], []) = numbers.as_chunks::<8>() else { return None };
     let [nonce, from, upto] = [nonce, from, upto].map(|bytes| u64::from_be_bytes(*bytes));
-    (from <= upto && upto < 1 << 48)
-        .then_some((Session(u32::from_be_bytes(*session)), nonce, from, upto))
+    (from <= upto && upto < 1 << 48).then_some((
+        Session(u32::from_be_bytes(*session)),
+        nonce,
+        from,
+        upto,
+    ))
 }
 
 /// The sender's hashes of whole blocks of its stream.
@@ -169,13 +178,14 @@ pub(super) struct HashCache {
 }
 
 impl HashCache {
-    /// Answers a request for hashes of a stream of which the bytes below `available` can be read, and which ends there if `ended`. An
-    /// error has shortened the answer.
+    /// Answers a request for hashes of a stream of which the bytes below `available` can be read, and which ends there if `ended`. At most
+    /// `may_read` bytes are read, which becomes less by what was read. An error has shortened the answer.
     pub(super) fn answer(
         &mut self,
         source: &mut dyn Source,
         request: &HashRequest,
         (available, ended): (u64, bool),
+        may_read: &mut u64,
     ) -> (BlockHashes, Option<SourceError>) {
         let HashRequest { session, nonce, from, .. } = *request;
         let mut upto = request.upto.min(available);
@@ -191,7 +201,7 @@ impl HashCache {
             let known = block.and_then(|block| self.blocks.get(&block)).copied();
             let hash = match known {
                 Some(hash) => hash,
-                None if fresh == FRESH_HASHES => break,
+                None if fresh == FRESH_HASHES || piece.end - piece.start > *may_read => break,
                 None => match hash_of(source, piece.clone()) {
                     Ok(hash) => hash,
                     Err(error) => {
@@ -202,6 +212,7 @@ impl HashCache {
             };
             if known.is_none() {
                 fresh += 1;
+                *may_read -= piece.end - piece.start;
                 if let Some(block) = block {
                     self.keep(block, hash);
                 }
@@ -540,7 +551,11 @@ impl Engine {
         let Sending { source, hosts, hashes, offered, finished, .. } = sending;
         let Some(receiver) = hosts.get_mut(&host) else { return };
         receiver.verified = receiver.verified.max(request.from.min(*offered));
-        let (answer, error) = hashes.answer(&mut **source, request, (*offered, *finished));
+        let most = offered.saturating_mul(READ_FACTOR).saturating_add(READ_MORE);
+        let mut may_read = most.saturating_sub(receiver.read_for_hashes);
+        let (answer, error) =
+            hashes.answer(&mut **source, request, (*offered, *finished), &mut may_read);
+        receiver.read_for_hashes = most - may_read;
         match error {
             None => {}
             // The receiver asks again.

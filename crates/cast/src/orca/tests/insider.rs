@@ -5,14 +5,16 @@ use std::net::UdpSocket;
 use rackweave_crypt::GroupSeal;
 use rackweave_wire::orca::{self, Check, Data, Label, Labelled, Reason};
 
+use super::super::verify::BLOCK;
 use super::secrecy::receiver;
 use super::*;
 
 /// The length of the file that is sent: some blocks of 1 MiB, and less than a receive window.
 const LENGTH: usize = 3_500_000;
 
-/// More packets than the sender seals in these tests.
-const AHEAD: u64 = 20_000;
+/// Numbers of packets that the sender will use, and ones that it uses in none of these tests, after which its own are too old.
+const SOON: u64 = 100;
+const NEVER: u64 = 20_000;
 
 /// A sender and a receiver in this thread, and a host that has the key of their session's data.
 struct Scene {
@@ -87,10 +89,15 @@ impl Scene {
         self.victim.stats()
     }
 
-    /// Returns what seals data as the sender does, from this number of packets on.
-    fn seal(&self, from: u64) -> GroupSeal {
+    /// Returns what seals data as the sender does, with numbers of packets that are so far ahead of the sender's.
+    fn seal(&self, lead: u64) -> GroupSeal {
         let sealer = self.sender.sending[&self.session].sealer.as_ref().unwrap();
-        seal_with(sealer, from)
+        seal_ahead(sealer, lead)
+    }
+
+    /// Returns the sender's sealer for the victim only, if it has one.
+    fn own_sealer(&self) -> Option<&GroupSeal> {
+        self.sender.sending[&self.session].own_sealers.values().next()
     }
 
     /// Sends data of the session to the victim.
@@ -116,11 +123,13 @@ impl Scene {
     }
 }
 
-/// Returns another user of a key, which begins with this number of packets.
-fn seal_with(sealer: &GroupSeal, from: u64) -> GroupSeal {
+/// Returns another user of a key, whose numbers of packets are so far ahead.
+fn seal_ahead(sealer: &GroupSeal, lead: u64) -> GroupSeal {
     let (cipher, key) = sealer.key();
     let mut seal = GroupSeal::new(cipher, *key);
-    (0..from).for_each(|_| drop(seal.seal(b"", &mut [])));
+    for _ in 0..sealer.sealed() + lead {
+        let _ = seal.seal(b"", &mut []);
+    }
     seal
 }
 
@@ -142,7 +151,7 @@ fn another_stream_in_place_of_the_senders_is_not_accepted() {
     opened.set_modified(modified).unwrap();
     let mut files = Files::new(&[forged]).unwrap();
     let length = files.end().unwrap();
-    let mut seal = scene.seal(AHEAD);
+    let mut seal = scene.seal(SOON);
     let mut at = scene.readable() + 500_000;
     while at < length {
         let len = 1400.min(length - at);
@@ -160,7 +169,7 @@ fn wrong_bytes_in_a_block_cost_that_block_only() {
     for offset in [40_000, 1_500_000, LENGTH as u64 - 2000] {
         let mut scene = Scene::new();
         scene.run(|scene| scene.readable() > 0);
-        let mut seal = scene.seal(AHEAD);
+        let mut seal = scene.seal(SOON);
         scene.forge(&mut seal, scene.readable().max(offset), &[0; 900], false);
         let stats = scene.ends_well();
         assert_eq!(stats.forged, 1, "{offset}: {stats:?}");
@@ -171,7 +180,7 @@ fn wrong_bytes_in_a_block_cost_that_block_only() {
 fn a_forged_end_is_ignored() {
     let mut scene = Scene::new();
     scene.run(|scene| scene.readable() > 100_000);
-    let (mut seal, at) = (scene.seal(AHEAD), scene.readable() + 300_000);
+    let (mut seal, at) = (scene.seal(SOON), scene.readable() + 300_000);
     scene.forge(&mut seal, at, &[0; 100], true);
     scene.forge(&mut seal, at, &[], true);
     scene.ends_well();
@@ -181,7 +190,7 @@ fn a_forged_end_is_ignored() {
 fn bytes_beyond_the_end_are_found() {
     let mut scene = Scene::new();
     scene.run(|scene| scene.readable() > 100_000);
-    let mut seal = scene.seal(AHEAD);
+    let mut seal = scene.seal(SOON);
     scene.forge(&mut seal, LENGTH as u64 + 50_000, &[0; 100], false);
     let stats = scene.ends_well();
     assert_eq!(stats.forged, 1, "{stats:?}");
@@ -192,7 +201,7 @@ fn bytes_beyond_the_end_are_found() {
 fn later_numbers_of_packets_end_no_session() {
     let mut scene = Scene::new();
     scene.run(|scene| scene.readable() > 100_000);
-    let mut seal = scene.seal(2 * AHEAD);
+    let mut seal = scene.seal(NEVER);
     scene.forge(&mut seal, 0, &[0; 100], false);
     let stats = scene.ends_well();
     assert!(stats.forged == 1 && stats.replayed > 64, "{stats:?}");
@@ -203,14 +212,12 @@ fn later_numbers_of_packets_end_no_session() {
 fn wrong_bytes_of_the_sender_itself_end_in_a_failure_with_its_reason() {
     let mut scene = Scene::new();
     scene.run(|scene| scene.readable() > 0);
-    let mut seal = scene.seal(AHEAD);
+    let mut seal = scene.seal(SOON);
     scene.forge(&mut seal, scene.readable() + 40_000, &[0; 900], false);
-    let own = |scene: &Scene| scene.sender.sending[&scene.session].own_sealers.values().next().is_some();
-    scene.run(own);
-    let at = scene.readable();
-    scene.run(|scene| scene.readable() > at + 100_000);
-    let sealer = scene.sender.sending[&scene.session].own_sealers.values().next().unwrap();
-    let mut seal = seal_with(sealer, AHEAD);
+    scene.run(|scene| scene.own_sealer().is_some());
+    scene.run(|scene| scene.readable() < BLOCK / 2);
+    scene.run(|scene| scene.readable() > BLOCK / 2);
+    let mut seal = seal_ahead(scene.own_sealer().unwrap(), SOON);
     scene.forge(&mut seal, scene.readable() + 100_000, &[0; 900], false);
     scene.run(|_| false);
     match &scene.end {
@@ -228,7 +235,7 @@ fn wrong_bytes_of_the_sender_itself_end_in_a_failure_with_its_reason() {
 #[test]
 fn an_insider_that_does_not_stop_costs_time_only() {
     let mut scene = Scene::new();
-    let mut seal = scene.seal(AHEAD);
+    let mut seal = scene.seal(SOON);
     let mut random = 1_u64;
     while scene.view.is_none() || scene.end.is_none() {
         let turns = std::cell::Cell::new(0);

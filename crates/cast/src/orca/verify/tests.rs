@@ -61,7 +61,7 @@ fn work_and_memory_for_requests_are_bounded() {
     let all = request(0, (1 << 48) - 1, true);
     for fresh in 1..=4 {
         source.read = 0;
-        let (answer, error) = cache.answer(&mut source, &all, (10 << 20, true));
+        let (answer, error) = cache.answer(&mut source, &all, (10 << 20, true), &mut { u64::MAX });
         assert!(error.is_none() && !answer.ended);
         assert_eq!(answer.hashes.len(), MAX_HASHES.min(fresh * FRESH_HASHES));
         assert!(source.read <= FRESH_HASHES as u64 * BLOCK);
@@ -73,8 +73,14 @@ fn work_and_memory_for_requests_are_bounded() {
     }
     // The bytes of the answers were read once.
     source.read = 0;
-    let _ = cache.answer(&mut source, &all, (10 << 20, true));
+    let _ = cache.answer(&mut source, &all, (10 << 20, true), &mut { u64::MAX });
     assert_eq!(source.read, 0);
+    // A receiver that has had its share gets what is known, and nothing else.
+    let (some, mut share) = (request(5, 9 << 20, true), BLOCK - 5);
+    let (answer, _) = cache.answer(&mut source, &some, (10 << 20, true), &mut share);
+    assert_eq!((answer.upto, share, source.read), (6 * BLOCK, 0, BLOCK - 5));
+    let (answer, _) = cache.answer(&mut source, &some, (10 << 20, true), &mut share);
+    assert_eq!((answer.upto, share, source.read), (5, 0, BLOCK - 5));
     for block in 0..2 * KEPT_HASHES as u64 {
         cache.keep(block * BLOCK, [0; 32]);
     }
@@ -86,7 +92,7 @@ fn an_answer_ends_at_a_block_or_where_it_was_asked_to() {
     let (mut cache, mut source) = (HashCache::default(), Memory::new(3 << 20));
     let mut answer = |from, upto, partial, available, ended| {
         let asked = request(from, upto, partial);
-        let (answer, _) = cache.answer(&mut source, &asked, (available, ended));
+        let (answer, _) = cache.answer(&mut source, &asked, (available, ended), &mut { u64::MAX });
         (answer.from, answer.upto, answer.ended)
     };
     let (block, half) = (BLOCK, BLOCK / 2);
@@ -106,7 +112,7 @@ fn a_skip_into_a_block_needs_another_hash() {
         let mut cache = HashCache::default();
         let mut verifier = Verifier::new(Time::ZERO, 3);
         let asked = verifier.poll(Time::ZERO, SESSION, 1, false).unwrap();
-        let (answer, _) = cache.answer(&mut source, &asked, (3 << 20, true));
+        let (answer, _) = cache.answer(&mut source, &asked, (3 << 20, true), &mut { u64::MAX });
         verifier.handle_hashes(Time::ZERO, &answer);
         assert_eq!(verifier.known_upto(), 2 * BLOCK);
         verifier.skip(skipped);
@@ -132,10 +138,9 @@ fn only_answers_to_the_request_count() {
     verifier.handle_hashes(Time::ZERO, &hashes);
     assert_eq!((verifier.known_upto(), verifier.length), (0, None));
     let _ = verifier.poll(Time::ZERO, SESSION, 5, true).unwrap();
-    for other in [
-        BlockHashes { nonce: 4, ..hashes.clone() },
-        BlockHashes { from: 1, ..hashes.clone() },
-    ] {
+    for other in
+        [BlockHashes { nonce: 4, ..hashes.clone() }, BlockHashes { from: 1, ..hashes.clone() }]
+    {
         verifier.handle_hashes(Time::ZERO, &other);
         assert_eq!((verifier.known_upto(), verifier.length), (0, None));
     }
@@ -197,7 +202,7 @@ proptest! {
                 && !lost
             {
                 prop_assert!(asked.from == verifier.known_upto() && asked.from < asked.upto);
-                let (answer, _) = cache.answer(&mut source, &asked, (available, available == length));
+                let (answer, _) = cache.answer(&mut source, &asked, (available, available == length), &mut { u64::MAX });
                 verifier.handle_hashes(now, &answer);
             }
             prop_assert!(verifier.known.len() <= MAX_HASHES + 1);

@@ -262,7 +262,16 @@ impl Receiver {
         let (session, stream, sender, place) = (self.session, self.stream, self.sender, self.place);
         let (room, via_agent, config) = (self.room, self.via_agent, self.config);
         let again = Self::new(
-            now, session, incarnation, stream, sender, place, at, room, via_agent, config,
+            now,
+            session,
+            incarnation,
+            stream,
+            sender,
+            place,
+            at,
+            room,
+            via_agent,
+            config,
         );
         let events = core::mem::take(&mut self.events);
         // What is readable or recoverable of the earlier start no longer is.
