@@ -9,6 +9,7 @@ use rackweave_group::orca::flow::ReceiverEvent;
 use rackweave_wire::orca::{GROUP, Reason, Session};
 
 use super::parity::Parities;
+use super::verify::{BLOCK, Checked, Verifier};
 use super::{Decision, Engine, EngineEvent, Offer, Progress};
 use crate::sink::{Drain, MakeSink, SinkError, Window};
 
@@ -28,7 +29,7 @@ pub(super) struct Incoming {
     from: SocketAddr,
     stream: u128,
     stage: Stage,
-    readable: u64,
+    pub(super) readable: u64,
     ended: Option<u64>,
     consumed: u64,
     flushed: Time,
@@ -37,8 +38,15 @@ pub(super) struct Incoming {
     pub(super) parities: Parities,
     /// The protection of the session's data; `None` without a key.
     pub(super) opener: Option<Box<GroupOpen>>,
+    /// Which bytes come from the sender; `None` without a key.
+    pub(super) verifier: Option<Verifier>,
     /// Whether the sender serves this host by unicast.
     detached: bool,
+}
+
+/// Returns the earlier of two times, if there is one.
+fn earlier(first: Option<Time>, second: Option<Time>) -> Option<Time> {
+    first.into_iter().chain(second).min()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +70,11 @@ impl Incoming {
     pub(super) const fn from(&self) -> SocketAddr {
         self.from
     }
+
+    /// Forgets what has arrived from an offset on.
+    pub(super) fn begin_again(&mut self, at: u64) {
+        (self.readable, self.ended, self.parities) = (at, None, Parities::default());
+    }
 }
 
 impl Engine {
@@ -70,7 +83,7 @@ impl Engine {
     pub fn incoming(&self) -> Vec<Progress> {
         let progress = |(session, incoming): (&Session, &Incoming)| Progress {
             session: *session,
-            bytes: incoming.readable,
+            bytes: incoming.passable(),
             content: incoming.drain.content(),
         };
         let open = self.incoming.iter().filter(|(_, incoming)| incoming.stage != Stage::Complete);
@@ -96,7 +109,7 @@ impl Engine {
             if incoming.stage == Stage::Complete {
                 continue;
             }
-            incoming.drain.advance(incoming.readable, true);
+            incoming.drain.advance(incoming.passable(), true);
             incoming.drain.close();
             incoming.stage = Stage::Leaving;
             self.host.leave(now, *session, Reason::Left);
@@ -126,7 +139,7 @@ impl Engine {
         let mut before = Vec::new();
         for old in old {
             if let Some(mut incoming) = self.incoming.remove(&old) {
-                incoming.drain.advance(incoming.readable, true);
+                incoming.drain.advance(incoming.passable(), true);
                 incoming.drain.close();
                 before.push(incoming.drain);
             }
@@ -174,6 +187,8 @@ impl Engine {
         let Ok(drain) = Drain::start(make, room.unwrap_or_default(), self.waker.clone()) else {
             return self.host.refuse(now, session, Reason::Busy);
         };
+        let nonce = rackweave_linux::random() as u64;
+        let verifier = opener.is_some().then(|| Verifier::new(now, nonce));
         self.incoming.insert(
             session,
             Incoming {
@@ -188,6 +203,7 @@ impl Engine {
                 joined: now,
                 parities: Parities::default(),
                 opener: opener.map(|(_, opener)| opener),
+                verifier,
                 detached: false,
             },
         );
@@ -305,10 +321,10 @@ impl Engine {
         let Some(mut incoming) = self.incoming.remove(&session) else { return };
         // If a sender vanishes between completion and its acknowledgement, nothing is lost: the files are complete.
         if incoming.stage != Stage::Complete {
-            incoming.drain.advance(incoming.readable, true);
+            incoming.drain.advance(incoming.passable(), true);
             let (error, _) = incoming.drain.outcome();
             let from = incoming.from;
-            let bytes = incoming.readable - incoming.drain.begins_at().min(incoming.readable);
+            let bytes = incoming.passable().saturating_sub(incoming.drain.begins_at());
             let event = EngineEvent::ReceiveFailed { session, from, reason, error, bytes };
             self.events.push_back(event);
         }
@@ -321,12 +337,14 @@ impl Engine {
     pub(super) fn drain(&mut self, now: Time, idle: bool) -> Option<Time> {
         let mut next: Option<Time> = None;
         let mut failed = Vec::new();
+        let mut requests = Vec::new();
         for (session, incoming) in &mut self.incoming {
-            let Incoming { drain, stage, .. } = incoming;
+            let (drain, stage) = (&mut incoming.drain, &mut incoming.stage);
             if *stage == Stage::Preparing && drain.is_ready() {
                 *stage = Stage::Taking;
                 let at = drain.begins_at();
                 (incoming.readable, incoming.consumed, incoming.joined) = (at, at, now);
+                incoming.verifier.iter_mut().for_each(|verifier| verifier.skip(at));
                 self.host.join(now, *session, at, drain.room());
                 let from = incoming.from;
                 self.events.push_back(EngineEvent::Receiving { session: *session, from, at });
@@ -349,7 +367,7 @@ impl Engine {
                     self.host.leave(now, *session, reason);
                 }
                 let (session, from) = (*session, incoming.from);
-                let bytes = incoming.readable - drain.begins_at().min(incoming.readable);
+                let bytes = incoming.passable().saturating_sub(incoming.drain.begins_at());
                 let event = EngineEvent::ReceiveFailed { session, from, reason, error, bytes };
                 self.events.push_back(event);
                 failed.push(session);
@@ -360,19 +378,51 @@ impl Engine {
             }
             let due = incoming.flushed + FLUSH_AFTER;
             let flush = incoming.ended.is_some() || (idle && now >= due);
-            drain.advance(incoming.readable, flush);
+            let checked = incoming.verify(now, *session, flush);
+            next = earlier(next, checked.next);
+            self.stats.forged += u64::from(checked.forged);
+            if checked.failed {
+                incoming.stage = Stage::Leaving;
+                let (session, from, reason) = (*session, incoming.from, Reason::Damaged);
+                self.host.leave(now, session, reason);
+                let at = incoming.passable();
+                let bytes = at.saturating_sub(incoming.drain.begins_at());
+                let error = Some(SinkError::Foreign(at));
+                let event = EngineEvent::ReceiveFailed { session, from, reason, error, bytes };
+                self.events.push_back(event);
+                failed.push(session);
+                continue;
+            }
+            if checked.request.is_some() || checked.key_request.is_some() {
+                requests.push((incoming.from, checked));
+            }
+            if let (Some(length), None) = (checked.ends_at, incoming.ended) {
+                if !self.host.end(now, *session, length) {
+                    // Data beyond the end has arrived.
+                    let mut checked = Checked::default();
+                    incoming.suspect(now, &mut checked);
+                    self.stats.forged += u64::from(checked.forged);
+                }
+                next = Some(now);
+            }
+            let upto = incoming.passable();
+            let (drain, stage) = (&mut incoming.drain, &mut incoming.stage);
+            // Bytes within a block are verified only when they are to be passed on.
+            let has_verifier = incoming.verifier.is_some();
+            drain.advance(upto, flush || has_verifier && upto % BLOCK != 0);
             if flush {
                 incoming.flushed = now;
             } else if drain.lags(incoming.readable) {
                 // A full sink wakes the engine when it has room.
                 let due = if now >= due { now + FLUSH_AFTER } else { due };
-                next = Some(next.map_or(due, |next| next.min(due)));
+                next = earlier(next, Some(due));
             }
             let consumed = drain.consumed();
             if consumed > incoming.readable {
                 // The sink has found that it has these bytes already.
                 drain.skip(consumed);
                 incoming.readable = consumed;
+                incoming.verifier.iter_mut().for_each(|verifier| verifier.skip(consumed));
                 incoming.parities.forget_below(consumed);
                 self.host.skip(now, *session, consumed);
             }
@@ -397,6 +447,9 @@ impl Engine {
                     self.host.leave(now, *session, Reason::Damaged);
                 }
             }
+        }
+        for (from, checked) in requests {
+            self.send_requests(from, &checked);
         }
         for session in failed {
             if let Some(mut incoming) = self.incoming.remove(&session) {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_wire::orca::{Body, Reason};
 
-use super::super::{FlowConfig, Outgoing, Piece, SlowPolicy};
+use super::super::{FlowConfig, Outgoing, Piece, SlowPolicy, SlowReason};
 use super::peers::{State, pending};
 use super::retransmit::Retransmit;
 use super::{Sender, Stage};
@@ -321,6 +321,8 @@ impl Sender {
         let (have, progress, limit) = (peer.have, peer.progress, peer.limit);
         let longest = peer.path.payload.map_or(payload, u64::from);
         let narrow = peer.path.payload.is_some();
+        let apart = peer.slow_reason == Some(SlowReason::NoMulticast)
+            && self.peers.watermarks.attached == 0;
         let channel = peer.channel.as_deref_mut()?;
         let rto = channel.rto(self.config.report_delay(false));
         let repeated = channel.retransmits_in_flight(now, rto);
@@ -349,8 +351,9 @@ impl Sender {
             have,
             progress,
             limit,
-            // A receiver that only smaller packets reach does not follow the group.
-            offered: if narrow { self.source.offered } else { self.group.head },
+            // A receiver that only smaller packets reach does not follow the group, nor does one that is not to be attached to it when
+            // nobody else is.
+            offered: if narrow || apart { self.source.offered } else { self.group.head },
             longest,
             length: self.source.length,
             retransmitting: repeated,
