@@ -55,7 +55,7 @@ impl Time {
     pub const fn ticks(self) -> u64 {
         self.0
     }
-    /// Returns the picoseconds since the start, or `u64::MAX` on overflow (after 213 days).
+    /// Returns the picoseconds since the start, for printing and tests: `u64::MAX` from 213 days on, so nothing may be decided by it.
     #[must_use]
     pub const fn as_ps(self) -> u64 {
         self.0.saturating_mul(PS_PER_TICK)
@@ -144,7 +144,7 @@ impl Span {
     pub const fn ticks(self) -> u64 {
         self.0
     }
-    /// Returns the picoseconds, or `u64::MAX` on overflow (from 213 days on).
+    /// Returns the picoseconds, or `u64::MAX` from 213 days on.
     #[must_use]
     pub const fn as_ps(self) -> u64 {
         self.0.saturating_mul(PS_PER_TICK)

@@ -37,7 +37,7 @@ pub const FRESH: Span = Span::from_secs(5);
 /// [`FRESH`] of its first acceptance, which is not longer.
 const STRIKE_EPOCH: Span = Span::from_secs(10);
 
-const _: () = assert!(2 * FRESH.as_ps() <= STRIKE_EPOCH.as_ps());
+const _: () = assert!(2 * FRESH.ticks() <= STRIKE_EPOCH.ticks());
 
 /// Resumptions that are accepted in one interval at most: 6553 a second, 2 MiB. The value is our choice.
 pub const STRIKES: usize = 1 << 16;
@@ -49,8 +49,6 @@ pub const EARLY_PACKETS: u64 = 128;
 /// How long an early session is used. The handshake beside it takes a round trip. Together with [`FRESH`] it bounds how late a
 /// packet that somebody holds back can be opened.
 pub const EARLY_LIFETIME: Span = Span::from_secs(5);
-
-const PS_PER_MS: u64 = Span::from_ms(1).as_ps();
 
 /// A ticket that a host has received, with its secret. [`fmt::Debug`] does not print that.
 #[derive(Clone, PartialEq, Eq)]
@@ -88,7 +86,7 @@ impl Ticket {
     #[must_use]
     pub fn age_ms(&self, wall_ms: u64) -> Option<u32> {
         let age = wall_ms.checked_sub(self.received_ms)?;
-        (age < TICKET_LIFETIME.as_ps() / PS_PER_MS).then(|| u32::try_from(age).ok())?
+        (age < TICKET_LIFETIME.as_ms()).then(|| u32::try_from(age).ok())?
     }
 
     /// Its bytes with the secret, to be kept where only this host's user can read.
@@ -205,7 +203,7 @@ struct Strikes {
 impl Strikes {
     /// Notes a proof; an error if it was noted before, or there is no room.
     fn strike(&mut self, now: Time, proof: [u8; MAC_BYTES]) -> Result<(), NotResumed> {
-        let epoch = ps(now) / STRIKE_EPOCH.as_ps();
+        let epoch = now.ticks() / STRIKE_EPOCH.ticks();
         if epoch != self.epoch {
             let last = std::mem::take(&mut self.present);
             self.before = if epoch == self.epoch + 1 { last } else { BTreeSet::new() };
@@ -220,10 +218,6 @@ impl Strikes {
         self.present.insert(proof);
         Ok(())
     }
-}
-
-const fn ps(at: Time) -> u64 {
-    at.since(Time::ZERO).as_ps()
 }
 
 /// What a host needs to issue tickets and to accept resumptions: a key for each [`TICKET_LIFETIME`], of which the one before is
@@ -245,7 +239,7 @@ impl fmt::Debug for Tickets {
 impl Tickets {
     /// Erases keys whose time is over, and takes a new one from `random` if the present time has none.
     pub fn advance(&mut self, now: Time, random: impl FnOnce() -> [u8; 32]) {
-        let epoch = ps(now) / TICKET_LIFETIME.as_ps();
+        let epoch = now.ticks() / TICKET_LIFETIME.ticks();
         if self.present.is_some() && epoch == self.epoch {
             return;
         }
@@ -262,7 +256,7 @@ impl Tickets {
         address: &[u8],
         random: [u8; 12],
     ) -> Option<(Name, [u8; SECRET_BYTES])> {
-        let name = Name { stamp: ps(now), random };
+        let name = Name { stamp: now.ticks(), random };
         Some((name, secret(self.present.as_ref()?, &name, address)))
     }
 
@@ -280,11 +274,11 @@ impl Tickets {
         let Resumption { ticket, age_ms, proof: theirs, .. } =
             Resumption::from_bytes(&resume.noise);
         let cipher = Cipher::from_bit(resume.cipher).ok_or(NotResumed::NoTicket)?;
-        let age = ps(now).checked_sub(ticket.stamp).ok_or(NotResumed::NoTicket)?;
-        if age >= TICKET_LIFETIME.as_ps() {
+        let age = now.ticks().checked_sub(ticket.stamp).ok_or(NotResumed::NoTicket)?;
+        if age >= TICKET_LIFETIME.ticks() {
             return Err(NotResumed::NoTicket);
         }
-        let epoch = self.epoch.checked_sub(ticket.stamp / TICKET_LIFETIME.as_ps());
+        let epoch = self.epoch.checked_sub(ticket.stamp / TICKET_LIFETIME.ticks());
         let master = match epoch {
             Some(0) => self.present.as_ref(),
             Some(1) => self.before.as_ref(),
@@ -297,8 +291,8 @@ impl Tickets {
         if ours.iter().zip(theirs).fold(0, |differ, (a, b)| differ | (a ^ b)) != 0 {
             return Err(NotResumed::NoTicket);
         }
-        let claimed = Span::from_ms(u64::from(age_ms)).as_ps();
-        if claimed.abs_diff(age) > FRESH.as_ps() {
+        let claimed = Span::from_ms(u64::from(age_ms)).ticks();
+        if claimed.abs_diff(age) > FRESH.ticks() {
             return Err(NotResumed::Late);
         }
         self.strikes.strike(now, ours)?;

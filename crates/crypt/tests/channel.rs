@@ -43,7 +43,7 @@ struct Host {
 
 /// The clock by which hosts count the age of tickets.
 fn wall_ms(now: Time) -> u64 {
-    1_800_000_000_000 + now.as_ps() / 1_000_000_000
+    1_800_000_000_000 + now.as_ms()
 }
 
 /// Whether a message may be executed more than once.
@@ -309,7 +309,7 @@ impl World {
         let host = |n: u8| Host::new(key(1), ciphers[usize::from(n)], n, seed + u64::from(n));
         Self {
             hosts: [host(0), host(1)],
-            now: Time::ZERO + Span::from_secs(1000),
+            now: Time::ZERO + Span::from_secs(300 * 86_400),
             flying: Vec::new(),
             recorded: Vec::new(),
             sent: 0,

@@ -17,7 +17,8 @@ fn key(n: u8) -> Key {
 }
 
 fn at(ms: u64) -> Time {
-    Time::ZERO + Span::from_secs(4000) + Span::from_ms(ms)
+    // A process of 300 days, which is more than 64 bits of picoseconds could say.
+    Time::ZERO + Span::from_secs(300 * 86_400 + 4000) + Span::from_ms(ms)
 }
 
 /// A start of a server, without a handshake.
@@ -40,7 +41,7 @@ impl Server {
     }
 
     fn advance(&mut self, now: Time) {
-        let hour = now.since(Time::ZERO).as_ps() / TICKET_LIFETIME.as_ps();
+        let hour = now.ticks() / TICKET_LIFETIME.ticks();
         let start = self.start;
         self.tickets.advance(now, || [start ^ hour as u8; 32]);
     }

@@ -144,7 +144,7 @@ pub const PROVEN_BYTES: usize = 28 + TICKET_BYTES + 12;
 /// a keyed hash of it that only the host which has issued it can compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
-    /// The time of issue by the issuer's clock, in picoseconds.
+    /// The time of issue by the issuer's clock, in ticks of [`rackweave_core::Time`].
     pub stamp: u64,
     /// A random number.
     pub random: [u8; 12],

@@ -102,9 +102,9 @@ impl Rack {
         if !self.reordering_seen && (recovering || enough) || self.min_rtt == Span::MAX {
             return Span::ZERO;
         }
-        let window = u128::from(self.min_rtt.as_ps() / 4) * u128::from(self.steps);
+        let window = u128::from(self.min_rtt.ticks() / 4) * u128::from(self.steps);
         let limit = smoothed.unwrap_or(self.min_rtt);
-        Span::from_ps(u64::try_from(window).unwrap_or(u64::MAX)).min(limit)
+        Span::from_ticks(u64::try_from(window).unwrap_or(u64::MAX)).min(limit)
     }
 
     /// Ends the round of the last growth if it was acknowledged.

@@ -55,8 +55,8 @@ impl<K: Copy + Eq + Hash, V> TimeWait<K, V> {
 /// lifetime of a segment, for an unknown network; in a data center, a peer's retransmissions last longer than that.
 fn linger(config: &Config) -> Span {
     let longest = config.max_rto.max(config.min_rto).max(config.initial_rto);
-    let all = u128::from(longest.as_ps()) * u128::from(config.max_retries.saturating_add(1));
-    Span::from_ps(u64::try_from(all).unwrap_or(u64::MAX))
+    let all = u128::from(longest.ticks()) * u128::from(config.max_retries.saturating_add(1));
+    Span::from_ticks(u64::try_from(all).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

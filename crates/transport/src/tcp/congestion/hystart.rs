@@ -117,7 +117,7 @@ impl Exit {
     }
 
     fn threshold(base: Span) -> Span {
-        Span::from_ps(base.as_ps() >> GROWTH_SHIFT).clamp(MIN_GROWTH, MAX_GROWTH)
+        Span::from_ticks(base.ticks() >> GROWTH_SHIFT).clamp(MIN_GROWTH, MAX_GROWTH)
     }
 
     /// Linux, `hystart_update`.
@@ -132,12 +132,12 @@ impl Exit {
         if ack.now.since(self.last_ack) <= TRAIN_GAP {
             self.last_ack = ack.now;
             // In slow start the pacing rate is twice the window per RTT.
-            let burst = u128::from(ack.rtt.as_ps()) * u128::from(BURST_ALLOWANCE);
+            let burst = u128::from(ack.rtt.ticks()) * u128::from(BURST_ALLOWANCE);
             let burst = burst / u128::from(2 * window);
-            let most = MAX_ALLOWANCE.as_ps();
+            let most = MAX_ALLOWANCE.ticks();
             let allowance = u64::try_from(burst).map_or(most, |burst| burst.min(most));
-            let longest = self.before.as_ps().saturating_add(allowance) / 2;
-            if ack.now.since(self.round_started).as_ps() > longest {
+            let longest = self.before.ticks().saturating_add(allowance) / 2;
+            if ack.now.since(self.round_started).ticks() > longest {
                 return true;
             }
         }
@@ -146,8 +146,8 @@ impl Exit {
             self.samples += 1;
             return false;
         }
-        self.current.as_ps()
-            > self.before.as_ps().saturating_add(Self::threshold(self.before).as_ps())
+        self.current.ticks()
+            > self.before.ticks().saturating_add(Self::threshold(self.before).ticks())
     }
 
     /// RFC 9406, 4.2.
@@ -168,8 +168,8 @@ impl Exit {
             return false;
         }
         if self.conservative.is_none() {
-            let limit = self.before.as_ps().saturating_add(Self::threshold(self.before).as_ps());
-            if self.current.as_ps() >= limit {
+            let limit = self.before.ticks().saturating_add(Self::threshold(self.before).ticks());
+            if self.current.ticks() >= limit {
                 self.baseline = self.current;
                 self.conservative = Some(CONSERVATIVE_ROUNDS);
             }
@@ -197,7 +197,7 @@ mod tests {
         for n in 0..rounds * 32 {
             let (round, rtt) = (n / 32, rtt(n / 32));
             let (una, nxt) = ((n + 1) * MSS, (round + 1) * 32 * MSS + 1);
-            let sent = Some(Time::from_ps(now.as_ps() - rtt.as_ps()));
+            let sent = Some(Time::from_ticks(now.ticks() - rtt.ticks()));
             let ack = AckInfo { now, sent, una, nxt, rtt, ..AckInfo::of(MSS) };
             if exit.on_ack(&ack, window) {
                 return (Some(n), window - before);
