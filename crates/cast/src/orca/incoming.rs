@@ -6,11 +6,12 @@ use std::time::Duration;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_crypt::GroupOpen;
 use rackweave_group::orca::flow::ReceiverEvent;
+use rackweave_group::orca::host::Host;
 use rackweave_wire::orca::{GROUP, Reason, Session};
 
 use super::parity::Parities;
 use super::verify::{BLOCK, Checked, Verifier};
-use super::{Decision, Engine, EngineEvent, Offer, Progress};
+use super::{Decision, Engine, EngineEvent, Offer, Progress, Stats};
 use crate::sink::{Drain, MakeSink, SinkError, Window};
 
 /// How long received bytes may wait for the rest of their block before they are passed to the sink.
@@ -69,6 +70,38 @@ impl Incoming {
     /// Returns the address of the session's sender.
     pub(super) const fn from(&self) -> SocketAddr {
         self.from
+    }
+
+    /// Returns the report that this host leaves the session, and why.
+    fn give_up(
+        &mut self,
+        session: Session,
+        reason: Reason,
+        error: Option<SinkError>,
+    ) -> EngineEvent {
+        self.stage = Stage::Leaving;
+        let bytes = self.passable().saturating_sub(self.drain.begins_at());
+        EngineEvent::ReceiveFailed { session, from: self.from, reason, error, bytes }
+    }
+
+    /// Passes the end of the stream, as the sender has stated it, on to the host once all bytes have arrived. Returns whether there was
+    /// one to pass on.
+    fn end(
+        &mut self,
+        now: Time,
+        session: Session,
+        checked: &Checked,
+        host: &mut Host,
+        stats: &mut Stats,
+    ) -> bool {
+        let (Some(length), None) = (checked.ends_at, self.ended) else { return false };
+        if !host.end(now, session, length) {
+            // Data beyond the end has arrived.
+            let mut checked = Checked::default();
+            self.suspect(now, &mut checked);
+            stats.forged += u64::from(checked.forged);
+        }
+        true
     }
 
     /// Forgets what has arrived from an offset on.
@@ -366,11 +399,8 @@ impl Engine {
                 } else {
                     self.host.leave(now, *session, reason);
                 }
-                let (session, from) = (*session, incoming.from);
-                let bytes = incoming.passable().saturating_sub(incoming.drain.begins_at());
-                let event = EngineEvent::ReceiveFailed { session, from, reason, error, bytes };
-                self.events.push_back(event);
-                failed.push(session);
+                self.events.push_back(incoming.give_up(*session, reason, error));
+                failed.push(*session);
                 continue;
             }
             if *stage != Stage::Taking {
@@ -382,27 +412,16 @@ impl Engine {
             next = earlier(next, checked.next);
             self.stats.forged += u64::from(checked.forged);
             if checked.failed {
-                incoming.stage = Stage::Leaving;
-                let (session, from, reason) = (*session, incoming.from, Reason::Damaged);
-                self.host.leave(now, session, reason);
-                let at = incoming.passable();
-                let bytes = at.saturating_sub(incoming.drain.begins_at());
-                let error = Some(SinkError::Foreign(at));
-                let event = EngineEvent::ReceiveFailed { session, from, reason, error, bytes };
-                self.events.push_back(event);
-                failed.push(session);
+                self.host.leave(now, *session, Reason::Damaged);
+                let error = Some(SinkError::Foreign(incoming.passable()));
+                self.events.push_back(incoming.give_up(*session, Reason::Damaged, error));
+                failed.push(*session);
                 continue;
             }
             if checked.request.is_some() || checked.key_request.is_some() {
                 requests.push((incoming.from, checked));
             }
-            if let (Some(length), None) = (checked.ends_at, incoming.ended) {
-                if !self.host.end(now, *session, length) {
-                    // Data beyond the end has arrived.
-                    let mut checked = Checked::default();
-                    incoming.suspect(now, &mut checked);
-                    self.stats.forged += u64::from(checked.forged);
-                }
+            if incoming.end(now, *session, &checked, &mut self.host, &mut self.stats) {
                 next = Some(now);
             }
             let upto = incoming.passable();
@@ -451,13 +470,18 @@ impl Engine {
         for (from, checked) in requests {
             self.send_requests(from, &checked);
         }
+        self.close(failed);
+        next
+    }
+
+    /// Ends the input of sessions that have failed.
+    fn close(&mut self, failed: Vec<Session>) {
         for session in failed {
             if let Some(mut incoming) = self.incoming.remove(&session) {
                 incoming.drain.close();
                 self.closing.push((incoming.stream, incoming.drain));
             }
         }
-        next
     }
 
     /// Drops sinks whose threads have ended.

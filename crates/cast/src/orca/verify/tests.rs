@@ -192,7 +192,7 @@ proptest! {
         for (sent, arrived, [lost, flush, skips]) in arrives {
             available = (available + sent).min(length);
             readable = (readable + arrived).min(available);
-            now = now + Span::from_ms(7);
+            now += Span::from_ms(7);
             let all = readable == length;
             if skips {
                 let to = readable.min(verifier.verified + 300_000);
