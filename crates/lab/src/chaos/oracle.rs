@@ -17,7 +17,7 @@ pub(super) fn check(product: Product, drawn: &Drawn, point: &PointResult) -> Res
         Product::Image => image(drawn, point),
         Product::Reduce => reduce(point),
         Product::Allreduce => allreduce(point),
-        Product::Store => Err("`store` has an oracle of its own".to_owned()),
+        Product::Rpc | Product::Store => Err("it has an oracle of its own".to_owned()),
     }
 }
 

@@ -14,6 +14,7 @@ use super::outgoing::Payload;
 use super::peers::Origin;
 use super::send::{HELLO_CLASS, MAX_BATCH};
 use super::{Endpoint, Event};
+use crate::driver::Platform;
 use crate::sys;
 
 /// What an endpoint with a key has besides its peers' associations.
@@ -29,10 +30,10 @@ pub(super) struct Secure {
 }
 
 impl Secure {
-    pub(super) fn new(key: Key) -> Self {
+    pub(super) fn new(key: Key, has_aes: bool) -> Self {
         Self {
             key,
-            ciphers: Cipher::preferred(sys::has_aes()),
+            ciphers: Cipher::preferred(has_aes),
             offers: Offers::default(),
             asking: Vec::new(),
             opened: Vec::new(),
@@ -49,14 +50,14 @@ impl Secure {
     }
 }
 
-fn random_bytes() -> [u8; 32] {
+fn random_bytes(platform: &mut impl Platform) -> [u8; 32] {
     let mut bytes = [0; 32];
-    bytes[..16].copy_from_slice(&crate::random().to_ne_bytes());
-    bytes[16..].copy_from_slice(&crate::random().to_ne_bytes());
+    bytes[..16].copy_from_slice(&platform.random().to_ne_bytes());
+    bytes[16..].copy_from_slice(&platform.random().to_ne_bytes());
     bytes
 }
 
-impl Endpoint {
+impl<P: Platform> Endpoint<P> {
     /// Handles a datagram between hosts with keys at a host that has none.
     pub(super) fn handle_keyless(&mut self, from: SocketAddr, bytes: &[u8]) {
         self.stats.malformed += 1;
@@ -112,7 +113,7 @@ impl Endpoint {
             return;
         }
         let address = rackweave_crypt::address_bytes(from);
-        secure.offers.advance(now, random_bytes);
+        secure.offers.advance(now, || random_bytes(self.driver.platform()));
         let Secure { key, ciphers, offers, .. } = &mut **secure;
         let local = Local { key, ciphers: *ciphers, incarnation: ours };
         match read.kind {
@@ -150,8 +151,8 @@ impl Endpoint {
             }
             _ => {
                 let Some(peer) = known.and_then(|host| self.peers.get_mut(host)) else { return };
-                let Some(accept) = peer.association.on_offer(now, &local, read, random_bytes)
-                else {
+                let ephemeral = || random_bytes(self.driver.platform());
+                let Some(accept) = peer.association.on_offer(now, &local, read, ephemeral) else {
                     self.stats.late += 1;
                     return;
                 };
@@ -243,7 +244,7 @@ impl Endpoint {
     fn ask(&mut self, now: Time, host: HostId) {
         let Some(peer) = self.peers.get_mut(host) else { return };
         let Some(secure) = &mut self.secure else { return };
-        if peer.association.ask(now, || crate::random() as u64)
+        if peer.association.ask(now, || self.driver.platform().random() as u64)
             && let Some(nonce) = peer.association.asking()
         {
             secure.asking.push((host, nonce));
