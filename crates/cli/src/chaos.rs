@@ -19,7 +19,7 @@ use crate::{exit, print};
 /// delayed, links fail, hosts stand still, and crash and return. Nothing wrong may be delivered, and whoever can be reached must
 /// get everything. A seed that fails is written to a scenario file, which gives the same run again.
 ///
-/// `rpc` and `store` simulate processes and clocks too. `rpc`: processes are killed and started again, and somebody replays and forges
+/// `fetch`, `rpc` and `store` simulate processes too. `fetch`: images are written to disks that lose what was not synced. `rpc`: processes are killed and started again, and somebody replays and forges
 /// datagrams. `store`: processes are killed in the middle of what they write, machines lose power, disks fail and fill up. The file of a
 /// seed that fails has the trace of its run.
 #[derive(Debug, clap::Args)]
@@ -69,6 +69,8 @@ enum ProductName {
     Reduce,
     /// Vectors that are added up on their way.
     Allreduce,
+    /// Images that are written to disks, by processes that are killed.
+    Fetch,
     /// Calls and streams between processes that are killed, with and without a key.
     Rpc,
     /// Files from one host to many, with processes that are killed and disks that lose what was not synced.
@@ -83,6 +85,7 @@ impl From<ProductName> for Product {
             ProductName::Image => Self::Image,
             ProductName::Reduce => Self::Reduce,
             ProductName::Allreduce => Self::Allreduce,
+            ProductName::Fetch => Self::Fetch,
             ProductName::Rpc => Self::Rpc,
             ProductName::Store => Self::Store,
         }

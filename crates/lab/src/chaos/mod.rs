@@ -8,7 +8,9 @@
 //! What runs is the code of hosts and switches below sockets. [`Product::Store`] and [`Product::Rpc`] simulate processes and clocks of
 //! hosts too, and disks, each with a network of its own.
 
+mod disk;
 mod draw;
+mod fetch;
 mod oracle;
 mod rpc;
 mod store;
@@ -36,6 +38,8 @@ pub enum Product {
     Reduce,
     /// Vectors that a switch, a host or a ring adds up.
     Allreduce,
+    /// Images that are written to disks which lose what was not synced, by processes that are killed.
+    Fetch,
     /// Calls, messages and streams between processes that are killed and started again, with a key or without one.
     Rpc,
     /// Files from one host to many, with processes that are killed and started again, and disks that lose what was not synced.
@@ -44,12 +48,13 @@ pub enum Product {
 
 impl Product {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Messages,
         Self::Cast,
         Self::Image,
         Self::Reduce,
         Self::Allreduce,
+        Self::Fetch,
         Self::Rpc,
         Self::Store,
     ];
@@ -57,7 +62,7 @@ impl Product {
     /// Returns whether its scenarios are files for `rackweave run`.
     #[must_use]
     pub const fn has_files(self) -> bool {
-        !matches!(self, Self::Rpc | Self::Store)
+        !matches!(self, Self::Fetch | Self::Rpc | Self::Store)
     }
 
     /// Its name in commands and files.
@@ -69,6 +74,7 @@ impl Product {
             Self::Image => "image",
             Self::Reduce => "reduce",
             Self::Allreduce => "allreduce",
+            Self::Fetch => "fetch",
             Self::Rpc => "rpc",
             Self::Store => "store",
         }
@@ -149,6 +155,7 @@ struct Ran {
 #[must_use]
 pub fn scenario(product: Product, seed: u64) -> String {
     match product {
+        Product::Fetch => fetch::scenario(seed),
         Product::Rpc => rpc::scenario(seed),
         Product::Store => store::scenario(seed),
         _ => draw::scenario(product, seed).text,
@@ -158,6 +165,7 @@ pub fn scenario(product: Product, seed: u64) -> String {
 /// What is kept of a seed that failed: its scenario, and the trace of its run where `rackweave run` cannot repeat it.
 fn kept(product: Product, seed: u64) -> String {
     match product {
+        Product::Fetch => fetch::traced(seed),
         Product::Rpc => rpc::traced(seed),
         Product::Store => store::traced(seed),
         _ => scenario(product, seed),
@@ -177,6 +185,7 @@ fn with_trace(mut scenario: String, trace: &[String]) -> String {
 
 fn run_seed(product: Product, seed: u64) -> Result<Ran, String> {
     match product {
+        Product::Fetch => return fetch::run_seed(seed),
         Product::Rpc => return rpc::run_seed(seed),
         Product::Store => return store::run_seed(seed),
         _ => {}
