@@ -200,11 +200,12 @@ impl Part {
                 _ => ImageError::write(path)(error),
             }
         })?;
-        // Not before: a process that is killed between the two would leave an incomplete file that no attempt recognises.
+        // The mode comes after the name is permanent: a process that is killed, or a machine that loses power, between the two
+        // would leave an incomplete file that no attempt recognises.
         let wrong = ImageError::write(path);
+        folder.sync().map_err(&wrong)?;
         self.file.set_mode(self.mode).map_err(&wrong)?;
-        self.file.sync().map_err(&wrong)?;
-        folder.sync().map_err(&wrong)
+        self.file.sync().map_err(&wrong)
     }
 
     /// Removes the incomplete file.
