@@ -112,6 +112,15 @@ impl Transport {
         Self(Kind::Udp { config, link })
     }
 
+    /// The transport with its parameters, and the rate of the link; `None` for the kernel's TCP.
+    #[must_use]
+    pub const fn parameters(&self) -> Option<(&TransportConfig, Rate)> {
+        match &self.0 {
+            Kind::Udp { config, link } => Some((config, *link)),
+            Kind::Kernel { .. } => None,
+        }
+    }
+
     /// Bytes that the application reads from a stream before the peer's window is updated.
     pub(crate) fn credit_step(&self) -> u64 {
         let window = match &self.0 {

@@ -15,6 +15,7 @@ use super::send::HELLO_CLASS;
 use super::tickets::TicketStore;
 use super::{Endpoint, SendError};
 use crate::clock::realtime_ns;
+use crate::driver::Platform;
 
 /// Bytes of an address without its port. A ticket is for these: a client that restarts gets another port (as with a token of
 /// RFC 9000, section 8.1.4).
@@ -73,7 +74,7 @@ impl Peer {
     }
 }
 
-impl Endpoint {
+impl<P: Platform> Endpoint<P> {
     /// [`Endpoint::send`] for a message that may be executed more than once and late. If this host has a ticket of the peer and
     /// no session, its packets are sent beside the handshake ([`EndpointConfig::tickets`](super::EndpointConfig::tickets)),
     /// and someone on the path who holds them back can have them executed at the peer up to ten seconds later, in addition to
@@ -126,7 +127,7 @@ impl Endpoint {
         let Some(secure) = &mut self.secure else { return };
         let (local, early) = secure.local_and_early(ours);
         let Some(tickets) = &mut early.issued else { return };
-        tickets.advance(now, random_bytes);
+        tickets.advance(now, || random_bytes(self.driver.platform()));
         let mut first = Association::default();
         let association = match known.and_then(|host| self.peers.get_mut(host)) {
             Some(peer) => &mut peer.association,
@@ -160,10 +161,10 @@ impl Endpoint {
         if !peer.association.is_ready() {
             return;
         }
-        tickets.advance(now, random_bytes);
+        tickets.advance(now, || random_bytes(self.driver.platform()));
         let ip = &address_bytes(peer.address)[..IP_BYTES];
         let mut random = [0; 12];
-        random.copy_from_slice(&crate::random().to_ne_bytes()[..12]);
+        random.copy_from_slice(&self.driver.platform().random().to_ne_bytes()[..12]);
         let issued = tickets.issue(now, ip, random);
         if let Some((name, secret)) = issued
             && self.has_room()
@@ -179,7 +180,8 @@ impl Endpoint {
         let Some(store) = &mut own.early.store else { return };
         let Some(peer) = self.peers.get_mut(host) else { return };
         let Some(cipher) = peer.association.cipher() else { return };
-        let ticket = Ticket::new(name, secret, cipher, wall_ms());
+        let ticket =
+            Ticket::new(name, secret, cipher, self.driver.platform().realtime_ns() / 1_000_000);
         peer.association.set_ticket(ticket.clone());
         store.insert(peer.address, ticket);
         own.early.changed = true;

@@ -41,9 +41,8 @@ const GUEST_IDLE: Span = Span::from_secs(60);
 pub(super) struct Secret(pub(super) [u64; 2]);
 
 impl Secret {
-    /// A random key.
-    pub(super) fn new() -> Self {
-        let number = crate::random();
+    /// The key that a random number is.
+    pub(super) const fn new(number: u128) -> Self {
         Self([number as u64, (number >> 64) as u64])
     }
 

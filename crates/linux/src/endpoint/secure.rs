@@ -10,12 +10,13 @@ use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Datagram, Handsha
 use rackweave_wire::{Header, frame, overlay};
 
 use super::config::EndpointConfig;
-use super::early::{EarlyState, wall_ms};
+use super::early::EarlyState;
 use super::event::KeyMismatch;
 use super::outgoing::Payload;
 use super::peers::Origin;
 use super::send::{HELLO_CLASS, MAX_BATCH};
 use super::{Endpoint, Event};
+use crate::driver::Platform;
 use crate::sys;
 
 /// What an endpoint with a key has besides its peers' associations.
@@ -33,11 +34,11 @@ pub(super) struct Secure {
 
 impl Secure {
     /// `None` without a key.
-    pub(super) fn new(config: &EndpointConfig) -> Option<Box<Self>> {
+    pub(super) fn new(config: &EndpointConfig, has_aes: bool) -> Option<Box<Self>> {
         let key = config.key.clone()?;
         Some(Box::new(Self {
             key,
-            ciphers: Cipher::preferred(sys::has_aes()),
+            ciphers: Cipher::preferred(has_aes),
             offers: Offers::default(),
             asking: Vec::new(),
             opened: Vec::new(),
@@ -62,14 +63,14 @@ impl Secure {
     }
 }
 
-pub(super) fn random_bytes() -> [u8; 32] {
+pub(super) fn random_bytes(platform: &mut impl Platform) -> [u8; 32] {
     let mut bytes = [0; 32];
-    bytes[..16].copy_from_slice(&crate::random().to_ne_bytes());
-    bytes[16..].copy_from_slice(&crate::random().to_ne_bytes());
+    bytes[..16].copy_from_slice(&platform.random().to_ne_bytes());
+    bytes[16..].copy_from_slice(&platform.random().to_ne_bytes());
     bytes
 }
 
-impl Endpoint {
+impl<P: Platform> Endpoint<P> {
     /// Handles a datagram between hosts with keys at a host that has none.
     pub(super) fn handle_keyless(&mut self, from: SocketAddr, bytes: &[u8]) {
         self.stats.malformed += 1;
@@ -128,7 +129,7 @@ impl Endpoint {
         }
         let Some(secure) = &mut self.secure else { return };
         let address = rackweave_crypt::address_bytes(from);
-        secure.offers.advance(now, random_bytes);
+        secure.offers.advance(now, || random_bytes(self.driver.platform()));
         let Secure { key, ciphers, offers, .. } = &mut **secure;
         let local = Local { key, ciphers: *ciphers, incarnation: ours };
         match read.kind {
@@ -169,8 +170,8 @@ impl Endpoint {
             }
             _ => {
                 let Some(peer) = known.and_then(|host| self.peers.get_mut(host)) else { return };
-                let Some(accept) = peer.association.on_offer(now, &local, read, random_bytes)
-                else {
+                let ephemeral = || random_bytes(self.driver.platform());
+                let Some(accept) = peer.association.on_offer(now, &local, read, ephemeral) else {
                     self.stats.late += 1;
                     return;
                 };
@@ -272,7 +273,7 @@ impl Endpoint {
     fn ask(&mut self, now: Time, host: HostId) {
         let Some(peer) = self.peers.get_mut(host) else { return };
         let Some(secure) = &mut self.secure else { return };
-        if peer.association.ask(now, || crate::random() as u64)
+        if peer.association.ask(now, || self.driver.platform().random() as u64)
             && let Some(nonce) = peer.association.asking()
         {
             secure.asking.push((host, nonce));
@@ -282,7 +283,9 @@ impl Endpoint {
         }
         secure.early.equip(&mut peer.association, peer.address);
         let local = secure.local(peer.ours);
-        if peer.association.resume(now, &local, wall_ms(), || crate::random() as u64) {
+        let wall_ms = self.driver.platform().realtime_ns() / 1_000_000;
+        let nonce = || self.driver.platform().random() as u64;
+        if peer.association.resume(now, &local, wall_ms, nonce) {
             // It has to leave before the packets of its session.
             self.poll_asks(now);
         }

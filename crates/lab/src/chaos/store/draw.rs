@@ -66,6 +66,8 @@ pub(super) struct Host {
     /// What its clock reads when the run starts.
     pub(super) clock: Time,
     pub(super) before: Before,
+    /// Whether its processor has instructions for AES, which decides the cipher.
+    pub(super) has_aes: bool,
 }
 
 /// A scenario. The first host is the sender.
@@ -84,6 +86,9 @@ pub(super) struct Scenario {
     pub(super) duplication: f64,
     pub(super) reordering: f64,
     pub(super) failures: Vec<Failure>,
+    pub(super) key: bool,
+    /// With a key, the mean time between datagrams of somebody who records them; [`Span::ZERO`] for nobody.
+    pub(super) attack: Span,
 }
 
 /// What clocks read at the end of their range, less an hour.
@@ -115,7 +120,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     // Without `--sync`, only `--overwrite` replaces what a power failure has made of a complete file.
     let power = sync || rng.chance(0.3);
     let overwrite = power || rng.chance(0.5);
-    let hosts = (0..=receivers)
+    let mut hosts: Vec<Host> = (0..=receivers)
         .map(|host| {
             let older = if overwrite { [Before::Older, Before::Alike] } else { [Before::Same; 2] };
             let before = match rng.below(6) {
@@ -129,6 +134,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
                 delay: Span::from_us(pick(rng, &[5, 20, 200])),
                 clock: pick(rng, &[Time::ZERO, Time::ZERO + Span::from_secs(1_000_000), LATE]),
                 before,
+                has_aes: true,
             }
         })
         .collect();
@@ -157,6 +163,13 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         .collect();
     failures.sort_by_key(|failure| (failure.at, failure.host));
     let chance = |rng: &mut Rng| pick(rng, &[0.0, 0.0, 0.001, 0.02]);
+    // A stream of its own, so that the rest of a seed is what it was before there were keys.
+    let keys = &mut Rng::stream(seed, 0, 0, "keys");
+    let key = keys.chance(0.5);
+    let attack = Span::from_us(pick(keys, &[0, 200, 2000, 20_000]));
+    for host in &mut hosts {
+        host.has_aes = keys.chance(0.7);
+    }
     Scenario {
         seed,
         files,
@@ -170,6 +183,8 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         duplication: chance(rng),
         reordering: chance(rng),
         failures,
+        key,
+        attack,
     }
 }
 
@@ -188,7 +203,11 @@ impl Scenario {
             "spread = \"{}\"\nfec_block = {fec_block}\nwindow = {window}",
             spread.name()
         );
-        let _ = writeln!(text, "sync = {sync}\noverwrite = {overwrite}");
+        let Self { key, attack, .. } = self;
+        let _ = writeln!(
+            text,
+            "sync = {sync}\noverwrite = {overwrite}\nkey = {key}\nattack = \"{attack}\""
+        );
         let Self { loss, duplication, reordering, .. } = self;
         let _ =
             writeln!(text, "loss = {loss}\nduplication = {duplication}\nreordering = {reordering}");
@@ -196,11 +215,11 @@ impl Scenario {
             let _ = writeln!(text, "\n[[file]]\npath = \"{path}\"\nlength = {length}");
         }
         for (number, host) in self.hosts.iter().enumerate() {
-            let Host { mtu, rate, delay, clock, before } = host;
+            let Host { mtu, rate, delay, clock, before, has_aes } = host;
             let _ = writeln!(text, "\n[[host]]\nnumber = {number}\nmtu = {mtu}\nlink = \"{rate}\"");
             let _ = writeln!(
                 text,
-                "delay = \"{delay}\"\nclock_ticks = {}\nhas = \"{before:?}\"",
+                "delay = \"{delay}\"\nclock_ticks = {}\nhas = \"{before:?}\"\nhas_aes = {has_aes}",
                 clock.ticks()
             );
         }
