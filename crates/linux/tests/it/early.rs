@@ -5,6 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use bytes::Bytes;
 use rackweave_core::{Kind, Span};
+use rackweave_crypt::FRESH;
 use rackweave_linux::endpoint::TicketStore;
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Key};
 use rackweave_transport::TransportConfig;
@@ -302,7 +303,8 @@ fn a_recorded_first_flight_has_no_effect() {
 fn a_first_flight_that_was_held_back_does_not_bring_its_call_again_at_the_clients_address() {
     let mut world = World::resuming(&leverage());
     world.proxy.recorded.clear();
-    let content = bytes(7, 3000);
+    let content = bytes(7, 100);
+    let began = world.ends[0].clock().now();
     world.send(&content, true);
     world.turn(0);
     world.proxy.faults = Faults { loss: 1.0, ..Faults::default() };
@@ -333,7 +335,9 @@ fn a_first_flight_that_was_held_back_does_not_bring_its_call_again_at_the_client
         }
         world.turn(1);
     }
-    assert_eq!(taken(&world), Some(2));
+    // If the machine was so busy that the flight is not fresh any more, it does not count.
+    let was_fresh = world.ends[0].clock().now().since(began) < FRESH;
+    assert!(taken(&world) == Some(2) || taken(&world) == Some(1) && !was_fresh);
     world.call_and_wait(&bytes(9, 100));
 }
 
