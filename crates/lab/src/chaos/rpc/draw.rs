@@ -143,7 +143,7 @@ fn length(rng: &mut Rng) -> usize {
 
 /// What clocks read at the end of their range, less an hour.
 fn late() -> Time {
-    Time::from_ps(Time::MAX.as_ps() - Span::from_secs(3600).as_ps())
+    Time::from_ticks(u64::MAX - Span::from_secs(3600).ticks())
 }
 
 fn host(rng: &mut Rng) -> Host {
@@ -227,8 +227,8 @@ impl Scenario {
             let _ = writeln!(
                 text,
                 "\n[[host]]\nnumber = {number}\nmtu = {mtu}\ndelay = \"{delay}\"\nsend_buffer = {send_buffer}\n\
-                 clock_ps = {}\nrealtime_jump_s = {realtime_jump_s}\nhas_aes = {has_aes}",
-                clock.as_ps()
+                 clock_ticks = {}\nrealtime_jump_s = {realtime_jump_s}\nhas_aes = {has_aes}",
+                clock.ticks()
             );
         }
         for (number, call) in self.calls.iter().enumerate() {

@@ -257,7 +257,7 @@ impl<'a> World<'a> {
             machine.realtime_jumps_s += draw.realtime_jump_s;
         }
         machine.wake = Some(self.now);
-        let realtime_ns = (TODAY_NS + self.now.since(Time::ZERO).as_ps() / 1000)
+        let realtime_ns = (TODAY_NS + self.now.as_ns())
             .saturating_add_signed(machine.realtime_jumps_s * 1_000_000_000);
         {
             let mut state = machine.platform.state();
