@@ -6,7 +6,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use rackweave_cast::format::{self, FileHeader};
-use rackweave_cast::orca::{CookieMessage, GroupMessage, SealedMessage};
+use rackweave_cast::orca::{
+    BlockHashes, CookieMessage, GroupMessage, HashRequest, KeyRequest, SealedMessage,
+};
 use rackweave_core::HostId;
 use rackweave_crypt::Cipher;
 use rackweave_wire::orca::{Body, Control, Header, Place, Session, encode_header};
@@ -80,7 +82,17 @@ fn groups() {
 fn invitations() {
     for (name, bytes) in seeds("decode_invitation") {
         println!("{name}");
-        let good = ["challenge", "control", "echo", "empty", "invitation"];
+        let good = [
+            "challenge",
+            "control",
+            "echo",
+            "empty",
+            "hash-request",
+            "hashes",
+            "invitation",
+            "key-request",
+            "own-key",
+        ];
         assert_eq!(checks::invitation(&bytes), good.contains(&name.as_str()), "{name}");
     }
 }
@@ -93,7 +105,7 @@ fn invitations_that_are_nearly_right() {
 }
 
 /// Seeds of cookies and of what is sealed for a host.
-fn invitation_seeds() -> [(&'static str, Vec<u8>); 7] {
+fn invitation_seeds() -> [(&'static str, Vec<u8>); 12] {
     let (session, place) = (Session(0x0102_0304), Place { rack: 0, port: 3 });
     let body = Body::Invite { stream: 5, place, payload: 1400, via_agent: false };
     let invite = Control { from: HostId(1), to: HostId(2), session, body };
@@ -109,7 +121,29 @@ fn invitation_seeds() -> [(&'static str, Vec<u8>); 7] {
     let with_key = sealed(&invite, Some((Cipher::Aes256Gcm, &[8; 32])));
     let mut no_cipher = with_key.clone();
     no_cipher[1] = 7;
+    let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::new();
+        encode(&mut bytes);
+        bytes
+    };
+    let asks = HashRequest { session, nonce: 6, from: 1 << 20, upto: 5 << 19, partial: true };
+    let hashes = BlockHashes {
+        session,
+        nonce: 6,
+        from: 1 << 20,
+        upto: 5 << 19,
+        ended: false,
+        hashes: vec![[1; 32], [2; 32]],
+    };
+    let too_few = BlockHashes { hashes: vec![[1; 32]], ..hashes.clone() };
+    let wants_key = KeyRequest { session, nonce: 6 };
+    let own_key = (Cipher::ChaCha20Poly1305, &[9; 32]);
     [
+        ("hash-request", encoded(&|out| SealedMessage::encode_request(&asks, out))),
+        ("hashes", encoded(&|out| SealedMessage::encode_hashes(&hashes, out))),
+        ("too-few-hashes", encoded(&|out| SealedMessage::encode_hashes(&too_few, out))),
+        ("key-request", encoded(&|out| SealedMessage::encode_key_request(&wants_key, out))),
+        ("own-key", encoded(&|out| SealedMessage::encode_key(&wants_key, own_key, out))),
         ("challenge", CookieMessage::Challenge { session, cookie: 7 }.encode()),
         ("echo", echo.encode()),
         ("empty", vec![0, 0]),

@@ -19,12 +19,14 @@ use crate::{exit, print};
 /// delayed, links fail, hosts stand still, and crash and return. Nothing wrong may be delivered, and whoever can be reached must
 /// get everything. A seed that fails is written to a scenario file, which gives the same run again.
 ///
-/// `store` simulates processes, disks and clocks too: processes are killed in the middle of what they write and started again, machines lose
-/// power, disks fail and fill up. The file of a seed that fails has the trace of its run.
+/// `fetch`, `rpc` and `store` simulate processes too. `fetch`: images are written to disks that lose what was not synced. `rpc`: processes are killed and started again, and somebody replays and forges
+/// datagrams. `store`: processes are killed in the middle of what they write, machines lose power, disks fail and fill up. The file of a
+/// seed that fails has the trace of its run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave chaos messages --seeds 10000\n  \
     rackweave chaos reduce --seed 17 --print      print the scenario of a seed\n  \
+    rackweave chaos rpc --seeds 1000\n  \
     rackweave chaos store --seeds 1000\n  \
     rackweave chaos cast --first 1000 --seeds 500 --json | jq .failures\n\n\
     Exit codes: 0 all seeds hold, 1 one does not, 2 wrong usage, 130 interrupted.")]
@@ -67,6 +69,10 @@ enum ProductName {
     Reduce,
     /// Vectors that are added up on their way.
     Allreduce,
+    /// Images that are written to disks, by processes that are killed.
+    Fetch,
+    /// Calls and streams between processes that are killed, with and without a key.
+    Rpc,
     /// Files from one host to many, with processes that are killed and disks that lose what was not synced.
     Store,
 }
@@ -79,6 +85,8 @@ impl From<ProductName> for Product {
             ProductName::Image => Self::Image,
             ProductName::Reduce => Self::Reduce,
             ProductName::Allreduce => Self::Allreduce,
+            ProductName::Fetch => Self::Fetch,
+            ProductName::Rpc => Self::Rpc,
             ProductName::Store => Self::Store,
         }
     }
@@ -116,8 +124,10 @@ fn file(report: &Report, seed: u64) -> String {
 
 /// Returns the command that repeats the run of a seed.
 fn again(report: &Report, path: &Path, seed: u64) -> String {
-    if report.product == Product::Store.name() {
-        return format!("rackweave chaos store --seed {seed}    # its trace: {}", path.display());
+    let has_file = |product: &Product| product.has_files() && report.product == product.name();
+    if !Product::ALL.iter().any(has_file) {
+        let (product, path) = (report.product, path.display());
+        return format!("rackweave chaos {product} --seed {seed}    # its trace: {path}");
     }
     format!("rackweave run {}", path.display())
 }

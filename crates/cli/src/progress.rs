@@ -109,12 +109,12 @@ fn simulated(now: &rackweave_lab::Progress, events_per_second: f64) -> String {
         now.points,
         events_per_second / 1e6,
         now.messages,
-        now.simulated.0 as f64 / 1e9,
+        now.simulated.as_us_f64() / 1e3,
     )
 }
 
 fn real(now: &rackweave_lab::Progress, _: f64) -> String {
-    let seconds = now.simulated.0 as f64 / 1e12;
+    let seconds = now.simulated.as_us_f64() / 1e6;
     let (done, points, messages) = (now.points_done, now.points, now.messages);
     format!("{done}/{points} points, {messages} messages, {seconds:.1} s of load")
 }

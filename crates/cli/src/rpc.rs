@@ -77,6 +77,11 @@ pub(crate) struct ServeArgs {
     /// Threads, each with its own port.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     ports: u16,
+    /// Accept requests before the handshake from clients that have a ticket and have marked them as idempotent (with --key).
+    ///
+    /// Each is accepted once, but someone on the path can have it executed again, within ten seconds.
+    #[arg(long)]
+    accept_early: bool,
     /// Also serve clients at these addresses (10.0.0.7, 10.0.0.0/24); may be repeated.
     #[arg(long, value_name = "NET")]
     allow: Vec<Network>,
@@ -139,6 +144,13 @@ pub(crate) struct BenchArgs {
     /// Compare each response with its request, and print the digests of both.
     #[arg(long)]
     check: bool,
+    /// Requests may be executed more than once: with --tickets, the first ones are sent before the handshake.
+    #[arg(long)]
+    idempotent: bool,
+    /// Keep tickets of servers in this file (mode 0600), to save a round trip at the start of the next run (with --key and
+    /// --idempotent; the server needs --accept-early).
+    #[arg(long, value_name = "FILE")]
+    tickets: Option<PathBuf>,
     /// Write the length and RTT of every request to a file, in cp_node's format.
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
@@ -189,6 +201,8 @@ impl SetupArgs {
             max_message: self.max_message,
             congestion: self.congestion,
             key,
+            accept_early: false,
+            tickets: None,
         })
     }
 }
@@ -235,6 +249,7 @@ fn interrupted() -> miette::Result<Arc<AtomicBool>> {
 fn refused(error: &BenchError) -> miette::Result<u8> {
     match error {
         BenchError::Endpoint(_)
+        | BenchError::Tickets(_)
         | BenchError::NoRoute { .. }
         | BenchError::Dump { .. }
         | BenchError::Thread(_)
@@ -269,7 +284,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
         return Err(miette::miette!("--ports {} exceeds port 65535", args.ports));
     }
     let config = ServeConfig {
-        setup: args.setup.setup()?,
+        setup: Setup { accept_early: args.accept_early, ..args.setup.setup()? },
         listen: args.listen,
         ports: args.ports,
         allow: args.allow,
@@ -319,7 +334,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
 fn span(name: &str, seconds: f64) -> miette::Result<Span> {
     // Written so that NaN is refused too.
     if seconds > 0.0 && seconds <= 86_400.0 {
-        Ok(Span((seconds * 1e12) as u64))
+        Ok(Span::from_secs_f64(seconds))
     } else {
         Err(miette::miette!("{name} {seconds}: not between 0 and 86400 seconds"))
     }
@@ -356,7 +371,7 @@ impl BenchArgs {
             return Err(miette::miette!("servers must be all IPv4 or all IPv6"));
         }
         let mut config = BenchConfig {
-            setup: self.setup.setup()?,
+            setup: Setup { tickets: self.tickets, ..self.setup.setup()? },
             servers,
             sizes: self.workload.0,
             mode,
@@ -366,6 +381,7 @@ impl BenchArgs {
             duration,
             total: self.total,
             deadline: span("--deadline", self.deadline)?,
+            idempotent: self.idempotent,
             check: self.check,
             dump: self.dump,
             seed: self.seed,

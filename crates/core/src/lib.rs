@@ -20,7 +20,7 @@
 //! # Ok::<(), rackweave_core::ParseUnitError>(())
 //! ```
 //!
-//! - [`time`]: [`Time`] and [`Span`] in picoseconds.
+//! - [`time`]: [`Time`] and [`Span`], in ticks of 10 picoseconds.
 //! - [`units`]: [`Rate`] and [`Bytes`], with parsing ("10 Gbps", "86 KB") and printing.
 //! - [`ids`]: [`HostId`], [`MessageId`].
 //! - [`packet`]: [`Packet`], [`Slice`] and the [`Header`] trait; [`frame`]: the overhead of Ethernet.

@@ -35,15 +35,18 @@ impl RttEstimator {
     #[inline]
     pub fn sample(&mut self, rtt: Span) {
         // Zero stands for "no sample yet".
-        let rtt = Span(rtt.0.max(1));
+        let rtt = Span::from_ticks(rtt.ticks().max(1));
         if self.smoothed == Span::ZERO {
             // (2.2): "SRTT <- R, RTTVAR <- R/2".
-            (self.smoothed, self.variation) = (rtt, Span(rtt.0 / 2));
+            (self.smoothed, self.variation) = (rtt, rtt / 2);
         } else {
             // (2.3): alpha = 1/8, beta = 1/4, RTTVAR first.
-            let error = self.smoothed.0.abs_diff(rtt.0);
-            self.variation = Span(self.variation.0 - self.variation.0 / 4 + error / 4);
-            self.smoothed = Span(self.smoothed.0 - self.smoothed.0 / 8 + rtt.0 / 8);
+            let error = self.smoothed.ticks().abs_diff(rtt.ticks());
+            self.variation =
+                Span::from_ticks(self.variation.ticks() - self.variation.ticks() / 4 + error / 4);
+            self.smoothed = Span::from_ticks(
+                self.smoothed.ticks() - self.smoothed.ticks() / 8 + rtt.ticks() / 8,
+            );
         }
     }
 
@@ -65,8 +68,8 @@ impl RttEstimator {
     #[must_use]
     #[inline]
     pub fn rto(&self) -> Option<Span> {
-        let rto = self.smoothed.0.saturating_add(self.variation.0.saturating_mul(4));
-        self.smoothed().map(|_| Span(rto))
+        let rto = self.smoothed.ticks().saturating_add(self.variation.ticks().saturating_mul(4));
+        self.smoothed().map(|_| Span::from_ticks(rto))
     }
 }
 
@@ -90,7 +93,7 @@ mod tests {
     fn extreme_samples_do_not_overflow() {
         let mut rtt = RttEstimator::default();
         rtt.sample(Span::ZERO);
-        assert_eq!(rtt.smoothed(), Some(Span(1)), "a sample counts, however short");
+        assert_eq!(rtt.smoothed(), Some(Span::from_ticks(1)), "a sample counts, however short");
         for _ in 0..100 {
             rtt.sample(Span::MAX);
         }

@@ -4,13 +4,13 @@
 //! use rackweave_core::{Schedule, Time};
 //!
 //! let mut schedule = Schedule::default();
-//! schedule.push(Time(20), "second");
-//! schedule.push(Time(10), "first");
-//! schedule.push(Time(20), "third");
-//! assert_eq!(schedule.next_time(), Some(Time(10)));
-//! assert_eq!(schedule.pop_due(Time(10)), Some((Time(10), "first")));
-//! assert_eq!(schedule.pop_due(Time(10)), None);
-//! assert_eq!(schedule.pop(), Some((Time(20), "second")));
+//! schedule.push(Time::from_ticks(20), "second");
+//! schedule.push(Time::from_ticks(10), "first");
+//! schedule.push(Time::from_ticks(20), "third");
+//! assert_eq!(schedule.next_time(), Some(Time::from_ticks(10)));
+//! assert_eq!(schedule.pop_due(Time::from_ticks(10)), Some((Time::from_ticks(10), "first")));
+//! assert_eq!(schedule.pop_due(Time::from_ticks(10)), None);
+//! assert_eq!(schedule.pop(), Some((Time::from_ticks(20), "second")));
 //! ```
 
 use core::cmp::Ordering;
@@ -121,7 +121,7 @@ mod tests {
             let mut schedule = Schedule::default();
             let mut list: Vec<(Time, u64)> = Vec::new();
             for (push, time) in steps {
-                let time = Time(time);
+                let time = Time::from_ticks(time);
                 if push {
                     let item = schedule.pushed;
                     prop_assert_eq!(schedule.push(time, item), item);
@@ -134,8 +134,8 @@ mod tests {
                 prop_assert_eq!(schedule.next_time(), list.first().map(|entry| entry.0));
                 prop_assert_eq!((schedule.len(), schedule.is_empty()), (list.len(), list.is_empty()));
             }
-            schedule.retain(|time, item| time.0 % 2 == 0 && item % 3 != 0);
-            list.retain(|(time, item)| time.0 % 2 == 0 && item % 3 != 0);
+            schedule.retain(|time, item| time.ticks() % 2 == 0 && item % 3 != 0);
+            list.retain(|(time, item)| time.ticks() % 2 == 0 && item % 3 != 0);
             for entry in list {
                 prop_assert_eq!(schedule.pop(), Some(entry));
             }

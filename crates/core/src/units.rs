@@ -3,7 +3,10 @@
 use core::fmt;
 use core::str::FromStr;
 
-use crate::time::Span;
+use crate::time::{Span, TICKS_PER_SECOND};
+
+/// The bits of a byte, times the ticks of a second.
+const BIT_TICKS_PER_BYTE: u128 = 8 * TICKS_PER_SECOND as u128;
 
 /// A link rate in bits per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,19 +25,19 @@ impl Rate {
         Self(n * 1_000_000_000)
     }
 
-    /// Returns the time to transmit `bytes` at this rate, rounded up to a picosecond.
+    /// Returns the time to transmit `bytes` at this rate, rounded up to a tick.
     ///
     /// # Panics
     /// If the rate is zero.
     #[must_use]
     pub const fn span_of(self, bytes: u64) -> Span {
-        Span((bytes as u128 * 8_000_000_000_000).div_ceil(self.0 as u128) as u64)
+        Span::from_ticks((bytes as u128 * BIT_TICKS_PER_BYTE).div_ceil(self.0 as u128) as u64)
     }
 
     /// Returns how many whole bytes are transmitted in `span`.
     #[must_use]
     pub const fn bytes_in(self, span: Span) -> u64 {
-        (span.0 as u128 * self.0 as u128 / 8_000_000_000_000) as u64
+        (span.ticks() as u128 * self.0 as u128 / BIT_TICKS_PER_BYTE) as u64
     }
 
     /// Returns the gigabits per second, for printing and statistics.
@@ -208,8 +211,8 @@ mod tests {
         assert_eq!("86 KB".parse(), Ok(Bytes(86_000)));
         assert_eq!("64 KiB".parse(), Ok(Bytes(65_536)));
         assert_eq!("1_000 B".parse(), Ok(Bytes(1000)));
-        assert_eq!("250 ns".parse(), Ok(Span(250_000)));
-        assert_eq!("1.5 µs".parse(), Ok(Span(1_500_000)));
+        assert_eq!("250 ns".parse(), Ok(Span::from_ns(250)));
+        assert_eq!("1.5 µs".parse(), Ok(Span::from_ns(1_500)));
         assert_eq!("0 us".parse(), Ok(Span::ZERO));
         assert_eq!("10min".parse(), Ok(Span::from_secs(600)));
         assert_eq!("1.5 h".parse(), Ok(Span::from_secs(5400)));
@@ -240,9 +243,9 @@ mod tests {
     #[test]
     fn serialisation_is_exact_at_ethernet_rates() {
         for (gbps, ps) in [(10, 800), (25, 320), (40, 200), (100, 80), (200, 40), (400, 20)] {
-            assert_eq!(Rate::from_gbps(gbps).span_of(1), Span(ps));
+            assert_eq!(Rate::from_gbps(gbps).span_of(1), Span::from_ps(ps));
         }
-        assert_eq!(Rate(3).span_of(1), Span(2_666_666_666_667), "rounded up");
+        assert_eq!(Rate(3).span_of(1).ticks(), (8 * TICKS_PER_SECOND).div_ceil(3), "rounded up");
         assert_eq!(Rate::from_gbps(10).bytes_in(Span::from_us(8)), 10_000);
     }
 }

@@ -91,7 +91,7 @@ fn handshakes(criterion: &mut Criterion) {
         let mut offers = Offers::default();
         let now = Time::ZERO + Span::from_us(1);
         offers.advance(now, || [9; 32]);
-        let terms = Terms { stamp: now.0, ..terms };
+        let terms = Terms { stamp: now.ticks(), ..terms };
         bencher.iter(|| {
             let ephemeral = offers.ephemeral(now, b"address", black_box(&terms)).unwrap();
             handshake::offer(&key, &terms, ephemeral).unwrap()

@@ -8,12 +8,17 @@
 //! - A host accepts acceptances in the order of its offers only, each once: a recorded one cannot bring back an earlier session
 //!   (whose counters would begin again) nor an earlier incarnation.
 //! - The last three sessions open packets, since packets of earlier ones may be late, and both hosts may have asked at once.
+//! - A host that has a ticket of the peer may resume beside an ask. The early session is used only until there is another one
+//!   that seals, and never makes a peer known that somebody else could pretend: see [`Association::on_resume`].
 
 use rackweave_core::{Span, Time};
-use rackweave_wire::secure::{Clear, HANDSHAKE_BYTES, Handshake, Kind, NOISE_BYTES};
+use rackweave_wire::secure::{
+    Clear, HANDSHAKE_BYTES, Handshake, KNOWN, Kind, NOISE_BYTES, RESUMED,
+};
 
 use crate::handshake::{self, Cipher, Offers, Terms};
 use crate::key::Key;
+use crate::resume::{EARLY_LIFETIME, EARLY_PACKETS, NotResumed, Ticket, Tickets};
 use crate::session::{OpenError, RENEW_PACKETS, Session};
 
 /// The age at which a session is renewed when it is next used: WireGuard's `REKEY_AFTER_TIME`.
@@ -25,6 +30,12 @@ pub const RETRY: (Span, Span) = (Span::from_ms(1), Span::from_ms(100));
 /// The least interval between handshakes with a peer because of its reports of lost sessions. The value is our choice: a peer that
 /// restarts soon after a report that somebody else has provoked is reached again after as long.
 pub const LOST_INTERVAL: Span = Span::from_ms(100);
+
+/// Resumptions that are sent in place of an ask. A host that knows no resumptions answers the asks that follow.
+const RESUMPTIONS: u32 = 2;
+
+/// Bits of a handshake's ciphers that name none.
+const FLAGS: u8 = KNOWN | RESUMED;
 
 /// Sessions that open packets.
 const MAX_SESSIONS: usize = 3;
@@ -41,6 +52,20 @@ pub struct Local<'a> {
 }
 
 impl Local<'_> {
+    /// An ask with this random number.
+    const fn ask(&self, nonce: u64) -> Handshake {
+        Handshake {
+            kind: Kind::Ask,
+            ciphers: self.ciphers,
+            cipher: 0,
+            from: self.incarnation,
+            to: 0,
+            nonce,
+            stamp: 0,
+            noise: [0; NOISE_BYTES],
+        }
+    }
+
     /// The bytes of a datagram of the handshake, with its tag.
     fn seal(&self, handshake: &Handshake) -> [u8; HANDSHAKE_BYTES] {
         let mut bytes = Vec::with_capacity(HANDSHAKE_BYTES);
@@ -54,6 +79,7 @@ impl Local<'_> {
 
     /// The offer that answers an ask (or an acceptance of an offer of an earlier incarnation of this host), if
     /// [`Offers::allow`] allows it. Nothing is kept of it. `address` is the asking host's, and [`Offers::advance`] comes before.
+    /// `flags` is what [`Association::flags`] gives for the peer at the address, or 0.
     #[must_use]
     pub fn offer(
         &self,
@@ -61,19 +87,21 @@ impl Local<'_> {
         offers: &mut Offers,
         address: &[u8],
         ask: &Handshake,
+        flags: u8,
     ) -> Option<[u8; HANDSHAKE_BYTES]> {
         // This host's own ask, which somebody has returned.
         if ask.from == self.incarnation {
             return None;
         }
         let cipher = Cipher::choose(self.ciphers, ask.ciphers);
+        let ciphers = ask.ciphers & !FLAGS | flags & FLAGS;
         let terms = Terms {
-            ciphers: ask.ciphers,
+            ciphers,
             cipher,
             asker: ask.from,
             offerer: self.incarnation,
             nonce: ask.nonce,
-            stamp: now.0,
+            stamp: now.ticks(),
         };
         let ephemeral = offers.ephemeral(now, address, &terms)?;
         if !offers.allow(now, address) {
@@ -82,12 +110,12 @@ impl Local<'_> {
         let noise = handshake::offer(self.key, &terms, ephemeral).ok()?;
         Some(self.seal(&Handshake {
             kind: Kind::Offer,
-            ciphers: ask.ciphers,
+            ciphers,
             cipher: cipher.bit(),
             from: self.incarnation,
             to: ask.from,
             nonce: ask.nonce,
-            stamp: now.0,
+            stamp: now.ticks(),
             noise,
         }))
     }
@@ -111,6 +139,35 @@ struct Asking {
     due: Time,
     gap: Span,
     accepted: Option<Acceptance>,
+    /// What is sent in place of the next asks, and how often.
+    resume: Option<([u8; HANDSHAKE_BYTES], u32)>,
+}
+
+/// The session of a resumption.
+#[derive(Debug)]
+struct EarlySession {
+    session: Session,
+    /// The number of the ask.
+    nonce: u64,
+    since: Time,
+    /// This host has resumed.
+    asked: bool,
+    /// Whether the peer has accepted it, once its offer says so. The host that has accepted it knows.
+    accepted: Option<bool>,
+    /// The peer has reported that it does not have it.
+    lost: bool,
+}
+
+/// What may be sealed in a session of a resumption, which is not forward secret and, at the host that has resumed, may be opened
+/// by a peer that has no other proof of being addressed now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Early {
+    /// There is no such session, or it may not be used.
+    No,
+    /// This host has resumed: packets of idempotent messages.
+    Asked,
+    /// The peer has resumed: packets that answer.
+    Answers,
 }
 
 /// An acceptance that the peer has not confirmed.
@@ -178,6 +235,11 @@ pub struct Association {
     concluded: Option<u64>,
     /// When the peer has last reported a lost session, since its last restart.
     reported: Option<Time>,
+    early: Option<Box<EarlySession>>,
+    /// A packet of the peer was opened in a session of this host's resumption, and the peer has not proved an incarnation since.
+    heard_early: bool,
+    /// A ticket of the incarnation that is known or, if none is, of a peer that this host has known before.
+    ticket: Option<Box<Ticket>>,
 }
 
 impl Association {
@@ -228,7 +290,7 @@ impl Association {
         let Some(newest) = self.sessions.first() else { return false };
         let (packets, span) = match newest.asked {
             true => (RENEW_PACKETS, RENEW_AFTER),
-            false => (RENEW_PACKETS / 4 * 5, Span(RENEW_AFTER.0 / 4 * 5)),
+            false => (RENEW_PACKETS / 4 * 5, Span::from_ticks(RENEW_AFTER.ticks() / 4 * 5)),
         };
         newest.lost || newest.session.sealed() >= packets || now.since(newest.since) >= span
     }
@@ -238,9 +300,148 @@ impl Association {
         if self.asking.is_some() {
             return false;
         }
+        self.early.take_if(|early| now.since(early.since) >= EARLY_LIFETIME);
         let nonce = nonce();
-        self.asking = Some(Box::new(Asking { nonce, due: now, gap: RETRY.0, accepted: None }));
+        let asking = Asking { nonce, due: now, gap: RETRY.0, accepted: None, resume: None };
+        self.asking = Some(Box::new(asking));
         true
+    }
+
+    /// Remembers a ticket of the peer, to resume with.
+    pub fn set_ticket(&mut self, ticket: Ticket) {
+        self.ticket = Some(Box::new(ticket));
+    }
+
+    /// The ticket of the peer, if there is one.
+    #[must_use]
+    pub fn ticket(&self) -> Option<&Ticket> {
+        self.ticket.as_deref()
+    }
+
+    /// Resumes beside the ask under way, if there is a ticket, no session and no offer yet. `wall_ms` is the time since 1970, and
+    /// `random` is random. Returns whether [`seal_early`](Self::seal_early) gives a session now; the datagram that
+    /// [`poll_ask`](Self::poll_ask) returns must be sent before its packets.
+    pub fn resume(
+        &mut self,
+        now: Time,
+        local: &Local<'_>,
+        wall_ms: u64,
+        random: impl FnOnce() -> u64,
+    ) -> bool {
+        if self.is_ready() {
+            return false;
+        }
+        let (Some(asking), Some(ticket)) = (&mut self.asking, &self.ticket) else { return false };
+        if asking.accepted.is_some() || asking.resume.is_some() {
+            return false;
+        }
+        let ask = Handshake { kind: Kind::Resume, ..local.ask(asking.nonce) };
+        let Some((resume, session)) = ticket.resume(local.key, wall_ms, &ask, random()) else {
+            self.ticket = None;
+            return false;
+        };
+        asking.resume = Some((local.seal(&resume), RESUMPTIONS));
+        asking.due = now;
+        let nonce = asking.nonce;
+        self.early = Some(Box::new(EarlySession {
+            session,
+            nonce,
+            since: now,
+            asked: true,
+            accepted: None,
+            lost: false,
+        }));
+        true
+    }
+
+    /// What may be sealed in [`seal_early`](Self::seal_early) now.
+    #[must_use]
+    pub fn early(&self, now: Time) -> Early {
+        match &self.early {
+            Some(early) if now.since(early.since) >= EARLY_LIFETIME => Early::No,
+            Some(early) if !early.asked => match early.session.is_exhausted() {
+                true => Early::No,
+                false => Early::Answers,
+            },
+            Some(early) => {
+                let waits = self.asking.as_ref().is_some_and(|asking| asking.accepted.is_none());
+                let usable = waits
+                    && !early.lost
+                    && early.accepted.is_none()
+                    && early.session.sealed() < EARLY_PACKETS;
+                if usable { Early::Asked } else { Early::No }
+            }
+            None => Early::No,
+        }
+    }
+
+    /// The session of a resumption; `None` if [`early`](Self::early) is [`Early::No`].
+    pub fn seal_early(&mut self, now: Time) -> Option<&mut Session> {
+        match self.early(now) {
+            Early::No => None,
+            Early::Asked | Early::Answers => self.early.as_mut().map(|early| &mut early.session),
+        }
+    }
+
+    /// Whether the peer has accepted this host's last resumption, as its offer says.
+    #[must_use]
+    pub fn is_resumed(&self) -> Option<bool> {
+        self.early.as_ref().filter(|early| early.asked)?.accepted
+    }
+
+    /// Handles a resumption whose tag is right, from this address, which leaves out the port: a host that restarts gets another
+    /// one. [`Tickets::advance`] comes before.
+    ///
+    /// A resumption is no answer to anything of this host's, so that someone on the path may have held it back, or may send that of
+    /// one process from the port of another. So it never replaces a known incarnation, which would drop what the transport
+    /// remembers of that one's calls. The rule is ours.
+    ///
+    /// # Errors
+    /// See [`NotResumed`]. It is to be answered as an ask then, as it is otherwise.
+    pub fn on_resume(
+        &mut self,
+        now: Time,
+        local: &Local<'_>,
+        tickets: &mut Tickets,
+        address: &[u8],
+        resume: &Handshake,
+    ) -> Result<(), NotResumed> {
+        let is_other = self.incarnation.is_some_and(|known| known != resume.from);
+        // Both have resumed at once: the one that is kept is this host's, whose answers may be under way.
+        let crosses = self.early(now) == Early::Asked;
+        if resume.from == local.incarnation || is_other || self.is_ready() || crosses {
+            return Err(NotResumed::Known);
+        }
+        let session = tickets.accept(now, local.key, address, resume)?;
+        self.incarnation = Some(resume.from);
+        self.early = Some(Box::new(EarlySession {
+            session,
+            nonce: resume.nonce,
+            since: now,
+            asked: false,
+            accepted: Some(true),
+            lost: false,
+        }));
+        Ok(())
+    }
+
+    /// What an offer to this ask says about this host's state of the peer.
+    #[must_use]
+    pub fn flags(&self, ask: &Handshake) -> u8 {
+        if self.incarnation != Some(ask.from) {
+            return 0;
+        }
+        let early = self.early.as_ref().filter(|early| !early.asked);
+        let resumed = early.is_some_and(|early| early.nonce == ask.nonce);
+        KNOWN | if resumed { RESUMED } else { 0 }
+    }
+
+    /// Drops what belongs to an earlier incarnation of the peer.
+    fn forget_sessions(&mut self) {
+        self.sessions.clear();
+        // It may restart again at once.
+        self.reported = None;
+        (self.early, self.ticket) = (None, None);
     }
 
     /// What is to be sent now to a peer that has not answered or confirmed yet.
@@ -254,22 +455,17 @@ impl Association {
             return Due::Silent;
         }
         asking.due = now + asking.gap;
-        asking.gap = Span(asking.gap.0 * 2);
-        Due::Send(match &mut asking.accepted {
-            Some(accepted) => {
+        asking.gap = asking.gap * 2;
+        Due::Send(match (&mut asking.accepted, &mut asking.resume) {
+            (Some(accepted), _) => {
                 accepted.sent = now;
                 accepted.datagram
             }
-            None => local.seal(&Handshake {
-                kind: Kind::Ask,
-                ciphers: local.ciphers,
-                cipher: 0,
-                from: local.incarnation,
-                to: 0,
-                nonce: asking.nonce,
-                stamp: 0,
-                noise: [0; NOISE_BYTES],
-            }),
+            (None, Some((datagram, left))) if *left > 0 => {
+                *left -= 1;
+                *datagram
+            }
+            (None, _) => local.seal(&local.ask(asking.nonce)),
         })
     }
 
@@ -305,8 +501,9 @@ impl Association {
         if asking.accepted.as_ref().is_some_and(|accepted| accepted.from == offer.from) {
             return None;
         }
+        let ciphers = local.ciphers | offer.ciphers & FLAGS;
         let terms = Terms::new(
-            (local.ciphers, offer.cipher),
+            (ciphers, offer.cipher),
             (local.incarnation, offer.from),
             offer.nonce,
             offer.stamp,
@@ -317,7 +514,7 @@ impl Association {
             kind: Kind::Accept,
             from: local.incarnation,
             to: offer.from,
-            ciphers: local.ciphers,
+            ciphers,
             noise,
             ..*offer
         });
@@ -328,7 +525,19 @@ impl Association {
         if let Some(earlier) = replaced.filter(|earlier| earlier.session.sealed() > 0) {
             self.incarnation.get_or_insert(earlier.from);
         }
-        (asking.due, asking.gap) = (now + RETRY.0, Span(RETRY.0.0 * 2));
+        if let Some(early) = self.early.as_mut().filter(|early| early.asked) {
+            let resumed = ciphers & RESUMED != 0;
+            early.accepted.get_or_insert(resumed);
+            if !resumed {
+                self.ticket = None;
+            }
+        }
+        // Likewise for an incarnation that has answered in the early session, and that this offer does not come from, since it
+        // knows this host. Its number was not learnt, and only has to differ.
+        if self.heard_early && ciphers & KNOWN == 0 {
+            self.incarnation.get_or_insert(!offer.from);
+        }
+        (asking.due, asking.gap) = (now + RETRY.0, RETRY.0 * 2);
         Some(datagram)
     }
 
@@ -378,11 +587,10 @@ impl Association {
     fn establish(&mut self, now: Time, session: Session, from: u32, asked: bool) -> bool {
         let restarted = self.incarnation.is_some_and(|known| known != from);
         if restarted {
-            self.sessions.clear();
-            // It may restart again at once.
-            self.reported = None;
+            self.forget_sessions();
         }
-        self.incarnation = Some(from);
+        (self.incarnation, self.heard_early) = (Some(from), false);
+        self.early.take_if(|early| early.accepted == Some(false));
         self.sessions.truncate(MAX_SESSIONS - 1);
         self.sessions.insert(0, Established { session, since: now, asked, lost: false });
         restarted
@@ -408,13 +616,33 @@ impl Association {
         }
         let accepted = self.asking.as_mut().and_then(|asking| asking.accepted.as_mut());
         let Some(accepted) = accepted.filter(|accepted| accepted.session.id() == id) else {
-            return Err(Unopened::Unknown);
+            return self.open_early(now, fields, clear, body);
         };
         let bytes = accepted.session.open(fields.counter, clear, body)?;
         let confirmed = self.asking.take().and_then(|asking| asking.accepted);
         let restarted = confirmed
             .is_some_and(|accepted| self.establish(now, accepted.session, accepted.from, true));
         Ok(Opened { bytes, restarted, confirmed: true })
+    }
+
+    fn open_early<'a>(
+        &mut self,
+        now: Time,
+        fields: Clear,
+        clear: &[u8],
+        body: &'a mut [u8],
+    ) -> Result<Opened<'a>, Unopened> {
+        let early = self.early.as_mut().filter(|early| early.session.id() == fields.session);
+        let Some(early) = early.filter(|early| now.since(early.since) < EARLY_LIFETIME) else {
+            return Err(Unopened::Unknown);
+        };
+        if !early.asked && fields.counter >= EARLY_PACKETS {
+            return Err(Unopened::Session(OpenError::Replayed));
+        }
+        let bytes = early.session.open(fields.counter, clear, body)?;
+        // Whoever answers is the start that has issued the ticket.
+        self.heard_early = early.asked && self.incarnation.is_none();
+        Ok(Opened { bytes, restarted: false, confirmed: false })
     }
 
     /// Handles the peer's report, whose tag is right, that it does not have a session. Returns whether this host should ask.
@@ -428,6 +656,10 @@ impl Association {
         {
             // A packet has overtaken the acceptance, or that was lost.
             asking.due = asking.due.min((accepted.sent + RETRY.0).max(now));
+            return false;
+        }
+        if let Some(early) = self.early.as_mut().filter(|early| early.session.id() == session) {
+            early.lost = true;
             return false;
         }
         match self.sessions.first_mut() {

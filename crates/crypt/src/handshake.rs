@@ -104,7 +104,7 @@ pub struct Terms {
     pub offerer: u32,
     /// A random number of the asking host: an offer answers one ask.
     pub nonce: u64,
-    /// The time of the offer by its sender's clock, in picoseconds.
+    /// The time of the offer by its sender's clock, in ticks.
     pub stamp: u64,
 }
 
@@ -155,7 +155,7 @@ impl fmt::Debug for Offers {
 impl Offers {
     /// Erases secrets whose time is over, and takes a new one from `random` if the epoch has none.
     pub fn advance(&mut self, now: Time, random: impl FnOnce() -> [u8; 32]) {
-        let epoch = now.0 / EPOCH.0;
+        let epoch = now.ticks() / EPOCH.ticks();
         if self.present.is_some() && epoch == self.epoch {
             return;
         }
@@ -180,10 +180,10 @@ impl Offers {
     /// [`advance`](Self::advance) comes before.
     #[must_use]
     pub fn ephemeral(&self, now: Time, address: &[u8], terms: &Terms) -> Option<[u8; 32]> {
-        if terms.stamp > now.0 || now.0 - terms.stamp > OFFER_LIFETIME.0 {
+        if terms.stamp > now.ticks() || now.ticks() - terms.stamp > OFFER_LIFETIME.ticks() {
             return None;
         }
-        let secret = match self.epoch.checked_sub(terms.stamp / EPOCH.0)? {
+        let secret = match self.epoch.checked_sub(terms.stamp / EPOCH.ticks())? {
             0 => self.present?,
             1 => self.before?,
             _ => return None,
@@ -478,7 +478,7 @@ mod tests {
     fn offers_expire_and_belong_to_an_address_and_its_terms() {
         let at = |s: u64| Time::ZERO + Span::from_secs(s);
         let mut offers = Offers::default();
-        let terms = Terms { stamp: at(8).0, ..terms(Cipher::Aes256Gcm) };
+        let terms = Terms { stamp: at(8).ticks(), ..terms(Cipher::Aes256Gcm) };
         assert_eq!(offers.ephemeral(at(8), b"a", &terms), None);
         offers.advance(at(8), || [1; 32]);
         let first = offers.ephemeral(at(8), b"a", &terms).unwrap();

@@ -7,12 +7,13 @@ use rackweave_wire::secure::MAC_BYTES;
 /// The shortest secret, in bytes. A guess at a shorter one can be checked against recorded packets without end.
 pub const LEAST_BYTES: usize = 16;
 
-/// What all hosts that may talk to each other share: two keys that BLAKE3's key derivation makes of a secret, each with its
+/// What all hosts that may talk to each other share: three keys that BLAKE3's key derivation makes of a secret, each with its
 /// own context string. [`fmt::Debug`] prints neither.
 #[derive(Clone)]
 pub struct Key {
     psk: [u8; 32],
     tags: [u8; 32],
+    early: [u8; 32],
 }
 
 /// The secret has fewer than 16 bytes.
@@ -26,11 +27,14 @@ impl Key {
     /// # Errors
     /// If it has fewer than 16 bytes.
     pub fn derive(secret: &[u8]) -> Result<Self, ShortSecret> {
-        let (psk, tags) = (
-            "rackweave 2026-11 transports over UDP: Noise psk",
-            "rackweave 2026-11 transports over UDP: tags",
-        );
-        Self::with_contexts(secret, psk, tags)
+        Self::with_contexts(
+            secret,
+            [
+                "rackweave 2026-11 transports over UDP: Noise psk",
+                "rackweave 2026-11 transports over UDP: tags",
+                "rackweave 2026-11 transports over UDP: early sessions",
+            ],
+        )
     }
 
     /// Derives the keys of casts. A host with the same secret for both cannot use a datagram of one for the other.
@@ -38,19 +42,31 @@ impl Key {
     /// # Errors
     /// If the secret has fewer than 16 bytes.
     pub fn derive_for_casts(secret: &[u8]) -> Result<Self, ShortSecret> {
-        let (psk, tags) = ("rackweave 2026-11 casts: Noise psk", "rackweave 2026-11 casts: tags");
-        Self::with_contexts(secret, psk, tags)
+        Self::with_contexts(
+            secret,
+            [
+                "rackweave 2026-11 casts: Noise psk",
+                "rackweave 2026-11 casts: tags",
+                "rackweave 2026-11 casts: early sessions",
+            ],
+        )
     }
 
-    fn with_contexts(secret: &[u8], psk: &str, tags: &str) -> Result<Self, ShortSecret> {
+    fn with_contexts(secret: &[u8], contexts: [&str; 3]) -> Result<Self, ShortSecret> {
         if secret.len() < LEAST_BYTES {
             return Err(ShortSecret(secret.len()));
         }
-        Ok(Self { psk: blake3::derive_key(psk, secret), tags: blake3::derive_key(tags, secret) })
+        let [psk, tags, early] = contexts.map(|context| blake3::derive_key(context, secret));
+        Ok(Self { psk, tags, early })
     }
 
     pub(crate) const fn psk(&self) -> &[u8; 32] {
         &self.psk
+    }
+
+    /// Of which the keys of early sessions are derived, together with a ticket's secret.
+    pub(crate) const fn early(&self) -> &[u8; 32] {
+        &self.early
     }
 
     /// The tag of a datagram without its last 16 bytes: truncated BLAKE3 with a key.

@@ -5,6 +5,7 @@
 //! - [`handshake`]: Noise NNpsk0 in one round trip, in which the host that is asked keeps no state.
 //! - [`Session`]: keys by direction, packet protection with an AEAD, counters as nonces, and a replay [`Window`].
 //! - [`GroupSeal`], [`GroupOpen`]: protection of packets that one host sends to many under one key.
+//! - [`Ticket`], [`Tickets`]: resumption, so that the packets of some messages need not wait for the handshake.
 //! - [`Association`]: all of this for one peer: which session seals, which ones open, when a new one is due, and whether the
 //!   peer has restarted.
 //!
@@ -15,14 +16,18 @@ mod group;
 pub mod handshake;
 mod key;
 mod limit;
+mod resume;
 mod session;
 mod window;
 
 pub use association::{
-    Accepted, Association, Due, LOST_INTERVAL, Local, Opened, RENEW_AFTER, RETRY, Unopened,
+    Accepted, Association, Due, Early, LOST_INTERVAL, Local, Opened, RENEW_AFTER, RETRY, Unopened,
 };
 pub use group::{GROUP_EPOCH, GROUP_PACKETS, GroupOpen, GroupSeal};
 pub use handshake::{Cipher, Offers, address_bytes};
 pub use key::{Key, LEAST_BYTES, ShortSecret};
+pub use resume::{
+    EARLY_LIFETIME, EARLY_PACKETS, FRESH, NotResumed, STRIKES, TICKET_LIFETIME, Ticket, Tickets,
+};
 pub use session::{Exhausted, OpenError, RENEW_PACKETS, SEAL_PACKETS, Session};
 pub use window::{WINDOW, Window};

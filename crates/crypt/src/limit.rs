@@ -37,7 +37,7 @@ impl Limit {
         let hash = blake3::keyed_hash(secret, address);
         let full_at = &mut self.full_at[usize::from(hash.as_bytes()[0])];
         let after = (*full_at).max(now) + INTERVAL;
-        let allowed = after <= now + Span(INTERVAL.0 * BURST);
+        let allowed = after <= now + INTERVAL * BURST;
         if allowed {
             *full_at = after;
         }

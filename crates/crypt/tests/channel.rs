@@ -1,16 +1,25 @@
 //! Two hosts over a network that loses, duplicates, reorders, changes and replays datagrams, while hosts restart: nothing is
-//! accepted twice, nothing that was not sent is accepted, and afterwards both hosts can talk again.
+//! accepted twice, nothing that was not sent is accepted, and afterwards both hosts can talk again. Hosts keep tickets over
+//! their restarts, and send some messages early.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use rackweave_core::{Rng, Span, Time};
 use rackweave_crypt::{
-    Accepted, Association, Cipher, Due, Key, Local, Offers, SEAL_PACKETS, Unopened,
+    Accepted, Association, Cipher, Due, Early, Key, Local, Offers, SEAL_PACKETS, Ticket, Tickets,
+    Unopened,
 };
 use rackweave_wire::secure::{
     self, CLEAR_BYTES, Clear, Datagram, HANDSHAKE_BYTES, Handshake, Kind,
 };
+
+/// A bit of a message that was sealed in the session of a resumption. Such a copy of a message counts for itself, since no
+/// transport removes it here.
+const EARLY: u64 = 1 << 63;
+
+/// A bit of an early message's answer.
+const ANSWER: u64 = 1 << 62;
 
 /// A host with one peer, without sockets.
 struct Host {
@@ -27,6 +36,19 @@ struct Host {
     accepted: BTreeMap<u64, u32>,
     restarts_seen: u32,
     largest_answer: usize,
+    tickets: Tickets,
+    /// What the host has written to a file.
+    ticket: Option<Ticket>,
+}
+
+/// The clock by which hosts count the age of tickets.
+fn wall_ms(now: Time) -> u64 {
+    1_800_000_000_000 + now.as_ms()
+}
+
+/// Whether a message may be executed more than once.
+const fn is_idempotent(message: u64) -> bool {
+    message & 2 == 0
 }
 
 impl Host {
@@ -44,6 +66,8 @@ impl Host {
             accepted: BTreeMap::new(),
             restarts_seen: 0,
             largest_answer: 0,
+            tickets: Tickets::default(),
+            ticket: None,
         }
     }
 
@@ -57,13 +81,28 @@ impl Host {
 
     fn seal(&mut self, message: Option<u64>) -> Option<Vec<u8>> {
         let session = self.association.sealing()?;
+        Self::seal_in(session, |out| match message {
+            Some(message) => out.extend(message.to_be_bytes()),
+            None => secure::encode_empty(out),
+        })
+    }
+
+    /// Hands a ticket to the peer, in a session that is not an early one.
+    fn issue(&mut self, now: Time, address: &[u8]) -> Option<Vec<u8>> {
+        let rng = &mut self.rng;
+        self.tickets.advance(now, || Self::random(rng));
+        let (name, secret) = self.tickets.issue(now, address, [self.rng.below(256) as u8; 12])?;
+        let session = self.association.sealing()?;
+        Self::seal_in(session, |out| secure::encode_grant(&name, &secret, out))
+    }
+
+    fn seal_in(
+        session: &mut rackweave_crypt::Session,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let clear = |session, counter, out: &mut Vec<u8>| {
             secure::encode_sealed(Clear { session, counter }, out);
-        };
-        let body = |out: &mut Vec<u8>| match message {
-            Some(message) => out.extend(message.to_be_bytes()),
-            None => secure::encode_empty(out),
         };
         session.seal(&mut out, clear, body).unwrap();
         Some(out)
@@ -74,7 +113,28 @@ impl Host {
         self.release(out);
         if !self.waiting.is_empty() || self.association.is_old(now) {
             let rng = &mut self.rng;
-            self.association.ask(now, || rng.below(u64::MAX));
+            if self.association.ask(now, || rng.below(u64::MAX)) && is_idempotent(message) {
+                if self.association.ticket().is_none()
+                    && self.association.incarnation().is_none()
+                    && let Some(ticket) = self.ticket.clone()
+                {
+                    self.association.set_ticket(ticket);
+                }
+                let Self { key, ciphers, incarnation, .. } = self;
+                let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
+                let random = || self.rng.below(u64::MAX);
+                if self.association.resume(now, &local, wall_ms(now), random) {
+                    self.tick(now, out);
+                }
+            }
+        }
+        if !self.association.is_ready()
+            && self.association.early(now) == Early::Asked
+            && is_idempotent(message)
+            && let Some(session) = self.association.seal_early(now)
+        {
+            let body = |out: &mut Vec<u8>| out.extend((message | EARLY).to_be_bytes());
+            out.extend(Self::seal_in(session, body));
         }
     }
 
@@ -117,13 +177,24 @@ impl Host {
                 let mut sealed = sealed.to_vec();
                 match self.association.open(now, clear, head, &mut sealed) {
                     Ok(opened) => {
+                        let (confirmed, grant) =
+                            (opened.confirmed, secure::decode_grant(opened.bytes));
                         let message = opened.bytes.first_chunk().map(|it| u64::from_be_bytes(*it));
                         if opened.restarted {
                             self.restarts_seen += 1;
                             self.waiting.clear();
                         }
-                        if let Some(message) = message {
+                        if confirmed {
+                            out.extend(self.issue(now, from));
+                        }
+                        if let Some((name, secret)) = grant {
+                            let cipher = self.association.cipher().expect("there is a session");
+                            let ticket = Ticket::new(name, secret, cipher, wall_ms(now));
+                            self.association.set_ticket(ticket.clone());
+                            self.ticket = Some(ticket);
+                        } else if let Some(message) = message {
                             *self.accepted.entry(message).or_default() += 1;
+                            out.extend(self.answer_early(now, message));
                         }
                         self.release(out);
                         return true;
@@ -150,6 +221,18 @@ impl Host {
         }
     }
 
+    /// The answer to an early message, if there is no other session yet.
+    fn answer_early(&mut self, now: Time, message: u64) -> Option<Vec<u8>> {
+        if message & (EARLY | ANSWER) != EARLY || self.association.is_ready() {
+            return None;
+        }
+        assert_eq!(self.association.early(now), Early::Answers);
+        // Its sender's number is the lowest bit.
+        let answer = (message | ANSWER) ^ 1;
+        let session = self.association.seal_early(now)?;
+        Self::seal_in(session, |out| out.extend(answer.to_be_bytes()))
+    }
+
     fn handshake(
         &mut self,
         now: Time,
@@ -160,6 +243,16 @@ impl Host {
         let local = Local { key: &self.key, ciphers: self.ciphers, incarnation: self.incarnation };
         let rng = &mut self.rng;
         self.offers.advance(now, || Self::random(rng));
+        let mut resumed = false;
+        if read.kind == Kind::Resume {
+            self.tickets.advance(now, || Self::random(rng));
+            let before = self.association.incarnation();
+            let result = self.association.on_resume(now, &local, &mut self.tickets, from, read);
+            resumed = result.is_ok();
+            if result.is_err() {
+                assert_eq!(self.association.incarnation(), before);
+            }
+        }
         match read.kind {
             Kind::Accept if read.to == self.incarnation => {
                 let accepted =
@@ -170,13 +263,18 @@ impl Host {
                         self.waiting.clear();
                     }
                     out.extend(self.seal(None));
+                    if accepted != Accepted::Again {
+                        out.extend(self.issue(now, from));
+                    }
                     self.release(out);
                     return true;
                 }
             }
-            Kind::Ask | Kind::Accept => {
-                let offer = local.offer(now, &mut self.offers, from, read);
+            Kind::Ask | Kind::Accept | Kind::Resume => {
+                let flags = self.association.flags(read);
+                let offer = local.offer(now, &mut self.offers, from, read, flags);
                 out.extend(offer.map(|offer| offer.to_vec()));
+                return resumed;
             }
             _ => {
                 let accept = self.association.on_offer(now, &local, read, || Self::random(rng));
@@ -211,7 +309,7 @@ impl World {
         let host = |n: u8| Host::new(key(1), ciphers[usize::from(n)], n, seed + u64::from(n));
         Self {
             hosts: [host(0), host(1)],
-            now: Time::ZERO + Span::from_secs(1000),
+            now: Time::ZERO + Span::from_secs(300 * 86_400),
             flying: Vec::new(),
             recorded: Vec::new(),
             sent: 0,
@@ -260,6 +358,7 @@ impl World {
         let mut new = Host::new(old.key.clone(), old.ciphers, old.address[0], seed);
         // What was accepted before must not be accepted after the restart either.
         new.accepted = std::mem::take(&mut self.hosts[host].accepted);
+        new.ticket = self.hosts[host].ticket.take();
         self.hosts[host] = new;
     }
 
@@ -268,7 +367,8 @@ impl World {
         for (number, host) in self.hosts.iter().enumerate() {
             for (message, count) in &host.accepted {
                 assert_eq!(*count, 1, "message {message} was accepted {count} times");
-                assert!(*message < self.sent * 2, "message {message} was never sent");
+                let number_sent = message & !(EARLY | ANSWER);
+                assert!(number_sent < self.sent * 2, "message {message} was never sent");
                 assert_eq!((*message % 2) as usize, 1 - number, "a message came back");
             }
             // An unproven address gets no more than it has sent.

@@ -108,7 +108,7 @@ impl<S: Station> Mesh<S> {
             6 => {
                 // From nanoseconds to minutes.
                 let (bits, below) = (u32::from(input.u8()) % 46, u64::from(input.u8()));
-                self.pass(self.now + Span(((256 + below) << bits) >> 8));
+                self.pass(self.now + Span::from_ticks(((256 + below) << bits) >> 8));
             }
             _ => {
                 self.next_timer(Time::MAX);

@@ -130,7 +130,7 @@ pub fn transports(bytes: &[u8]) {
     let flags = input.u8();
     let config = if flags & 1 == 0 { config.clone() } else { config.over_udp() };
     let forges = flags & 2 != 0;
-    let begin = if flags & 4 == 0 { Time::ZERO } else { Time(u64::MAX / 2) };
+    let begin = if flags & 4 == 0 { Time::ZERO } else { Time::from_ticks(u64::MAX / 2) };
     let host = |id| Host {
         id: HostId(id),
         machine: config.machine(HostId(id)),

@@ -1,12 +1,12 @@
 //! Making an image in Rackweave's format.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
+use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use rackweave_disk::write_all_at;
 use zstd::bulk::Compressor;
 
 use crate::expand::compress;
@@ -15,7 +15,7 @@ use crate::manifest::{
     FOOTER, Format, HEADER, Head, Index, MAX_CHUNK, MAX_CHUNKS, MAX_NAME, MIN_CHUNK, Manifest,
     NewChunk, RECORD,
 };
-use crate::part::Part;
+use crate::part::{Named, Part, resolved};
 use crate::source::Source;
 use crate::{ImageError, Progress, SecretKey};
 
@@ -154,6 +154,7 @@ pub fn pack(
     let (unused, notes) = unused(&source, packing.skip_free)?;
     let head = Head { skipped_free: unused.is_some(), ..head };
     progress.start(head.size);
+    let target = Named::new(&resolved(target))?;
     let part = Part::open(target, packing.overwrite, Some(source.id()?))?;
     let written = write(&source, &part, head, &unused.unwrap_or_default(), packing, progress);
     let written = written.and_then(|written| {
@@ -341,8 +342,7 @@ fn write(
     let mut index = Index::default();
     let mut offset = HEADER as u64;
     let mut chunks = || {
-        let mut file = &part.file;
-        file.write_all(&[0; HEADER]).map_err(&wrong)?;
+        write_all_at(&*part.file, &[0; HEADER], 0).map_err(&wrong)?;
         for number in 0..head.chunks {
             if progress.is_stopped() {
                 return Err(ImageError::Interrupted);
@@ -351,7 +351,7 @@ fn write(
                 io::ErrorKind::UnexpectedEof => ImageError::Changed(source.path.clone()),
                 _ => ImageError::read(&source.path)(error),
             })?;
-            file.write_all(&ready.stored).map_err(&wrong)?;
+            write_all_at(&*part.file, &ready.stored, offset).map_err(&wrong)?;
             index.push(offset, &ready.chunk);
             offset += ready.stored.len() as u64;
             let range = head.range(number);
@@ -374,7 +374,7 @@ fn write(
     }
     let (header, tail) = encoded.split_at(HEADER);
     debug_assert!(tail.len() >= FOOTER, "the footer has a fixed length");
-    part.file.write_all_at(tail, offset).map_err(&wrong)?;
-    part.file.write_all_at(header, 0).map_err(&wrong)?;
+    write_all_at(&*part.file, tail, offset).map_err(&wrong)?;
+    write_all_at(&*part.file, header, 0).map_err(&wrong)?;
     Ok((manifest, offset + tail.len() as u64))
 }

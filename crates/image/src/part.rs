@@ -1,17 +1,18 @@
 //! Files that are written aside and get their name when they are complete.
 
 use std::ffi::OsString;
-use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{FlockOperation, OFlags, RenameFlags, flock};
+use rackweave_disk::{Directory, DiskFile, FileKind, Open, Stat};
 
 use crate::ImageError;
 
 /// The mode of an incomplete file, by which it is recognised.
-const INCOMPLETE: u32 = 0o600;
+pub(crate) const INCOMPLETE: u32 = 0o600;
 
 /// Device and inode of a file.
 pub(crate) type FileId = (u64, u64);
@@ -22,10 +23,9 @@ pub(crate) fn id(found: &Metadata) -> FileId {
 
 /// Returns whether a file that already exists may be another's: an incomplete file belongs to this user, so that nobody else can write to it
 /// meanwhile, and has content, one name, and its mode.
-pub(crate) fn is_foreign(found: &Metadata) -> bool {
-    let is_own = found.uid() == rustix::process::geteuid().as_raw();
-    let is_marked = found.mode() & 0o777 == INCOMPLETE && found.nlink() == 1;
-    !is_own || found.len() > 0 && !is_marked
+pub(crate) const fn is_foreign(found: &Stat) -> bool {
+    let is_marked = found.mode == INCOMPLETE && found.names == 1;
+    !found.is_own || found.len > 0 && !is_marked
 }
 
 /// Returns the permissions that the process does not give to new files.
@@ -36,19 +36,70 @@ fn umask() -> u32 {
     line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o077)
 }
 
+/// The mode of a new file.
+pub(crate) fn new_mode() -> u32 {
+    0o666 & !umask()
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) folder: Arc<dyn Directory>,
+    pub(crate) name: OsString,
+    /// The path, for messages.
+    pub(crate) path: PathBuf,
+}
+
+impl Named {
+    /// Returns what a path names in the operating system.
+    pub(crate) fn new(path: &Path) -> Result<Self, ImageError> {
+        let wrong = ImageError::write(path);
+        let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let folder = rackweave_disk::open_existing(folder.unwrap_or(Path::new(".")));
+        let folder = folder.map_err(&wrong)?;
+        let name = path.file_name().ok_or_else(|| wrong(io::ErrorKind::InvalidInput.into()))?;
+        Ok(Self { folder, name: name.to_owned(), path: path.to_owned() })
+    }
+
+    /// Returns the name with a suffix.
+    pub(crate) fn suffixed(&self, suffix: &str) -> Self {
+        let mut name = self.name.clone();
+        name.push(suffix);
+        Self { folder: Arc::clone(&self.folder), name, path: suffixed(&self.path, suffix) }
+    }
+
+    pub(crate) fn stat(&self) -> Option<Stat> {
+        self.folder.stat(&self.name)
+    }
+
+    pub(crate) fn open(&self, how: Open) -> io::Result<Box<dyn DiskFile>> {
+        self.folder.open(&self.name, how)
+    }
+
+    /// What it names, for messages.
+    fn kind(&self, found: &Stat) -> &'static str {
+        match (found.kind, self.path.symlink_metadata()) {
+            (FileKind::File, _) => "a regular file",
+            (FileKind::Directory, _) => "a directory",
+            (FileKind::Other, Ok(found)) => crate::source::kind(&found),
+            (FileKind::Other, Err(_)) => "no regular file",
+        }
+    }
+}
+
 /// A file that is being written under the name `TARGET.part`, locked against other processes.
 #[derive(Debug)]
 pub(crate) struct Part {
-    pub(crate) file: File,
-    path: PathBuf,
-    target: PathBuf,
+    pub(crate) file: Box<dyn DiskFile>,
+    part: Named,
+    target: Named,
     overwrite: bool,
     /// The mode that the complete file gets: that of the file that it replaces, or that of a new file.
     mode: u32,
 }
 
 /// Returns the path with a suffix.
-pub(crate) fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
@@ -63,85 +114,75 @@ impl Part {
     /// Opens or creates the incomplete file, with what an earlier attempt has left in it. The file that is read for it,
     /// if any, must not be touched.
     pub(crate) fn open(
-        target: &Path,
+        target: Named,
         overwrite: bool,
         source: Option<FileId>,
     ) -> Result<Self, ImageError> {
-        let target = resolved(target);
-        let mut final_mode = 0o666 & !umask();
-        if let Ok(found) = target.symlink_metadata() {
-            if !found.is_file() {
-                let kind = crate::source::kind(&found);
-                return Err(ImageError::Kind { path: target, kind });
+        let mut mode = new_mode();
+        if let Some(found) = target.stat() {
+            if found.kind != FileKind::File {
+                let kind = target.kind(&found);
+                return Err(ImageError::Kind { path: target.path, kind });
             }
             if !overwrite {
-                return Err(ImageError::Exists(target));
+                return Err(ImageError::Exists(target.path));
             }
-            if source == Some(id(&found)) {
-                return Err(ImageError::Same(target));
+            if source == Some(found.id) {
+                return Err(ImageError::Same(target.path));
             }
-            final_mode = found.mode() & 0o777;
+            mode = found.mode;
         }
-        let path = suffixed(&target, ".part");
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(INCOMPLETE)
-            .custom_flags(flags);
-        let wrong = ImageError::write(&path);
-        let file = options.open(&path).map_err(&wrong)?;
-        let found = file.metadata().map_err(&wrong)?;
-        if !found.is_file() {
-            return Err(ImageError::Kind { kind: crate::source::kind(&found), path });
-        }
-        if source == Some(id(&found)) {
-            return Err(ImageError::Same(path));
-        }
-        // Some file systems have no locks.
-        if flock(&file, FlockOperation::NonBlockingLockExclusive)
-            == Err(rustix::io::Errno::WOULDBLOCK)
+        let part = target.suffixed(".part");
+        let wrong = ImageError::write(&part.path);
+        if let Some(found) = part.stat()
+            && found.kind != FileKind::File
         {
-            return Err(ImageError::Busy(target));
+            let kind = part.kind(&found);
+            return Err(ImageError::Kind { kind, path: part.path });
+        }
+        let file = part.open(Open::UpdateOrCreate).map_err(&wrong)?;
+        let found = file.stat().map_err(&wrong)?;
+        if source == Some(found.id) {
+            return Err(ImageError::Same(part.path));
+        }
+        if !file.lock() {
+            return Err(ImageError::Busy(target.path));
         }
         // Between opening and locking, another process may have completed the file.
-        let part = Self { file, path, target, overwrite, mode: final_mode };
-        if !part.is_there() {
-            return Err(ImageError::Busy(part.target));
+        let this = Self { file, part, target, overwrite, mode };
+        if !this.is_there() {
+            return Err(ImageError::Busy(this.target.path));
         }
         if is_foreign(&found) {
-            return Err(ImageError::Exists(part.path));
+            return Err(ImageError::Exists(this.part.path));
         }
-        if found.mode() & 0o777 != INCOMPLETE {
-            part.chmod(INCOMPLETE).map_err(wrong)?;
+        if found.mode != INCOMPLETE {
+            this.file.set_mode(INCOMPLETE).map_err(wrong)?;
         }
-        Ok(part)
+        Ok(this)
     }
 
-    /// Returns whether the path still names this file.
+    /// Returns whether the name is still that of this file.
     fn is_there(&self) -> bool {
-        let named = self.path.symlink_metadata().map(|found| id(&found));
-        let open = self.file.metadata().map(|found| id(&found));
-        named.ok().is_some_and(|named| open.is_ok_and(|open| named == open))
+        let open = self.file.stat().map(|found| found.id);
+        self.part.stat().is_some_and(|named| open.is_ok_and(|open| named.id == open))
     }
 
-    fn chmod(&self, mode: u32) -> io::Result<()> {
-        self.file.set_permissions(Permissions::from_mode(mode))
+    /// Returns the name of the incomplete file.
+    pub(crate) const fn named(&self) -> &Named {
+        &self.part
     }
 
     /// Returns the path of the incomplete file.
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        &self.part.path
     }
 
     /// Syncs the file to the disk and gives it its name, if it has this length. Another process may have cut it.
     pub(crate) fn finish(&self, length: u64) -> Result<(), ImageError> {
-        let wrong = ImageError::write(&self.path);
-        self.file.sync_all().map_err(&wrong)?;
-        let found = self.file.metadata().map_err(&wrong)?.len();
+        let wrong = ImageError::write(self.path());
+        self.file.sync().map_err(&wrong)?;
+        let found = self.file.stat().map_err(&wrong)?.len;
         if found != length {
             let what = format!(
                 "it has {found} bytes in place of {length}: another process has changed it"
@@ -152,47 +193,26 @@ impl Part {
         if !self.is_there() {
             return Err(wrong(io::ErrorKind::NotFound.into()));
         }
-        self.chmod(self.mode).map_err(&wrong)?;
-        if let Err(error) = self.rename() {
-            // Another attempt must recognise the file.
-            let _ = self.chmod(INCOMPLETE);
-            return Err(match error.kind() {
-                io::ErrorKind::AlreadyExists => ImageError::Exists(self.target.clone()),
-                _ => ImageError::write(&self.target)(error),
-            });
-        }
-        let folder = self.target.parent().filter(|it| !it.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        File::open(folder).and_then(|it| it.sync_all()).map_err(ImageError::write(folder))
-    }
-
-    fn rename(&self) -> io::Result<()> {
-        let cwd = rustix::fs::CWD;
-        if !self.overwrite {
-            match rustix::fs::renameat_with(
-                cwd,
-                &self.path,
-                cwd,
-                &self.target,
-                RenameFlags::NOREPLACE,
-            ) {
-                Err(rustix::io::Errno::EXIST) => return Err(io::ErrorKind::AlreadyExists.into()),
-                // Some file systems cannot refuse to replace.
-                Err(_) if self.target.symlink_metadata().is_ok() => {
-                    return Err(io::ErrorKind::AlreadyExists.into());
-                }
-                Err(_) => {}
-                Ok(()) => return Ok(()),
+        let Named { folder, name, path } = &self.target;
+        folder.rename(&self.part.name, name, self.overwrite).map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::AlreadyExists => ImageError::Exists(path.clone()),
+                _ => ImageError::write(path)(error),
             }
-        }
-        std::fs::rename(&self.path, &self.target)
+        })?;
+        // The mode comes after the name is permanent: a process that is killed, or a machine that loses power, between the two
+        // would leave an incomplete file that no attempt recognises.
+        let wrong = ImageError::write(path);
+        folder.sync().map_err(&wrong)?;
+        self.file.set_mode(self.mode).map_err(&wrong)?;
+        self.file.sync().map_err(&wrong)
     }
 
     /// Removes the incomplete file.
     pub(crate) fn abandon(&self) {
         if self.is_there() {
             // If it cannot be removed, the next attempt overwrites it.
-            let _ = std::fs::remove_file(&self.path);
+            let _ = self.part.folder.remove(&self.part.name);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Which chunks of an image a file or device already holds.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use rustix::fs::{OFlags, SeekFrom, seek};
-use rustix::io::Errno;
+use rackweave_disk::DiskFile;
+use rustix::fs::OFlags;
 
 use crate::expand::content_hasher;
 use crate::parallel::for_each_chunk;
@@ -28,7 +28,7 @@ pub fn scan(path: &Path, manifest: &Manifest, progress: &Progress) -> Result<Chu
 
 /// Returns which of these chunks a file holds.
 pub(crate) fn scan_chunks(
-    file: &File,
+    file: &dyn DiskFile,
     path: &Path,
     manifest: &Manifest,
     chunks: &[u32],
@@ -54,25 +54,18 @@ pub(crate) fn scan_chunks(
     Ok(set)
 }
 
-/// Returns whether a range of a file is a hole; false if it is not known.
-fn is_hole(file: &File, start: u64, end: u64) -> bool {
-    match seek(file, SeekFrom::Data(start)) {
-        Ok(data) => data >= end,
-        // There is no data up to the end of the file, which may be before the end of the range.
-        Err(Errno::NXIO) => {
-            file.metadata().is_ok_and(|found| found.is_file() && found.len() >= end)
-        }
-        Err(_) => false,
-    }
-}
-
-fn holds(file: &File, manifest: &Manifest, chunk: u32, buffer: &mut Vec<u8>) -> io::Result<bool> {
+fn holds(
+    file: &dyn DiskFile,
+    manifest: &Manifest,
+    chunk: u32,
+    buffer: &mut Vec<u8>,
+) -> io::Result<bool> {
     let Some(described) = manifest.chunk(chunk) else { return Ok(false) };
     let mut hasher = content_hasher(manifest.extents(chunk));
     let mut zero = true;
     for extent in manifest.extents(chunk) {
         let range = extent.start..extent.end();
-        if extent.zero && is_hole(file, range.start, range.end) {
+        if extent.zero && file.is_hole(range.clone()) {
             continue;
         }
         let read = pieces(file, &range, buffer, &mut |bytes| {

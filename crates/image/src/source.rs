@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rackweave_disk::DiskFile;
 use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 
@@ -214,7 +215,7 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
 
 /// Calls a function for pieces of a range of a file.
 pub(crate) fn pieces(
-    file: &File,
+    file: &dyn DiskFile,
     range: &Range<u64>,
     buffer: &mut Vec<u8>,
     each: &mut dyn FnMut(&[u8]) -> bool,
@@ -223,7 +224,7 @@ pub(crate) fn pieces(
     let mut at = range.start;
     while at < range.end {
         let piece = &mut buffer[..(range.end - at).min(PIECE as u64) as usize];
-        file.read_exact_at(piece, at)?;
+        rackweave_disk::read_exact_at(file, piece, at)?;
         if !each(piece) {
             break;
         }

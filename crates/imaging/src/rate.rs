@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Rate, Span, Time};
 use rackweave_linux::Clock;
 
@@ -32,12 +33,13 @@ impl Limiter {
     pub(crate) async fn take(&self, bytes: usize) {
         let Some(Rate(bits_per_second)) = self.rate else { return };
         let now = self.clock.now();
-        let start = self.free.get().max(Time(now.0.saturating_sub(BURST.0)));
-        let takes =
-            u128::from(bytes as u64) * 8_000_000_000_000 / u128::from(bits_per_second.max(1));
-        self.free.set(start.saturating_add(Span(u64::try_from(takes).unwrap_or(u64::MAX))));
+        let start = self.free.get().max(now.saturating_sub(BURST));
+        let takes = u128::from(bytes as u64) * 8 * u128::from(TICKS_PER_SECOND)
+            / u128::from(bits_per_second.max(1));
+        self.free
+            .set(start.saturating_add(Span::from_ticks(u64::try_from(takes).unwrap_or(u64::MAX))));
         if start > now {
-            tokio::time::sleep(Duration::from_nanos(start.since(now).0 / 1000)).await;
+            tokio::time::sleep(Duration::from_nanos(start.since(now).as_ns())).await;
         }
     }
 }

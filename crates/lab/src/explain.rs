@@ -91,20 +91,19 @@ impl Explanation {
         };
         let measure = &point.config.measure;
         let asked = (measure.messages < u64::MAX).then_some(measure.messages);
-        let measured_time = Span(measure.time_limit.0 - measure.warmup.0);
+        let measured_time = measure.time_limit - measure.warmup;
         let in_time = plan.per_second.map(|rate| (rate * measured_time.as_secs_f64()) as u64);
         let messages = [asked, plan.messages, in_time].into_iter().flatten().min();
         let started_in = match (messages, plan.per_second) {
             (Some(messages), Some(rate)) => {
-                Some(Span((messages as f64 / rate * 1e12) as u64).max(Span(1)))
+                Some(Span::from_secs_f64(messages as f64 / rate).max(Span::TICK))
             }
             _ => None,
         };
-        let simulated =
-            started_in.map(|span| (span.0 + measure.warmup.0).min(measure.time_limit.0));
+        let simulated = started_in.map(|span| (span + measure.warmup).min(measure.time_limit));
         // Load goes on in the warm-up.
         let all = match (plan.per_second, simulated) {
-            (Some(rate), Some(simulated)) => Some(rate * Span(simulated).as_secs_f64()),
+            (Some(rate), Some(simulated)) => Some(rate * simulated.as_secs_f64()),
             _ => messages.map(|messages| messages as f64),
         };
         let hops = all.map(|all| all * plan.packets_per_message * path.hops() as f64);
@@ -123,7 +122,7 @@ impl Explanation {
             messages_per_s_per_host: plan.per_second.map(|rate| rate / plan.senders as f64),
             messages_per_s: plan.per_second,
             messages,
-            simulated_us: simulated.map(|span| Span(span).as_us_f64()),
+            simulated_us: simulated.map(Span::as_us_f64),
             packet_hops: hops,
             memory_bytes: messages.map(|messages| {
                 let hosts = hosts as f64 * BYTES_PER_HOST;
@@ -171,7 +170,7 @@ impl Explanation {
                 format!("{messages} messages")
             });
         let simulated = self.simulated_us.map_or(String::new(), |simulated| {
-            format!(" in about {} of simulated time", Span((simulated * 1e6) as u64))
+            format!(" in about {} of simulated time", Span::from_secs_f64(simulated / 1e6))
         });
         line("measured", measured + &simulated);
         if let (Some(hops), Some(cpu), Some(memory)) =

@@ -146,7 +146,7 @@ impl Batch {
         {
             let finished = control.finished.load(Ordering::Relaxed);
             let wanted = control.wanted.load(Ordering::Relaxed);
-            let now = control.sim_time_ps.load(Ordering::Relaxed);
+            let now = control.sim_time_ticks.load(Ordering::Relaxed);
             progress.events += control.events.load(Ordering::Relaxed);
             progress.messages += finished;
             if done.load(Ordering::Relaxed) {
@@ -154,13 +154,13 @@ impl Batch {
                 shares += 1.0;
             } else if wanted > 0 {
                 // The time limit may come first, if messages do not end.
-                let by_time = now as f64 / spec.config.measure.time_limit.0 as f64;
+                let by_time = now as f64 / spec.config.measure.time_limit.ticks() as f64;
                 shares += (finished as f64 / wanted as f64).max(by_time).min(1.0);
                 slowest = slowest.min(now);
             }
         }
         progress.fraction = shares / points.max(1) as f64;
-        progress.simulated = Time(if slowest == u64::MAX { 0 } else { slowest });
+        progress.simulated = Time::from_ticks(if slowest == u64::MAX { 0 } else { slowest });
         progress
     }
 
@@ -405,8 +405,10 @@ mod tests {
         let scenario = parse(&["measure.time_limit='4 s'".into()]);
         let batch = Batch::new(scenario);
         batch.controls[0].wanted.store(u64::MAX, Ordering::Relaxed);
-        batch.controls[0].sim_time_ps.store(1_000_000_000_000, Ordering::Relaxed);
+        batch.controls[0]
+            .sim_time_ticks
+            .store(rackweave_core::Span::from_secs(1).ticks(), Ordering::Relaxed);
         assert_eq!(batch.progress().fraction, 0.25 / 8.0);
-        assert_eq!(batch.progress().simulated, Time(1_000_000_000_000));
+        assert_eq!(batch.progress().simulated, Time::ZERO + rackweave_core::Span::from_secs(1));
     }
 }

@@ -78,7 +78,7 @@ struct Trips {
 impl Trips {
     fn new(mut times: Vec<u64>, span: Span) -> Self {
         times.sort_unstable();
-        Self { per_s: times.len() as f64 / span.0 as f64 * 1e12, times }
+        Self { per_s: times.len() as f64 / span.as_secs_f64(), times }
     }
 
     fn us(&self, share: f64) -> f64 {
@@ -122,7 +122,7 @@ fn calls(transport: &TransportConfig, bytes: usize, outstanding: usize, busy: Sp
                     Event::Message { id, .. } => {
                         let at = begun.remove(&id).expect("asked for");
                         if at >= from {
-                            times.push(clock.now().since(at).0 / 1000);
+                            times.push(clock.now().since(at).as_ns());
                         }
                         answered = true;
                     }
@@ -171,7 +171,7 @@ fn stream(transport: &TransportConfig) -> (f64, f64) {
         }
         stop.store(true, Relaxed);
         let stats = client.stats();
-        (arrived as f64 * 8e3 / RUN.0 as f64, stats.sent as f64 / stats.send_calls as f64)
+        (arrived as f64 * 8e3 / RUN.ticks() as f64, stats.sent as f64 / stats.send_calls as f64)
     })
 }
 
@@ -233,7 +233,7 @@ fn measure(clock: Clock, mut trip: impl FnMut()) -> Trips {
         trip();
         let after = clock.now();
         if now >= from {
-            times.push(after.since(now).0 / 1000);
+            times.push(after.since(now).as_ns());
         }
         now = after;
     }
@@ -265,7 +265,7 @@ fn plain_tcp_stream() -> f64 {
             client.write_all(&buffer).expect("the server is there");
         }
         drop(client);
-        reader.join().expect("it read to the end") as f64 * 8e3 / RUN.0 as f64
+        reader.join().expect("it read to the end") as f64 * 8e3 / RUN.ticks() as f64
     })
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rackweave_core::{HostId, Kind, MessageId, Span, Time};
 use smallvec::SmallVec;
 
-use crate::endpoint::{Endpoint, Event, SendError, Stats};
+use crate::endpoint::{Endpoint, Event, SendError, Stats, TicketStore};
 use crate::kernel::TcpEndpoint;
 use crate::{Clock, wait};
 
@@ -98,6 +98,39 @@ impl AnyEndpoint {
     /// See [`SendError`]; the call had no effect then.
     pub fn send(&mut self, peer: HostId, kind: Kind, bytes: Bytes) -> Result<MessageId, SendError> {
         delegate!(self, endpoint => endpoint.send(peer, kind, bytes))
+    }
+
+    /// Sends an idempotent request or one-way message; see [`Endpoint::send_idempotent`].
+    ///
+    /// # Errors
+    /// See [`SendError`]; the call had no effect then.
+    pub fn send_idempotent(
+        &mut self,
+        peer: HostId,
+        kind: Kind,
+        bytes: Bytes,
+    ) -> Result<MessageId, SendError> {
+        match self {
+            Self::Udp(endpoint) => endpoint.send_idempotent(peer, kind, bytes),
+            Self::Kernel(endpoint) => endpoint.send(peer, kind, bytes),
+        }
+    }
+
+    /// The tickets of its peers if they have changed since the last call; see [`Endpoint::tickets`].
+    pub fn changed_tickets(&mut self) -> Option<&TicketStore> {
+        match self {
+            Self::Udp(endpoint) => endpoint.tickets_changed().then(|| endpoint.tickets())?,
+            Self::Kernel(_) => None,
+        }
+    }
+
+    /// The tickets of its peers; see [`Endpoint::tickets`].
+    #[must_use]
+    pub fn tickets(&self) -> Option<&TicketStore> {
+        match self {
+            Self::Udp(endpoint) => endpoint.tickets(),
+            Self::Kernel(_) => None,
+        }
     }
 
     /// Answers a request; see [`Endpoint::respond`].

@@ -1,6 +1,6 @@
 //! Monotonic time, as protocol code expects it.
 
-use rackweave_core::Time;
+use rackweave_core::{Span, Time};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::wait::timespec_of_ns;
@@ -9,9 +9,9 @@ use crate::wait::timespec_of_ns;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     origin_ns: u64,
+    /// What the clock shows at its origin.
+    age_ns: u64,
 }
-
-const PS_PER_NS: u64 = 1000;
 
 fn read_ns(id: ClockId) -> u64 {
     let time = clock_gettime(id);
@@ -22,13 +22,20 @@ impl Clock {
     /// Creates a clock whose origin is now.
     #[must_use]
     pub fn start() -> Self {
-        Self { origin_ns: read_ns(ClockId::Monotonic) }
+        Self::with_origin(read_ns(ClockId::Monotonic))
     }
 
     /// Creates a clock whose origin is this number of nanoseconds on this machine's `CLOCK_MONOTONIC`.
     #[must_use]
     pub const fn with_origin(origin_ns: u64) -> Self {
-        Self { origin_ns }
+        Self { origin_ns, age_ns: 0 }
+    }
+
+    /// Creates a clock that shows `age` now, as that of a process which has run for so long: for tests of long-lived
+    /// processes.
+    #[must_use]
+    pub fn aged(age: Span) -> Self {
+        Self { age_ns: age.as_ns(), ..Self::start() }
     }
 
     /// Returns the origin, for [`Clock::with_origin`] in another process.
@@ -37,7 +44,7 @@ impl Clock {
         self.origin_ns
     }
 
-    /// Returns the time since the origin, or zero before it. The range is 213 days.
+    /// Returns the time since the origin, or zero before it. The range is 5.8 years.
     #[must_use]
     pub fn now(self) -> Time {
         self.time_of_monotonic_ns(read_ns(ClockId::Monotonic))
@@ -46,13 +53,13 @@ impl Clock {
     /// Converts nanoseconds of `CLOCK_MONOTONIC` to a time of this clock.
     #[must_use]
     pub const fn time_of_monotonic_ns(self, monotonic_ns: u64) -> Time {
-        Time(monotonic_ns.saturating_sub(self.origin_ns).saturating_mul(PS_PER_NS))
+        Time::from_ns(monotonic_ns.saturating_sub(self.origin_ns).saturating_add(self.age_ns))
     }
 
     /// Converts a time of this clock to nanoseconds of `CLOCK_MONOTONIC`.
     #[must_use]
     pub const fn monotonic_ns(self, at: Time) -> u64 {
-        self.origin_ns.saturating_add(at.0 / PS_PER_NS)
+        self.origin_ns.saturating_add(at.as_ns().saturating_sub(self.age_ns))
     }
 
     /// Converts a time of this clock to `CLOCK_MONOTONIC`, in the form that system timers use.

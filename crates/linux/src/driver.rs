@@ -18,17 +18,72 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rackweave_core::{Span, Time};
 use smallvec::SmallVec;
 
-use crate::clock::Clock;
-use crate::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
+use crate::clock::{Clock, realtime_ns};
+use crate::sys::{self, ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
 use crate::wait;
 
 /// The most calls to receive from one socket in a turn, so that timers and sending are served under load.
 const RECEIVE_CALLS: usize = 4;
 
+/// What a [`Driver`] needs of the machine that it runs on. [`UdpSocket`] is the operating system's; a simulator provides another
+/// one, so that a host's decisions above it are the same code in both.
+pub trait Platform {
+    /// Passes the batch on, as far as there is room; the rest stays in the batch. Returns the number of datagrams that were
+    /// refused, which are lost.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    fn send(&mut self, batch: &mut SendBatch) -> io::Result<u64>;
+
+    /// Receives what has arrived, as far as the batch has room.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<()>;
+
+    /// The time on a clock of this machine.
+    fn now(&self, clock: Clock) -> Time;
+
+    /// A random number that nobody can guess.
+    fn random(&mut self) -> u128;
+
+    /// The time since 1970 in nanoseconds.
+    fn realtime_ns(&self) -> u64;
+
+    /// Whether the processor has instructions for AES.
+    fn has_aes(&self) -> bool;
+}
+
+impl Platform for UdpSocket {
+    fn send(&mut self, batch: &mut SendBatch) -> io::Result<u64> {
+        Self::send(self, batch)
+    }
+
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<()> {
+        Self::receive(self, batch).map(|_| ())
+    }
+
+    fn now(&self, clock: Clock) -> Time {
+        clock.now()
+    }
+
+    fn random(&mut self) -> u128 {
+        crate::random()
+    }
+
+    fn realtime_ns(&self) -> u64 {
+        realtime_ns()
+    }
+
+    fn has_aes(&self) -> bool {
+        sys::has_aes()
+    }
+}
+
 /// A host that [`Driver::turn`] drives. Times passed to it never decrease.
-pub trait Driven {
+pub trait Driven<P = UdpSocket> {
     /// The driver that belongs to this host.
-    fn driver(&mut self) -> &mut Driver;
+    fn driver(&mut self) -> &mut Driver<P>;
 
     /// Handles the datagrams of one call to receive; there is at least one.
     fn handle_datagrams(&mut self, now: Time, batch: &ReceiveBatch);
@@ -64,12 +119,12 @@ pub struct DriverStats {
 
 /// A UDP socket with its clock and the batches in which datagrams are sent and received.
 #[derive(Debug)]
-pub struct Driver {
+pub struct Driver<P = UdpSocket> {
     clock: Clock,
     /// The latest time that was returned by [`Driver::now`].
     last_now: Time,
-    socket: UdpSocket,
-    receive_only: Option<UdpSocket>,
+    socket: P,
+    receive_only: Option<P>,
     /// `None` while its datagrams are handled.
     received: Option<ReceiveBatch>,
     batch: SendBatch,
@@ -81,10 +136,10 @@ pub struct Driver {
     refused: u64,
 }
 
-impl Driver {
+impl<P: Platform> Driver<P> {
     /// A driver that sends by this socket and receives from it.
     #[must_use]
-    pub fn new(clock: Clock, socket: UdpSocket) -> Self {
+    pub fn new(clock: Clock, socket: P) -> Self {
         Self {
             clock,
             last_now: Time::ZERO,
@@ -101,7 +156,7 @@ impl Driver {
 
     /// Receives from a second socket too, for instance one that is bound to a multicast group.
     #[must_use]
-    pub fn with_receiver(mut self, socket: Option<UdpSocket>) -> Self {
+    pub fn with_receiver(mut self, socket: Option<P>) -> Self {
         self.receive_only = socket;
         self
     }
@@ -114,7 +169,7 @@ impl Driver {
 
     /// The present time, never less than a time that was returned before.
     pub fn now(&mut self) -> Time {
-        self.last_now = self.last_now.max(self.clock.now());
+        self.last_now = self.last_now.max(self.socket.now(self.clock));
         self.last_now
     }
 
@@ -124,14 +179,13 @@ impl Driver {
         self.last_now
     }
 
-    /// The address that the sending socket is bound to.
-    #[must_use]
-    pub const fn local_addr(&self) -> SocketAddr {
-        self.socket.local_addr()
+    /// The machine that it runs on.
+    pub const fn platform(&mut self) -> &mut P {
+        &mut self.socket
     }
 
     /// The sockets; the first one is the one that sends.
-    pub fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
+    pub fn sockets(&self) -> impl Iterator<Item = &P> {
         std::iter::once(&self.socket).chain(&self.receive_only)
     }
 
@@ -173,7 +227,7 @@ impl Driver {
     ///
     /// # Errors
     /// If a socket has failed.
-    pub fn turn<D: Driven>(host: &mut D) -> io::Result<Option<Time>> {
+    pub fn turn<D: Driven<P>>(host: &mut D) -> io::Result<Option<Time>> {
         let more = Self::receive(host)?;
         let now = host.driver().now();
         if host.handle_timeout(now, more).is_break() || host.transmit(now)? || more {
@@ -186,7 +240,7 @@ impl Driver {
     ///
     /// # Errors
     /// If a socket has failed.
-    pub fn receive<D: Driven>(host: &mut D) -> io::Result<bool> {
+    pub fn receive<D: Driven<P>>(host: &mut D) -> io::Result<bool> {
         let driver = host.driver();
         if std::mem::take(&mut driver.drained) {
             return Ok(false);
@@ -199,12 +253,14 @@ impl Driver {
         result
     }
 
-    fn receive_into<D: Driven>(host: &mut D, batch: &mut ReceiveBatch) -> io::Result<bool> {
+    fn receive_into<D: Driven<P>>(host: &mut D, batch: &mut ReceiveBatch) -> io::Result<bool> {
         let mut more = false;
         for index in 0..host.driver().sockets().count() {
             for call in 1..=RECEIVE_CALLS {
                 let driver = host.driver();
-                let Some(socket) = driver.sockets().nth(index) else { break };
+                let mut sockets =
+                    std::iter::once(&mut driver.socket).chain(&mut driver.receive_only);
+                let Some(socket) = sockets.nth(index) else { break };
                 socket.receive(batch)?;
                 if !batch.is_empty() {
                     let now = driver.now();
@@ -223,6 +279,14 @@ impl Driver {
     /// application to what that one delivered, and the wait that follows notices what has arrived. Never two in a row.
     pub const fn expect_wait(&mut self) {
         (self.may_skip, self.drained) = (true, false);
+    }
+}
+
+impl Driver {
+    /// The address that the sending socket is bound to.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.socket.local_addr()
     }
 
     /// Waits until a socket is readable (or writable, if datagrams wait), one of `others` is readable, or a time; it polls

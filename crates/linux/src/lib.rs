@@ -53,7 +53,7 @@ pub mod wait;
 
 pub use any::{AnyEndpoint, wait_any};
 pub use clock::Clock;
-pub use driver::{Driven, Driver, DriverStats};
+pub use driver::{Driven, Driver, DriverStats, Platform};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Event, Peers, SendError};
 pub use kernel::{TcpConfig, TcpEndpoint, TcpError};
 pub use rackweave_crypt::{Key, ShortSecret};

@@ -228,7 +228,7 @@ impl Network {
         let ip = ip_address(host).ok_or(NetnsError::NoAddress(host))?;
         let ip = std::net::Ipv4Addr::from(ip);
         let min_rto = self.tcp.min_rto.map_or(String::new(), |rto| {
-            format!(" rto_min {}ms", rto.0.div_ceil(1_000_000_000).max(1))
+            format!(" rto_min {}ms", rto.as_ns_ceil().div_ceil(1_000_000).max(1))
         });
         let congestion = self.tcp.congestion.as_ref();
         let congestion = congestion.map_or(String::new(), |name| format!(" congctl {name}"));

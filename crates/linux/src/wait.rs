@@ -31,7 +31,7 @@ pub fn until(
         .collect();
     loop {
         let left = until.map(|until| until.since(now));
-        if left.is_some_and(|left| left.0 == 0) {
+        if left.is_some_and(|left| left.ticks() == 0) {
             return Ok(());
         }
         let spinning = now.since(began) < busy;
@@ -47,7 +47,7 @@ pub fn until(
 /// Converts a span to the system's type, rounded up to nanoseconds.
 #[must_use]
 pub const fn timespec(span: Span) -> Timespec {
-    timespec_of_ns(span.0.div_ceil(1000))
+    timespec_of_ns(span.as_ns_ceil())
 }
 
 pub(crate) const fn timespec_of_ns(ns: u64) -> Timespec {
@@ -60,10 +60,11 @@ mod tests {
 
     #[test]
     fn spans_are_rounded_up_and_split() {
-        let split = |ps| (timespec(Span(ps)).tv_sec, timespec(Span(ps)).tv_nsec);
-        assert_eq!([split(0), split(1), split(1000)], [(0, 0), (0, 1), (0, 1)]);
-        assert_eq!(split(Span::from_secs(3).0 + 1_500), (3, 2));
-        let at = Clock::with_origin(5).timespec(Time(Span::from_secs(2).0));
+        let split = |span| (timespec(span).tv_sec, timespec(span).tv_nsec);
+        let spans = [Span::ZERO, Span::TICK, Span::from_ns(1)].map(split);
+        assert_eq!(spans, [(0, 0), (0, 1), (0, 1)]);
+        assert_eq!(split(Span::from_secs(3) + Span::from_ps(1_500)), (3, 2));
+        let at = Clock::with_origin(5).timespec(Time::ZERO + Span::from_secs(2));
         assert_eq!((at.tv_sec, at.tv_nsec), (2, 5));
     }
 

@@ -147,7 +147,7 @@ fn receive(socket: &UdpSocket, packets: usize) -> Vec<Vec<u8>> {
     while all.len() < packets {
         if socket.receive(&mut batch).unwrap() == 0 {
             assert!(
-                begin.now().0 < PATIENCE.as_nanos() as u64 * 1000,
+                begin.now().ticks() < PATIENCE.as_nanos() as u64 * 1000,
                 "{} of {packets}",
                 all.len()
             );
@@ -282,7 +282,11 @@ fn the_register_decides_where_pilots_and_words_to_the_agent_go() {
     let wait = |what: &dyn Fn(&TorCounters) -> bool| {
         let begin = rackweave_linux::Clock::start();
         while !what(&tor.counters().unwrap()) {
-            assert!(begin.now().0 < PATIENCE.as_nanos() as u64 * 1000, "{:?}", tor.counters());
+            assert!(
+                begin.now().ticks() < PATIENCE.as_nanos() as u64 * 1000,
+                "{:?}",
+                tor.counters()
+            );
             std::thread::park_timeout(Duration::from_millis(1));
         }
     };

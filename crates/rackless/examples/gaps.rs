@@ -42,7 +42,7 @@ fn gap(seed: u64, scope: Scope, algorithm: Algorithm) -> f64 {
         let options = Options::new(algorithm, instance.reconfiguration);
         let mut rng = Rng::stream(seed, 0, 0, "plan");
         let plan = plan(&instance.fabric, &instance.periods, &options, &mut rng);
-        plan.expect("the paper's pod has few configurations").total.0 as f64
+        plan.expect("the paper's pod has few configurations").total.ticks() as f64
     };
     100.0 * (total(algorithm) / total(Algorithm::Exact) - 1.0)
 }

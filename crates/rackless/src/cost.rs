@@ -15,6 +15,7 @@
 //! `max(bytes / rate, delay + late bytes / rate)`, which is exact for transfers with two release times. The output of
 //! an aggregation is late if one of its inputs is, because it is complete only then.
 
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Rate, Span};
 
 use crate::config::{Circuits, Configuration};
@@ -540,24 +541,24 @@ impl Visitor for Loads {
     }
 }
 
-/// Returns the time to transmit `bytes`, rounded up to a picosecond; [`Span::MAX`] if it is longer than that.
+/// Returns the time to transmit `bytes`, rounded up to a tick; [`Span::MAX`] if it is longer than that.
 #[must_use]
 pub fn transfer_time(bytes: u64, rate: Rate) -> Span {
     if bytes == 0 {
         return Span::ZERO;
     }
-    let bits = u128::from(bytes) * 8_000_000_000_000;
+    let bits = u128::from(bytes) * 8 * u128::from(TICKS_PER_SECOND);
     let span = bits.checked_div(u128::from(rate.0)).map(|whole| {
         let rest = whole * u128::from(rate.0) < bits;
         whole + u128::from(rest)
     });
-    Span(span.and_then(|span| u64::try_from(span).ok()).unwrap_or(u64::MAX))
+    Span::from_ticks(span.and_then(|span| u64::try_from(span).ok()).unwrap_or(u64::MAX))
 }
 
 /// Returns the sum, or [`Span::MAX`] on overflow.
 #[must_use]
 pub(crate) const fn plus(a: Span, b: Span) -> Span {
-    Span(a.0.saturating_add(b.0))
+    a.saturating_add(b)
 }
 
 impl Fabric {

@@ -100,8 +100,10 @@ pub fn schedule(
     policy: Policy,
 ) -> Result<Schedule, ScheduleError> {
     match policy {
-        Policy::Fifo => Ok(in_order(requests, current, setup, |request| (request.release.0, 0))),
-        Policy::Spt => Ok(in_order(requests, current, setup, |request| (0, request.work.0))),
+        Policy::Fifo => {
+            Ok(in_order(requests, current, setup, |request| (request.release.ticks(), 0)))
+        }
+        Policy::Spt => Ok(in_order(requests, current, setup, |request| (0, request.work.ticks()))),
         Policy::Srpt => Ok(srpt(requests, current, setup)),
         Policy::Exact if requests.len() > EXACT_REQUESTS => {
             Err(ScheduleError::TooMany(requests.len()))
@@ -215,7 +217,7 @@ fn exact(requests: &[Request], current: Option<u32>, setup: Span) -> Schedule {
                 }
                 let (_, start) = start_of(partial.end, group, request);
                 let end = start.saturating_add(request.work);
-                let sum = partial.sum + u128::from(end.0);
+                let sum = partial.sum + u128::from(end.ticks());
                 let front = &mut fronts[subset | 1 << last];
                 let alike = |it: &Partial| requests[it.last].group == request.group;
                 if front.iter().any(|it| alike(it) && it.end <= end && it.sum <= sum) {
@@ -376,7 +378,7 @@ mod tests {
             let end = end.saturating_add(needed).max(request.release) + request.work;
             let rest: Vec<_> = left.iter().copied().filter(|&it| it != next).collect();
             let sum = brute(requests, &rest, end, Some(request.group), setup);
-            best = best.min(u128::from(end.0) + sum);
+            best = best.min(u128::from(end.ticks()) + sum);
         }
         best
     }
@@ -389,7 +391,7 @@ mod tests {
             let sum = |policy| {
                 let schedule = schedule(&requests, current, setup, policy).unwrap();
                 check(&requests, &schedule, current, setup, policy);
-                schedule.completions.iter().map(|end| u128::from(end.0)).sum::<u128>()
+                schedule.completions.iter().map(|end| u128::from(end.ticks())).sum::<u128>()
             };
             let all: Vec<usize> = (0..requests.len()).collect();
             let exact = sum(Policy::Exact);
@@ -411,7 +413,10 @@ mod tests {
         let mut done = vec![Span::ZERO; requests.len()];
         for grant in &schedule.grants {
             let request = &requests[grant.request];
-            assert!(grant.start.0 >= now.0 + grant.setup.0, "{policy:?} {grant:?}");
+            assert!(
+                grant.start.ticks() >= now.ticks() + grant.setup.ticks(),
+                "{policy:?} {grant:?}"
+            );
             assert!(grant.start >= request.release, "{policy:?} {grant:?}");
             assert!(current == Some(request.group) || grant.setup == setup, "{policy:?}");
             current = Some(request.group);
@@ -428,7 +433,7 @@ mod tests {
         let ends = |setup| {
             let schedule =
                 schedule(&requests, Some(0), Span::from_ms(setup), Policy::Srpt).unwrap();
-            schedule.completions.iter().map(|end| end.0 / 1_000_000_000).collect::<Vec<_>>()
+            schedule.completions.iter().map(|end| end.as_ms()).collect::<Vec<_>>()
         };
         assert_eq!(ends(5), [130, 35], "20 + 2 x 5 ms are less than the 90 ms that are left");
         assert_eq!(ends(35), [100, 155], "20 + 2 x 35 ms are not");

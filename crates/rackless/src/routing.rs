@@ -188,7 +188,7 @@ mod tests {
             }
         }
         let most = *bytes.values().max().unwrap();
-        assert_eq!(routing.busiest, Span(800 * most), "{bytes:?}");
+        assert_eq!(routing.busiest, Span::from_ps(800 * most), "{bytes:?}");
     }
 
     fn routes(routing: &Routing, src: Endpoint) -> Vec<&Route> {

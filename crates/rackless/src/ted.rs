@@ -164,10 +164,10 @@ impl Ted {
         if whole == Span::ZERO || end <= now {
             return Ok(());
         }
-        let first = start.since(now).0 / self.period.0;
+        let first = start.since(now).ticks() / self.period.ticks();
         let first = usize::try_from(first).unwrap_or(usize::MAX);
         for (index, part) in parts.iter_mut().enumerate().skip(first) {
-            let from = now.saturating_add(Span(self.period.0.saturating_mul(index as u64)));
+            let from = now.saturating_add(self.period.saturating_mul(index as u64));
             let to = from.saturating_add(self.period);
             if from >= end {
                 break;
@@ -190,8 +190,9 @@ struct Share {
 impl Share {
     /// The bytes of this part. The parts of a phase add up to all of it.
     fn of(self, bytes: u64) -> u64 {
-        let until =
-            |time: Span| (u128::from(bytes) * u128::from(time.0) / u128::from(self.whole.0)) as u64;
+        let until = |time: Span| {
+            (u128::from(bytes) * u128::from(time.ticks()) / u128::from(self.whole.ticks())) as u64
+        };
         until(self.to) - until(self.from)
     }
 }

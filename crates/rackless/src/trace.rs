@@ -337,7 +337,8 @@ impl Builder {
             When::Period(_) => None,
         });
         let first = starts.min().unwrap_or(0);
-        let mut this = Self { first, period: u128::from(period.0).max(1), wholes: BTreeMap::new() };
+        let mut this =
+            Self { first, period: u128::from(period.as_ps()).max(1), wholes: BTreeMap::new() };
         for row in rows.iter().filter(|row| row.kind == Kind::Upload) {
             this.join(row)?;
         }
@@ -601,7 +602,7 @@ mod tests {
                     *it = byte;
                 }
             }
-            match read(&bytes[..], 8, Span(1 + d)) {
+            match read(&bytes[..], 8, Span::from_ticks(1 + d)) {
                 Ok(trace) => proptest::prop_assert!(trace.periods.len() <= MAX_PERIODS),
                 Err(error) => {
                     let lines = bytes.iter().filter(|&&byte| byte == b'\n').count() as u64 + 1;

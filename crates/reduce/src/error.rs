@@ -141,7 +141,7 @@ fn waiting(workers: u64) -> String {
 }
 
 fn seconds(span: Span) -> f64 {
-    span.0 as f64 / 1e12
+    span.as_secs_f64()
 }
 
 /// Says why a switch is not used.

@@ -63,8 +63,8 @@ fn app(
     let mut gap = None;
     let pattern = match config.load {
         Load::Open { gbps } => {
-            let picoseconds = sizes.mean() * 8e3 * f64::from(threads) / gbps;
-            gap = Some(Span(picoseconds.max(1.0) as u64));
+            let gap_s = sizes.mean() * 8e-9 * f64::from(threads) / gbps;
+            gap = Some(Span::from_secs_f64(gap_s).max(Span::TICK));
             // The gap between requests determines the load.
             Pattern::OpenLoop { sizes, load: 1.0, counts: LoadCounts::Payload }
         }
@@ -151,7 +151,7 @@ impl<'a> Calls<'a> {
 
     /// The time of the current application.
     fn now(&self) -> Time {
-        Time(self.client.clock.now().since(self.began).0)
+        Time::from_ticks(self.client.clock.now().since(self.began).ticks())
     }
 
     /// The number by which the endpoint knows a server.
@@ -181,7 +181,7 @@ impl<'a> Calls<'a> {
             self.look_for_silence()?;
             let mut wake = next.min(self.client.clock.now() + NAP);
             if let Some(at) = self.app.poll_timeout() {
-                wake = wake.min(at.saturating_add(Span(self.began.0)));
+                wake = wake.min(at.saturating_add(Span::from_ticks(self.began.ticks())));
             }
             self.client.endpoint.wait(Some(wake)).map_err(|error| socket(&error))?;
         }
@@ -204,7 +204,7 @@ impl<'a> Calls<'a> {
         let mut interval = self.client.shared.interval(self.client.thread);
         interval.sent += std::mem::take(&mut self.newly_sent);
         interval.outstanding = self.sent.len() as u64;
-        interval.lag_ns = due.map_or(0, |due| now.since(due).0 / 1000);
+        interval.lag_ns = due.map_or(0, |due| now.since(due).as_ns());
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl<'a> Calls<'a> {
                 let client = &mut *self.client;
                 let offset = client.rng.below(NOISE_BYTES) as usize;
                 let payload = client.shared.noise.slice(offset..offset + len);
-                match client.endpoint.send(peer, Kind::Request, payload) {
+                match client.request(peer, payload) {
                     Ok(id) => {
                         self.app.submitted(key, id);
                         let call = Call { key, sent, offset, len, response: 0 };
@@ -267,7 +267,8 @@ impl<'a> Calls<'a> {
         let client = &mut *self.client;
         if end == MessageEnd::Completed {
             client.end.record(start.bytes, ended.rtt_ns());
-            (self.last_response, self.failed_since) = (at.saturating_add(Span(self.began.0)), 0);
+            (self.last_response, self.failed_since) =
+                (at.saturating_add(Span::from_ticks(self.began.ticks())), 0);
         } else {
             self.failed_since += 1;
         }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use rackweave_core::{HostId, Kind, MessageId, Rng, Span, Time};
-use rackweave_linux::endpoint::KeyMismatch;
-use rackweave_linux::{AnyEndpoint, Clock, Event};
+use rackweave_linux::endpoint::{KeyMismatch, TicketFile};
+use rackweave_linux::{AnyEndpoint, Clock, Event, SendError};
 use rackweave_workload::WorkloadError;
 use rackweave_workload::app::App;
 
@@ -65,6 +65,7 @@ pub(crate) struct Client {
     pub(crate) config: Arc<BenchConfig>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) endpoint: AnyEndpoint,
+    tickets: Option<TicketFile>,
     pub(crate) servers: Vec<(HostId, SocketAddr)>,
     pub(crate) clock: Clock,
     pub(crate) end: ThreadEnd,
@@ -80,7 +81,7 @@ impl Client {
         thread: usize,
         config: Arc<BenchConfig>,
         shared: Arc<Shared>,
-        mut endpoint: AnyEndpoint,
+        (mut endpoint, tickets): (AnyEndpoint, Option<TicketFile>),
     ) -> Result<Self, WorkloadError> {
         let servers =
             config.servers.iter().map(|&server| (endpoint.add_peer(server), server)).collect();
@@ -96,6 +97,7 @@ impl Client {
             config,
             shared,
             endpoint,
+            tickets,
         })
     }
 
@@ -106,13 +108,28 @@ impl Client {
             Ok(()) => Calls::new(&mut self).map_or(Ok(()), Calls::run),
             Err(trouble) => Err(trouble),
         };
-        self.end.trouble = result.err();
+        self.end.trouble = result.err().or_else(|| self.keep_tickets().err());
         if let Some((sent, back, bytes)) = self.hashers.take() {
             let hex = |hasher: blake3::Hasher| hasher.finalize().to_hex().to_string();
             self.end.digests = Some(Digests { bytes, sent: hex(sent), back: hex(back) });
         }
         self.shared.interval(self.thread).outstanding = 0;
         self.end
+    }
+
+    /// Sends a request.
+    pub(crate) fn request(&mut self, peer: HostId, bytes: Bytes) -> Result<MessageId, SendError> {
+        match self.config.idempotent {
+            true => self.endpoint.send_idempotent(peer, Kind::Request, bytes),
+            false => self.endpoint.send(peer, Kind::Request, bytes),
+        }
+    }
+
+    /// Writes the tickets of the run to their file.
+    fn keep_tickets(&mut self) -> Result<(), Trouble> {
+        let Some(file) = &self.tickets else { return Ok(()) };
+        let Some(store) = self.endpoint.changed_tickets() else { return Ok(()) };
+        file.save(store).map_err(|error| Trouble::Tickets(error.to_string()))
     }
 
     pub(crate) fn stopped(&self) -> bool {
@@ -134,7 +151,7 @@ impl Client {
 
     /// Greets a server that was restarted. The reply is ignored, like any response to an unknown request.
     pub(crate) fn greet_again(&mut self, peer: HostId) {
-        let _ = self.endpoint.send(peer, Kind::Request, self.greeting());
+        let _ = self.request(peer, self.greeting());
     }
 
     /// The problem that a server's key differs.
@@ -146,12 +163,13 @@ impl Client {
     /// Greets each server, and requests the kind of responses that it must send.
     fn greet(&mut self) -> Result<(), Trouble> {
         let greeting = self.greeting();
+        let transport = self.config.setup.transport;
         let began = self.clock.now();
         for (host, server) in self.servers.clone() {
             let no_answer = |now: Time| Trouble::NoAnswer {
                 server,
-                transport: self.config.setup.transport.name(),
-                protocol: self.config.setup.transport.protocol(),
+                transport: transport.name(),
+                protocol: transport.protocol(),
                 waited_s: Seconds(now.since(began).as_secs_f64()),
             };
             let until = self.clock.now() + GREET_FOR;
@@ -166,13 +184,16 @@ impl Client {
                     return Err(no_answer(now));
                 }
                 if asked.is_none() && now >= ask_at {
-                    let sent = self.endpoint.send(host, Kind::Request, greeting.clone());
+                    let sent = self.request(host, greeting.clone());
                     asked = Some(sent.map_err(|error| Trouble::Refused(error.to_string()))?);
                 }
                 let next = self.endpoint.turn().map_err(|error| socket(&error))?;
                 while let Some(event) = self.endpoint.poll_event() {
                     match event {
                         Event::Message { id, .. } if Some(id) == asked.map(MessageId::response) => {
+                            let took = self.clock.now().since(began);
+                            let early = self.endpoint.stats().early_sent > 0;
+                            self.end.first.get_or_insert((took, early));
                             break 'asking;
                         }
                         Event::Failed { id, .. } if Some(id) == asked => {

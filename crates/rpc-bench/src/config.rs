@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
-use rackweave_linux::endpoint::Network;
+use rackweave_linux::endpoint::{Network, TicketFile, TicketFileError};
 use rackweave_linux::{
     AnyEndpoint, Clock, Endpoint, EndpointConfig, EndpointError, Key, Peers, TcpConfig,
     TcpEndpoint, TcpError,
@@ -77,6 +77,10 @@ pub struct Setup {
     pub congestion: Option<String>,
     /// The key that servers and clients share, if their datagrams are to be encrypted; not with TCP.
     pub key: Option<Key>,
+    /// Whether a server accepts requests before the handshake from clients with a ticket; only with a key.
+    pub accept_early: bool,
+    /// The file in which a client keeps tickets, to send its first requests before the handshake; only with a key.
+    pub tickets: Option<PathBuf>,
 }
 
 /// The longest message over Homa or Polo, by the size of the packets' length field.
@@ -103,6 +107,8 @@ impl Setup {
             max_message: None,
             congestion: None,
             key: None,
+            accept_early: false,
+            tickets: None,
         }
     }
 
@@ -145,13 +151,17 @@ impl Setup {
         clock: Clock,
         bind: SocketAddr,
         allow: Vec<Network>,
-    ) -> Result<AnyEndpoint, BenchError> {
+    ) -> Result<(AnyEndpoint, Option<TicketFile>), BenchError> {
+        if (self.accept_early || self.tickets.is_some()) && self.key.is_none() {
+            return Err(BenchError::EarlyWithoutKey);
+        }
+        let (file, tickets) = self.tickets.as_deref().map(TicketFile::open).transpose()?.unzip();
         let peers = Peers::Direct { hosts: BTreeMap::new(), allow };
         // The number is irrelevant, because peers are identified by address.
         let host = HostId(0);
         // One message is always accepted; this leaves room for more.
         let memory = (256 << 20_u32).max(4 * self.longest().min(1 << 40));
-        Ok(match self.machine() {
+        let endpoint = match self.machine() {
             Some(machine) => {
                 let config = EndpointConfig::new(host, bind, peers, &machine);
                 Endpoint::new(EndpointConfig {
@@ -161,6 +171,8 @@ impl Setup {
                     send_bytes: memory,
                     receive_bytes: memory,
                     key: self.key.clone(),
+                    accept_early: self.accept_early,
+                    tickets,
                     ..config
                 })?
                 .into()
@@ -176,7 +188,8 @@ impl Setup {
                 ..TcpConfig::new(host, bind, peers)
             })?
             .into(),
-        })
+        };
+        Ok((endpoint, file))
     }
 }
 
@@ -258,6 +271,8 @@ pub struct BenchConfig {
     pub total: Option<u64>,
     /// The time after which a request without a response counts as failed.
     pub deadline: Span,
+    /// Whether requests are sent as idempotent ones.
+    pub idempotent: bool,
     /// Whether each response is compared with its request, and both are digested.
     pub check: bool,
     /// The file to which all round trips are written, if any.
@@ -279,6 +294,9 @@ impl BenchConfig {
     /// # Errors
     /// If there are longer messages that must not be truncated, or options contradict each other.
     pub fn check(&mut self, truncate: bool) -> Result<(), BenchError> {
+        if self.setup.tickets.is_some() && !self.idempotent {
+            return Err(BenchError::TicketsNotIdempotent);
+        }
         let longest = self.setup.longest();
         if self.mode == Mode::Stream {
             return match (self.setup.transport, self.check) {
@@ -340,6 +358,19 @@ pub enum BenchError {
         "--key protects transports over UDP: --transport homa or polo; the kernel's TCP is not encrypted"
     )]
     KeyOverTcp,
+    /// Early requests without a key.
+    #[error(
+        "--accept-early and --tickets are for requests that are encrypted before the handshake: give --key FILE too"
+    )]
+    EarlyWithoutKey,
+    /// Tickets are used by idempotent requests only.
+    #[error(
+        "--tickets sends the first requests before the handshake, so that they may be executed twice: allow it with --idempotent"
+    )]
+    TicketsNotIdempotent,
+    /// The file of tickets cannot be used.
+    #[error(transparent)]
+    Tickets(#[from] TicketFileError),
     /// The endpoint over UDP failed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),

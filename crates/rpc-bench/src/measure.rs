@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use rackweave_core::{FailReason, Time};
+use rackweave_core::{FailReason, Span, Time};
 use rackweave_linux::endpoint::KeyMismatch;
 use rackweave_workload::app::{MessageEnd, MessageStart};
 
@@ -44,7 +44,7 @@ pub(crate) struct Ended {
 
 impl Ended {
     pub(crate) const fn rtt_ns(&self) -> u64 {
-        self.at.since(self.sent).0 / 1000
+        self.at.since(self.sent).as_ns()
     }
 }
 
@@ -106,7 +106,7 @@ impl Interval {
         }
         let (request, rtt_ns) = (call.start.bytes, call.rtt_ns());
         record(&mut self.rtt_ns, rtt_ns);
-        record(&mut self.latency_ns, call.at.since(call.start.at).0 / 1000);
+        record(&mut self.latency_ns, call.at.since(call.start.at).as_ns());
         self.bytes_out += request;
         self.bytes_in += call.response;
         if dump && self.rows.len() < MAX_ROWS {
@@ -208,6 +208,9 @@ pub enum Trouble {
     /// A socket failed, with this error.
     #[error("a socket has failed: {0}")]
     Socket(String),
+    /// The file of tickets could not be written.
+    #[error("cannot keep tickets for the next run: {0}")]
+    Tickets(String),
     /// The transport refused a request.
     #[error("a request was refused: {0}")]
     Refused(String),
@@ -244,6 +247,8 @@ impl std::fmt::Display for Seconds {
 pub(crate) struct ThreadEnd {
     /// Round trips by length, for [`GROUPS`].
     pub(crate) groups: Vec<Histogram<u64>>,
+    /// How long the first request took, and whether it was answered before the handshake's end.
+    pub(crate) first: Option<(Span, bool)>,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) corrupt: u64,
     pub(crate) digests: Option<Digests>,
@@ -252,7 +257,7 @@ pub(crate) struct ThreadEnd {
 impl ThreadEnd {
     pub(crate) fn new() -> Self {
         let groups = GROUPS.iter().map(|_| histogram()).collect();
-        Self { groups, trouble: None, corrupt: 0, digests: None }
+        Self { groups, first: None, trouble: None, corrupt: 0, digests: None }
     }
 
     pub(crate) fn record(&mut self, len: u64, rtt_ns: u64) {
@@ -281,6 +286,9 @@ pub struct Summary {
     pub all: Interval,
     /// Round trips by length: the upper bound of each group, and its histogram.
     pub groups: Vec<(u64, Histogram<u64>)>,
+    /// How long the first request of a thread took, which greets a server, and whether packets of it were sent before the
+    /// handshake.
+    pub first: Option<(Span, bool)>,
     /// Problems that occurred during the run.
     pub troubles: Vec<Trouble>,
     /// Responses that differ from what was sent.

@@ -109,6 +109,10 @@ pub fn summary(config: &BenchConfig, summary: &Summary) -> String {
             all.span.as_secs_f64(),
             all.failures.values().sum::<u64>()
         );
+        if let Some((took, early)) = summary.first {
+            let before = if early { ", sent before the handshake" } else { "" };
+            let _ = writeln!(text, "first call (a greeting): {:.1} us{before}", took.as_us_f64());
+        }
         if let Load::Open { .. } = config.load {
             let _ = writeln!(
                 text,
@@ -210,6 +214,8 @@ pub fn to_json(config: &BenchConfig, summary: &Summary) -> Value {
         "goodput_gbps": gbps(all.payload()),
         "rtt_us": distribution(&all.rtt_ns),
         "latency_us": distribution(&all.latency_ns),
+        "first_call_us": summary.first.map(|(took, _)| took.as_us_f64()),
+        "first_call_early": summary.first.is_some_and(|(_, early)| early),
         "by_size": by_size,
         "lag_ms": all.lag_ns as f64 / 1e6,
         "backed_up": all.backed_up,

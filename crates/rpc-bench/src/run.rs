@@ -74,7 +74,7 @@ impl Bench {
             sum.join(taken);
         }
         let now = self.clock.now();
-        sum.span = Duration::from_nanos(now.since(self.last).0 / 1000);
+        sum.span = Duration::from_nanos(now.since(self.last).as_ns());
         self.last = now;
         if let Some(dump) = &mut self.dump {
             dump.append(&sum.rows);
@@ -108,6 +108,7 @@ impl Bench {
     pub fn finish(mut self) -> Result<Summary, BenchError> {
         let mut groups: Vec<_> = GROUPS.iter().map(|most| (*most, histogram())).collect();
         let (mut troubles, mut corrupt, mut digests) = (Vec::new(), 0, Vec::new());
+        let mut first = None;
         for thread in std::mem::take(&mut self.threads) {
             let Ok(end) = thread.join() else {
                 troubles.push(Trouble::Socket("a thread has panicked".into()));
@@ -117,6 +118,7 @@ impl Bench {
                 // Both histograms resize themselves.
                 let _ = sum.1.add(group);
             }
+            first = first.or(end.first);
             corrupt += end.corrupt;
             digests.extend(end.digests);
             // Threads of the same server report the same problem.
@@ -129,7 +131,7 @@ impl Bench {
         groups.retain(|group| !group.1.is_empty());
         let all = self.all;
         let peak_rss_bytes = peak_rss_bytes();
-        Ok(Summary { all, groups, troubles, corrupt, digests, peak_rss_bytes })
+        Ok(Summary { all, groups, first, troubles, corrupt, digests, peak_rss_bytes })
     }
 }
 

@@ -90,7 +90,7 @@ impl Server {
             if listen.port() != 0 {
                 listen.set_port(listen.port().saturating_add(index));
             }
-            endpoints.push(config.setup.endpoint(clock, listen, allow.clone())?);
+            endpoints.push(config.setup.endpoint(clock, listen, allow.clone())?.0);
         }
         let addresses = endpoints.iter().map(AnyEndpoint::local_addr).collect();
         let stop = Arc::new(AtomicBool::new(false));

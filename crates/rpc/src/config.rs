@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rackweave_core::{HostId, Rate, Span};
-use rackweave_linux::endpoint::Network;
+use rackweave_linux::endpoint::{Network, TicketFile};
 use rackweave_linux::{AnyEndpoint, Endpoint, EndpointConfig, Key, Peers, TcpConfig, TcpEndpoint};
 use rackweave_transport::{Profile as _, TransportConfig, homa, polo, tcp};
 
@@ -111,6 +112,15 @@ impl Transport {
         Self(Kind::Udp { config, link })
     }
 
+    /// The transport with its parameters, and the rate of the link; `None` for the kernel's TCP.
+    #[must_use]
+    pub const fn parameters(&self) -> Option<(&TransportConfig, Rate)> {
+        match &self.0 {
+            Kind::Udp { config, link } => Some((config, *link)),
+            Kind::Kernel { .. } => None,
+        }
+    }
+
     /// Bytes that the application reads from a stream before the peer's window is updated.
     pub(crate) fn credit_step(&self) -> u64 {
         let window = match &self.0 {
@@ -151,6 +161,8 @@ pub struct NodeConfig {
     pub(crate) receive_bytes: u64,
     socket_buffer: usize,
     key: Option<Key>,
+    tickets: Option<PathBuf>,
+    accept_early: bool,
     pub(crate) deadline: Duration,
     pub(crate) max_waiting_requests: usize,
     pub(crate) max_waiting_calls: usize,
@@ -175,6 +187,8 @@ impl NodeConfig {
             receive_bytes: 256 << 20,
             socket_buffer: 4 << 20,
             key: None,
+            tickets: None,
+            accept_early: false,
             deadline: Duration::from_secs(10),
             max_waiting_requests: 4096,
             max_waiting_calls: 65_536,
@@ -248,6 +262,28 @@ impl NodeConfig {
         self
     }
 
+    /// Keeps in this file what servers that [accept early calls](NodeConfig::accept_early) hand out, so that the first
+    /// [idempotent](crate::Call::idempotent) calls of the next process need not wait for a handshake: they are sent beside it. The
+    /// file is replaced as a whole, has mode 0600, and several processes may use it. Only with a [key](NodeConfig::key).
+    ///
+    /// Someone on the path who holds such a call back can have it executed up to ten seconds later, in addition to its own
+    /// execution; and who learns the content of this file and the key can read the early calls of the last hour.
+    /// `docs/security.md` has the rule.
+    #[must_use]
+    pub fn tickets(mut self, file: impl Into<PathBuf>) -> Self {
+        self.tickets = Some(file.into());
+        self
+    }
+
+    /// Accepts early calls: those that their clients have marked as [idempotent](crate::Call::idempotent) and sent beside the
+    /// handshake ([`NodeConfig::tickets`]). Each is accepted once, but its client cannot know whether it was. Only with a
+    /// [key](NodeConfig::key).
+    #[must_use]
+    pub const fn accept_early(mut self) -> Self {
+        self.accept_early = true;
+        self
+    }
+
     /// Deadline of calls that do not set one: 10 s.
     #[must_use]
     pub const fn default_deadline(mut self, deadline: Duration) -> Self {
@@ -287,8 +323,12 @@ impl NodeConfig {
         self
     }
 
-    /// Binds the socket.
-    pub(crate) fn endpoint(&self) -> Result<AnyEndpoint, BindError> {
+    /// Binds the socket, and reads the file of tickets.
+    pub(crate) fn endpoint(&self) -> Result<(AnyEndpoint, Option<TicketFile>), BindError> {
+        if (self.tickets.is_some() || self.accept_early) && self.key.is_none() {
+            return Err(BindError::EarlyWithoutKey);
+        }
+        let (file, tickets) = self.tickets.as_deref().map(TicketFile::open).transpose()?.unzip();
         let (host, peers) = match self.switch {
             Some((host, port, hosts)) => (host, Peers::Switch { port, hosts }),
             None => {
@@ -302,6 +342,8 @@ impl NodeConfig {
                 receive_bytes: self.receive_bytes,
                 socket_buffer: self.socket_buffer,
                 key: self.key.clone(),
+                accept_early: self.accept_early,
+                tickets,
                 ..EndpointConfig::new(host, self.bind, peers, config)
             })?),
             Kind::Kernel { .. } if self.key.is_some() => return Err(BindError::KeyOverTcp),
@@ -317,6 +359,6 @@ impl NodeConfig {
         for &peer in &self.peers {
             endpoint.add_peer(peer);
         }
-        Ok(endpoint)
+        Ok((endpoint, file))
     }
 }

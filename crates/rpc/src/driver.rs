@@ -44,7 +44,7 @@ impl Timer {
     /// Sets the timer to this time, replacing the earlier one; a time in the past fires at once.
     pub(crate) fn set(&self, at: Time) -> io::Result<()> {
         // Zero would disarm it.
-        let it_value = self.clock.timespec(at.max(Time(1000)));
+        let it_value = self.clock.timespec(at.max(Time::from_ns(1)));
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = Itimerspec { it_interval, it_value };
         timerfd_settime(self.fd.as_fd(), TimerfdTimerFlags::ABSTIME, &spec)?;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rackweave_linux::endpoint::KeyMismatch;
+use rackweave_linux::endpoint::{KeyMismatch, TicketFileError};
 use rackweave_linux::{EndpointError, TcpError};
 
 /// Why a node could not be created.
@@ -20,6 +20,12 @@ pub enum BindError {
     /// A key and the kernel's TCP.
     #[error("a key protects the transports over UDP, and the kernel's TCP is not one of them")]
     KeyOverTcp,
+    /// Tickets or early calls without a key.
+    #[error("early calls are for nodes with a key: without one, nobody could tell whose they are")]
+    EarlyWithoutKey,
+    /// The file of tickets cannot be used.
+    #[error(transparent)]
+    Tickets(#[from] TicketFileError),
     /// [`Node::bind`](crate::Node::bind) was called outside of a tokio runtime.
     #[error("a node needs a tokio runtime to run in")]
     NoRuntime,

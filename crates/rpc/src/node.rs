@@ -84,6 +84,8 @@ pub struct Stats {
     pub lost_answers: u64,
     /// Messages that are not in this library's format.
     pub malformed: u64,
+    /// Times that the file of [tickets](NodeConfig::tickets) could not be written.
+    pub tickets_not_written: u64,
 }
 
 /// The next node number of this process. A peer carries its node's number, so that it cannot be used at another node.
@@ -97,13 +99,13 @@ impl Node {
     /// If the address is not available, or there is no runtime.
     pub fn bind(config: NodeConfig) -> Result<Self, BindError> {
         let runtime = Handle::try_current().map_err(|_| BindError::NoRuntime)?;
-        let endpoint = config.endpoint()?;
+        let (endpoint, tickets) = config.endpoint()?;
         let timer = Timer::new(endpoint.clock()).map_err(BindError::Timer)?;
         let socket = endpoint.as_fd().try_clone_to_owned().map_err(BindError::Timer)?;
         let socket = watch(socket, Interest::READABLE).map_err(BindError::Timer)?;
         let watched = watch(timer.clone(), Interest::READABLE).map_err(BindError::Timer)?;
         let number = NODES.fetch_add(1, Ordering::Relaxed);
-        let shared = Arc::new(Shared::new(endpoint, timer, number, config));
+        let shared = Arc::new(Shared::new((endpoint, tickets), timer, number, config));
         runtime.spawn(Driver::new(Arc::clone(&shared), socket, watched).run());
         Ok(Self { owner: Arc::new(Owner(shared)) })
     }

@@ -7,13 +7,14 @@
 //!
 //! Ties are broken by a permutation of the components that depends on the time. So the order of events does not
 //! depend on the order of pushes, and no component always comes first. Flows whose packets keep arriving at the
-//! same picosecond, as those of equal hosts with equal links do, would otherwise lock each other out of a full
+//! same time, as those of equal hosts with equal links do, would otherwise lock each other out of a full
 //! queue permanently (the phase effects of Floyd and Jacobson, 1991).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use rackweave_core::Time;
+use rackweave_core::time::PS_PER_TICK;
+use rackweave_core::{Span, Time};
 
 /// An event's subject: a number that the engine assigns.
 pub type Component = u32;
@@ -23,29 +24,29 @@ const NONE: u32 = u32::MAX;
 /// Number of components from which on their state does not fit the processor's caches.
 pub const LARGE: usize = 8192;
 
-/// A 32-bit hash of a time.
+/// A 32-bit hash of a time, in picoseconds, so that ties do not depend on the length of a tick.
 #[inline]
 const fn scramble(at: Time) -> u32 {
-    (at.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+    (at.ticks().wrapping_mul(PS_PER_TICK).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
 /// The sort key of an event: its time, then a permutation of the components that depends on the time.
 #[inline]
 const fn key(at: Time, component: Component) -> u128 {
-    (at.0 as u128) << 32 | (component ^ scramble(at)) as u128
+    (at.ticks() as u128) << 32 | (component ^ scramble(at)) as u128
 }
 
 /// The event with this sort key.
 #[inline]
 const fn unkey(key: u128) -> (Time, Component) {
-    let at = Time((key >> 32) as u64);
+    let at = Time::from_ticks((key >> 32) as u64);
     (at, key as u32 ^ scramble(at))
 }
 
 /// Pending events, earliest first.
 #[derive(Debug)]
 pub struct EventQueue {
-    /// log2 of a bucket's width in picoseconds.
+    /// log2 of a bucket's width in ticks.
     shift: u32,
     /// Number of buckets minus one. The number of buckets is a power of two.
     mask: u64,
@@ -68,14 +69,14 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// A queue for components `0..components`, whose events are mostly within `horizon_ps`.
+    /// A queue for components `0..components`, whose events are mostly within `horizon`.
     #[must_use]
-    pub fn new(components: usize, horizon_ps: u64) -> Self {
+    pub fn new(components: usize, horizon: Span) -> Self {
         // In small fabrics a bucket has at most about one event when every component has one within the
         // horizon. In large ones it has sixteen, since the engine reads ahead within a bucket.
         let buckets = if components < LARGE { components * 2 } else { components / 16 };
         let buckets = buckets.next_power_of_two().clamp(1 << 12, 1 << 20);
-        let width = (horizon_ps / buckets as u64).max(1).next_power_of_two();
+        let width = (horizon.ticks() / buckets as u64).max(1).next_power_of_two();
         Self {
             shift: width.trailing_zeros(),
             mask: buckets as u64 - 1,
@@ -106,7 +107,7 @@ impl EventQueue {
     /// The absolute number of a time's bucket.
     #[inline]
     const fn bucket_of(&self, at: Time) -> u64 {
-        at.0.wrapping_shr(self.shift)
+        at.ticks().wrapping_shr(self.shift)
     }
 
     /// Adds an event of a component that has none pending. A time before that of the last popped event is
@@ -294,7 +295,7 @@ mod tests {
 
     /// The queue's order; the last number is the component itself.
     const fn order(at: u64, component: u32) -> (u64, u32, u32) {
-        (at, component ^ scramble(Time(at)), component)
+        (at, component ^ scramble(Time::from_ticks(at)), component)
     }
 
     /// Random pushes and pops against a sorted reference, over several scales of delay.
@@ -303,7 +304,7 @@ mod tests {
         for (case, horizon) in [1_000, 50_000, 5_000_000, 1 << 40].into_iter().enumerate() {
             let mut rng = Rng::stream(3, 0, case as u64, "events");
             let components = 700;
-            let mut queue = EventQueue::new(components as usize, horizon);
+            let mut queue = EventQueue::new(components as usize, Span::from_ticks(horizon));
             let mut reference = std::collections::BTreeSet::new();
             let mut pending = vec![false; components as usize];
             let mut now = 0;
@@ -318,21 +319,21 @@ mod tests {
                     };
                     if component.is_multiple_of(7) {
                         if reference.insert(order(now + delay, component)) {
-                            queue.push_timer(Time(now + delay), component);
+                            queue.push_timer(Time::from_ticks(now + delay), component);
                         }
                     } else if !pending[component as usize] {
                         pending[component as usize] = true;
                         reference.insert(order(now + delay, component));
-                        queue.push(Time(now + delay), component);
+                        queue.push(Time::from_ticks(now + delay), component);
                     }
                 } else {
                     let expected = reference.pop_first().map(|(at, _, component)| (at, component));
-                    let next = expected.map(|(at, _)| Time(at));
+                    let next = expected.map(|(at, _)| Time::from_ticks(at));
                     assert_eq!(queue.next_at(), next);
-                    if let Some(Time(at)) = next.filter(|at| at.0 > 0) {
-                        assert_eq!(queue.pop_until(Time(at - 1)), None);
+                    if let Some(at) = next.map(Time::ticks).filter(|at| *at > 0) {
+                        assert_eq!(queue.pop_until(Time::from_ticks(at - 1)), None);
                     }
-                    let popped = queue.pop().map(|(at, component)| (at.0, component));
+                    let popped = queue.pop().map(|(at, component)| (at.ticks(), component));
                     assert_eq!(popped, expected);
                     if let Some((at, component)) = popped {
                         now = at;
@@ -342,7 +343,7 @@ mod tests {
                 assert_eq!(queue.len(), reference.len());
             }
             while let Some((at, _, component)) = reference.pop_first() {
-                assert_eq!(queue.pop(), Some((Time(at), component)));
+                assert_eq!(queue.pop(), Some((Time::from_ticks(at), component)));
             }
             assert!(queue.pop().is_none() && queue.is_empty());
         }

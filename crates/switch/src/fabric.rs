@@ -4,6 +4,7 @@ mod pods;
 
 use std::sync::Arc;
 
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Framing, HostId, Rate, Rng, Span, frame};
 
 use crate::config::{CircuitError, FabricConfig, Routing, Topology};
@@ -121,24 +122,24 @@ struct Draft {
 }
 
 impl LinkSpec {
-    /// Picoseconds that a byte takes, in 1/65536, rounded up: exact at every Ethernet rate.
+    /// Ticks that a byte takes, in 1/65536, rounded up: exact at every Ethernet rate.
     #[must_use]
-    pub const fn ps_per_byte_q16(&self) -> u64 {
-        ((8_000_000_000_000_u128 << 16).div_ceil(self.rate.0 as u128)) as u64
+    pub const fn ticks_per_byte_q16(&self) -> u64 {
+        (((8 * TICKS_PER_SECOND as u128) << 16).div_ceil(self.rate.0 as u128)) as u64
     }
 
     /// Serialisation delay of `wire_bytes`.
     #[must_use]
     pub const fn span_of(&self, wire_bytes: u32) -> Span {
-        serialisation(self.ps_per_byte_q16(), wire_bytes)
+        serialisation(self.ticks_per_byte_q16(), wire_bytes)
     }
 }
 
-/// Serialisation delay of `wire_bytes`, given the picoseconds per byte (in units of 1/65536).
+/// Serialisation delay of `wire_bytes`, given the ticks per byte (in units of 1/65536).
 #[must_use]
 #[inline]
-pub const fn serialisation(ps_per_byte_q16: u64, wire_bytes: u32) -> Span {
-    Span((wire_bytes as u64 * ps_per_byte_q16 + 0xffff) >> 16)
+pub const fn serialisation(ticks_per_byte_q16: u64, wire_bytes: u32) -> Span {
+    Span::from_ticks((wire_bytes as u64 * ticks_per_byte_q16 + 0xffff) >> 16)
 }
 
 impl Fabric {
@@ -408,7 +409,9 @@ impl Fabric {
                 first += full_span;
                 slowest = slowest.max(match &shares {
                     Some(shares) => shares[hop].of(full_span),
-                    None if sprayed => Span(full_span.0 / self.sharing_links(link)),
+                    None if sprayed => {
+                        Span::from_ticks(full_span.ticks() / self.sharing_links(link))
+                    }
                     None => full_span,
                 });
                 let full = first + slowest * (full_packets - 1);

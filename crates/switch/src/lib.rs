@@ -41,12 +41,12 @@
 //! let mut net = Net::new(NetConfig::new(fabric, 1, 0), (), |_switch| ForwardOnly::new());
 //!
 //! let packet = Packet::new(HostId(0), HostId(3), 1500, Datagram);
-//! net.arrive(Time(0), HostId(0), packet);
-//! net.run(Time(0) + Span::from_ms(1));
+//! net.arrive(Time::ZERO, HostId(0), packet);
+//! net.run(Time::ZERO + Span::from_ms(1));
 //! let departure = net.departure().expect("an idle fabric loses no packet");
 //! assert_eq!(departure.host, HostId(3));
 //! // 1538 bytes at 10 Gbps on each of two links, their propagation delays, and the switch's latency.
-//! assert_eq!(departure.due, Time(0) + Span::from_ns(2 * 100 + 250) + Span(2 * 1538 * 800));
+//! assert_eq!(departure.due, Time::ZERO + Span::from_ns(2 * 100 + 250) + Span::from_ps(2 * 1538 * 800));
 //! # Ok::<(), rackweave_switch::FabricError>(())
 //! ```
 

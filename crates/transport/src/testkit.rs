@@ -46,7 +46,7 @@ impl Schedule {
         let loss = share(most.loss);
         let duplication = share(most.duplication);
         let reordering = share(most.reordering);
-        let lateness = Span(rng.below(most.lateness.0 + 1));
+        let lateness = Span::from_ticks(rng.below(most.lateness.ticks() + 1));
         let (restarts, outages) = (rng.below(1 << 16), rng.below(1 << 16));
         let rare = rng.below(1 << 16);
         Self {

@@ -46,7 +46,7 @@ pub mod secure;
 pub mod sird;
 pub mod tcp;
 
-use rackweave_core::{Header as HeaderTrait, Packet, Rank, Slice};
+use rackweave_core::{Header as HeaderTrait, MessageId, Packet, Rank, Slice};
 
 pub use codec::Codec;
 pub use malformed::Malformed;
@@ -147,6 +147,22 @@ impl Header {
     #[must_use]
     pub fn message_bytes(&self) -> Option<u32> {
         for_header!(self, header => header.message_bytes())
+    }
+
+    /// The request or one-way message that the packet belongs to, whichever of the two hosts has sent it; `None` for TCP, whose
+    /// packets may carry bytes of several.
+    #[must_use]
+    pub const fn exchange(&self) -> Option<MessageId> {
+        let id = match self {
+            Self::Homa(header) => header.id,
+            Self::Ndp(header) => header.id,
+            Self::PHost(header) => header.id,
+            Self::Polo(header) => header.id,
+            Self::PFabric(header) => header.id,
+            Self::Datagram(header) => header.id,
+            Self::Tcp(_) => return None,
+        };
+        Some(MessageId(id.get() & !1))
     }
 
     /// Appends the header's bytes.

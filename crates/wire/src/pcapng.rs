@@ -24,7 +24,6 @@ use crate::{frisbee, orca, reduce};
 
 /// Timestamps are in units of 10^-9 seconds: times are truncated to nanoseconds.
 const TIMESTAMP_RESOLUTION: u8 = 9;
-const PS_PER_NS: u64 = 1000;
 /// A UDP header.
 const UDP: u32 = 8;
 
@@ -264,7 +263,7 @@ impl<W: Write> CaptureWriter<W> {
         }
         let block = EnhancedPacketBlock {
             interface_id: frame.interface,
-            timestamp: Duration::from_nanos(frame.at.0 / PS_PER_NS),
+            timestamp: Duration::from_nanos(frame.at.as_ns()),
             original_len: frame.original_len,
             data: Cow::Borrowed(&*frame.bytes),
             options,

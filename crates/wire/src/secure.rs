@@ -10,6 +10,12 @@
 //! 28: Noise message of 48 bytes; zeros in Ask
 //! 76: tag of bytes 0 to 75                           Lost (30 bytes): as Sealed up to 14, then a tag
 //!                                                    Notice (4 bytes): version, kind, reason, 0
+//! Resume (92 bytes): an Ask with these bytes in place of the zeros from 28 on
+//! 28: ticket: time of issue (64 bits), random number (96 bits)
+//! 48: milliseconds since its receipt (32 bits)  52: random number (64 bits)
+//! 60: proof of the ticket's secret, a tag of bytes 0 to 59
+//!
+//! Sealed in place of a packet (54 bytes): 0, 1, a ticket of 20 bytes, its secret of 32 bytes
 //! ```
 //!
 //! A sealed packet is exactly as long as the same packet with the plain envelope of [`crate::overlay`]: 14 clear bytes, 2 sealed
@@ -71,6 +77,8 @@ pub enum Kind {
     Lost,
     /// The sender cannot talk to the receiver; see [`Notice`].
     Notice,
+    /// An ask with a ticket, behind which packets follow at once; see [`Resumption`].
+    Resume,
 }
 
 impl Kind {
@@ -82,6 +90,7 @@ impl Kind {
             Self::Sealed => 3,
             Self::Lost => 4,
             Self::Notice => 5,
+            Self::Resume => 6,
         }
     }
 }
@@ -100,11 +109,11 @@ pub enum Notice {
 /// A datagram of the handshake without its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handshake {
-    /// [`Kind::Ask`], [`Kind::Offer`] or [`Kind::Accept`].
+    /// [`Kind::Ask`], [`Kind::Resume`], [`Kind::Offer`] or [`Kind::Accept`].
     pub kind: Kind,
-    /// The ciphers that the asking host prefers, as bits.
+    /// The ciphers that the asking host prefers, as bits, and [`KNOWN`] and [`RESUMED`].
     pub ciphers: u8,
-    /// The cipher that the other host has chosen; 0 in an ask.
+    /// The cipher that the other host has chosen; 0 in an ask, and the ticket's in [`Kind::Resume`].
     pub cipher: u8,
     /// The sender's incarnation.
     pub from: u32,
@@ -114,8 +123,94 @@ pub struct Handshake {
     pub nonce: u64,
     /// The time of the offer by its sender's clock, which the acceptance repeats; 0 in an ask.
     pub stamp: u64,
-    /// The Noise message; zeros in an ask.
+    /// The Noise message; zeros in an ask, and a [`Resumption`] in [`Kind::Resume`].
     pub noise: [u8; NOISE_BYTES],
+}
+
+/// A bit of [`Handshake::ciphers`] in an offer, which the acceptance repeats: the host that makes the offer has state of the
+/// incarnation that asks.
+pub const KNOWN: u8 = 0x80;
+
+/// Another such bit: the host that makes the offer has accepted the resumption with this [`Handshake::nonce`].
+pub const RESUMED: u8 = 0x40;
+
+/// Bytes of a [`Ticket`].
+pub const TICKET_BYTES: usize = 20;
+
+/// Bytes of a [`Kind::Resume`] that its proof covers.
+pub const PROVEN_BYTES: usize = 28 + TICKET_BYTES + 12;
+
+/// What a host has handed out, under an established session, for the other one to resume with. It is no secret: its secret is
+/// a keyed hash of it that only the host which has issued it can compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    /// The time of issue by the issuer's clock, in ticks of [`rackweave_core::Time`].
+    pub stamp: u64,
+    /// A random number.
+    pub random: [u8; 12],
+}
+
+impl Ticket {
+    /// Appends its bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.stamp);
+        out.extend_from_slice(&self.random);
+    }
+
+    /// The ticket with these bytes; any are one.
+    #[must_use]
+    pub fn decode(bytes: &[u8; TICKET_BYTES]) -> Self {
+        let mut random = [0; 12];
+        random.copy_from_slice(&bytes[8..]);
+        Self { stamp: u64_at(bytes, 0), random }
+    }
+}
+
+/// The number in eight bytes from an offset, or zero beyond the end.
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |it| u64::from_be_bytes(*it))
+}
+
+/// What a [`Kind::Resume`] has in place of a Noise message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resumption {
+    /// The ticket.
+    pub ticket: Ticket,
+    /// Milliseconds since its receipt by the sender's clock.
+    pub age_ms: u32,
+    /// A random number, besides [`Handshake::nonce`].
+    pub random: u64,
+    /// The tag of the datagram's first [`PROVEN_BYTES`] with the ticket's secret.
+    pub proof: [u8; MAC_BYTES],
+}
+
+impl Resumption {
+    /// Its bytes, in [`Handshake::noise`].
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; NOISE_BYTES] {
+        let mut bytes = Vec::with_capacity(NOISE_BYTES);
+        self.ticket.encode(&mut bytes);
+        bytes.put_u32(self.age_ms);
+        bytes.put_u64(self.random);
+        bytes.extend_from_slice(&self.proof);
+        let mut noise = [0; NOISE_BYTES];
+        noise.copy_from_slice(&bytes);
+        noise
+    }
+
+    /// The one with these bytes; any are one.
+    #[must_use]
+    pub fn from_bytes(noise: &[u8; NOISE_BYTES]) -> Self {
+        let (mut ticket, mut proof) = ([0; TICKET_BYTES], [0; MAC_BYTES]);
+        ticket.copy_from_slice(&noise[..TICKET_BYTES]);
+        proof.copy_from_slice(&noise[NOISE_BYTES - MAC_BYTES..]);
+        Self {
+            ticket: Ticket::decode(&ticket),
+            age_ms: (u64_at(noise, TICKET_BYTES) >> 32) as u32,
+            random: u64_at(noise, TICKET_BYTES + 4),
+            proof,
+        }
+    }
 }
 
 impl Handshake {
@@ -208,6 +303,7 @@ pub fn decode(bytes: &[u8]) -> Result<Datagram, Malformed> {
         3 => Kind::Sealed,
         4 => Kind::Lost,
         5 => Kind::Notice,
+        6 => Kind::Resume,
         other => return Err(Malformed::OverlayKind(other)),
     };
     let exactly = |length: usize| match bytes.len() == length {
@@ -215,7 +311,7 @@ pub fn decode(bytes: &[u8]) -> Result<Datagram, Malformed> {
         false => Err(Malformed::SegmentLength { claimed: length, left: bytes.len() }),
     };
     match kind {
-        Kind::Ask | Kind::Offer | Kind::Accept => {
+        Kind::Ask | Kind::Offer | Kind::Accept | Kind::Resume => {
             exactly(HANDSHAKE_BYTES)?;
             let (ciphers, cipher) = (reader.u8()?, reader.u8()?);
             let (from, to) = (reader.u32()?, reader.u32()?);
@@ -263,6 +359,32 @@ pub type Inner = (Packet<Header>, Range<usize>);
 /// Appends what is sealed when there is no packet.
 pub fn encode_empty(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; INNER_BYTES]);
+}
+
+/// Sealed bytes with a ticket.
+const GRANT_BYTES: usize = INNER_BYTES + TICKET_BYTES + SECRET_BYTES;
+
+/// Bytes of a ticket's secret.
+pub const SECRET_BYTES: usize = 32;
+
+/// The second byte of sealed bytes that hold a ticket; the first one is 0, which no transport has as its IP protocol.
+const GRANT: u8 = 1;
+
+/// Appends what is sealed when a host hands out a ticket.
+pub fn encode_grant(ticket: &Ticket, secret: &[u8; SECRET_BYTES], out: &mut Vec<u8>) {
+    out.extend_from_slice(&[0, GRANT]);
+    ticket.encode(out);
+    out.extend_from_slice(secret);
+}
+
+/// Decodes a ticket with its secret; `None` if something else was sealed.
+#[must_use]
+pub fn decode_grant(bytes: &[u8]) -> Option<(Ticket, [u8; SECRET_BYTES])> {
+    let bytes: &[u8; GRANT_BYTES] = bytes.try_into().ok()?;
+    let (mut ticket, mut secret) = ([0; TICKET_BYTES], [0; SECRET_BYTES]);
+    ticket.copy_from_slice(&bytes[INNER_BYTES..INNER_BYTES + TICKET_BYTES]);
+    secret.copy_from_slice(&bytes[INNER_BYTES + TICKET_BYTES..]);
+    (bytes[..INNER_BYTES] == [0, GRANT]).then(|| (Ticket::decode(&ticket), secret))
 }
 
 /// Decodes what was sealed in a datagram of `datagram_bytes` with this traffic class. Source and destination are zero.
@@ -325,7 +447,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_decoded_as_it_was_encoded() {
-        for kind in [Kind::Ask, Kind::Offer, Kind::Accept] {
+        for kind in [Kind::Ask, Kind::Offer, Kind::Accept, Kind::Resume] {
             let mut bytes = Vec::new();
             handshake(kind).encode(&mut bytes);
             bytes.extend([0; MAC_BYTES]);
@@ -359,7 +481,7 @@ mod tests {
         }
         bytes.push(0);
         assert!(decode(&bytes).is_err());
-        for kind in 6..=255 {
+        for kind in 7..=255 {
             assert_eq!(decode(&[VERSION, kind, 0, 0]), Err(Malformed::OverlayKind(kind)));
         }
         assert!(decode(&[VERSION, 5, 3, 0]).is_err());
@@ -369,6 +491,23 @@ mod tests {
             sealed.resize(length, 3);
             assert!(decode(&sealed).is_err(), "{length}");
         }
+    }
+
+    #[test]
+    fn a_ticket_and_its_use_are_decoded_as_they_were_encoded() {
+        let ticket = Ticket { stamp: 0x0102_0304_0506_0708, random: [10; 12] };
+        let resumption =
+            Resumption { ticket, age_ms: 11, random: u64::MAX - 1, proof: [12; MAC_BYTES] };
+        assert_eq!(Resumption::from_bytes(&resumption.to_bytes()), resumption);
+        let mut bytes = Vec::new();
+        encode_grant(&ticket, &[13; SECRET_BYTES], &mut bytes);
+        assert_eq!(decode_grant(&bytes), Some((ticket, [13; SECRET_BYTES])));
+        assert!(decode_inner(&bytes, 100, 0).is_err(), "a grant is no packet");
+        bytes.push(0);
+        assert_eq!(decode_grant(&bytes), None);
+        bytes.truncate(GRANT_BYTES - 1);
+        assert_eq!(decode_grant(&bytes), None);
+        assert_eq!(decode_grant(&[0; GRANT_BYTES]), None);
     }
 
     #[test]

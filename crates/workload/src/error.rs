@@ -20,7 +20,7 @@ pub enum WorkloadError {
     #[error("a constant rate must be above 0")]
     NoConstantRate,
     /// The mean gap between messages is missing or zero.
-    #[error("an open loop needs a mean gap between a host's messages of at least 1 ps")]
+    #[error("an open loop needs a mean gap between a host's messages of at least 10 ps")]
     NoGap,
     /// A closed loop has no outstanding messages, so it would never start.
     #[error("a closed loop needs at least 1 outstanding message")]

@@ -165,10 +165,10 @@ impl Generator {
         let (plan, hosts, total): Planned = match &config.pattern {
             Pattern::OpenLoop { sizes, load, .. } => {
                 check_load(*load)?;
-                let gap = mean_gap.filter(|gap| gap.0 > 0).ok_or(WorkloadError::NoGap)?;
+                let gap = mean_gap.filter(|gap| gap.ticks() > 0).ok_or(WorkloadError::NoGap)?;
                 peers.check_destinations()?;
                 let hosts = HostState::open_loop(&peers, start, streams);
-                (Plan::OpenLoop { sizes: sizes.clone(), gap: gap.0 as f64 }, hosts, None)
+                (Plan::OpenLoop { sizes: sizes.clone(), gap: gap.ticks() as f64 }, hosts, None)
             }
             Pattern::ClosedLoop { sizes, outstanding, think } => {
                 if *outstanding == 0 {
@@ -189,7 +189,7 @@ impl Generator {
             }
             &Pattern::Incast { senders, receiver, ref sizes, messages_per_sender, at, spread } => {
                 let at = start.saturating_add(at);
-                let last = Span(at.saturating_add(spread).0);
+                let last = Span::from_ticks(at.saturating_add(spread).ticks());
                 if last > config.stop {
                     let stop = config.stop;
                     return Err(WorkloadError::StopsBeforeStart { start: last, stop });
@@ -289,8 +289,8 @@ impl HostState {
         let Shared { plan, peers, start, stop } = shared;
         let arrival = match (plan, self) {
             (Plan::OpenLoop { sizes, gap }, Self::OpenLoop(state)) => {
-                // The sum is in whole picoseconds: each gap is rounded, but errors do not accumulate.
-                let gap = Span((state.arrivals.exponential(*gap) + 0.5) as u64);
+                // The sum is in whole ticks: each gap is rounded, but errors do not accumulate.
+                let gap = Span::from_ticks((state.arrivals.exponential(*gap) + 0.5) as u64);
                 state.last = state.last.saturating_add(gap);
                 Arrival {
                     at: state.last,
@@ -364,8 +364,8 @@ impl HostState {
 
     fn periodic(interval: Span, peers: &Peers, start: Time, streams: Streams) -> Vec<Self> {
         let state = |host| PeriodicHost {
-            first: start.saturating_add(Span(
-                streams.host(host, "arrivals").below(interval.0.saturating_add(1)),
+            first: start.saturating_add(Span::from_ticks(
+                streams.host(host, "arrivals").below(interval.ticks().saturating_add(1)),
             )),
             bytes: 0,
             sizes: streams.host(host, "sizes"),
@@ -457,7 +457,9 @@ impl Incast<'_> {
             let mut late: Box<[Span]> = if spread == Span::ZERO {
                 Box::default()
             } else {
-                (0..mine).map(|_| Span(arrivals.below(spread.0.saturating_add(1)))).collect()
+                (0..mine)
+                    .map(|_| Span::from_ticks(arrivals.below(spread.ticks().saturating_add(1))))
+                    .collect()
             };
             late.sort_unstable();
             let sizes = streams.host(host, "sizes");

@@ -1,5 +1,6 @@
 //! The mean gap between a host's messages for a given load of its link.
 
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Framing, Rate, Span};
 
 use crate::error::WorkloadError;
@@ -14,7 +15,7 @@ use crate::sizes::SizeDist;
 /// and `framing` and `extra` are ignored.
 ///
 /// # Errors
-/// If the load is not in (0, 1], the rate is zero, or the gap is below a picosecond.
+/// If the load is not in (0, 1], the rate is zero, or the gap is below a tick.
 pub fn open_loop_gap(
     sizes: &SizeDist,
     load: f64,
@@ -33,8 +34,8 @@ pub fn open_loop_gap(
             sizes.mean_of(|size| framing.message_wire_bytes(size) as f64 + extra(size))
         }
     };
-    let gap = bytes * 8e12 / (load * link.0 as f64);
-    let gap = Span((gap + 0.5) as u64);
+    let gap = bytes * 8.0 * TICKS_PER_SECOND as f64 / (load * link.0 as f64);
+    let gap = Span::from_ticks((gap + 0.5) as u64);
     if gap == Span::ZERO { Err(WorkloadError::NoGap) } else { Ok(gap) }
 }
 
@@ -67,7 +68,7 @@ pub fn mean_gap(
         LoadCounts::Payload => {
             let with_response =
                 sizes.mean_of(|size| (size + exchange.response_bytes(size).unwrap_or(0)) as f64);
-            Ok(Some(Span((gap.0 as f64 * with_response / sizes.mean()) as u64)))
+            Ok(Some(Span::from_ticks((gap.ticks() as f64 * with_response / sizes.mean()) as u64)))
         }
     }
 }

@@ -133,7 +133,7 @@ fn read_entry(rows: &Rows<'_>, scale: f64) -> Result<TraceEntry, LineProblem> {
     let time = rows.value(0, "a time from 0 to 100 days", |text| {
         let picoseconds = text.parse::<f64>().ok()? * scale;
         let possible = (0.0..=MAX_TIME_PS).contains(&picoseconds);
-        possible.then_some(Span((picoseconds + 0.5) as u64))
+        possible.then_some(Span::from_ps((picoseconds + 0.5) as u64))
     })?;
     let host = |text: &str| whole_number(text, u64::from(u32::MAX)).map(|n| HostId(n as u32));
     let entry = TraceEntry {

@@ -8,6 +8,7 @@
 //! `cast receive` transfer whole streams of files in this way ([`Records`], [`stream`]). Nothing is dropped: a slow
 //! reader delays the sender, or is detached from the group and served by unicast.
 
+mod proof;
 mod request;
 pub mod stream;
 
@@ -21,8 +22,9 @@ use rackweave_linux::sys::{is_own, listen_privately};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
+pub use self::proof::KeyProof;
 use self::request::parse;
-pub use self::request::{ReceiveRequest, Records, Request, SendRequest, fingerprint};
+pub use self::request::{ReceiveRequest, Records, Request, SendRequest};
 use crate::wake::Waker;
 
 /// The longest first line, in bytes.

@@ -6,6 +6,7 @@ use rackweave_core::Rate;
 use rackweave_group::orca::host::Spread;
 use serde_json::{Map, Value, json};
 
+use super::proof::KeyProof;
 use crate::format::check_path;
 
 /// A request to send the stream that follows it.
@@ -23,8 +24,8 @@ pub struct SendRequest {
     pub mtu: Option<u32>,
     /// Set if the bytes are a whole stream of records instead of the content of one file.
     pub records: Option<Records>,
-    /// The [`fingerprint`] of the key that the agent must have; `None` to require no particular key.
-    pub key: Option<String>,
+    /// The proof of the key that the agent must have; `None` to require no particular key.
+    pub key: Option<KeyProof>,
 }
 
 /// A stream of [records](crate::format), as `cast send` creates it from files.
@@ -46,8 +47,8 @@ pub struct ReceiveRequest {
     pub records: bool,
     /// Accept streams from these hosts only; if empty, from all hosts that the agent admits.
     pub from: Vec<IpAddr>,
-    /// The [`fingerprint`] of the key that the agent must have; `None` to require no particular key.
-    pub key: Option<String>,
+    /// The proof of the key that the agent must have; `None` to require no particular key.
+    pub key: Option<KeyProof>,
 }
 
 /// A request at the control socket.
@@ -59,13 +60,6 @@ pub enum Request {
     Receive(ReceiveRequest),
     /// Describe all sessions in one line of JSON.
     Sessions,
-}
-
-/// Returns a digest of a key, by which both ends of a control socket check that they have the same key.
-#[must_use]
-pub fn fingerprint(secret: &[u8]) -> String {
-    let hash = blake3::derive_key("rackweave 2026 cast control socket", secret);
-    hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl SendRequest {
@@ -83,7 +77,7 @@ impl SendRequest {
             ("rate", self.rate.map(|rate| json!(rate.0))),
             ("mtu", self.mtu.map(|mtu| json!(mtu))),
             ("records", records),
-            ("key", self.key.as_ref().map(|key| json!(key))),
+            ("key", self.key.map(KeyProof::to_json)),
         ];
         for (key, value) in more {
             if let Some(value) = value {
@@ -101,7 +95,7 @@ impl ReceiveRequest {
         let from: Vec<_> = self.from.iter().map(ToString::to_string).collect();
         let mut receive = json!({ "records": self.records, "from": from });
         if let Some(key) = &self.key {
-            receive["key"] = json!(key);
+            receive["key"] = key.to_json();
         }
         json!({ "receive": receive })
     }
@@ -118,10 +112,6 @@ fn optional<T>(
         None => Ok(None),
         Some(value) => read(value).map(Some).ok_or_else(|| format!("`{key}` must be {what}")),
     }
-}
-
-fn text(value: &Value) -> Option<String> {
-    value.as_str().map(str::to_owned)
 }
 
 pub(super) fn parse(line: &[u8]) -> Result<Request, String> {
@@ -146,7 +136,7 @@ fn parse_receive(receive: &Map<String, Value>) -> Result<ReceiveRequest, String>
     Ok(ReceiveRequest {
         records: optional(receive, "records", "true or false", Value::as_bool)?.unwrap_or(false),
         from: optional(receive, "from", "a list of addresses", addresses)?.unwrap_or_default(),
-        key: optional(receive, "key", "text", text)?,
+        key: optional(receive, "key", "a proof of a key", KeyProof::from_json)?,
     })
 }
 
@@ -182,7 +172,7 @@ fn parse_send(send: &Map<String, Value>) -> Result<SendRequest, String> {
         rate: optional(send, "rate", "bits per second", |value| value.as_u64().map(Rate))?,
         mtu: optional(send, "mtu", "from 256 to 65000", mtu)?,
         records: optional(send, "records", "a stream with its length and content", records)?,
-        key: optional(send, "key", "text", text)?,
+        key: optional(send, "key", "a proof of a key", KeyProof::from_json)?,
     })
 }
 
@@ -208,6 +198,7 @@ mod tests {
             br#"{"send": {"to": ["127.0.0.1:5"], "records": {"stream": "xyz"}}}"#,
             br#"{"receive": {"from": ["nobody"]}}"#,
             br#"{"receive": {"records": 7}}"#,
+            br#"{"receive": {"key": "text"}}"#,
             b"\xff\xfe",
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
@@ -223,14 +214,13 @@ mod tests {
             rate: Some(Rate(7)),
             mtu: Some(1500),
             records: Some(Records { stream: u128::MAX / 3, length: 9, content: 8 }),
-            key: Some(fingerprint(b"secret")),
+            key: Some(KeyProof::new(b"secret", 5)),
         };
         let line = send.line().to_string();
         assert_eq!(parse(line.as_bytes()), Ok(Request::Send(Box::new(send))));
         let from = vec!["10.0.0.1".parse().unwrap()];
-        let receive = ReceiveRequest { records: true, from, key: Some(fingerprint(b"other")) };
+        let receive = ReceiveRequest { records: true, from, key: Some(KeyProof::new(b"other", 6)) };
         let line = receive.line().to_string();
         assert_eq!(parse(line.as_bytes()), Ok(Request::Receive(receive)));
-        assert_ne!(fingerprint(b"secret"), fingerprint(b"other"));
     }
 }

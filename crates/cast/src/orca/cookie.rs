@@ -93,7 +93,7 @@ impl Cookies {
         from: SocketAddr,
         session: Session,
     ) -> u64 {
-        let epoch = now.0 / EPOCH.0;
+        let epoch = now.ticks() / EPOCH.ticks();
         let present = match self.secrets[0] {
             Some(present) if epoch == self.epoch => present,
             before => {
@@ -114,7 +114,7 @@ impl Cookies {
         session: Session,
         said: u64,
     ) -> bool {
-        let secrets = match (now.0 / EPOCH.0).checked_sub(self.epoch) {
+        let secrets = match (now.ticks() / EPOCH.ticks()).checked_sub(self.epoch) {
             Some(0) => &self.secrets[..],
             Some(1) => &self.secrets[..1],
             _ => &[],

@@ -156,6 +156,8 @@ pub struct Stats {
     pub replayed: u64,
     /// Data packets that were dropped because they were forged, replayed, or of a session without a key here.
     pub unopened: u64,
+    /// Sessions in which data was found that had the session's key and was not the sender's: another receiver has made it.
+    pub forged: u64,
     /// Invitations from addresses that had proved nothing, which were answered with a cookie.
     pub challenged: u64,
     /// Packets and notices that show that a peer has another key, or one although this host has none, or the reverse.

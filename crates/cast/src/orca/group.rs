@@ -142,7 +142,7 @@ impl Engine {
                 let to = self.group_address();
                 self.push(to, |out| out.extend_from_slice(&question), Payload::new());
                 next = now + pause;
-                pause = Span(pause.0 * 2).min(MAX_RETRY);
+                pause = (pause * 2).min(MAX_RETRY);
             }
             self.waker.clear();
             self.send(now)?;

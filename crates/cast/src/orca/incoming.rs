@@ -6,10 +6,12 @@ use std::time::Duration;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_crypt::GroupOpen;
 use rackweave_group::orca::flow::ReceiverEvent;
+use rackweave_group::orca::host::Host;
 use rackweave_wire::orca::{GROUP, Reason, Session};
 
 use super::parity::Parities;
-use super::{Decision, Engine, EngineEvent, Offer, Progress};
+use super::verify::{BLOCK, Checked, Verifier};
+use super::{Decision, Engine, EngineEvent, Offer, Progress, Stats};
 use crate::sink::{Drain, MakeSink, SinkError, Window};
 
 /// How long received bytes may wait for the rest of their block before they are passed to the sink.
@@ -28,7 +30,7 @@ pub(super) struct Incoming {
     from: SocketAddr,
     stream: u128,
     stage: Stage,
-    readable: u64,
+    pub(super) readable: u64,
     ended: Option<u64>,
     consumed: u64,
     flushed: Time,
@@ -37,8 +39,15 @@ pub(super) struct Incoming {
     pub(super) parities: Parities,
     /// The protection of the session's data; `None` without a key.
     pub(super) opener: Option<Box<GroupOpen>>,
+    /// Which bytes come from the sender; `None` without a key.
+    pub(super) verifier: Option<Verifier>,
     /// Whether the sender serves this host by unicast.
     detached: bool,
+}
+
+/// Returns the earlier of two times, if there is one.
+fn earlier(first: Option<Time>, second: Option<Time>) -> Option<Time> {
+    first.into_iter().chain(second).min()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +71,43 @@ impl Incoming {
     pub(super) const fn from(&self) -> SocketAddr {
         self.from
     }
+
+    /// Returns the report that this host leaves the session, and why.
+    fn give_up(
+        &mut self,
+        session: Session,
+        reason: Reason,
+        error: Option<SinkError>,
+    ) -> EngineEvent {
+        self.stage = Stage::Leaving;
+        let bytes = self.passable().saturating_sub(self.drain.begins_at());
+        EngineEvent::ReceiveFailed { session, from: self.from, reason, error, bytes }
+    }
+
+    /// Passes the end of the stream, as the sender has stated it, on to the host once all bytes have arrived. Returns whether there was
+    /// one to pass on.
+    fn end(
+        &mut self,
+        now: Time,
+        session: Session,
+        checked: &Checked,
+        host: &mut Host,
+        stats: &mut Stats,
+    ) -> bool {
+        let (Some(length), None) = (checked.ends_at, self.ended) else { return false };
+        if !host.end(now, session, length) {
+            // Data beyond the end has arrived.
+            let mut checked = Checked::default();
+            self.suspect(now, &mut checked);
+            stats.forged += u64::from(checked.forged);
+        }
+        true
+    }
+
+    /// Forgets what has arrived from an offset on.
+    pub(super) fn begin_again(&mut self, at: u64) {
+        (self.readable, self.ended, self.parities) = (at, None, Parities::default());
+    }
 }
 
 impl Engine {
@@ -70,7 +116,7 @@ impl Engine {
     pub fn incoming(&self) -> Vec<Progress> {
         let progress = |(session, incoming): (&Session, &Incoming)| Progress {
             session: *session,
-            bytes: incoming.readable,
+            bytes: incoming.passable(),
             content: incoming.drain.content(),
         };
         let open = self.incoming.iter().filter(|(_, incoming)| incoming.stage != Stage::Complete);
@@ -96,7 +142,7 @@ impl Engine {
             if incoming.stage == Stage::Complete {
                 continue;
             }
-            incoming.drain.advance(incoming.readable, true);
+            incoming.drain.advance(incoming.passable(), true);
             incoming.drain.close();
             incoming.stage = Stage::Leaving;
             self.host.leave(now, *session, Reason::Left);
@@ -126,7 +172,7 @@ impl Engine {
         let mut before = Vec::new();
         for old in old {
             if let Some(mut incoming) = self.incoming.remove(&old) {
-                incoming.drain.advance(incoming.readable, true);
+                incoming.drain.advance(incoming.passable(), true);
                 incoming.drain.close();
                 before.push(incoming.drain);
             }
@@ -174,6 +220,8 @@ impl Engine {
         let Ok(drain) = Drain::start(make, room.unwrap_or_default(), self.waker.clone()) else {
             return self.host.refuse(now, session, Reason::Busy);
         };
+        let nonce = rackweave_linux::random() as u64;
+        let verifier = opener.is_some().then(|| Verifier::new(now, nonce));
         self.incoming.insert(
             session,
             Incoming {
@@ -188,6 +236,7 @@ impl Engine {
                 joined: now,
                 parities: Parities::default(),
                 opener: opener.map(|(_, opener)| opener),
+                verifier,
                 detached: false,
             },
         );
@@ -305,10 +354,10 @@ impl Engine {
         let Some(mut incoming) = self.incoming.remove(&session) else { return };
         // If a sender vanishes between completion and its acknowledgement, nothing is lost: the files are complete.
         if incoming.stage != Stage::Complete {
-            incoming.drain.advance(incoming.readable, true);
+            incoming.drain.advance(incoming.passable(), true);
             let (error, _) = incoming.drain.outcome();
             let from = incoming.from;
-            let bytes = incoming.readable - incoming.drain.begins_at().min(incoming.readable);
+            let bytes = incoming.passable().saturating_sub(incoming.drain.begins_at());
             let event = EngineEvent::ReceiveFailed { session, from, reason, error, bytes };
             self.events.push_back(event);
         }
@@ -321,12 +370,14 @@ impl Engine {
     pub(super) fn drain(&mut self, now: Time, idle: bool) -> Option<Time> {
         let mut next: Option<Time> = None;
         let mut failed = Vec::new();
+        let mut requests = Vec::new();
         for (session, incoming) in &mut self.incoming {
-            let Incoming { drain, stage, .. } = incoming;
+            let (drain, stage) = (&mut incoming.drain, &mut incoming.stage);
             if *stage == Stage::Preparing && drain.is_ready() {
                 *stage = Stage::Taking;
                 let at = drain.begins_at();
                 (incoming.readable, incoming.consumed, incoming.joined) = (at, at, now);
+                incoming.verifier.iter_mut().for_each(|verifier| verifier.skip(at));
                 self.host.join(now, *session, at, drain.room());
                 let from = incoming.from;
                 self.events.push_back(EngineEvent::Receiving { session: *session, from, at });
@@ -348,11 +399,8 @@ impl Engine {
                 } else {
                     self.host.leave(now, *session, reason);
                 }
-                let (session, from) = (*session, incoming.from);
-                let bytes = incoming.readable - drain.begins_at().min(incoming.readable);
-                let event = EngineEvent::ReceiveFailed { session, from, reason, error, bytes };
-                self.events.push_back(event);
-                failed.push(session);
+                self.events.push_back(incoming.give_up(*session, reason, error));
+                failed.push(*session);
                 continue;
             }
             if *stage != Stage::Taking {
@@ -360,19 +408,40 @@ impl Engine {
             }
             let due = incoming.flushed + FLUSH_AFTER;
             let flush = incoming.ended.is_some() || (idle && now >= due);
-            drain.advance(incoming.readable, flush);
+            let checked = incoming.verify(now, *session, flush);
+            next = earlier(next, checked.next);
+            self.stats.forged += u64::from(checked.forged);
+            if checked.failed {
+                self.host.leave(now, *session, Reason::Damaged);
+                let error = Some(SinkError::Foreign(incoming.passable()));
+                self.events.push_back(incoming.give_up(*session, Reason::Damaged, error));
+                failed.push(*session);
+                continue;
+            }
+            if checked.request.is_some() || checked.key_request.is_some() {
+                requests.push((incoming.from, checked));
+            }
+            if incoming.end(now, *session, &checked, &mut self.host, &mut self.stats) {
+                next = Some(now);
+            }
+            let upto = incoming.passable();
+            let (drain, stage) = (&mut incoming.drain, &mut incoming.stage);
+            // Bytes within a block are verified only when they are to be passed on.
+            let has_verifier = incoming.verifier.is_some();
+            drain.advance(upto, flush || has_verifier && upto % BLOCK != 0);
             if flush {
                 incoming.flushed = now;
             } else if drain.lags(incoming.readable) {
                 // A full sink wakes the engine when it has room.
                 let due = if now >= due { now + FLUSH_AFTER } else { due };
-                next = Some(next.map_or(due, |next| next.min(due)));
+                next = earlier(next, Some(due));
             }
             let consumed = drain.consumed();
             if consumed > incoming.readable {
                 // The sink has found that it has these bytes already.
                 drain.skip(consumed);
                 incoming.readable = consumed;
+                incoming.verifier.iter_mut().for_each(|verifier| verifier.skip(consumed));
                 incoming.parities.forget_below(consumed);
                 self.host.skip(now, *session, consumed);
             }
@@ -398,13 +467,21 @@ impl Engine {
                 }
             }
         }
+        for (from, checked) in requests {
+            self.send_requests(from, &checked);
+        }
+        self.close(failed);
+        next
+    }
+
+    /// Ends the input of sessions that have failed.
+    fn close(&mut self, failed: Vec<Session>) {
         for session in failed {
             if let Some(mut incoming) = self.incoming.remove(&session) {
                 incoming.drain.close();
                 self.closing.push((incoming.stream, incoming.drain));
             }
         }
-        next
     }
 
     /// Drops sinks whose threads have ended.

@@ -19,6 +19,7 @@ mod secure;
 mod send;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -29,6 +30,7 @@ use std::os::fd::AsFd as _;
 use rackweave_core::{HostId, Node as _, Rate, Span, Time};
 use rackweave_crypt::GroupOpen;
 use rackweave_group::orca::controller::Controller;
+use rackweave_group::orca::flow::FlowConfig;
 use rackweave_group::orca::host::{Host, HostConfig, Spread, Tor};
 use rackweave_linux::sys::{ReceiveBatch, UdpSocket, tighten_timers};
 use rackweave_linux::{Clock, Driven, Driver, DriverStats, wait};
@@ -47,6 +49,7 @@ pub use self::probe::keys;
 pub use self::secure::SealedMessage;
 use self::secure::Secure;
 use self::send::Sending;
+pub use self::verify::{BlockHashes, HashRequest, KeyRequest};
 use crate::sink::Drain;
 use crate::wake::Waker;
 
@@ -208,7 +211,7 @@ impl Engine {
             controller: fabric.and_then(FabricPlace::controller),
             tor: if fabric.is_some_and(|fabric| fabric.tor) { Tor::Switch } else { Tor::None },
             heartbeat: fabric.and_then(|fabric| fabric.heartbeat),
-            flow: config.flow,
+            flow: FlowConfig { ignore_end_mark: config.secret.is_some(), ..config.flow },
             max_sessions: match fabric {
                 // An agent holds the labels of its whole rack, even if its own host receives few streams.
                 Some(fabric) if fabric.tor => config.max_sessions.max(LABELS),
@@ -345,7 +348,7 @@ impl Engine {
             // If multicast reaches a host at all, the host answers the group's probe about as fast as its own.
             let slowest = self.probes.one.values().max().copied().unwrap_or_default();
             let limit = if all(&self.probes.one) {
-                began + Span::from_ms(5).max(Span(slowest.0 * 3))
+                began + Span::from_ms(5).max(slowest * 3)
             } else {
                 began + Span::from_ms(25)
             };

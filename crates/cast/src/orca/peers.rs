@@ -12,7 +12,7 @@ const MAX_LEARNT: usize = 4096;
 
 /// How long a peer must have been silent before another one replaces it. Twice as long as its last acceptance can be repeated
 /// ([`OFFER_LIFETIME`]), which would begin the session of the two once more; and longer than a live session is silent.
-const LEAST_SILENCE: Span = Span(2 * OFFER_LIFETIME.0);
+const LEAST_SILENCE: Span = Span::from_ticks(2 * OFFER_LIFETIME.ticks());
 
 /// The hosts whose packets are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

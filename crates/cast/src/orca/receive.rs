@@ -18,6 +18,7 @@ use super::outgoing::Relayed;
 use super::peers::plain;
 use super::probe::{self, Probe};
 use super::secure::{is_for_switches, random_bytes};
+use super::verify::Verifier;
 use super::{CookieMessage, Engine, cookie, group};
 use crate::source::Payload;
 
@@ -137,25 +138,33 @@ impl Engine {
     ) {
         let Some(secure) = &mut self.secure else { return };
         let mut buffer = secure.take_buffer(sealed);
-        let opener = self.incoming.get_mut(&data.session).and_then(|it| it.opener.as_mut());
-        let may_pass = match opener {
-            Some(opener) => {
+        let hosts = self.config.fabric.as_ref().map_or(0, |it| it.layout.hosts());
+        let is_for_agents = data.labelled == Labelled::Pilot && from.0 < hosts;
+        let check = Check::Sealed { counter, tag };
+        let incoming = self.incoming.get_mut(&data.session);
+        let may_pass = match incoming.and_then(|it| Some((it.opener.as_mut()?, &mut it.verifier))) {
+            Some((opener, verifier)) => {
                 let result =
                     opener.open(counter, orca::associated(&data).as_ref(), tag, &mut buffer);
+                let has_own_key = verifier.as_ref().is_some_and(Verifier::has_own_key);
                 match result {
                     Ok(()) => {}
+                    // It has the group's key, and others in this agent's rack may need it.
+                    Err(_) if has_own_key && is_for_agents => {
+                        let relays = self.host.forward_data(now, 0, from, &data);
+                        self.keep_relayed(sealed, check, relays);
+                    }
                     Err(OpenError::Forged) => self.stats.malformed += 1,
-                    Err(OpenError::Replayed) => self.stats.replayed += 1,
+                    Err(OpenError::Replayed) => {
+                        self.stats.replayed += 1;
+                        verifier.iter_mut().for_each(Verifier::on_replay);
+                    }
                 }
                 result.is_ok()
             }
-            None => {
-                let hosts = self.config.fabric.as_ref().map_or(0, |it| it.layout.hosts());
-                data.labelled == Labelled::Pilot && from.0 < hosts
-            }
+            None => is_for_agents,
         };
         if may_pass {
-            let check = Check::Sealed { counter, tag };
             let len = orca::sealed_header_bytes(&data, self.words) as usize + sealed.len();
             self.handle_data(now, from, data, check, len, &buffer, sealed);
         } else {
@@ -197,9 +206,14 @@ impl Engine {
             }
             None => {}
         }
-        if handled.relays > 0 {
+        self.keep_relayed(carried, check, handled.relays);
+    }
+
+    /// Keeps the payload of packets that the agent will forward.
+    fn keep_relayed(&mut self, carried: &[u8], check: Check, relays: u16) {
+        if relays > 0 {
             let bytes = Bytes::copy_from_slice(carried);
-            self.relayed.push_back(Relayed { bytes, check, left: handled.relays });
+            self.relayed.push_back(Relayed { bytes, check, left: relays });
         }
     }
 

@@ -7,6 +7,12 @@
 //! 0: 1 a control packet: the packet follows                 2: an invitation
 //!                                                           1: cipher   2: key of the session's data (32 bytes)   34: the packet
 //!    0 (2 bytes) nothing: the packet confirms a session
+//!
+//! 0: 3 a receiver's request for hashes of its stream        4: the hashes
+//! 1: session (4 bytes)   5: number of the receiver (8)      the same; the range is the one that the hashes cover
+//! 13: from (8)   21: upto (8)   29: 1 also within a block   29: 1 the stream ends there   30: hashes (32 bytes each)
+//! 0: 5 a receiver's request for a key of its own            6: the key
+//! 1: session (4 bytes)   5: number of the receiver (8)      the same   13: cipher   14: key (32 bytes)
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,6 +29,7 @@ use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Datagram, Handsha
 
 use super::Engine;
 use super::peers::plain;
+use super::verify::{BlockHashes, Checked, HashRequest, KeyRequest};
 use crate::source::Payload;
 
 /// The number of control packets that wait for a session with one host. Further ones replace the oldest, which is safe because
@@ -31,6 +38,10 @@ const MAX_HELD: usize = 16;
 
 const CONTROL: u8 = 1;
 const INVITATION: u8 = 2;
+const HASH_REQUEST: u8 = 3;
+const HASHES: u8 = 4;
+const KEY_REQUEST: u8 = 5;
+const OWN_KEY: u8 = 6;
 
 /// What an engine with a key has besides its peers.
 #[derive(Debug)]
@@ -62,6 +73,14 @@ pub enum SealedMessage {
     Control(Control),
     /// An invitation, with the key of the session's data.
     Invitation(Control, Box<GroupOpen>),
+    /// A receiver's request for hashes of the stream that this host sends.
+    HashRequest(HashRequest),
+    /// Hashes of a stream that this host receives.
+    Hashes(BlockHashes),
+    /// A receiver's request for a key of its own.
+    KeyRequest(KeyRequest),
+    /// The answer to one, with what opens packets that are sealed with the key.
+    OwnKey(KeyRequest, Box<GroupOpen>),
 }
 
 impl SealedMessage {
@@ -75,6 +94,32 @@ impl SealedMessage {
             None => out.push(CONTROL),
         }
         orca::encode_header(&Header::Control(*control), 1, None, &[], out);
+    }
+
+    /// Appends what is sealed for a request for hashes.
+    pub fn encode_request(request: &HashRequest, out: &mut Vec<u8>) {
+        out.push(HASH_REQUEST);
+        request.encode(out);
+    }
+
+    /// Appends what is sealed for hashes.
+    pub fn encode_hashes(hashes: &BlockHashes, out: &mut Vec<u8>) {
+        out.push(HASHES);
+        hashes.encode(out);
+    }
+
+    /// Appends what is sealed for a request for a key.
+    pub fn encode_key_request(request: &KeyRequest, out: &mut Vec<u8>) {
+        out.push(KEY_REQUEST);
+        request.encode(out);
+    }
+
+    /// Appends what is sealed for the answer to a request for a key.
+    pub fn encode_key(request: &KeyRequest, (cipher, key): (Cipher, &[u8; 32]), out: &mut Vec<u8>) {
+        out.push(OWN_KEY);
+        request.encode(out);
+        out.push(cipher.bit());
+        out.extend_from_slice(key);
     }
 
     /// Decodes what was sealed; `None` if it is malformed.
@@ -97,6 +142,19 @@ impl SealedMessage {
                 let opener = Box::new(GroupOpen::new(Cipher::from_bit(*cipher)?, *key));
                 matches!(control.body, Body::Invite { .. })
                     .then_some(Self::Invitation(control, opener))
+            }
+            [HASH_REQUEST, fields @ ..] => HashRequest::decode(fields).map(Self::HashRequest),
+            [HASHES, fields @ ..] => BlockHashes::decode(fields).map(Self::Hashes),
+            [KEY_REQUEST, fields @ ..] => match KeyRequest::decode(fields)? {
+                (request, []) => Some(Self::KeyRequest(request)),
+                _ => None,
+            },
+            [OWN_KEY, fields @ ..] => {
+                let (request, [cipher, key @ ..]) = KeyRequest::decode(fields)? else {
+                    return None;
+                };
+                let (cipher, key) = (Cipher::from_bit(*cipher)?, key.try_into().ok()?);
+                Some(Self::OwnKey(request, Box::new(GroupOpen::new(cipher, key))))
             }
             _ => None,
         }
@@ -254,10 +312,10 @@ impl Engine {
                 }
             }
             // An acceptance of what an earlier incarnation of this host has offered is answered as an ask.
-            Kind::Ask | Kind::Accept => {
+            Kind::Ask | Kind::Accept | Kind::Resume => {
                 let Secure { offers, key, ciphers, incarnation, .. } = secure;
                 let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
-                if let Some(offer) = local.offer(now, offers, &address, read) {
+                if let Some(offer) = local.offer(now, offers, &address, read, 0) {
                     self.reply(from, &offer);
                 }
             }
@@ -305,6 +363,9 @@ impl Engine {
                 match message {
                     Some(SealedMessage::Empty) => {}
                     Some(SealedMessage::Control(control)) => {
+                        if let Body::End { length } = control.body {
+                            self.handle_length(host, control.session, length);
+                        }
                         self.handle_control(now, host, control, bytes.len());
                     }
                     Some(SealedMessage::Invitation(control, opener)) => {
@@ -312,6 +373,16 @@ impl Engine {
                             self.invited.insert(control.session, (host, opener));
                             self.handle_control(now, host, control, bytes.len());
                         }
+                    }
+                    Some(SealedMessage::HashRequest(request)) => {
+                        self.handle_hash_request(now, host, &request);
+                    }
+                    Some(SealedMessage::Hashes(hashes)) => self.handle_hashes(now, host, &hashes),
+                    Some(SealedMessage::KeyRequest(request)) => {
+                        self.handle_key_request(host, &request);
+                    }
+                    Some(SealedMessage::OwnKey(answer, opener)) => {
+                        self.handle_own_key(now, host, &answer, opener);
                     }
                     None => self.stats.malformed += 1,
                 }
@@ -347,7 +418,7 @@ impl Engine {
         let session = control.session;
         let invites = matches!(control.body, Body::Invite { .. });
         let sealer = match self.sending.get(&session) {
-            Some(sending) if invites => sending.sealer.as_ref(),
+            Some(sending) if invites => sending.own_sealers.get(&host).or(sending.sealer.as_ref()),
             _ => None,
         };
         let key = sealer.map(|sealer| (sealer.key().0, *sealer.key().1));
@@ -359,7 +430,18 @@ impl Engine {
         });
     }
 
-    fn send_sealed(&mut self, host: HostId, body: impl FnOnce(&mut Vec<u8>)) {
+    /// Sends a receiver's requests to the sender at an address. Without a session of the two they are repeated later.
+    pub(super) fn send_requests(&mut self, to: SocketAddr, checked: &Checked) {
+        let Some(host) = self.peers.at(to) else { return };
+        if let Some(request) = &checked.request {
+            self.send_sealed(host, |out| SealedMessage::encode_request(request, out));
+        }
+        if let Some(request) = &checked.key_request {
+            self.send_sealed(host, |out| SealedMessage::encode_key_request(request, out));
+        }
+    }
+
+    pub(super) fn send_sealed(&mut self, host: HostId, body: impl FnOnce(&mut Vec<u8>)) {
         let Some(address) = self.peers.address(host) else {
             self.stats.unroutable += 1;
             return;

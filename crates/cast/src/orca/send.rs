@@ -16,6 +16,7 @@ use rackweave_wire::orca::{
 use smallvec::SmallVec;
 
 use super::secure::{Secure, is_for_switches};
+use super::verify::HashCache;
 use super::{Engine, EngineEvent, ReceiverProgress, SendView, controller, parity};
 use crate::source::{Payload, Source, SourceError};
 
@@ -33,20 +34,23 @@ const REINVITE_AFTER: Span = Span::from_ms(250);
 
 /// A session that this host sends.
 pub(super) struct Sending {
-    source: Box<dyn Source>,
-    offered: u64,
-    finished: bool,
+    pub(super) source: Box<dyn Source>,
+    pub(super) offered: u64,
+    pub(super) finished: bool,
     spread: Spread,
     flow: FlowConfig,
     began: Time,
     pub(super) hosts: BTreeMap<HostId, Receiver>,
-    error: Option<SourceError>,
+    pub(super) error: Option<SourceError>,
     released: u64,
     copies: usize,
     /// Whether the source has to work before it can be read further.
-    works: bool,
+    pub(super) works: bool,
     /// The protection of the session's data; `None` without a key.
     pub(super) sealer: Option<GroupSeal>,
+    /// The protection of data for receivers that have a key of their own, because another receiver has forged data for them.
+    pub(super) own_sealers: BTreeMap<HostId, GroupSeal>,
+    pub(super) hashes: HashCache,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -64,6 +68,17 @@ pub(super) struct Receiver {
     /// Without a key, the last invitation to it, and the cookie that it wants to see before one.
     pub(super) invitation: Option<Control>,
     pub(super) cookie: Option<u64>,
+    /// With a key, the offset below which it has verified all bytes.
+    pub(super) verified: u64,
+    /// The bytes that were read to answer its requests for hashes.
+    pub(super) read_for_hashes: u64,
+}
+
+impl Receiver {
+    /// Returns whether it is in the session and not complete.
+    pub(super) const fn takes_part(&self) -> bool {
+        self.joined && self.completed.is_none() && self.lost.is_none()
+    }
 }
 
 impl Engine {
@@ -100,6 +115,8 @@ impl Engine {
             released: 0,
             works: false,
             sealer: self.secure.as_ref().map(Secure::group),
+            own_sealers: BTreeMap::new(),
+            hashes: HashCache::default(),
             copies: match spread {
                 Spread::Unicast => hosts.len(),
                 _ => 1,
@@ -210,7 +227,7 @@ impl Engine {
                 self.host.finish(now, *session);
             }
             self.host.set_readable_from(*session, sending.source.readable_from());
-            let released = self.host.released(*session);
+            let released = self.host.released(*session).min(sending.verified());
             if released != u64::MAX && released > sending.released {
                 sending.released = released;
                 sending.source.released(released);
@@ -267,7 +284,7 @@ impl Engine {
             }
             SenderEvent::Joined { host, at } => {
                 if let Some(receiver) = self.receiver(session, host) {
-                    (receiver.from, receiver.joined) = (at, true);
+                    (receiver.from, receiver.joined, receiver.verified) = (at, true, at);
                     (receiver.lost, receiver.retry) = (None, None);
                 }
             }
@@ -329,6 +346,7 @@ impl Engine {
             if self.host.open(now, next, stream, &waiting, sending.spread, flow).is_ok() {
                 (sending.offered, sending.finished, sending.released) = (0, false, 0);
                 sending.sealer = self.secure.as_ref().map(Secure::group);
+                sending.own_sealers.clear();
                 for progress in &view.receivers {
                     if let Some(receiver) = sending.hosts.get_mut(&progress.host) {
                         receiver.past = Some(*progress);
@@ -411,7 +429,7 @@ impl Engine {
         let (words, key) = (self.words, self.key.as_ref());
         let (payload, check) = match &packet.header {
             Header::Control(_) => (Payload::new(), orca::check(&packet.header, key, &[])),
-            Header::Data(data) => match self.payload(data) {
+            Header::Data(data) => match self.payload(data, packet.dst) {
                 Some(found) => found,
                 None => return,
             },
@@ -432,8 +450,8 @@ impl Engine {
         self.driver.batch().push(to, 0, write, payload);
     }
 
-    /// Returns the payload of a data packet, and its check.
-    fn payload(&mut self, data: &Data) -> Option<(Payload, orca::Check)> {
+    /// Returns the payload of a data packet to a host or to the group, and its check.
+    fn payload(&mut self, data: &Data, to: HostId) -> Option<(Payload, orca::Check)> {
         let Some(sending) = self.sending.get_mut(&data.session) else {
             if self.host.summary(data.session).is_some() {
                 return None;
@@ -449,7 +467,10 @@ impl Engine {
         // Half of the window: a packet may be late for other reasons, too.
         let sealed = sending.sealer.as_ref().map_or(0, GroupSeal::sealed);
         let oldest = sealed.saturating_sub(GroupOpen::window() / 2);
-        if let Some(found) = self.memo.get(data, oldest) {
+        let own = sending.own_sealers.get_mut(&to);
+        if own.is_none()
+            && let Some(found) = self.memo.get(data, oldest)
+        {
             return Some(found);
         }
         let mut payload = Payload::new();
@@ -472,7 +493,8 @@ impl Engine {
             }
             return None;
         }
-        let check = match &mut sending.sealer {
+        let is_own = own.is_some();
+        let check = match own.or(sending.sealer.as_mut()) {
             Some(sealer) => {
                 let mut bytes = Vec::with_capacity(usize::from(data.len));
                 payload.iter().for_each(|piece| bytes.extend_from_slice(piece));
@@ -487,7 +509,7 @@ impl Engine {
                 orca::check(&Header::Data(*data), None, &pieces)
             }
         };
-        if sending.copies > 1 {
+        if sending.copies > 1 && !is_own {
             self.memo.put(data, &payload, check);
         }
         Some((payload, check))

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 mod forged;
+mod insider;
 mod restarts;
 mod secrecy;
 
@@ -188,6 +189,41 @@ fn a_pipe_reaches_all_receivers() {
     }
 }
 
+/// What an application writes reaches the receivers while the stream goes on, also with a key, under which bytes are verified first:
+/// its spool is so small that it waits for what they have verified.
+#[test]
+fn a_live_pipe_is_passed_on_before_a_block_is_full() {
+    for secret in [None, Some(SECRET)] {
+        let receiver = Receiving::start(secret, None);
+        let spool = tempfile::tempdir().unwrap();
+        let (reader, mut writer) = io::pipe().unwrap();
+        let (number, clock) = (rackweave_linux::random(), Clock::start());
+        let pipe = Pipe::new("live", Box::new(reader), spool.path(), number, 65_536, Some(1));
+        let mut engine = sender(secret);
+        let host = engine.add_peer(receiver.address);
+        let flow = engine.config.flow;
+        engine.open(Box::new(pipe.unwrap()), &[host], Spread::Unicast, flow).unwrap();
+        let thread = std::thread::spawn(move || drive(&mut engine, None));
+        let mut all = Vec::new();
+        let place = receiver.folder.path().join("live.part");
+        let length = || place.metadata().map_or(0, |meta| meta.len());
+        for round in 1..20 {
+            let bytes = content(round * round * 1000);
+            io::Write::write_all(&mut writer, &bytes).unwrap();
+            all.extend_from_slice(&bytes);
+            let deadline = clock.now() + TIMEOUT;
+            while length() < all.len() as u64 {
+                assert!(clock.now() < deadline, "{round}: {}", length());
+                std::thread::yield_now();
+            }
+        }
+        drop(writer);
+        assert_eq!(completed(&thread.join().unwrap()), 1);
+        assert!(receiver.received());
+        assert!(receiver.read("live") == all);
+    }
+}
+
 #[test]
 fn a_full_disk_stops_one_receiver_only() {
     let receivers = [Receiving::start(None, None), Receiving::start(None, Some(1 << 20))];
@@ -254,20 +290,22 @@ fn who_is_not_named_is_not_listened_to() {
 struct FlowConfigOf;
 
 impl FlowConfigOf {
-    fn quick(
-        flow: rackweave_group::orca::flow::FlowConfig,
-    ) -> rackweave_group::orca::flow::FlowConfig {
-        rackweave_group::orca::flow::FlowConfig { patience: Span::from_ms(300), ..flow }
+    fn quick(flow: FlowConfig) -> FlowConfig {
+        FlowConfig { patience: Span::from_ms(300), ..flow }
     }
 }
 
 #[test]
 fn a_receiver_that_is_started_again_goes_on() {
-    let receiver = Receiving::start(None, None);
+    [None, Some(SECRET)].into_iter().for_each(receiver_is_started_again);
+}
+
+fn receiver_is_started_again(secret: Option<&[u8]>) {
+    let receiver = Receiving::start(secret, None);
     let (address, from) = (receiver.address, tempfile::tempdir().unwrap());
     let path = file(from.path(), "big", 30_000_000);
-    let mut engine = sender(None);
-    let flow = rackweave_group::orca::flow::FlowConfig {
+    let mut engine = sender(secret);
+    let flow = FlowConfig {
         // The rate is so low that the crash happens in the middle of the transfer.
         max_rate: Some(Rate(400_000_000)),
         patience: Span::from_secs(1),
@@ -283,7 +321,7 @@ fn a_receiver_that_is_started_again_goes_on() {
         std::thread::yield_now();
     }
     let (folder, _) = receiver.crash();
-    let again = Receiving::start_in(folder, None, None, address);
+    let again = Receiving::start_in(folder, secret, None, address);
     assert!(again.received());
     assert_eq!(completed(&thread.join().unwrap()), 1);
     assert_eq!(again.read("big"), content(30_000_000));
@@ -302,16 +340,17 @@ fn a_receiver_that_is_started_again_goes_on() {
 
 #[test]
 fn a_sender_that_is_started_again_goes_on() {
-    let receiver = Receiving::start(None, None);
+    [None, Some(SECRET)].into_iter().for_each(sender_is_started_again);
+}
+
+fn sender_is_started_again(secret: Option<&[u8]>) {
+    let receiver = Receiving::start(secret, None);
     let from = tempfile::tempdir().unwrap();
     let path = file(from.path(), "big", 30_000_000);
     let part = receiver.folder.path().join("big.part");
     {
-        let mut engine = sender(None);
-        let flow = rackweave_group::orca::flow::FlowConfig {
-            max_rate: Some(Rate(400_000_000)),
-            ..engine.config.flow
-        };
+        let mut engine = sender(secret);
+        let flow = FlowConfig { max_rate: Some(Rate(400_000_000)), ..engine.config.flow };
         let host = engine.add_peer(receiver.address);
         let source = Box::new(Files::new(std::slice::from_ref(&path)).unwrap());
         engine.open(source, &[host], Spread::Unicast, flow).unwrap();
@@ -321,7 +360,7 @@ fn a_sender_that_is_started_again_goes_on() {
         }
         // The engine is dropped without notifying any peer.
     }
-    let mut engine = sender(None);
+    let mut engine = sender(secret);
     let view = send(&mut engine, Box::new(Files::new(&[path]).unwrap()), &[receiver.address]);
     assert_eq!(completed(&view), 1);
     assert!(view.receivers[0].from > 4_000_000, "{view:?}");

@@ -34,6 +34,9 @@ pub enum SinkError {
     /// A file that was taken for the same has other content. The next attempt receives all of it.
     #[error("{0} has another content than the file that was sent")]
     Again(PathBuf),
+    /// The bytes from this offset of the stream on are not those that the sender has sent.
+    #[error("the bytes from {0} on are not those that the sender has sent")]
+    Foreign(u64),
     /// The reader of the output has closed it.
     #[error("the reader of the output has closed it: {0}")]
     Pipe(io::Error),
@@ -43,7 +46,7 @@ impl SinkError {
     /// Returns whether the received bytes are at fault, and not this host.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
-        matches!(self, Self::Stream(_))
+        matches!(self, Self::Stream(_) | Self::Foreign(_))
     }
 }
 

@@ -33,7 +33,7 @@
 //! # }
 //! ```
 
-pub mod disk;
+pub use rackweave_disk as disk;
 mod place;
 mod set;
 mod table;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use miette::miette;
 use rackweave_cast::control::stream::StreamSink;
 use rackweave_cast::control::{
-    ControlSocket, ReceiveRequest, Records, Request, SendRequest, dismiss, fingerprint,
+    ControlSocket, KeyProof, ReceiveRequest, Records, Request, SendRequest, dismiss,
     is_disconnected,
 };
 use rackweave_cast::orca::{Accept, Admission, Decision, Engine, EngineEvent, FabricPlace, Offer};
@@ -66,8 +66,8 @@ pub(crate) struct AgentArgs {
 
 /// The state against which requests at the control socket are checked.
 struct AgentState {
-    /// The [`fingerprint`] of the agent's key; `None` if it has none.
-    key: Option<String>,
+    /// The secret that the agent was started with, if any.
+    secret: Option<Vec<u8>>,
     admission: Admission,
     /// This host's place in the fabric, if its switch follows labels.
     place: Option<FabricPlace>,
@@ -93,14 +93,14 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     args.rack.apply(&mut config)?;
     config.in_group = args.listen.is_ipv4() && !args.listen.ip().is_loopback();
     let state = AgentState {
-        key: config.secret.as_deref().map(fingerprint),
+        secret: config.secret.clone(),
         admission: config.admission.clone(),
         place: config.fabric.clone().filter(|place| place.tor),
     };
     // Applications that wait for a stream, served in the order of their requests.
     let waiting: Arc<Mutex<VecDeque<Waiting>>> = Arc::default();
     let queue = Arc::clone(&waiting);
-    let keyed = state.key.is_some();
+    let keyed = state.secret.is_some();
     let accept: Accept = Box::new(move |offer| {
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.retain(|waiting| !is_disconnected(&waiting.stream));
@@ -273,10 +273,10 @@ fn assign(waiting: Waiting, offer: Offer) -> Decision {
 }
 
 impl AgentState {
-    fn check_key(&self, key: Option<&String>) -> Result<(), String> {
-        match (key, &self.key) {
+    fn check_key(&self, key: Option<&KeyProof>) -> Result<(), String> {
+        match (key, &self.secret) {
             (None, _) => Ok(()),
-            (Some(wanted), Some(key)) if wanted == key => Ok(()),
+            (Some(wanted), Some(secret)) if wanted.is_of(secret) => Ok(()),
             (Some(_), Some(_)) => Err("the agent was started with another --key".to_owned()),
             (Some(_), None) => Err("the agent was started without --key".to_owned()),
         }
@@ -354,7 +354,7 @@ fn open(
         _ => 0,
     };
     let flow = FlowArgs { mtu: request.mtu, rate: request.rate, fec: MAX_CELLS };
-    let flow = flow.flow(&request.to, state.key.is_some(), words)?;
+    let flow = flow.flow(&request.to, state.secret.is_some(), words)?;
     let input = Box::new(stream.try_clone().map_err(|error| error.to_string())?);
     let number = rackweave_linux::random();
     let (batch, limit) = (args.batch as usize, args.spool_limit.map(|limit| limit.0));

@@ -89,7 +89,7 @@ pub(super) fn send_copies(
     stop: &Interrupted,
 ) -> miette::Result<u8> {
     let bytes = Files::new(&args.files).map_err(|error| miette!("{error}"))?.content();
-    config.retry = Span(0);
+    config.retry = Span::ZERO;
     config.flow = flow;
     let clock = rackweave_linux::Clock::start();
     let began = clock.now();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
-use rackweave_cast::control::{ReceiveRequest, fingerprint};
+use rackweave_cast::control::{KeyProof, ReceiveRequest};
 use rackweave_cast::orca::{Accept, Decision, Engine, EngineError, EngineEvent};
 use rackweave_core::{Span, Time};
 use rackweave_wire::orca::{PORT, Reason};
@@ -25,7 +25,10 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     let request = ReceiveRequest {
         records: true,
         from: admitted.clone(),
-        key: config.secret.as_deref().map(fingerprint),
+        key: config
+            .secret
+            .as_deref()
+            .map(|secret| KeyProof::new(secret, rackweave_linux::random())),
     };
     if let Some(path) = &args.socket {
         return agent_client::receive(args, &target, path, &request);

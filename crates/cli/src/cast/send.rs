@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
-use rackweave_cast::control::{SendRequest, fingerprint};
+use rackweave_cast::control::{KeyProof, SendRequest};
 use rackweave_cast::orca::{Engine, EngineEvent, FabricPlace, ReceiverProgress, SendView};
 use rackweave_cast::source::{Files, Pipe, Source, SourceError};
 use rackweave_core::{HostId, Span, Time};
@@ -114,7 +114,10 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         rate: args.rate,
         mtu: args.mtu,
         records: None,
-        key: config.secret.as_deref().map(fingerprint),
+        key: config
+            .secret
+            .as_deref()
+            .map(|secret| KeyProof::new(secret, rackweave_linux::random())),
     };
     if let Some(path) = &args.socket {
         return agent_client::send(args, path, request, files_of(args)?);
@@ -204,7 +207,7 @@ fn join_fabric(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
         None => {
             place.control = Some(args.timeout);
             // For receivers in its own rack this host is the agent that holds the labels.
-            place.heartbeat = (!leaves_rack).then_some(Span(args.timeout.0 / 5 + 1));
+            place.heartbeat = (!leaves_rack).then_some(args.timeout / 5 + Span::TICK);
         }
     }
     Ok(())

@@ -184,7 +184,7 @@ pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
 }
 
 const fn lingers(args: &FetchArgs) -> bool {
-    args.linger.0 > 0 && !args.no_serve
+    args.linger.ticks() > 0 && !args.no_serve
 }
 
 /// Shows on a terminal how long the client still serves others.
@@ -192,7 +192,10 @@ fn serving(args: &FetchArgs, clock: Clock) -> Progress {
     let until = clock.now().saturating_add(args.linger);
     Progress::line(!args.quiet && !args.json, move || {
         let left = until.since(clock.now().min(until));
-        format!("serving others, {} s left (Ctrl-C ends it)", left.0.div_ceil(1_000_000_000_000))
+        format!(
+            "serving others, {} s left (Ctrl-C ends it)",
+            left.as_ns_ceil().div_ceil(1_000_000_000)
+        )
     })
 }
 
@@ -249,7 +252,7 @@ fn print_line(clock: Clock, event: &str, mut fields: Value) -> miette::Result<u8
 
 /// Seconds since the start of the command, in milliseconds' resolution.
 fn seconds(clock: Clock) -> f64 {
-    (clock.now().0 / 1_000_000_000) as f64 / 1e3
+    clock.now().as_ms() as f64 / 1e3
 }
 
 fn fields(fetched: &Fetched) -> Value {

@@ -229,7 +229,7 @@ fn summary(status: &ServerStatus) -> String {
 }
 
 fn line(clock: Clock, event: &str, mut fields: Value) {
-    let time_s = (clock.now().0 / 1_000_000_000) as f64 / 1e3;
+    let time_s = clock.now().as_ms() as f64 / 1e3;
     let mut line = json!({ "event": event, "time_s": time_s });
     if let (Some(line), Some(fields)) = (line.as_object_mut(), fields.as_object_mut()) {
         line.append(fields);

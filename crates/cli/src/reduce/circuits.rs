@@ -55,7 +55,7 @@ impl Controller {
                 let answer = lines.ask(&json!({ "circuits": tors }));
                 let dark = answer.map(|answer| {
                     let us = answer["dark_us"].as_f64().unwrap_or(0.0);
-                    Span((us * 1e6) as u64)
+                    Span::from_secs_f64(us / 1e6)
                 });
                 if answered.send(dark).is_err() {
                     return;

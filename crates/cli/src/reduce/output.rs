@@ -125,7 +125,7 @@ pub(super) fn summary(outcome: &Outcome, workers: u8) -> String {
     let Stats { sent, pairs, sums, records, keys, restarts, .. } = *stats;
     let reached = stats.reached();
     let count = number::grouped;
-    let seconds = stats.upload.0 as f64 / 1e12;
+    let seconds = stats.upload.as_secs_f64();
     let how = if stats.slots > 0 {
         format!(
             "{} sums from {} slots in {} ranges of keys, {} pairs without a slot, {} long keys",
@@ -171,10 +171,10 @@ pub(super) fn json(outcome: &Outcome, workers: u8) -> serde_json::Value {
         "slots": stats.slots,
         "epochs": stats.epochs,
         "master_bytes": stats.received_bytes,
-        "upload_s": stats.upload.0 as f64 / 1e12,
+        "upload_s": stats.upload.as_secs_f64(),
         "restarts": stats.restarts,
         "moves": stats.moves,
-        "stopped_s": stats.stopped.0 as f64 / 1e12,
+        "stopped_s": stats.stopped.as_secs_f64(),
         "stale": stats.stale,
         "refused": stats.refused,
     })

@@ -22,7 +22,7 @@ fn size(bytes: u64) -> String {
 fn time(span: Span) -> String {
     match span {
         Span::MAX => "never".to_owned(),
-        Span(0) => "0".to_owned(),
+        Span::ZERO => "0".to_owned(),
         span => span.to_string(),
     }
 }
@@ -43,7 +43,7 @@ fn beside(total: Span, reference: Span) -> String {
         return "cannot be compared with the plan".to_owned();
     }
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    let percent = 100.0 * (total.0 as f64 / reference.0 as f64 - 1.0);
+    let percent = 100.0 * (total.ticks() as f64 / reference.ticks() as f64 - 1.0);
     let how = if percent < 0.0 { "shorter" } else { "longer" };
     format!("the plan is {:.1} % {how}", percent.abs())
 }

@@ -1,5 +1,6 @@
 //! The processes of a sender, which write its casts to sockets one buffer at a time.
 
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Rate, Span, Time};
 
 /// The time that a process needs to write a buffer to a socket: reading the data, the system call and the copy.
@@ -16,10 +17,10 @@ impl Cost {
     #[must_use]
     pub fn time(self, bytes: u64) -> Span {
         let copying = self.copy_rate.filter(|rate| rate.0 > 0).map_or(0, |rate| {
-            let ps = u128::from(bytes) * 8 * 1_000_000_000_000 / u128::from(rate.0);
-            u64::try_from(ps).unwrap_or(u64::MAX / 4)
+            let ticks = u128::from(bytes) * 8 * u128::from(TICKS_PER_SECOND) / u128::from(rate.0);
+            u64::try_from(ticks).unwrap_or(u64::MAX / 4)
         });
-        Span(self.per_buffer.0.saturating_add(copying))
+        self.per_buffer.saturating_add(Span::from_ticks(copying))
     }
 }
 
@@ -116,13 +117,14 @@ mod tests {
 
     fn drain(writers: &mut Writers, now: Time, written: &mut Vec<(u64, Write)>) {
         while let Some(write) = writers.advance(now, |_| true) {
-            written.push((now.0, write));
+            written.push((now.ticks(), write));
         }
     }
 
     fn run(sockets: usize, processes: usize) -> Vec<(u64, Write)> {
-        // A buffer takes 10 ps, and each byte 1 ps.
-        let cost = Cost { per_buffer: Span(10), copy_rate: Some(Rate(8_000_000_000_000)) };
+        // A buffer takes 10 ticks, and each byte one.
+        let cost =
+            Cost { per_buffer: Span::from_ticks(10), copy_rate: Some(Rate(8 * TICKS_PER_SECOND)) };
         let mut writers = Writers::new(cost, 100, sockets, processes);
         writers.start(150);
         let mut written = Vec::new();
@@ -153,10 +155,10 @@ mod tests {
     fn a_full_socket_blocks_its_process() {
         let mut writers = Writers::new(Cost::default(), 100, 2, 1);
         writers.start(100);
-        assert_eq!(writers.advance(Time(5), |socket| socket != 0), None);
+        assert_eq!(writers.advance(Time::from_ticks(5), |socket| socket != 0), None);
         assert_eq!(writers.poll_timeout(), None, "nothing happens until there is room");
         let mut sockets = Vec::new();
-        while let Some(write) = writers.advance(Time(9), |_| true) {
+        while let Some(write) = writers.advance(Time::from_ticks(9), |_| true) {
             sockets.push(write.socket);
         }
         assert_eq!(sockets, [0, 1]);

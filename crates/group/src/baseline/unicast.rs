@@ -309,9 +309,9 @@ mod tests {
         for (offset, len) in [(0, 1472), (2952, 7048)] {
             let header = Fragment::Data { offset, len };
             let packet = Packet::new(HostId(0), HostId(1), 1500, header);
-            receiver.handle_packet(Time(1), 0, &packet);
+            receiver.handle_packet(Time::from_ticks(1), 0, &packet);
         }
-        assert_eq!(receiver.poll_transmit(Time(2), 0), None);
+        assert_eq!(receiver.poll_transmit(Time::from_ticks(2), 0), None);
         assert!(!receiver.app().is_complete());
     }
 }

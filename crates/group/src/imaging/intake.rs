@@ -61,7 +61,7 @@ impl Stage {
     /// piece after the expansion. Where the disk is so late that the write buffer is full, the expansion waits for it.
     pub fn start(&mut self, now: Time) -> (Time, Time) {
         let start = now.max(self.expanded_at);
-        let piece = |span: Span| Span(span.0 / self.pieces);
+        let piece = |span: Span| span / self.pieces;
         let mut expanded = start + self.expand;
         if self.written.len() == self.ahead
             && let Some(room) = self.written.pop_front()

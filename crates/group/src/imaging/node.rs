@@ -2,7 +2,7 @@
 
 use core::convert::Infallible;
 
-use rackweave_core::{HostId, Node, Packet, Time};
+use rackweave_core::{HostId, Node, Packet, Span, Time};
 use rackweave_wire::frisbee::{Body, CHUNK_MAP_BYTES, ClientStats, STATS_BYTES, TO_GROUP};
 
 use super::frisbee::{Client, Outgoing, Server};
@@ -156,20 +156,20 @@ impl Node for FrisbeeNode {
 pub fn statistics(client: &Client) -> Box<[u8; STATS_BYTES as usize]> {
     let counts = client.counts();
     let int = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    let run = client.finished_at().map_or(0, |at| at.since(client.started_at()).0);
+    let run = client.finished_at().map_or(Span::ZERO, |at| at.since(client.started_at()));
     let config = client.config();
     let expanded = config.expand.map_or(0, |expand| expand.expanded_bytes);
     let stats = ClientStats {
-        run_s: int(run / 1_000_000_000_000),
-        run_ms: int(run / 1_000_000_000 % 1_000),
+        run_s: int(run.as_secs()),
+        run_ms: int(run.as_ms() % 1_000),
         expanded_bytes_written: expanded,
         raw_bytes_written: expanded,
         chunk_buffers: u32::from(config.buffers),
         max_read_ahead: u32::from(config.read_ahead),
         max_in_progress: u32::from(config.in_progress),
-        packet_timeout_us: int(config.receive_timeout.0 / 1_000_000),
+        packet_timeout_us: int(config.receive_timeout.as_us()),
         idle_timer: config.idle_timeouts,
-        redo_delay_us: int(config.redo_delay.0 / 1_000_000),
+        redo_delay_us: int(config.redo_delay.as_us()),
         randomize: u32::from(config.order == Order::Random),
         no_free_chunks: int(counts.no_buffer),
         duplicate_chunk_blocks: int(counts.duplicate_chunk_blocks),

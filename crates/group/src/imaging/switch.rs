@@ -254,7 +254,7 @@ impl Program {
     }
 
     fn service(&self) -> Span {
-        Span(1_000_000_000_000 / u64::from(self.config.per_second.max(1)))
+        Span::from_secs(1) / u64::from(self.config.per_second.max(1))
     }
 
     fn lift(&mut self, now: Time, lifted: Lifted) {
@@ -336,7 +336,7 @@ impl SystemProgram for Program {
         while let Some(done) = self.done.filter(|done| *done <= now)
             && let Some(lifted) = self.queue.pop_front()
         {
-            let waited = done.since(lifted.arrived).0 / 1_000_000;
+            let waited = done.since(lifted.arrived).as_us();
             self.counters.most_wait_us = self.counters.most_wait_us.max(waited);
             self.done = (!self.queue.is_empty()).then(|| done + self.service());
             let Lifted { src, header, session, payload, .. } = lifted;

@@ -225,7 +225,7 @@ impl Network {
             config.tor = Tor::Switch;
             config.controller = Some(controller);
             let pings = config.me != controller && is_agent(config.me.0);
-            config.heartbeat = pings.then_some(Span(timeout.0 / 4));
+            config.heartbeat = pings.then_some(timeout / 4);
         });
         let config = ControllerConfig::new(controller, Arc::clone(&network.layout), timeout);
         network.stations.0[0].controller = Some(Controller::new(config));

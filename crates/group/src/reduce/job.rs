@@ -421,7 +421,7 @@ impl JobNode {
             return;
         }
         self.computing += 1;
-        let cost = Span(cost.0.saturating_add(self.config.costs.task_start.0));
+        let cost = cost.saturating_add(self.config.costs.task_start);
         self.work.push(now.saturating_add(cost), work);
     }
 
@@ -491,7 +491,8 @@ impl JobNode {
     fn map(&mut self, now: Time, assigned: usize) {
         let bytes = self.share_of(&self.assigned[assigned].job);
         let per_mib = self.config.costs.map_per_mib;
-        let cost = Span(((u128::from(per_mib.0) * u128::from(bytes)) >> 20) as u64);
+        let cost =
+            Span::from_ticks(((u128::from(per_mib.ticks()) * u128::from(bytes)) >> 20) as u64);
         self.compute(now, Work::Mapped { assigned }, cost);
     }
 
@@ -601,8 +602,10 @@ impl JobNode {
         record.uploaded = Some(now);
         let Costs { reduce_per_pair, reduce_per_word, .. } = self.config.costs;
         // What is lost is not written either.
-        let of_words = reduce_per_word.0.saturating_mul(result.len() as u64);
-        let cost = Span(reduce_per_pair.0.saturating_mul(received).saturating_add(of_words));
+        let of_words = reduce_per_word.ticks().saturating_mul(result.len() as u64);
+        let cost = Span::from_ticks(
+            reduce_per_pair.ticks().saturating_mul(received).saturating_add(of_words),
+        );
         self.compute(now, Work::Reduced { mastered: index }, cost);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn::rustls;
 use rackweave_grpc::{DialPeer, direct};
-use rackweave_rpc::{Client, Node, NodeConfig, Peer, Rate, Transport};
+use rackweave_rpc::{Client, Key, Node, NodeConfig, Peer, Rate, Transport};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -22,6 +22,7 @@ use crate::{Error, PIECE};
 pub(crate) enum Row {
     Tcp,
     RpcHoma,
+    RpcHomaKey,
     RpcPolo,
     RpcTcp,
     RpcKernelTcp,
@@ -32,9 +33,10 @@ pub(crate) enum Row {
 }
 
 impl Row {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Tcp,
         Self::RpcHoma,
+        Self::RpcHomaKey,
         Self::RpcPolo,
         Self::RpcTcp,
         Self::RpcKernelTcp,
@@ -54,6 +56,7 @@ impl Row {
         match self {
             Self::Tcp => "tcp",
             Self::RpcHoma => "rpc-homa",
+            Self::RpcHomaKey => "rpc-homa-key",
             Self::RpcPolo => "rpc-polo",
             Self::RpcTcp => "rpc-tcp",
             Self::RpcKernelTcp => "rpc-kernel-tcp",
@@ -68,6 +71,7 @@ impl Row {
         match self {
             Self::Tcp => "TCP, plain tokio",
             Self::RpcHoma => "rpc over homa",
+            Self::RpcHomaKey => "homa (encrypted)",
             Self::RpcPolo => "rpc over polo",
             Self::RpcTcp => "rpc over tcp in UDP",
             Self::RpcKernelTcp => "rpc over kernel TCP",
@@ -87,7 +91,10 @@ impl Row {
             Self::RpcKernelTcp => Transport::kernel_tcp(None),
             _ => Transport::homa(link),
         };
-        let config = NodeConfig::new(transport, ([127, 0, 0, 1], 0).into());
+        let mut config = NodeConfig::new(transport, ([127, 0, 0, 1], 0).into());
+        if self == Self::RpcHomaKey {
+            config = config.key(Key::derive(&[7; 32])?);
+        }
         Ok(Node::bind(config.allow("127.0.0.1".parse()?))?)
     }
 }
@@ -107,7 +114,7 @@ impl Session {
         let address: SocketAddr = address.parse()?;
         Ok(match row {
             Row::Tcp => Self::Tcp(address),
-            Row::RpcHoma | Row::RpcPolo | Row::RpcTcp | Row::RpcKernelTcp => {
+            Row::RpcHoma | Row::RpcHomaKey | Row::RpcPolo | Row::RpcTcp | Row::RpcKernelTcp => {
                 let node = row.node(link_gbps)?;
                 let streams = row != Row::RpcPolo;
                 Self::Rpc { client: node.client(), peer: node.peer(address), streams }

@@ -35,7 +35,7 @@ pub(crate) async fn serve(row: Row, link_gbps: u64) -> Result<(), Error> {
                 tokio::spawn(tcp(stream));
             }
         }
-        Row::RpcHoma | Row::RpcPolo | Row::RpcTcp | Row::RpcKernelTcp => {
+        Row::RpcHoma | Row::RpcHomaKey | Row::RpcPolo | Row::RpcTcp | Row::RpcKernelTcp => {
             let node = row.node(link_gbps)?;
             say(&node.local_addr().to_string());
             let server = node.server();

@@ -3,17 +3,19 @@
 pub(crate) mod device;
 mod record;
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rackweave_disk::{Directory, DiskFile, FileKind, Open, read_exact_at, write_all_at};
 use rustix::fs::FallocateFlags;
 
 use self::record::Record;
 use crate::manifest::gaps;
-use crate::part::{Part, resolved};
+use crate::part::{INCOMPLETE, Named, Part, new_mode, resolved};
 use crate::scan::scan_chunks;
 use crate::{
     ChunkError, ChunkSet, Codec, Expander, ImageError, Manifest, PIECE, Piece, Progress,
@@ -47,7 +49,7 @@ enum Place {
     Part(Part, Record),
     Device(File),
     /// A file that holds the image already.
-    Complete(File),
+    Complete(Box<dyn DiskFile>, Named),
 }
 
 /// A file or block device that an image is written to. Only verified chunks are written, each at its place, so that what is
@@ -82,7 +84,6 @@ impl Target {
     ) -> Result<Self, ImageError> {
         let manifest = manifest.into();
         let path = resolved(path);
-        let expander = Expander::new().map_err(ImageError::write(&path))?;
         let found = path.symlink_metadata().ok();
         let zero_unused = config.zero_unused;
         if let Some(found) = found.as_ref().filter(|it| it.file_type().is_block_device()) {
@@ -92,6 +93,7 @@ impl Target {
                 true => scan_chunks(&file, &path, &manifest, &all, progress)?,
                 false => ChunkSet::new(manifest.chunks()),
             };
+            let expander = Expander::new().map_err(ImageError::write(&path))?;
             let expander = expander.partition_start(device::partition_start(found.rdev()));
             let place = Place::Device(file);
             return Ok(Self { place, path, manifest, have, expander, zero_unused });
@@ -99,23 +101,52 @@ impl Target {
         if found.as_ref().is_none_or(std::fs::Metadata::is_file) && is_among_devices(&path) {
             return Err(ImageError::NoDevice(path));
         }
-        let old = match found {
-            Some(found) if found.is_file() => {
-                let file = File::open(&path).map_err(ImageError::read(&path))?;
+        Self::open_file(Named::new(&path)?, manifest, config, progress)
+    }
+
+    /// Opens or creates a target of this name in a directory, which may be one of another file system than the operating system's. `path`
+    /// is used in messages only.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_in(
+        folder: Arc<dyn Directory>,
+        name: &OsStr,
+        path: PathBuf,
+        manifest: impl Into<Arc<Manifest>>,
+        config: &TargetConfig,
+        progress: &Progress,
+    ) -> Result<Self, ImageError> {
+        let named = Named { folder, name: name.to_owned(), path };
+        Self::open_file(named, manifest.into(), config, progress)
+    }
+
+    fn open_file(
+        named: Named,
+        manifest: Arc<Manifest>,
+        config: &TargetConfig,
+        progress: &Progress,
+    ) -> Result<Self, ImageError> {
+        let path = named.path.clone();
+        let zero_unused = config.zero_unused;
+        let expander = Expander::new().map_err(ImageError::write(&path))?;
+        let old = match named.stat() {
+            Some(found) if found.kind == FileKind::File => {
+                let file = named.open(Open::Read).map_err(ImageError::read(&path))?;
                 let all: Vec<u32> = (0..manifest.chunks()).collect();
-                let have = scan_chunks(&file, &path, &manifest, &all, progress)?;
-                if have.is_full() && found.len() == manifest.head().size {
-                    let place = Place::Complete(file);
+                let have = scan_chunks(&*file, &path, &manifest, &all, progress)?;
+                if have.is_full() && found.len == manifest.head().size {
+                    let place = Place::Complete(file, named);
                     return Ok(Self { place, path, manifest, have, expander, zero_unused });
                 }
                 Some((file, have))
             }
             _ => None,
         };
-        let part = Part::open(&path, config.overwrite, config.image)?;
+        let part = Part::open(named, config.overwrite, config.image)?;
         let mut this = Self::resume(part, path, manifest, expander, progress)?;
         if let Some((file, have)) = old {
-            this.copy(&file, &have, progress)?;
+            this.copy(&*file, &have, progress)?;
         }
         Ok(this)
     }
@@ -128,24 +159,32 @@ impl Target {
         expander: Expander,
         progress: &Progress,
     ) -> Result<Self, ImageError> {
-        let claimed = Record::read(part.path(), manifest.root(), manifest.chunks());
+        let claimed = Record::read(part.named(), manifest.root(), manifest.chunks());
         let mut have = match &claimed {
-            Some(claimed) => scan_chunks(&part.file, part.path(), &manifest, claimed, progress)?,
+            Some(it) => scan_chunks(&*part.file, part.path(), &manifest, &it.chunks, progress)?,
             None => ChunkSet::new(manifest.chunks()),
         };
         let wrong = ImageError::write(part.path());
-        if have.is_empty() || clear(&part.file, &manifest, &have).is_err() {
+        if claimed.is_some_and(|claimed| claimed.syncing) {
+            write_again(&*part.file, &manifest, &have).map_err(&wrong)?;
+        }
+        if have.is_empty() || clear(&*part.file, &manifest, &have).is_err() {
             have = ChunkSet::new(manifest.chunks());
             part.file.set_len(0).map_err(&wrong)?;
         }
         part.file.set_len(manifest.head().size).map_err(&wrong)?;
-        let record = Record::create(part.path(), manifest.root(), &have).map_err(&wrong)?;
+        let record = Record::create(part.named(), manifest.root(), &have).map_err(&wrong)?;
         let place = Place::Part(part, record);
         Ok(Self { place, path, manifest, have, expander, zero_unused: false })
     }
 
     /// Copies chunks that an older file holds.
-    fn copy(&mut self, old: &File, held: &ChunkSet, progress: &Progress) -> Result<(), ImageError> {
+    fn copy(
+        &mut self,
+        old: &dyn DiskFile,
+        held: &ChunkSet,
+        progress: &Progress,
+    ) -> Result<(), ImageError> {
         let missing: Vec<_> = self.missing().filter(|chunk| held.contains(*chunk)).collect();
         progress.start(missing.iter().map(|chunk| self.manifest.data(*chunk)).sum());
         let mut buffer = Vec::new();
@@ -158,7 +197,7 @@ impl Target {
                 let mut result = Ok(());
                 let range = extent.start..extent.end();
                 let read = crate::source::pieces(old, &range, &mut buffer, &mut |bytes| {
-                    result = self.file().write_all_at(bytes, at);
+                    result = write_all_at(self.file(), bytes, at);
                     at += bytes.len() as u64;
                     result.is_ok()
                 });
@@ -195,10 +234,11 @@ impl Target {
         self.have.missing().collect::<Vec<_>>().into_iter()
     }
 
-    const fn file(&self) -> &File {
+    fn file(&self) -> &dyn DiskFile {
         match &self.place {
-            Place::Part(part, _) => &part.file,
-            Place::Device(file) | Place::Complete(file) => file,
+            Place::Part(part, _) => &*part.file,
+            Place::Device(file) => file,
+            Place::Complete(file, _) => &**file,
         }
     }
 
@@ -236,15 +276,20 @@ impl Target {
     }
 
     fn expand(&mut self, chunk: u32, stored: &[u8]) -> Result<(), ImageError> {
-        let (file, zeros) = match &self.place {
-            Place::Device(file) => (file, true),
+        let device = match &self.place {
+            Place::Device(file) => Some(file),
             // All that it does not have is a hole.
-            Place::Part(Part { file, .. }, _) | Place::Complete(file) => (file, false),
+            Place::Part(..) | Place::Complete(..) => None,
         };
-        let mut sink = |offset, piece: Piece<'_>| match piece {
-            Piece::Data(bytes) => file.write_all_at(bytes, offset),
-            Piece::Zero(len) if zeros => write_zeros(file, offset, len),
-            Piece::Zero(_) => Ok(()),
+        let file: &dyn DiskFile = match &self.place {
+            Place::Part(part, _) => &*part.file,
+            Place::Device(file) => file,
+            Place::Complete(file, _) => &**file,
+        };
+        let mut sink = |offset, piece: Piece<'_>| match (piece, device) {
+            (Piece::Data(bytes), _) => write_all_at(file, bytes, offset),
+            (Piece::Zero(len), Some(device)) => write_zeros(device, offset, len),
+            (Piece::Zero(_), None) => Ok(()),
         };
         let expanded = self.expander.expand_verified(&self.manifest, chunk, stored, &mut sink);
         match expanded {
@@ -284,7 +329,7 @@ impl Target {
     /// # Errors
     /// If the system refuses.
     pub fn reader(&self) -> Result<TargetReader, ImageError> {
-        let file = self.file().try_clone().map_err(ImageError::read(&self.path))?;
+        let file = self.file().duplicate().map_err(ImageError::read(&self.path))?;
         Ok(TargetReader { file, path: self.path.clone(), manifest: Arc::clone(&self.manifest) })
     }
 
@@ -292,51 +337,48 @@ impl Target {
     ///
     /// # Errors
     /// If a chunk is missing, the system refuses, or the operation is stopped. What is written stays, and can be opened again.
-    pub fn finish(self, progress: &Progress) -> Result<(), ImageError> {
+    pub fn finish(mut self, progress: &Progress) -> Result<(), ImageError> {
         if let Some(chunk) = self.have.missing().next() {
             return Err(ImageError::Missing { path: self.path, chunk });
         }
-        match &self.place {
-            Place::Complete(file) => file.sync_all().map_err(ImageError::write(&self.path)),
+        match &mut self.place {
+            Place::Complete(file, named) => {
+                let (part, root) = (named.suffixed(".part"), self.manifest.root());
+                let finish = || {
+                    // An attempt that was killed may have renamed it and not made the name permanent, nor given it its mode.
+                    let was_killed = Record::read(&part, root, self.manifest.chunks()).is_some();
+                    if was_killed && file.stat()?.mode == INCOMPLETE {
+                        file.set_mode(new_mode())?;
+                    }
+                    file.sync()?;
+                    named.folder.sync()?;
+                    if was_killed && part.stat().is_none() {
+                        Record::remove_at(&part);
+                    }
+                    Ok(())
+                };
+                finish().map_err(ImageError::write(&self.path))
+            }
             Place::Part(part, record) => {
+                record.add_sync().map_err(ImageError::write(part.path()))?;
                 part.finish(self.manifest.head().size)?;
                 record.remove();
                 Ok(())
             }
             Place::Device(file) => {
                 if self.zero_unused {
-                    self.zero_unused(file, progress)?;
+                    zero_unused(file, &self.manifest, &self.path, progress)?;
                 }
                 file.sync_all().map_err(ImageError::write(&self.path))
             }
         }
-    }
-
-    fn zero_unused(&self, file: &File, progress: &Progress) -> Result<(), ImageError> {
-        /// The most that is overwritten between two looks at whether to stop.
-        const STEP: u64 = 64 << 20;
-        let unused = self.manifest.unused();
-        progress.start(unused.iter().map(|range| range.end - range.start).sum());
-        for range in unused {
-            let mut at = range.start;
-            while at < range.end {
-                if progress.is_stopped() {
-                    return Err(ImageError::Interrupted);
-                }
-                let len = (range.end - at).min(STEP);
-                write_zeros(file, at, len).map_err(ImageError::write(&self.path))?;
-                progress.advance(len);
-                at += len;
-            }
-        }
-        Ok(())
     }
 }
 
 /// Reads what was written to a target, also after the target is complete.
 #[derive(Debug)]
 pub struct TargetReader {
-    file: File,
+    file: Box<dyn DiskFile>,
     path: PathBuf,
     manifest: Arc<Manifest>,
 }
@@ -354,13 +396,13 @@ impl TargetReader {
     /// # Errors
     /// If the target cannot be read.
     pub fn stored(&self, chunk: u32, bytes: &mut Vec<u8>) -> Result<bool, ImageError> {
-        stored(&self.file, &self.path, &self.manifest, chunk, bytes)
+        stored(&*self.file, &self.path, &self.manifest, chunk, bytes)
     }
 }
 
 /// Replaces the content of `bytes` by the stored bytes of a chunk, as they follow from the target. Raw ones are not verified.
 fn stored(
-    file: &File,
+    file: &dyn DiskFile,
     path: &Path,
     manifest: &Manifest,
     chunk: u32,
@@ -376,7 +418,7 @@ fn stored(
     let mut rest = &mut bytes[..];
     for extent in manifest.extents(chunk).iter().filter(|it| !it.zero) {
         let (now, later) = rest.split_at_mut(extent.len as usize);
-        file.read_exact_at(now, extent.start).map_err(ImageError::read(path))?;
+        read_exact_at(file, now, extent.start).map_err(ImageError::read(path))?;
         rest = later;
     }
     if codec == Some(Codec::Raw) {
@@ -392,13 +434,55 @@ fn stored(
 ///
 /// # Errors
 /// If the file system cannot make holes.
-fn clear(file: &File, manifest: &Manifest, have: &ChunkSet) -> io::Result<()> {
+fn clear(file: &dyn DiskFile, manifest: &Manifest, have: &ChunkSet) -> io::Result<()> {
     let held = (0..manifest.chunks()).filter(|chunk| have.contains(*chunk));
     let extents = held.flat_map(|chunk| manifest.extents(chunk));
     let used = extents.map(|it| it.start..it.end()).collect();
     for gap in gaps(used, manifest.head().size) {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(file, flags, gap.start, gap.end - gap.start)?;
+        file.punch(gap)?;
+    }
+    Ok(())
+}
+
+/// Writes what a file has of these chunks once more, because the system may believe that it is on the disk.
+fn write_again(file: &dyn DiskFile, manifest: &Manifest, have: &ChunkSet) -> io::Result<()> {
+    let held = (0..manifest.chunks()).filter(|chunk| have.contains(*chunk));
+    let mut buffer = Vec::new();
+    for extent in held.flat_map(|chunk| manifest.extents(chunk)).filter(|it| !it.zero) {
+        let mut at = extent.start;
+        let mut result = Ok(());
+        crate::source::pieces(file, &(extent.start..extent.end()), &mut buffer, &mut |bytes| {
+            result = write_all_at(file, bytes, at);
+            at += bytes.len() as u64;
+            result.is_ok()
+        })?;
+        result?;
+    }
+    Ok(())
+}
+
+/// Overwrites what an image does not use of a device with zeros.
+fn zero_unused(
+    file: &File,
+    manifest: &Manifest,
+    path: &Path,
+    progress: &Progress,
+) -> Result<(), ImageError> {
+    /// The most that is overwritten between two looks at whether to stop.
+    const STEP: u64 = 64 << 20;
+    let unused = manifest.unused();
+    progress.start(unused.iter().map(|range| range.end - range.start).sum());
+    for range in unused {
+        let mut at = range.start;
+        while at < range.end {
+            if progress.is_stopped() {
+                return Err(ImageError::Interrupted);
+            }
+            let len = (range.end - at).min(STEP);
+            write_zeros(file, at, len).map_err(ImageError::write(path))?;
+            progress.advance(len);
+            at += len;
+        }
     }
     Ok(())
 }
@@ -412,7 +496,7 @@ fn write_zeros(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let zeros = vec![0; PIECE];
     let end = offset + len;
     for at in (offset..end).step_by(PIECE) {
-        file.write_all_at(&zeros[..(end - at).min(PIECE as u64) as usize], at)?;
+        write_all_at(file, &zeros[..(end - at).min(PIECE as u64) as usize], at)?;
     }
     Ok(())
 }

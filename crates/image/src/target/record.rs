@@ -8,26 +8,40 @@
 //!
 //! A record is appended when its chunk is written, and is not synced to the disk: it is a claim, and the chunk is read and
 //! hashed when the file is opened again. A record whose checksum does not match is ignored.
+//!
+//! A record of no chunk, with the number 2^32-1, says that the file was about to be synced. If that has failed, Linux has marked pages as
+//! clean that are not on the disk, and a later sync does not write them: whoever opens the file again must write them once more.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::io::{self, Read as _};
 
-use rustix::fs::OFlags;
+use rackweave_disk::{DiskFile, Open, Reading, write_all_at};
 
-use crate::part::{is_foreign, suffixed};
+use crate::part::{Named, is_foreign};
 use crate::{ChunkSet, Hash};
 
 const MAGIC: &[u8] = b"rackweave image: chunks of an incomplete file, version 1\n";
 const HEADER: usize = 96;
 const RECORD: usize = 16;
 
+/// In place of a chunk: the file is about to be synced.
+const SYNCING: u32 = u32::MAX;
+
 #[derive(Debug)]
 pub(super) struct Record {
-    file: File,
-    path: PathBuf,
+    file: Box<dyn DiskFile>,
+    named: Named,
     root: Hash,
+    /// The length of the file.
+    end: u64,
+}
+
+/// What an earlier attempt has recorded.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    /// The chunks that it claims to have written.
+    pub(super) chunks: Vec<u32>,
+    /// Whether it may have failed to sync them.
+    pub(super) syncing: bool,
 }
 
 fn header(root: &Hash) -> [u8; HEADER] {
@@ -46,16 +60,16 @@ fn record(root: &Hash, chunk: u32) -> [u8; RECORD] {
 }
 
 impl Record {
-    /// Returns the chunks that an earlier attempt claims to have written, if there was one for this image.
-    pub(super) fn read(part: &Path, root: &Hash, chunks: u32) -> Option<Vec<u32>> {
-        let mut options = OpenOptions::new();
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let file = options.read(true).custom_flags(flags).open(suffixed(part, ".chunks")).ok()?;
-        // Each chunk is recorded once, so more is none of ours.
-        let limit = HEADER as u64 + u64::from(chunks) * RECORD as u64;
+    /// Returns what an earlier attempt has recorded, if there was one for this image.
+    pub(super) fn read(part: &Named, root: &Hash, chunks: u32) -> Option<Claimed> {
+        let file = part.suffixed(".chunks").open(Open::Read).ok()?;
+        // Each chunk is recorded once, and a sync once in each attempt, so more is none of ours.
+        let limit = HEADER as u64 + (u64::from(chunks) + 1) * RECORD as u64;
         let mut bytes = Vec::new();
-        file.take(limit).read_to_end(&mut bytes).ok()?;
+        Reading(&*file, 0).take(limit).read_to_end(&mut bytes).ok()?;
         let records = bytes.strip_prefix(&header(root))?;
+        let is_sync = |found: &[u8]| found == record(root, SYNCING);
+        let syncing = records.chunks_exact(RECORD).any(is_sync);
         let claimed = records.chunks_exact(RECORD).filter_map(|found| {
             let chunk = u32::from_le_bytes(*found.first_chunk()?);
             (chunk < chunks && found == record(root, chunk)).then_some(chunk)
@@ -63,42 +77,52 @@ impl Record {
         let mut claimed: Vec<u32> = claimed.collect();
         claimed.sort_unstable();
         claimed.dedup();
-        Some(claimed)
+        Some(Claimed { chunks: claimed, syncing })
     }
 
     /// Starts a record with the chunks that the file has.
-    pub(super) fn create(part: &Path, root: &Hash, have: &ChunkSet) -> io::Result<Self> {
-        let path = suffixed(part, ".chunks");
+    pub(super) fn create(part: &Named, root: &Hash, have: &ChunkSet) -> io::Result<Self> {
+        let named = part.suffixed(".chunks");
         let mut bytes = header(root).to_vec();
         for chunk in 0..have.as_bytes().len() as u32 * 8 {
             if have.contains(chunk) {
                 bytes.extend_from_slice(&record(root, chunk));
             }
         }
-        let mut options = OpenOptions::new();
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        options
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(flags.bits() as i32);
-        let mut file = options.open(&path)?;
-        if is_foreign(&file.metadata()?) {
-            let text = format!("{} exists already, and is not Rackweave's", path.display());
+        let file = named.open(Open::UpdateOrCreate)?;
+        if is_foreign(&file.stat()?) {
+            let text = format!("{} exists already, and is not Rackweave's", named.path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         file.set_len(0)?;
-        file.write_all(&bytes)?;
-        Ok(Self { file, path, root: *root })
+        let mut this = Self { file, named, root: *root, end: 0 };
+        this.append(&bytes)?;
+        Ok(this)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        write_all_at(&*self.file, bytes, self.end)?;
+        self.end += bytes.len() as u64;
+        Ok(())
     }
 
     pub(super) fn add(&mut self, chunk: u32) -> io::Result<()> {
-        self.file.write_all(&record(&self.root, chunk))
+        self.append(&record(&self.root, chunk))
+    }
+
+    /// Records that the file is about to be synced.
+    pub(super) fn add_sync(&mut self) -> io::Result<()> {
+        self.append(&record(&self.root, SYNCING))
     }
 
     pub(super) fn remove(&self) {
         // Without the incomplete file it claims nothing.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = self.named.folder.remove(&self.named.name);
+    }
+
+    /// Removes the record of an incomplete file that is complete now.
+    pub(super) fn remove_at(part: &Named) {
+        let named = part.suffixed(".chunks");
+        let _ = named.folder.remove(&named.name);
     }
 }

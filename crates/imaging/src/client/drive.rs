@@ -145,9 +145,8 @@ impl<'a> Driver<'a> {
                 return if self.complete { Ok(()) } else { Err(FetchError::Interrupted) };
             }
             let due = inner.machine.borrow().poll_timeout();
-            let wait = due.map_or(TICK, |at| {
-                Duration::from_nanos(at.0.saturating_sub(now.0).div_ceil(1000)).min(TICK)
-            });
+            let wait =
+                due.map_or(TICK, |at| Duration::from_nanos(at.since(now).as_ns_ceil()).min(TICK));
             let (server, terms) = (*self.config.server.ip(), self.terms);
             tokio::select! {
                 biased;
@@ -376,7 +375,7 @@ impl<'a> Driver<'a> {
         let (since, received, sent) = self.rates;
         let (received_now, sent_now) = (self.inner.received.get(), self.inner.sent.get());
         let per_second = |bytes: u64| {
-            let micros = (now.since(since).0 / 1_000_000).max(1);
+            let micros = now.since(since).as_us().max(1);
             (u128::from(bytes) * 1_000_000 / u128::from(micros)) as u64
         };
         let machine = self.inner.machine.borrow();
@@ -404,7 +403,7 @@ impl<'a> Driver<'a> {
             Phase::Writing => Limit::Disk,
             _ => Limit::None,
         };
-        status.elapsed_ms = now.0 / 1_000_000_000;
+        status.elapsed_ms = now.as_ms();
         self.rates = (now, received_now, sent_now);
     }
 }

@@ -386,7 +386,7 @@ async fn run(
         own: config.own,
         auth: config.key.into(),
         name: config.name.clone(),
-        give_up: Duration::from_nanos(config.machine.give_up.0 / 1000),
+        give_up: Duration::from_nanos(config.machine.give_up.as_ns()),
     };
     // Before the server or the target notices anything of a client that cannot be: one whose port is taken may be the second of its host.
     let sockets = open_sockets(&mut place, config.machine.give_up, clock, progress).await?;
@@ -416,7 +416,7 @@ async fn run(
         Err(_) => Phase::Failed,
     };
     status.failure = result.as_ref().err().map(ToString::to_string);
-    status.elapsed_ms = clock.now().0 / 1_000_000_000;
+    status.elapsed_ms = clock.now().as_ms();
     shared.status.replace(status);
     shared.report.notify_one();
     // The server learns how it ended, if it is there.

@@ -229,9 +229,10 @@ impl Driver<'_> {
             if now.since(self.rates.0) >= RATES {
                 self.report(now);
             }
-            let due = self.machine.poll_timeout().map_or(TICK, |at| {
-                Duration::from_nanos(at.0.saturating_sub(now.0).div_ceil(1000)).min(TICK)
-            });
+            let due = self
+                .machine
+                .poll_timeout()
+                .map_or(TICK, |at| Duration::from_nanos(at.since(now).as_ns_ceil()).min(TICK));
             let gathers = now < self.gathers_until;
             let wait = if is_sent && !gathers { due } else { due.min(LAST) };
             tokio::select! {
@@ -425,7 +426,7 @@ impl Driver<'_> {
             return Ok(None);
         }
         let group = self.group;
-        let seconds = SILENCE.0 / 1_000_000_000_000;
+        let seconds = SILENCE.as_secs();
         let what = if self.machine.has_joined() { "block" } else { "answer" };
         Ok(Some(format!("no {what} has come from {group} for {seconds} s")))
     }
@@ -444,7 +445,7 @@ impl Driver<'_> {
     fn report(&mut self, now: Time) {
         self.count();
         let (since, received) = self.rates;
-        let micros = u128::from((now.since(since).0 / 1_000_000).max(1));
+        let micros = u128::from(now.since(since).as_us().max(1));
         let rate = (u128::from(self.received - received) * 1_000_000 / micros) as u64;
         let fetched = &*self.context.fetched;
         let mut status = self.context.shared.status.borrow_mut();
@@ -470,7 +471,7 @@ impl Driver<'_> {
             Phase::Writing => Limit::Disk,
             _ => Limit::None,
         };
-        status.elapsed_ms = now.0 / 1_000_000_000;
+        status.elapsed_ms = now.as_ms();
         self.rates = (now, self.received);
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Rate, Span};
 use rackweave_group::imaging::frisbee::{Layout, PaceConfig, Server, ServerConfig, ServerCounts};
 use rackweave_group::imaging::p2p::ChunkOf;
@@ -45,7 +46,7 @@ impl MulticastConfig {
     /// Returns the pacing that sends blocks at this rate on the link, at most. The rate adapts to loss.
     #[must_use]
     pub fn paced(rate: Rate) -> PaceConfig {
-        let bits = u128::from(rate.0) * u128::from(GAP.0) / 1_000_000_000_000;
+        let bits = u128::from(rate.0) * u128::from(GAP.ticks()) / u128::from(TICKS_PER_SECOND);
         let burst = u32::try_from(bits / u128::from(BLOCK_ON_LINK * 8)).unwrap_or(u32::MAX).max(1);
         PaceConfig { burst, gap: GAP, dynamic: true }.with_rate(rate, BLOCK_ON_LINK)
     }
@@ -57,9 +58,9 @@ fn coarse(pace: PaceConfig) -> PaceConfig {
     if pace.gap == Span::ZERO || pace.gap >= GAP {
         return pace;
     }
-    let times = GAP.0.div_ceil(pace.gap.0);
+    let times = GAP.ticks().div_ceil(pace.gap.ticks());
     let burst = u32::try_from(times).map_or(u32::MAX, |times| pace.burst.saturating_mul(times));
-    PaceConfig { burst, gap: Span(pace.gap.0 * times), ..pace }
+    PaceConfig { burst, gap: pace.gap * times, ..pace }
 }
 
 /// What a server has counted in a Frisbee session.
@@ -291,9 +292,7 @@ impl Driver {
             return Ok(Duration::ZERO);
         }
         let due = self.machine.poll_timeout().filter(|_| is_due_later);
-        Ok(due.map_or(TICK, |at| {
-            Duration::from_nanos(at.0.saturating_sub(now.0).div_ceil(1000)).min(TICK)
-        }))
+        Ok(due.map_or(TICK, |at| Duration::from_nanos(at.since(now).as_ns_ceil()).min(TICK)))
     }
 
     fn push(&mut self, chunk: u32, block: u32, body: Body) {
@@ -329,7 +328,7 @@ mod tests {
     fn a_rate_becomes_bursts_that_timers_can_keep() {
         let rate = |pace: PaceConfig| {
             let bits = u64::from(pace.burst) * u64::from(BLOCK_ON_LINK) * 8;
-            bits as f64 / (pace.gap.0 as f64 / 1e12) / 1e6
+            bits as f64 / pace.gap.as_secs_f64() / 1e6
         };
         for mbps in [1, 50, 200, 1000, 10_000] {
             let pace = MulticastConfig::paced(Rate(mbps * 1_000_000));

@@ -29,7 +29,7 @@ impl View {
         let now = inner.clock.now();
         let sent = inner.sent.get();
         if now.since(self.at) >= RATES {
-            let micros = u128::from((now.since(self.at).0 / 1_000_000).max(1));
+            let micros = u128::from(now.since(self.at).as_us().max(1));
             self.rate = (u128::from(sent - self.sent) * 1_000_000 / micros) as u64;
             (self.at, self.sent) = (now, sent);
         }
@@ -44,7 +44,7 @@ impl View {
             guests.iter().map(|(address, guest)| client(inner, now, *address, guest)).collect();
         compare(guests.values().zip(&mut clients));
         ServerStatus {
-            elapsed_ms: now.0 / 1_000_000_000,
+            elapsed_ms: now.as_ms(),
             images: inner
                 .catalog
                 .iter()
@@ -103,7 +103,7 @@ fn client(inner: &Inner, now: Time, address: std::net::Ipv4Addr, guest: &Guest) 
         server: guest.own,
         image: inner.catalog.get(guest.image).map_or(String::new(), |it| visible(it.name())),
         status: Arc::clone(&guest.status),
-        age_ms: age.0 / 1_000_000_000,
+        age_ms: age.as_ms(),
         serves,
         complete: inner.complete.borrow().contains(&(address, guest.image)),
         slow: slow(guest, now),
@@ -159,7 +159,7 @@ fn slow(guest: &Guest, now: Time) -> Option<String> {
         Phase::Gone => return Some("its connection has broken".to_owned()),
         Phase::Done | Phase::Interrupted | Phase::Lingering => return None,
         _ if age > LATE => {
-            return Some(format!("it has not reported for {} s", age.0 / 1_000_000_000_000));
+            return Some(format!("it has not reported for {} s", age.as_secs()));
         }
         _ => {}
     }

@@ -123,7 +123,7 @@ impl AllreduceResult {
         for step in 0..self.steps() {
             let (Some(start), summed) = self.span(step) else { continue };
             let ideal = if src == dst {
-                rackweave_core::Span(1)
+                rackweave_core::Span::from_ticks(1)
             } else {
                 fabric.ideal(src, dst, self.bytes, framing)
             };

@@ -158,7 +158,7 @@ impl CastConfig {
             casts: self.files.clone(),
             receivers: receivers.collect(),
             crashed: self.crashed.clone(),
-            warmup: Time(config.measure.warmup.0),
+            warmup: Time::ZERO + config.measure.warmup,
             until,
         })
     }

@@ -208,14 +208,14 @@ impl CastSummary {
     pub fn new(config: &CastConfig, result: &CastResult) -> Self {
         let app = &result.app;
         let total = app.measured().iter().sum::<u64>();
-        let execution = app.execution().map_or(f64::NAN, |span| span.0 as f64);
+        let execution_us = app.execution().map_or(f64::NAN, Span::as_us_f64);
         Self {
             copied_by: config.copied_by(),
-            execution_us: execution / 1e6,
+            execution_us,
             files: app.measured().len() as u64,
             total_bytes: total,
-            receiver_gbps: total as f64 * 8e3 / execution,
-            ns_per_byte: execution / 1e3 / total as f64,
+            receiver_gbps: total as f64 * 8e-3 / execution_us,
+            ns_per_byte: execution_us * 1e3 / total as f64,
             send_us: Quantiles::of(app.send_times()),
             wait_us: Quantiles::of(app.wait_times()),
             copies: result.sender_link_bytes as f64 / config.bytes() as f64,
@@ -267,7 +267,7 @@ fn failover(config: &CastConfig, result: &Results) -> Option<f64> {
         .filter(|receiver| !receiver.crashed && racks.contains(&config.rack_of(receiver.host)));
     others
         .map(|receiver| {
-            Span(receiver.longest_gap.0.saturating_sub(receiver.longest_gap_before.0)).as_us_f64()
+            receiver.longest_gap.saturating_sub(receiver.longest_gap_before).as_us_f64()
         })
         .max_by(f64::total_cmp)
 }

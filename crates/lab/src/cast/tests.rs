@@ -96,7 +96,7 @@ fn files_that_begin_in_the_warm_up_are_not_measured() {
         let all = run(&[&name]);
         let casts = &all.points[0].cast.as_ref().unwrap().app.casts;
         assert_eq!(casts.len(), 3);
-        let warmup = format!("measure.warmup={} ns", casts[0].begun.0 / 1000 + 1);
+        let warmup = format!("measure.warmup={} ns", casts[0].begun.as_ns() + 1);
         let warm = run(&[&name, &warmup]);
         let (all, warm) = (cast(&all, 0), (cast(&warm, 0), &warm.points[0]));
         assert_eq!((all.files, warm.0.files, warm.0.total_bytes), (3, 2, 203_000));

@@ -165,7 +165,7 @@ pub(super) fn scenario(product: Product, seed: u64) -> Drawn {
         Product::Reduce => reduce(&mut draw),
         Product::Allreduce => allreduce(&mut draw),
         // Its scenarios are drawn by `store`.
-        Product::Store => {}
+        Product::Fetch | Product::Rpc | Product::Store => {}
     }
     draw.drawn
 }

@@ -5,11 +5,14 @@
 //! and an oracle checks that nothing wrong is delivered, and that whoever can be reached gets everything. A seed that fails is
 //! kept as a scenario file, which gives the same run, byte for byte, as often as it is run.
 //!
-//! What runs is the code of hosts and switches below sockets. [`Product::Store`] simulates processes, disks and clocks of hosts too, with a
-//! network of its own.
+//! What runs is the code of hosts and switches below sockets. [`Product::Store`] and [`Product::Rpc`] simulate processes and clocks of
+//! hosts too, and disks, each with a network of its own.
 
+mod disk;
 mod draw;
+mod fetch;
 mod oracle;
+mod rpc;
 mod store;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -35,19 +38,31 @@ pub enum Product {
     Reduce,
     /// Vectors that a switch, a host or a ring adds up.
     Allreduce,
+    /// Images that are written to disks which lose what was not synced, by processes that are killed.
+    Fetch,
+    /// Calls, messages and streams between processes that are killed and started again, with a key or without one.
+    Rpc,
     /// Files from one host to many, with processes that are killed and started again, and disks that lose what was not synced.
     Store,
 }
 
 impl Product {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Messages, Self::Cast, Self::Image, Self::Reduce, Self::Allreduce, Self::Store];
+    pub const ALL: [Self; 8] = [
+        Self::Messages,
+        Self::Cast,
+        Self::Image,
+        Self::Reduce,
+        Self::Allreduce,
+        Self::Fetch,
+        Self::Rpc,
+        Self::Store,
+    ];
 
     /// Returns whether its scenarios are files for `rackweave run`.
     #[must_use]
     pub const fn has_files(self) -> bool {
-        !matches!(self, Self::Store)
+        !matches!(self, Self::Fetch | Self::Rpc | Self::Store)
     }
 
     /// Its name in commands and files.
@@ -59,6 +74,8 @@ impl Product {
             Self::Image => "image",
             Self::Reduce => "reduce",
             Self::Allreduce => "allreduce",
+            Self::Fetch => "fetch",
+            Self::Rpc => "rpc",
             Self::Store => "store",
         }
     }
@@ -138,6 +155,8 @@ struct Ran {
 #[must_use]
 pub fn scenario(product: Product, seed: u64) -> String {
     match product {
+        Product::Fetch => fetch::scenario(seed),
+        Product::Rpc => rpc::scenario(seed),
         Product::Store => store::scenario(seed),
         _ => draw::scenario(product, seed).text,
     }
@@ -146,14 +165,30 @@ pub fn scenario(product: Product, seed: u64) -> String {
 /// What is kept of a seed that failed: its scenario, and the trace of its run where `rackweave run` cannot repeat it.
 fn kept(product: Product, seed: u64) -> String {
     match product {
+        Product::Fetch => fetch::traced(seed),
+        Product::Rpc => rpc::traced(seed),
         Product::Store => store::traced(seed),
         _ => scenario(product, seed),
     }
 }
 
+/// Appends the trace of a run to its scenario, as comments.
+fn with_trace(mut scenario: String, trace: &[String]) -> String {
+    scenario.push_str("\n# Trace\n");
+    for line in trace {
+        scenario.push_str("# ");
+        scenario.push_str(line);
+        scenario.push('\n');
+    }
+    scenario
+}
+
 fn run_seed(product: Product, seed: u64) -> Result<Ran, String> {
-    if product == Product::Store {
-        return store::run_seed(seed);
+    match product {
+        Product::Fetch => return fetch::run_seed(seed),
+        Product::Rpc => return rpc::run_seed(seed),
+        Product::Store => return store::run_seed(seed),
+        _ => {}
     }
     let drawn = draw::scenario(product, seed);
     let file = format!("chaos-{}-{seed}.toml", product.name());

@@ -17,7 +17,9 @@ pub(super) fn check(product: Product, drawn: &Drawn, point: &PointResult) -> Res
         Product::Image => image(drawn, point),
         Product::Reduce => reduce(point),
         Product::Allreduce => allreduce(point),
-        Product::Store => Err("`store` has an oracle of its own".to_owned()),
+        Product::Fetch | Product::Rpc | Product::Store => {
+            Err("it has an oracle of its own".to_owned())
+        }
     }
 }
 

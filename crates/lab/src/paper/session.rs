@@ -162,7 +162,7 @@ impl Session {
             all.points_done += progress.points_done;
             all.events += progress.events;
             all.messages += progress.messages;
-            if progress.points_done < progress.points && all.simulated.0 == 0 {
+            if progress.points_done < progress.points && all.simulated.ticks() == 0 {
                 all.simulated = progress.simulated;
             }
         }

@@ -151,13 +151,14 @@ impl PlanSummary {
     #[must_use]
     pub fn new(results: &[PlanResult]) -> Self {
         let gap = |result: &PlanResult| {
-            Some(result.total.0 as f64 / (result.exact?.0.max(1)) as f64 - 1.0)
+            Some(result.total.ticks() as f64 / (result.exact?.ticks().max(1)) as f64 - 1.0)
         };
         let mut gaps: Vec<f64> = results.iter().filter_map(gap).collect();
         gaps.sort_by(f64::total_cmp);
         let count = results.len() as f64;
-        let saved =
-            |result: &PlanResult| 1.0 - result.total.0 as f64 / result.fixed.0.max(1) as f64;
+        let saved = |result: &PlanResult| {
+            1.0 - result.total.ticks() as f64 / result.fixed.ticks().max(1) as f64
+        };
         Self {
             instances: results.len() as u64,
             gap: GapSummary {

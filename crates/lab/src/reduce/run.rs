@@ -95,7 +95,7 @@ pub fn run(
         None => world.run_to_end(control),
         Some(interval) => {
             let mut controller = Controller::new(reduce, config);
-            let limit = rackweave_core::Time(config.measure.time_limit.0);
+            let limit = rackweave_core::Time::ZERO + config.measure.time_limit;
             let mut at = rackweave_core::Time::ZERO;
             loop {
                 let is_over = world.run_until(at) || at >= limit;
@@ -103,7 +103,7 @@ pub fn run(
                     break;
                 }
                 controller.act(&mut Controlled { reduce, world: &mut world }, at);
-                control.sim_time_ps.store(at.0, Ordering::Relaxed);
+                control.sim_time_ticks.store(at.ticks(), Ordering::Relaxed);
                 at = at.saturating_add(interval).min(limit);
             }
             reconfigurations = controller.reconfigurations();

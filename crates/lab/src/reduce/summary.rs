@@ -33,7 +33,7 @@ pub struct ReduceResult {
 impl ReduceResult {
     /// The results of a run in which nothing has happened yet.
     pub(crate) fn of(config: &ReduceConfig) -> Self {
-        let marks = config.marks.iter().map(|mark| Time(mark.0)).collect();
+        let marks = config.marks.iter().map(|mark| Time::ZERO + *mark).collect();
         Self { groups: config.groups.len(), marks, ..Self::default() }
     }
 

@@ -708,7 +708,7 @@ fn sweep_axis(key: &str, values: &[&str]) -> (Axis, Vec<f64>) {
             return number.is_finite().then_some((number, 0));
         }
         let size = text.parse::<Bytes>().map(|v| (v.0 as f64, 1));
-        let span = text.parse::<Span>().map(|v| (v.0 as f64, 2));
+        let span = text.parse::<Span>().map(|v| (v.ticks() as f64, 2));
         let rate = text.parse::<Rate>().map(|v| (v.0 as f64, 3));
         size.or(span.map_err(drop)).or(rate.map_err(drop)).ok()
     };

@@ -239,7 +239,11 @@ fn any_point() -> impl Strategy<Value = PointResult> {
                 });
                 point.latency_cdf.push((a, b));
                 let (max_bytes, total_bytes) = (c as u64, d as u64);
-                point.queue_series.push(QueueSample { at: Time(b as u64), max_bytes, total_bytes });
+                point.queue_series.push(QueueSample {
+                    at: Time::from_ticks(b as u64),
+                    max_bytes,
+                    total_bytes,
+                });
             }
             let summary = &mut point.summary;
             summary.label = group;

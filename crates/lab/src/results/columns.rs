@@ -276,7 +276,9 @@ pub(crate) const MESSAGE: &[Column<MessageRecord>] = &[
     column("ideal_us", |message| message.ideal.into()),
     column("latency_us", |message| latency(message).into()),
     column("slowdown", |message| {
-        latency(message).map(|span| span.0 as f64 / message.ideal.0.max(1) as f64).into()
+        latency(message)
+            .map(|span| span.ticks() as f64 / message.ideal.ticks().max(1) as f64)
+            .into()
     }),
     column("outcome", |message| match message.outcome {
         Outcome::Completed(_) => "completed".into(),

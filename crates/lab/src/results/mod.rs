@@ -260,8 +260,9 @@ pub struct RoundTripErrors {
 
 impl RoundTripErrors {
     fn of(measured: &[MeasuredRoundTrip]) -> Option<Self> {
-        let error =
-            |trip: &MeasuredRoundTrip| trip.min.0.abs_diff(trip.base.0) as f64 / trip.base.0 as f64;
+        let error = |trip: &MeasuredRoundTrip| {
+            trip.min.ticks().abs_diff(trip.base.ticks()) as f64 / trip.base.ticks() as f64
+        };
         let measured = measured.iter().filter(|trip| trip.stream == 0 && trip.samples > 0);
         let mut errors: Vec<f64> = measured.map(error).collect();
         errors.sort_by(f64::total_cmp);
@@ -344,9 +345,9 @@ impl TrafficSeries {
     pub fn samples(&self) -> impl Iterator<Item = TrafficSample> + '_ {
         (0..).zip(&self.bytes).map(|(index, bytes)| TrafficSample {
             name: self.name.clone(),
-            at: Time(self.interval.0 * index),
+            at: Time::from_ticks(self.interval.ticks() * index),
             bytes: *bytes,
-            gbps: *bytes as f64 * 8e3 / self.interval.0 as f64,
+            gbps: *bytes as f64 * 8e3 / self.interval.as_ps() as f64,
         })
     }
 }
@@ -397,11 +398,11 @@ impl PointResult {
         let streams = spec.config.streams.len() + first;
         let by_stream = by_stream(&result.messages, streams);
         // The files of a cast have their own measured time; the streams beside it are measured over the whole run.
-        let whole_run = result.ended_at.since(Time(spec.config.measure.warmup.0));
+        let whole_run = result.ended_at.since(Time::ZERO + spec.config.measure.warmup);
         let goodput = |stream: usize| {
             let bytes = result.delivered_bytes.get(stream).copied().unwrap_or(0);
             let span = if stream < first || first == 0 { result.measured } else { whole_run };
-            if span.0 == 0 { 0.0 } else { bytes as f64 * 8e3 / span.0 as f64 }
+            if span.ticks() == 0 { 0.0 } else { bytes as f64 * 8e3 / span.as_ps() as f64 }
         };
         let mut senders: BTreeSet<HostId> =
             by_stream[0].iter().map(|message| message.src).collect();
@@ -415,7 +416,8 @@ impl PointResult {
         }
         let by_sender = senders.iter().filter_map(|sender| {
             let bytes = result.delivered_by_sender.get(sender.0 as usize)?;
-            (result.measured.0 > 0).then(|| *bytes as f64 * 8e3 / result.measured.0 as f64)
+            (result.measured.ticks() > 0)
+                .then(|| *bytes as f64 * 8e3 / result.measured.as_ps() as f64)
         });
         let hosts = spec.config.fabric.topology.hosts() as usize;
         let samples = |messages: &[&MessageRecord]| samples(messages, &result, spec.unfinished);

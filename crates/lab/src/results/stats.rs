@@ -30,7 +30,7 @@ impl Sample {
             bytes: message.bytes,
             receiver: message.dst,
             latency_us: latency.as_us_f64(),
-            slowdown: latency.0 as f64 / message.ideal.0.max(1) as f64,
+            slowdown: latency.ticks() as f64 / message.ideal.ticks().max(1) as f64,
         }
     }
 }

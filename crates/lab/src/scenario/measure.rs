@@ -297,8 +297,8 @@ impl FaultSpec {
                 message.replace("Pause", "pause").replace("Crash", "crash"),
             ));
         }
-        let until = self.until.map_or(Time::MAX, |until| Time(until.0.0));
-        let from = Time(self.from.0.0);
+        let until = self.until.map_or(Time::MAX, |until| Time::ZERO + until.0);
+        let from = Time::ZERO + self.from.0;
         if until <= from {
             return Err(Problem::new(key("until"), "`until` must be later than `from`"));
         }

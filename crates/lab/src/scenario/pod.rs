@@ -221,7 +221,7 @@ impl Fabric {
             let circuits = circuits_of(self.topology, &key, &change.circuits)?;
             let possible = layout.with_circuits(&circuits);
             possible.map_err(|error| Problem::new(&key, error.to_string()))?;
-            Ok(Move { at: Time(change.at.0.0), circuits })
+            Ok(Move { at: Time::ZERO + change.at.0, circuits })
         });
         moves.collect()
     }

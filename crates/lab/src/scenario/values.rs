@@ -40,7 +40,7 @@ impl Quantity for Bytes {
 impl Quantity for Span {
     const EXPECTED: &'static str = "a time with its unit, such as \"250 ns\"";
     fn exact(self) -> String {
-        format!("{} ps", self.0)
+        format!("{} ps", self.as_ps())
     }
 }
 

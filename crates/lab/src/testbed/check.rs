@@ -371,7 +371,7 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
             (Some(gap), Some(sizes)) => {
                 let payload = f64::from(stream.transport.framing().max_payload);
                 let packets = sizes.mean_of(|size| (size as f64 / payload).ceil());
-                senders as f64 * packets * both_ways * 1e12 / gap.0 as f64
+                senders as f64 * packets * both_ways * 1e12 / gap.as_ps() as f64
             }
             // The links limit the rate; for an incast, the receiver's link does.
             _ => {

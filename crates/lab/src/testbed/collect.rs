@@ -73,7 +73,7 @@ impl<'a> ReportCollector<'a> {
             hosts,
             exchanges: streams.map(|stream| stream.workload.exchange).collect(),
             wanted: measure.messages.min(total.unwrap_or(u64::MAX)),
-            warmup: Time(measure.warmup.0),
+            warmup: Time::ZERO + measure.warmup,
             in_order: false,
         });
         Self {
@@ -104,7 +104,7 @@ impl<'a> ReportCollector<'a> {
         for ended in &records.ended {
             self.ended(host, ended);
         }
-        self.collector.reported(HostId(host), Time(records.until), records.idle);
+        self.collector.reported(HostId(host), Time::from_ticks(records.until), records.idle);
     }
 
     fn exchange(&self, stream: u16) -> Exchange {
@@ -115,7 +115,7 @@ impl<'a> ReportCollector<'a> {
         let &Started { key, wire, stream, dst, bytes, at } = started;
         let Some(order) = self.next_order.get_mut(host as usize) else { return };
         *order += 1;
-        let (src, at) = (HostId(host), Time(at));
+        let (src, at) = (HostId(host), Time::from_ticks(at));
         let start = MessageStart { stream, src, dst: HostId(dst), bytes, at };
         let record = self.collector.started(start, *order);
         let wire = wire.map(|(endpoint, id)| (host, endpoint, id));
@@ -150,7 +150,7 @@ impl<'a> ReportCollector<'a> {
             }
             return;
         };
-        let (at, stream) = (Time(arrived.at), message.stream);
+        let (at, stream) = (Time::from_ticks(arrived.at), message.stream);
         let counted = &mut message.counted[usize::from(id.is_response())];
         // Responses are only reported while they are partial: their end is that of the exchange.
         let bytes =
@@ -167,7 +167,7 @@ impl<'a> ReportCollector<'a> {
     }
 
     fn ended(&mut self, host: u32, ended: &Ended) {
-        let (key, at) = ((host, ended.key), Time(ended.at));
+        let (key, at) = ((host, ended.key), Time::from_ticks(ended.at));
         let Some(&message) = self.messages.get(&key) else { return };
         if let Some(reason) = ended.failed {
             self.end(key, at, MessageEnd::Failed(reason));
@@ -216,12 +216,12 @@ impl<'a> ReportCollector<'a> {
 
     /// Returns the time up to which a host has reported everything.
     pub(super) fn reported_until(&self, host: u32) -> u64 {
-        self.collector.reported_until(HostId(host)).0
+        self.collector.reported_until(HostId(host)).ticks()
     }
 
     /// Records that a host crashed and lost its state.
     pub(super) fn crashed(&mut self, host: u32, at: u64) {
-        self.collector.host_crashed(HostId(host), Time(at));
+        self.collector.host_crashed(HostId(host), Time::from_ticks(at));
         // Messages whose arrival the crashed host did not report are known from their senders.
         let lost = self.messages.iter().filter(|((src, _), message)| {
             *src == host || message.dst == host && message.sent.is_some()
@@ -239,7 +239,7 @@ impl<'a> ReportCollector<'a> {
 
     /// Records that a crashed host reports again.
     pub(super) fn revived(&mut self, host: u32, at: u64) {
-        self.collector.reported(HostId(host), Time(at), false);
+        self.collector.reported(HostId(host), Time::from_ticks(at), false);
     }
 
     /// Returns the measured messages, in the order of their start.
@@ -253,7 +253,7 @@ impl<'a> ReportCollector<'a> {
 
     /// Returns the time at which the last measured message ended, if any did.
     pub(super) fn last_end(&self) -> Option<u64> {
-        self.collector.last_end().map(|at| at.0)
+        self.collector.last_end().map(|at| at.ticks())
     }
 
     /// Returns the payload bytes that receivers stored in the measured time, which ends at `until`: by stream, and for
@@ -261,7 +261,7 @@ impl<'a> ReportCollector<'a> {
     pub(super) fn delivered(&mut self, until: u64) -> (Vec<u64>, Vec<u64>) {
         for delivery in std::mem::take(&mut self.deliveries) {
             let Delivery { at, stream, src, bytes } = delivery;
-            if at.0 <= until {
+            if at.ticks() <= until {
                 self.collector.stored(at, stream, HostId(src), bytes);
             }
         }
@@ -286,7 +286,7 @@ mod tests {
             "fabric = {{ topology = 'single-switch', hosts = 3 }}
              transport.name = 'homa'
              workload = {{ arrivals = 'poisson', load = 0.5, sizes = '1 KB', exchange = '{exchange}' }}
-             measure = {{ warmup = '100 ps', messages = 3 }}"
+             measure = {{ warmup = '1 ns', messages = 3 }}"
         );
         Scenario::parse("x.toml", &text, Path::new("."), &[], None).unwrap().points.remove(0)
     }
@@ -328,11 +328,12 @@ mod tests {
         assert!(all.is_done());
         let fabric = Fabric::new(&point.config.fabric).unwrap();
         let messages = all.messages(&fabric);
-        let outcomes: Vec<_> = messages.iter().map(|m| (m.src.0, m.start.0, m.outcome)).collect();
+        let outcomes: Vec<_> =
+            messages.iter().map(|m| (m.src.0, m.start.ticks(), m.outcome)).collect();
         let expected = [
             (1, 120, Outcome::Failed(FailReason::PeerSilent)),
-            (0, 150, Outcome::Completed(Time(180))),
-            (1, 300, Outcome::Completed(Time(550))),
+            (0, 150, Outcome::Completed(Time::from_ticks(180))),
+            (1, 300, Outcome::Completed(Time::from_ticks(550))),
         ];
         assert_eq!(outcomes, expected);
         assert_eq!(all.last_end(), Some(550));
@@ -364,7 +365,10 @@ mod tests {
         assert!(all.is_done(), "its sender knew that the second had arrived");
         let fabric = Fabric::new(&point.config.fabric).unwrap();
         let outcomes: Vec<_> = all.messages(&fabric).iter().map(|m| m.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Completed(Time(170)), Outcome::Completed(Time(210))]);
+        assert_eq!(
+            outcomes,
+            [Outcome::Completed(Time::from_ticks(170)), Outcome::Completed(Time::from_ticks(210))]
+        );
         assert_eq!(all.delivered(400).0, [2000]);
     }
 
@@ -404,7 +408,10 @@ mod tests {
         assert!(all.is_done());
         let fabric = Fabric::new(&point.config.fabric).unwrap();
         let outcomes: Vec<_> = all.messages(&fabric).iter().map(|m| m.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Completed(Time(170)), Outcome::Completed(Time(180))]);
+        assert_eq!(
+            outcomes,
+            [Outcome::Completed(Time::from_ticks(170)), Outcome::Completed(Time::from_ticks(180))]
+        );
         assert_eq!(all.delivered(500).1, [2000, 0, 0]);
         assert!(all.early.is_empty() && all.messages.is_empty());
     }

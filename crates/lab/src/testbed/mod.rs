@@ -109,8 +109,8 @@ struct Watch {
     wanted: AtomicU64,
     finished: AtomicU64,
     finished_before: AtomicU64,
-    now_ps: AtomicU64,
-    limit_ps: AtomicU64,
+    now_ticks: AtomicU64,
+    limit_ticks: AtomicU64,
 }
 
 impl Testbed {
@@ -201,7 +201,7 @@ impl Testbed {
         let get = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let points = self.scenario.points.len();
         let (wanted, finished) = (get(&self.watch.wanted), get(&self.watch.finished));
-        let (now, limit) = (get(&self.watch.now_ps), get(&self.watch.limit_ps).max(1));
+        let (now, limit) = (get(&self.watch.now_ticks), get(&self.watch.limit_ticks).max(1));
         let by_messages = if wanted == 0 { 0.0 } else { finished as f64 / wanted as f64 };
         let share = by_messages.max(now as f64 / limit as f64).min(1.0);
         let points_done = get(&self.watch.points_done) as usize;
@@ -211,7 +211,7 @@ impl Testbed {
             fraction: ((points_done as f64 + share) / points.max(1) as f64).min(1.0),
             events: 0,
             messages: get(&self.watch.finished_before) + finished,
-            simulated: Time(now),
+            simulated: Time::from_ticks(now),
         }
     }
 
@@ -231,7 +231,7 @@ impl Testbed {
             self.watch.points_done.fetch_add(1, Ordering::Relaxed);
             let finished = self.watch.finished.swap(0, Ordering::Relaxed);
             self.watch.finished_before.fetch_add(finished, Ordering::Relaxed);
-            self.watch.now_ps.store(0, Ordering::Relaxed);
+            self.watch.now_ticks.store(0, Ordering::Relaxed);
         }
         let wall_s = began.elapsed().as_secs_f64();
         Ok(collect(&self.scenario, ends, self.is_cancelled(), wall_s, peak_rss_bytes()))

@@ -240,7 +240,7 @@ impl PointRun<'_> {
         }
         let watch = &self.bed.watch;
         let limit = self.point.config.measure.time_limit;
-        watch.limit_ps.store(limit.0, Ordering::Relaxed);
+        watch.limit_ticks.store(limit.ticks(), Ordering::Relaxed);
         let (end, ended_at) = loop {
             self.handle_updates(POLL_EVERY)?;
             let now = self.now();
@@ -249,15 +249,15 @@ impl PointRun<'_> {
             let (wanted, finished) = self.collector.progress();
             watch.wanted.store(wanted, Ordering::Relaxed);
             watch.finished.store(finished, Ordering::Relaxed);
-            watch.now_ps.store(now.0, Ordering::Relaxed);
+            watch.now_ticks.store(now.ticks(), Ordering::Relaxed);
             if self.bed.is_cancelled() {
                 return Ok(None);
             }
             if self.collector.is_done() {
                 break (End::AllDone, now);
             }
-            if now.0 >= limit.0 {
-                break (End::TimeLimit, Time(limit.0));
+            if now.ticks() >= limit.ticks() {
+                break (End::TimeLimit, Time::ZERO + limit);
             }
         };
         let mut switch = self.finish()?;
@@ -267,7 +267,7 @@ impl PointRun<'_> {
 
     /// Returns the time since the load started; zero before.
     fn now(&self) -> Time {
-        Time(self.clock.now().0.saturating_sub(self.start.0))
+        self.clock.now().saturating_sub(self.start)
     }
 
     fn hosts(&self) -> impl Iterator<Item = u32> + use<> {
@@ -313,7 +313,8 @@ impl PointRun<'_> {
             return Ok(false);
         }
         self.clock = Clock::start();
-        self.start = head_start + Span(HEAD_START_PER_HOST.0 * hosts.len() as u64);
+        self.start =
+            head_start + Span::from_ticks(HEAD_START_PER_HOST.ticks() * hosts.len() as u64);
         let bound = |message: &WorkerMessage| match message {
             WorkerMessage::Bound(addresses) => Some(addresses.clone()),
             _ => None,
@@ -336,19 +337,19 @@ impl PointRun<'_> {
         for role in &hosts {
             self.command(*role, &Command::Greet);
         }
-        if self.clock.now().0 >= self.start.0 {
+        if self.clock.now().ticks() >= self.start.ticks() {
             return Err(TestbedError::Late("the last host".into()));
         }
         Ok(true)
     }
 
-    fn bind(&self, role: Role, crashed_ps: Option<u64>) -> Bind {
+    fn bind(&self, role: Role, crashed_ticks: Option<u64>) -> Bind {
         let mut bind = Bind {
             origin_ns: self.clock.origin_ns(),
-            start_ps: self.start.0,
+            start_ticks: self.start.ticks(),
             at: Vec::new(),
             switch: None,
-            crashed_ps,
+            crashed_ticks,
         };
         if let Role::Host(host) = role {
             bind.switch = self.ports.get(host as usize).copied().flatten();
@@ -382,13 +383,13 @@ impl PointRun<'_> {
         what: impl Fn(&WorkerMessage) -> Option<T>,
     ) -> Result<Option<BTreeMap<Role, T>>, TestbedError> {
         let mut answers = BTreeMap::new();
-        let patience = Span(PATIENCE.as_nanos() as u64 * 1000);
+        let patience = Span::from_ns(PATIENCE.as_nanos() as u64);
         let began = Clock::start();
         while let Some(missing) = roles.iter().find(|role| !answers.contains_key(*role)) {
             if self.bed.is_cancelled() {
                 return Ok(None);
             }
-            if began.now().0 > patience.0 {
+            if began.now().ticks() > patience.ticks() {
                 return Err(TestbedError::Late(missing.to_string()));
             }
             let Some(update) = self.next_update(POLL_EVERY)? else { continue };
@@ -452,7 +453,7 @@ impl PointRun<'_> {
                     let bind = self.bind(role, crashed);
                     self.command(role, &Command::Bind(bind));
                     let now = self.now();
-                    self.collector.revived(host, now.0);
+                    self.collector.revived(host, now.ticks());
                 }
                 _ => {}
             }
@@ -480,7 +481,7 @@ impl PointRun<'_> {
         while began.now() < Time::ZERO + MOVE_WITHIN {
             self.handle_updates(Duration::from_millis(1))?;
             if let Some(lit) = self.lit.take() {
-                return Ok(Time(lit.saturating_sub(self.start.0)));
+                return Ok(Time::from_ticks(lit.saturating_sub(self.start.ticks())));
             }
         }
         Err(TestbedError::Worker("the switch does not change its circuits".into()))
@@ -519,7 +520,7 @@ impl PointRun<'_> {
             self.handle_updates(POLL_EVERY)?;
         }
         self.workers.remove(&role);
-        let at = self.collector.reported_until(host).max(now.0);
+        let at = self.collector.reported_until(host).max(now.ticks());
         self.crashed_at.insert(host, at);
         self.collector.crashed(host, at);
         Ok(())
@@ -537,9 +538,9 @@ impl PointRun<'_> {
         }
         let mut left = hosts;
         let began = Clock::start();
-        let patience = Span(PATIENCE.as_nanos() as u64 * 1000);
+        let patience = Span::from_ns(PATIENCE.as_nanos() as u64);
         while let Some(first) = left.first().copied() {
-            if began.now().0 > patience.0 {
+            if began.now().ticks() > patience.ticks() {
                 return Err(TestbedError::Worker(format!(
                     "{first} does not end when it is asked to"
                 )));
@@ -567,11 +568,11 @@ impl PointRun<'_> {
     }
 
     fn result(&mut self, end: End, ended_at: Time, switch: &SwitchEnd) -> PointOutcome {
-        let since = self.point.config.measure.warmup.0.min(ended_at.0);
+        let since = self.point.config.measure.warmup.ticks().min(ended_at.ticks());
         let until = match (end, self.collector.last_end()) {
             (End::AllDone, Some(last)) => last.max(since),
             (End::AllDone, None) => since,
-            _ => ended_at.0,
+            _ => ended_at.ticks(),
         };
         let mut messages = self.collector.messages(&self.fabric);
         for message in &mut messages {
@@ -591,7 +592,7 @@ impl PointRun<'_> {
         let mut result = RunResult {
             end,
             ended_at,
-            measured: Span(until - since),
+            measured: Span::from_ticks(until - since),
             messages,
             delivered_bytes,
             delivered_by_sender,
@@ -606,7 +607,7 @@ impl PointRun<'_> {
             circuits: switch
                 .circuits
                 .iter()
-                .map(|(at, circuits)| (Time(*at), circuits.clone().into()))
+                .map(|(at, circuits)| (Time::from_ticks(*at), circuits.clone().into()))
                 .collect(),
             capture_names: captured_links(self.point, &self.fabric)
                 .into_iter()

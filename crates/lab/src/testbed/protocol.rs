@@ -59,7 +59,7 @@ pub(super) struct Setup {
 /// A command to a worker.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) enum Command {
-    /// The worker binds its addresses. The load starts at `start_ps` of the clock.
+    /// The worker binds its addresses. The load starts at `start_ticks` of the clock.
     Bind(Bind),
     /// All workers are ready: the host greets its peers.
     Greet,
@@ -75,13 +75,13 @@ pub(super) enum Command {
 pub(super) struct Bind {
     /// The origin of the clock, in nanoseconds of the system's monotonic clock.
     pub(super) origin_ns: u64,
-    pub(super) start_ps: u64,
+    pub(super) start_ticks: u64,
     /// For a host, the addresses of its sockets; port 0 means any port.
     pub(super) at: Vec<SocketAddr>,
     /// For a host in the overlay, its port of the switch.
     pub(super) switch: Option<SocketAddr>,
-    /// For a host that begins a new incarnation, the time since `start_ps` at which the previous one crashed.
-    pub(super) crashed_ps: Option<u64>,
+    /// For a host that begins a new incarnation, the time since `start_ticks` at which the previous one crashed.
+    pub(super) crashed_ticks: Option<u64>,
 }
 
 /// A message from a worker.
@@ -92,7 +92,7 @@ pub(super) enum WorkerMessage {
     /// The worker has bound its addresses: a host's sockets, or the switch's ports by host.
     Bound(Vec<Option<SocketAddr>>),
     Records(Records),
-    /// The switch has begun to change circuits; its ports are lit again at this time of the clock, in picoseconds.
+    /// The switch has begun to change circuits; its ports are lit again at this time of the clock, in ticks.
     Moved(u64),
     HostEnd(Box<HostEnd>),
     SwitchEnd(Box<SwitchEnd>),
@@ -100,7 +100,7 @@ pub(super) enum WorkerMessage {
     Failed(String),
 }
 
-/// What happened to messages since the last report. All times are in picoseconds since the start of the load.
+/// What happened to messages since the last report. All times are in ticks since the start of the load.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Records {
     /// The time up to which everything has been reported.
@@ -226,7 +226,7 @@ pub(super) struct ReduceEnd {
     pub(super) jobs: Vec<JobEnd>,
 }
 
-/// How far a job has come. Times are in picoseconds since the start of the load.
+/// How far a job has come. Times are in ticks since the start of the load.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct JobEnd {
     pub(super) job: u16,
@@ -249,14 +249,14 @@ pub(super) struct JobEnd {
 
 impl JobEnd {
     pub(super) fn new(job: u16, record: &Record) -> Self {
-        let ps = |time: Option<Time>| time.map(|time| time.0);
+        let ticks = |time: Option<Time>| time.map(|time| time.ticks());
         Self {
             job,
-            started: ps(record.started),
-            ready: ps(record.ready),
-            granted: ps(record.granted),
-            uploaded: ps(record.uploaded),
-            finished: ps(record.finished),
+            started: ticks(record.started),
+            ready: ticks(record.ready),
+            granted: ticks(record.granted),
+            uploaded: ticks(record.uploaded),
+            finished: ticks(record.finished),
             failed: record.failed.map(|failure| failure.to_string()),
             exact: record.exact,
             words: record.words,
@@ -275,7 +275,7 @@ impl JobEnd {
 
     /// Returns the record, in which the reason of a failure is only that its master has reported one.
     pub(super) fn record(&self) -> Record {
-        let time = |ps: Option<u64>| ps.map(Time);
+        let time = |ps: Option<u64>| ps.map(Time::from_ticks);
         let [missing, wrong, lost, occurrences] = self.errors;
         Record {
             started: time(self.started),
@@ -346,7 +346,7 @@ pub(super) struct SwitchEnd {
     pub(super) capture: Vec<Frame>,
     /// What the programs of all switches have counted, by name.
     pub(super) program: BTreeMap<String, u64>,
-    /// The circuits over time, in picoseconds since the start of the load; empty without an optical circuit switch.
+    /// The circuits over time, in ticks since the start of the load; empty without an optical circuit switch.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) circuits: Vec<(u64, WireCircuits)>,
     /// The packets that were lost elsewhere than in its queues: the place, and their number.

@@ -71,7 +71,7 @@ fn keys_describe_the_pod_and_its_moves() {
     assert_eq!(it.core_link, Rate::from_gbps(5));
     assert_eq!((it.ocs.switching_delay, it.ocs.dark), (Span::from_us(80), Dark::All));
     let moved = Circuits::Servers(vec![1, 1, 0, 0, 0, 0, 2, 2]);
-    let at = Time(Span::from_ms(2).0);
+    let at = Time::ZERO + Span::from_ms(2);
     assert_eq!(rackless.points[0].config.moves, [Move { at, circuits: moved }]);
 
     let fewer = parse(RACKLESS, &["fabric.hosts=5", "fabric.moves=[]"]);

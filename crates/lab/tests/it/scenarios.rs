@@ -360,7 +360,7 @@ proptest! {
             any::<f64>().prop_map(|x| format!("{x:?}")),
             any::<u64>().prop_map(|n| format!("'{} '", Bytes(n))),
             any::<u32>().prop_map(|n| format!("'{} '", Rate(n.into()))),
-            any::<u64>().prop_map(|n| format!("'{} '", Span(n))),
+            any::<u64>().prop_map(|n| format!("'{} '", Span::from_ticks(n))),
             prop::collection::vec(any::<u32>().prop_map(|n| format!("'{n} B'")), 0..9)
                 .prop_map(|list| format!("[{}]", list.join(", "))),
         ],

@@ -1,5 +1,5 @@
 //! The user-space switch's fabric and the simulator's: the same frames, fed at the same times, leave at the
-//! same times, to the picosecond, with the same marks, cuts and losses.
+//! same times, to the tick, with the same marks, cuts and losses.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use rackweave_linux::switch::{Carried, Core, CoreConfig, Encapsulation};
 use rackweave_sim::config::CapturePort;
 use rackweave_sim::{Control, Fabric, RunConfig};
 
-/// Delays without a common divisor, so that two things hardly ever happen at the same picosecond.
+/// Delays without a common divisor, so that two things hardly ever happen at the same time.
 const FABRIC: &str = r#"
 [fabric]
 topology = "leaf-spine"
@@ -61,7 +61,7 @@ fn compare(text: &str) -> [u64; 5] {
     let fabric = Fabric::new(&config.fabric).unwrap();
     let hosts = fabric.hosts();
     // What happens at the very end is seen by one of them only.
-    let end = Time(result.ended_at.0 - Span::from_us(100).0);
+    let end = Time::from_ps(result.ended_at.as_ps() - Span::from_us(100).as_ps());
     let mut expected: Vec<Seen> = Vec::new();
     let mut core = CoreConfig {
         fabric: fabric.clone(),
@@ -84,7 +84,7 @@ fn compare(text: &str) -> [u64; 5] {
             let host = departure.host;
             let link = &fabric.links()[fabric.downlink(host) as usize];
             let takes = link.span_of(u32::from(departure.packet.wire_bytes)) + link.delay;
-            let at = Time(departure.due.0 - takes.0);
+            let at = Time::from_ps(departure.due.as_ps() - takes.as_ps());
             found.push(seen(at, host.0, &departure.packet));
             core.payloads().release(departure.packet.header.slot);
         }
@@ -125,7 +125,7 @@ fn compare(text: &str) -> [u64; 5] {
 }
 
 /// Losses between switches only: what is lost on a receiver's own link has left the last switch all the same. And on one
-/// cable only: two frames that arrive at the same picosecond over two links may draw their lots in either order.
+/// cable only: two frames that arrive at the same time over two links may draw their lots in either order.
 #[test]
 fn homa_with_priorities_spraying_and_losses() {
     let [.., dropped] = compare(

@@ -4,8 +4,9 @@ use rackweave_wire::overlay;
 use smallvec::SmallVec;
 
 use super::{Endpoint, Peers};
+use crate::driver::Platform;
 
-impl Endpoint {
+impl<P: Platform> Endpoint<P> {
     /// Queues a HELLO that the host addresses to itself, from which the switch learns its address. Without it, a host that
     /// only responds would never be reachable.
     pub(super) fn announced(mut self) -> Self {

@@ -7,6 +7,7 @@ use rackweave_core::{HostId, Rate, Span};
 use rackweave_crypt::Key;
 use rackweave_transport::TransportConfig;
 
+use super::tickets::TicketStore;
 use crate::Clock;
 
 /// The configuration of an [`Endpoint`](super::Endpoint).
@@ -36,6 +37,12 @@ pub struct EndpointConfig {
     /// The key that all hosts share, if their datagrams are to be encrypted. Not with [`Peers::Switch`], whose switches read
     /// and trim packets.
     pub key: Option<Key>,
+    /// Whether this host hands out tickets, and accepts packets before the handshake (0-RTT) from hosts that have one. Their
+    /// messages may be executed once more than their senders know: see `docs/security.md`. Only with a key.
+    pub accept_early: bool,
+    /// Tickets of an earlier start, if packets of idempotent messages are to be sent before the handshake to peers that accept
+    /// them, and tickets to be kept: [`Endpoint::send_idempotent`](super::Endpoint::send_idempotent). Only with a key.
+    pub tickets: Option<TicketStore>,
     /// The clock of all times; hosts whose times are compared share one.
     pub clock: Clock,
 }
@@ -56,6 +63,8 @@ impl EndpointConfig {
             receive_bytes: 256 << 20,
             socket_buffer: 4 << 20,
             key: None,
+            accept_early: false,
+            tickets: None,
             clock: Clock::start(),
         }
     }

@@ -123,6 +123,12 @@ pub struct Stats {
     pub replayed: u64,
     /// Messages of this host's own handshakes that somebody has returned to it.
     pub reflected: u64,
+    /// Resumptions that were accepted.
+    pub resumed: u64,
+    /// Resumptions that were refused, and answered as asks.
+    pub early_refused: u64,
+    /// Packets sealed before the handshake.
+    pub early_sent: u64,
     /// Packets dropped because the receive buffer is full.
     pub no_room: u64,
     /// Packets dropped because too many wait for the receiver's incarnation, or for the socket.

@@ -3,6 +3,7 @@
 use rackweave_core::MessageId;
 
 use crate::clock::realtime_ns;
+use crate::driver::Platform;
 
 /// 2020-01-01, in seconds since 1970.
 const EPOCH_S: u64 = 1_577_836_800;
@@ -26,6 +27,12 @@ pub(crate) struct Ids {
 impl Ids {
     pub(crate) fn new() -> Self {
         Self { last: first_id() }
+    }
+
+    /// The same at any platform.
+    pub(crate) fn at(platform: &mut impl Platform) -> Self {
+        let random = platform.random() as u64;
+        Self::starting_at(platform.realtime_ns(), random)
     }
 
     const fn starting_at(realtime_ns: u64, random: u64) -> Self {

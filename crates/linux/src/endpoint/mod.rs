@@ -2,6 +2,7 @@
 
 mod announce;
 pub mod config;
+mod early;
 mod event;
 mod ids;
 mod incoming;
@@ -10,6 +11,7 @@ mod peers;
 mod receive;
 mod secure;
 mod send;
+mod tickets;
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,8 +33,9 @@ use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::peers::{PeerTable, Secret};
 use self::secure::Secure;
+pub use self::tickets::{MAX_TICKETS, NotTickets, TicketFile, TicketFileError, TicketStore};
 use crate::clock::Clock;
-use crate::driver::{Driver, DriverStats};
+use crate::driver::{Driver, DriverStats, Platform};
 use crate::sys::UdpSocket;
 
 /// The interval at which incoming messages that the machine has dropped are freed.
@@ -102,11 +105,11 @@ const QUIET: Span = Span::from_ms(50);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct Endpoint<P = UdpSocket> {
     config: EndpointConfig,
     layout: Layout,
     machine: Machine,
-    driver: Driver,
+    driver: Driver<P>,
     peers: PeerTable,
     /// `None` without a key.
     secure: Option<Box<Secure>>,
@@ -135,18 +138,80 @@ impl Endpoint {
     /// # Errors
     /// If the address is in use or not local, or the configuration has both a key and a switch.
     pub fn new(config: EndpointConfig) -> Result<Self, EndpointError> {
-        if config.key.is_some() && matches!(config.peers, Peers::Switch { .. }) {
-            return Err(EndpointError::KeyThroughSwitch);
-        }
+        Self::check_config(&config)?;
         let address = config.bind;
         let socket = UdpSocket::bind(address, config.socket_buffer, false)
             .map_err(|source| EndpointError::Bind { address, source })?;
+        Self::on(config, socket)
+    }
+
+    /// The address that its socket is bound to.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.driver.local_addr()
+    }
+
+    /// Waits until the socket is readable (or writable, if [`Endpoint::is_blocked`]), or until a time; not at all if an
+    /// event waits to be polled. Makes the timers of the calling thread exact ([`crate::sys::tighten_timers`]).
+    ///
+    /// # Errors
+    /// If the system refuses to wait.
+    pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
+        self.driver.expect_wait();
+        if self.events.is_empty() { self.sleep(until) } else { Ok(()) }
+    }
+
+    fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
+        self.driver.wait(until, self.config.busy_poll, &[])
+    }
+
+    /// Drives the endpoint until everything that was sent is acknowledged and peers have the acknowledgements that they
+    /// wait for, or until a time; returns whether the former was reached. Events are kept for [`Endpoint::poll_event`].
+    ///
+    /// A host that stops immediately after its last message leaves the peer without an acknowledgement of its response.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    pub fn finish(&mut self, until: Time) -> io::Result<bool> {
+        let mut quiet = self.driver.now();
+        let mut received = self.stats.received;
+        loop {
+            let next = self.turn()?;
+            let now = self.driver.now();
+            let busy = self.outgoing.bytes() > 0 || !self.idle || self.is_blocked();
+            if busy || received != self.stats.received {
+                (quiet, received) = (now, self.stats.received);
+            }
+            if now.since(quiet) >= QUIET || now >= until {
+                return Ok(now.since(quiet) >= QUIET);
+            }
+            let end = until.min(quiet + QUIET);
+            self.sleep(Some(next.map_or(end, |next| next.min(end))))?;
+        }
+    }
+}
+
+impl<P: Platform> Endpoint<P> {
+    fn check_config(config: &EndpointConfig) -> Result<(), EndpointError> {
+        if config.key.is_some() && matches!(config.peers, Peers::Switch { .. }) {
+            return Err(EndpointError::KeyThroughSwitch);
+        }
+        Ok(())
+    }
+
+    /// An endpoint on this platform, whose address is the configured one.
+    ///
+    /// # Errors
+    /// If the configuration has both a key and a switch.
+    pub fn on(config: EndpointConfig, mut platform: P) -> Result<Self, EndpointError> {
+        Self::check_config(&config)?;
+        let secret = Secret::new(platform.random());
+        let has_aes = platform.has_aes();
         Ok(Self {
             layout: config.transport.layout(),
             machine: config.transport.machine(config.host),
-            driver: Driver::new(config.clock, socket),
-            peers: PeerTable::new(config.peers.clone(), config.host, Secret::new()),
-            secure: config.key.clone().map(|key| Box::new(Secure::new(key))),
+            peers: PeerTable::new(config.peers.clone(), config.host, secret),
+            secure: Secure::new(&config, has_aes),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(config.receive_bytes),
             events: VecDeque::new(),
@@ -156,17 +221,12 @@ impl Endpoint {
             sweep_at: Time::ZERO,
             leaving: Vec::new(),
             leaving_at: Time::ZERO,
-            ids: Ids::new(),
+            ids: Ids::at(&mut platform),
+            driver: Driver::new(config.clock, platform),
             stats: Stats::default(),
             config,
         }
         .announced())
-    }
-
-    /// The address that its socket is bound to.
-    #[must_use]
-    pub const fn local_addr(&self) -> SocketAddr {
-        self.driver.local_addr()
     }
 
     /// The number of this host.
@@ -362,51 +422,12 @@ impl Endpoint {
         self.driver.is_blocked()
     }
 
-    /// Waits until the socket is readable (or writable, if [`Endpoint::is_blocked`]), or until a time; not at all if an
-    /// event waits to be polled. Makes the timers of the calling thread exact ([`crate::sys::tighten_timers`]).
-    ///
-    /// # Errors
-    /// If the system refuses to wait.
-    pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
-        self.driver.expect_wait();
-        if self.events.is_empty() { self.sleep(until) } else { Ok(()) }
-    }
-
-    fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
-        self.driver.wait(until, self.config.busy_poll, &[])
-    }
-
     pub(crate) fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
     pub(crate) const fn busy_poll(&self) -> Span {
         self.config.busy_poll
-    }
-
-    /// Drives the endpoint until everything that was sent is acknowledged and peers have the acknowledgements that they
-    /// wait for, or until a time; returns whether the former was reached. Events are kept for [`Endpoint::poll_event`].
-    ///
-    /// A host that stops immediately after its last message leaves the peer without an acknowledgement of its response.
-    ///
-    /// # Errors
-    /// If the socket has failed.
-    pub fn finish(&mut self, until: Time) -> io::Result<bool> {
-        let mut quiet = self.driver.now();
-        let mut received = self.stats.received;
-        loop {
-            let next = self.turn()?;
-            let now = self.driver.now();
-            let busy = self.outgoing.bytes() > 0 || !self.idle || self.is_blocked();
-            if busy || received != self.stats.received {
-                (quiet, received) = (now, self.stats.received);
-            }
-            if now.since(quiet) >= QUIET || now >= until {
-                return Ok(now.since(quiet) >= QUIET);
-            }
-            let end = until.min(quiet + QUIET);
-            self.sleep(Some(next.map_or(end, |next| next.min(end))))?;
-        }
     }
 
     /// Frees incoming messages that the machine has dropped without an event.

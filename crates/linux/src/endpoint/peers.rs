@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::hash::{Hash as _, Hasher as _};
 use std::net::SocketAddr;
 
-use rackweave_core::{HostId, Packet, Span, Time};
+use rackweave_core::{HostId, MessageId, Packet, Span, Time};
 use rackweave_crypt::Association;
 use rackweave_wire::Header;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use siphasher::sip::SipHasher24;
 
 use super::config::{FIRST_GUEST, Network, Peers};
@@ -41,9 +41,8 @@ const GUEST_IDLE: Span = Span::from_secs(60);
 pub(super) struct Secret(pub(super) [u64; 2]);
 
 impl Secret {
-    /// A random key.
-    pub(super) fn new() -> Self {
-        let number = crate::random();
+    /// The key that a random number is.
+    pub(super) const fn new(number: u128) -> Self {
         Self([number as u64, (number >> 64) as u64])
     }
 
@@ -76,8 +75,10 @@ pub(super) struct Peer {
     asked: Option<Time>,
     /// For a guest, the time of the last datagram from it.
     guest: Option<Time>,
-    /// Packets that wait for the peer's incarnation, or for a session with it.
-    held: VecDeque<Packet<Header>>,
+    /// Packets that wait for the peer's incarnation, or for a session with it, and whether they were sent early.
+    held: VecDeque<(Packet<Header>, bool)>,
+    /// Idempotent messages that were submitted while there was no session.
+    pub(super) idempotent: FxHashSet<MessageId>,
     /// Sessions with the peer, if hosts have a key.
     pub(super) association: Association,
     /// What the peer has reported about keys since the last ask.
@@ -96,6 +97,7 @@ impl Peer {
             asked: None,
             guest: None,
             held: VecDeque::new(),
+            idempotent: FxHashSet::default(),
             association: Association::default(),
             mismatch: None,
             hello: None,
@@ -107,6 +109,20 @@ impl Peer {
     /// Whether this host has asked the peer for its incarnation or a session, and has no answer yet.
     pub(super) fn is_asked(&self) -> bool {
         self.hello.is_some() || self.association.ask_due().is_some()
+    }
+
+    /// Holds a packet until there is a session; returns false if too many are held.
+    pub(super) fn hold(&mut self, packet: &Packet<Header>, early: bool) -> bool {
+        if self.held.len() >= MAX_HELD {
+            return false;
+        }
+        self.held.push_back((*packet, early));
+        true
+    }
+
+    /// Drops the held packets that were sent early.
+    pub(super) fn drop_early(&mut self) {
+        self.held.retain(|(_, early)| !early);
     }
 }
 
@@ -340,23 +356,14 @@ impl PeerTable {
             peer.hello = Some((now, HELLO_RETRY.0));
             self.pending_hellos.push(packet.dst);
         }
-        self.hold_sealed(&packet)
-    }
-
-    /// Holds a packet until there is a session with its receiver; returns false if too many are held.
-    pub(super) fn hold_sealed(&mut self, packet: &Packet<Header>) -> bool {
-        let Some(peer) = self.peers.get_mut(&packet.dst) else { return false };
-        if peer.held.len() >= MAX_HELD {
-            return false;
-        }
-        peer.held.push_back(*packet);
-        true
+        peer.hold(&packet, false)
     }
 
     /// Drops the packets that wait for a peer that does not answer, and notes the reason if it has reported one.
     pub(super) fn give_up(&mut self, host: HostId) {
         if let Some(peer) = self.peers.get_mut(&host) {
             peer.held.clear();
+            peer.idempotent = FxHashSet::default();
             self.mismatches.extend(peer.mismatch.take().map(|why| (host, why)));
         }
     }
@@ -367,8 +374,12 @@ impl PeerTable {
     }
 
     /// Takes the packets that were held for a peer.
-    pub(super) fn release(&mut self, host: HostId) -> VecDeque<Packet<Header>> {
-        self.peers.get_mut(&host).map(|peer| std::mem::take(&mut peer.held)).unwrap_or_default()
+    pub(super) fn release(&mut self, host: HostId) -> impl Iterator<Item = Packet<Header>> + use<> {
+        let held = self.peers.get_mut(&host).map(|peer| {
+            peer.idempotent = FxHashSet::default();
+            std::mem::take(&mut peer.held)
+        });
+        held.unwrap_or_default().into_iter().map(|(packet, _)| packet)
     }
 
     /// Peers to which a HELLO is due now.
@@ -389,7 +400,7 @@ impl PeerTable {
                 return false;
             }
             due.push(*host);
-            peer.hello = Some((now + gap, Span(gap.0 * 2)));
+            peer.hello = Some((now + gap, gap * 2));
             true
         });
         due
@@ -496,7 +507,7 @@ mod tests {
             hellos += table.due(next).len();
         }
         assert!((5..20).contains(&hellos), "{hellos}");
-        assert!(table.release(HOST).is_empty());
+        assert_eq!(table.release(HOST).count(), 0);
         for _ in 0..MAX_HELD {
             assert!(table.hold(at(2000), packet));
         }

@@ -7,12 +7,13 @@ use rackweave_wire::{Header, overlay, secure};
 
 use super::peers::{Incarnation, Origin};
 use super::{Endpoint, Event};
+use crate::driver::Platform;
 use crate::sys::ReceiveBatch;
 
 /// The least interval between attempts to free memory when there is no room for a packet.
 const MAKE_ROOM: Span = Span::from_ms(100);
 
-impl Endpoint {
+impl<P: Platform> Endpoint<P> {
     /// Handles the datagrams of one call to receive.
     pub(super) fn handle_received(&mut self, now: Time, batch: &ReceiveBatch) {
         for datagram in batch.datagrams() {

@@ -4,16 +4,19 @@ use std::net::SocketAddr;
 
 use rackweave_core::{HostId, Packet, Slice, Time};
 use rackweave_crypt::{
-    Accepted, Association, Cipher, Due, Key, Local, Offers, OpenError, Unopened,
+    Accepted, Association, Cipher, Due, Early, Key, Local, Offers, OpenError, Unopened,
 };
 use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Datagram, Handshake, Kind, Notice};
 use rackweave_wire::{Header, frame, overlay};
 
+use super::config::EndpointConfig;
+use super::early::EarlyState;
 use super::event::KeyMismatch;
 use super::outgoing::Payload;
 use super::peers::Origin;
 use super::send::{HELLO_CLASS, MAX_BATCH};
 use super::{Endpoint, Event};
+use crate::driver::Platform;
 use crate::sys;
 
 /// What an endpoint with a key has besides its peers' associations.
@@ -26,17 +29,28 @@ pub(super) struct Secure {
     asking: Vec<(HostId, u64)>,
     /// The packet that is being opened.
     opened: Vec<u8>,
+    pub(super) early: EarlyState,
 }
 
 impl Secure {
-    pub(super) fn new(key: Key) -> Self {
-        Self {
+    /// `None` without a key.
+    pub(super) fn new(config: &EndpointConfig, has_aes: bool) -> Option<Box<Self>> {
+        let key = config.key.clone()?;
+        Some(Box::new(Self {
             key,
-            ciphers: Cipher::preferred(sys::has_aes()),
+            ciphers: Cipher::preferred(has_aes),
             offers: Offers::default(),
             asking: Vec::new(),
             opened: Vec::new(),
-        }
+            early: EarlyState::new(config.accept_early, config.tickets.clone()),
+        }))
+    }
+
+    pub(super) const fn local_and_early(
+        &mut self,
+        incarnation: u32,
+    ) -> (Local<'_>, &mut EarlyState) {
+        (Local { key: &self.key, ciphers: self.ciphers, incarnation }, &mut self.early)
     }
 
     /// Whether a message of the handshake is this host's own.
@@ -49,14 +63,14 @@ impl Secure {
     }
 }
 
-fn random_bytes() -> [u8; 32] {
+pub(super) fn random_bytes(platform: &mut impl Platform) -> [u8; 32] {
     let mut bytes = [0; 32];
-    bytes[..16].copy_from_slice(&crate::random().to_ne_bytes());
-    bytes[16..].copy_from_slice(&crate::random().to_ne_bytes());
+    bytes[..16].copy_from_slice(&platform.random().to_ne_bytes());
+    bytes[16..].copy_from_slice(&platform.random().to_ne_bytes());
     bytes
 }
 
-impl Endpoint {
+impl<P: Platform> Endpoint<P> {
     /// Handles a datagram between hosts with keys at a host that has none.
     pub(super) fn handle_keyless(&mut self, from: SocketAddr, bytes: &[u8]) {
         self.stats.malformed += 1;
@@ -106,13 +120,16 @@ impl Endpoint {
             Origin::Guest(ours) => (None, ours),
             Origin::Foreign => return,
         };
-        let Some(secure) = &mut self.secure else { return };
-        if secure.is_own(read) {
+        if self.secure.as_ref().is_some_and(|secure| secure.is_own(read)) {
             self.stats.reflected += 1;
             return;
         }
+        if read.kind == Kind::Resume {
+            self.on_resume(now, from, known, ours, read);
+        }
+        let Some(secure) = &mut self.secure else { return };
         let address = rackweave_crypt::address_bytes(from);
-        secure.offers.advance(now, random_bytes);
+        secure.offers.advance(now, || random_bytes(self.driver.platform()));
         let Secure { key, ciphers, offers, .. } = &mut **secure;
         let local = Local { key, ciphers: *ciphers, incarnation: ours };
         match read.kind {
@@ -136,26 +153,35 @@ impl Endpoint {
                 {
                     peer.association = first;
                 }
-                self.send_empty(host);
+                self.send_empty(now, host);
                 if let Accepted::New(restarted) = accepted {
                     self.on_session(now, host, restarted);
+                    self.issue_ticket(now, host);
                 }
             }
             // An acceptance of what an earlier incarnation of this host has offered is answered as an ask.
-            Kind::Ask | Kind::Accept => {
+            Kind::Ask | Kind::Accept | Kind::Resume => {
                 self.stats.unproven += 1;
-                if let Some(offer) = local.offer(now, offers, &address, read) {
+                let peer = self.peers.at(from).and_then(|host| self.peers.get(host));
+                let flags = peer.map_or(0, |peer| peer.association.flags(read));
+                if let Some(offer) = local.offer(now, offers, &address, read, flags) {
                     self.send_bytes(from, &offer);
                 }
             }
             _ => {
                 let Some(peer) = known.and_then(|host| self.peers.get_mut(host)) else { return };
-                let Some(accept) = peer.association.on_offer(now, &local, read, random_bytes)
-                else {
+                let ephemeral = || random_bytes(self.driver.platform());
+                let Some(accept) = peer.association.on_offer(now, &local, read, ephemeral) else {
                     self.stats.late += 1;
                     return;
                 };
-                let ready = peer.association.is_ready();
+                let (ready, resumed) = (peer.association.is_ready(), peer.association.is_resumed());
+                match resumed {
+                    // What was sent early has arrived, or is lost like any other packet.
+                    Some(true) => peer.drop_early(),
+                    Some(false) => secure.early.refused(from),
+                    None => {}
+                }
                 self.send_bytes(from, &accept);
                 if let Some(host) = known
                     && ready
@@ -208,6 +234,10 @@ impl Endpoint {
         self.peers.heard(now, host);
         if opened.confirmed {
             self.on_session(now, host, opened.restarted);
+            self.issue_ticket(now, host);
+        }
+        if let Some((name, secret)) = wire::decode_grant(opened.bytes) {
+            return self.on_grant(host, name, secret);
         }
         let bytes = datagram.bytes.len();
         match wire::decode_inner(opened.bytes, bytes, datagram.traffic_class) {
@@ -239,14 +269,25 @@ impl Endpoint {
         }
     }
 
-    /// Asks a peer for a session, if it was not asked yet.
+    /// Asks a peer for a session, if it was not asked yet, and resumes if that helps.
     fn ask(&mut self, now: Time, host: HostId) {
         let Some(peer) = self.peers.get_mut(host) else { return };
         let Some(secure) = &mut self.secure else { return };
-        if peer.association.ask(now, || crate::random() as u64)
+        if peer.association.ask(now, || self.driver.platform().random() as u64)
             && let Some(nonce) = peer.association.asking()
         {
             secure.asking.push((host, nonce));
+        }
+        if peer.idempotent.is_empty() {
+            return;
+        }
+        secure.early.equip(&mut peer.association, peer.address);
+        let local = secure.local(peer.ours);
+        let wall_ms = self.driver.platform().realtime_ns() / 1_000_000;
+        let nonce = || self.driver.platform().random() as u64;
+        if peer.association.resume(now, &local, wall_ms, nonce) {
+            // It has to leave before the packets of its session.
+            self.poll_asks(now);
         }
     }
 
@@ -293,11 +334,22 @@ impl Endpoint {
         let host = packet.dst;
         let Some(peer) = self.peers.get_mut(host) else { return };
         if !peer.association.is_ready() {
-            if !self.peers.hold_sealed(&packet) {
-                self.stats.not_held += 1;
+            let answers = peer.association.early(now) == Early::Answers;
+            if !(answers && peer.may_go_early(now, &packet)) {
+                self.ask(now, host);
+                let Some(peer) = self.peers.get_mut(host) else { return };
+                let early = peer.may_go_early(now, &packet);
+                // What is sent early is held nevertheless, since it may be refused.
+                if !peer.hold(&packet, early) {
+                    self.stats.not_held += 1;
+                }
+                if !early {
+                    return;
+                }
             }
-            return self.ask(now, host);
+            self.stats.early_sent += 1;
         }
+        let Some(peer) = self.peers.get_mut(host) else { return };
         let is_old = peer.association.is_old(now);
         if self.driver.batch().len() >= MAX_BATCH {
             self.stats.not_held += 1;
@@ -315,7 +367,7 @@ impl Endpoint {
         };
         let layout = self.layout;
         let class = frame::traffic_class(&packet);
-        self.push_sealed(host, class, |out| {
+        self.push_sealed(now, host, class, |out| {
             wire::encode_inner(&packet, layout, out);
             payload.iter().for_each(|piece| out.extend_from_slice(piece));
         });
@@ -325,16 +377,27 @@ impl Endpoint {
     }
 
     /// Seals a packet of nothing, by which the peer learns that this host has the session.
-    fn send_empty(&mut self, host: HostId) {
+    fn send_empty(&mut self, now: Time, host: HostId) {
         if self.has_room() {
-            self.push_sealed(host, HELLO_CLASS, wire::encode_empty);
+            self.push_sealed(now, host, HELLO_CLASS, wire::encode_empty);
         }
     }
 
-    fn push_sealed(&mut self, host: HostId, class: u8, body: impl FnOnce(&mut Vec<u8>)) {
+    /// Seals in the session of the handshake or, if there is none, of a resumption.
+    pub(super) fn push_sealed(
+        &mut self,
+        now: Time,
+        host: HostId,
+        class: u8,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
         let Some(peer) = self.peers.get_mut(host) else { return };
         let address = peer.address;
-        let Some(session) = peer.association.sealing() else { return };
+        let session = match peer.association.is_ready() {
+            true => peer.association.sealing(),
+            false => peer.association.seal_early(now),
+        };
+        let Some(session) = session else { return };
         let write = |out: &mut Vec<u8>| {
             let clear = |session: u32, counter: u64, out: &mut Vec<u8>| {
                 wire::encode_sealed(Clear { session, counter }, out);
@@ -384,7 +447,7 @@ impl Endpoint {
         }
     }
 
-    fn has_room(&mut self) -> bool {
+    pub(super) fn has_room(&mut self) -> bool {
         let room = self.driver.batch().len() < MAX_BATCH;
         if !room {
             self.stats.not_held += 1;

@@ -9,7 +9,7 @@ use rackweave_wire::{Header, frame, overlay};
 
 use super::Endpoint;
 use super::outgoing::Payload;
-use crate::driver::{Driven, Driver};
+use crate::driver::{Driven, Driver, Platform};
 use crate::sys::ReceiveBatch;
 
 /// Packets that are passed to the kernel together.
@@ -21,8 +21,8 @@ pub(super) const MAX_BATCH: usize = 4 * SEND_BATCH;
 /// The traffic class of HELLOs: the highest priority.
 pub(super) const HELLO_CLASS: u8 = 7 << 5;
 
-impl Driven for Endpoint {
-    fn driver(&mut self) -> &mut Driver {
+impl<P: Platform> Driven<P> for Endpoint<P> {
+    fn driver(&mut self) -> &mut Driver<P> {
         &mut self.driver
     }
 
@@ -84,8 +84,11 @@ impl Driven for Endpoint {
 
     fn finish_turn(&mut self, _now: Time) -> Option<Time> {
         // By then the kernel still holds half of `run_ahead`: trains form, and the link does not idle.
-        let link = (!self.idle && !self.is_blocked())
-            .then(|| Time(self.link_free.0.saturating_sub(self.config.run_ahead.0 / 2)));
+        let link = (!self.idle && !self.is_blocked()).then(|| {
+            Time::from_ticks(
+                self.link_free.ticks().saturating_sub(self.config.run_ahead.ticks() / 2),
+            )
+        });
         let sweep = (!self.incoming.is_empty()).then_some(self.sweep_at);
         let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
         let hello = self.peers.next_due().into_iter().chain(self.next_ask()).min();
@@ -94,7 +97,7 @@ impl Driven for Endpoint {
     }
 }
 
-impl Endpoint {
+impl<P: Platform> Endpoint<P> {
     /// Writes a packet to the batch, or holds it until the peer's incarnation (with a key, a session) is known.
     pub(super) fn queue(&mut self, now: Time, packet: Packet<Header>) {
         if self.secure.is_some() {

@@ -350,7 +350,7 @@ impl TcpEndpoint {
     }
 
     fn check_every(&self) -> Span {
-        Span(self.config.silence.0 / 4).min(CLOSE_TIMEOUT)
+        (self.config.silence / 4).min(CLOSE_TIMEOUT)
     }
 
     /// Closes connections that were not established, do not answer, or have not closed in time.
@@ -360,7 +360,7 @@ impl TcpEndpoint {
             self.set_listening(true);
         }
         let silence = self.config.silence;
-        let patience = Duration::from_nanos(silence.0 / 1000);
+        let patience = Duration::from_nanos(silence.as_ns());
         let mut over = Vec::new();
         for connection in self.connections.values() {
             let silent = match connection.phase {
@@ -423,7 +423,7 @@ impl TcpEndpoint {
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(self.config.nodelay)?;
         socket.set_tcp_notsent_lowat(self.config.write_ahead)?;
-        let patience = Duration::from_nanos(self.config.silence.0 / 1000);
+        let patience = Duration::from_nanos(self.config.silence.as_ns());
         let second = Duration::from_secs(1);
         let keepalive = TcpKeepalive::new()
             .with_time((patience / 2).max(second))

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use rackweave_core::time::TICKS_PER_NS;
 use rackweave_core::{FailReason, HostId, Kind, MessageId, Span, Time};
 use smallvec::SmallVec;
 
@@ -195,8 +196,9 @@ impl TcpEndpoint {
             return Ok(());
         }
         let now = self.config.clock.now();
-        let deadline = left_ns
-            .map_or(Time::MAX, |left_ns| now.saturating_add(Span(left_ns.saturating_mul(1000))));
+        let deadline = left_ns.map_or(Time::MAX, |left_ns| {
+            now.saturating_add(Span::from_ns(left_ns.min(u64::MAX / TICKS_PER_NS)))
+        });
         connection.stream = Some(id);
         connection.exchanges.insert(id);
         self.insert_stream(connection.token, peer, id, false, deadline);

@@ -365,7 +365,7 @@ impl TcpEndpoint {
             return Ok(id);
         };
         let left = deadline.since(self.config.clock.now());
-        let left_ns = (deadline != Time::MAX).then_some(left.0 / 1000);
+        let left_ns = (deadline != Time::MAX).then_some(left.as_ns());
         if let Some(connection) = self.connections.get_mut(&token) {
             for id in std::mem::take(&mut connection.confirm) {
                 connection.control(Frame::Received { id });

@@ -44,7 +44,7 @@ fn encode<V: Copy + fmt::Debug>(
     layout: Layout,
 ) -> Option<Frame> {
     let Captured { at, interface, packet, mut head } = captured;
-    let at = Time(at.since(from).0);
+    let at = Time::from_ticks(at.since(from).ticks());
     if let Some(start) = packet.header.envelope_at() {
         let header = overlay::decode_header(head.get(start..)?).ok()??;
         return Frame::new(at, interface, &packet.map(|_| header), layout).ok();

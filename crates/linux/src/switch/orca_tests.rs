@@ -23,7 +23,7 @@ use super::frame::{
 
 type Core = super::Core<Orca>;
 
-const LATER: Time = Time(Span::from_secs(10).0);
+const LATER: Time = Time::from_ticks(Span::from_secs(10).ticks());
 const HOSTS: u32 = 5;
 /// The host of the controller.
 const BOSS: HostId = HostId(4);
@@ -163,7 +163,7 @@ fn send(
 fn put(core: &mut Core, from: HostId, bytes: &[u8], packet: Packet<Carried<View>>) {
     let slot = core.payloads().insert(bytes).unwrap();
     core.arrive(core.now(), from, packet.map(|carried| carried.with_slot(slot)));
-    core.run(Time(core.now().0 + Span::from_ms(1).0));
+    core.run(Time::from_ticks(core.now().ticks() + Span::from_ms(1).ticks()));
 }
 
 fn departures(core: &mut Core, by_frames: bool) -> Vec<(u32, Vec<u8>)> {

@@ -144,7 +144,7 @@ impl LatenessHistogram {
 
     #[inline]
     pub(super) fn record(&mut self, late: Span) {
-        self.0.saturating_record((late.0 / 1000).max(1));
+        self.0.saturating_record(late.as_ns().max(1));
     }
 
     pub(super) fn clear(&mut self) {

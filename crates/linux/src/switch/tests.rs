@@ -21,7 +21,7 @@ type Core = super::Core<()>;
 const LINK: Rate = Rate(100_000_000);
 const FULL: u64 = 1538;
 /// The transmission time of a full packet on a link of 100 Mbps.
-const FULL_SPAN: Span = Span(FULL * 80_000);
+const FULL_SPAN: Span = Span::from_ps(FULL * 80_000);
 
 fn config(topology: Topology) -> FabricConfig {
     FabricConfig {
@@ -80,33 +80,36 @@ fn departures(core: &mut Core, until: Time) -> Vec<(u64, u8, Departure<Never>)> 
     let mut all = Vec::new();
     while let Some(departure) = core.departure() {
         let slot = departure.packet.header.slot;
-        all.push((departure.due.0, core.payloads().get(slot)[0], departure));
+        all.push((departure.due.as_ps(), core.payloads().get(slot)[0], departure));
         core.payloads().release(slot);
     }
     all
 }
 
 fn at(us: u64) -> Time {
-    Time(Span::from_us(us).0)
+    Time::ZERO + Span::from_us(us)
 }
 
-const LATER: Time = Time(Span::from_secs(10).0);
+const LATER: Time = Time::from_ticks(Span::from_secs(10).ticks());
 
 #[test]
 fn a_frame_takes_two_links_their_delays_and_the_switch() {
     let mut core = core(&single(2), Vec::new());
     let packet = put(&mut core, 0, 1, 9);
     core.arrive(at(100), HostId(0), packet);
-    let one_way = FULL_SPAN.0 * 2 + Span::from_us(2 + 1 + 2).0;
-    assert!(departures(&mut core, Time(at(100).0 + one_way - 1)).is_empty(), "never early");
+    let one_way = FULL_SPAN.as_ps() * 2 + Span::from_us(2 + 1 + 2).as_ps();
+    assert!(
+        departures(&mut core, Time::from_ps(at(100).as_ps() + one_way - 1)).is_empty(),
+        "never early"
+    );
     let out = departures(&mut core, LATER);
-    assert_eq!((out.len(), out[0].0, out[0].1), (1, at(100).0 + one_way, 9));
+    assert_eq!((out.len(), out[0].0, out[0].1), (1, at(100).as_ps() + one_way, 9));
     assert_eq!((out[0].2.host, core.payloads().live(), core.next_due()), (HostId(1), 0, None));
 }
 
 #[test]
 fn a_backlog_leaves_at_exactly_the_rate_of_the_link_however_rarely_it_is_looked_at() {
-    for step in [Span(777_777), Span::from_ms(3), Span::from_secs(1)] {
+    for step in [Span::from_ps(777_777), Span::from_ms(3), Span::from_secs(1)] {
         let mut core = core(&single(3), Vec::new());
         for n in 0..200 {
             for src in [1, 2] {
@@ -116,12 +119,12 @@ fn a_backlog_leaves_at_exactly_the_rate_of_the_link_however_rarely_it_is_looked_
         }
         let mut out = Vec::new();
         let mut now = Time::ZERO;
-        while now < Time(Span::from_ms(60).0) {
+        while now < (Time::ZERO + Span::from_ms(60)) {
             now += step;
             out.extend(departures(&mut core, now).into_iter().map(|(due, ..)| due));
         }
         assert_eq!(out.len(), 400);
-        assert!(out.windows(2).all(|pair| pair[1] - pair[0] == FULL_SPAN.0));
+        assert!(out.windows(2).all(|pair| pair[1] - pair[0] == FULL_SPAN.as_ps()));
         let links = core.link_stats(&mut ());
         let down = links.iter().find(|link| link.name == "switch0->h0").unwrap();
         assert_eq!((down.frames, down.bytes), (400, 400 * FULL));
@@ -138,7 +141,7 @@ fn higher_priorities_overtake() {
         let low = put(&mut core, 1, 0, 0);
         core.arrive(Time::ZERO, HostId(1), low.with_priority(1));
         let high = put(&mut core, 2, 0, 1);
-        core.arrive(Time(u64::from(n == 0)), HostId(2), high.with_priority(6));
+        core.arrive(Time::ZERO + Span::TICK * u64::from(n == 0), HostId(2), high.with_priority(6));
     }
     let tags: Vec<u8> = departures(&mut core, LATER).into_iter().map(|(_, tag, _)| tag).collect();
     assert_eq!(tags[0], 0, "nothing else was there");
@@ -415,11 +418,11 @@ fn what_is_told_late_is_clamped_and_later_frames_are_not_delayed() {
     core.arrive(at(990), HostId(0), packet);
     let out = departures(&mut core, LATER);
     assert_eq!(core.counters().clamped, 1);
-    let from_switch = FULL_SPAN.0 + Span::from_us(2).0;
-    assert_eq!(out[0].0, at(1000).0 + from_switch);
-    let at_switch = at(990).0 + FULL_SPAN.0 + Span::from_us(3).0;
+    let from_switch = FULL_SPAN.as_ps() + Span::from_us(2).as_ps();
+    assert_eq!(out[0].0, at(1000).as_ps() + from_switch);
+    let at_switch = at(990).as_ps() + FULL_SPAN.as_ps() + Span::from_us(3).as_ps();
     // The second frame finds the last bits of the first one on the link.
-    let sent = at_switch.max(at(1000).0 + FULL_SPAN.0);
+    let sent = at_switch.max(at(1000).as_ps() + FULL_SPAN.as_ps());
     assert_eq!(out[1].0, sent + from_switch);
 }
 
@@ -431,14 +434,14 @@ fn queues_are_averaged_over_time() {
         core.arrive(Time::ZERO, HostId(src), packet);
     }
     // One of them waits while the other is transmitted.
-    let span = 10 * FULL_SPAN.0;
-    departures(&mut core, Time(span));
+    let span = 10 * FULL_SPAN.as_ps();
+    departures(&mut core, Time::from_ps(span));
     let links = core.link_stats(&mut ());
     let down = links.iter().find(|link| link.name == "switch0->h0").unwrap();
     assert!((down.mean_queue_bytes - 153.8).abs() < 1e-6, "{down:?}");
     assert!((down.utilisation - 0.2).abs() < 1e-9, "{down:?}");
     core.measure_from(Time::ZERO);
-    departures(&mut core, Time(span * 2));
+    departures(&mut core, Time::from_ps(span * 2));
     let links = core.link_stats(&mut ());
     assert!(links.iter().all(|link| link.utilisation == 0.0 && link.mean_queue_bytes == 0.0));
 }

@@ -1,5 +1,6 @@
 //! A UDP socket that sends and receives many datagrams in one call.
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -83,6 +84,28 @@ impl SendBatch {
         let front = start..self.arena.len();
         let bytes = front.len() + payload.iter().map(Bytes::len).sum::<usize>();
         self.datagrams.push(Outgoing { to, traffic_class, front, payload, bytes });
+    }
+
+    /// Takes the first datagram that waits, with its address and traffic class: for a [`Platform`](crate::Platform) that is no
+    /// socket.
+    pub fn pop(&mut self) -> Option<(SocketAddr, u8, Vec<u8>)> {
+        let Outgoing { to, traffic_class, front, payload, bytes } =
+            self.datagrams.get(self.done)?;
+        let mut all = Vec::with_capacity(*bytes);
+        all.extend_from_slice(&self.arena[front.clone()]);
+        payload.iter().for_each(|piece| all.extend_from_slice(piece));
+        let taken = (*to, *traffic_class, all);
+        self.done += 1;
+        if self.is_empty() {
+            self.clear();
+        }
+        Some(taken)
+    }
+
+    fn clear(&mut self) {
+        self.arena.clear();
+        self.datagrams.clear();
+        self.done = 0;
     }
 
     /// Sorts the datagrams by address, so that those to one address form trains. The sort is stable.
@@ -265,9 +288,7 @@ impl UdpSocket {
                 },
             }
         }
-        batch.arena.clear();
-        batch.datagrams.clear();
-        batch.done = 0;
+        batch.clear();
         Ok(refused)
     }
 
@@ -411,6 +432,8 @@ pub struct ReceiveBatch {
     buffers: Box<Buffers>,
     filled: usize,
     full: bool,
+    /// Datagrams that came from no socket.
+    pushed: Vec<(SocketAddr, u8, Vec<u8>)>,
 }
 
 struct Buffers {
@@ -441,7 +464,7 @@ impl Default for ReceiveBatch {
             vectors: [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; CALL],
             messages: [mmsghdr { msg_hdr: empty_header(), msg_len: 0 }; CALL],
         });
-        Self { buffers, filled: 0, full: false }
+        Self { buffers, filled: 0, full: false, pushed: Vec::new() }
     }
 }
 
@@ -469,7 +492,16 @@ impl ReceiveBatch {
     /// Whether the last [`UdpSocket::receive`] has received nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.filled == 0
+        self.filled == 0 && self.pushed.is_empty()
+    }
+
+    /// Replaces its datagrams by those of this queue, as far as there is room: for a [`Platform`](crate::Platform) that is no
+    /// socket. Each has its sender's address and its traffic class.
+    pub fn fill(&mut self, from: &mut VecDeque<(SocketAddr, u8, Vec<u8>)>) {
+        self.filled = 0;
+        self.pushed.clear();
+        self.pushed.extend(from.drain(..from.len().min(CALL)));
+        self.full = self.pushed.len() == CALL;
     }
 
     /// Whether the last [`UdpSocket::receive`] has filled all buffers, so that there may be more.
@@ -490,24 +522,32 @@ impl ReceiveBatch {
 
     /// The datagrams of the last [`UdpSocket::receive`]; trains are split.
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
-        (0..self.filled).flat_map(|index| {
-            let message = &self.buffers.messages[index];
-            let len = (message.msg_len as usize).min(RECEIVE_BYTES);
-            let start = index * RECEIVE_BYTES;
-            let bytes = &self.buffers.bytes[start..start + len];
-            // SAFETY: recvmmsg has filled this message, and its room is in the same box.
-            let said = unsafe { control::read(&message.msg_hdr) };
-            let from = address(&self.buffers.addresses[index]);
-            let segment = said.segment.unwrap_or(len).max(1);
-            from.into_iter().flat_map(move |from| {
-                bytes.chunks(segment).map(move |bytes| Datagram {
-                    from,
-                    traffic_class: said.traffic_class,
-                    realtime_ns: said.realtime_ns,
-                    bytes,
+        let pushed = self.pushed.iter().map(|(from, traffic_class, bytes)| Datagram {
+            from: *from,
+            traffic_class: *traffic_class,
+            realtime_ns: None,
+            bytes,
+        });
+        (0..self.filled)
+            .flat_map(|index| {
+                let message = &self.buffers.messages[index];
+                let len = (message.msg_len as usize).min(RECEIVE_BYTES);
+                let start = index * RECEIVE_BYTES;
+                let bytes = &self.buffers.bytes[start..start + len];
+                // SAFETY: recvmmsg has filled this message, and its room is in the same box.
+                let said = unsafe { control::read(&message.msg_hdr) };
+                let from = address(&self.buffers.addresses[index]);
+                let segment = said.segment.unwrap_or(len).max(1);
+                from.into_iter().flat_map(move |from| {
+                    bytes.chunks(segment).map(move |bytes| Datagram {
+                        from,
+                        traffic_class: said.traffic_class,
+                        realtime_ns: said.realtime_ns,
+                        bytes,
+                    })
                 })
             })
-        })
+            .chain(pushed)
     }
 }
 

@@ -5,41 +5,62 @@ use crate::common::{
 };
 use bytes::Bytes;
 use rackweave_core::{HostId, Kind, Rate, Span, Time};
-use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, SendError};
+use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Key, SendError};
 use rackweave_transport::TransportConfig;
 
 #[test]
 fn requests_are_answered_over_every_transport() {
     for (name, transport) in patient() {
-        let mut ends = pair(&transport);
-        let address = ends[1].local_addr();
-        let server = ends[0].add_peer(address);
-        let sizes = [1, 100, 1500, 20_000, 300_000];
-        for len in sizes {
-            ends[0].send(server, Kind::Request, bytes(0, len)).unwrap();
-        }
-        let mut answers = Vec::new();
-        drive(&mut ends, |ends| {
-            while let Some(event) = ends[1].poll_event() {
-                if let Event::Message { peer, id, kind: Kind::Request, bytes } = event {
-                    let answer = Bytes::from(bytes.iter().map(|b| !b).collect::<Vec<_>>());
-                    ends[1].respond(peer, id, answer).unwrap();
-                }
+        requests_are_answered(name, pair(&transport));
+    }
+}
+
+/// Time is 64 bits of ticks of 10 ps, which is enough for 5.8 years. A process of 214 days is older than 64 bits of
+/// picoseconds could say.
+#[test]
+fn requests_are_answered_by_processes_of_214_days_and_of_five_years() {
+    for days in [214, 5 * 365] {
+        let clock = Clock::aged(Span::from_secs(days * 86_400));
+        for (name, transport) in patient() {
+            for key in [None, Some(Key::derive(&[7; 32]).unwrap())] {
+                let ends = [0, 1].map(|host| {
+                    let config = config(host, &transport, clock);
+                    Endpoint::new(EndpointConfig { key: key.clone(), ..config }).unwrap()
+                });
+                requests_are_answered(name, ends);
             }
-            while let Some(event) = ends[0].poll_event() {
-                match event {
-                    Event::Message { kind: Kind::Response, bytes, .. } => answers.push(bytes),
-                    Event::Failed { reason, .. } => panic!("{name}: {reason}"),
-                    _ => {}
-                }
-            }
-            answers.len() == sizes.len()
-        });
-        answers.sort_by_key(Bytes::len);
-        for (answer, len) in answers.iter().zip(sizes) {
-            let expected: Vec<u8> = bytes(0, len).iter().map(|b| !b).collect();
-            assert!(answer[..] == expected, "{name}: {len} bytes");
         }
+    }
+}
+
+fn requests_are_answered(name: &str, mut ends: [Endpoint; 2]) {
+    let address = ends[1].local_addr();
+    let server = ends[0].add_peer(address);
+    let sizes = [1, 100, 1500, 20_000, 300_000];
+    for len in sizes {
+        ends[0].send(server, Kind::Request, bytes(0, len)).unwrap();
+    }
+    let mut answers = Vec::new();
+    drive(&mut ends, |ends| {
+        while let Some(event) = ends[1].poll_event() {
+            if let Event::Message { peer, id, kind: Kind::Request, bytes } = event {
+                let answer = Bytes::from(bytes.iter().map(|b| !b).collect::<Vec<_>>());
+                ends[1].respond(peer, id, answer).unwrap();
+            }
+        }
+        while let Some(event) = ends[0].poll_event() {
+            match event {
+                Event::Message { kind: Kind::Response, bytes, .. } => answers.push(bytes),
+                Event::Failed { reason, .. } => panic!("{name}: {reason}"),
+                _ => {}
+            }
+        }
+        answers.len() == sizes.len()
+    });
+    answers.sort_by_key(Bytes::len);
+    for (answer, len) in answers.iter().zip(sizes) {
+        let expected: Vec<u8> = bytes(0, len).iter().map(|b| !b).collect();
+        assert!(answer[..] == expected, "{name}: {len} bytes");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Endpoints, the switch and the kernel's TCP on real sockets.
 
 mod common;
+mod early;
 mod faults;
 mod hostile;
 mod kernel;

@@ -1,11 +1,12 @@
 //! Endpoints that share a key: what is on the wire, and what the network or a stranger can do about it.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 
+use crate::common::proxy::{Faults, Proxy};
 use crate::common::{PATIENCE, bytes, config, drive, leverage, local, patient, run_for};
 use bytes::Bytes;
-use rackweave_core::{Kind, Rng, Span};
+use rackweave_core::{Kind, Span};
 use rackweave_linux::endpoint::KeyMismatch;
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, EndpointError, Event, Key, Peers};
 use rackweave_transport::TransportConfig;
@@ -17,76 +18,6 @@ fn key(n: u8) -> Key {
 
 fn endpoint(host: u32, transport: &TransportConfig, clock: Clock, key: Option<Key>) -> Endpoint {
     Endpoint::new(EndpointConfig { key, ..config(host, transport, clock) }).unwrap()
-}
-
-/// What a proxy does to datagrams, as probabilities.
-#[derive(Clone, Copy, Default)]
-struct Faults {
-    loss: f64,
-    duplication: f64,
-    damage: f64,
-    /// Of being sent again much later, as an attacker who has recorded it would.
-    replay: f64,
-}
-
-/// A host between two others, which records what it forwards. Each of the two sees the proxy's address as the other's.
-struct Proxy {
-    /// The sockets that the first and the second host send to.
-    sockets: [UdpSocket; 2],
-    hosts: [SocketAddr; 2],
-    recorded: Vec<(usize, Vec<u8>)>,
-    faults: Faults,
-    rng: Rng,
-}
-
-impl Proxy {
-    fn new(hosts: [SocketAddr; 2], seed: u64) -> Self {
-        let sockets = [0, 1].map(|_| {
-            let socket = UdpSocket::bind(local()).unwrap();
-            socket.set_nonblocking(true).unwrap();
-            socket
-        });
-        let rng = Rng::stream(seed, 0, 0, "proxy");
-        Self { sockets, hosts, recorded: Vec::new(), faults: Faults::default(), rng }
-    }
-
-    /// The address at which a host reaches the other one.
-    fn at(&self, host: usize) -> SocketAddr {
-        self.sockets[host].local_addr().unwrap()
-    }
-
-    fn forward(&self, from: usize, bytes: &[u8]) {
-        let _ = self.sockets[1 - from].send_to(bytes, self.hosts[1 - from]);
-    }
-
-    fn turn(&mut self) {
-        let mut buffer = [0; 65_536];
-        for from in 0..2 {
-            while let Ok((length, _)) = self.sockets[from].recv_from(&mut buffer) {
-                let mut bytes = buffer[..length].to_vec();
-                self.recorded.push((from, bytes.clone()));
-                let (faults, rng) = (self.faults, &mut self.rng);
-                if rng.chance(faults.loss) {
-                    continue;
-                }
-                let copies = 1 + u32::from(rng.chance(faults.duplication));
-                if rng.chance(faults.damage) {
-                    let bit = rng.below(length as u64 * 8) as usize;
-                    bytes[bit / 8] ^= 1 << (bit % 8);
-                }
-                let old = rng
-                    .chance(faults.replay)
-                    .then(|| rng.below(self.recorded.len() as u64) as usize);
-                for _ in 0..copies {
-                    self.forward(from, &bytes);
-                }
-                if let Some(old) = old {
-                    let (from, bytes) = &self.recorded[old];
-                    self.forward(*from, bytes);
-                }
-            }
-        }
-    }
 }
 
 /// Answers requests with their own bytes.

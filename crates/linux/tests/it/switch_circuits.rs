@@ -196,7 +196,7 @@ fn impossible_circuits_are_refused_and_change_nothing() {
         }
     });
     assert_eq!(report.circuits.len(), 1);
-    let at = Time(7);
+    let at = Time::from_ticks(7);
     let moves = vec![Move { at, circuits: Circuits::Servers(vec![1, 1, 1]) }];
     let refused = Switch::<()>::new(SwitchConfig { moves, ..config(fabric()) }).err();
     assert!(

@@ -100,7 +100,7 @@ fn wait_for(control: &Control, what: &str, reached: impl Fn(&Report) -> bool) {
     let clock = Clock::start();
     // The switch answers when it next wakes up.
     while !control.report().is_some_and(|report| reached(&report)) {
-        assert!(clock.now() < Time(Span::from_secs(60).0), "{what}");
+        assert!(clock.now() < Time::from_ticks(Span::from_secs(60).ticks()), "{what}");
     }
 }
 

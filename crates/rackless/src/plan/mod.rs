@@ -132,7 +132,8 @@ impl Plan {
             let circuits = before.circuits().zip(configuration.circuits());
             let circuits_changed = circuits.map_or(0, |(from, to)| from.changes_to(to));
             let in_place = fabric.cost(period, &configuration).time;
-            let delay = Span(cost.time.0 - in_place.0.min(cost.time.0));
+            let delay =
+                Span::from_ticks(cost.time.ticks() - in_place.ticks().min(cost.time.ticks()));
             total = plus(total, cost.time);
             before = configuration.clone();
             steps.push(Step { configuration, cost, delay, moves, circuits_changed });

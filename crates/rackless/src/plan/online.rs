@@ -69,7 +69,7 @@ pub(crate) fn eclipse(
                 let cost = if index == start { first } else { costs[index][candidate] };
                 time = plus(time, cost);
                 bytes = bytes.saturating_add(periods[index].bytes());
-                let score = bytes as f64 / time.0.max(1) as f64;
+                let score = bytes as f64 / time.ticks().max(1) as f64;
                 if best.is_none_or(|(most, _, _)| score > most * (1.0 + 1e-9)) {
                     best = Some((score, candidate, index + 1 - start));
                 }

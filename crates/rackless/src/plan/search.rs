@@ -2,6 +2,7 @@
 //! configuration.
 
 use rackweave_core::Rng;
+use rackweave_core::time::TICKS_PER_SECOND;
 use smallvec::SmallVec;
 
 use crate::config::Configuration;
@@ -166,13 +167,13 @@ pub(crate) struct Search<'a> {
     states: Vec<State>,
     /// The `ToR` of each seat. Seats beyond the servers are free ports.
     tor_of: Vec<u16>,
-    server_ps: f64,
-    uplink_ps: Vec<f64>,
+    server_ticks: f64,
+    uplink_ticks: Vec<f64>,
 }
 
-/// The picoseconds that a byte takes.
-fn picoseconds(rate: rackweave_core::Rate) -> f64 {
-    8e12 / rate.0.max(1) as f64
+/// The ticks that a byte takes.
+fn ticks_per_byte(rate: rackweave_core::Rate) -> f64 {
+    8.0 * TICKS_PER_SECOND as f64 / rate.0.max(1) as f64
 }
 
 impl<'a> Search<'a> {
@@ -187,15 +188,16 @@ impl<'a> Search<'a> {
             let used = start.tor_of().iter().filter(|&&it| it == number).count() as u32;
             tor_of.extend((used..tor.ports).map(|_| number));
         }
-        let server_ps = picoseconds(fabric.pod().server_rate());
-        let uplink_ps = tors.iter().map(|tor| picoseconds(tor.uplink_capacity())).collect();
-        let mut this = Self { fabric, periods, states: Vec::new(), tor_of, server_ps, uplink_ps };
+        let server_ticks = ticks_per_byte(fabric.pod().server_rate());
+        let uplink_ticks = tors.iter().map(|tor| ticks_per_byte(tor.uplink_capacity())).collect();
+        let mut this =
+            Self { fabric, periods, states: Vec::new(), tor_of, server_ticks, uplink_ticks };
         this.states = this.periods.iter().map(|prepared| this.state(prepared)).collect();
         this
     }
 
     fn state(&self, prepared: &Prepared<'_>) -> State {
-        let (servers, tors) = (prepared.peers.len(), self.uplink_ps.len());
+        let (servers, tors) = (prepared.peers.len(), self.uplink_ticks.len());
         let mut state = State {
             up: vec![0; tors],
             down: vec![0; tors],
@@ -232,17 +234,17 @@ impl<'a> Search<'a> {
         contribution
     }
 
-    /// The sum of the periods' times, in picoseconds, with a little of the sum of all uplinks' times.
+    /// The sum of the periods' times, in ticks, with a little of the sum of all uplinks' times.
     pub(crate) fn objective(&self) -> f64 {
         let one = |(prepared, state): (&&Prepared<'_>, &State)| {
-            let mut busiest = prepared.fixed as f64 * self.server_ps;
+            let mut busiest = prepared.fixed as f64 * self.server_ticks;
             for &master in &prepared.masters {
                 let master = master as usize;
                 let bytes = prepared.inward[master] + state.uploads_in[master];
-                busiest = busiest.max(bytes as f64 * self.server_ps);
+                busiest = busiest.max(bytes as f64 * self.server_ticks);
             }
             let mut sum = 0.0;
-            for ((&up, &down), ps) in state.up.iter().zip(&state.down).zip(&self.uplink_ps) {
+            for ((&up, &down), ps) in state.up.iter().zip(&state.down).zip(&self.uplink_ticks) {
                 let time = up.max(down) as f64 * ps;
                 busiest = busiest.max(time);
                 sum += time;
@@ -319,10 +321,11 @@ impl<'a> Search<'a> {
     fn candidates(&self) -> Vec<usize> {
         let mut chosen = vec![false; self.tor_of.len()];
         for (prepared, state) in self.periods.iter().zip(&self.states) {
-            let time = |tor: usize| state.up[tor].max(state.down[tor]) as f64 * self.uplink_ps[tor];
-            let mut busiest = prepared.fixed as f64 * self.server_ps;
+            let time =
+                |tor: usize| state.up[tor].max(state.down[tor]) as f64 * self.uplink_ticks[tor];
+            let mut busiest = prepared.fixed as f64 * self.server_ticks;
             let mut rack = None;
-            for tor in 0..self.uplink_ps.len() {
+            for tor in 0..self.uplink_ticks.len() {
                 if time(tor) > busiest {
                     (busiest, rack) = (time(tor), Some(tor as u16));
                 }
@@ -330,8 +333,8 @@ impl<'a> Search<'a> {
             let mut master = None;
             for &it in &prepared.masters {
                 let bytes = prepared.inward[it as usize] + state.uploads_in[it as usize];
-                if bytes as f64 * self.server_ps > busiest {
-                    busiest = bytes as f64 * self.server_ps;
+                if bytes as f64 * self.server_ticks > busiest {
+                    busiest = bytes as f64 * self.server_ticks;
                     master = Some(it);
                 }
             }
@@ -352,7 +355,7 @@ impl<'a> Search<'a> {
 
     /// The racks that may be worth a server's move: all of a small pod, else those with which it exchanges most.
     fn near_racks(&self, seat: usize) -> Vec<bool> {
-        let tors = self.uplink_ps.len();
+        let tors = self.uplink_ticks.len();
         if self.tor_of.len() <= FEW_SEATS {
             return vec![true; tors];
         }

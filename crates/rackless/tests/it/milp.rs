@@ -158,7 +158,7 @@ fn a_linear_program_finds_the_same_optimum() {
         let options = Options::new(Algorithm::Exact, how);
         let exact = plan(&fabric, &periods, &options, &mut rng).unwrap().total;
         let expected = optimum(&fabric, &periods, delay as f64);
-        let found = exact.0 as f64 / 1e9;
+        let found = exact.as_us_f64() / 1e3;
         assert!(
             (found - expected).abs() < 1e-3,
             "seed {seed}: {found} ms, and by the program {expected}"

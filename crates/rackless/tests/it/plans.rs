@@ -82,7 +82,7 @@ proptest! {
                 before = step.configuration.clone();
             }
             if !architecture.has_circuits() {
-                prop_assert!((plan.total.0 as f64 - total).abs() < 1e5, "{:?} is not {total}", plan.total);
+                prop_assert!((plan.total.as_ps() as f64 - total).abs() < 1e5, "{:?} is not {total}", plan.total);
             }
         }
     }
@@ -96,7 +96,7 @@ proptest! {
         let fixed = planned(fabric, periods, Algorithm::Fixed, none).total;
         for algorithm in Algorithm::ALL {
             if algorithm != Algorithm::Greedy {
-                let long = Reconfiguration { delay: fixed + Span(1), scope: Scope::All };
+                let long = Reconfiguration { delay: fixed + Span::from_ticks(1), scope: Scope::All };
                 let plan = planned(fabric, periods, algorithm, long);
                 prop_assert_eq!(plan.reconfigurations(), 0, "{:?}", algorithm);
                 prop_assert_eq!(plan.total, fixed);
@@ -118,7 +118,7 @@ fn the_heuristic_is_within_5_percent_of_the_optimum() {
             let exact = planned(fabric, periods, Algorithm::Exact, instance.reconfiguration).total;
             let found =
                 planned(fabric, periods, Algorithm::Heuristic, instance.reconfiguration).total;
-            let gap = found.0 as f64 / exact.0 as f64 - 1.0;
+            let gap = found.as_ps() as f64 / exact.as_ps() as f64 - 1.0;
             assert!((0.0..0.05).contains(&gap), "instance {seed}, {scope:?}: {gap}");
         }
     }
@@ -132,7 +132,7 @@ fn brute(fabric: &Fabric, periods: &[Period], at: &Configuration, how: Reconfigu
         fabric
             .cost_after(period, at, next, how)
             .time
-            .0
+            .as_ps()
             .saturating_add(brute(fabric, rest, next, how))
     };
     all.iter().map(one).min().unwrap()
@@ -159,7 +159,7 @@ fn the_exact_plan_is_the_best_of_all_sequences() {
             let how = Reconfiguration { delay: Span::from_ms(rng.below(40)), scope };
             let exact = planned(&fabric, &periods, Algorithm::Exact, how).total;
             assert_eq!(
-                exact.0,
+                exact.as_ps(),
                 brute(&fabric, &periods, fabric.initial(), how),
                 "seed {seed} {how:?}"
             );
@@ -174,7 +174,8 @@ fn large_pods_have_no_exact_plan_and_heuristics_gain() {
     let options = Options::new(Algorithm::Exact, instance.reconfiguration);
     let refused = plan(fabric, periods, &options, &mut Rng::stream(1, 0, 0, "plan"));
     assert_eq!(refused, Err(PlanError::TooManyConfigurations { limit: 2000 }));
-    let total = |algorithm| planned(fabric, periods, algorithm, instance.reconfiguration).total.0;
+    let total =
+        |algorithm| planned(fabric, periods, algorithm, instance.reconfiguration).total.as_ps();
     let fixed = total(Algorithm::Fixed);
     for algorithm in [Algorithm::Heuristic, Algorithm::Eclipse, Algorithm::Hysteresis] {
         assert!(total(algorithm) < fixed * 9 / 10, "{algorithm:?} of {fixed}");
@@ -215,7 +216,7 @@ fn architectures_are_ordered_as_in_the_paper() {
         let how = Reconfiguration { delay: Span::from_ms(1), scope: Scope::Moved };
         for (sum, architecture) in sums.iter_mut().zip(Architecture::ALL) {
             let fabric = Fabric::new(Pod::paper(), architecture);
-            *sum += planned(&fabric, &instance.periods, Algorithm::Heuristic, how).total.0;
+            *sum += planned(&fabric, &instance.periods, Algorithm::Heuristic, how).total.as_ps();
         }
     }
     let [fat_tree, ordc, aoi, p4_ordc] = sums;

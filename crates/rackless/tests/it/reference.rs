@@ -104,7 +104,7 @@ pub(crate) fn cost(
         absorbed += (arriving - sent) as f64;
         add(&mut links, format!("in {master}"), sent as f64, any_late);
     }
-    let delay = if before == after { 0.0 } else { reconfiguration.delay.0 as f64 };
+    let delay = if before == after { 0.0 } else { reconfiguration.delay.as_ps() as f64 };
     let mut time = 0_f64;
     for (link, (bytes, late)) in links {
         let rate = match link.split_once(' ') {
@@ -143,7 +143,7 @@ proptest! {
             for (from, to) in [(&before, &after), (&after, &after)] {
                 let cost = fabric.cost_after(period, from, to, instance.reconfiguration);
                 let (time, absorbed) = self::cost(&fabric, period, from, to, instance.reconfiguration);
-                prop_assert!((cost.time.0 as f64 - time).abs() < 1e4, "{cost:?} is not {time}");
+                prop_assert!((cost.time.as_ps() as f64 - time).abs() < 1e4, "{cost:?} is not {time}");
                 prop_assert!((cost.absorbed as f64 - absorbed).abs() < 1.0, "{cost:?} is not {absorbed}");
             }
         }

@@ -150,7 +150,13 @@ impl State {
         let (peer, kind) = (entry.peer, entry.kind);
         let Some(bytes) = entry.bytes.clone() else { return Ok(true) };
         let len = bytes.len() as u64;
-        match self.endpoint()?.send(peer.host, kind, bytes) {
+        let idempotent = entry.idempotent;
+        let endpoint = self.endpoint()?;
+        let sent = match idempotent {
+            true => endpoint.send_idempotent(peer.host, kind, bytes),
+            false => endpoint.send(peer.host, kind, bytes),
+        };
+        match sent {
             Ok(id) => {
                 if let Some(entry) = self.calls.entries.get_mut(&token) {
                     entry.id = Some(id);
@@ -413,7 +419,7 @@ mod tests {
 
     #[test]
     fn durations_without_end_are_no_deadline() {
-        assert_eq!(span(Duration::MAX).0, u64::MAX);
-        assert_eq!(span(Duration::from_millis(2)).0, 2_000_000_000);
+        assert_eq!(span(Duration::MAX), rackweave_core::Span::MAX);
+        assert_eq!(span(Duration::from_millis(2)), rackweave_core::Span::from_ms(2));
     }
 }

@@ -17,7 +17,9 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rackweave_core::time::TICKS_PER_NS;
 use rackweave_core::{FailReason, HostId, Kind, MessageId, Refused, Span, Time};
+use rackweave_linux::endpoint::TicketFile;
 use rackweave_linux::{AnyEndpoint, Event, SendError};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
@@ -59,12 +61,12 @@ impl Drop for Owner {
 
 impl Shared {
     pub(crate) fn new(
-        endpoint: AnyEndpoint,
+        endpoint: (AnyEndpoint, Option<TicketFile>),
         timer: Timer,
         number: u32,
         config: NodeConfig,
     ) -> Self {
-        let address = endpoint.local_addr();
+        let address = endpoint.0.local_addr();
         Self {
             state: Mutex::new(State::new(endpoint, timer, number, config)),
             address,
@@ -141,6 +143,8 @@ pub(crate) enum Due {
     Linger(StreamKey),
     /// The end of a shutdown's grace.
     Grace,
+    /// The next writing of tickets.
+    Tickets,
     /// It has been quiet for [`QUIET`] since the last outstanding work ended.
     Quiet,
 }
@@ -162,6 +166,7 @@ enum Lifecycle {
 pub(crate) struct State {
     /// The endpoint; `None` once the node has stopped.
     endpoint: Option<AnyEndpoint>,
+    tickets: Tickets,
     timer: Timer,
     /// When the timer fires.
     armed: Time,
@@ -188,13 +193,31 @@ pub(crate) struct State {
 /// responses: Homa's peers ask for that after some milliseconds.
 const QUIET: Duration = Duration::from_millis(30);
 
+/// The file of tickets, and whether it is behind.
+#[derive(Debug)]
+struct Tickets {
+    file: Option<TicketFile>,
+    unsaved: bool,
+    /// The earliest time at which it is written again.
+    next: Time,
+}
+
+/// The least interval between writings of the tickets, in the task that finds them changed.
+const TICKETS_INTERVAL: Span = Span::from_secs(1);
+
 /// The largest number of consecutive turns, since events may cause more to be sent.
 const TURNS: u32 = 3;
 
 impl State {
-    fn new(endpoint: AnyEndpoint, timer: Timer, number: u32, config: NodeConfig) -> Self {
+    fn new(
+        (endpoint, file): (AnyEndpoint, Option<TicketFile>),
+        timer: Timer,
+        number: u32,
+        config: NodeConfig,
+    ) -> Self {
         Self {
             endpoint: Some(endpoint),
+            tickets: Tickets { file, unsaved: false, next: Time::ZERO },
             timer,
             armed: Time::MAX,
             streams: Streams::new(config.transport.credit_step()),
@@ -299,6 +322,7 @@ impl State {
             while let Some(event) = self.endpoint.as_mut().and_then(AnyEndpoint::poll_event) {
                 self.on_event(event);
             }
+            self.note_tickets();
             self.expire();
             self.submit_waiting();
             if !self.dirty {
@@ -421,6 +445,7 @@ impl State {
                 Due::Call(token) => self.call_expired(token),
                 Due::Retry(token) => self.retry_call(token),
                 Due::Linger(key) => self.drop_stream(key),
+                Due::Tickets => self.save_tickets(now),
                 Due::Quiet if !self.is_idle() => self.quiet = false,
                 Due::Quiet | Due::Grace => return self.stop(None),
             }
@@ -454,8 +479,34 @@ impl State {
             && self.endpoint.as_ref().is_none_or(|endpoint| endpoint.memory().0 == 0)
     }
 
+    /// Notes whether tickets have changed, and writes them if the last time was long enough ago.
+    fn note_tickets(&mut self) {
+        let Some(endpoint) = &mut self.endpoint else { return };
+        if self.tickets.file.is_none() || endpoint.changed_tickets().is_none() {
+            return;
+        }
+        let now = endpoint.clock().now();
+        self.tickets.unsaved = true;
+        if self.tickets.next <= now {
+            self.save_tickets(now);
+        } else {
+            self.due.insert((self.tickets.next, Due::Tickets));
+        }
+    }
+
+    fn save_tickets(&mut self, now: Time) {
+        let Some(store) = self.endpoint.as_ref().and_then(AnyEndpoint::tickets) else { return };
+        let Some(file) = self.tickets.file.as_ref().filter(|_| self.tickets.unsaved) else {
+            return;
+        };
+        self.counted.tickets_not_written += u64::from(file.save(store).is_err());
+        self.tickets.unsaved = false;
+        self.tickets.next = now + TICKETS_INTERVAL;
+    }
+
     /// Stops immediately and wakes all waiting tasks.
     pub(crate) fn stop(&mut self, why: Option<io::Error>) {
+        self.save_tickets(Time::ZERO);
         if self.endpoint.take().is_none() {
             return;
         }
@@ -498,13 +549,13 @@ impl State {
     }
 }
 
-/// A standard duration in picoseconds.
+/// A standard duration as a span, [`Span::MAX`] if it is longer.
 fn span(duration: Duration) -> Span {
-    let ps = duration.as_nanos().saturating_mul(1000);
-    Span(u64::try_from(ps).unwrap_or(u64::MAX))
+    let ticks = duration.as_nanos().saturating_mul(u128::from(TICKS_PER_NS));
+    Span::from_ticks(u64::try_from(ticks).unwrap_or(u64::MAX))
 }
 
 /// A span as a standard duration.
 fn duration(span: Span) -> Duration {
-    Duration::from_nanos(span.0 / 1000)
+    Duration::from_nanos(span.as_ns())
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use rackweave_core::rng::mix;
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Event, FailReason, Framing, HostId, Span, Submit, Time};
 
 use super::share::{MaxMin, Path};
@@ -31,7 +32,7 @@ const FAILURE: Span = Span::from_secs(1);
 struct Flow {
     src: HostId,
     message: Submit,
-    /// What is left, in bits times picoseconds per second.
+    /// What is left, in bits times ticks per second.
     left: u128,
     rate: u64,
     /// When `left` was computed.
@@ -49,7 +50,7 @@ enum Due {
 }
 
 /// Picoseconds of a second.
-const PS: u128 = 1_000_000_000_000;
+const SECOND: u128 = TICKS_PER_SECOND as u128;
 
 /// Transfers between the hosts of a fabric.
 #[derive(Debug)]
@@ -116,7 +117,7 @@ impl Fluid {
         let spare = path.iter().map(|link| self.spare[*link as usize]).min();
         let rate = spare.unwrap_or(0).max(0) as u64;
         self.sequence += 1;
-        let left = u128::from(wire_bytes) * 8 * PS;
+        let left = u128::from(wire_bytes) * 8 * SECOND;
         let flow = Flow { src, message, left, rate, since: now, stamp: self.sequence, wire_bytes };
         for link in &path {
             self.spare[*link as usize] -= rate as i64;
@@ -235,7 +236,7 @@ impl Fluid {
     fn remove(&mut self, now: Time, slot: u32) -> Option<Flow> {
         let mut flow = self.flows[slot as usize].take()?;
         flow.advance(now);
-        let left_bytes = (flow.left / (8 * PS)) as u64;
+        let left_bytes = (flow.left / (8 * SECOND)) as u64;
         for link in self.paths[slot as usize].drain(..) {
             self.spare[link as usize] += flow.rate as i64;
             self.bytes[link as usize] += flow.wire_bytes.saturating_sub(left_bytes);
@@ -306,7 +307,7 @@ impl Fluid {
 
 impl Flow {
     fn advance(&mut self, now: Time) {
-        let moved = u128::from(self.rate) * u128::from(now.since(self.since).0);
+        let moved = u128::from(self.rate) * u128::from(now.since(self.since).ticks());
         self.left = self.left.saturating_sub(moved);
         self.since = now;
     }
@@ -314,8 +315,8 @@ impl Flow {
     /// When the flow ends at its present rate.
     fn end(&self) -> Option<Time> {
         (self.rate > 0).then(|| {
-            let ps = self.left.div_ceil(u128::from(self.rate));
-            self.since.saturating_add(Span(u64::try_from(ps).unwrap_or(u64::MAX)))
+            let ticks = self.left.div_ceil(u128::from(self.rate));
+            self.since.saturating_add(Span::from_ticks(u64::try_from(ticks).unwrap_or(u64::MAX)))
         })
     }
 }

@@ -6,7 +6,7 @@
 //! - `share`: max-min fair rates ("progressive filling": Bertsekas and Gallager, *Data Networks*, section 6.5.2).
 //! - [`Fluid`]: flows that start and end, in virtual time.
 //!
-//! Time and bytes are integers: a flow that has carried `rate` bit/s for a number of picoseconds has carried exactly that product. So a
+//! Time and bytes are integers: a flow that has carried `rate` bit/s for a number of ticks has carried exactly that product. So a
 //! run is the same on every machine.
 //!
 //! What is left out: slow start, losses, acknowledgements and round-trip times. A flow begins at its fair rate at once.

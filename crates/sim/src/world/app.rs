@@ -117,7 +117,7 @@ impl<'a> Apps<'a> {
             hosts,
             exchanges: streams.iter().map(|(config, ..)| config.workload.exchange).collect(),
             wanted: if is_measured { wanted } else { u64::MAX },
-            warmup: Time(measure.warmup.0),
+            warmup: Time::ZERO + measure.warmup,
             in_order: true,
         });
         Self {

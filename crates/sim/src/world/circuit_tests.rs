@@ -138,7 +138,7 @@ fn fabric() -> Fabric {
 fn world(measure: &MeasureConfig) -> World<'_, GroupsOnly<Station, ForwardOnly<Number>>> {
     // The controller is at host 0. Hosts 3 and 4 exchange their ToRs while host 5 sends to host 4.
     let mut controller = Station::new(0, 0, 0);
-    controller.next = Some(Time(Span::from_us(100).0));
+    controller.next = Some(Time::ZERO + Span::from_us(100));
     let wait = Span::from_us(100);
     controller.plan = VecDeque::from([
         (wait, servers([0, 0, 0, 1, 0, 1, 2, 2])),
@@ -180,8 +180,8 @@ fn a_node_changes_circuits_and_hears_when_they_are_up() {
     };
     let mut world = world(&measure);
     assert_eq!(world.run_to_end(&Control::default()), End::AllDone);
-    world.run_until(Time(Span::from_ms(5).0));
-    let us = |us: u64| Time(Span::from_us(us).0);
+    world.run_until(Time::ZERO + Span::from_ms(5));
+    let us = |us: u64| Time::ZERO + Span::from_us(us);
     let answers = &world.node(0).answers;
     let refused = CircuitError::Ports { tor: 0, ports: 4, needed: 5 };
     assert_eq!(

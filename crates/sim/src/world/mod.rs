@@ -47,8 +47,8 @@ pub struct Control {
     pub finished: AtomicU64,
     /// Number of measured messages after which the run ends (`u64::MAX` if unknown).
     pub wanted: AtomicU64,
-    /// Simulated time in picoseconds.
-    pub sim_time_ps: AtomicU64,
+    /// Simulated time in ticks.
+    pub sim_time_ticks: AtomicU64,
     /// Number of events handled.
     pub events: AtomicU64,
 }
@@ -185,7 +185,7 @@ impl<'a, M: Model> World<'a, M> {
     pub fn run_to_end(&mut self, control: &Control) -> End {
         self.wake_touched();
         control.wanted.store(self.apps.progress().0, Ordering::Relaxed);
-        let limit = Time(self.measure.time_limit.0);
+        let limit = Time::ZERO + self.measure.time_limit;
         let end = loop {
             if self.is_done() {
                 break End::AllDone;
@@ -238,7 +238,7 @@ impl<'a, M: Model> World<'a, M> {
 
     fn publish(&self, control: &Control) {
         control.finished.store(self.apps.progress().1, Ordering::Relaxed);
-        control.sim_time_ps.store(self.net.now().0, Ordering::Relaxed);
+        control.sim_time_ticks.store(self.net.now().ticks(), Ordering::Relaxed);
         control.events.store(self.net.counters().events, Ordering::Relaxed);
     }
 

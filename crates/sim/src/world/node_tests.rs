@@ -164,9 +164,9 @@ const HOP_DELAY: u64 = 1_000_000;
 fn fabric(topology: Topology) -> Fabric {
     let config = FabricConfig {
         topology,
-        host_link_delay: Span(HOP_DELAY),
+        host_link_delay: Span::from_ps(HOP_DELAY),
         host_link_delays: Vec::new(),
-        core_link_delay: Span(HOP_DELAY),
+        core_link_delay: Span::from_ps(HOP_DELAY),
         host_send_delay: Span::ZERO,
         host_receive_delay: Span::ZERO,
         switch: SwitchConfig {
@@ -234,7 +234,7 @@ fn cluster(fabric: Fabric, peers: Vec<Peer>, faults: &[Fault]) -> Cluster {
 }
 
 fn at(us: u64) -> Time {
-    Time(Span::from_us(us).0)
+    Time::ZERO + Span::from_us(us)
 }
 
 fn host_fault(host: u32, from: u64, until: Time, kind: FaultKind) -> Fault {
@@ -252,10 +252,10 @@ fn multicast_at_line_rate_with_one_copy_on_the_senders_link() {
     // Store and forward at one switch: the last packet arrives one transmission and two delays after it has been
     // sent.
     let end = (PACKETS + 1) * FULL + 2 * HOP_DELAY;
-    assert_eq!(cluster.now(), Time(end));
+    assert_eq!(cluster.now(), Time::from_ps(end));
     for receiver in cluster.nodes().skip(1) {
         let expected: Vec<_> =
-            (1..=PACKETS).map(|n| (Time((n + 1) * FULL + 2 * HOP_DELAY), 0, n)).collect();
+            (1..=PACKETS).map(|n| (Time::from_ps((n + 1) * FULL + 2 * HOP_DELAY), 0, n)).collect();
         assert_eq!(receiver.received, expected, "{}", receiver.me);
     }
     let links = cluster.link_stats();
@@ -276,7 +276,7 @@ fn nodes_are_asked_exactly_when_their_link_is_free() {
     let mut cluster = cluster(single(2), peers, &[]);
     cluster.run_to_end(&Control::default());
     // It is polled at the start, and whenever a packet has been sent.
-    let polled: Vec<u64> = cluster.node(0).polled.iter().map(|(at, _)| at.0).collect();
+    let polled: Vec<u64> = cluster.node(0).polled.iter().map(|(at, _)| at.as_ps()).collect();
     assert_eq!(polled[..4], [0, FULL, 2 * FULL, 3 * FULL]);
     // A receiver is polled at the start, and after each packet.
     assert_eq!(cluster.node(1).polled.len(), 4);
@@ -285,10 +285,10 @@ fn nodes_are_asked_exactly_when_their_link_is_free() {
 #[test]
 fn timers_are_obeyed_and_a_link_is_never_shared() {
     let mut slow = Peer::sends(0, HostId(1), 10);
-    slow.gap = Span(3 * FULL);
+    slow.gap = Span::from_ps(3 * FULL);
     let mut cluster = cluster(single(2), vec![slow, Peer::takes(1, 10)], &[]);
     assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
-    let times: Vec<u64> = cluster.node(1).received.iter().map(|(at, ..)| at.0).collect();
+    let times: Vec<u64> = cluster.node(1).received.iter().map(|(at, ..)| at.as_ps()).collect();
     let expected: Vec<u64> = (0..10).map(|n| (3 * n + 2) * FULL + 2 * HOP_DELAY).collect();
     assert_eq!(times, expected);
 }
@@ -307,7 +307,7 @@ fn a_node_with_two_ports_sends_by_both_at_once() {
     assert_eq!((links[0].frames, links[1].frames), (10, 10));
     assert!(cluster.node(1).received.iter().all(|(_, port, _)| *port == 0));
     // The receiver's link is the bottleneck: it carries twenty packets in sequence.
-    assert_eq!(cluster.now(), Time(21 * FULL + 2 * HOP_DELAY));
+    assert_eq!(cluster.now(), Time::from_ps(21 * FULL + 2 * HOP_DELAY));
     cluster.node_mut(0).to = HostId(3);
     cluster.node_mut(0).left = 1;
     cluster.run_until(at(1000));
@@ -324,7 +324,10 @@ fn work_can_be_given_between() {
     cluster.node_mut(1).expected = 2;
     assert!(!cluster.run_until(at(101)));
     assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
-    assert_eq!(cluster.node(1).received[0].0, Time(at(100).0 + 2 * FULL + 2 * HOP_DELAY));
+    assert_eq!(
+        cluster.node(1).received[0].0,
+        Time::from_ps(at(100).as_ps() + 2 * FULL + 2 * HOP_DELAY)
+    );
     cluster.run_until(at(200));
     assert_eq!(
         cluster.counters().drops[DropReason::WrongProtocol as usize],
@@ -341,7 +344,7 @@ fn how_a_run_ends() {
     endless.gap = Span::from_ms(1);
     let mut late = cluster(single(2), vec![endless.clone()], &[]);
     assert_eq!(late.run_to_end(&Control::default()), End::TimeLimit);
-    assert_eq!((late.now(), late.node(0).sent), (Time(Span::from_secs(1).0), 1001));
+    assert_eq!((late.now(), late.node(0).sent), ((Time::ZERO + Span::from_secs(1)), 1001));
     let mut cancelled = cluster(single(2), vec![endless], &[]);
     let control = Control::default();
     control.cancel.store(true, Ordering::Relaxed);
@@ -372,7 +375,7 @@ fn a_crash_loses_what_comes_and_a_pause_keeps_it() {
     );
     assert_eq!(cluster.node(1).crashes, [(at(100), true), (at(200), false)]);
     assert_eq!(cluster.node(3).crashes, [(at(100), true)]);
-    // Events of the same picosecond may follow the end of the run.
+    // Events of the same time may follow the end of the run.
     cluster.run_until(at(1000));
     let of = |node: usize| cluster.node(node).received.len();
     assert_eq!((of(1), of(2), of(3)), (30, 40, 10));
@@ -425,7 +428,7 @@ fn damaged_packets_are_dropped_and_others_lost_doubled_and_late() {
     });
     let mut cluster =
         cluster(single(2), vec![Peer::sends(0, HostId(1), 5000), Peer::takes(1, 5)], &faults);
-    cluster.run_until(Time(Span::from_ms(100).0));
+    cluster.run_until(Time::ZERO + Span::from_ms(100));
     let net = *cluster.counters();
     let received = cluster.node(1).received.len() as u64;
     assert_eq!(received + net.dropped(), 5000 + net.duplicated);

@@ -27,10 +27,10 @@ impl<M: Model> World<'_, M> {
         }
         self.start_meters();
         self.net.limit_captures(Time::ZERO, self.measure.capture_limit);
-        self.net.wake_at(Time(self.measure.warmup.0), wake::MEASURE);
+        self.net.wake_at(Time::ZERO + self.measure.warmup, wake::MEASURE);
         if let Some(from) = self.measure.ports_from {
-            self.probe.ports_since = Some(Time(from.0));
-            self.net.measure_from(Time(from.0));
+            self.probe.ports_since = Some(Time::ZERO + from);
+            self.net.measure_from(Time::ZERO + from);
         }
     }
 
@@ -99,7 +99,7 @@ impl<M: Model> World<'_, M> {
             // The run has ended before its statistics started.
             self.net.measure_now(&mut self.hosts);
         }
-        let since = Time(self.measure.warmup.0).min(now);
+        let since = (Time::ZERO + self.measure.warmup).min(now);
         let until = if end == End::AllDone && self.first_stream == 0 {
             self.apps.last_end().map_or(since, |at| at.max(since))
         } else {

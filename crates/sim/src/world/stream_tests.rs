@@ -340,7 +340,7 @@ fn fixed(bytes: u64) -> SizeDist {
 /// Throughput of messages, in gigabits per second.
 fn throughput(result: &RunResult<Piece>) -> f64 {
     let bytes: u64 = result.messages.iter().map(|message| message.bytes).sum();
-    bytes as f64 * 8000.0 / result.measured.0 as f64
+    bytes as f64 * 8000.0 / result.measured.as_ps() as f64
 }
 
 #[test]
@@ -412,13 +412,13 @@ fn waiting_time_for_the_thread_is_that_of_m_d_1() {
     let sizes = fixed(1);
     let pattern = Pattern::OpenLoop { sizes, load, counts: LoadCounts::Payload };
     let mut case = Case::new(2, pattern);
-    case.gap = Some(Span((service.0 as f64 / load) as u64));
+    case.gap = Some(Span::from_ps((service.as_ps() as f64 / load) as u64));
     case.measure.messages = 1_000_000;
     case.measure.verify = false;
     case.workload.application = Application { per_message: service, ..Application::INSTANT };
     let result = case.run();
     let waits: f64 = (result.messages.iter())
-        .map(|m| (latency(m) - m.ideal - service).0 as f64 / service.0 as f64)
+        .map(|m| (latency(m) - m.ideal - service).as_ps() as f64 / service.as_ps() as f64)
         .sum();
     let mean = waits / result.messages.len() as f64;
     let expected = load / (2.0 * (1.0 - load));
@@ -480,7 +480,7 @@ fn the_same_run_gives_the_same_result() {
 
 #[test]
 fn after_a_pause_all_messages_complete() {
-    let ms = |n| Time(Span::from_ms(n).0);
+    let ms = |n| Time::ZERO + Span::from_ms(n);
     for mode in [StreamMode::OneId, StreamMode::Unary] {
         let mut case = busy(mode);
         let place = FaultPlace::Host(HostId(2));
@@ -494,7 +494,7 @@ fn after_a_pause_all_messages_complete() {
 
 #[test]
 fn messages_of_a_crashed_server_fail_and_new_streams_take_their_place() {
-    let ms = |n| Time(Span::from_ms(n).0);
+    let ms = |n| Time::ZERO + Span::from_ms(n);
     let place = FaultPlace::Host(HostId(2));
     for exchange in [Exchange::OneWay, Exchange::Respond(20_000)] {
         let mut case = busy(StreamMode::OneId);

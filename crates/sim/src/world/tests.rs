@@ -261,7 +261,7 @@ fn pod(circuits: Circuits, uplinks: [u32; 3], circuit_ports: [u32; 3]) -> Topolo
 
 /// Link delays of hosts that make round trips of 5 to 200 us.
 fn uneven() -> Vec<Span> {
-    [1.0, 45.5, 0.25, 3.0, 11.125].map(|us| Span((us * 1e6) as u64)).into()
+    [1.0, 45.5, 0.25, 3.0, 11.125].map(|us| Span::from_secs_f64(us / 1e6)).into()
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn a_base_round_trip_is_what_one_computes_by_hand() {
     let one_way = 1_250_000 + 600_000 + 750_000 + 1_500_000;
     let sent = 2 * 1_230_400 + 2 * 307_600 + 2 * 67_200 + 2 * 16_800;
     let rtt = fabric.base_rtt_between(HostId(0), HostId(7), FRAMING, 84);
-    assert_eq!(rtt, Span(2 * one_way + sent));
+    assert_eq!(rtt, Span::from_ps(2 * one_way + sent));
     assert_eq!(rtt, fabric.base_rtt_between(HostId(7), HostId(0), FRAMING, 84));
 }
 
@@ -334,7 +334,7 @@ fn ports_may_be_measured_later_than_messages() {
     let mut case = Case::new(topology, trace_of(&rows));
     let whole = case.run();
     // The senders take 100 packets of 1230.4 ns each; the queue then falls for as long.
-    case.measure.ports_from = Some(Span(124_000_000));
+    case.measure.ports_from = Some(Span::from_ps(124_000_000));
     let late = case.run();
     assert_eq!(late.messages, whole.messages, "all are measured, and the run is the same");
     assert_eq!(late.delivered_by_sender, [0, 146_000, 146_000]);
@@ -362,13 +362,13 @@ fn the_ideal_time_is_what_one_computes_by_hand() {
     // Across the spine: 1230.4 ns on each 10G link, 307.6 on each 40G one; 100 + 300 + 300 + 100 ns of propagation,
     // 500 + 1000 at the hosts, 3 x 250 in switches.
     let one = fabric.ideal(HostId(0), HostId(11), 1460, FRAMING);
-    assert_eq!(one, Span(2 * 1_230_400 + 2 * 307_600 + 800_000 + 1_500_000 + 750_000));
+    assert_eq!(one, Span::from_ps(2 * 1_230_400 + 2 * 307_600 + 800_000 + 1_500_000 + 750_000));
     // A second full packet follows at the pace of the slowest link.
     let two = fabric.ideal(HostId(0), HostId(11), 2920, FRAMING);
-    assert_eq!(two, one + Span(1_230_400));
+    assert_eq!(two, one + Span::from_ps(1_230_400));
     // A short last packet is hidden behind the full one until the last link.
     let short = fabric.ideal(HostId(0), HostId(11), 1461, FRAMING);
-    assert_eq!(short, one + Span(84 * 800));
+    assert_eq!(short, one + Span::from_ps(84 * 800));
     assert_eq!(fabric.path(HostId(0), HostId(1)).len(), 2, "within a leaf");
 }
 
@@ -386,10 +386,10 @@ fn waiting_time_is_that_of_m_d_1() {
         case.measure.verify = false;
         case.measure.warmup = Span::from_ms(5);
         case.workload.senders = Some(0..1);
-        case.gap = Some(Span((service.0 as f64 / load) as u64));
+        case.gap = Some(Span::from_ps((service.as_ps() as f64 / load) as u64));
         let result = case.run();
         let waits: f64 = (result.messages.iter())
-            .map(|record| (latency(record) - record.ideal).0 as f64 / service.0 as f64)
+            .map(|record| (latency(record) - record.ideal).as_ps() as f64 / service.as_ps() as f64)
             .sum();
         let mean = waits / result.messages.len() as f64;
         let expected = load / (2.0 * (1.0 - load));
@@ -419,7 +419,7 @@ fn waiting_time_at_a_switch_port_is_that_of_m_d_1() {
     case.measure.warmup = Span::from_ms(5);
     let result = case.run();
     let waits: f64 = (result.messages.iter())
-        .map(|record| (latency(record) - record.ideal).0 as f64 / service.0 as f64)
+        .map(|record| (latency(record) - record.ideal).as_ps() as f64 / service.as_ps() as f64)
         .sum();
     let mean = waits / result.messages.len() as f64;
     assert!((mean / 2.0 - 1.0).abs() < 0.01, "load 0.8: {mean} services, not 2");
@@ -500,7 +500,7 @@ fn sampling_more_often_changes_nothing() {
         case.measure.verify = false;
         case.fabric.switch.buffer = buffer;
         let rare = case.run();
-        case.measure.sample_every = Span(333_333);
+        case.measure.sample_every = Span::from_ps(333_333);
         let often = case.run();
         assert_eq!(rare.messages, often.messages);
         assert_eq!(rare.counters.drops, often.counters.drops);
@@ -547,7 +547,7 @@ fn a_dead_spine_link_is_avoided_and_a_dead_host_link_is_not_crossed() {
     case.gap = Some(Span::from_us(27));
     case.measure.time_limit = Span::from_ms(4);
     case.measure.verify = false;
-    let ms = |n| Time(Span::from_ms(n).0);
+    let ms = |n| Time::ZERO + Span::from_ms(n);
     let fault = |place| Fault { from: ms(1), until: ms(2), place, kind: FaultKind::Down };
     case.faults = vec![fault(FaultPlace::CoreLink(0))];
     let result = case.run();
@@ -572,7 +572,7 @@ fn paused_hosts_lose_nothing_and_crashed_ones_everything() {
     let mut case = Case::new(LEAF_SPINE, open_loop(0.2));
     case.gap = Some(Span::from_us(40));
     case.measure.time_limit = Span::from_ms(6);
-    let ms = |n| Time(Span::from_ms(n).0);
+    let ms = |n| Time::ZERO + Span::from_ms(n);
     let place = FaultPlace::Host(HostId(5));
     case.faults = vec![Fault { from: ms(1), until: ms(2), place, kind: FaultKind::Pause }];
     let result = case.run();

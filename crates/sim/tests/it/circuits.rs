@@ -33,7 +33,7 @@ fn rackless(dark: Dark) -> FabricConfig {
 
 /// A change every millisecond, from 1 ms on.
 fn moves(circuits: impl IntoIterator<Item = Circuits>) -> Vec<Move> {
-    let at = |n: u64| Time(Span::from_ms(n).0);
+    let at = |n: u64| Time::ZERO + Span::from_ms(n);
     circuits.into_iter().zip(1..).map(|(circuits, n)| Move { at: at(n), circuits }).collect()
 }
 

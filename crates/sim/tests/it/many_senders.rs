@@ -72,7 +72,7 @@ fn times_the_link(
     assert_eq!(result.verified_messages, u64::from(senders), "{name}");
     let last = result.messages.iter().map(latency).max().expect("a message");
     let least = link.span_of(u64::from(senders) * bytes.div_ceil(1460) * 1538);
-    (last.0 as f64 / least.0 as f64, result)
+    (last.as_ps() as f64 / least.as_ps() as f64, result)
 }
 
 /// One line per transport.

@@ -31,7 +31,7 @@ fn a_permutation_over_ndp_uses_the_links() {
         let ideal = G10.span_of(transport.framing().message_wire_bytes(bytes));
         let pattern = Pattern::Permutation { sizes: fixed(bytes), messages_per_host: 1 };
         let result = run_to_completion(&quick(fabric, transport, pattern));
-        ideal.0 as f64 / last(&result).0 as f64
+        ideal.as_ps() as f64 / last(&result).as_ps() as f64
     };
     let (named, random) = (share(FAT_TREE.paths()), share(0));
     assert!(named > 0.92, "{named}");
@@ -46,7 +46,7 @@ fn an_incast_over_ndp_takes_the_ideal_time() {
         let wire_bytes = transport.framing().message_wire_bytes(100_000);
         let result = run_to_completion(&quick(fabric, transport, incast(Some(senders), 100_000)));
         let ideal = G10.span_of(u64::from(senders) * wire_bytes) + Span::from_us(12);
-        let times = last(&result).0 as f64 / ideal.0 as f64;
+        let times = last(&result).as_ps() as f64 / ideal.as_ps() as f64;
         assert!((0.99..1.05).contains(&times), "{senders} senders: {times} times the ideal");
         assert_eq!(result.counters.drops.iter().sum::<u64>(), 0, "headers go back instead");
         assert_eq!(result.counters.returned_to_sender > 0, senders > 8, "{senders} senders");
@@ -79,7 +79,7 @@ fn thousands_of_senders_at_one_port() {
             let result = run_to_completion(&config(fabric, vec![stream(transport, pattern)]));
             assert_eq!(result.verified_messages, u64::from(senders), "{name}");
             let ideal = G10.span_of(u64::from(senders) * wire_bytes);
-            let times = last(&result).0 as f64 / ideal.0 as f64;
+            let times = last(&result).as_ps() as f64 / ideal.as_ps() as f64;
             assert!((0.95..most).contains(&times), "{name}, {senders}: {times} times the ideal");
         }
     }

@@ -80,7 +80,7 @@ fn crashes_leave_no_message_in_between() {
         for exchange in [Exchange::OneWay, Exchange::Echo] {
             for kind in [FaultKind::Crash, FaultKind::Pause] {
                 let mut config = streams(transport.clone(), mode, exchange);
-                let ms = |n| Time(Span::from_ms(n).0);
+                let ms = |n| Time::ZERO + Span::from_ms(n);
                 let place = FaultPlace::Host(HostId(3));
                 config.faults = vec![Fault { from: ms(1), until: ms(3), place, kind }];
                 let result = run_to_completion(&config);

@@ -48,7 +48,7 @@ impl Share {
 
     /// The mean time that each packet of the message occupies the link, if one packet occupies it for `span`.
     pub(super) fn of(self, span: Span) -> Span {
-        Span(((u128::from(span.0) * u128::from(self.0) + (1 << 31)) >> 32) as u64)
+        Span::from_ticks(((u128::from(span.ticks()) * u128::from(self.0) + (1 << 31)) >> 32) as u64)
     }
 }
 

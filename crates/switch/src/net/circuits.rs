@@ -93,7 +93,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     fn relink(&mut self, moved: &[u32]) {
         for &number in moved {
             let spec = &self.fabric.links()[number as usize];
-            let kind = LinkKind { ps_per_byte_q16: spec.ps_per_byte_q16(), delay: spec.delay };
+            let kind =
+                LinkKind { ticks_per_byte_q16: spec.ticks_per_byte_q16(), delay: spec.delay };
             let known = self.kinds.iter().position(|known| *known == kind);
             let kind = known.unwrap_or_else(|| {
                 self.kinds.push(kind);
@@ -126,7 +127,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             // What was lost on a longer link before the move is still on its way there; the next packet arrives after it.
             if let Some(last) = link.in_flight.back() {
                 let delay = self.kinds[usize::from(link.kind)].delay;
-                let end = Time(self.pool.time(last).0.saturating_sub(delay.0));
+                let end =
+                    Time::from_ticks(self.pool.time(last).ticks().saturating_sub(delay.ticks()));
                 link.busy_until = link.busy_until.max(end);
             }
         }

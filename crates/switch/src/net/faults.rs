@@ -266,7 +266,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         let rng = &mut self.faults.draws[number].rng;
         if rng.chance(faults.reordering) {
-            let late = Span(1 + rng.below(faults.reorder_delay.0.max(1)));
+            let late = Span::from_ticks(1 + rng.below(faults.reorder_delay.ticks().max(1)));
             self.counters.reordered += 1;
             self.delay(link, packet, late);
             return false;

@@ -2,7 +2,7 @@
 
 use rackweave_core::{
     Admission, Destination, DropReason, Egress, HostId, PacketRef, PayloadStore, Port, PortSet,
-    SwitchProgram, Time, Verdict,
+    Span, SwitchProgram, Time, Verdict,
 };
 
 use super::nic::Edge;
@@ -28,7 +28,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         if link < self.components.hosts {
             self.link_freed(edge, HostId(link));
         } else if is_due {
-            self.catch_up(link, Time(self.now.0 + 1));
+            self.catch_up(link, self.now + Span::TICK);
         }
         if special & FAULTY != 0 && !self.survives(link, packet) {
             return None;
@@ -345,7 +345,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     pub(super) fn transmit(&mut self, link: u32, packet: PacketRef, start: Time) {
         let state = &mut self.links[link as usize];
         let kind = &self.kinds[usize::from(state.kind)];
-        let span = serialisation(kind.ps_per_byte_q16, self.pool.wire_bytes(packet));
+        let span = serialisation(kind.ticks_per_byte_q16, self.pool.wire_bytes(packet));
         let end = start + span;
         state.busy_until = end;
         state.busy += span;

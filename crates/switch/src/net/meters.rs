@@ -59,7 +59,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             let is_counted = config.links.contains(&link)
                 && (config.into.is_none() || config.into == end)
                 && (config.from.is_empty() || config.from.contains(&src));
-            let interval = (start.0 / config.interval.0.max(1)) as usize;
+            let interval = (start.ticks() / config.interval.ticks().max(1)) as usize;
             if !is_counted || interval >= MAX_INTERVALS {
                 continue;
             }

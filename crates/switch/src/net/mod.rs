@@ -243,7 +243,7 @@ const METERED: u8 = 8;
 /// A rate and a delay: a fabric has few different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LinkKind {
-    ps_per_byte_q16: u64,
+    ticks_per_byte_q16: u64,
     delay: Span,
 }
 
@@ -326,7 +326,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let count_of = |wanted: bool| if wanted { links.len() } else { 0 };
         let mut net = Self {
             now: Time::ZERO,
-            events: EventQueue::new(components.end as usize, fabric.longest_hop().0 * 4),
+            events: EventQueue::new(components.end as usize, fabric.longest_hop() * 4),
             components,
             pool: Pool::new(),
             payloads,
@@ -597,11 +597,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         // First the links; then the packets that arrive and those that may be sent next; then the following
         // packets on the links, and the destinations.
         for link in links.clone() {
-            sum ^= link.busy_until.0;
+            sum ^= link.busy_until.ticks();
         }
         for link in links.clone() {
             if let Some(head) = link.in_flight.front() {
-                sum ^= self.pool.time(head).0 ^ u64::from(self.pool.get(head).dst.0);
+                sum ^= self.pool.time(head).ticks() ^ u64::from(self.pool.get(head).dst.0);
             }
             if let Some(next) = link.queue.front() {
                 sum ^= u64::from(self.pool.wire_bytes(next));
@@ -609,13 +609,13 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         for link in links {
             let Some(head) = link.in_flight.front() else { continue };
-            sum ^= self.pool.after(head).map_or(0, |next| self.pool.time(next).0);
+            sum ^= self.pool.after(head).map_or(0, |next| self.pool.time(next).ticks());
             let dst = self.pool.get(head).dst;
             let out = match link.to.switch() {
                 Some(switch) => self.switches[switch as usize].downlink(dst),
                 None => None,
             };
-            sum ^= out.map_or(0, |out| self.links[out as usize].busy_until.0);
+            sum ^= out.map_or(0, |out| self.links[out as usize].busy_until.ticks());
         }
         std::hint::black_box(sum);
     }
@@ -627,7 +627,7 @@ fn links_of(fabric: &Fabric, count_frames: bool) -> (Vec<Link>, Vec<LinkKind>) {
     let mut known_kinds = BTreeMap::new();
     let queue = PortQueue::new(Arc::new(fabric.config().switch.queue()));
     let links = (0..).zip(fabric.links()).map(|(link, spec)| {
-        let kind = LinkKind { ps_per_byte_q16: spec.ps_per_byte_q16(), delay: spec.delay };
+        let kind = LinkKind { ticks_per_byte_q16: spec.ticks_per_byte_q16(), delay: spec.delay };
         let number = *known_kinds.entry(kind).or_insert_with(|| {
             kinds.push(kind);
             // There are at most two kinds for each of the hosts' delays, and those of the links between

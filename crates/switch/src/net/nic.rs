@@ -102,10 +102,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[inline]
     pub fn flush<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
         if let Some(node) = self.nics.node_of(host) {
-            return self.pull_node(edge, node, Time(self.now.0.saturating_sub(1)));
+            return self.pull_node(
+                edge,
+                node,
+                Time::from_ticks(self.now.ticks().saturating_sub(1)),
+            );
         }
         if self.next_poll(host) < self.now {
-            self.pull_due(edge, host, Time(self.now.0 - 1));
+            self.pull_due(edge, host, Time::from_ticks(self.now.ticks() - 1));
         }
     }
 

@@ -112,7 +112,7 @@ impl<H> Captured<H> {
 /// Statistics of the port before a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PortStats {
-    /// Integral of queued bytes over time, in byte picoseconds.
+    /// Integral of queued bytes over time, in bytes times ticks.
     area: u128,
     changed_at: Time,
     max_bytes: u64,
@@ -123,7 +123,7 @@ impl PortStats {
     /// Records a change of the queue's length from `before` to `after` bytes.
     #[inline]
     pub(super) fn queue_changes(&mut self, now: Time, before: u64, after: u64) {
-        self.area += u128::from(before) * u128::from(now.since(self.changed_at).0);
+        self.area += u128::from(before) * u128::from(now.since(self.changed_at).ticks());
         self.changed_at = now;
         self.max_bytes = self.max_bytes.max(after);
     }
@@ -268,16 +268,18 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     pub fn link_stats<E: Edge<P::Header>>(&mut self, edge: &mut E) -> Vec<LinkStats> {
         self.catch_up_all(edge);
         let now = self.now;
-        let observed = now.since(self.since).0.max(1) as f64;
+        let observed = now.since(self.since).ticks().max(1) as f64;
         let links = self.links.iter().enumerate().map(|(number, link)| {
             let mut stats = self.stats[number];
             stats.queue_changes(now, link.queue.bytes(), link.queue.bytes());
             // What is still being sent counts up to now only.
-            let busy = Span(link.busy.0.saturating_sub(link.busy_until.since(now).0));
+            let busy = Span::from_ticks(
+                link.busy.ticks().saturating_sub(link.busy_until.since(now).ticks()),
+            );
             let counts = self.counts.get(number).copied().unwrap_or_default();
             LinkStats {
                 name: self.fabric.link_name(number as u32),
-                utilisation: busy.0 as f64 / observed,
+                utilisation: busy.ticks() as f64 / observed,
                 mean_queue_bytes: stats.area as f64 / observed,
                 max_queue_bytes: stats.max_bytes,
                 drops: stats.drops,

@@ -26,7 +26,7 @@ const fn key(peer: HostId, local: u64) -> [u32; 3] {
 impl Finished {
     /// Creates an empty memory whose entries last for at least `least`.
     pub(crate) fn new(least: Span) -> Self {
-        let turn = Span(least.0.div_ceil(SETS as u64 - 1).max(1));
+        let turn = Span::from_ticks(least.ticks().div_ceil(SETS as u64 - 1).max(1));
         Self { sets: Default::default(), since: Time::ZERO, turn }
     }
 
@@ -51,7 +51,7 @@ impl Finished {
     /// Drops the sets that have expired.
     #[inline]
     pub(crate) fn forget(&mut self, now: Time) {
-        let turns = now.since(self.since).0 / self.turn.0;
+        let turns = now.since(self.since).ticks() / self.turn.ticks();
         if turns == 0 {
             return;
         }

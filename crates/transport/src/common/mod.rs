@@ -47,6 +47,6 @@ impl Jitter {
         if tries == 0 {
             return span;
         }
-        Span(span.0 - mix(self.0 ^ u64::from(tries)) % (span.0 / 2 + 1))
+        Span::from_ticks(span.ticks() - mix(self.0 ^ u64::from(tries)) % (span.ticks() / 2 + 1))
     }
 }

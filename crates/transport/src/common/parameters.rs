@@ -115,9 +115,9 @@ macro_rules! shared_parameters {
 
             fn patient(mut self, at_least: Span) -> Self {
                 if self.patience < at_least {
-                    let margin = self.finished_for.0.saturating_sub(self.patience.0);
+                    let margin = self.finished_for.ticks().saturating_sub(self.patience.ticks());
                     self.patience = at_least;
-                    self.finished_for = Span(at_least.0.saturating_add(margin));
+                    self.finished_for = Span::from_ticks(at_least.ticks().saturating_add(margin));
                 }
                 self
             }

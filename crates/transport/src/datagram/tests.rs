@@ -109,19 +109,20 @@ fn a_message_is_sent_at_line_rate_and_nothing_is_returned() {
         network.submit(0, 1, id(n), 3_000, Kind::OneWay).unwrap();
     }
     network.run_until(at(Span::from_ms(1)));
-    let packets: Vec<_> = network.packets.iter().map(|(at, packet)| (at.0, *packet)).collect();
+    let packets: Vec<_> =
+        network.packets.iter().map(|(at, packet)| (at.ticks(), *packet)).collect();
     let pieces = packets.iter().map(|(_, packet)| packet.header.payload());
     let of = |n, offset, len| Slice { message: id(n), offset, len };
     let whole = |n| [of(n, 0, FULL), of(n, FULL, FULL), of(n, 2 * FULL, 88)];
     assert!(pieces.eq([whole(1), whole(2)].concat()), "first come, first served");
-    let full = LINK.span_of(1538).0;
-    let rest = LINK.span_of(u64::from(rackweave_core::frame::wire_bytes(88 + 44))).0;
+    let full = LINK.span_of(1538).ticks();
+    let rest = LINK.span_of(u64::from(rackweave_core::frame::wire_bytes(88 + 44))).ticks();
     let starts = [0, full, 2 * full, 2 * full + rest, 3 * full + rest, 4 * full + rest];
     assert!(packets.iter().map(|(at, _)| *at).eq(starts), "back to back");
     assert!(packets.iter().all(|(_, packet)| packet.src == HostId(0) && packet.priority == 3));
     let last_left = 2 * full;
     let sent = network.events.iter().find(|(_, _, event)| matches!(event, Event::Sent { .. }));
-    let sent = sent.unwrap().0.0;
+    let sent = sent.unwrap().0.ticks();
     assert!((last_left..=last_left + rest).contains(&sent), "when the last packet leaves: {sent}");
     assert_eq!(delivered(&network, 1), 2);
     assert!(network.hosts.iter().all(Host::is_idle));

@@ -158,7 +158,7 @@ pub struct Config {
     /// Maximum number of finished RPCs that are remembered.
     pub max_finished: u32,
     /// Number of ticks for which a finished RPC is remembered. It must exceed the time for which a sender may
-    /// retransmit (see [`Config::remembered_for`]).
+    /// retransmit (see [`Config::remembered_for`]), which, with `one_resend_per_peer`, does not include its wait for a turn.
     pub finished_ticks: u32,
 
     /// Leverage Homa's extensions; set by [`Config::with_leverage`].
@@ -388,7 +388,9 @@ impl Config {
             max_gaps: 256,
             max_control: 1 << 16,
             max_finished: 1 << 16,
-            finished_ticks: 200,
+            // An RPC with a peer may wait for its turn to send a RESEND while a thousand others have theirs. If its receiver might
+            // have forgotten it before, it could not be repeated (see `handle_unknown`).
+            finished_ticks: 10_000,
             leverage: Leverage::OFF,
         }
     }

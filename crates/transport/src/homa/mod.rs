@@ -101,7 +101,7 @@ enum Control {
 /// A finished RPC, remembered so that late packets of it are recognised.
 #[derive(Clone, Copy, Debug)]
 struct Finished {
-    tick: u32,
+    tick: u64,
     host: HostId,
     id: u64,
 }
@@ -178,9 +178,9 @@ impl Host {
         self.rpcs.live() == 0 && self.control.is_empty() && self.events.is_empty()
     }
 
-    /// The number of the tick at this time.
-    fn tick(&self, now: Time) -> u32 {
-        u32::try_from(now.0 / self.config.tick.0.max(1)).unwrap_or(u32::MAX)
+    /// The number of the tick at this time. 32 bits would last for 50 days with ticks of a millisecond.
+    fn tick(&self, now: Time) -> u64 {
+        now.ticks() / self.config.tick.ticks().max(1)
     }
 
     /// Starts the timer, which stops at a tick that finds no RPC.
@@ -257,7 +257,7 @@ impl Host {
 
     fn remember_finished(&mut self, entry: Finished) {
         self.finished.push_back(entry);
-        let keep = self.config.finished_ticks;
+        let keep = u64::from(self.config.finished_ticks);
         while let Some(&Finished { tick, host, id }) = self.finished.front() {
             let expired = entry.tick.saturating_sub(tick) >= keep;
             if !expired && self.finished.len() <= self.config.max_finished as usize {

@@ -108,7 +108,7 @@ impl Host {
             let Some(path) = self.peers.get_mut(rpc.peer).path.as_deref() else { continue };
             let measured = &path.measured;
             let is_short = (measured.min())
-                .is_some_and(|min| measured.sending.0 < min.0.saturating_mul(factor));
+                .is_some_and(|min| measured.sending.ticks() < min.ticks().saturating_mul(factor));
             if is_short && fresh(measured.sending_at) {
                 best = Some((left, slot, granted));
             }

@@ -14,18 +14,18 @@ pub(super) struct Peer {
     /// Number of RPCs in progress with it.
     pub(super) rpcs: u32,
     /// The last tick in which an RPC with it started or ended.
-    pub(super) used: u32,
+    pub(super) used: u64,
     /// Its unscheduled levels and their version; `None` before its first CUTOFFS packet.
     pub(super) cutoffs: Option<Box<(Cutoffs, u16)>>,
     /// One more than the tick in which this host last sent its own CUTOFFS; 0 if it has not.
-    pub(super) cutoffs_sent: u32,
+    pub(super) cutoffs_sent: u64,
     /// Number of RESENDs since the peer's last packet.
     pub(super) asked: u16,
     /// The tick of the last RESEND to it.
-    pub(super) asked_at: Option<u32>,
+    pub(super) asked_at: Option<u64>,
     /// Of the RPCs whose RESEND is due in this tick, the slot of the one whose last RESEND is the oldest, behind that RESEND's tick and
     /// the RPC's birth.
-    pub(super) turn: Option<(u32, u64, u32)>,
+    pub(super) turn: Option<(u64, u64, u32)>,
     /// Local ids of finished RPCs that are still to be acknowledged.
     pub(super) acks: Vec<u64>,
     /// Its messages that are not completely granted.
@@ -34,7 +34,7 @@ pub(super) struct Peer {
     /// room.
     pub(super) floor: u64,
     /// The tick until which `floor` is valid.
-    pub(super) floor_until: u32,
+    pub(super) floor_until: u64,
     /// Leverage Homa's measurements of the path; `None` before the first.
     pub(super) path: Option<Box<PeerPath>>,
 }
@@ -60,7 +60,7 @@ impl Peers {
     pub(super) fn get_or_insert(
         &mut self,
         host: HostId,
-        tick: u32,
+        tick: u64,
         idle_ticks: u32,
         max: usize,
     ) -> Option<u32> {
@@ -107,11 +107,11 @@ impl Peers {
         }
     }
 
-    fn sweep(&mut self, tick: u32, idle_ticks: u32) {
+    fn sweep(&mut self, tick: u64, idle_ticks: u32) {
         for (slot, peer) in self.slots.iter().enumerate() {
             let slot = slot as u32;
             if peer.rpcs == 0
-                && tick.saturating_sub(peer.used) > idle_ticks
+                && tick.saturating_sub(peer.used) > u64::from(idle_ticks)
                 && peer.floor_until <= tick
                 && self.index.get(&peer.host) == Some(&slot)
             {

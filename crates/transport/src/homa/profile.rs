@@ -71,7 +71,7 @@ impl Profile for Config {
 
     /// Adds RESENDs and NEED_ACKs at the same intervals. The first tick may come at once, and does not count.
     fn patient(mut self, at_least: Span) -> Self {
-        let ticks = at_least.0.div_ceil(self.tick.0.max(1)).saturating_add(1);
+        let ticks = at_least.ticks().div_ceil(self.tick.ticks().max(1)).saturating_add(1);
         let asking = ticks.saturating_sub(u64::from(self.resend_ticks));
         let resends = asking.div_ceil(u64::from(self.resend_interval.max(1)));
         let resends = resends.min(u64::from(u16::MAX)) as u16;

@@ -20,7 +20,7 @@ use super::{Control, Host};
 
 /// Number of ticks after which requested bytes count as lost again. Our choice: a request that is sent late in
 /// a tick has one whole tick to be answered.
-const LOST_AFTER: u32 = 2;
+const LOST_AFTER: u64 = 2;
 
 /// A response that waits for its repair is given up after this multiple of the patience with a silent peer,
 /// because too many other messages are repaired before it. A request or one-way message is given up after one
@@ -36,7 +36,7 @@ pub(super) struct Repairs {
     /// Messages whose gaps are to be requested; the next one is last.
     due: Vec<u32>,
     /// The number of the last tick.
-    tick: u32,
+    tick: u64,
     /// Bytes of data that arrived since that tick, by priority.
     arrived_bytes: [u64; MAX_PRIORITIES as usize],
     /// Priorities below this one had no room on the link before the last tick.
@@ -83,7 +83,7 @@ impl Repairs {
 
 impl Host {
     /// Starts a tick, in which the messages that are due for repair are collected.
-    pub(super) fn start_repair_tick(&mut self, tick: u32) {
+    pub(super) fn start_repair_tick(&mut self, tick: u64) {
         self.repairs.tick = tick;
         self.repairs.due.clear();
         // With control packets, the link is full at slightly less data.

@@ -27,7 +27,7 @@ pub(super) struct Rpc {
     /// Number of silent ticks at which the peer is asked next.
     pub(super) next_ask: u16,
     /// The tick of the last RESEND; before the first, that in which the RPC was created.
-    pub(super) resent_at: u32,
+    pub(super) resent_at: u64,
     /// Number of consecutive BUSY packets.
     pub(super) busy: u16,
     /// Number of restarts of the message because the peer did not know it.
@@ -144,7 +144,7 @@ pub(super) struct Incoming {
     /// End of the current repair: what was granted when it started.
     pub(super) ask_until: u32,
     /// The tick of the last RESEND.
-    pub(super) asked_at: u32,
+    pub(super) asked_at: u64,
     pub(super) received: Assembler<u32>,
 }
 

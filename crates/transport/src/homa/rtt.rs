@@ -24,7 +24,7 @@ const PROBE_LIFE: Span = Span::from_ms(100);
 
 /// The time as in a time stamp: nanoseconds modulo 2^32. It is never 0, which means that there is none.
 pub(super) fn stamp(now: Time) -> u32 {
-    ((now.0 / 1000) as u32).max(1)
+    (now.as_ns() as u32).max(1)
 }
 
 /// Nanoseconds from stamp `earlier` to `later`.
@@ -34,7 +34,7 @@ pub(super) const fn between(earlier: u32, later: u32) -> u32 {
 
 /// A time span in nanoseconds, as in a header field.
 pub(super) fn field_ns(span: Span) -> u32 {
-    u32::try_from(span.0 / 1000).unwrap_or(u32::MAX)
+    u32::try_from(span.as_ns()).unwrap_or(u32::MAX)
 }
 
 /// The times that were sent to a peer and not echoed, oldest first.
@@ -133,7 +133,7 @@ struct Minimum {
 
 impl Minimum {
     fn sample(&mut self, now: Time, rtt: Span, window: Span) {
-        let half = Span((window.0 / 2).max(1));
+        let half = Span::from_ticks((window.ticks() / 2).max(1));
         let age = now.since(self.since);
         if age >= half {
             // After more than a whole window without a sample, the old minimum is outdated.
@@ -189,7 +189,10 @@ impl Measured {
         self.average = if self.sending_at == Time::ZERO {
             rtt
         } else {
-            Span(self.average.0 - (self.average.0 >> average_shift) + (rtt.0 >> average_shift))
+            Span::from_ticks(
+                self.average.ticks() - (self.average.ticks() >> average_shift)
+                    + (rtt.ticks() >> average_shift),
+            )
         };
         self.sending = rtt;
         self.sending_at = now;
@@ -252,7 +255,7 @@ mod tests {
     #[test]
     fn stamps_wrap() {
         let wrap = 1_u64 << 32;
-        let before = Time(wrap * 1000 - 5_000_000);
+        let before = Time::from_ns(wrap - 5_000);
         let mut probes = Probes::default();
         let first = probes.send(before, Span::ZERO);
         assert_eq!(first, u32::MAX - 4_999);
@@ -265,7 +268,7 @@ mod tests {
         kept.note(now, 3_000);
         assert_eq!(kept.take(), Some((3_000, now)));
         assert_eq!(kept.take(), None);
-        assert_eq!(stamp(Time(wrap * 1000)), 1, "0 is none");
+        assert_eq!(stamp(Time::from_ns(wrap)), 1, "0 is none");
     }
 
     #[test]
@@ -291,7 +294,7 @@ mod tests {
         // Seconds, and the round trip in us; the path becomes longer after 2 s.
         for (at, rtt) in [(0, 12), (1, 10), (2, 11), (3, 50), (5, 50), (7, 50), (9, 50), (10, 50)] {
             measured.sending(us(at * 1_000_000), Span::from_us(rtt), window, 3);
-            rows.push(measured.min().unwrap().0 / 1_000_000);
+            rows.push(measured.min().unwrap().as_us());
         }
         assert_eq!(rows, [12, 10, 10, 10, 10, 10, 10, 50]);
         // A shorter round trip counts at once; after a long pause only new ones count.
@@ -311,7 +314,7 @@ mod tests {
             .zip(1..)
             .map(|(rtt, at)| {
                 measured.sending(us(at), Span::from_us(*rtt), window, 3);
-                measured.average.0 / 1000
+                measured.average.as_ns()
             })
             .collect();
         assert_eq!(averages, [8_000, 8_000, 9_000, 9_875]);

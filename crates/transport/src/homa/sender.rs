@@ -263,7 +263,14 @@ impl Host {
             // the two hosts would wait for each other forever (our choice, since no source covers the case).
             return self.send_control(from, id, header.one_way, Body::Unknown);
         }
-        self.rpcs.get_mut(slot).note_alive(self.config.resend_ticks);
+        // A client that asks for its response is alive, and sends nothing of its request thereby. Where a peer's messages take turns,
+        // two hosts whose requests to each other lack data would otherwise silence each other's RESENDs for ever: each one's
+        // turn would come just before the other's RESEND, or within `resend_interval` after its own for a response. (Our choice: the
+        // module resets the count at any packet.)
+        let asks_back = matches!(self.rpcs.get(slot).state, State::Receiving(_));
+        if !(asks_back && self.config.one_resend_per_peer) {
+            self.rpcs.get_mut(slot).note_alive(self.config.resend_ticks);
+        }
         let answer_busy = match &self.rpcs.get(slot).state {
             // "We have chosen not to transmit data from this message": what is missing may be on its way, or wait here.
             State::Sending(outgoing) if self.config.busy_if_unsent && outgoing.is_ready() => true,

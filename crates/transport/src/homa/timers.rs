@@ -89,7 +89,7 @@ impl Host {
     }
 
     /// Handles a tick of one RPC; returns whether it needs further ticks.
-    fn tick_rpc(&mut self, now: Time, tick: u32, slot: u32) -> bool {
+    fn tick_rpc(&mut self, now: Time, tick: u64, slot: u32) -> bool {
         let Some(wait) = self.waits_for(slot) else { return false };
         let patience = self.config.patience();
         let request_ack_ticks = self.config.request_ack_ticks;
@@ -152,9 +152,9 @@ impl Host {
 
     /// Handles a tick of an RPC that waits for its peer, by the rules of `HomaModule` 2023 (`homa_timer.c`,
     /// `homa_check_rpc`): see [`super::Config::one_resend_per_peer`]. Returns whether the RPC still exists.
-    fn ask_in_turn(&mut self, now: Time, tick: u32, slot: u32, wait: Wait) -> bool {
+    fn ask_in_turn(&mut self, now: Time, tick: u64, slot: u32, wait: Wait) -> bool {
         let (interval, timeout_resends) =
-            (u32::from(self.config.resend_interval), self.config.timeout_resends);
+            (u64::from(self.config.resend_interval), self.config.timeout_resends);
         let rpc = self.rpcs.get_mut(slot);
         let peer = self.peers.get_mut(rpc.peer);
         // The peer is found dead one tick before an RPC would be due, and without regard to the interval.

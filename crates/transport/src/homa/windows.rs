@@ -33,14 +33,14 @@ pub(super) struct PeerPath {
 impl PeerPath {
     /// Interval between time stamps: about a quarter of a round trip.
     fn probe_interval(&self) -> Span {
-        Span(self.measured.min().unwrap_or(Span::ZERO).0 / 4)
+        Span::from_ticks(self.measured.min().unwrap_or(Span::ZERO).ticks() / 4)
     }
 
     /// "peer_rtt_grant = 3 * peer_rtt_min; scheduled_window = peer_rtt_grant * local_link_mps / 8" (slide
     /// "Receiver - Scheduled Window").
     fn set_scheduled(&mut self, config: &Config) {
         let rtt = self.measured.min().unwrap_or(Span::ZERO);
-        let grant = Span(rtt.0.saturating_mul(u64::from(config.leverage.scheduled_factor)));
+        let grant = rtt.saturating_mul(u64::from(config.leverage.scheduled_factor));
         let bytes = u32::try_from(config.link.bytes_in(grant)).unwrap_or(u32::MAX);
         self.scheduled = bytes.max(config.max_payload);
     }
@@ -50,14 +50,18 @@ impl PeerPath {
         let Leverage { scheduled_factor, congestion_factor, average_deviation, .. } =
             config.leverage;
         let Some(min) = self.measured.min() else { return };
-        let times = |factor: u32| Span(min.0.saturating_mul(u64::from(factor)));
+        let times = |factor: u32| min.saturating_mul(u64::from(factor));
         let middle = times(scheduled_factor);
-        let above = Span((u128::from(middle.0) * u128::from(average_deviation) / 1000) as u64);
+        let above = Span::from_ticks(
+            (u128::from(middle.ticks()) * u128::from(average_deviation) / 1000) as u64,
+        );
         self.congested = match config.leverage.congestion {
             None => false,
             // "IF peer_rtt_recent > peer_rtt_high set congestion to true" (slide).
             Some(Detection::Recent) => self.measured.sending > times(congestion_factor),
-            Some(Detection::Average) => self.measured.average.0.saturating_sub(middle.0) > above.0,
+            Some(Detection::Average) => {
+                self.measured.average.ticks().saturating_sub(middle.ticks()) > above.ticks()
+            }
         };
         // "Unscheduled window is based on peer side bandwidth" (slide): one round trip at that rate.
         let link = config.leverage.peer_link.unwrap_or(config.link).min(config.link);
@@ -286,7 +290,7 @@ impl Host {
                 if config.leverage.host_delay {
                     away += Span::from_ns(u64::from(stamps.host_ns));
                 }
-                let rtt = Span(now.since(sent).0.saturating_sub(away.0));
+                let rtt = Span::from_ticks(now.since(sent).ticks().saturating_sub(away.ticks()));
                 if rtt >= least {
                     path.measured.sending(now, rtt, window, config.leverage.average_shift);
                     path.set_scheduled(config);

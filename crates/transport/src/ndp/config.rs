@@ -168,7 +168,7 @@ impl Config {
     pub(super) fn pull_spacing(&self) -> Span {
         let packet =
             self.link.span_of(u64::from(self.framing().packet_wire_bytes(self.max_payload)));
-        Span(packet.0 * 100 / u64::from(self.pull_percent.clamp(1, 100)))
+        Span::from_ticks(packet.ticks() * 100 / u64::from(self.pull_percent.clamp(1, 100)))
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(Config::paper(LINK).check(), Ok(()));
         assert_eq!(Config::polo_slides(LINK).check(), Ok(()));
         // 1538 bytes take 1230.4 ns; at 99 % the interval is longer.
-        assert_eq!(Config::paper(LINK).pull_spacing(), Span(1_242_828));
+        assert_eq!(Config::paper(LINK).pull_spacing(), Span::from_ps(1_242_828));
     }
 
     #[test]

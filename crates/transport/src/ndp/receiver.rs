@@ -1,7 +1,7 @@
 //! The receiver: arriving packets, their answers, and the pull pacer.
 
 use rackweave_core::rng::mix;
-use rackweave_core::{Assembler, HostId, Packet, Placement, Slice, Span, Time};
+use rackweave_core::{Assembler, HostId, Packet, Placement, Slice, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
@@ -46,7 +46,7 @@ impl Incoming {
             pulls: 0,
             owed: 0,
             // A restarted host receives the message at another time, which gives another incarnation number.
-            incarnation: mix(now.0) as u16,
+            incarnation: mix(now.ticks()) as u16,
             last_received: now,
         }
     }
@@ -115,7 +115,7 @@ impl Host {
                 // The pull travels with the answer if the pacer permits one now; otherwise it is queued
                 // (htsim). A pull that is almost due is sent early, and the next one correspondingly later (our
                 // choice: it saves a packet).
-                let early = Span(self.scheme.pull_spacing.0 / EARLY);
+                let early = self.scheme.pull_spacing / EARLY;
                 if self.scheme.pulls.is_empty()
                     && now.saturating_add(early) >= self.scheme.next_pull_at
                 {
@@ -195,7 +195,8 @@ impl Host {
     /// (`docs/sources.md#ndp-pulls`).
     pub(super) fn pace_pulls(&mut self, now: Time) {
         let spacing = self.scheme.pull_spacing;
-        let earliest = Time(now.0.saturating_sub(spacing.0.saturating_mul(CATCH_UP)));
+        let earliest =
+            Time::from_ticks(now.ticks().saturating_sub(spacing.ticks().saturating_mul(CATCH_UP)));
         self.scheme.next_pull_at = self.scheme.next_pull_at.max(earliest);
         while self.scheme.next_pull_at <= now {
             let Some(slot) = self.scheme.pulls.pop_front() else { return };

@@ -12,9 +12,9 @@ use super::paths::Paths;
 use crate::common::{Jitter, State};
 
 /// A value in [`Outgoing::states`] in place of a send time: the packet has arrived.
-const ARRIVED: Time = Time(u64::MAX);
+const ARRIVED: Time = Time::from_ticks(u64::MAX);
 /// Likewise: the packet waits to be retransmitted.
-const WAITS: Time = Time(u64::MAX - 1);
+const WAITS: Time = Time::from_ticks(u64::MAX - 1);
 
 /// The content of an answer about one packet.
 #[derive(Clone, Copy, Debug)]
@@ -232,17 +232,20 @@ impl Outgoing {
     /// The retransmission timeout after `doublings` consecutive timeouts.
     #[inline]
     fn rto(&self, config: &Config, doublings: u32) -> Span {
-        let rto = self.rtt.rto().map_or(config.min_rto, |rto| rto.max(config.min_rto)).0;
-        let rto = Span(rto.saturating_mul(1 << doublings.min(20)).min(config.max_rto.0));
+        let rto = self.rtt.rto().map_or(config.min_rto, |rto| rto.max(config.min_rto)).ticks();
+        let rto = Span::from_ticks(
+            rto.saturating_mul(1 << doublings.min(20)).min(config.max_rto.ticks()),
+        );
         self.jitter.apply(rto, doublings)
     }
 
     /// Time to wait for a pull before probing. At a receiver with a thousand senders, pulls to each are rare,
     /// so that it adapts to the interval between pulls (our choice).
     fn ask_after(&self, config: &Config) -> Span {
-        let rto = self.rto(config, 0).0.saturating_mul(1 << self.stalls.min(20));
-        let wait = rto.max(self.pull_gap.0.saturating_mul(2)).min(config.patience.0 / 4);
-        self.jitter.apply(Span(wait), self.stalls)
+        let rto = self.rto(config, 0).ticks().saturating_mul(1 << self.stalls.min(20));
+        let wait =
+            rto.max(self.pull_gap.ticks().saturating_mul(2)).min(config.patience.ticks() / 4);
+        self.jitter.apply(Span::from_ticks(wait), self.stalls)
     }
 
     /// When the packet sent at `at` counts as lost.
@@ -322,7 +325,7 @@ impl Outgoing {
 
 /// A deadline in the past, which occurs when it moves to an earlier time, is replaced by the current time.
 fn after(now: Time, deadline: Time) -> Time {
-    deadline.max(Time(now.0.saturating_add(1)))
+    deadline.max(now.saturating_add(Span::TICK))
 }
 
 impl Host {

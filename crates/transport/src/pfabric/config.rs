@@ -133,8 +133,8 @@ impl Config {
         };
         self.initial_window = packets as u16;
         self.max_window = (packets + packets.div_ceil(4)) as u16;
-        self.rto = Span(rtt.0.saturating_mul(3));
-        if self.max_probe_interval.0 < self.rto.0 {
+        self.rto = rtt.saturating_mul(3);
+        if self.max_probe_interval.ticks() < self.rto.ticks() {
             self.max_probe_interval = self.rto;
         }
         self
@@ -145,11 +145,11 @@ impl Config {
     #[must_use]
     pub const fn for_hosts(mut self) -> Self {
         let turn = Span::from_ms(4);
-        if self.rto.0 < turn.0 {
+        if self.rto.ticks() < turn.ticks() {
             self.rto = turn;
         }
-        if self.max_probe_interval.0 < 4 * self.rto.0 {
-            self.max_probe_interval = Span(4 * self.rto.0);
+        if self.max_probe_interval.ticks() < 4 * self.rto.ticks() {
+            self.max_probe_interval = self.rto.saturating_mul(4);
         }
         self
     }
@@ -179,8 +179,8 @@ impl Config {
 
     /// The interval before the next probe, after this many.
     pub(super) fn probe_interval(&self, probes: u32) -> Span {
-        let interval = self.rto.0.saturating_mul(1 << probes.min(20));
-        Span(interval.min(self.max_probe_interval.0))
+        let interval = self.rto.ticks().saturating_mul(1 << probes.min(20));
+        Span::from_ticks(interval.min(self.max_probe_interval.ticks()))
     }
 }
 

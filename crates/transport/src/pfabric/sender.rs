@@ -1,6 +1,6 @@
 //! The sender: windows, timeouts and probes (section 4.3).
 
-use rackweave_core::{Assembler, FailReason, HostId, Packet, Span, Time};
+use rackweave_core::{Assembler, FailReason, HostId, Packet, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::pfabric::{Body, Header};
 
@@ -164,7 +164,7 @@ impl Outgoing {
         if self.sent_to == 0 {
             return self.repair_at();
         }
-        self.repair_at().min(self.last_sent.saturating_add(Span(config.patience.0 / 4)))
+        self.repair_at().min(self.last_sent.saturating_add(config.patience / 4))
     }
 
     /// Whether the receiver counts as dead.

@@ -121,10 +121,10 @@ impl Config {
             spray: true,
             free_tokens: 8,
             free_for_short_only: false,
-            token_expiry: Span(packet.0 + packet.0 / 2),
+            token_expiry: Span::from_ticks(packet.ticks() + packet.ticks() / 2),
             token_window: 8,
-            window_timeout: Span(packet.0 * 25),
-            resend_after: Span(packet.0 * 9),
+            window_timeout: packet.saturating_mul(25),
+            resend_after: packet.saturating_mul(9),
             token_lead: Span::ZERO,
             order: TokenOrder::Srpt,
             control_priority: 7,
@@ -177,15 +177,15 @@ impl Config {
     /// than 8 packets.)
     #[must_use]
     pub const fn for_round_trip(mut self, rtt: Span) -> Self {
-        let packets = rtt.0.div_ceil(self.token_spacing.0) + 1;
+        let packets = rtt.ticks().div_ceil(self.token_spacing.ticks()) + 1;
         if packets > self.free_tokens as u64 {
             let packets = if packets > 10_000 { 10_000 } else { packets as u16 };
             self = self.with_free_tokens(packets);
         }
         self.token_lead = rtt;
-        let resend_after = rtt.0.saturating_add(self.token_spacing.0);
-        if resend_after > self.resend_after.0 {
-            self.resend_after = Span(resend_after);
+        let resend_after = rtt.ticks().saturating_add(self.token_spacing.ticks());
+        if resend_after > self.resend_after.ticks() {
+            self.resend_after = Span::from_ticks(resend_after);
         }
         self
     }
@@ -196,13 +196,13 @@ impl Config {
     #[must_use]
     pub const fn for_hosts(mut self) -> Self {
         let turn = Span::from_ms(1);
-        if self.token_expiry.0 < turn.0 {
+        if self.token_expiry.ticks() < turn.ticks() {
             self.token_expiry = turn;
         }
-        if self.window_timeout.0 < turn.0 {
+        if self.window_timeout.ticks() < turn.ticks() {
             self.window_timeout = turn;
         }
-        if self.resend_after.0 < turn.0 {
+        if self.resend_after.ticks() < turn.ticks() {
             self.resend_after = turn;
         }
         self
@@ -232,8 +232,8 @@ impl Config {
 
     /// Time to wait for an answer after `tries` requests to send.
     pub(super) fn rts_interval(&self, tries: u32) -> Span {
-        let interval = self.min_rts_interval.0.saturating_mul(1 << tries.min(20));
-        Span(interval.min(self.max_rts_interval.0))
+        let interval = self.min_rts_interval.ticks().saturating_mul(1 << tries.min(20));
+        Span::from_ticks(interval.min(self.max_rts_interval.ticks()))
     }
 
     /// Number of packets of a message of this many packets that need no token.
@@ -250,7 +250,7 @@ impl Config {
 
     /// Time that `packets` full packets take on the link.
     pub(super) const fn span_of(&self, packets: u32) -> Span {
-        Span(self.token_spacing.0.saturating_mul(packets as u64))
+        self.token_spacing.saturating_mul(packets as u64)
     }
 }
 
@@ -280,7 +280,7 @@ mod tests {
         let yaps = Config::yaps(LINK);
         assert_eq!(yaps.check(), Ok(()));
         assert_eq!((yaps.free_tokens, yaps.token_window, yaps.token_lead), (7, 8, Span::ZERO));
-        assert_eq!(paper.token_spacing, Span::from_ns(1230) + Span(400));
+        assert_eq!(paper.token_spacing, Span::from_ps(1_230_400));
         assert_eq!(paper.resend_after, paper.token_spacing * 9);
         let far = paper.clone().for_round_trip(Span::from_us(20));
         assert_eq!((far.free_tokens, far.token_window), (18, 18));

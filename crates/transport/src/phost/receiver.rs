@@ -61,13 +61,14 @@ impl Lateness {
     const WEIGHT: u64 = 8;
 
     fn sample(&mut self, delay: Span, config: &Config) {
-        let late = delay.0.saturating_sub(config.resend_after.0);
-        self.0 = Span(self.0.0 - self.0.0 / Self::WEIGHT + late / Self::WEIGHT);
+        let late = delay.ticks().saturating_sub(config.resend_after.ticks());
+        self.0 =
+            Span::from_ticks(self.0.ticks() - self.0.ticks() / Self::WEIGHT + late / Self::WEIGHT);
     }
 
     /// Prolongs one of the protocol's constant times: by twice the mean, so that few packets are later.
     fn prolong(self, span: Span) -> Span {
-        Span(span.0.saturating_add(self.0.0.saturating_mul(2)))
+        Span::from_ticks(span.ticks().saturating_add(self.0.ticks().saturating_mul(2)))
     }
 }
 
@@ -250,9 +251,10 @@ impl Host {
             // docs/sources.md#phost-tokens: "the receiver holds tokens back for the size of the free window
             // when an RTS arrives". Messages that arrive together share the pause (our choice: most packets of
             // an incast are lost).
-            let pause = self.config.span_of(free).0.saturating_sub(self.config.token_lead.0);
+            let pause =
+                self.config.span_of(free).ticks().saturating_sub(self.config.token_lead.ticks());
             self.scheme.next_token_at =
-                self.scheme.next_token_at.max(now.saturating_add(Span(pause)));
+                self.scheme.next_token_at.max(now.saturating_add(Span::from_ticks(pause)));
             self.arm(slot);
         }
         Some((slot, new))
@@ -294,7 +296,8 @@ impl Host {
     #[inline]
     pub(super) fn pace_tokens(&mut self, now: Time) {
         let spacing = self.config.token_spacing;
-        let earliest = Time(now.0.saturating_sub(spacing.0.saturating_mul(CATCH_UP)));
+        let earliest =
+            Time::from_ticks(now.ticks().saturating_sub(spacing.ticks().saturating_mul(CATCH_UP)));
         while self.scheme.next_token_at <= now {
             if !self.next_token(now) {
                 return;

@@ -101,10 +101,12 @@ impl Outgoing {
     pub(super) fn deadline(&self, config: &Config) -> Time {
         // At a receiver with a thousand senders, tokens for each are rare (our choice: the interval adapts to
         // them).
-        let interval =
-            config.rts_interval(self.doublings).0.max(self.token_gap.0.saturating_mul(2));
-        let most = Span(config.patience.0 / 4);
-        let interval = Span(interval).min(most);
+        let interval = config
+            .rts_interval(self.doublings)
+            .ticks()
+            .max(self.token_gap.ticks().saturating_mul(2));
+        let most = config.patience / 4;
+        let interval = Span::from_ticks(interval).min(most);
         let quiet = self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings));
         // Tokens can arrive for longer than the receiver's patience without any data reaching it: the sender serves shorter
         // messages, or the data waits in queues, which requests to send overtake by their priority (our choice).

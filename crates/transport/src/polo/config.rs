@@ -181,14 +181,14 @@ impl Config {
     #[must_use]
     pub const fn for_path(mut self, link: Rate, rtt: Span) -> Self {
         let packet = link.span_of(frame::wire_bytes(frame::MTU) as u64);
-        let packets = rtt.0.div_ceil(packet.0) + 1;
+        let packets = rtt.ticks().div_ceil(packet.ticks()) + 1;
         if packets > self.first_window as u64 {
             self.first_window = if packets > 10_000 { 10_000 } else { packets as u16 };
             self.max_drives = 4 * self.first_window as u32;
         }
-        if rtt.0.saturating_mul(4) > self.rto.0 {
-            self.rto = Span(rtt.0.saturating_mul(4));
-            if self.max_rto.0 < self.rto.0 {
+        if rtt.ticks().saturating_mul(4) > self.rto.ticks() {
+            self.rto = rtt.saturating_mul(4);
+            if self.max_rto.ticks() < self.rto.ticks() {
                 self.max_rto = self.rto;
             }
         }
@@ -201,11 +201,11 @@ impl Config {
     #[must_use]
     pub const fn for_hosts(mut self) -> Self {
         let rto = Span::from_ms(10);
-        if self.rto.0 < rto.0 {
+        if self.rto.ticks() < rto.ticks() {
             self.rto = rto;
         }
-        if self.max_rto.0 < 4 * rto.0 {
-            self.max_rto = Span(4 * rto.0);
+        if self.max_rto.ticks() < 4 * rto.ticks() {
+            self.max_rto = rto.saturating_mul(4);
         }
         self.adjoint_from = 2;
         self.complete_delay = Span::from_ms(1);
@@ -237,7 +237,7 @@ impl Config {
         if self.complete_delay >= self.rto {
             return Err(InvalidConfig::CompleteDelay);
         }
-        if self.patience.0 / 4 <= self.max_rto.max(self.pause_probe).0 {
+        if self.patience.ticks() / 4 <= self.max_rto.max(self.pause_probe).ticks() {
             return Err(InvalidConfig::Patience);
         }
         Ok(())
@@ -245,13 +245,15 @@ impl Config {
 
     /// The timeout after `doublings` consecutive timeouts.
     pub(super) fn rto(&self, doublings: u32) -> Span {
-        Span(self.rto.0.saturating_mul(1 << doublings.min(20)).min(self.max_rto.0))
+        Span::from_ticks(
+            self.rto.ticks().saturating_mul(1 << doublings.min(20)).min(self.max_rto.ticks()),
+        )
     }
 
     /// Interval until a paused sender asks again, after `probes` earlier ones.
     pub(super) fn probe_interval(&self, probes: u32) -> Span {
-        let interval = self.pause_probe.0.saturating_mul(1 << probes.min(20));
-        Span(interval.min(self.patience.0 / 4))
+        let interval = self.pause_probe.ticks().saturating_mul(1 << probes.min(20));
+        Span::from_ticks(interval.min(self.patience.ticks() / 4))
     }
 }
 

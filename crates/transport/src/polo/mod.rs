@@ -38,7 +38,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-use rackweave_core::{HostId, Packet, Placement, Time};
+use rackweave_core::{HostId, Packet, Placement, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::polo::{Body, Header};
 
@@ -53,7 +53,7 @@ const NO_CLOCK: Time = Time::MAX;
 
 /// A deadline in the past, which occurs when it moves to an earlier time, is replaced by the current time.
 fn after(now: Time, deadline: Time) -> Time {
-    deadline.max(Time(now.0.saturating_add(1)))
+    deadline.max(now.saturating_add(Span::TICK))
 }
 
 /// Polo at one host.

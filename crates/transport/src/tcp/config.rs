@@ -19,6 +19,19 @@ pub enum CongestionControl {
     Delay { target: Span },
 }
 
+/// When CUBIC leaves slow start before a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HyStart {
+    /// Never.
+    Off,
+    /// HyStart as in Linux's CUBIC (Ha and Rhee, *Taming the elephants*, 2011): when the acknowledgements of a round
+    /// have arrived for half of the minimum RTT, or when the RTT has grown by an eighth, and by 4 ms at least.
+    Linux,
+    /// HyStart++ (RFC 9406): when the RTT has grown by an eighth, and by 4 ms at least, the window grows by a quarter as
+    /// much for five rounds, and then slow start ends. Below an RTT of 4 ms this is rare.
+    PlusPlus,
+}
+
 /// TCP's parameters. [`Config::tcp`] and [`Config::dctcp`] are the profiles to start from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -49,8 +62,11 @@ pub struct Config {
     /// order or fill a gap are acknowledged at once.
     pub ack_every_segments: u32,
     /// Maximum delay of an acknowledgement. Linux: 40 ms, a fifth of its minimum RTO; the profiles keep the
-    /// proportion: 200 us.
+    /// proportion: 200 us. With 40 ms and a minimum RTO of 1 ms, every last segment without a partner would time out.
     pub delayed_ack: Span,
+    /// Number of acknowledgements that are sent at once at the beginning of a connection, and after it was silent for
+    /// [`Config::idle_restart`], unless the application answers within the delay (Linux, `tcp_incr_quickack`: 16).
+    pub quick_acks: u32,
     /// Receive window, in bytes. Arriving data is consumed at once, so that it never shrinks. The header can
     /// express up to 16,776,960 bytes.
     pub receive_window: u32,
@@ -64,8 +80,25 @@ pub struct Config {
     pub limited_transmit: bool,
     /// Whether tail loss probes are sent (RFC 8985, section 7), as in Linux.
     pub tail_loss_probe: bool,
+    /// Whether losses are found by the times of transmission (RACK, RFC 8985, section 6), as in Linux, so that a lost
+    /// retransmission is found, too. Needs [`Config::sack`]. Otherwise they are found by RFC 6675's rule, a lost
+    /// retransmission costs a timeout, the second timeout in a row forgets what was SACKed (RFC 2018, section 8), and a
+    /// timeout during fast recovery reduces the window again.
+    pub rack: bool,
+    /// Whether the window shrinks in proportion to what arrives during a recovery or after a mark (RFC 6937, RFC 9937),
+    /// as in Linux. Otherwise nothing is sent until half of the window has arrived.
+    pub prr: bool,
+    /// Whether a reduction of the window is taken back when the timeout (F-RTO, RFC 5682) or the retransmissions (RFC
+    /// 3708) have turned out to be unnecessary, as in Linux.
+    pub undo: bool,
+    /// When CUBIC leaves slow start before a loss. NewReno and DCTCP have nothing of the kind, as in Linux.
+    pub hystart: HyStart,
     /// Whether the window decays while a connection is idle (RFC 2861), as in Linux.
     pub slow_start_after_idle: bool,
+    /// Idle time for which the window is kept, and after which it is halved again, unless the retransmission timeout
+    /// is longer. Linux takes the timeout, which is at least 200 ms there; it has its own parameter here because
+    /// [`Config::min_rto`] is shorter.
+    pub idle_restart: Span,
     /// Whether NewReno and CUBIC use classic ECN (RFC 3168), where a mark reduces the window as a loss does.
     /// DCTCP's data is always ECN-capable.
     pub ecn: bool,
@@ -116,12 +149,18 @@ impl Config {
             max_retries: 15,
             ack_every_segments: 2,
             delayed_ack: Span::from_us(200),
+            quick_acks: 16,
             receive_window: 4 << 20,
             dup_ack_threshold: 3,
             sack: true,
             limited_transmit: true,
             tail_loss_probe: true,
+            rack: true,
+            prr: true,
+            undo: true,
+            hystart: HyStart::Linux,
             slow_start_after_idle: true,
+            idle_restart: Span::from_ms(200),
             ecn: false,
             dctcp_gain_shift: 4,
             handshake: false,
@@ -148,6 +187,21 @@ impl Config {
     #[must_use]
     pub const fn new_reno() -> Self {
         Self { congestion_control: CongestionControl::NewReno, ..Self::tcp() }
+    }
+
+    /// Without what Linux does beyond the RFCs of 2012: loss detection by RFC 6675, no PRR, no undoing, no `HyStart`, no
+    /// quick acknowledgements, and an idle connection's window decays after the RTO.
+    #[must_use]
+    pub const fn classic(self) -> Self {
+        Self {
+            rack: false,
+            prr: false,
+            undo: false,
+            hystart: HyStart::Off,
+            idle_restart: Span::ZERO,
+            quick_acks: 0,
+            ..self
+        }
     }
 
     /// How messages are divided into packets.

@@ -110,7 +110,7 @@ impl Connection {
         // RFC 6528: the clock and a hash of both ends, so that a restarted host does not continue an old
         // connection by accident.
         let ends = u64::from(own.0) << 32 ^ u64::from(key.peer.0) << 16 ^ u64::from(key.ports);
-        let start = config.initial_sequence.unwrap_or(mix(now.0 ^ mix(ends)) as u32);
+        let start = config.initial_sequence.unwrap_or(mix(now.ticks() ^ mix(ends)) as u32);
         let opening =
             if config.handshake { Opening::Due { retransmit: false } } else { Opening::Data };
         Self::new(now, key, Role::Client, start, answering_start(start), opening, config)
@@ -209,7 +209,8 @@ impl Connection {
             // handshake the first data opens it, and a keep-alive before that would be answered by a reset.
             let asks = self.opening == Opening::Done && self.sender.flight() == 0;
             let since = self.last_received.max(self.last_keepalive);
-            let at = since.saturating_add(Span(config.keepalive_interval.0.max(1)));
+            let at =
+                since.saturating_add(Span::from_ticks(config.keepalive_interval.ticks().max(1)));
             return if asks { at } else { Time::MAX };
         }
         if opening || self.sender.backlog() > 0 {
@@ -221,7 +222,7 @@ impl Connection {
             Role::Client if self.exchanges.is_empty() => self.last_used.saturating_add(idle),
             Role::Client => {
                 let since = self.last_received.max(self.last_keepalive);
-                since.saturating_add(Span(config.keepalive_interval.0.max(1)))
+                since.saturating_add(Span::from_ticks(config.keepalive_interval.ticks().max(1)))
             }
         }
     }
@@ -345,7 +346,7 @@ impl Connection {
     fn handle_ack(&mut self, now: Time, ack: u64, header: &Header, config: &Config) {
         let mut blocks = [(0, 0); 3];
         let mut count = 0;
-        let mut duplicate = false;
+        let mut duplicate = None;
         let pure = match header.body {
             Body::Data { .. } => false,
             Body::Ack { count: reported, sack } => {
@@ -354,10 +355,12 @@ impl Connection {
                 let ranges = reported.iter().filter_map(|&(from, to)| at(from).zip(at(to)));
                 for (index, (from, to)) in ranges.enumerate() {
                     // RFC 2883: the first block is below `ack`, or within the second block.
-                    if index == 0 && to <= ack {
-                        duplicate = true;
+                    if index == 0 && from < to && to <= ack {
+                        duplicate = Some((from, to));
                     } else if ack <= from && from < to && to <= self.sender.nxt() {
-                        duplicate |= index == 1 && blocks[0].0 >= from && blocks[0].1 <= to;
+                        if index == 1 && count == 1 && blocks[0].0 >= from && blocks[0].1 <= to {
+                            duplicate = Some(blocks[0]);
+                        }
                         blocks[count] = (from, to);
                         count += 1;
                     }
@@ -533,7 +536,7 @@ impl Connection {
                 len: if is_fin { 0 } else { segment.len as u16 },
                 kind: message.kind,
             };
-            let mut header = self.data_header(segment, is_fin, body, config);
+            let mut header = self.data_header(now, segment, is_fin, body, config);
             if is_fin {
                 header.flags |= flags::FIN;
             }
@@ -550,7 +553,7 @@ impl Connection {
         };
         self.last_used = now;
         let whole = offset + segment.len == u64::from(message.len);
-        let mut header = self.data_header(segment, whole, body, config);
+        let mut header = self.data_header(now, segment, whole, body, config);
         if message.abandoned {
             header.flags |= flags::FIN;
         }
@@ -559,6 +562,7 @@ impl Connection {
 
     fn data_header(
         &mut self,
+        now: Time,
         segment: Segment,
         whole: bool,
         body: Body,
@@ -579,7 +583,7 @@ impl Connection {
             header.flags |= flags::SYN;
             header.ack = self.send_start;
         } else {
-            let ack = self.receiver.take_piggyback();
+            let ack = self.receiver.take_piggyback(now, config);
             header.flags |= flags::ACK;
             if ack.ece {
                 header.flags |= flags::ECE;

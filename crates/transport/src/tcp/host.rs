@@ -8,19 +8,21 @@ use rackweave_core::{
     Refused, Submit, Time, Transport,
 };
 use rackweave_wire::tcp::{Body, Header, flags};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::config::Config;
 use super::connection::{
     Connection, FIRST_CLIENT_PORT, Key, Role, SERVER_PORT, Timeout, Verdict, l3_bytes,
 };
+use super::time_wait::TimeWait;
 
 /// Maximum number of queued packets without a connection (resets, final acknowledgements). Further ones are
 /// dropped, as the network may drop any packet.
 const MAX_STRAYS: usize = 256;
 
-/// Maximum number of ended connections that a server remembers.
-const MAX_ENDED: usize = 1024;
+/// Number of ports of ended connections that are passed over for a new one (RFC 9293, 3.6.1). If many connections end in
+/// a short time, their ports are used again at once, as with Linux's `tcp_tw_reuse`.
+const PASSED_OVER: u32 = 16;
 
 /// The place of a connection. The flags outlive the connection, since the lists refer to the slot.
 #[derive(Debug, Default)]
@@ -55,17 +57,14 @@ pub struct Host {
     control: VecDeque<u32>,
     data: VecDeque<u32>,
     strays: VecDeque<Packet<Header>>,
-    /// Connections to this host that have ended, each by its key and the peer's initial sequence number; and
-    /// the same by age. A late duplicate of an opening segment must not open the connection again (the purpose
+    /// Connections to this host that have ended, each by its key and the peer's initial sequence number. A late duplicate of an opening segment must not open the connection again (the purpose
     /// of TIME-WAIT, RFC 9293, 3.6.1). A restarted client reuses its ports, so that several connections with
     /// one key can end while duplicates of their segments are in flight.
-    ended: FxHashSet<(Key, u32)>,
-    ended_by_age: VecDeque<(Key, u32)>,
+    ended: TimeWait<(Key, u32), ()>,
     /// The slots of streams, by their (even) ids.
     pub(super) streams: FxHashMap<(HostId, MessageId), u32>,
-    /// The last segments of closed connections of streams; and their keys by age.
-    pub(super) time_wait: FxHashMap<Key, Header>,
-    pub(super) time_wait_keys: VecDeque<Key>,
+    /// The last segments of closed connections of streams.
+    pub(super) time_wait: TimeWait<Key, Header>,
     timers: super::timers::Timers,
     events: VecDeque<Event>,
     next_port: u16,
@@ -90,11 +89,9 @@ impl Host {
             control: VecDeque::new(),
             data: VecDeque::new(),
             strays: VecDeque::new(),
-            ended: FxHashSet::default(),
-            ended_by_age: VecDeque::new(),
+            ended: TimeWait::new(),
             streams: FxHashMap::default(),
-            time_wait: FxHashMap::default(),
-            time_wait_keys: VecDeque::new(),
+            time_wait: TimeWait::new(),
             timers: super::timers::Timers::default(),
             events: VecDeque::new(),
             next_port,
@@ -157,13 +154,20 @@ impl Host {
 
     /// The key of a new connection to a port of a peer, after at most `tries` port numbers.
     pub(super) fn free_key(&mut self, peer: HostId, server: u16, tries: usize) -> Option<Key> {
+        let mut passed_over = 0;
         for _ in 0..tries {
             let port = self.next_port;
             self.next_port = port.checked_add(1).unwrap_or(FIRST_CLIENT_PORT);
             let key = Key { peer, ports: u32::from(port) << 16 | u32::from(server) };
-            if !self.index.contains_key(&key) {
-                return Some(key);
+            if self.index.contains_key(&key) {
+                continue;
             }
+            // The peer may still have the connection that has ended here.
+            if passed_over < PASSED_OVER && self.time_wait.contains(&key) {
+                passed_over += 1;
+                continue;
+            }
+            return Some(key);
         }
         None
     }
@@ -227,7 +231,7 @@ impl Host {
     fn report(&mut self, now: Time, slot: u32) {
         let Some(connection) = &mut self.slots[slot as usize].connection else { return };
         if connection.stream.is_some() {
-            return self.report_stream(slot);
+            return self.report_stream(now, slot);
         }
         let peer = connection.key.peer;
         while let Some(message) = connection.sender.pop_acked() {
@@ -270,7 +274,7 @@ impl Host {
     }
 
     /// Removes a connection. Its messages fail with this reason.
-    pub(super) fn close(&mut self, slot: u32, reason: FailReason) {
+    pub(super) fn close(&mut self, now: Time, slot: u32, reason: FailReason) {
         let Some(mut connection) = self.slots[slot as usize].connection.take() else { return };
         let peer = connection.key.peer;
         self.live -= 1;
@@ -286,7 +290,8 @@ impl Host {
             }
         }
         if connection.role == Role::Server {
-            self.remember_ended(connection.key, connection.peer_start());
+            let ended = (connection.key, connection.peer_start());
+            self.ended.insert(now, ended, (), &self.config);
         }
         if connection.stream.is_some() {
             return self.fail_stream(&connection, reason);
@@ -313,31 +318,36 @@ impl Host {
     }
 
     pub(super) fn stray(&mut self, key: Key, header: Header) {
-        if self.strays.len() < MAX_STRAYS {
+        self.stray_within(key, header, MAX_STRAYS);
+    }
+
+    /// Queues the last segment of a connection. There are no more of these than there were connections, so that they are
+    /// never dropped here: each would cost the peer a timeout.
+    pub(super) fn last_segment(&mut self, key: Key, header: Header) {
+        self.stray_within(key, header, MAX_STRAYS.max(self.config.max_connections as usize));
+    }
+
+    fn stray_within(&mut self, key: Key, header: Header, most: usize) {
+        if self.strays.len() < most {
             let packet = self.packet(key, header);
             self.strays.push_back(packet);
         }
     }
 
-    /// Answers a segment of an unknown connection with a reset (RFC 9293, 3.5.2).
+    /// Answers a segment of an unknown connection with a reset (RFC 9293, 3.5.2). The last segment of an idle connection
+    /// needs no answer.
     #[cold]
     fn reset(&mut self, key: Key, header: &Header) {
-        if header.flags & (flags::ACK | flags::RST | flags::FIN) == flags::ACK {
+        let is_last = header.flags & flags::FIN != 0 && matches!(header.body, Body::Ack { .. });
+        if header.flags & (flags::ACK | flags::RST) == flags::ACK && !is_last {
             let body = Body::Ack { count: 0, sack: [(0, 0); 3] };
             let reset = Header { seq: header.ack, ack: 0, window: 0, flags: flags::RST, body };
             self.stray(key, reset);
         }
     }
 
-    fn remember_ended(&mut self, key: Key, start: u32) {
-        if self.ended.insert((key, start)) {
-            if self.ended_by_age.len() >= MAX_ENDED
-                && let Some(oldest) = self.ended_by_age.pop_front()
-            {
-                self.ended.remove(&oldest);
-            }
-            self.ended_by_age.push_back((key, start));
-        }
+    pub(super) fn remember_closed(&mut self, now: Time, key: Key, last: Header) {
+        self.time_wait.insert(now, key, last, &self.config);
     }
 
     /// Handles a segment of an unknown connection, which may open it.
@@ -419,8 +429,12 @@ impl Node for Host {
                 self.reschedule(slot);
                 placement
             }
+            Verdict::Ended(_) if connection.awaits_last_ack() => {
+                self.finish_stream(now, slot);
+                Placement::Discard
+            }
             Verdict::Ended(reason) => {
-                self.close(slot, reason);
+                self.close(now, slot, reason);
                 Placement::Discard
             }
             Verdict::Stale => {
@@ -437,7 +451,7 @@ impl Node for Host {
                 continue;
             };
             if connection.stream.as_ref().is_some_and(|stream| stream.deadline <= now) {
-                self.stream_expired(slot);
+                self.stream_expired(now, slot);
                 continue;
             }
             match connection.handle_timeout(now, &self.config) {
@@ -446,14 +460,14 @@ impl Node for Host {
                     self.timers.rearm(slot, deadline);
                     self.reschedule(slot);
                 }
-                Timeout::Failed => self.close(slot, FailReason::PeerSilent),
+                Timeout::Failed => self.close(now, slot, FailReason::PeerSilent),
                 Timeout::Idle => {
                     if connection.role == Role::Client {
                         let (key, fin_header) =
                             (connection.key, connection.fin_header(&self.config));
                         self.stray(key, fin_header);
                     }
-                    self.close(slot, FailReason::PeerSilent);
+                    self.close(now, slot, FailReason::PeerSilent);
                 }
             }
         }
@@ -528,7 +542,7 @@ impl Transport for Host {
     }
 
     fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
-        if self.cancel_stream(peer, id) {
+        if self.cancel_stream(now, peer, id) {
             return;
         }
         if let Some(slot) = self.submitted.remove(&(peer, id)) {
@@ -562,10 +576,10 @@ impl Transport for Host {
         connections.filter(|it| it.key.peer == peer).any(|it| it.sender.is_leaving(id))
     }
 
-    fn peer_restarted(&mut self, _now: Time, peer: HostId) {
+    fn peer_restarted(&mut self, now: Time, peer: HostId) {
         for slot in 0..self.slots.len() as u32 {
             if self.connection(slot).is_some_and(|connection| connection.key.peer == peer) {
-                self.close(slot, FailReason::PeerForgot);
+                self.close(now, slot, FailReason::PeerForgot);
             }
         }
     }

@@ -7,12 +7,13 @@
 //!
 //! The message mapping in the header stands for the framing that such systems write into the byte stream. No
 //! segment has bytes of two messages. Everything else is TCP as in Linux, as far as it matters in a data
-//! center: SACK (RFC 2018, 2883, 6675) or NewReno (RFC 6582) recovery, limited transmit (RFC 3042), RTO (RFC
-//! 6298), tail loss probes (RFC 8985), delayed acknowledgements, ECN (RFC 3168), and the windows of NewReno,
-//! CUBIC (RFC 9438) and DCTCP (RFC 8257). Congestion controllers have an interface of their own (`congestion`),
-//! with per-acknowledgement delays and pacing for those that use them. Timestamps, RACK, proportional rate
-//! reduction, `HyStart` and urgent data are not implemented. Each stream has a connection of its own (see
-//! `stream`); only these connections half-close, and only their receivers close the window.
+//! center: SACK (RFC 2018, 2883), loss detection and tail loss probes by RACK-TLP (RFC 8985), or RFC 6675's or
+//! NewReno's (RFC 6582) recovery, limited transmit (RFC 3042), PRR (RFC 6937, 9937), F-RTO (RFC 5682) and the undoing
+//! of recoveries in vain, RTO (RFC 6298), delayed and quick acknowledgements, ECN (RFC 3168), and the windows of
+//! NewReno, CUBIC (RFC 9438, with `HyStart`) and DCTCP (RFC 8257). Congestion controllers have an interface of their own
+//! (`congestion`), with per-acknowledgement delays and pacing for those that use them. Timestamps and urgent data are
+//! not implemented. Each stream has a connection of its own (see `stream`); only these connections half-close, and only
+//! their receivers close the window.
 //!
 //! A server that cancels a request sends, in place of the response, a notice that there is none: a segment with FIN and
 //! the response's id, which occupies one sequence number. The request then fails at the client. An RPC system over
@@ -29,8 +30,9 @@
 //! For any input, a host holds at most [`Config::max_connections`] connections, opened by it or by peers, and
 //! [`Config::max_messages`] messages that it has submitted. Further ones are refused with `Busy`, or not
 //! accepted. A connection holds up to [`Config::max_ranges`] out-of-order ranges, and the ids of the messages
-//! that start within its receive window. In addition there are up to 256 packets without a connection, and 1024
-//! connections that are remembered as ended. State of a silent peer is discarded when its retransmissions or
+//! that start within its receive window. In addition there are up to 256 packets without a connection, besides the
+//! last ones of connections, and twice as many ended connections as there may be open ones, which are remembered for as
+//! long as a peer may retransmit. State of a silent peer is discarded when its retransmissions or
 //! keep-alives are exhausted (`FailReason::PeerSilent`) or, if nothing waits for it, after
 //! [`Config::idle_timeout`].
 
@@ -39,15 +41,19 @@ mod congestion;
 mod connection;
 mod host;
 mod profile;
+mod prr;
+mod rack;
 mod receiver;
+mod recovery;
 mod rtt;
-mod send_times;
+mod scoreboard;
 mod sender;
 mod stream;
+mod time_wait;
 mod timers;
 
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, CongestionControl};
+pub use config::{Config, CongestionControl, HyStart};
 pub use host::Host;

@@ -56,16 +56,16 @@ impl Profile for Config {
 
     /// Adds timeouts and keep-alives at the same intervals.
     fn patient(mut self, at_least: Span) -> Self {
-        let mut rto = self.min_rto.max(Span(1));
+        let mut rto = self.min_rto.max(Span::from_ticks(1));
         let mut waited = Span::ZERO;
         let mut timeouts = 0;
         while waited < at_least && timeouts < u32::from(u16::MAX) {
-            waited = Span(waited.0.saturating_add(rto.0));
-            rto = Span(rto.0.saturating_mul(2)).min(self.max_rto.max(self.min_rto));
+            waited = waited.saturating_add(rto);
+            rto = rto.saturating_mul(2).min(self.max_rto.max(self.min_rto));
             timeouts += 1;
         }
         self.max_retries = self.max_retries.max(timeouts);
-        let probes = at_least.0.div_ceil(self.keepalive_interval.0.max(1));
+        let probes = at_least.ticks().div_ceil(self.keepalive_interval.ticks().max(1));
         self.keepalive_probes = self.keepalive_probes.max(probes.min(u64::from(u32::MAX)) as u32);
         self
     }

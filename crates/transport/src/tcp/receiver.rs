@@ -77,6 +77,13 @@ pub(super) struct Receiver {
     /// Number of segments that are not acknowledged.
     unacked_segments: u32,
     delayed_until: Time,
+    /// Number of acknowledgements that are still sent at once.
+    quick: u32,
+    /// When data arrived last; `None` before the first.
+    last_data: Option<Time>,
+    /// Whether the application answers what arrives, so that acknowledgements can travel with its data (Linux,
+    /// `inet_csk_in_pingpong_mode`).
+    interactive: bool,
     /// DCTCP: whether the last packet was marked. Classic ECN: whether marks are echoed, until the sender
     /// confirms by CWR that it has reduced its window.
     marked: bool,
@@ -95,6 +102,9 @@ impl Receiver {
             due: 0,
             unacked_segments: 0,
             delayed_until: Time::MAX,
+            quick: 0,
+            last_data: None,
+            interactive: false,
             marked: false,
             before_change: None,
         }
@@ -188,7 +198,7 @@ impl Receiver {
         let (position, len) = (data.position, u64::from(data.slice.len));
         let end = position.checked_add(len)?;
         if end <= self.nxt {
-            self.duplicate_range = Some((position, end));
+            self.note_duplicate(position, end);
             self.duplicate(config);
             return None;
         }
@@ -197,11 +207,12 @@ impl Receiver {
             return None;
         }
         let index = locate(self)?;
+        self.note_data(now, config);
         if position > self.nxt {
             match self.out_of_order.insert_bounded(position..end, config.max_ranges as usize) {
                 Err(_) => return None,
                 Ok(0) => {
-                    self.duplicate_range = Some((position, end));
+                    self.note_duplicate(position, end);
                     self.duplicate(config);
                     return None;
                 }
@@ -260,7 +271,8 @@ impl Receiver {
     fn advance(&mut self, now: Time, end: u64, config: &Config) {
         self.nxt = end;
         self.unacked_segments += 1;
-        let mut at_once = self.unacked_segments >= config.ack_every_segments;
+        let mut at_once = self.unacked_segments >= config.ack_every_segments
+            || self.quick > 0 && !self.interactive;
         if !self.out_of_order.is_empty() {
             // RFC 5681, 4.2: at once while there is a gap, and when one is filled.
             at_once = true;
@@ -274,10 +286,32 @@ impl Receiver {
         }
     }
 
+    /// Acknowledges at once for a while if this is the first data, or the first for long: the sender's window is small
+    /// then (Linux, `tcp_event_data_recv` and `tcp_incr_quickack`).
+    #[inline]
+    fn note_data(&mut self, now: Time, config: &Config) {
+        let silent = |last| now.since(last) > config.idle_restart;
+        if self.last_data.is_none_or(silent) {
+            let half = config.window_bytes() / (2 * config.segment_bytes());
+            self.quick = config.quick_acks.min(half.clamp(2, u64::from(u32::MAX)) as u32);
+        }
+        self.last_data = Some(now);
+    }
+
     /// Handles a segment that is not the next one, which is acknowledged at once. Without SACK, senders count
     /// these acknowledgements; with it, one reports all ranges.
     fn duplicate(&mut self, config: &Config) {
+        self.interactive = false;
         self.due = if config.sack { self.due.max(1) } else { self.due.saturating_add(1) };
+    }
+
+    /// Records a duplicate, to be reported (RFC 2883). Several that follow each other before the next acknowledgement
+    /// are one (Linux, `tcp_sack_extend`).
+    fn note_duplicate(&mut self, start: u64, end: u64) {
+        self.duplicate_range = Some(match self.duplicate_range {
+            Some((from, to)) if start <= to && from <= end => (from.min(start), to.max(end)),
+            _ => (start, end),
+        });
     }
 
     fn note_recent(&mut self, position: u64) {
@@ -316,13 +350,16 @@ impl Receiver {
     }
 
     /// Takes the acknowledgement for a data segment that is sent now.
-    pub(super) fn take_piggyback(&mut self) -> Ack {
+    pub(super) fn take_piggyback(&mut self, now: Time, config: &Config) -> Ack {
         self.due = 0;
+        let answers = |last| now.since(last) <= config.delayed_ack;
+        self.interactive |= self.last_data.is_some_and(answers);
         self.acknowledged();
         Ack { ack: self.nxt, ece: self.marked, with_sack: false }
     }
 
     fn acknowledged(&mut self) {
+        self.quick = self.quick.saturating_sub(1);
         self.unacked_segments = 0;
         self.delayed_until = Time::MAX;
     }

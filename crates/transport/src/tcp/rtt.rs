@@ -26,8 +26,8 @@ impl Rtt {
     /// The timeout, which is never zero, so that a timer is in the future.
     pub(super) fn rto(&self, config: &Config) -> Span {
         let base = self.estimator.rto().map_or(config.initial_rto, |rto| rto.max(config.min_rto));
-        let doubled = base.0.saturating_mul(1 << self.backoff.min(31));
-        Span(doubled.min(config.max_rto.max(base).0).max(1))
+        let doubled = base.ticks().saturating_mul(1 << self.backoff.min(31));
+        Span::from_ticks(doubled.min(config.max_rto.max(base).ticks()).max(1))
     }
 
     /// Doubles the timeout after it has expired (RFC 6298, 5.5).

@@ -1,18 +1,19 @@
-//! The sending half of a connection: the stream, and which of its bytes are in flight, lost, or next to be
-//! sent.
+//! The sending half of a connection: the stream, and which of its bytes are sent next.
 //!
-//! Positions are `u64` offsets into the stream, from 0. Losses are represented by two edges instead of a flag
-//! per segment: every gap below `lost_below` is lost, and every gap below `resent_below` was retransmitted.
-//! Together with the SACKed ranges they determine RFC 6675's `pipe` and `NextSeg`.
+//! Positions are `u64` offsets into the stream, from 0. What acknowledgements and timeouts tell of the segments in
+//! flight is in `recovery`.
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Kind, MessageId, RangeSet, Rate, Span, Time};
+use rackweave_core::{Kind, MessageId, RangeSet, Rate, Time};
 
 use super::config::Config;
-use super::congestion::{AckInfo, Congestion, CongestionEvent, CongestionKind, Controller as _};
+use super::congestion::{Congestion, Controller as _};
+use super::prr::Prr;
+use super::rack::Rack;
+use super::recovery::{Frto, Phase, Undo};
 use super::rtt::Rtt;
-use super::send_times::SendTimes;
+use super::scoreboard::Scoreboard;
 
 /// A message in the stream.
 #[derive(Clone, Copy, Debug)]
@@ -34,17 +35,6 @@ impl Outgoing {
     }
 }
 
-/// The state of loss recovery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// No loss is known.
-    Open,
-    /// Fast recovery: acknowledgements still arrive.
-    Recovery,
-    /// Slow start after a timeout, which counted everything in flight as lost.
-    Loss,
-}
-
 /// An acknowledgement, in stream positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acked<'a> {
@@ -54,8 +44,8 @@ pub(super) struct Acked<'a> {
     pub(super) sacked: &'a [(u64, u64)],
     /// Whether it carries no data, so that a repetition indicates an arrival out of order.
     pub(super) pure: bool,
-    /// Whether it reports a segment that arrived twice (RFC 2883).
-    pub(super) duplicate: bool,
+    /// The segment that it reports to have arrived twice (RFC 2883).
+    pub(super) duplicate: Option<(u64, u64)>,
     /// Whether it reports congestion marks.
     pub(super) ece: bool,
     /// The receive window, in bytes.
@@ -81,46 +71,54 @@ enum Plan {
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
     /// The position below which everything is acknowledged.
-    una: u64,
-    nxt: u64,
+    pub(super) una: u64,
+    pub(super) nxt: u64,
     end: u64,
     /// Messages that are not completely acknowledged, in the order of the stream.
     messages: VecDeque<Outgoing>,
     /// Index of the message that contains `nxt`; all messages before it were sent completely.
     cursor: usize,
-    peer_window: u64,
-    congestion: Congestion,
-    sacked: RangeSet,
-    lost_below: u64,
-    resent_below: u64,
-    phase: Phase,
+    pub(super) peer_window: u64,
+    pub(super) congestion: Congestion,
+    /// What was selectively acknowledged.
+    pub(super) sacked: RangeSet,
+    pub(super) scoreboard: Scoreboard,
+    pub(super) rack: Rack,
+    /// When segments may be late that RACK does not count as lost yet.
+    pub(super) late_at: Time,
+    /// The reduction of the window that is in progress.
+    pub(super) prr: Option<Prr>,
+    pub(super) undo: Option<Undo>,
+    pub(super) frto: Frto,
+    pub(super) phase: Phase,
     /// The phase ends when this position is acknowledged.
-    recover: u64,
-    duplicate_acks: u32,
+    pub(super) recover: u64,
+    pub(super) duplicate_acks: u32,
     /// Whether the first segment of a recovery is still to be sent, regardless of the window.
-    resend_first: bool,
+    pub(super) resend_first: bool,
     /// Bytes below this position were sent at the limit of the window: their acknowledgements let the window
     /// grow.
-    limited_below: u64,
+    pub(super) limited_below: u64,
     /// The last reaction to marks ends when this position is acknowledged.
-    reduced_below: u64,
+    pub(super) reduced_below: u64,
     /// Whether CWR must be sent.
-    cwr_due: bool,
-    rtt: Rtt,
+    pub(super) cwr_due: bool,
+    pub(super) rtt: Rtt,
     /// The segment whose RTT is measured: its end, and when it was sent.
-    timed: Option<(u64, Time)>,
-    rto_at: Time,
-    retries: u32,
-    probe_at: Time,
-    probe_due: bool,
+    pub(super) timed: Option<(u64, Time)>,
+    pub(super) rto_at: Time,
+    pub(super) retries: u32,
+    pub(super) probe_at: Time,
+    pub(super) probe_due: bool,
     /// End of the segment that a tail loss probe has retransmitted, while it is not known whether that repaired
     /// a loss.
-    probe_end: Option<u64>,
+    pub(super) probe_end: Option<u64>,
+    /// Number of retransmissions, and of duplicates that the peer has reported.
+    pub(super) resent: u64,
+    pub(super) duplicates: u64,
     last_sent: Time,
     /// Pacing: the earliest time of the next segment; `Time::MAX` if there is no limit.
     pace_at: Time,
-    /// Recorded if the congestion controller uses delays.
-    send_times: SendTimes,
     /// Whether the receive window is never exceeded, because the receiver may close it.
     strict: bool,
 }
@@ -136,8 +134,12 @@ impl Sender {
             peer_window: config.window_bytes(),
             congestion: Congestion::new(config),
             sacked: RangeSet::default(),
-            lost_below: 0,
-            resent_below: 0,
+            scoreboard: Scoreboard::default(),
+            rack: Rack::new(),
+            late_at: Time::MAX,
+            prr: None,
+            undo: None,
+            frto: Frto::Off,
             phase: Phase::Open,
             recover: 0,
             duplicate_acks: 0,
@@ -152,9 +154,10 @@ impl Sender {
             probe_at: Time::MAX,
             probe_due: false,
             probe_end: None,
+            resent: 0,
+            duplicates: 0,
             last_sent: Time::ZERO,
             pace_at: Time::MAX,
-            send_times: SendTimes::default(),
             strict: false,
         }
     }
@@ -173,7 +176,7 @@ impl Sender {
         self.nxt - self.una
     }
     pub(super) fn deadline(&self) -> Time {
-        self.probe_at.min(self.rto_at).min(self.pace_at)
+        self.probe_at.min(self.rto_at).min(self.late_at).min(self.pace_at)
     }
     #[cfg(test)]
     pub(super) const fn congestion(&self) -> &Congestion {
@@ -278,7 +281,7 @@ impl Sender {
     /// Number of bytes in flight (RFC 6675, `SetPipe`). Without SACK, each duplicate acknowledgement counts as
     /// one segment that has arrived, as in Linux.
     #[inline]
-    fn pipe(&self, config: &Config) -> u64 {
+    pub(super) fn pipe(&self, config: &Config) -> u64 {
         let flight = self.flight();
         let open = self.phase == Phase::Open;
         if open && (!config.limited_transmit || self.sacked.is_empty() && self.duplicate_acks == 0)
@@ -291,26 +294,31 @@ impl Sender {
     #[inline(never)]
     fn pipe_in_recovery(&self, config: &Config) -> u64 {
         let arrived = if config.sack {
-            self.sacked.covered()
+            self.scoreboard.sacked()
         } else {
             u64::from(self.duplicate_acks) * config.segment_bytes()
         };
-        let uncovered = |edge: u64| {
-            if edge > self.una { edge - self.una - self.sacked.covered_below(edge) } else { 0 }
-        };
-        (self.flight() + uncovered(self.resent_below))
-            .saturating_sub(arrived.saturating_add(uncovered(self.lost_below)))
+        (self.flight() + self.scoreboard.in_retransmission())
+            .saturating_sub(arrived.saturating_add(self.scoreboard.lost()))
     }
 
     /// What may be sent now, by RFC 6675's rules (1) and (2).
     #[inline]
     fn plan(&self, config: &Config) -> Option<Plan> {
-        if self.probe_due {
-            return self.plan_probe(config.segment_bytes());
-        }
-        if self.lost_below > self.una
-            && let Some(segment) = self.next_lost(config)
+        if self.probe_due
+            && let Some(probe) = self.plan_probe(config.segment_bytes())
         {
+            return Some(probe);
+        }
+        if self.frto == Frto::New {
+            // RFC 5682, 3.1 step 2b: new data, whose acknowledgements show whether the rest was lost. Before that
+            // nothing is retransmitted.
+            let new = self.next_new(config.segment_bytes()).filter(|new| self.fits(*new, config));
+            if new.is_some() || self.nxt > self.recover {
+                return new.map(Plan::New);
+            }
+        }
+        if let Some(segment) = self.scoreboard.next_lost() {
             let may = self.resend_first || self.fits(segment, config);
             return may.then_some(Plan::Retransmit(segment));
         }
@@ -322,17 +330,8 @@ impl Sender {
     #[inline]
     fn fits(&self, segment: Segment, config: &Config) -> bool {
         let pipe = self.pipe(config);
-        pipe == 0 || pipe + segment.len <= self.congestion.window()
-    }
-
-    /// The first bytes that are lost and were not retransmitted.
-    #[inline(never)]
-    fn next_lost(&self, config: &Config) -> Option<Segment> {
-        let gap = self.sacked.gap_from(self.resent_below.max(self.una));
-        let from = gap.start;
-        let message = self.message_at(from).filter(|_| from < self.lost_below)?;
-        let end = gap.end.min(self.lost_below).min(message.end()).min(self.nxt);
-        Some(Segment { position: from, len: (end - from).min(config.segment_bytes()) })
+        let window = self.prr.as_ref().map_or_else(|| self.congestion.window(), Prr::limit);
+        pipe == 0 || pipe + segment.len <= window
     }
 
     /// The next new bytes, if the receive window has room for them. With nothing in flight one segment may
@@ -360,10 +359,7 @@ impl Sender {
         if let Some(segment) = self.next_new(mss) {
             return Some(Plan::New(segment));
         }
-        let last = self.message_at(self.nxt.checked_sub(1)?)?;
-        let position = self.una.max(last.start).max(self.nxt.saturating_sub(mss));
-        let len = self.nxt - position;
-        (len > 0).then_some(Plan::Probe(Segment { position, len }))
+        self.scoreboard.last().map(Plan::Probe)
     }
 
     /// Whether [`Sender::take_segment`] would return a segment. Records if the congestion controller forbids
@@ -385,7 +381,7 @@ impl Sender {
 
     /// Whether anything is left to send, regardless of the window.
     pub(super) const fn has_more(&self) -> bool {
-        self.nxt < self.end || self.resent_below < self.lost_below
+        self.nxt < self.end || self.scoreboard.waiting() > 0
     }
 
     /// Takes the next segment to send, if there is one, and sets the timers.
@@ -394,17 +390,16 @@ impl Sender {
             self.note_limit();
             return None;
         }
-        if config.slow_start_after_idle && self.flight() == 0 {
-            let idle = now.since(self.last_sent);
-            self.congestion.on_idle(idle, self.rtt.rto(config));
-        }
         let Some(plan) = self.plan(config) else {
             self.note_limit();
             return None;
         };
         let probing = core::mem::take(&mut self.probe_due);
-        let segment = match plan {
+        let (segment, is_first) = match plan {
             Plan::New(segment) => {
+                if self.flight() == 0 {
+                    self.note_idle(now, config);
+                }
                 self.nxt += segment.len;
                 if self.messages[self.cursor].end() == self.nxt {
                     self.cursor += 1;
@@ -412,44 +407,57 @@ impl Sender {
                 if self.timed.is_none() && !probing {
                     self.timed = Some((self.nxt, now));
                 }
-                if self.congestion.uses_delay() {
-                    self.send_times.sent(self.nxt, now);
-                }
-                segment
+                self.scoreboard.sent(segment, now);
+                (segment, false)
             }
             Plan::Retransmit(segment) => {
                 self.resend_first = false;
-                self.resent_below = segment.position + segment.len;
-                self.note_retransmitted(segment);
-                segment
+                self.note_retransmitted(segment, now);
+                (segment, segment.position == self.una)
             }
             Plan::Probe(segment) => {
                 self.probe_end = Some(self.nxt);
-                self.note_retransmitted(segment);
-                segment
+                self.note_retransmitted(segment, now);
+                (segment, false)
             }
         };
         self.last_sent = now;
         self.congestion.on_sent(now, segment.len);
+        if let Some(prr) = &mut self.prr {
+            prr.sent(segment.len);
+        }
         if let Some(rate) = self.congestion.pacing_rate() {
             self.pace_at = now.saturating_add(Rate(rate.0.max(1)).span_of(segment.len));
         }
-        if self.rto_at == Time::MAX || probing {
+        // RFC 6675, 6: the timer starts again with the retransmission of the first segment, which it is for.
+        if self.rto_at == Time::MAX || probing || is_first && config.rack {
             self.rto_at = now.saturating_add(self.rtt.rto(config));
         }
         self.arm_probe(now, config, probing);
         Some(segment)
     }
 
+    /// Handles the time without anything in flight before a transmission.
+    fn note_idle(&mut self, now: Time, config: &Config) {
+        let idle = now.since(self.last_sent);
+        let restart =
+            config.slow_start_after_idle.then(|| self.rtt.rto(config).max(config.idle_restart));
+        self.congestion.on_idle(now, idle, restart);
+    }
+
     /// Karn's algorithm: an acknowledgement of a retransmitted segment is ambiguous.
-    fn note_retransmitted(&mut self, segment: Segment) {
+    fn note_retransmitted(&mut self, segment: Segment, now: Time) {
         self.timed = None;
-        self.send_times.retransmitted(segment.position, segment.position + segment.len);
+        self.resent += 1;
+        self.scoreboard.resent(segment.position, now);
+        if let Some(undo) = &mut self.undo {
+            undo.note_resent(segment.len);
+        }
     }
 
     /// Whether the pacing rate forbids a segment now.
     #[inline]
-    fn is_paced(&mut self, now: Time) -> bool {
+    pub(super) fn is_paced(&mut self, now: Time) -> bool {
         if self.pace_at <= now {
             self.pace_at = Time::MAX;
         }
@@ -465,285 +473,19 @@ impl Sender {
     /// Arms the timer of a tail loss probe by RFC 8985, 7.2: two RTTs after the last transmission or
     /// acknowledgement, plus the maximum delay of an acknowledgement if a single segment is in flight, but not
     /// later than the RTO.
-    fn arm_probe(&mut self, now: Time, config: &Config, probing: bool) {
+    pub(super) fn arm_probe(&mut self, now: Time, config: &Config, probing: bool) {
         self.probe_at = Time::MAX;
         let calm = self.phase == Phase::Open && self.sacked.is_empty() && self.duplicate_acks == 0;
         if !config.tail_loss_probe || !calm || self.probe_end.is_some() || probing {
             return;
         }
         let (Some(srtt), true) = (self.rtt.smoothed(), self.flight() > 0) else { return };
-        let mut wait = Span(srtt.0.saturating_mul(2));
+        let mut at = now.saturating_add(srtt).saturating_add(srtt);
         if self.flight() <= config.segment_bytes() {
-            wait = Span(wait.0.saturating_add(config.delayed_ack.0));
+            at = at.saturating_add(config.delayed_ack);
         }
-        let at = now.saturating_add(wait);
         if at < self.rto_at {
             self.probe_at = at;
         }
-    }
-
-    /// Handles [`Sender::deadline`]. Returns false if the peer does not answer and the connection fails.
-    pub(super) fn handle_timeout(&mut self, now: Time, config: &Config) -> bool {
-        self.is_paced(now);
-        if now >= self.rto_at {
-            return self.handle_rto(now, config);
-        }
-        if now >= self.probe_at {
-            self.probe_at = Time::MAX;
-            self.probe_due = true;
-        }
-        true
-    }
-
-    fn handle_rto(&mut self, now: Time, config: &Config) -> bool {
-        self.retries += 1;
-        if self.retries > config.max_retries {
-            return false;
-        }
-        let repeated = self.phase == Phase::Loss && self.una < self.recover;
-        let kind = if repeated { CongestionKind::RepeatedTimeout } else { CongestionKind::Timeout };
-        self.congestion_event(now, kind, self.flight());
-        if self.retries > 1 {
-            // RFC 2018: the receiver may have discarded what it had SACKed.
-            self.sacked.clear();
-        }
-        self.phase = Phase::Loss;
-        self.recover = self.nxt;
-        self.lost_below = self.nxt;
-        self.resent_below = self.una;
-        self.resend_first = true;
-        self.duplicate_acks = 0;
-        self.timed = None;
-        self.probe_at = Time::MAX;
-        self.probe_due = false;
-        self.probe_end = None;
-        self.rtt.back_off();
-        self.rto_at = now.saturating_add(self.rtt.rto(config));
-        true
-    }
-
-    /// Starts the timer of a SYN, which is not part of the stream.
-    pub(super) fn arm_open(&mut self, now: Time, config: &Config) {
-        self.rto_at = now.saturating_add(self.rtt.rto(config));
-    }
-
-    /// Handles an unanswered SYN. Returns false if the connection fails.
-    pub(super) fn open_timed_out(&mut self, config: &Config) -> bool {
-        self.retries += 1;
-        self.rto_at = Time::MAX;
-        self.rtt.back_off();
-        self.retries <= config.max_retries
-    }
-
-    /// Handles the answer to a SYN.
-    pub(super) fn opened(&mut self, rtt: Option<Span>) {
-        self.retries = 0;
-        self.rto_at = Time::MAX;
-        self.rtt.reset_backoff();
-        if let Some(rtt) = rtt {
-            self.rtt.sample(rtt);
-        }
-    }
-
-    /// Handles an acknowledgement, whose `ack` is between `una` and `nxt`.
-    pub(super) fn handle_ack(&mut self, now: Time, acked: &Acked<'_>, config: &Config) {
-        let (una, flight) = (self.una, self.flight());
-        let recovering = self.phase == Phase::Recovery;
-        let newly_acked = acked.ack - una;
-        let window_changed = acked.window != self.peer_window;
-        self.peer_window = acked.window;
-
-        let sacked_before = self.sacked.covered();
-        let (mut newly_sacked, mut sent) = (0, None);
-        if config.sack {
-            for &(start, end) in acked.sacked {
-                let limit = config.max_ranges as usize;
-                newly_sacked += self.sacked.insert_bounded(start..end, limit).unwrap_or(0);
-                sent = sent.max(self.send_times.sacked(start, end));
-            }
-        }
-        let known = if newly_acked > 0 { self.sacked.remove_below(acked.ack) } else { 0 };
-        // Bytes below `ack` that were SACKed earlier have been counted then.
-        let delivered = newly_acked + newly_sacked - known;
-        debug_assert_eq!(self.sacked.covered() + known, sacked_before + newly_sacked);
-        self.una = acked.ack;
-        sent = sent.max(self.send_times.acked(self.una));
-
-        if newly_acked > 0 {
-            self.advance(now, newly_acked, config);
-        } else if !config.sack
-            && self.phase != Phase::Loss
-            && flight > 0
-            && acked.pure
-            && !window_changed
-        {
-            // RFC 5681's definition of a duplicate acknowledgement.
-            let most = (flight / config.segment_bytes()) as u32;
-            self.duplicate_acks = (self.duplicate_acks + 1).min(most.max(1));
-        }
-        let ack = AckInfo {
-            now,
-            sent,
-            delivered,
-            acked: newly_acked,
-            marked: acked.ece,
-            in_flight: flight,
-            app_limited: una >= self.limited_below,
-            rtt: self.rtt.smoothed().unwrap_or(config.min_rto),
-            una: self.una,
-            nxt: self.nxt,
-        };
-        self.congestion.on_ack(&ack);
-        self.end_probe(now, acked);
-        self.detect_loss(now, newly_acked, config);
-        if acked.ece {
-            self.react_to_mark(now, flight);
-        }
-        if newly_acked > 0 && !recovering && self.may_grow() {
-            self.congestion.on_end_acks(&ack);
-        }
-        self.arm_probe(now, config, false);
-    }
-
-    /// Moves the left edge.
-    fn advance(&mut self, now: Time, newly_acked: u64, config: &Config) {
-        if let Some((end, sent_at)) = self.timed
-            && self.una >= end
-        {
-            self.rtt.sample(now.since(sent_at));
-            self.timed = None;
-        }
-        self.retries = 0;
-        self.rtt.reset_backoff();
-        self.rto_at =
-            if self.flight() > 0 { now.saturating_add(self.rtt.rto(config)) } else { Time::MAX };
-        if self.phase == Phase::Open {
-            self.duplicate_acks = 0;
-        } else if self.una >= self.recover {
-            self.phase = Phase::Open;
-            self.duplicate_acks = 0;
-            self.resend_first = false;
-            self.lost_below = 0;
-            self.resent_below = 0;
-        } else if !config.sack && self.phase == Phase::Recovery {
-            // NewReno (RFC 6582): a partial acknowledgement reveals the next hole. Except for the hole, the
-            // segments that it covers had caused duplicate acknowledgements.
-            let segments = newly_acked.div_ceil(config.segment_bytes()) as u32;
-            self.duplicate_acks = self.duplicate_acks.saturating_sub(segments.saturating_sub(1));
-            self.lose_first(config.segment_bytes());
-        }
-    }
-
-    /// Counts the first unacknowledged segment as lost, when nothing else is known.
-    fn lose_first(&mut self, mss: u64) {
-        let message_end = self.message_at(self.una).map_or(self.nxt, Outgoing::end);
-        self.lost_below = (self.una + mss).min(message_end).min(self.nxt);
-        self.resent_below = self.una;
-        self.resend_first = true;
-    }
-
-    fn detect_loss(&mut self, now: Time, newly_acked: u64, config: &Config) {
-        let mss = config.segment_bytes();
-        if self.phase == Phase::Loss || self.flight() == 0 {
-            return;
-        }
-        if config.sack {
-            let Some(edge) = lost_below(&self.sacked, config.dup_ack_threshold, mss) else {
-                return;
-            };
-            if edge <= self.una || self.sacked.first_missing(self.una) >= edge {
-                return;
-            }
-            if self.phase == Phase::Open {
-                self.enter_recovery(now);
-            }
-            self.lost_below = self.lost_below.max(edge);
-        } else if self.phase == Phase::Open
-            && newly_acked == 0
-            && self.duplicate_acks >= config.dup_ack_threshold
-            // RFC 6582, 3.2 step 2: not for segments that the last recovery has retransmitted.
-            && (self.una > self.recover || self.recover == 0)
-        {
-            self.enter_recovery(now);
-            self.lose_first(mss);
-        }
-    }
-
-    fn enter_recovery(&mut self, now: Time) {
-        self.phase = Phase::Recovery;
-        self.recover = self.nxt;
-        self.resent_below = self.una;
-        self.resend_first = true;
-        self.probe_due = false;
-        self.probe_end = None;
-        self.congestion_event(now, CongestionKind::Loss, self.flight());
-        // The reaction to this window's loss is also the reaction to its marks.
-        self.reduced_below = self.nxt;
-        self.cwr_due = true;
-    }
-
-    /// Reacts to a mark, at most once per window (RFC 3168, 6.1.2; RFC 8257, 3.3).
-    fn react_to_mark(&mut self, now: Time, flight: u64) {
-        if self.una > self.reduced_below || self.reduced_below == 0 {
-            self.congestion_event(now, CongestionKind::Mark, flight);
-            self.reduced_below = self.nxt.max(1);
-            self.cwr_due = true;
-        }
-    }
-
-    fn congestion_event(&mut self, now: Time, kind: CongestionKind, in_flight: u64) {
-        self.congestion.on_congestion_event(&CongestionEvent { now, kind, in_flight });
-    }
-
-    /// Whether the window may grow: not in fast recovery, nor in the window that a congestion event has
-    /// reduced.
-    fn may_grow(&self) -> bool {
-        let reduced = self.una < self.reduced_below;
-        self.phase == Phase::Loss || self.phase == Phase::Open && !reduced
-    }
-
-    /// RFC 8985, 7.4: a retransmitted segment that was not reported as a duplicate before any later byte was
-    /// acknowledged has repaired a loss.
-    fn end_probe(&mut self, now: Time, acked: &Acked<'_>) {
-        let Some(end) = self.probe_end else { return };
-        if acked.duplicate {
-            self.probe_end = None;
-        } else if self.una > end {
-            self.probe_end = None;
-            if self.phase == Phase::Open {
-                self.congestion_event(now, CongestionKind::Loss, self.congestion.window());
-            }
-        }
-    }
-}
-
-/// RFC 6675's `IsLost` for all sequence numbers at once: every gap below the returned position has `threshold`
-/// ranges, or more than `threshold - 1` segments' bytes, SACKed above it.
-fn lost_below(sacked: &RangeSet, threshold: u32, mss: u64) -> Option<u64> {
-    let threshold = u64::from(threshold.max(1));
-    let mut bytes = 0;
-    for (above, range) in (1_u64..).zip(sacked.iter().rev()) {
-        bytes += range.end - range.start;
-        if above >= threshold || bytes > (threshold - 1) * mss {
-            return Some(range.start);
-        }
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_gap_is_lost_when_enough_is_sacked_above_it() {
-        let mut sacked = RangeSet::new();
-        sacked.insert(10..11);
-        assert_eq!(lost_below(&sacked, 3, 10), None);
-        sacked.insert(20..21);
-        sacked.insert(30..31);
-        assert_eq!(lost_below(&sacked, 3, 10), Some(10), "three ranges");
-        sacked.insert(31..60);
-        assert_eq!(lost_below(&sacked, 3, 10), Some(30), "more than two segments' bytes");
     }
 }

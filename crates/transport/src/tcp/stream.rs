@@ -20,9 +20,6 @@ use super::receiver::{Arrived, position};
 /// The port on which servers of streams listen.
 pub(super) const STREAM_PORT: u16 = 5002;
 
-/// Maximum number of closed connections whose last acknowledgement is kept.
-pub(super) const MAX_TIME_WAIT: usize = 1024;
-
 /// The state of a connection's stream.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
@@ -89,6 +86,16 @@ pub(super) fn is_stream(key: Key) -> bool {
 }
 
 impl Connection {
+    /// Whether only the acknowledgement of this end's FIN is missing (LAST-ACK). Then the peer has everything, and closes
+    /// with a reset what it no longer remembers (RFC 9293, 3.10.7.4: no error in this state). With bytes in flight, a
+    /// reset may also be from a peer that has restarted, without them.
+    pub(super) fn awaits_last_ack(&self) -> bool {
+        let una = self.sender.una();
+        self.stream
+            .as_ref()
+            .is_some_and(|stream| stream.ended && stream.fin.is_some_and(|fin| una >= fin))
+    }
+
     /// Handles a segment with bytes of a stream, or its FIN.
     pub(super) fn handle_stream(
         &mut self,
@@ -222,24 +229,24 @@ impl Host {
     }
 
     /// Resets the stream without an event; returns whether it is known.
-    pub(super) fn cancel_stream(&mut self, peer: HostId, id: MessageId) -> bool {
+    pub(super) fn cancel_stream(&mut self, now: Time, peer: HostId, id: MessageId) -> bool {
         let Some((slot, connection)) = self.stream_connection(peer, id) else { return false };
         let (key, header) = (connection.key, connection.reset_header());
         self.stray(key, header);
-        self.forget_stream(slot);
+        self.forget_stream(now, slot);
         true
     }
 
     /// Handles the deadline of a stream.
-    pub(super) fn stream_expired(&mut self, slot: u32) {
+    pub(super) fn stream_expired(&mut self, now: Time, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         let (key, header) = (connection.key, connection.reset_header());
         self.stray(key, header);
-        self.close(slot, FailReason::Deadline);
+        self.close(now, slot, FailReason::Deadline);
     }
 
     /// Removes a stream's connection without notifying the peer.
-    fn forget_stream(&mut self, slot: u32) {
+    fn forget_stream(&mut self, now: Time, slot: u32) {
         if let Some(stream) =
             self.connection(slot).and_then(|connection| connection.stream.as_mut())
         {
@@ -250,7 +257,7 @@ impl Host {
                 self.streams.remove(&(peer, id));
             }
         }
-        self.close(slot, FailReason::Cancelled);
+        self.close(now, slot, FailReason::Cancelled);
     }
 
     /// Reports the failure of a stream to its application, if the application knows of the stream.
@@ -267,7 +274,7 @@ impl Host {
 
     /// Reports to the application what an arriving segment has changed, and closes the stream if it is
     /// complete.
-    pub(super) fn report_stream(&mut self, slot: u32) {
+    pub(super) fn report_stream(&mut self, now: Time, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         let (peer, role) = (connection.key.peer, connection.role);
         let (una, next) = (connection.sender.una(), connection.receiver.nxt());
@@ -298,11 +305,19 @@ impl Host {
         if done {
             let Some(connection) = self.connection(slot) else { return };
             let (key, last) = (connection.key, connection.last_header());
-            self.remember_closed(key, last);
-            self.stray(key, last);
-            self.forget_stream(slot);
-            self.push_event(Event::Stream(StreamEvent::Closed { peer, id }));
+            self.last_segment(key, last);
+            self.finish_stream(now, slot);
         }
+    }
+
+    /// Closes a stream of which everything has arrived at both ends.
+    pub(super) fn finish_stream(&mut self, now: Time, slot: u32) {
+        let Some(connection) = self.connection(slot) else { return };
+        let (key, last) = (connection.key, connection.last_header());
+        let Some(id) = connection.stream.as_ref().and_then(|stream| stream.id) else { return };
+        self.remember_closed(now, key, last);
+        self.forget_stream(now, slot);
+        self.push_event(Event::Stream(StreamEvent::Closed { peer: key.peer, id }));
     }
 
     /// Answers a segment without a connection, if the connection has closed regularly; returns whether it has.
@@ -316,17 +331,6 @@ impl Host {
             self.stray(key, last);
         }
         true
-    }
-
-    fn remember_closed(&mut self, key: Key, last: Header) {
-        if self.time_wait.insert(key, last).is_none() {
-            if self.time_wait_keys.len() >= MAX_TIME_WAIT
-                && let Some(oldest) = self.time_wait_keys.pop_front()
-            {
-                self.time_wait.remove(&oldest);
-            }
-            self.time_wait_keys.push_back(key);
-        }
     }
 
     fn stream_connection(&mut self, peer: HostId, id: MessageId) -> Option<(u32, &mut Connection)> {

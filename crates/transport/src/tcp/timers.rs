@@ -68,12 +68,12 @@ mod tests {
                 let entry = &mut table[slot as usize];
                 match what {
                     0 => {
-                        timers.arm(slot, Time(at));
-                        *entry = (*entry).min(Time(at));
+                        timers.arm(slot, Time::from_ticks(at));
+                        *entry = (*entry).min(Time::from_ticks(at));
                     }
                     1 => {
-                        timers.rearm(slot, Time(at));
-                        *entry = Time(at);
+                        timers.rearm(slot, Time::from_ticks(at));
+                        *entry = Time::from_ticks(at);
                     }
                     _ => {
                         timers.remove(slot);

@@ -166,7 +166,7 @@ pub(crate) fn without_room_to_remember_nothing_new_starts<S: DrivenSubject>() {
     // The first four are forgotten after that time or at most half of it later; a sender gives up earlier.
     network.run_until(at(remembered));
     assert_eq!(events(&mut network), ["h0: 5 with h1 failed: peer silent"]);
-    network.run_until(at(Span(remembered.0 * 8 / 5)));
+    network.run_until(at(Span::from_ticks(remembered.ticks() * 8 / 5)));
     submit(&mut network, 0, 1, 6, 100, Kind::OneWay);
     network.run_until(network.now() + Span::from_ms(10));
     assert_eq!(events(&mut network).len(), 2);

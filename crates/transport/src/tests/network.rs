@@ -196,7 +196,7 @@ impl<T: Transport> DerefMut for Network<T> {
 pub(crate) fn fabric(topology: Topology, delay: Span) -> FabricConfig {
     FabricConfig {
         topology,
-        host_link_delay: Span(delay.0 / 2),
+        host_link_delay: delay / 2,
         host_link_delays: Vec::new(),
         core_link_delay: Span::ZERO,
         host_send_delay: Span::ZERO,

@@ -71,7 +71,7 @@ fn who_is_silent_for_longer_is() {
         for (bytes, after_us) in [(100, 0), (1_000_000, 0), (1_000_000, 200)] {
             let mut net = cut_off(&config, bytes, after_us);
             // Up to four times as long: Homa waits longer for a response that has started to arrive.
-            net.run_until(at(20) + Span(PATIENCE.0 * 5));
+            net.run_until(at(20) + PATIENCE * 5);
             let failed = Some(Err(FailReason::PeerSilent));
             assert_eq!(outcome(&net), failed, "{name}, {bytes} bytes, {after_us} us");
         }

@@ -32,7 +32,8 @@ fn a_capture_is_read_back() {
     let names = ["h3->leaf0", "leaf0->h3"];
     let mut writer = CaptureWriter::new(Vec::new(), Layout::Head, names).unwrap();
     // Longer than 2^32 ns, and not a whole number of nanoseconds.
-    let sent = [(Time(1_500), 0, segment()), (Time(5_000_000_001_999), 1, grant())];
+    let sent =
+        [(Time::from_ps(1_500), 0, segment()), (Time::from_ps(5_000_000_001_999), 1, grant())];
     for (at, interface, packet) in &sent {
         writer.write(*at, *interface, packet).unwrap();
     }

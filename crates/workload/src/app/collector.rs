@@ -293,7 +293,7 @@ impl Collector {
         }
         // All starts up to this time have been reported.
         let horizon = if self.config.in_order {
-            Time(self.latest.0.saturating_sub(1))
+            Time::from_ticks(self.latest.ticks().saturating_sub(1))
         } else {
             self.hosts.iter().map(|host| host.until).min().unwrap_or(Time::MAX)
         };
@@ -388,7 +388,13 @@ mod tests {
     use super::*;
 
     const fn start(stream: u16, src: u32, at: u64) -> MessageStart {
-        MessageStart { stream, src: HostId(src), dst: HostId(9), bytes: 10, at: Time(at) }
+        MessageStart {
+            stream,
+            src: HostId(src),
+            dst: HostId(9),
+            bytes: 10,
+            at: Time::from_ticks(at),
+        }
     }
 
     fn collector(wanted: u64) -> Collector {
@@ -396,13 +402,13 @@ mod tests {
             hosts: 10,
             exchanges: vec![Exchange::OneWay; 2],
             wanted,
-            warmup: Time(100),
+            warmup: Time::from_ticks(100),
             in_order: true,
         })
     }
 
     fn sources(collector: &Collector) -> Vec<(u16, u32)> {
-        let records = collector.records(|_, _, _, _, _| Span(1));
+        let records = collector.records(|_, _, _, _, _| Span::from_ticks(1));
         records.iter().map(|record| (record.stream, record.src.0)).collect()
     }
 
@@ -426,12 +432,12 @@ mod tests {
             assert_eq!(sources(&all), expected);
             for record in records {
                 assert!(!all.is_done());
-                all.ended(record, Time(300), MessageEnd::Completed);
+                all.ended(record, Time::from_ticks(300), MessageEnd::Completed);
             }
             assert_eq!(all.progress(), (4, 3));
-            all.ended(first, Time(301), MessageEnd::Completed);
+            all.ended(first, Time::from_ticks(301), MessageEnd::Completed);
             assert_eq!((all.is_done(), all.progress()), (true, (4, 4)));
-            assert_eq!((sources(&all), all.last_end()), (expected, Some(Time(301))));
+            assert_eq!((sources(&all), all.last_end()), (expected, Some(Time::from_ticks(301))));
         }
     }
 
@@ -439,10 +445,10 @@ mod tests {
     fn an_end_makes_known_that_no_start_is_missing() {
         let mut all = collector(1);
         let messages = [3, 1].map(|src| all.started(start(0, src, 100), 0));
-        all.ended(messages[0], Time(101), MessageEnd::Completed);
+        all.ended(messages[0], Time::from_ticks(101), MessageEnd::Completed);
         assert!(!all.is_done());
-        all.ended(messages[1], Time(102), MessageEnd::Completed);
+        all.ended(messages[1], Time::from_ticks(102), MessageEnd::Completed);
         assert!(all.is_done());
-        assert_eq!((sources(&all), all.last_end()), (vec![(0, 1)], Some(Time(102))));
+        assert_eq!((sources(&all), all.last_end()), (vec![(0, 1)], Some(Time::from_ticks(102))));
     }
 }

@@ -408,13 +408,13 @@ fn a_transport_without_room_holds_up_its_own_streams_only() {
         verify: false,
         restarted: None,
     });
-    app.handle_timeout(Time(5));
+    app.handle_timeout(Time::from_ticks(5));
     let first = app.poll_action().unwrap();
     assert_eq!(first.instance(), 0);
     app.put_back(first);
     let mut others = 0;
-    while app.poll_timeout().is_some_and(|at| at <= Time(5)) {
-        app.handle_timeout(Time(5));
+    while app.poll_timeout().is_some_and(|at| at <= Time::from_ticks(5)) {
+        app.handle_timeout(Time::from_ticks(5));
         while let Some(action) = app.poll_action() {
             assert_eq!(action.instance(), 1);
             others += 1;
@@ -430,11 +430,11 @@ fn a_transport_without_room_holds_up_its_own_streams_only() {
 fn a_loop_waits_after_a_failure() {
     let config = workload(closed_loop(1, Span::ZERO), Exchange::OneWay, None);
     let mut app = apps(&config, OneWayEnd::WhenSent, false).remove(0);
-    app.handle_timeout(Time(100));
+    app.handle_timeout(Time::from_ticks(100));
     let Some(Action::Submit { key, .. }) = app.poll_action() else { panic!("nothing starts") };
-    app.fail(Time(100), key, FailReason::PeerSilent);
-    assert_eq!(app.poll_timeout(), Some(Time(100) + DELAY_AFTER_FAILURE));
-    app.fail(Time(200), key, FailReason::PeerSilent);
+    app.fail(Time::from_ticks(100), key, FailReason::PeerSilent);
+    assert_eq!(app.poll_timeout(), Some(Time::from_ticks(100) + DELAY_AFTER_FAILURE));
+    app.fail(Time::from_ticks(200), key, FailReason::PeerSilent);
     let ends = std::iter::from_fn(|| app.poll_record())
         .filter(|record| matches!(record, Record::Ended { .. }));
     assert_eq!(ends.count(), 1);
@@ -449,15 +449,15 @@ fn a_sender_ends_a_one_way_message_when_its_transport_says_so() {
     let id = MessageId::request(7);
     app.submitted(key, id);
     let origin = app.origin(key);
-    app.handle_event(Time(50), 0, Event::Sent { peer, id }, origin);
-    app.handle_event(Time(60), 0, Event::Sent { peer, id }, None);
+    app.handle_event(Time::from_ticks(50), 0, Event::Sent { peer, id }, origin);
+    app.handle_event(Time::from_ticks(60), 0, Event::Sent { peer, id }, None);
     let ends: Vec<_> = std::iter::from_fn(|| app.poll_record())
         .filter_map(|record| match record {
             Record::Ended { at, end, .. } => Some((at, end)),
             _ => None,
         })
         .collect();
-    assert_eq!(ends, [(Time(50), MessageEnd::Completed)]);
+    assert_eq!(ends, [(Time::from_ticks(50), MessageEnd::Completed)]);
     assert!(app.is_ready(), "the loop continues");
 }
 

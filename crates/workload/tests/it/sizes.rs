@@ -230,7 +230,7 @@ fn payload_shares_of_sigcomm18() {
             let grants = |size| Grants::HOMA_SIGCOMM18.wire_bytes(size) as f64;
             open_loop_gap(&sizes, 0.8, counts, Rate::from_gbps(10), framing, grants).unwrap()
         };
-        let share = gap(LoadCounts::Payload).0 as f64 / gap(LoadCounts::Wire).0 as f64;
+        let share = gap(LoadCounts::Payload).as_ps() as f64 / gap(LoadCounts::Wire).as_ps() as f64;
         assert_near(share, published, 0.015, name);
     }
 }
@@ -242,8 +242,8 @@ fn gaps() {
         let sizes = SizeDist::fixed(14_600).unwrap();
         open_loop_gap(&sizes, load, counts, Rate::from_gbps(rate), framing, |_| 20.0)
     };
-    assert_eq!(gap(0.5, LoadCounts::Payload, 10), Ok(Span(14_600 * 800 * 2)));
-    assert_eq!(gap(1.0, LoadCounts::Wire, 10), Ok(Span((15_380 + 20) * 800)));
+    assert_eq!(gap(0.5, LoadCounts::Payload, 10), Ok(Span::from_ps(14_600 * 800 * 2)));
+    assert_eq!(gap(1.0, LoadCounts::Wire, 10), Ok(Span::from_ps((15_380 + 20) * 800)));
     assert_eq!(gap(0.5, LoadCounts::Wire, 0), Err(WorkloadError::NoRate));
     for load in [0.0, -0.5, 1.01, f64::INFINITY] {
         assert_eq!(gap(load, LoadCounts::Wire, 10), Err(WorkloadError::Load(load)));

@@ -18,7 +18,7 @@ fn reads_and_sorts() {
                 100,2.5,0,1,late\r\n200,0.000001,3,1,early\r\n300,2.5,1,0,\r\n400,1e1,0,2";
     let trace = Trace::from_csv(text).unwrap();
     let expected = [
-        entry(Span(1), 3, 1, 200),
+        entry(Span::from_ps(1), 3, 1, 200),
         entry(Span::from_ns(2500), 0, 1, 100),
         entry(Span::from_ns(2500), 1, 0, 300),
         entry(Span::from_us(10), 0, 2, 400),
@@ -30,7 +30,7 @@ fn reads_and_sorts() {
 fn other_units_of_time() {
     for (unit, at) in [("ps", 7), ("ns", 7_000), ("ms", 7_000_000_000), ("s", 7_000_000_000_000)] {
         let text = format!("time_{unit},source,destination,bytes\n7,0,1,5\n");
-        assert_eq!(Trace::from_csv(text).unwrap().entries(), [entry(Span(at), 0, 1, 5)]);
+        assert_eq!(Trace::from_csv(text).unwrap().entries(), [entry(Span::from_ps(at), 0, 1, 5)]);
     }
 }
 
@@ -67,7 +67,7 @@ fn faults_name_the_line() {
     }
     let binary = Trace::from_csv(b"\x7fELF\x02\x01\x01\xff\xfe\x00\x00");
     assert_eq!(binary, Err(TraceError::Line { line: 1, problem: LineProblem::NotText }));
-    let itself = Trace::new(vec![entry(Span(0), 2, 2, 1)]);
+    let itself = Trace::new(vec![entry(Span::from_ps(0), 2, 2, 1)]);
     assert_eq!(itself.unwrap_err().to_string(), "message 0 of the trace: host 2 sends to itself");
 }
 
@@ -83,22 +83,22 @@ fn unknown_hosts_are_found_when_hosts_are_known() {
 #[test]
 fn replays_each_host_in_order() {
     let entries = vec![
-        entry(Span(50), 1, 0, 1),
-        entry(Span(10), 0, 1, 2),
-        entry(Span(30), 1, 2, 3),
-        entry(Span(90), 1, 2, 4),
+        entry(Span::from_ps(50), 1, 0, 1),
+        entry(Span::from_ps(10), 0, 1, 2),
+        entry(Span::from_ps(30), 1, 2, 3),
+        entry(Span::from_ps(90), 1, 2, 4),
     ];
     let mut config = WorkloadConfig::new(Pattern::Trace(Trace::new(entries).unwrap()));
-    config.start = Span(1000);
-    config.stop = Span(1060);
+    config.start = Span::from_ps(1000);
+    config.stop = Span::from_ps(1060);
     let mut generator = Generator::new(&config, 3, None, 1, 0, 0).unwrap();
     assert_eq!(generator.total(), Some(3));
     let mut replay = |host| {
         let next = || generator.next(HostId(host)).map(|m| (m.at, m.dst.0, m.bytes));
         std::iter::from_fn(next).collect::<Vec<_>>()
     };
-    assert_eq!(replay(1), [(Time(1030), 2, 3), (Time(1050), 0, 1)]);
-    assert_eq!(replay(0), [(Time(1010), 1, 2)]);
+    assert_eq!(replay(1), [(Time::from_ps(1030), 2, 3), (Time::from_ps(1050), 0, 1)]);
+    assert_eq!(replay(0), [(Time::from_ps(1010), 1, 2)]);
     assert_eq!(replay(2), []);
     config.senders = Some(0..1);
     assert_eq!(
@@ -146,7 +146,7 @@ proptest! {
         let mut entries = Vec::new();
         for (at, src, dst, bytes) in rows {
             text += &format!("{at},{src},{dst},{bytes}\n");
-            entries.push(entry(Span(at), src, dst, bytes));
+            entries.push(entry(Span::from_ps(at), src, dst, bytes));
         }
         let (read, made) = (Trace::from_csv(text).unwrap(), Trace::new(entries).unwrap());
         prop_assert_eq!(read.entries(), made.entries());

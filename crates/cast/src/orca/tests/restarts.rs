@@ -9,7 +9,7 @@ use super::*;
 
 /// Opens a transfer of a file to these receivers at a rate at which it takes a second or more.
 fn open_slowly(engine: &mut Engine, path: &Path, to: &[SocketAddr]) -> Session {
-    let flow = rackweave_group::orca::flow::FlowConfig {
+    let flow = FlowConfig {
         max_rate: Some(Rate(400_000_000)),
         patience: Span::from_secs(1),
         ..engine.config.flow

@@ -14,7 +14,7 @@ use super::*;
 const HEADERS: usize = 28;
 
 /// A receiver in this thread, which writes to a folder.
-fn receiver(folder: &Path, secret: Option<&[u8]>, memory: u64) -> Engine {
+pub(super) fn receiver(folder: &Path, secret: Option<&[u8]>, memory: u64) -> Engine {
     let config = FolderConfig { folder: folder.to_owned(), ..FolderConfig::default() };
     let accept: Accept = Box::new(move |offer| {
         let (config, stream) = (config.clone(), offer.stream);

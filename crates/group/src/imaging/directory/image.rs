@@ -355,7 +355,7 @@ impl Image {
         }
         late.strikes = late.strikes.saturating_add(1);
         if let Some(more) = late.strikes.checked_sub(STRIKES) {
-            let time = Span(config.late.0.saturating_mul(1 << more.min(MOST_DOUBLED)));
+            let time = config.late.saturating_mul(1 << more.min(MOST_DOUBLED));
             late.until = now.saturating_add(time);
         }
     }

@@ -34,14 +34,15 @@ fn holders_take_turns() {
         assert!(directory.report(Time::ZERO, 1, client, 0, &map(&[5])));
     }
     assert_eq!(directory.holders(1, 5), CLIENTS);
-    let chosen =
-        |directory: &mut Directory, from| choose(directory, Time(1), ask(from, 5, 1, 0))[0].2;
+    let chosen = |directory: &mut Directory, from| {
+        choose(directory, Time::from_ticks(1), ask(from, 5, 1, 0))[0].2
+    };
     let turns: Vec<_> = (0..6).map(|_| chosen(&mut directory, 9)).collect();
     assert_eq!(turns, [2, 3, 4, 1, 2, 3].map(Some));
     assert_eq!(chosen(&mut directory, 4), Some(1), "a client is not sent to itself");
     directory.leave(1, HostId(2));
     assert_eq!(chosen(&mut directory, 9), Some(3), "nor to one that has left");
-    assert_eq!(choose(&mut directory, Time(1), ask(9, 6, 1, 0)), [(6, 1, None)]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(9, 6, 1, 0)), [(6, 1, None)]);
     assert_eq!(directory.counters().to_holders, 8);
     assert_eq!(directory.counters().to_server, 1);
 }
@@ -51,7 +52,7 @@ fn a_batch_is_split_by_holder() {
     let mut directory = directory(Policy::RoundRobin, 0);
     directory.report(Time::ZERO, 1, HostId(1), 0, &map(&[10, 11, 12, 14]));
     directory.report(Time::ZERO, 1, HostId(2), 0, &map(&[12, 13]));
-    let runs = choose(&mut directory, Time(1), ask(3, 9, 7, 0));
+    let runs = choose(&mut directory, Time::from_ticks(1), ask(3, 9, 7, 0));
     assert_eq!(
         runs,
         [(9, 1, None), (10, 3, Some(1)), (13, 1, Some(2)), (14, 1, Some(1)), (15, 1, None)]
@@ -66,33 +67,33 @@ fn the_least_loaded_holder_is_chosen_until_reports_cover_its_requests() {
     }
     directory.report(Time::ZERO, 1, HostId(2), 0, &map(&[0, 1, 2, 3, 4, 5]));
     // Only host 2 has chunks 4 and 5.
-    assert_eq!(choose(&mut directory, Time(1), ask(3, 4, 2, 0)), [(4, 2, Some(2))]);
-    assert_eq!(choose(&mut directory, Time(1), ask(4, 0, 1, 0)), [(0, 1, Some(1))]);
-    assert_eq!(choose(&mut directory, Time(1), ask(4, 1, 1, 0)), [(1, 1, Some(1))]);
-    directory.report(Time(2), 1, HostId(3), 0, &map(&[4, 5]));
-    assert_eq!(choose(&mut directory, Time(2), ask(4, 2, 1, 0)), [(2, 1, Some(2))]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(3, 4, 2, 0)), [(4, 2, Some(2))]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(4, 0, 1, 0)), [(0, 1, Some(1))]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(4, 1, 1, 0)), [(1, 1, Some(1))]);
+    directory.report(Time::from_ticks(2), 1, HostId(3), 0, &map(&[4, 5]));
+    assert_eq!(choose(&mut directory, Time::from_ticks(2), ask(4, 2, 1, 0)), [(2, 1, Some(2))]);
 }
 
 #[test]
 fn requests_wait_at_a_client_that_is_about_to_have_the_chunk() {
     let mut directory = directory(Policy::LeastLoaded, 1);
-    assert_eq!(choose(&mut directory, Time(1), ask(1, 7, 1, 0)), [(7, 1, None)]);
-    assert_eq!(choose(&mut directory, Time(1), ask(2, 7, 1, 0)), [(7, 1, Some(1))]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(1, 7, 1, 0)), [(7, 1, None)]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(2, 7, 1, 0)), [(7, 1, Some(1))]);
     // Host 2 waits for a pending holder itself, which is one too many.
-    assert_eq!(choose(&mut directory, Time(1), ask(3, 7, 1, 0)), [(7, 1, Some(1))]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(3, 7, 1, 0)), [(7, 1, Some(1))]);
     // A retry excludes the holder that was chosen last, and after three tries the server serves.
-    assert_eq!(choose(&mut directory, Time(2), ask(2, 7, 1, 1)), [(7, 1, None)]);
-    assert_eq!(choose(&mut directory, Time(2), ask(3, 7, 1, 3)), [(7, 1, None)]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(2), ask(2, 7, 1, 1)), [(7, 1, None)]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(2), ask(3, 7, 1, 3)), [(7, 1, None)]);
     assert_eq!(directory.counters().to_pending, 2);
 }
 
 #[test]
 fn pending_holders_never_wait_for_each_other() {
     let mut directory = directory(Policy::LeastLoaded, 4);
-    choose(&mut directory, Time(1), ask(1, 7, 1, 0));
-    assert_eq!(choose(&mut directory, Time(1), ask(2, 7, 1, 0)), [(7, 1, Some(1))]);
+    choose(&mut directory, Time::from_ticks(1), ask(1, 7, 1, 0));
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(2, 7, 1, 0)), [(7, 1, Some(1))]);
     // Host 1 asks again: host 2 waits for it.
-    assert_eq!(choose(&mut directory, Time(2), ask(1, 7, 1, 1)), [(7, 1, None)]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(2), ask(1, 7, 1, 1)), [(7, 1, None)]);
 }
 
 #[test]
@@ -101,11 +102,11 @@ fn a_returned_request_goes_elsewhere_and_a_forged_return_nowhere() {
     for client in [1, 2] {
         directory.report(Time::ZERO, 1, HostId(client), 0, &map(&[0]));
     }
-    assert_eq!(choose(&mut directory, Time(1), ask(3, 0, 1, 0)), [(0, 1, Some(2))]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(3, 0, 1, 0)), [(0, 1, Some(2))]);
     let mut runs = Vec::new();
-    directory.returned(Time(1), HostId(1), ask(3, 0, 1, 0), |run| runs.push(run));
+    directory.returned(Time::from_ticks(1), HostId(1), ask(3, 0, 1, 0), |run| runs.push(run));
     assert_eq!(runs, [], "it was not redirected to host 1");
-    directory.returned(Time(1), HostId(2), ask(3, 0, 1, 0), |run| runs.push(run));
+    directory.returned(Time::from_ticks(1), HostId(2), ask(3, 0, 1, 0), |run| runs.push(run));
     assert_eq!(runs, [Run { first: 0, count: 1, to: Some(HostId(1)) }]);
     assert_eq!(directory.holders(1, 0), [HostId(1)]);
     assert_eq!(directory.counters().returned, 1);
@@ -115,10 +116,10 @@ fn a_returned_request_goes_elsewhere_and_a_forged_return_nowhere() {
 fn a_request_returned_by_a_holder_that_has_left_goes_elsewhere() {
     let mut directory = directory(Policy::RoundRobin, 0);
     directory.report(Time::ZERO, 1, HostId(1), 0, &map(&[0]));
-    assert_eq!(choose(&mut directory, Time(1), ask(3, 0, 1, 0)), [(0, 1, Some(1))]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(3, 0, 1, 0)), [(0, 1, Some(1))]);
     directory.leave(1, HostId(1));
     let mut runs = Vec::new();
-    directory.returned(Time(1), HostId(1), ask(3, 0, 2, 0), |run| runs.push(run));
+    directory.returned(Time::from_ticks(1), HostId(1), ask(3, 0, 2, 0), |run| runs.push(run));
     assert_eq!(runs, [Run { first: 0, count: 1, to: None }], "nobody has asked for chunk 1");
 }
 
@@ -132,28 +133,31 @@ fn received(directory: &mut Directory, now: Time, client: u32, chunk: u32) {
 fn damaged_chunks_bar_a_holder_for_the_accuser_and_after_two_accusers_for_all() {
     let mut directory = directory(Policy::RoundRobin, 0);
     directory.report(Time::ZERO, 1, HostId(1), 0, &map(&[0, 1]));
-    directory.accuse(Time(1), 1, HostId(9), HostId(1), 0);
+    directory.accuse(Time::from_ticks(1), 1, HostId(9), HostId(1), 0);
     assert_eq!(
-        choose(&mut directory, Time(1), ask(9, 0, 1, 0)),
+        choose(&mut directory, Time::from_ticks(1), ask(9, 0, 1, 0)),
         [(0, 1, Some(1))],
         "no request, no damage"
     );
-    directory.accuse(Time(1), 1, HostId(9), HostId(1), 0);
-    assert_eq!(choose(&mut directory, Time(1), ask(9, 1, 1, 0)), [(1, 1, None)]);
-    assert_eq!(choose(&mut directory, Time(1), ask(8, 0, 1, 0)), [(0, 1, Some(1))]);
-    directory.accuse(Time(1), 1, HostId(8), HostId(1), 0);
+    directory.accuse(Time::from_ticks(1), 1, HostId(9), HostId(1), 0);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(9, 1, 1, 0)), [(1, 1, None)]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(8, 0, 1, 0)), [(0, 1, Some(1))]);
+    directory.accuse(Time::from_ticks(1), 1, HostId(8), HostId(1), 0);
     assert_eq!(directory.counters().barred, 0, "neither has received anything");
     for (client, chunk) in [(7, 70), (6, 60)] {
-        received(&mut directory, Time(1), client, chunk);
-        assert_eq!(choose(&mut directory, Time(1), ask(client, 0, 1, 0)), [(0, 1, Some(1))]);
+        received(&mut directory, Time::from_ticks(1), client, chunk);
+        assert_eq!(
+            choose(&mut directory, Time::from_ticks(1), ask(client, 0, 1, 0)),
+            [(0, 1, Some(1))]
+        );
     }
     for client in [7, 6] {
-        directory.accuse(Time(1), 1, HostId(client), HostId(1), 0);
+        directory.accuse(Time::from_ticks(1), 1, HostId(client), HostId(1), 0);
     }
-    assert_eq!(choose(&mut directory, Time(1), ask(5, 0, 1, 0)), [(0, 1, None)]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(5, 0, 1, 0)), [(0, 1, None)]);
     assert_eq!(directory.counters().barred, 1);
     // It was long ago.
-    let later = Time(1) + Config::default().accusation;
+    let later = Time::from_ticks(1) + Config::default().accusation;
     directory.report(later, 1, HostId(1), 0, &map(&[0, 1]));
     for client in [5, 9] {
         assert_eq!(choose(&mut directory, later, ask(client, 1, 1, 0)), [(1, 1, Some(1))]);
@@ -167,15 +171,15 @@ fn two_clients_that_lie_leave_out_two_holders() {
         directory.report(Time::ZERO, 1, HostId(holder), 0, &map(&[holder]));
     }
     for liar in [8, 9] {
-        received(&mut directory, Time(1), liar, 10 * liar);
+        received(&mut directory, Time::from_ticks(1), liar, 10 * liar);
         for holder in 1..=5 {
-            let chosen = choose(&mut directory, Time(1), ask(liar, holder, 1, 0));
+            let chosen = choose(&mut directory, Time::from_ticks(1), ask(liar, holder, 1, 0));
             assert_eq!(chosen, [(holder, 1, Some(holder))]);
-            directory.accuse(Time(1), 1, HostId(liar), HostId(holder), holder);
+            directory.accuse(Time::from_ticks(1), 1, HostId(liar), HostId(holder), holder);
         }
     }
     let served = |directory: &mut Directory, client| -> Vec<u32> {
-        let of = |chunk| choose(directory, Time(1), ask(client, chunk, 1, 0))[0].2;
+        let of = |chunk| choose(directory, Time::from_ticks(1), ask(client, chunk, 1, 0))[0].2;
         (1..=5).filter_map(of).collect()
     };
     assert_eq!(served(&mut directory, 7), [3, 4, 5]);
@@ -187,7 +191,7 @@ fn two_clients_that_lie_leave_out_two_holders() {
 fn a_silent_holder_is_left_out_for_longer_each_time_until_it_serves() {
     let mut directory = directory(Policy::RoundRobin, 0);
     let all: Vec<u32> = (0..200).collect();
-    let mut now = Time(1);
+    let mut now = Time::from_ticks(1);
     let mut next = 0;
     directory.report(now, 1, HostId(2), 0, &map(&all));
     // A request to the holder, or to the server, and its repetition.
@@ -202,7 +206,10 @@ fn a_silent_holder_is_left_out_for_longer_each_time_until_it_serves() {
     for seconds in [1, 2, 4, 8, 16, 32, 64, 64] {
         assert!(request(&mut directory, now), "{seconds}");
         let until = now + Span::from_secs(seconds);
-        assert!(!request(&mut directory, now) && !request(&mut directory, Time(until.0 - 1)));
+        assert!(
+            !request(&mut directory, now)
+                && !request(&mut directory, Time::from_ticks(until.ticks() - 1))
+        );
         now = until;
     }
     // Others are sent there, and so is this one when it has got a chunk in time.
@@ -223,9 +230,12 @@ fn holders_in_the_same_rack_come_first() {
         }
         directory.report(Time::ZERO, 1, HostId(1), 0, &map(&[0, 1]));
         for _ in 0..3 {
-            assert_eq!(choose(&mut directory, Time(1), ask(6, 0, 1, 0)), [(0, 1, Some(5))]);
+            assert_eq!(
+                choose(&mut directory, Time::from_ticks(1), ask(6, 0, 1, 0)),
+                [(0, 1, Some(5))]
+            );
         }
-        assert_eq!(choose(&mut directory, Time(1), ask(6, 1, 1, 0)), [(1, 1, Some(1))]);
+        assert_eq!(choose(&mut directory, Time::from_ticks(1), ask(6, 1, 1, 0)), [(1, 1, Some(1))]);
     }
 }
 
@@ -235,8 +245,8 @@ fn silent_clients_are_not_chosen_and_make_room() {
     let mut directory = Directory::new(config);
     directory.report(Time::ZERO, 1, HostId(1), 0, &map(&[0]));
     directory.report(Time::ZERO, 1, HostId(2), 0, &map(&[0]));
-    assert!(!directory.report(Time(1), 1, HostId(3), 0, &map(&[0])));
-    let later = Time::ZERO + config.silence + Span(1);
+    assert!(!directory.report(Time::from_ticks(1), 1, HostId(3), 0, &map(&[0])));
+    let later = Time::ZERO + config.silence + Span::from_ticks(1);
     directory.report(later, 1, HostId(2), 0, &map(&[0]));
     assert_eq!(choose(&mut directory, later, ask(2, 0, 1, 0)), [(0, 1, None)]);
     assert!(directory.report(later, 1, HostId(3), 0, &map(&[0])));
@@ -248,12 +258,18 @@ fn images_have_windows_beyond_8192_chunks_and_do_not_mix() {
     let mut directory = directory(Policy::RoundRobin, 0);
     directory.report(Time::ZERO, 1, HostId(1), 2, &map(&[3]));
     let chunk = 2 * 8192 + 3;
-    assert_eq!(choose(&mut directory, Time(1), ask(2, chunk, 1, 0)), [(chunk, 1, Some(1))]);
+    assert_eq!(
+        choose(&mut directory, Time::from_ticks(1), ask(2, chunk, 1, 0)),
+        [(chunk, 1, Some(1))]
+    );
     let other = Ask { image: 2, ..ask(2, chunk, 1, 0) };
-    assert_eq!(choose(&mut directory, Time(1), other), [(chunk, 1, None)]);
+    assert_eq!(choose(&mut directory, Time::from_ticks(1), other), [(chunk, 1, None)]);
     // A client that returns after a crash has nothing.
-    directory.join(Time(2), 1, HostId(1));
-    assert_eq!(choose(&mut directory, Time(2), ask(2, chunk, 1, 0)), [(chunk, 1, None)]);
+    directory.join(Time::from_ticks(2), 1, HostId(1));
+    assert_eq!(
+        choose(&mut directory, Time::from_ticks(2), ask(2, chunk, 1, 0)),
+        [(chunk, 1, None)]
+    );
 }
 
 #[test]
@@ -265,7 +281,7 @@ fn more_than_64_clients_have_wider_rows() {
     for client in 0..200 {
         assert_eq!(directory.holders(1, client), [HostId(client)]);
         assert_eq!(
-            choose(&mut directory, Time(1), ask(1000, client, 1, 0)),
+            choose(&mut directory, Time::from_ticks(1), ask(1000, client, 1, 0)),
             [(client, 1, Some(client))]
         );
     }

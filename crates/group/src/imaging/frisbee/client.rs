@@ -554,7 +554,7 @@ impl Client {
     /// Everything is written, so that the client leaves.
     pub(super) fn left(&mut self, now: Time) {
         self.phase = Phase::Left { at: now, gone: false };
-        let elapsed_s = (now.since(self.start).0 / Span::from_secs(1).0) as u32;
+        let elapsed_s = now.since(self.start).as_secs() as u32;
         self.send(Body::Leave2 { client: self.id, elapsed_s }.into());
     }
 
@@ -571,7 +571,7 @@ impl Client {
         self.back_off += 1;
         if self.back_off > 1 {
             self.idle += self.back_off;
-            let most = Span::from_secs(1).0 / self.config.receive_timeout.0.max(1);
+            let most = Span::from_secs(1).ticks() / self.config.receive_timeout.ticks().max(1);
             self.back_off = self.back_off.min(most as u32);
         }
     }

@@ -48,7 +48,7 @@ impl ClientConfig {
             redo_delay: Span::from_secs(1),
             snoop: true,
             order: Order::Random,
-            heed: Span(u64::MAX),
+            heed: Span::MAX,
             expand: Some(expand),
         }
     }

@@ -97,7 +97,7 @@ impl Client {
         if matches!(self.phase, Phase::Left { .. }) {
             return;
         }
-        let elapsed_s = (now.since(self.start).0 / 1_000_000_000_000) as u32;
+        let elapsed_s = now.since(self.start).as_secs() as u32;
         self.phase = Phase::Left { at: now, gone: false };
         self.send(Body::Leave { client: self.id, elapsed_s }.into());
     }

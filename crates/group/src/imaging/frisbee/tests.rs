@@ -26,7 +26,7 @@ fn bursts(pace: &mut Pace, start: Time, cost: Span, blocks: u32) -> Vec<u64> {
     for block in 0..blocks {
         now = now.max(pace.ready_at());
         if block % pace.burst() == 0 {
-            starts.push(now.since(Time::ZERO).0 / 1_000_000);
+            starts.push(now.since(Time::ZERO).as_ps() / 1_000_000);
         }
         pace.sent(now);
         now += cost;
@@ -167,7 +167,7 @@ fn repeated_timeouts_back_off_to_about_a_second() {
     while let Some(now) = client.poll_timeout().filter(|now| *now < ms(60_000)) {
         client.handle_timeout(now);
         if !sent(&mut client).is_empty() {
-            at.push(now.0 / 30_000_000_000);
+            at.push(now.as_ps() / 30_000_000_000);
         }
     }
     let gaps: Vec<u64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -242,7 +242,7 @@ impl Lossy {
             Expand { expand_rate: Rate(800 * MIB), expanded_bytes: 2 * chunks * MIB, ..fast() };
         let config = ClientConfig { buffers, snoop, ..ClientConfig::new(expand) };
         let client = |number: usize| {
-            let start = Time(rng.below(Span::from_ms(300).0));
+            let start = Time::from_ps(rng.below(Span::from_ms(300).as_ps()));
             let own = Rng::stream(seed, 0, number as u64, "client");
             Client::new(config.clone(), start, own)
         };
@@ -267,8 +267,9 @@ impl Lossy {
                 _ => 1,
             };
             for _ in 0..copies {
-                let late = if self.rng.chance(self.loss) { Span::from_ms(3).0 } else { 1_000 };
-                let at = Time(self.now.0 + 1_000_000 + self.rng.below(late));
+                let late =
+                    if self.rng.chance(self.loss) { Span::from_ms(3).as_ps() } else { 1_000 };
+                let at = self.now + Span::from_us(1) + Span::from_ps(self.rng.below(late));
                 self.network.push(at, (to, message.body, payload.clone()));
             }
         }
@@ -462,7 +463,7 @@ fn messages_that_bring_nothing_delay_requests_for_a_limited_time() {
             !requests(&mut client, now).is_empty()
         })
     };
-    let authors = ClientConfig { heed: Span(u64::MAX), ..ClientConfig::driven(1 << 20) };
+    let authors = ClientConfig { heed: Span::from_ps(u64::MAX), ..ClientConfig::driven(1 << 20) };
     assert_eq!(busy(authors.clone()), None);
     // Two seconds, and then the idle time.
     let first = busy(ClientConfig { heed: Span::from_secs(2), ..authors }).unwrap();

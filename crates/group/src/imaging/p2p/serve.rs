@@ -351,7 +351,7 @@ impl Serving {
         (entry.excess, entry.good) = (entry.excess + 1, 0);
         if entry.excess >= MOST_UNWANTED {
             let doubled = entry.times.min(MOST_DOUBLED);
-            entry.until = now.saturating_add(Span(IGNORE.0 << doubled));
+            entry.until = now.saturating_add(IGNORE * (1 << doubled));
             (entry.excess, entry.times) = (0, entry.times.saturating_add(1));
             self.unqueue(peer);
         }
@@ -531,13 +531,13 @@ mod tests {
         for peer in [1, 2] {
             assert!(serving.wait(Time::ZERO, HostId(peer), chunk(7)));
         }
-        assert!(serving.wait(Time(5), HostId(1), chunk(8)));
-        assert!(serving.wait(Time(5), HostId(1), chunk(8)), "waits already");
-        assert!(!serving.wait(Time(5), HostId(1), chunk(9)), "three are the most");
+        assert!(serving.wait(Time::from_ticks(5), HostId(1), chunk(8)));
+        assert!(serving.wait(Time::from_ticks(5), HostId(1), chunk(8)), "waits already");
+        assert!(!serving.wait(Time::from_ticks(5), HostId(1), chunk(9)), "three are the most");
         assert_eq!(serving.arrived(chunk(7)).len(), 0);
         assert_eq!(polled(&mut serving), [(1, 7), (2, 7)]);
-        let late = Time(5) + Span::from_secs(6);
-        assert_eq!(serving.expired(Time(late.0 - 1)), None);
+        let late = Time::from_ticks(5) + Span::from_secs(6);
+        assert_eq!(serving.expired(Time::from_ticks(late.ticks() - 1)), None);
         assert_eq!(serving.expired(late), Some(Send { peer: HostId(1), what: chunk(8) }));
         assert_eq!((serving.expired(late), serving.waiting.len()), (None, 0));
         assert!(serving.expiries.is_empty());
@@ -571,7 +571,7 @@ mod tests {
             assert_eq!(serving.len(), 0, "nothing is left of what was asked in its name");
             assert!(!serving.ignores(now, HostId(2)));
             now += Span::from_secs(seconds);
-            assert!(serving.ignores(Time(now.0 - 1), HostId(1)), "{seconds}");
+            assert!(serving.ignores(Time::from_ticks(now.ticks() - 1), HostId(1)), "{seconds}");
         }
         // Chunks that it wants among them count for it, and in the end all is forgotten.
         (1..MOST_UNWANTED).for_each(|_| serving.judged(now, HostId(1), false));

@@ -372,7 +372,7 @@ impl Controller {
 
     /// Returns the next version or epoch, which is newer than all earlier ones.
     fn next_version(&mut self, now: Time) -> u32 {
-        let clock = self.config.first.wrapping_add((now.0 / Span::from_ms(1).0) as u32);
+        let clock = self.config.first.wrapping_add(now.as_ms() as u32);
         let next = self.version.wrapping_add(1);
         self.version = if is_newer(clock, next) { clock } else { next };
         self.version

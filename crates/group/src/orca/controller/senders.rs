@@ -10,7 +10,7 @@ const SWEEPS: u64 = 4;
 const SCAN_SLOTS: usize = 8192;
 
 const fn ms(now: Time) -> u32 {
-    (now.0 / Span::from_ms(1).0) as u32
+    now.as_ms() as u32
 }
 
 impl Controller {
@@ -36,14 +36,14 @@ impl Controller {
     }
 
     fn sweep_interval(&self) -> Span {
-        Span(self.config.forget.0 / SWEEPS).max(Span::from_ms(1))
+        (self.config.forget / SWEEPS).max(Span::from_ms(1))
     }
 
     /// Deletes sessions that their senders have not mentioned for too long.
     pub(super) fn sweep(&mut self, now: Time) {
         let from = self.sweep.take().unwrap_or(0);
         let upto = self.store.slots().min(from + SCAN_SLOTS);
-        let most = self.config.forget.0 / Span::from_ms(1).0;
+        let most = self.config.forget.as_ms();
         let silent = |heard: u32| u64::from(ms(now).wrapping_sub(heard)) >= most;
         let ended: Vec<_> = (from..upto)
             .filter_map(|slot| self.store.slot(slot))
@@ -77,7 +77,7 @@ impl Controller {
     }
 
     fn send_notice(&mut self, now: Time, host: HostId, rack: u16, mut notice: Notice) {
-        let wait = Span(self.config.retry.0 << notice.tries.min(6)).min(RETRY_MAX);
+        let wait = (self.config.retry * (1 << notice.tries.min(6))).min(RETRY_MAX);
         notice.at = now.saturating_add(wait);
         notice.tries = notice.tries.saturating_add(1);
         self.notices.insert((host, rack), notice);

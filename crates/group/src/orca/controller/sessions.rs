@@ -167,7 +167,7 @@ impl Controller {
             return;
         };
         pending.tries += 1;
-        let wait = Span(self.config.retry.0 << pending.tries.min(6)).min(RETRY_MAX);
+        let wait = (self.config.retry * (1 << pending.tries.min(6))).min(RETRY_MAX);
         pending.at = now.saturating_add(wait);
         let pending = *pending;
         if pending.tries >= MAX_TRIES {

@@ -60,6 +60,12 @@ pub struct FlowConfig {
     pub max_gaps: u16,
     /// The number of cells in a block, at most 64; 0 disables parity. Only the sender uses it.
     pub fec_block: u8,
+    /// Whether a receiver learns the length of the stream from [`Body::End`] and [`Receiver::end`] only, and ignores the mark of the
+    /// last data packet. For data that others than the sender could have made, where control packets come from the sender.
+    ///
+    /// [`Body::End`]: rackweave_wire::orca::Body::End
+    /// [`Receiver::end`]: super::Receiver::end
+    pub ignore_end_mark: bool,
 }
 
 /// How a receiver that delays the group is treated.
@@ -112,6 +118,7 @@ impl Default for FlowConfig {
             reorder_time: Span::from_us(500),
             max_gaps: 8192,
             fec_block: 64,
+            ignore_end_mark: false,
         }
     }
 }
@@ -143,8 +150,7 @@ impl FlowConfig {
         self.patience = self.patience.max(Span::from_ms(1));
         self.status_bytes =
             self.status_bytes.max(u32::from(self.payload)).min((self.window / 8) as u32);
-        self.status_interval =
-            self.status_interval.clamp(Span::from_us(10), Span(self.patience.0 / 8));
+        self.status_interval = self.status_interval.clamp(Span::from_us(10), self.patience / 8);
         self.reorder_time = self.reorder_time.min(self.status_interval * 4);
         self.max_gaps = self.max_gaps.max(4);
         // A window holds several blocks. Otherwise the decision about one block would stop the stream.

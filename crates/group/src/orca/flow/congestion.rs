@@ -6,6 +6,7 @@
 //! Every flow aims at the same number of queued bytes, so flows with a common bottleneck converge to equal rates. Loss
 //! counts only above a share that random loss does not reach.
 
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{RttEstimator, Span, Time};
 
 use super::FlowConfig;
@@ -127,7 +128,9 @@ impl Congestion {
         self.rtt.sample(rtt);
         // Jitter as in RFC 3550, section 6.4.1.
         if let Some(last) = self.last_rtt.replace(rtt) {
-            self.jitter = Span((15 * self.jitter.0 + last.0.abs_diff(rtt.0)) / 16);
+            self.jitter = Span::from_ticks(
+                (15 * self.jitter.ticks() + last.ticks().abs_diff(rtt.ticks())) / 16,
+            );
         }
     }
 
@@ -145,7 +148,7 @@ impl Congestion {
         let bytes = progress.saturating_sub(self.began_at);
         let span = now.since(self.began);
         if span > Span::ZERO && bytes > 0 {
-            let rate = u128::from(bytes) * 1_000_000_000_000 / u128::from(span.0);
+            let rate = u128::from(bytes) * u128::from(TICKS_PER_SECOND) / u128::from(span.ticks());
             let rate = rate.min(u128::from(u64::MAX >> 8)) as u64;
             self.rate = if self.rate == 0 { rate } else { (self.rate + rate) / 2 };
         }
@@ -159,7 +162,7 @@ impl Congestion {
         let target = self.target();
         let queued = self.bytes_in(queue);
         if self.starting {
-            if queued * 2 > target && queue.0 * 4 > self.queue_delay.0 {
+            if queued * 2 > target && queue.ticks() * 4 > self.queue_delay.ticks() {
                 self.starting = false;
                 self.window = self.window.saturating_sub(queued.saturating_sub(target));
             } else if limited && bytes * 2 >= self.window {
@@ -178,11 +181,11 @@ impl Congestion {
     /// Returns the queueing target in bytes.
     fn target(&self) -> u64 {
         let steady = self.bytes_in(self.queue_delay).clamp(self.min_queue, self.max_queue);
-        steady + self.bytes_in(Span(2 * self.jitter.0).min(MAX_JITTER)).min(4 * self.max_queue)
+        steady + self.bytes_in((self.jitter * 2).min(MAX_JITTER)).min(4 * self.max_queue)
     }
 
     fn bytes_in(&self, span: Span) -> u64 {
-        let bytes = u128::from(self.rate) * u128::from(span.0) / 1_000_000_000_000;
+        let bytes = u128::from(self.rate) * u128::from(span.ticks()) / u128::from(TICKS_PER_SECOND);
         bytes.min(u128::from(self.max_window)) as u64
     }
 }

@@ -36,6 +36,7 @@ mod tests;
 
 pub use config::{FlowConfig, SlowPolicy};
 pub use receiver::Receiver;
+pub(super) use receiver::is_mode;
 pub use sender::Sender;
 pub use summary::{Summary, merge};
 

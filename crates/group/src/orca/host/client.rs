@@ -224,7 +224,7 @@ impl Client {
                 self.last_sent = self.last_acked;
                 self.retry_at = now;
                 let times = self.denied.get(&host).map_or(0, |(_, times)| *times);
-                let wait = Span(DENIED_RETRY.0 << times.min(6));
+                let wait = DENIED_RETRY * (1 << times.min(6));
                 self.denied.insert(host, (now.saturating_add(wait), times.saturating_add(1)));
                 false
             }
@@ -301,7 +301,7 @@ impl Client {
     }
 
     fn schedule_retry(&mut self, now: Time) {
-        let wait = Span(RETRY.0 << self.attempts.min(10)).min(RETRY_MAX);
+        let wait = (RETRY * (1 << self.attempts.min(10))).min(RETRY_MAX);
         self.retry_at = now.saturating_add(wait);
         self.attempts = self.attempts.saturating_add(1);
     }

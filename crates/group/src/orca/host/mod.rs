@@ -573,6 +573,24 @@ impl Host {
         self.with_receiving(now, session, |flow| flow.skip(now, upto));
     }
 
+    /// Records the length of a session's stream; see [`flow::Receiver::end`].
+    pub fn end(&mut self, now: Time, session: Session, length: u64) -> bool {
+        let mut agrees = false;
+        self.with_receiving(now, session, |flow| agrees = flow.end(now, length));
+        agrees
+    }
+
+    /// Receives a session once more from byte `at` on, and forgets what has arrived beyond it; see [`flow::Receiver::restart`].
+    pub fn rejoin(&mut self, now: Time, session: Session, at: u64) {
+        let incarnation = self.incarnation;
+        self.incarnation = incarnation.wrapping_add(1);
+        self.events.retain(|event| match event {
+            Event::Receiver(of, event) => *of != session || flow::is_mode(event),
+            _ => true,
+        });
+        self.with_receiving(now, session, |flow| flow.restart(now, incarnation, at));
+    }
+
     /// Answers [`ReceiverEvent::Recover`]: the missing bytes are `stored`, or could not be computed.
     pub fn recovered(&mut self, now: Time, session: Session, block: u64, stored: bool) {
         self.with_receiving(now, session, |flow| flow.recovered(now, block, stored));

@@ -161,7 +161,7 @@ impl Tree {
         self.nodes.retain(|_, node| !(node.leaving && node.attempts >= 6));
         let due = |node: &Node| !node.acked && node.retry_at <= now;
         let (host, node) = self.nodes.iter_mut().map(|(h, n)| (*h, n)).find(|(_, n)| due(n))?;
-        let wait = Span(RETRY.0 << node.attempts.min(10)).min(RETRY_MAX);
+        let wait = (RETRY * (1 << node.attempts.min(10))).min(RETRY_MAX);
         node.retry_at = now.saturating_add(wait);
         node.attempts = node.attempts.saturating_add(1);
         Some((host, Body::Sync { rack: ANY_RACK, ports: node.ports, version: node.version }))

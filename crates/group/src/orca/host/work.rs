@@ -19,20 +19,28 @@ impl Host {
             }
             None => None,
         };
-        let mut relays = 0;
-        if data.labelled == Labelled::Pilot
-            && let Some(sending) = self.sending.get_mut(&session)
+        let relays = self.forward_data(now, port, src, data);
+        if data.labelled != Labelled::Pilot
+            && store.is_none()
+            && !self.receiving.contains_key(&session)
         {
-            sending.on_own_data();
-        } else if data.labelled == Labelled::Pilot {
-            let relay = self.agent.handle_unlabelled(now, session, src);
-            if relay.ports != 0 {
-                relays = self.relay(port, data, relay.ports);
-            }
-        } else if store.is_none() && !self.receiving.contains_key(&session) {
             self.counters.ignored += 1;
         }
         Handled { store, relays }
+    }
+
+    /// Handles data of the group as an agent only, not as a receiver of its session. Returns the number of packets that the agent will
+    /// forward, as [`Handled::relays`].
+    pub fn forward_data(&mut self, now: Time, port: u8, src: HostId, data: &Data) -> u16 {
+        if data.labelled != Labelled::Pilot {
+            return 0;
+        }
+        if let Some(sending) = self.sending.get_mut(&data.session) {
+            sending.on_own_data();
+            return 0;
+        }
+        let relay = self.agent.handle_unlabelled(now, data.session, src);
+        if relay.ports == 0 { 0 } else { self.relay(port, data, relay.ports) }
     }
 
     /// Puts copies into the outbox: one for the ToR to replicate, or one for each of these ports. Returns their number.

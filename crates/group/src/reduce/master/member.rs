@@ -152,7 +152,7 @@ impl Member {
         let wait = if self.has(version) {
             keepalive
         } else {
-            Span(retry.0.saturating_mul(1 << tries.min(16))).min(keepalive)
+            retry.saturating_mul(1 << tries.min(16)).min(keepalive)
         };
         at.saturating_add(wait)
     }

@@ -799,8 +799,8 @@ impl Master {
     const fn stuck_at(&self) -> Time {
         match self.phase {
             Phase::Run => {
-                let wait = self.config.give_up.0.saturating_mul(STUCK_FOR);
-                self.progressed.saturating_add(Span(wait))
+                let wait = self.config.give_up.ticks().saturating_mul(STUCK_FOR);
+                self.progressed.saturating_add(Span::from_ticks(wait))
             }
             _ => Time::MAX,
         }

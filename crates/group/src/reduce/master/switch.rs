@@ -71,7 +71,7 @@ impl Repeated {
     }
 
     fn sent(&mut self, now: Time, retry: Span) {
-        let wait = Span(retry.0.saturating_mul(1 << self.tries.min(5)));
+        let wait = retry.saturating_mul(1 << self.tries.min(5));
         (self.at, self.tries) = (Some(now.saturating_add(wait)), self.tries + 1);
     }
 }
@@ -302,7 +302,7 @@ impl SwitchSide {
 
     /// The reservation is renewed a few times within the master's patience.
     fn renewal(&self) -> Time {
-        let interval = self.wanted.map_or(Span::ZERO, |wanted| Span(wanted.patience.0 / 6));
+        let interval = self.wanted.map_or(Span::ZERO, |wanted| wanted.patience / 6);
         let at = self.heard.saturating_add(interval);
         if self.open.tries == 0 { at } else { self.open.at.unwrap_or(at).max(at) }
     }

@@ -213,7 +213,7 @@ impl Flight {
             return None;
         }
         let (rto, smoothed) = (self.rtt.rto()?, self.rtt.smoothed()?);
-        Some(rto.max(Span(smoothed.0 + smoothed.0 / 4)))
+        Some(rto.max(Span::from_ticks(smoothed.ticks() + smoothed.ticks() / 4)))
     }
 
     fn rto(&self, tries: u8) -> Span {
@@ -222,7 +222,7 @@ impl Flight {
         }
         let rto = self.rtt.rto().unwrap_or_default().max(self.min_rto);
         let doublings = tries.saturating_add(self.backoff).min(16);
-        Span(rto.0.saturating_mul(1 << doublings)).min(LONGEST_RTO.max(rto))
+        rto.saturating_mul(1 << doublings).min(LONGEST_RTO.max(rto))
     }
 
     fn deadline(&self, slot: &Slot, loss_delay: Option<Span>) -> Time {
@@ -254,7 +254,7 @@ impl Flight {
                 if fixed.timeouts >= fixed.threshold {
                     fixed.timeouts = 0;
                     fixed.threshold = fixed.threshold.saturating_add(fixed.timer.threshold);
-                    fixed.timeout = Span(fixed.timeout.0.saturating_mul(2));
+                    fixed.timeout = fixed.timeout.saturating_mul(2);
                 }
             }
             let slot = &mut self.slots[index];
@@ -281,25 +281,25 @@ impl Flight {
 mod tests {
     use super::*;
 
-    const MIN_RTO: Span = Span(1_000);
+    const MIN_RTO: Span = Span::from_ticks(1_000);
 
     #[test]
     fn a_slot_goes_on_when_its_sum_has_come_and_its_step_is_offered() {
         let mut flight = Flight::new(3, 4, 8, 10, MIN_RTO);
-        let sent: Vec<_> = std::iter::from_fn(|| flight.next(Time(1))).collect();
+        let sent: Vec<_> = std::iter::from_fn(|| flight.next(Time::from_ticks(1))).collect();
         assert_eq!(sent, [(4, false), (5, false), (6, false)]);
-        flight.complete(Time(2), 5);
+        flight.complete(Time::from_ticks(2), 5);
         assert!(!flight.is_outstanding(5) && flight.is_outstanding(4));
-        assert_eq!(flight.next(Time(2)), None, "chunk 8 is not offered");
-        flight.complete(Time(3), 4);
-        assert_eq!(flight.next(Time(3)), Some((7, false)));
+        assert_eq!(flight.next(Time::from_ticks(2)), None, "chunk 8 is not offered");
+        flight.complete(Time::from_ticks(3), 4);
+        assert_eq!(flight.next(Time::from_ticks(3)), Some((7, false)));
         flight.offer(10);
-        assert_eq!(flight.next(Time(4)), Some((8, false)));
+        assert_eq!(flight.next(Time::from_ticks(4)), Some((8, false)));
         for chunk in [6, 7, 8, 9] {
-            let _ = flight.next(Time(5));
-            flight.complete(Time(6), chunk);
+            let _ = flight.next(Time::from_ticks(5));
+            flight.complete(Time::from_ticks(6), chunk);
         }
-        assert!(flight.is_empty() && flight.next(Time(7)).is_none());
+        assert!(flight.is_empty() && flight.next(Time::from_ticks(7)).is_none());
         assert_eq!(flight.timer(), None);
     }
 
@@ -307,56 +307,61 @@ mod tests {
     fn what_is_overtaken_or_late_is_sent_again_but_not_what_is_held() {
         let mut flight = Flight::new(4, 0, 100, 100, MIN_RTO);
         for at in 0..3 {
-            let _ = flight.next(Time(at * 10));
+            let _ = flight.next(Time::from_ticks(at * 10));
         }
-        assert_eq!(flight.timer(), Some(Time(1_000)));
+        assert_eq!(flight.timer(), Some(Time::from_ticks(1_000)));
         flight.hold(0);
-        flight.complete(Time(60), 2);
+        flight.complete(Time::from_ticks(60), 2);
         // A sample of 40: overtaken by 120 from the time of sending.
-        assert_eq!(flight.timer(), Some(Time(130)));
-        assert_eq!(flight.find_lost(Time(130)), 0);
-        assert_eq!(flight.next(Time(131)), Some((1, true)));
-        assert_eq!(flight.find_lost(Time(1_000)), 1);
-        assert_eq!(flight.next(Time(1_001)), Some((0, true)));
+        assert_eq!(flight.timer(), Some(Time::from_ticks(130)));
+        assert_eq!(flight.find_lost(Time::from_ticks(130)), 0);
+        assert_eq!(flight.next(Time::from_ticks(131)), Some((1, true)));
+        assert_eq!(flight.find_lost(Time::from_ticks(1_000)), 1);
+        assert_eq!(flight.next(Time::from_ticks(1_001)), Some((0, true)));
         // It is not asked for twice as often.
-        let _ = flight.next(Time(1_001));
-        assert_eq!(flight.find_lost(Time(2_132)), 2);
+        let _ = flight.next(Time::from_ticks(1_001));
+        assert_eq!(flight.find_lost(Time::from_ticks(2_132)), 2);
     }
 
     #[test]
     fn a_fixed_timer_ignores_the_path_and_doubles_after_enough_timeouts() {
-        let timer = FixedTimer { timeout: Span(1_000), threshold: 2 };
-        let mut flight = Flight::new(3, 0, 100, 200, Span(10)).with_fixed_timer(Some(timer));
-        while flight.next(Time(0)).is_some() {}
-        flight.complete(Time(40), 2);
-        assert_eq!(flight.find_lost(Time(999)), 0, "it is not overtaken");
-        assert_eq!(flight.find_lost(Time(1_000)), 2);
-        assert_eq!(flight.next(Time(1_000)), Some((0, true)));
-        assert_eq!(flight.timer(), Some(Time(3_000)), "two timeouts: doubled");
+        let timer = FixedTimer { timeout: Span::from_ticks(1_000), threshold: 2 };
+        let mut flight =
+            Flight::new(3, 0, 100, 200, Span::from_ticks(10)).with_fixed_timer(Some(timer));
+        while flight.next(Time::from_ticks(0)).is_some() {}
+        flight.complete(Time::from_ticks(40), 2);
+        assert_eq!(flight.find_lost(Time::from_ticks(999)), 0, "it is not overtaken");
+        assert_eq!(flight.find_lost(Time::from_ticks(1_000)), 2);
+        assert_eq!(flight.next(Time::from_ticks(1_000)), Some((0, true)));
+        assert_eq!(flight.timer(), Some(Time::from_ticks(3_000)), "two timeouts: doubled");
         // The next step begins with the first time again; it then takes four timeouts to double it.
         flight.offer(200);
-        assert_eq!(flight.timer(), Some(Time(2_000)));
-        assert_eq!(flight.find_lost(Time(2_000)), 1);
-        assert_eq!(flight.next(Time(2_000)), Some((1, true)));
-        assert_eq!(flight.timer(), Some(Time(3_000)));
+        assert_eq!(flight.timer(), Some(Time::from_ticks(2_000)));
+        assert_eq!(flight.find_lost(Time::from_ticks(2_000)), 1);
+        assert_eq!(flight.next(Time::from_ticks(2_000)), Some((1, true)));
+        assert_eq!(flight.timer(), Some(Time::from_ticks(3_000)));
     }
 
     #[test]
     fn a_timeout_that_is_shorter_than_the_path_grows_until_it_is_not() {
         let mut flight = Flight::new(1, 0, 100, 100, MIN_RTO);
-        let _ = flight.next(Time(0));
-        assert_eq!(flight.find_lost(Time(1_000)), 1);
-        let _ = flight.next(Time(1_000));
-        flight.complete(Time(1_500), 0);
-        let _ = flight.next(Time(1_500));
-        assert_eq!(flight.timer(), Some(Time(2_500)));
+        let _ = flight.next(Time::from_ticks(0));
+        assert_eq!(flight.find_lost(Time::from_ticks(1_000)), 1);
+        let _ = flight.next(Time::from_ticks(1_000));
+        flight.complete(Time::from_ticks(1_500), 0);
+        let _ = flight.next(Time::from_ticks(1_500));
+        assert_eq!(flight.timer(), Some(Time::from_ticks(2_500)));
         // The answer to the repetition.
-        flight.come_again(Time(2_400), 0);
-        assert_eq!(flight.timer(), Some(Time(3_500)));
-        flight.come_again(Time(2_400), 0);
-        assert_eq!(flight.timer(), Some(Time(3_500)), "once for what was sent before");
-        flight.complete(Time(3_000), 1);
-        let _ = flight.next(Time(3_000));
-        assert_eq!(flight.timer(), Some(Time(3_000 + 4_500)), "measured: 1,500 and twice as much");
+        flight.come_again(Time::from_ticks(2_400), 0);
+        assert_eq!(flight.timer(), Some(Time::from_ticks(3_500)));
+        flight.come_again(Time::from_ticks(2_400), 0);
+        assert_eq!(flight.timer(), Some(Time::from_ticks(3_500)), "once for what was sent before");
+        flight.complete(Time::from_ticks(3_000), 1);
+        let _ = flight.next(Time::from_ticks(3_000));
+        assert_eq!(
+            flight.timer(),
+            Some(Time::from_ticks(3_000 + 4_500)),
+            "measured: 1,500 and twice as much"
+        );
     }
 }

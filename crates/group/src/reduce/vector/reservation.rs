@@ -80,7 +80,7 @@ impl Reservation {
             Body::Opened { slots, instance } if is_current => {
                 self.heard = now;
                 self.tries = 0;
-                self.due = now.saturating_add(Span(self.patience.0 / 6));
+                self.due = now.saturating_add(self.patience / 6);
                 let is_same = self.instance == Some(instance);
                 if core::mem::replace(&mut self.is_open, true) {
                     return if is_same { Step::None } else { Step::Lost };
@@ -124,7 +124,7 @@ impl Reservation {
         if self.due > now {
             return false;
         }
-        let wait = Span(self.retry.0.saturating_mul(1 << self.tries.min(5)));
+        let wait = self.retry.saturating_mul(1 << self.tries.min(5));
         (self.due, self.tries) = (now.saturating_add(wait), self.tries + 1);
         true
     }

@@ -86,7 +86,7 @@ impl Congestion {
 
     pub(super) fn rto(&self) -> Span {
         let rto = self.rtt.rto().unwrap_or_default().max(self.min_rto);
-        Span(rto.0.saturating_mul(1 << self.backoff)).min(LONGEST_RTO.max(rto))
+        rto.saturating_mul(1 << self.backoff).min(LONGEST_RTO.max(rto))
     }
 }
 

@@ -165,36 +165,39 @@ mod tests {
     fn each_packet_is_acknowledged_once_and_in_any_order() {
         let mut window = Window::default();
         for index in 0..4 {
-            assert_eq!(window.push(Time(u64::from(index)), packet(index)), Some(index));
+            assert_eq!(window.push(Time::from_ticks(u64::from(index)), packet(index)), Some(index));
         }
-        assert_eq!(window.acknowledge(Time(100), 4), None);
-        let acked = window.acknowledge(Time(100), 2).unwrap();
-        assert_eq!(acked, Acked { item: packet(2), rtt: Some(Span(98)) });
-        assert_eq!((window.acknowledge(Time(100), 2), window.span()), (None, 4));
-        assert!(window.acknowledge(Time(100), 0).is_some());
-        assert!(window.acknowledge(Time(100), 1).is_some());
+        assert_eq!(window.acknowledge(Time::from_ticks(100), 4), None);
+        let acked = window.acknowledge(Time::from_ticks(100), 2).unwrap();
+        assert_eq!(acked, Acked { item: packet(2), rtt: Some(Span::from_ticks(98)) });
+        assert_eq!((window.acknowledge(Time::from_ticks(100), 2), window.span()), (None, 4));
+        assert!(window.acknowledge(Time::from_ticks(100), 0).is_some());
+        assert!(window.acknowledge(Time::from_ticks(100), 1).is_some());
         assert_eq!((window.first(), window.span(), window.in_flight()), (3, 1, 1));
-        assert_eq!(window.acknowledge(Time(100), 1), None);
+        assert_eq!(window.acknowledge(Time::from_ticks(100), 1), None);
     }
 
     #[test]
     fn what_was_overtaken_is_lost_and_what_was_not_times_out() {
         let mut window = Window::default();
         for index in 0..3 {
-            let _ = window.push(Time(u64::from(index) * 10), packet(index));
+            let _ = window.push(Time::from_ticks(u64::from(index) * 10), packet(index));
         }
-        let delay = Some(Span(50));
-        assert_eq!(window.timer(delay, Span(1_000)), Some(Time(1_000)));
-        let _ = window.acknowledge(Time(40), 1);
-        assert_eq!(window.timer(delay, Span(1_000)), Some(Time(50)));
-        assert!(!window.find_lost(Time(49), delay) && window.find_lost(Time(50), delay));
-        assert_eq!(window.next_lost(Time(50)), Some((0, packet(0))));
-        assert_eq!(window.next_lost(Time(50)), None);
-        assert!(window.time_out(Time(1_020), Span(1_000)));
-        assert_eq!(window.next_lost(Time(1_020)), Some((2, packet(2))));
+        let delay = Some(Span::from_ticks(50));
+        assert_eq!(window.timer(delay, Span::from_ticks(1_000)), Some(Time::from_ticks(1_000)));
+        let _ = window.acknowledge(Time::from_ticks(40), 1);
+        assert_eq!(window.timer(delay, Span::from_ticks(1_000)), Some(Time::from_ticks(50)));
+        assert!(
+            !window.find_lost(Time::from_ticks(49), delay)
+                && window.find_lost(Time::from_ticks(50), delay)
+        );
+        assert_eq!(window.next_lost(Time::from_ticks(50)), Some((0, packet(0))));
+        assert_eq!(window.next_lost(Time::from_ticks(50)), None);
+        assert!(window.time_out(Time::from_ticks(1_020), Span::from_ticks(1_000)));
+        assert_eq!(window.next_lost(Time::from_ticks(1_020)), Some((2, packet(2))));
         // A packet that was sent twice gives no sample.
-        assert_eq!(window.acknowledge(Time(1_030), 2).unwrap().rtt, None);
-        let _ = window.acknowledge(Time(1_030), 0);
-        assert!(window.is_empty() && window.timer(delay, Span(1)).is_none());
+        assert_eq!(window.acknowledge(Time::from_ticks(1_030), 2).unwrap().rtt, None);
+        let _ = window.acknowledge(Time::from_ticks(1_030), 0);
+        assert!(window.is_empty() && window.timer(delay, Span::from_ticks(1)).is_none());
     }
 }

@@ -66,6 +66,8 @@ pub(super) struct Host {
     /// What its clock reads when the run starts.
     pub(super) clock: Time,
     pub(super) before: Before,
+    /// Whether its processor has instructions for AES, which decides the cipher.
+    pub(super) has_aes: bool,
 }
 
 /// A scenario. The first host is the sender.
@@ -84,10 +86,13 @@ pub(super) struct Scenario {
     pub(super) duplication: f64,
     pub(super) reordering: f64,
     pub(super) failures: Vec<Failure>,
+    pub(super) key: bool,
+    /// With a key, the mean time between datagrams of somebody who records them; [`Span::ZERO`] for nobody.
+    pub(super) attack: Span,
 }
 
 /// What clocks read at the end of their range, less an hour.
-const LATE: Time = Time(u64::MAX - Span::from_secs(3600).0);
+const LATE: Time = Time::from_ticks(u64::MAX - Span::from_secs(3600).ticks());
 
 fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize]
@@ -115,7 +120,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     // Without `--sync`, only `--overwrite` replaces what a power failure has made of a complete file.
     let power = sync || rng.chance(0.3);
     let overwrite = power || rng.chance(0.5);
-    let hosts = (0..=receivers)
+    let mut hosts: Vec<Host> = (0..=receivers)
         .map(|host| {
             let older = if overwrite { [Before::Older, Before::Alike] } else { [Before::Same; 2] };
             let before = match rng.below(6) {
@@ -129,6 +134,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
                 delay: Span::from_us(pick(rng, &[5, 20, 200])),
                 clock: pick(rng, &[Time::ZERO, Time::ZERO + Span::from_secs(1_000_000), LATE]),
                 before,
+                has_aes: true,
             }
         })
         .collect();
@@ -148,13 +154,22 @@ pub(super) fn scenario(seed: u64) -> Scenario {
                 _ => Fault::Pause,
             };
             // Most of what happens, happens early.
-            let most = if rng.chance(0.7) { FAILURES_UNTIL.0 / 20 } else { FAILURES_UNTIL.0 };
-            let (at, lasts) = (Span(rng.below(most)), Span(rng.below(most) + 1_000_000));
+            let most =
+                if rng.chance(0.7) { FAILURES_UNTIL.as_ps() / 20 } else { FAILURES_UNTIL.as_ps() };
+            let (at, lasts) =
+                (Span::from_ps(rng.below(most)), Span::from_ps(rng.below(most) + 1_000_000));
             Failure { host, at, lasts, fault }
         })
         .collect();
     failures.sort_by_key(|failure| (failure.at, failure.host));
     let chance = |rng: &mut Rng| pick(rng, &[0.0, 0.0, 0.001, 0.02]);
+    // A stream of its own, so that the rest of a seed is what it was before there were keys.
+    let keys = &mut Rng::stream(seed, 0, 0, "keys");
+    let key = keys.chance(0.5);
+    let attack = Span::from_us(pick(keys, &[0, 200, 2000, 20_000]));
+    for host in &mut hosts {
+        host.has_aes = keys.chance(0.7);
+    }
     Scenario {
         seed,
         files,
@@ -168,6 +183,8 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         duplication: chance(rng),
         reordering: chance(rng),
         failures,
+        key,
+        attack,
     }
 }
 
@@ -186,7 +203,11 @@ impl Scenario {
             "spread = \"{}\"\nfec_block = {fec_block}\nwindow = {window}",
             spread.name()
         );
-        let _ = writeln!(text, "sync = {sync}\noverwrite = {overwrite}");
+        let Self { key, attack, .. } = self;
+        let _ = writeln!(
+            text,
+            "sync = {sync}\noverwrite = {overwrite}\nkey = {key}\nattack = \"{attack}\""
+        );
         let Self { loss, duplication, reordering, .. } = self;
         let _ =
             writeln!(text, "loss = {loss}\nduplication = {duplication}\nreordering = {reordering}");
@@ -194,10 +215,13 @@ impl Scenario {
             let _ = writeln!(text, "\n[[file]]\npath = \"{path}\"\nlength = {length}");
         }
         for (number, host) in self.hosts.iter().enumerate() {
-            let Host { mtu, rate, delay, clock, before } = host;
+            let Host { mtu, rate, delay, clock, before, has_aes } = host;
             let _ = writeln!(text, "\n[[host]]\nnumber = {number}\nmtu = {mtu}\nlink = \"{rate}\"");
-            let _ =
-                writeln!(text, "delay = \"{delay}\"\nclock_ps = {}\nhas = \"{before:?}\"", clock.0);
+            let _ = writeln!(
+                text,
+                "delay = \"{delay}\"\nclock_ticks = {}\nhas = \"{before:?}\"\nhas_aes = {has_aes}",
+                clock.ticks()
+            );
         }
         for Failure { host, at, lasts, fault } in &self.failures {
             let _ = writeln!(text, "\n[[failure]]\nhost = {host}\nkind = \"{fault:?}\"");

@@ -3,22 +3,24 @@
 //!
 //! Processes are killed, also in the middle of an operation of their disk, and started again; machines lose power, and with it what was
 //! not synced; processes handle nothing for a while; disks are full, fail, and write less than they were given; links have MTUs and
-//! rates of their own; clocks begin anywhere up to an hour before the end of their range. The code is that of the product from
-//! packets ([`rackweave_group::orca`]) to files ([`rackweave_cast::sink::Folder`]); what is between, `cast::orca::Engine` with its sockets
-//! and threads, is replaced by `process`.
+//! rates of their own; clocks begin anywhere up to an hour before the end of their range. Half of the seeds have a key: processes that are
+//! started again have lost their sessions, and somebody replays, returns, changes and cuts off recorded datagrams. The code is that of the
+//! product from datagrams ([`rackweave_crypt`], [`rackweave_wire`]) and packets ([`rackweave_group::orca`]) to files
+//! ([`rackweave_cast::sink::Folder`]); what is between, `cast::orca::Engine` with its sockets and threads, is replaced by `process` and
+//! `secure`.
 //!
 //! What must hold: a file that has its name has the bytes that were sent (or those that it had before); what was reported as
 //! complete, by a receiver or by exit code 0, is complete, and with `--sync` would be after a power failure at that moment; and after the
 //! last failure a repeated `send` ends with exit code 0.
 
-mod disk;
 mod draw;
 mod process;
+mod secure;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::Ran;
+use super::{Ran, disk};
 use world::World;
 
 /// Returns the scenario of a seed as text.
@@ -38,23 +40,8 @@ fn run(seed: u64) -> Result<world::Outcome, String> {
 
 /// Returns the scenario of a seed with the trace of its run.
 pub(super) fn traced(seed: u64) -> String {
-    let mut text = scenario(seed);
-    text.push_str("\n# Trace\n");
-    match run(seed) {
-        Ok(outcome) => {
-            for line in outcome.trace {
-                text.push_str("# ");
-                text.push_str(&line);
-                text.push('\n');
-            }
-        }
-        Err(why) => {
-            text.push_str("# ");
-            text.push_str(&why);
-            text.push('\n');
-        }
-    }
-    text
+    let trace = run(seed).map_or_else(|why| vec![why], |outcome| outcome.trace);
+    super::with_trace(scenario(seed), &trace)
 }
 
 pub(super) fn run_seed(seed: u64) -> Result<Ran, String> {
@@ -73,6 +60,15 @@ pub(super) fn run_seed(seed: u64) -> Result<Ran, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the seeds are for occurs in the first of them.
+    #[test]
+    fn the_first_seeds_have_keys_and_attacks() {
+        let refused = (0..40).filter_map(|seed| Some(run(seed).ok()?.refused));
+        let (forged, replayed) =
+            refused.fold((0, 0), |sum, it| (sum.0 + it.forged, sum.1 + it.replayed));
+        assert!(forged > 0 && replayed > 0, "{forged} {replayed}");
+    }
 
     #[test]
     fn a_seed_gives_the_same_trace_each_time() {

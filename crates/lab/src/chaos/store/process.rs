@@ -14,6 +14,7 @@ use rackweave_wire::orca::{Header, Reason, Session};
 
 use super::disk::Disk;
 use super::draw::Scenario;
+use super::secure::{Carried, Refused, Secure};
 
 /// The bytes of a receive window.
 const ROOM: u64 = 16 << 20;
@@ -78,6 +79,7 @@ pub(super) struct Process {
     flow: FlowConfig,
     stream: Arc<Stream>,
     pub(super) reports: VecDeque<Report>,
+    secure: Option<Box<Secure>>,
 }
 
 impl Process {
@@ -99,7 +101,9 @@ impl Process {
             max_sessions: 16,
             status_interval: Span::from_ms(1),
         };
-        let Scenario { sync, overwrite, spread, .. } = *scenario;
+        let Scenario { sync, overwrite, spread, seed, key, .. } = *scenario;
+        let has_aes = scenario.hosts[number as usize].has_aes;
+        let secure = key.then(|| Secure::new(HostId(number), seed, has_aes)).flatten();
         Self {
             node: host::Host::new(config),
             disk,
@@ -112,6 +116,7 @@ impl Process {
             flow: flow.sane(),
             stream,
             reports: VecDeque::new(),
+            secure: secure.map(Box::new),
         }
     }
 
@@ -129,6 +134,14 @@ impl Process {
         self.sending = None;
         self.disk.release();
         self.node = self.node.restarted();
+        if let Some(secure) = &mut self.secure {
+            secure.restart();
+        }
+    }
+
+    /// Datagrams that were refused.
+    pub(super) fn refused(&self) -> Refused {
+        self.secure.as_ref().map(|secure| secure.refused).unwrap_or_default()
     }
 
     pub(super) const fn is_sending(&self) -> bool {
@@ -153,6 +166,9 @@ impl Process {
             self.note(format_args!("cannot open a session: {error}"));
             return self.reports.push_back(Report::Exit(false));
         }
+        if let Some(secure) = &mut self.secure {
+            secure.seal_session(session);
+        }
         self.node.set_readable_from(session, 0);
         self.node.offer(now, session, self.stream.bytes.len() as u64);
         self.node.finish(now, session);
@@ -162,12 +178,16 @@ impl Process {
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let retry = self.sending.iter().flat_map(|it| it.receivers.values());
         let retry = retry.filter_map(|receiver| receiver.retry).min();
-        [self.node.poll_timeout(), retry].into_iter().flatten().min()
+        let ask = self.secure.as_ref().and_then(|secure| secure.poll_timeout());
+        [self.node.poll_timeout(), retry, ask].into_iter().flatten().min()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.node.poll_timeout().is_some_and(|at| at <= now) {
             self.node.handle_timeout(now);
+        }
+        if let Some(secure) = &mut self.secure {
+            secure.handle_timeout(now);
         }
         if let Some(sending) = &mut self.sending {
             for (host, receiver) in &mut sending.receivers {
@@ -180,11 +200,33 @@ impl Process {
         self.work(now);
     }
 
-    pub(super) fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
-        self.node.poll_transmit(now, 0)
+    pub(super) fn poll_transmit(&mut self, now: Time) -> Option<Carried> {
+        let Some(secure) = &mut self.secure else {
+            return self.node.poll_transmit(now, 0).map(Carried::Plain);
+        };
+        loop {
+            if let Some(carried) = secure.poll_transmit() {
+                return Some(carried);
+            }
+            let packet = self.node.poll_transmit(now, 0)?;
+            secure.protect(now, &packet, &self.stream);
+        }
     }
 
-    pub(super) fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) {
+    /// Handles what has arrived.
+    pub(super) fn receive(&mut self, now: Time, carried: &Carried) {
+        match (carried, &mut self.secure) {
+            (Carried::Plain(packet), None) => self.handle_packet(now, packet),
+            (Carried::Bytes { from, bytes, .. }, Some(secure)) => {
+                if let Some(packet) = secure.open(now, *from, bytes, &self.stream) {
+                    self.handle_packet(now, &packet);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) {
         let handled = self.node.handle_packet(now, 0, packet);
         if let Some(Placement::Store { session, offset, len, .. }) = handled.store
             && let Some(incoming) = self.incoming.get_mut(&session)
@@ -200,14 +242,24 @@ impl Process {
             && let Some(event) = self.node.poll_event()
         {
             match event {
-                Event::Invited { session, stream, .. } => self.on_invitation(now, session, stream),
+                Event::Invited { session, stream, from, .. } => {
+                    self.on_invitation(now, session, stream, from);
+                }
                 Event::Receiver(session, event) => self.on_receiver_event(now, session, event),
                 Event::Sender(session, event) => self.on_sender_event(now, session, event),
             }
         }
+        if let Some(secure) = &mut self.secure {
+            secure.retain(|session| self.incoming.contains_key(&session));
+        }
     }
 
-    fn on_invitation(&mut self, now: Time, session: Session, stream: u128) {
+    fn on_invitation(&mut self, now: Time, session: Session, stream: u128, from: HostId) {
+        if let Some(secure) = &mut self.secure
+            && !secure.accept(session, from)
+        {
+            return self.node.ignore(session);
+        }
         for old in std::mem::take(&mut self.incoming).into_keys() {
             self.node.leave(now, old, Reason::Unknown);
         }

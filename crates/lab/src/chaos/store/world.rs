@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use rackweave_cast::format::tree::{TreeHash, chunk_hash};
 use rackweave_cast::format::{self, CHUNK, FileHeader};
-use rackweave_core::{HostId, Packet, Rng, Span, Time, frame};
-use rackweave_wire::orca::{Header, TO_AGENT, TO_GROUP};
+use rackweave_core::{HostId, Rng, Span, Time, frame};
+use rackweave_wire::orca::{TO_AGENT, TO_GROUP};
 
 use super::disk::{Disk, Failing};
 use super::draw::{Before, FAILURES_UNTIL, Failure, Fault, Scenario};
 use super::process::{Process, Report, Stream};
+use super::secure::{Carried, IP_UDP_BYTES, Refused};
 
 /// Every run is over by then, long after the last failure.
 const LIMIT: Span = Span::from_secs(300);
@@ -26,6 +27,9 @@ const QUEUE_BYTES: u64 = 512 << 10;
 /// Datagrams that wait for a process that stutters; more do not fit into its socket's buffer.
 const SOCKET: usize = 2000;
 
+/// Datagrams that the attacker remembers.
+const RECORDED: usize = 500;
+
 /// More events at one instant than a run can need.
 const MOST_AT_ONCE: u32 = 1_000_000;
 
@@ -34,7 +38,8 @@ const MODIFIED: (i64, u32) = (1_700_000_000, 5);
 const OLDER: (i64, u32) = (1_600_000_000, 0);
 
 enum Event {
-    Arrival(usize, Box<Packet<Header>>),
+    Arrival(usize, Box<Carried>),
+    Attack,
     Failure(usize),
     /// The end of a failure of the disk.
     Healed(usize),
@@ -53,7 +58,7 @@ struct Machine {
     /// Whether it has nothing to send until something happens.
     is_idle: bool,
     asleep: u32,
-    inbox: VecDeque<Packet<Header>>,
+    inbox: VecDeque<Carried>,
 }
 
 /// What a run gave.
@@ -66,6 +71,7 @@ pub(super) struct Outcome {
     pub(super) received: u64,
     pub(super) failed: u64,
     pub(super) digest: u64,
+    pub(super) refused: Refused,
     pub(super) trace: Vec<String>,
     pub(super) verdict: Result<(), String>,
 }
@@ -77,6 +83,8 @@ pub(super) struct World<'a> {
     queue: BTreeMap<(Time, u64), Event>,
     number: u64,
     rng: Rng,
+    attacker: Rng,
+    recorded: Vec<(HostId, HostId, Vec<u8>)>,
     contents: Vec<Vec<u8>>,
     hasher: DefaultHasher,
     /// Hosts whose complete files a power failure may have changed.
@@ -167,6 +175,8 @@ impl<'a> World<'a> {
             queue: BTreeMap::new(),
             number: 0,
             rng: Rng::stream(scenario.seed, 0, 0, "network"),
+            attacker: Rng::stream(scenario.seed, 0, 0, "attacker"),
+            recorded: Vec::new(),
             contents,
             hasher: DefaultHasher::new(),
             calm_at: Time::ZERO + calm_at.unwrap_or_default(),
@@ -177,6 +187,7 @@ impl<'a> World<'a> {
                 received: 0,
                 failed: 0,
                 digest: 0,
+                refused: Refused::default(),
                 trace: Vec::new(),
                 verdict: Ok(()),
             },
@@ -186,6 +197,9 @@ impl<'a> World<'a> {
             world.at(Time::ZERO + failure.at, Event::Failure(index));
         }
         world.at(Time::ZERO, Event::Send);
+        if scenario.key && scenario.attack > Span::ZERO {
+            world.at(Time::ZERO, Event::Attack);
+        }
         world
     }
 
@@ -203,7 +217,7 @@ impl<'a> World<'a> {
     }
 
     fn local(&self, host: usize) -> Time {
-        Time(self.machines[host].clock.0 + self.now.0)
+        Time::from_ticks(self.machines[host].clock.ticks() + self.now.ticks())
     }
 
     /// Runs it, and returns what it gave.
@@ -212,6 +226,11 @@ impl<'a> World<'a> {
         if let Err(why) = &verdict {
             let line = format!("{:>14.3} us  {why}", self.now.as_us_f64());
             self.outcome.trace.push(line);
+        }
+        for machine in &self.machines {
+            let Refused { forged, replayed } = machine.process.refused();
+            self.outcome.refused.forged += forged;
+            self.outcome.refused.replayed += replayed;
         }
         self.outcome.digest = self.hasher.finish();
         self.outcome.verdict = verdict;
@@ -265,7 +284,7 @@ impl<'a> World<'a> {
                 continue;
             }
             let timer = machine.process.poll_timeout();
-            let timer = timer.map(|at| Time(at.0.saturating_sub(machine.clock.0)));
+            let timer = timer.map(|at| Time::ZERO + at.since(machine.clock));
             let link = (!machine.is_idle).then_some(machine.up_free);
             next = [next, timer, link].into_iter().flatten().min();
         }
@@ -285,16 +304,17 @@ impl<'a> World<'a> {
                 return;
             };
             let config = &self.scenario.hosts[host];
-            machine.up_free = self.now + config.rate.span_of(u64::from(packet.wire_bytes));
+            machine.up_free = self.now + config.rate.span_of(wire_bytes(&packet));
             let at_switch = machine.up_free + config.delay;
             self.outcome.packets += 1;
             if l3_bytes(&packet) > config.mtu {
                 self.outcome.drops += 1;
                 continue;
             }
-            let group = [TO_GROUP, TO_AGENT].contains(&packet.dst);
+            self.record(&packet);
+            let group = [TO_GROUP, TO_AGENT].contains(&packet.to());
             for to in 0..self.machines.len() {
-                if to != host && (group || packet.dst == HostId(to as u32)) {
+                if to != host && (group || packet.to() == HostId(to as u32)) {
                     self.forward(at_switch, to, &packet);
                 }
             }
@@ -302,7 +322,7 @@ impl<'a> World<'a> {
     }
 
     /// Passes a packet from the switch to a host.
-    fn forward(&mut self, at_switch: Time, to: usize, packet: &Packet<Header>) {
+    fn forward(&mut self, at_switch: Time, to: usize, packet: &Carried) {
         let Scenario { loss, duplication, reordering, .. } = *self.scenario;
         let config = &self.scenario.hosts[to];
         let machine = &mut self.machines[to];
@@ -312,19 +332,19 @@ impl<'a> World<'a> {
             self.outcome.drops += 1;
             return;
         }
-        machine.down_free = start + config.rate.span_of(u64::from(packet.wire_bytes));
+        machine.down_free = start + config.rate.span_of(wire_bytes(packet));
         let arrival = machine.down_free + config.delay;
         let copies = 1 + u64::from(self.rng.chance(duplication));
         for _ in 0..copies {
             let late = if self.rng.chance(reordering) { self.rng.below(2_000_000_000) } else { 0 };
-            self.at(arrival + Span(late), Event::Arrival(to, Box::new(*packet)));
+            self.at(arrival + Span::from_ps(late), Event::Arrival(to, Box::new(packet.clone())));
         }
     }
 
     fn handle(&mut self, event: Event) -> Result<bool, String> {
         match event {
             Event::Arrival(host, packet) => {
-                (self.now, host, packet.wire_bytes).hash(&mut self.hasher);
+                (self.now, host, wire_bytes(&packet)).hash(&mut self.hasher);
                 let machine = &mut self.machines[host];
                 if !machine.process.is_up {
                     return Ok(false);
@@ -336,6 +356,10 @@ impl<'a> World<'a> {
                     return Ok(false);
                 }
                 self.arrive(host, &packet)
+            }
+            Event::Attack => {
+                self.attack();
+                Ok(false)
             }
             Event::Failure(index) => self.fail(self.scenario.failures[index], index),
             Event::Healed(host) => {
@@ -382,10 +406,62 @@ impl<'a> World<'a> {
         }
     }
 
-    fn arrive(&mut self, host: usize, packet: &Packet<Header>) -> Result<bool, String> {
+    fn record(&mut self, carried: &Carried) {
+        if let Carried::Bytes { from, to, bytes } = carried
+            && self.scenario.attack > Span::ZERO
+            && self.attacker.chance(0.5)
+        {
+            let recorded = (*from, *to, bytes.clone());
+            if self.recorded.len() < RECORDED {
+                self.recorded.push(recorded);
+            } else {
+                let index = self.attacker.below(RECORDED as u64) as usize;
+                self.recorded[index] = recorded;
+            }
+        }
+    }
+
+    /// Sends a datagram of somebody who has recorded others.
+    fn attack(&mut self) {
+        let hosts = self.machines.len() as u64;
+        let rng = &mut self.attacker;
+        let gap = rng.exponential(self.scenario.attack.as_ps() as f64) as u64;
+        let next = self.now + Span::from_ps(gap + 1);
+        let count = self.recorded.len() as u64;
+        if count > 0 {
+            let (from, to, mut bytes) = self.recorded[rng.below(count) as usize].clone();
+            let any = |rng: &mut Rng| HostId(rng.below(hosts) as u32);
+            let is_group = [TO_GROUP, TO_AGENT].contains(&to);
+            let to = if is_group { any(rng) } else { to };
+            let (from, to) = match rng.below(6) {
+                // A replay from its own address, from any, or to its sender.
+                0 | 1 => (from, to),
+                2 => (any(rng), to),
+                3 => (to, from),
+                4 => {
+                    let bit = rng.below(bytes.len().max(1) as u64 * 8) as usize;
+                    if let Some(byte) = bytes.get_mut(bit / 8) {
+                        *byte ^= 1 << (bit % 8);
+                    }
+                    (from, to)
+                }
+                _ => {
+                    bytes.truncate(rng.below(bytes.len() as u64 + 1) as usize);
+                    (from, to)
+                }
+            };
+            if from != to {
+                let forged = Carried::Bytes { from, to, bytes };
+                self.at(self.now, Event::Arrival(to.0 as usize, Box::new(forged)));
+            }
+        }
+        self.at(next, Event::Attack);
+    }
+
+    fn arrive(&mut self, host: usize, packet: &Carried) -> Result<bool, String> {
         let now = self.local(host);
         let machine = &mut self.machines[host];
-        machine.process.handle_packet(now, packet);
+        machine.process.receive(now, packet);
         machine.is_idle = false;
         self.after(host)
     }
@@ -462,7 +538,7 @@ impl<'a> World<'a> {
         }
         if self.machines[host].process.disk.is_dead() {
             self.trace(host, "is killed in an operation of its disk");
-            let lasts = Span(self.rng.below(1_000_000_000_000));
+            let lasts = Span::from_ps(self.rng.below(1_000_000_000_000));
             self.kill(host, self.now + lasts, false)?;
         }
         Ok(is_over)
@@ -537,6 +613,16 @@ impl<'a> World<'a> {
     }
 }
 
-fn l3_bytes(packet: &Packet<Header>) -> u32 {
-    u32::from(packet.wire_bytes).saturating_sub(frame::wire_bytes(1500) - 1500)
+/// The bytes on the wire.
+fn wire_bytes(carried: &Carried) -> u64 {
+    match carried {
+        Carried::Plain(packet) => u64::from(packet.wire_bytes),
+        Carried::Bytes { bytes, .. } => {
+            u64::from(frame::wire_bytes((bytes.len() + IP_UDP_BYTES) as u32))
+        }
+    }
+}
+
+fn l3_bytes(carried: &Carried) -> u32 {
+    (wire_bytes(carried) as u32).saturating_sub(frame::wire_bytes(1500) - 1500)
 }

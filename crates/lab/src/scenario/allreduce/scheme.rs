@@ -254,7 +254,7 @@ fn full_pool(config: &AllreduceConfig, fabric: &Fabric) -> u16 {
     };
     let there = others.iter().map(|worker| fabric.ideal(first, *worker, bytes, framing)).max();
     let on_link = fabric.host_rate().span_of(bytes.max(1));
-    let chunks = 2 * there.unwrap_or(Span::ZERO).0 / on_link.0.max(1);
+    let chunks = 2 * there.unwrap_or(Span::ZERO).ticks() / on_link.ticks().max(1);
     (chunks as u32).next_power_of_two().min(MAX_POOL) as u16
 }
 

@@ -251,8 +251,8 @@ impl Chosen {
         }
         let timeout = keys.timeout.map_or(Span::from_ms(5), |timeout| timeout.0);
         // The timeout covers several pings, so that a single loss does not count as silence.
-        let heartbeat = keys.heartbeat.map_or(Span(timeout.0 / 5), |beat| beat.0);
-        if heartbeat == Span::ZERO || timeout.0 < heartbeat.0.saturating_mul(2) {
+        let heartbeat = keys.heartbeat.map_or(timeout / 5, |beat| beat.0);
+        if heartbeat == Span::ZERO || timeout.ticks() < heartbeat.ticks().saturating_mul(2) {
             let message = "`heartbeat` must be above 0, and at most half of `timeout`";
             return Err(self.bad("heartbeat", message));
         }

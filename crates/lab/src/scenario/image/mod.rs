@@ -183,8 +183,8 @@ impl ImageKeys {
                 "with `groups` as large as the number of clients, they start one by one",
             ));
         }
-        let last = interval.0.checked_mul(u64::from(groups));
-        if last.is_none_or(|last| last > Span::from_secs(86_400).0)
+        let last = interval.ticks().checked_mul(u64::from(groups));
+        if last.is_none_or(|last| last > Span::from_secs(86_400).ticks())
             || self.spread.is_some_and(|spread| spread.0 > Span::from_secs(86_400))
         {
             return Err(Problem::new(key("interval"), "the last client starts within a day")
@@ -194,7 +194,7 @@ impl ImageKeys {
             let start = match self.spread {
                 Some(spread) => {
                     let mut rng = Rng::stream(seed, 0, u64::from(host.0), "image start");
-                    Span(rng.below(spread.0.0 + 1))
+                    Span::from_ticks(rng.below(spread.0.ticks() + 1))
                 }
                 // Groups have the same size, or differ by one.
                 None => interval * (nth as u64 * u64::from(groups) / clients.len() as u64),

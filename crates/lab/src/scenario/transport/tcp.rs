@@ -14,20 +14,27 @@ use super::Name;
 keys! {
     /// The keys of TCP and DCTCP.
     struct TcpKeys for tcp::Config {
+        profile: Profile,
         congestion: Congestion,
+        hystart: HyStart,
         initial_window: AtLeast<1> => initial_window_segments,
         initial_rto: Unit<Span> => initial_rto,
         min_rto: AboveZero<Span> => min_rto,
         max_rto: Unit<Span> => max_rto,
         ack_every: AtLeast<1> => ack_every_segments,
         delayed_ack: Unit<Span> => delayed_ack,
+        quick_acks: AtLeast<0> => quick_acks,
         receive_window: Unit<Bytes>,
         connections_per_peer: AtLeast<1> => connections_per_peer,
         handshake: bool => handshake,
         sack: bool => sack,
         limited_transmit: bool => limited_transmit,
         tail_loss_probe: bool => tail_loss_probe,
+        rack: bool => rack,
+        prr: bool => prr,
+        undo: bool => undo,
         slow_start_after_idle: bool => slow_start_after_idle,
+        idle_restart: Unit<Span> => idle_restart,
         ecn: bool => ecn,
         dctcp_gain_shift: AtMost<10> => dctcp_gain_shift,
         priority: Priority => priority,
@@ -43,6 +50,21 @@ enum Congestion {
     Dctcp,
     /// BBR, which only the kernel's TCP has.
     Bbr,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Profile {
+    Linux,
+    Classic,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum HyStart {
+    Off,
+    Linux,
+    PlusPlus,
 }
 
 /// The largest receive window: 16 bits with a scale of 8 (RFC 7323, section 2.2).
@@ -65,6 +87,16 @@ impl TcpKeys {
                 // BBR runs in the kernel, whose TCP replaces the one of this stream.
                 Congestion::Cubic | Congestion::Bbr => tcp::CongestionControl::Cubic,
                 Congestion::Dctcp => tcp::CongestionControl::Dctcp,
+            };
+        }
+        if self.profile == Some(Profile::Classic) {
+            config = config.classic();
+        }
+        if let Some(hystart) = self.hystart {
+            config.hystart = match hystart {
+                HyStart::Off => tcp::HyStart::Off,
+                HyStart::Linux => tcp::HyStart::Linux,
+                HyStart::PlusPlus => tcp::HyStart::PlusPlus,
             };
         }
         self.apply(&mut config);

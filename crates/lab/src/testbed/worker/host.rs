@@ -125,7 +125,8 @@ impl Host {
     /// Returns the time since the load started; `None` before.
     pub(super) fn now(&self) -> Option<Time> {
         let now = self.clock.now();
-        (now.0 >= self.start.0).then(|| Time(now.0 - self.start.0))
+        (now.ticks() >= self.start.ticks())
+            .then(|| Time::from_ticks(now.ticks() - self.start.ticks()))
     }
 
     /// Returns the end of the warm-up, by the clock.

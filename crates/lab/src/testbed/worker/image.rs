@@ -94,7 +94,7 @@ fn follow(
             && reported.is_none_or(|(at, was)| was != idle || now >= at + REPORT_EVERY)
         {
             reported = Some((now, idle));
-            let records = Records { until: now.0, idle, ..Records::default() };
+            let records = Records { until: now.ticks(), idle, ..Records::default() };
             // The writer ends only with the process.
             let _ = lines.send(WorkerMessage::Records(records));
         }
@@ -352,7 +352,7 @@ fn fetch_all(
 
 impl ImageHost for Client {
     fn wait(&mut self, most: Span) {
-        match self.news.recv_timeout(Duration::from_nanos(most.0 / 1000)) {
+        match self.news.recv_timeout(Duration::from_nanos(most.as_ns())) {
             Ok(news) => self.take(news),
             Err(RecvTimeoutError::Timeout) => {}
             // The thread has ended, and everything is known.

@@ -30,13 +30,13 @@ impl MessageLog {
     ) {
         let &MessageStart { stream, dst, bytes, at, .. } = start;
         let wire = wire.map(|(endpoint, id)| (endpoint, id.0));
-        let started = Started { key: key.0, wire, stream, dst: dst.0, bytes, at: at.0 };
+        let started = Started { key: key.0, wire, stream, dst: dst.0, bytes, at: at.ticks() };
         self.records.started.push(started);
     }
 
     /// Logs the end of a message of this host.
     pub(super) fn ended(&mut self, key: MessageKey, now: Time, failed: Option<FailReason>) {
-        self.records.ended.push(Ended { key: key.0, at: now.0, failed });
+        self.records.ended.push(Ended { key: key.0, at: now.ticks(), failed });
     }
 
     /// Logs the complete arrival of a one-way message or a request.
@@ -49,13 +49,13 @@ impl MessageLog {
         now: Time,
     ) {
         self.arriving.remove(&(endpoint, (peer, id, None)));
-        let (id, peer, at, key) = (id.0, peer.0, now.0, None);
+        let (id, peer, at, key) = (id.0, peer.0, now.ticks(), None);
         self.records.arrived.push(Arrived { id, key, endpoint, peer, bytes, whole: true, at });
     }
 
     /// Logs that the application received a one-way message or a request from a channel, at the time `at`.
     pub(super) fn arrived_on_channel(&mut self, peer: HostId, key: MessageKey, at: Time) {
-        let (id, key, endpoint, peer, at) = (0, Some(key.0), 0, peer.0, at.0);
+        let (id, key, endpoint, peer, at) = (0, Some(key.0), 0, peer.0, at.ticks());
         self.records.arrived.push(Arrived { id, key, endpoint, peer, bytes: 0, whole: true, at });
     }
 
@@ -73,7 +73,7 @@ impl MessageLog {
             if bytes > reported {
                 let (bytes, whole) = (bytes - reported, false);
                 let (peer, id, key) = (name.0.0, name.1.0, name.2.map(|key| key.0));
-                let at = now.0;
+                let at = now.ticks();
                 self.records.arrived.push(Arrived { id, key, endpoint, peer, bytes, whole, at });
             }
         }
@@ -89,7 +89,7 @@ impl MessageLog {
     /// Takes the records to be reported, up to now.
     pub(super) fn take(&mut self, until: Time, idle: bool) -> Records {
         let records = std::mem::take(&mut self.records);
-        Records { until: until.0, idle, ..records }
+        Records { until: until.ticks(), idle, ..records }
     }
 }
 
@@ -107,7 +107,7 @@ impl LagHistogram {
     }
 
     pub(super) fn record(&mut self, lag: Span) {
-        self.0.saturating_record(lag.0 / 1000);
+        self.0.saturating_record(lag.as_ns());
     }
 
     pub(super) fn summary(&self) -> Lag {
@@ -142,12 +142,12 @@ mod tests {
         let mut log = MessageLog::default();
         let (peer, id) = (HostId(3), MessageId(8));
         let name = (peer, id, None);
-        log.arriving(0, [(name, 500)].into_iter(), Time(1));
-        log.arriving(0, [(name, 500)].into_iter(), Time(2));
-        log.arriving(1, std::iter::empty(), Time(2));
-        log.arriving(0, [(name, 700)].into_iter(), Time(3));
-        log.arrived(0, peer, id, 1000, Time(4));
-        let records = log.take(Time(5), false);
+        log.arriving(0, [(name, 500)].into_iter(), Time::from_ticks(1));
+        log.arriving(0, [(name, 500)].into_iter(), Time::from_ticks(2));
+        log.arriving(1, std::iter::empty(), Time::from_ticks(2));
+        log.arriving(0, [(name, 700)].into_iter(), Time::from_ticks(3));
+        log.arrived(0, peer, id, 1000, Time::from_ticks(4));
+        let records = log.take(Time::from_ticks(5), false);
         let arrived: Vec<_> = records.arrived.iter().map(|a| (a.at, a.bytes, a.whole)).collect();
         assert_eq!(arrived, [(1, 500, false), (3, 200, false), (4, 1000, true)]);
         assert_eq!(log.len(), 0);

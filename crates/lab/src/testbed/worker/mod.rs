@@ -194,10 +194,10 @@ fn run_host(
     let fabric = Fabric::new(&point.config.fabric).map_err(|error| error.to_string())?;
     let specs = EndpointSpecs::of(point, setup.overlay);
     let clock = Clock::with_origin(bind.origin_ns);
-    let start = Span(bind.start_ps);
-    let incarnation = bind.crashed_ps.map(|crashed| Incarnation {
-        crashed: Time(crashed),
-        began: Time(clock.now().0.saturating_sub(start.0)),
+    let start = Span::from_ticks(bind.start_ticks);
+    let incarnation = bind.crashed_ticks.map(|crashed| Incarnation {
+        crashed: Time::from_ticks(crashed),
+        began: clock.now().saturating_sub(start),
     });
     let endpoints = endpoints(this, point, &specs, &fabric, bind, clock)?;
     let streams = streams(this, point, &specs, &fabric)?;

@@ -59,7 +59,7 @@ pub(super) fn run(
             reported = Some((now, idle, steps));
             let ready = std::iter::from_fn(|| host.node.poll_ready()).collect();
             let jobs = host.jobs();
-            let records = Records { until: now.0, idle, jobs, ready, ..Records::default() };
+            let records = Records { until: now.ticks(), idle, jobs, ready, ..Records::default() };
             // The writer ends only with the process.
             let _ = lines.send(WorkerMessage::Records(records));
         }

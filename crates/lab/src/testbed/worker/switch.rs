@@ -24,7 +24,7 @@ pub(super) fn run(
     bind: &Bind,
     commands: &Receiver<Command>,
 ) -> Result<(), String> {
-    let start = Span(bind.start_ps);
+    let start = Span::from_ticks(bind.start_ticks);
     let config = &point.config;
     let hosts = config.fabric.topology.hosts();
     let edge = |host: u32| {
@@ -80,7 +80,7 @@ pub(super) fn run(
             match command {
                 Ok(Command::Stop) => break,
                 Ok(Command::Move(circuits)) => match control.reconfigure(circuits.into()) {
-                    Ok(change) => super::send(&WorkerMessage::Moved(change.up.0)),
+                    Ok(change) => super::send(&WorkerMessage::Moved(change.up.ticks())),
                     Err(error) => {
                         refused = Some(format!("it cannot change its circuits: {error}"));
                         break;
@@ -113,16 +113,18 @@ fn sample_every(point: &PointSpec) -> Span {
     let measure = &point.config.measure;
     match measure.sample_every {
         Span::ZERO => Span::ZERO,
-        wanted => wanted.max(Span(measure.time_limit.0 / MAX_SAMPLES)),
+        wanted => wanted.max(measure.time_limit / MAX_SAMPLES),
     }
 }
 
 /// Returns the switch's report. Times are since the start of the load.
 fn summary(report: &Report, start: Span) -> SwitchEnd {
     let counters = &report.counters;
-    let samples = report.queue_series.iter().filter(|sample| sample.at.0 >= start.0);
-    let since_load =
-        |sample: &QueueSample| QueueSample { at: Time(sample.at.0 - start.0), ..*sample };
+    let samples = report.queue_series.iter().filter(|sample| sample.at.ticks() >= start.ticks());
+    let since_load = |sample: &QueueSample| QueueSample {
+        at: Time::from_ticks(sample.at.ticks() - start.ticks()),
+        ..*sample
+    };
     SwitchEnd {
         cpu_s: super::process_cpu_s(),
         counters: Counters {
@@ -146,7 +148,7 @@ fn summary(report: &Report, start: Span) -> SwitchEnd {
 
 /// Returns the circuits over time. Those at the start of the switch are those at the start of the load.
 fn circuits(report: &Report, start: Span) -> Vec<(u64, WireCircuits)> {
-    let since = |at: Time| at.0.saturating_sub(start.0);
+    let since = |at: Time| at.ticks().saturating_sub(start.ticks());
     report.circuits.iter().map(|(at, circuits)| (since(*at), circuits.into())).collect()
 }
 

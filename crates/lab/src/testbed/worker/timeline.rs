@@ -16,12 +16,15 @@ pub(super) struct TimeLine {
 impl TimeLine {
     /// Returns the time line that the coordinator gives to all hosts.
     pub(super) fn new(bind: &Bind) -> Self {
-        Self { clock: Clock::with_origin(bind.origin_ns), start: Span(bind.start_ps) }
+        Self {
+            clock: Clock::with_origin(bind.origin_ns),
+            start: Span::from_ticks(bind.start_ticks),
+        }
     }
 
     /// Returns the time since the load started; `None` before.
     pub(super) fn now(self) -> Option<Time> {
-        self.clock.now().0.checked_sub(self.start.0).map(Time)
+        self.clock.now().ticks().checked_sub(self.start.ticks()).map(Time::from_ticks)
     }
 
     /// Returns the time since the load started; zero before.
@@ -32,13 +35,13 @@ impl TimeLine {
     /// Waits until this time.
     pub(super) fn wait_until(self, at: Time) {
         let at = at.saturating_add(self.start);
-        pause(Span(at.0.saturating_sub(self.clock.now().0)));
+        pause(Span::from_ticks(at.ticks().saturating_sub(self.clock.now().ticks())));
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a thread without a socket of its own to wait for")]
 pub(super) fn pause(span: Span) {
-    std::thread::sleep(std::time::Duration::from_nanos(span.0.div_ceil(1000)));
+    std::thread::sleep(std::time::Duration::from_nanos(span.as_ns_ceil()));
 }
 
 /// The bytes of a frame on Ethernet that an interface's counters do not include: checksum, preamble, and gap.

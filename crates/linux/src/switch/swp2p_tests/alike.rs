@@ -1,5 +1,5 @@
 //! The simulator's switches and the user-space switch decide alike: the same messages, sent at the same times, arrive at the same
-//! hosts at the same times, to the picosecond, with the same bytes.
+//! hosts at the same times, to the tick, with the same bytes.
 
 use rackweave_core::{Header as _, Mixed, Node as _, Packet, PayloadStore, Rng, Time};
 use rackweave_group::imaging::p2p::node::{Carrier, ClientConfig, NodeHeader, P2pNode};
@@ -186,7 +186,7 @@ fn clients_of_an_image() {
     }
     let (sent, expected) = simulate(Hosts { nodes, sent: Vec::new() });
     let (found, bench) = replay(&sent);
-    let until = Time(expected.last().unwrap().0.0 - Span::from_us(100).0);
+    let until = Time::from_ticks(expected.last().unwrap().0.ticks() - Span::from_us(100).ticks());
     let messages = compare(expected, found, until);
     let counters = bench.counters();
     assert!(messages > 500 && counters["redirected"] > 100, "{messages} {counters:?}");
@@ -202,7 +202,7 @@ fn messages_in_any_order() {
         let (mut sent, mut expected) = (Vec::new(), Vec::new());
         let mut at = Time::ZERO;
         for _ in 0..3000 {
-            at += Span(1 + rng.below(20_000_000));
+            at += Span::from_ticks(1 + rng.below(20_000_000));
             let host = HostId(rng.below(9) as u32);
             let (body, payload) = any(&mut rng);
             let to = if rng.chance(0.9) { SERVER } else { HostId(rng.below(9) as u32) };

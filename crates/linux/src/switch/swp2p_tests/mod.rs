@@ -41,10 +41,12 @@ fn fabric(topology: Topology) -> Fabric {
     let hosts = topology.hosts();
     Fabric::new(&FabricConfig {
         topology,
-        // Delays that differ, so that two frames hardly ever meet at the same picosecond.
-        host_link_delays: (0..u64::from(hosts)).map(|n| Span(delay(n).0 + n * 13)).collect(),
+        // Delays that differ, so that two frames hardly ever meet at the same time.
+        host_link_delays: (0..u64::from(hosts))
+            .map(|n| Span::from_ticks(delay(n).ticks() + n * 13))
+            .collect(),
         host_link_delay: Span::from_us(1),
-        core_link_delay: Span(103_013),
+        core_link_delay: Span::from_ps(103_013),
         host_send_delay: Span::ZERO,
         host_receive_delay: Span::ZERO,
         switch: SwitchConfig {

@@ -1,5 +1,7 @@
 //! Endpoints on loopback that the test drives.
 
+pub(crate) mod proxy;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -58,7 +58,7 @@ impl Relay {
                 let copies = if rng.chance(self.faults.duplication) { 2 } else { 1 };
                 for _ in 0..copies {
                     let late = rng.chance(self.faults.reordering);
-                    let late = if late { rng.below(self.faults.lateness.0 + 1) } else { 0 };
+                    let late = if late { rng.below(self.faults.lateness.ticks() + 1) } else { 0 };
                     let mut bytes = datagram.bytes.to_vec();
                     if rng.chance(self.damage) {
                         let bit = rng.below(bytes.len() as u64 * 8) as usize;
@@ -66,7 +66,13 @@ impl Relay {
                     }
                     self.order += 1;
                     let class = datagram.traffic_class;
-                    self.flying.push(Reverse((now + Span(late), self.order, dst, class, bytes)));
+                    self.flying.push(Reverse((
+                        now + Span::from_ticks(late),
+                        self.order,
+                        dst,
+                        class,
+                        bytes,
+                    )));
                 }
             }
         }

@@ -216,15 +216,21 @@ pub(crate) fn latency(record: &MessageRecord) -> Span {
 }
 
 pub(crate) fn slowdown(record: &MessageRecord) -> f64 {
-    latency(record).0 as f64 / record.ideal.0 as f64
+    latency(record).ticks() as f64 / record.ideal.ticks() as f64
 }
 
 /// The share of the receiver's link that each of several long flows into one host takes, counted at the senders'
 /// links after 100 ms.
-pub(crate) fn shares(transport: TransportConfig, flows: u32, time_limit: Span) -> Vec<f64> {
+pub(crate) fn shares(
+    transport: TransportConfig,
+    flows: u32,
+    time_limit: Span,
+    start_gap_us: f64,
+) -> Vec<f64> {
     let mut fabric = fabric(single_switch(flows + 1));
     fabric.switch.buffer = BufferConfig::PerPort { bytes: 300_000 };
-    let rows: Vec<_> = (1..=flows).map(|src| (0.0, src, 0, 4_000_000_000)).collect();
+    let rows: Vec<_> =
+        (1..=flows).map(|src| (f64::from(src) * start_gap_us, src, 0, 4_000_000_000)).collect();
     let mut config = config(fabric, vec![stream(transport, trace(&rows))]);
     config.measure.verify = false;
     config.measure.warmup = Span::from_ms(100);

@@ -34,11 +34,11 @@ fn lost(net: &TestNet) -> u64 {
 }
 
 fn at_us(us: u64) -> Time {
-    Time(Span::from_us(us).0)
+    Time::ZERO + Span::from_us(us)
 }
 
 const fn before(at: Time, span: u64) -> Time {
-    Time(at.0 - span)
+    Time::from_ps(at.as_ps() - span)
 }
 
 /// All ways to connect 8 servers to ports 4, 2 and 2.
@@ -80,13 +80,17 @@ fn packets_find_every_server_in_each_configuration() {
             let links = if tors[src as usize] == tors[dst as usize] { 2 } else { 4 };
             let path = net.fabric().path(HostId(src), HostId(dst));
             assert_eq!((arrived.host, path.len()), (HostId(dst), links), "{circuits:?}");
-            assert_eq!(arrived.due.since(before), Span(FLIGHT * links as u64), "{circuits:?}");
+            assert_eq!(
+                arrived.due.since(before),
+                Span::from_ps(FLIGHT * links as u64),
+                "{circuits:?}"
+            );
         }
     }
     assert_eq!((net.counters().dropped(), net.packets()), (0, 0));
 }
 
-/// A host whose link is dark is not polled; it is polled at the picosecond at which the link comes up.
+/// A host whose link is dark is not polled; it is polled at the time at which the link comes up.
 #[test]
 fn a_nic_holds_packets_back_for_exactly_the_dark_time() {
     #[derive(Debug, Default)]
@@ -96,7 +100,7 @@ fn a_nic_holds_packets_back_for_exactly_the_dark_time() {
             if host != HostId(3) {
                 return None;
             }
-            self.0.push(at.0);
+            self.0.push(at.as_ps());
             Some(Packet::new(host, HostId(0), 1500, Tag { number: ROUTE, slot: 0 }))
         }
         fn poll_timeout(&self, _host: HostId) -> Time {
@@ -126,8 +130,8 @@ fn a_nic_holds_packets_back_for_exactly_the_dark_time() {
         let gaps: Vec<&[u64]> = sender.0.windows(2).filter(|pair| gap(pair)).collect();
         if stops {
             assert_eq!(gaps.len(), 1, "{dark:?}");
-            assert!(gaps[0][0] < at_us(100).0);
-            assert_eq!(gaps[0][1], at_us(1334).0, "{dark:?}");
+            assert!(gaps[0][0] < at_us(100).as_ps());
+            assert_eq!(gaps[0][1], at_us(1334).as_ps(), "{dark:?}");
             // What was on the uplink, and on the link to host 0 if that is dark too.
             let lost = net.counters().drops[DropReason::Reconfiguration as usize];
             assert!((1..=3).contains(&lost), "{lost}");
@@ -142,7 +146,7 @@ fn a_tor_drops_what_it_would_send_into_a_dark_port_for_exactly_the_dark_time() {
     // From host 0 to host 4, which comes to ToR 0 by a change at 100 us that takes 50 us.
     let delivered = |arrival: u64| {
         let mut net = net(&rackless(ocs(Dark::Moved, 30, 20)));
-        put(&mut net, Time(arrival - FLIGHT), 0, 4, ROUTE);
+        put(&mut net, Time::from_ps(arrival - FLIGHT), 0, 4, ROUTE);
         net.run(before(at_us(100), 1));
         net.advance(at_us(100));
         assert_eq!(net.reconfigure(&mut (), &exchanged()), Ok(at_us(150)));
@@ -150,7 +154,7 @@ fn a_tor_drops_what_it_would_send_into_a_dark_port_for_exactly_the_dark_time() {
         assert_eq!((net.packets(), arrived as u64 + lost(&net)), (0, 1));
         arrived == 1
     };
-    let (from, until) = (at_us(100).0, at_us(150).0);
+    let (from, until) = (at_us(100).as_ps(), at_us(150).as_ps());
     assert!(delivered(until + 1000), "a nanosecond after the links are up");
     assert!(!delivered(until - 1000));
     assert!(!delivered(from + 1000));
@@ -173,7 +177,7 @@ fn what_is_on_moved_links_is_lost_and_nothing_else() {
     net.reconfigure(&mut (), &exchanged()).unwrap();
     assert_eq!(net.packets(), 4, "the one that waited is dropped at once");
     let out = departures(&mut net, LATER);
-    assert_eq!(out, [(moved.0 - 1000 + 4 * FLIGHT, 7)]);
+    assert_eq!(out, [(moved.as_ps() - 1000 + 4 * FLIGHT, 7)]);
     assert_eq!((lost(&net), net.counters().dropped(), net.payloads().live()), (4, 4, 0));
     let drops = |name: &str, net: &mut TestNet| {
         net.link_stats(&mut ()).iter().find(|link| link.name == name).unwrap().drops
@@ -188,7 +192,7 @@ fn a_packet_that_arrives_after_its_server_has_moved_follows_it() {
     let mut net = net(&rackless(ocs(Dark::Moved, 0, 1)));
     put(&mut net, Time::ZERO, 6, 4, ROUTE);
     // On the way from the core to ToR 1, which server 4 leaves for ToR 0.
-    let moved = Time(2 * FLIGHT + 1000);
+    let moved = Time::from_ps(2 * FLIGHT + 1000);
     net.run(moved);
     net.reconfigure(&mut (), &exchanged()).unwrap();
     let out = departures(&mut net, LATER);
@@ -240,7 +244,7 @@ fn circuits_between_tors_carry_packets_directly() {
         net.run(before + Span::from_ms(1));
         let arrived = net.departure()?;
         net.payloads().release(&arrived.packet);
-        Some(arrived.due.since(before).0 / FLIGHT)
+        Some(arrived.due.since(before).as_ps() / FLIGHT)
     };
     assert_eq!((hops(&mut net, 0, 4), hops(&mut net, 4, 6)), (Some(3), Some(4)));
     let up = net.reconfigure(&mut (), &tors(&[(0, 1), (1, 2)])).unwrap();
@@ -272,7 +276,7 @@ fn with_uplinks_too_packets_go_round_a_dark_circuit() {
     assert_eq!(departures(&mut net, at_us(900)), [(4 * FLIGHT, 6)]);
     net.run(at_us(1000));
     put(&mut net, at_us(1000), 4, 6, ROUTE);
-    assert_eq!(departures(&mut net, at_us(2000)), [(at_us(1000).0 + 3 * FLIGHT, 6)]);
+    assert_eq!(departures(&mut net, at_us(2000)), [(at_us(1000).as_ps() + 3 * FLIGHT, 6)]);
     let names: Vec<_> = net.link_stats(&mut ()).into_iter().map(|link| link.name).collect();
     assert_eq!(names[..10].last().unwrap(), "tor0->h1");
     assert_eq!(names[12..14], ["tor0.0->ocs", "tor0->core0"]);
@@ -317,11 +321,11 @@ fn a_sprayed_message_shares_parallel_links() {
         Fabric::new(&config).unwrap().ideal(HostId(0), HostId(6), 1460 * 100, framing)
     };
     let one = ideal([1, 1, 1], Circuits::None, 1000);
-    assert_eq!(one, Span(FRAME * 103 + 4_000_000));
-    assert_eq!(ideal([1, 1, 1], Circuits::None, 500), Span(FRAME * 204 + 4_000_000));
-    assert_eq!(ideal([2, 1, 2], Circuits::None, 500), Span(FRAME * 106 + 4_000_000));
+    assert_eq!(one, Span::from_ps(FRAME * 103 + 4_000_000));
+    assert_eq!(ideal([1, 1, 1], Circuits::None, 500), Span::from_ps(FRAME * 204 + 4_000_000));
+    assert_eq!(ideal([2, 1, 2], Circuits::None, 500), Span::from_ps(FRAME * 106 + 4_000_000));
     let both = Circuits::Tors(vec![(0, 1), (1, 2)]);
-    assert_eq!(ideal([1, 0, 1], both, 500), Span(FRAME * 106 + 4_000_000));
+    assert_eq!(ideal([1, 0, 1], both, 500), Span::from_ps(FRAME * 106 + 4_000_000));
 }
 
 /// Where fibres differ in length, what was sent into a long one must not arrive after what follows in a short one.
@@ -361,8 +365,8 @@ fn random_run(case: u64) -> Outcome {
     let mut rng = Rng::stream(11, 0, case, "circuits");
     let dark = if rng.chance(0.5) { Dark::All } else { Dark::Moved };
     let ocs = Ocs {
-        switching_delay: Span(rng.below(200_000_000)),
-        link_delay: Span(rng.below(3) * 10_000_000),
+        switching_delay: Span::from_ps(rng.below(200_000_000)),
+        link_delay: Span::from_ps(rng.below(3) * 10_000_000),
         dark,
     };
     let is_rackless = rng.chance(0.6);
@@ -384,7 +388,8 @@ fn random_run(case: u64) -> Outcome {
         _ => BufferConfig::PerPort { bytes: u64::MAX },
     };
     if case % 4 == 3 {
-        config.host_link_delays = (0..8).map(|_| Span(rng.below(30) * 1_000_000)).collect();
+        config.host_link_delays =
+            (0..8).map(|_| Span::from_ps(rng.below(30) * 1_000_000)).collect();
     }
     let fault = |place, kind| Fault { from: at_us(500), until: at_us(2500), place, kind };
     let faults = match case % 5 {
@@ -409,7 +414,7 @@ fn random_run(case: u64) -> Outcome {
     };
     let mut now = Time::ZERO;
     for _ in 0..600 {
-        now += Span(rng.below(12_000_000));
+        now += Span::from_ps(rng.below(12_000_000));
         arrived.extend(departures(&mut net, now));
         check(&net, arrived.len());
         if rng.chance(0.04) {

@@ -14,7 +14,7 @@ struct Senders {
 
 impl Edge<Tag> for Senders {
     fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<Tag>> {
-        self.asked.push((at.0, host.0));
+        self.asked.push((at.as_ps(), host.0));
         let left = self.left.get_mut(&host.0)?;
         *left = left.checked_sub(1)?;
         Some(Packet::new(host, HostId(3), 1500, Tag { number: ROUTE, slot: 0 }))
@@ -40,7 +40,7 @@ fn run_edge(net: &mut Net<ForwardOnly<Tag>>, edge: &mut Senders) -> Vec<(u64, Ne
             net.free(packet);
         }
         if event != NetEvent::Internal {
-            events.push((net.now().0, event));
+            events.push((net.now().as_ps(), event));
         }
     }
     events
@@ -63,10 +63,10 @@ fn what_a_host_would_have_sent_is_sent_before_it_learns_something() {
     let mut edge = Senders { left: BTreeMap::from([(1, 2)]), ..Senders::default() };
     net.wake(&mut edge, HostId(1));
     // The first packet is sent, but has not arrived.
-    net.advance(Time(FRAME_PS + 1000));
+    net.advance(Time::from_ps(FRAME_PS + 1000));
     net.flush(&mut edge, HostId(1));
     assert_eq!(edge.asked, [(0, 1), (FRAME_PS, 1)]);
-    net.advance(Time(2 * FRAME_PS));
+    net.advance(Time::from_ps(2 * FRAME_PS));
     net.flush(&mut edge, HostId(1));
     assert_eq!(edge.asked.len(), 2, "not as of now: it may learn something now");
 }
@@ -86,12 +86,12 @@ fn a_node_with_two_ports_is_asked_in_the_order_of_time() {
 #[test]
 fn a_timer_that_has_become_earlier_counts_once() {
     let mut net = edge_net(Vec::new());
-    let mut edge = Senders { timer: Some(Time(500)), ..Senders::default() };
+    let mut edge = Senders { timer: Some(Time::from_ps(500)), ..Senders::default() };
     net.wake(&mut edge, HostId(0));
-    edge.timer = Some(Time(200));
+    edge.timer = Some(Time::from_ps(200));
     net.wake(&mut edge, HostId(0));
     assert_eq!(run_edge(&mut net, &mut edge), [(200, NetEvent::Timer(HostId(0)))]);
-    edge.timer = Some(Time(100));
+    edge.timer = Some(Time::from_ps(100));
     net.wake(&mut edge, HostId(0));
     assert_eq!(
         run_edge(&mut net, &mut edge),

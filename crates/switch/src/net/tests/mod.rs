@@ -16,7 +16,7 @@ use crate::config::{
 };
 
 const LINK: Rate = Rate(1_000_000_000);
-const LATER: Time = Time(Span::from_secs(10).0);
+const LATER: Time = Time::from_ticks(Span::from_secs(10).ticks());
 
 /// A header with the packet's number and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +221,7 @@ fn departures(net: &mut TestNet, until: Time) -> Vec<(u64, u32)> {
     let mut all = Vec::new();
     while let Some(departure) = net.departure() {
         net.payloads().release(&departure.packet);
-        all.push((departure.due.0, departure.host.0));
+        all.push((departure.due.as_ps(), departure.host.0));
     }
     all
 }
@@ -283,17 +283,17 @@ fn programs_know_the_port_by_which_a_packet_came() {
 
 #[test]
 fn programs_make_packets_and_have_timers() {
-    let program = Scripted { next: Some(Time(5)), left: 3, ..Scripted::default() };
+    let program = Scripted { next: Some(Time::from_ps(50)), left: 3, ..Scripted::default() };
     let mut net = net_of(&single(2), Vec::new(), Slots::new(1), &program);
     let mut due = Vec::new();
     while let Some(happening) = net.step(&mut (), LATER) {
         if let NetEvent::Arrived { host, packet } = happening {
             assert_eq!(host, HostId(0));
-            due.push((net.now().0, net.take(packet).header.number));
+            due.push((net.now().as_ps(), net.take(packet).header.number));
         }
     }
-    let first = 5 + 138 * 8000 + 1_000_000;
-    let ms = Span::from_ms(1).0;
+    let first = 50 + 138 * 8000 + 1_000_000;
+    let ms = Span::from_ms(1).as_ps();
     assert_eq!(due, [(first, 2), (first + ms, 1), (first + 2 * ms, 0)]);
     assert_eq!((net.counters().made, net.next_due()), (3, None));
 }
@@ -310,14 +310,14 @@ fn copies_without_room_are_counted() {
 #[test]
 fn wake_ups_come_at_their_time_and_never_in_the_past() {
     let mut net = net(&single(2));
-    net.wake_at(Time(70), 1);
-    net.wake_at(Time(50), 0);
-    net.wake_at(Time(90), 1);
+    net.wake_at(Time::from_ps(70), 1);
+    net.wake_at(Time::from_ps(50), 0);
+    net.wake_at(Time::from_ps(90), 1);
     let mut woken = Vec::new();
     while let Some(happening) = net.step(&mut (), LATER) {
-        woken.push((net.now().0, happening));
-        if net.now() == Time(70) {
-            net.wake_at(Time(10), 0);
+        woken.push((net.now().as_ps(), happening));
+        if net.now() == Time::from_ps(70) {
+            net.wake_at(Time::from_ps(10), 0);
         }
         assert!(woken.len() < 10);
         if woken.len() == 3 {
@@ -359,7 +359,8 @@ fn no_slot_is_lost_under_faults() {
             (500, FaultPlace::HostLink(HostId(3))),
             (700, FaultPlace::CoreLinks),
         ] {
-            let (from, until) = (Time(from_us * 1_000_000), Time((from_us + 150) * 1_000_000));
+            let (from, until) =
+                (Time::from_ps(from_us * 1_000_000), Time::from_ps((from_us + 150) * 1_000_000));
             faults.push(Fault { from, until, place, kind: FaultKind::Down });
         }
         let mut slots = Slots::new(300);
@@ -368,7 +369,7 @@ fn no_slot_is_lost_under_faults() {
         let mut rng = Rng::stream(5, 0, case as u64, "traffic");
         let mut arrived = 0;
         for step in 0..3000_u64 {
-            let at = Time(step * 1_500_000);
+            let at = Time::from_ps(step * 1_500_000);
             arrived += departures(&mut net, at).len() as u64;
             let (src, dst) = (rng.below(12) as u32, rng.below(2) as u32);
             // Copies to all ports would circulate indefinitely through the spines.
@@ -416,9 +417,9 @@ fn fault_draws_of_a_link_are_its_own() {
         slots.damages = false;
         let mut net = net_of(&single(6), faults, slots, &Scripted::default());
         for n in 0..1000_u64 {
-            put(&mut net, Time(n * 20_000_000), 0, 1, ROUTE);
+            put(&mut net, Time::from_ps(n * 20_000_000), 0, 1, ROUTE);
             for (src, dst) in others {
-                put(&mut net, Time(n * 20_000_000 + at_first), *src, *dst, ROUTE);
+                put(&mut net, Time::from_ps(n * 20_000_000 + at_first), *src, *dst, ROUTE);
             }
         }
         let mut arrived = departures(&mut net, LATER);
@@ -428,7 +429,7 @@ fn fault_draws_of_a_link_are_its_own() {
     let expected = arrivals(&[], 0);
     assert!((500..900).contains(&expected.len()), "{}", expected.len());
     // Before the flow's packets, after them, and at the same time.
-    for at_first in [0, 1, 7_000_000] {
+    for at_first in [0, 10, 7_000_000] {
         assert_eq!(arrivals(&[(2, 3), (5, 4), (3, 2)], at_first), expected);
     }
     // Packets that share the last link change what this link draws.
@@ -446,8 +447,14 @@ fn captures_are_cut_by_time() {
         }
         net.limit_captures(from, limit);
         for n in 0..2000_u64 {
-            put(&mut net, Time(n * 3_000_000), 0, 1, ROUTE);
-            put(&mut net, Time(n * 3_000_000 + 5), 3, if n % 3 == 0 { 0 } else { 1 }, ROUTE);
+            put(&mut net, Time::from_ps(n * 3_000_000), 0, 1, ROUTE);
+            put(
+                &mut net,
+                Time::from_ps(n * 3_000_000 + 50),
+                3,
+                if n % 3 == 0 { 0 } else { 1 },
+                ROUTE,
+            );
         }
         departures(&mut net, LATER);
         let captured = net.take_captures();
@@ -477,15 +484,15 @@ fn no_copy_is_lost_under_faults() {
     config.switch.buffer = BufferConfig::PerPort { bytes: 3 * 1538 };
     let mut faults: Vec<_> = kinds.into_iter().map(all).collect();
     faults.push(Fault {
-        from: Time(Span::from_ms(2).0),
-        until: Time(Span::from_ms(3).0),
+        from: (Time::ZERO + Span::from_ms(2)),
+        until: (Time::ZERO + Span::from_ms(3)),
         place: FaultPlace::HostLink(HostId(7)),
         kind: FaultKind::Down,
     });
     let mut net = net_of(&config, faults, Slots::new(60), &Scripted::default());
     let mut arrived = 0;
     for n in 0..2000_u64 {
-        let at = Time(n * 12_000_000);
+        let at = Time::from_ps(n * 12_000_000);
         arrived += departures(&mut net, at).len() as u64;
         put(&mut net, at, (n % 3) as u32, 0, TO_ALL);
     }

@@ -159,7 +159,7 @@ impl Host {
         };
         // Two incarnations of a host never accept at the same nanosecond, and rarely at two that are equal
         // modulo 2^32.
-        let tag = ((now.0 / 1000) as u32).max(1);
+        let tag = (now.as_ns() as u32).max(1);
         let free = self.unscheduled_to(from);
         let stream = Stream::new(&self.config, free, now, deadline, tag);
         let state = State::Stream(Box::new(stream));

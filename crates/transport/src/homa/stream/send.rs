@@ -273,7 +273,9 @@ impl Host {
             match stream.deadline {
                 Time::MAX => 0,
                 // A deadline that does not fit this field is enforced by the client only.
-                deadline => u32::try_from(deadline.since(now).0.div_ceil(1_000_000)).unwrap_or(0),
+                deadline => {
+                    u32::try_from(deadline.since(now).as_ns_ceil().div_ceil(1_000)).unwrap_or(0)
+                }
             }
         } else {
             stream.tag

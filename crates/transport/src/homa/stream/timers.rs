@@ -24,7 +24,7 @@ struct Waits {
 impl Host {
     /// The duration of this number of ticks.
     pub(super) fn ticks(&self, ticks: u32) -> Span {
-        Span(self.config.tick.0.saturating_mul(u64::from(ticks)))
+        self.config.tick.saturating_mul(u64::from(ticks))
     }
 
     /// Arms the stream's timer for `at`, unless it is armed for an earlier time.

@@ -118,8 +118,10 @@ fn repair_of_the_second_packet(config: &Config) -> Vec<(u64, String)> {
         network.run_until(at(Span::from_us(2)));
     });
     network.run_until(at(Span::from_us(15_500)));
-    let all =
-        network.packets.drain(..).map(|(time, packet)| (time.0 / MS(1).0, super::line(&packet)));
+    let all = network
+        .packets
+        .drain(..)
+        .map(|(time, packet)| (time.ticks() / MS(1).ticks(), super::line(&packet)));
     all.filter(|(_, line)| line.contains("RESEND") || line.contains("retransmit")).collect()
 }
 
@@ -295,7 +297,7 @@ fn asks(config: &Config, number: u64) -> Vec<u64> {
     assert_eq!(events(&mut network), [format!("h0: {number} with h1 failed: peer silent")]);
     let asks = network.packets.iter();
     let asks = asks.filter(|(_, packet)| matches!(packet.header.body, Body::Resend { .. }));
-    asks.map(|(time, _)| time.0 / MS(1).0).collect()
+    asks.map(|(time, _)| time.ticks() / MS(1).ticks()).collect()
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn base_rtt(config: &Config, delay: Span) -> Span {
 }
 
 fn off_by(measured: Span, right: Span) -> f64 {
-    (measured.0 as f64 / right.0 as f64 - 1.0).abs()
+    (measured.ticks() as f64 / right.ticks() as f64 - 1.0).abs()
 }
 
 #[test]

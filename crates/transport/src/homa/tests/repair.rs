@@ -103,3 +103,22 @@ fn what_waits_behind_higher_priorities_is_not_asked_for() {
     }
     assert!(of_1 > 0, "now it is lost");
 }
+
+/// `rackweave chaos messages --seed 718`: two hosts that each wait for the response of a request of which the other lacks data asked for the
+/// responses every 15 ms, and so reset the count of silent ticks after which the missing data would have been requested.
+#[test]
+fn a_client_that_asks_for_its_response_does_not_put_off_the_request_for_its_data() {
+    let mut host = Host::new(HostId(0), Config::linux(LINK).into());
+    host.handle_packet(Time::ZERO, 0, &data_packet(1, 9_000, 0));
+    let body = Body::Resend { offset: 0, length: 100, priority: 7 };
+    let ask = Header { id: rackweave_wire::Id64::new(id(1).0), one_way: false, body };
+    let mut requested = Vec::new();
+    for ms in 1..=60 {
+        if ms % 14 == 0 {
+            host.handle_packet(at(MS(ms)), 0, &Packet::new(HostId(1), HostId(0), 60, ask));
+        }
+        host.handle_timeout(at(MS(ms)));
+        requested.extend(asked(&mut host, at(MS(ms))));
+    }
+    assert!(requested.contains(&(1, FULL, 9_000 - FULL)), "{requested:?}");
+}

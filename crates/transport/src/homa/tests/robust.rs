@@ -107,6 +107,27 @@ fn what_a_silent_peer_began_is_forgotten() {
     }
 }
 
+/// `rackweave chaos rpc --seed 278`: after 50 days, when the number of ticks of a millisecond exceeds 32 bits, requested bytes never
+/// counted as lost again, and what a peer had begun was kept for ever.
+#[test]
+fn what_a_silent_peer_began_is_forgotten_on_an_old_host_too() {
+    for config in [1, 2, 3].map(profile) {
+        let start = at(Span::from_secs(200 * 86_400));
+        let patience = Span::from_ms(u64::from(config.patience()));
+        let mut host = Host::new(HostId(0), config.into());
+        host.handle_packet(start, 0, &packet(1, 0, data(id(1), 100_000, 0, 1_000)));
+        assert_eq!(host.rpcs_under_way(), 1);
+        while let Some(next) = host.poll_timeout()
+            && next < start + patience + Span::from_ms(30)
+        {
+            host.handle_timeout(next);
+            while host.poll_transmit(next, 0).is_some() {}
+        }
+        assert_eq!(host.rpcs_under_way(), 0);
+        host.check_bounds();
+    }
+}
+
 #[test]
 fn control_packets_that_wait_are_limited() {
     let mut config = paper();

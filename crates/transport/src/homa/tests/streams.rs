@@ -485,7 +485,7 @@ proptest! {
         config.max_finished = 8;
         config.max_control = 64;
         let mut host = Host::new(HostId(0), config.into());
-        let mut now = Time(1000);
+        let mut now = Time::from_ticks(1000);
         for n in 1..4 {
             let open = Open { id: id(n), peer: HostId(n as u32), deadline: Time::MAX };
             host.open(now, open).unwrap();
@@ -511,7 +511,7 @@ proptest! {
                 let _ = host.poll_transmit(now, 0);
             }
             host.check_bounds();
-            now += Span(1_000);
+            now += Span::from_ps(1_000);
         }
         // Without further packets, all streams are given up.
         let mut fired = 0;

@@ -92,8 +92,8 @@ fn pulls_are_paced() {
     let times: Vec<_> = pulls.iter().map(|(_, time)| *time).collect();
     assert_eq!(pulls.iter().map(|(pull, _)| *pull).collect::<Vec<_>>(), [1, 2]);
     // An acknowledgement may occupy the link when the second pull is due.
-    let late = times[1].since(times[0]).0 - config.pull_spacing().0;
-    assert!(late <= LINK.span_of(84).0, "{late} ps late");
+    let late = times[1].since(times[0]).as_ps() - config.pull_spacing().as_ps();
+    assert!(late <= LINK.span_of(84).as_ps(), "{late} ps late");
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn a_long_message_is_pulled_at_99_percent() {
     submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
     assert!(network.run_until(at(Span::from_secs(1))));
     let ideal = LINK.span_of(config.framing().message_wire_bytes(bytes));
-    let share = ideal.0 as f64 / network.events[0].0.0 as f64;
+    let share = ideal.as_ps() as f64 / network.events[0].0.as_ps() as f64;
     assert!((0.989..0.992).contains(&share), "{share}");
 }
 

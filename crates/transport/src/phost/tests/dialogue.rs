@@ -163,7 +163,11 @@ fn tokens_that_are_not_used_at_once_expire() {
     let in_time = now + config.token_expiry;
     let second = host.poll_transmit(in_time, 0).map(|packet| PHost::line(&packet));
     assert_eq!(second.as_deref(), Some("h0>h1 p5 DATA 1 4 +1460 token 4"));
-    assert_eq!(host.poll_transmit(in_time + Span(1), 0), None, "message 2's has expired");
+    assert_eq!(
+        host.poll_transmit(in_time + Span::from_ticks(1), 0),
+        None,
+        "message 2's has expired"
+    );
 }
 
 #[test]

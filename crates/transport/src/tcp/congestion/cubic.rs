@@ -2,6 +2,7 @@
 
 use rackweave_core::{Span, Time};
 
+use super::hystart::Exit;
 use super::{AckInfo, CongestionEvent, CongestionKind, Controller, NewReno};
 use crate::tcp::config::Config;
 
@@ -22,18 +23,35 @@ const MAX_UNITS: u64 = 1 << 31;
 pub(in crate::tcp) struct Cubic {
     reno: NewReno,
     curve: Curve,
+    /// The function before the last reduction.
+    before: Curve,
+    exit: Exit,
 }
 
 impl Cubic {
     pub(super) fn new(config: &Config) -> Self {
-        Self { reno: NewReno::new(config), curve: Curve::default() }
+        Self {
+            reno: NewReno::new(config),
+            curve: Curve::default(),
+            before: Curve::default(),
+            exit: Exit::new(config),
+        }
     }
 }
 
 impl Controller for Cubic {
     #[inline]
+    fn on_ack(&mut self, ack: &AckInfo) {
+        if self.reno.in_slow_start() && self.exit.on_ack(ack, self.reno.window()) {
+            self.reno.end_slow_start();
+        }
+    }
+
+    #[inline]
     fn on_end_acks(&mut self, ack: &AckInfo) {
-        if let Some(bytes) = self.reno.slow_start(ack) {
+        let slow = self.reno.in_slow_start();
+        let acked = if slow { self.exit.growth(ack.acked) } else { ack.acked };
+        if let Some(bytes) = self.reno.slow_start(&AckInfo { acked, ..*ack }) {
             let (window, mss) = (self.reno.window(), self.reno.mss());
             self.reno.set_window(self.curve.grow(window, ack.now, bytes, ack.rtt, mss));
         }
@@ -43,14 +61,27 @@ impl Controller for Cubic {
         if event.kind == CongestionKind::RepeatedTimeout {
             return self.reno.collapse();
         }
+        self.before = self.curve;
+        if event.kind == CongestionKind::Timeout {
+            // Slow start begins again (Linux, `cubictcp_state`).
+            self.exit.restart();
+        }
         let used = self.reno.used(event.in_flight);
         let threshold = self.curve.shrink(self.reno.window(), used);
         self.reno.reduce(event.kind, threshold);
     }
 
-    fn on_idle(&mut self, idle: Span, rto: Span) {
-        if self.reno.decay(idle, rto) {
+    /// RFC 9438, 4.9. Linux restores the window and the threshold only.
+    fn on_spurious_congestion(&mut self) {
+        self.reno.restore();
+        self.curve = self.before;
+    }
+
+    fn on_idle(&mut self, now: Time, idle: Span, restart: Option<Span>) {
+        if restart.is_some_and(|restart| self.reno.decay(idle, restart)) {
             self.curve.restart();
+        } else {
+            self.curve.skip(now, idle);
         }
     }
 
@@ -61,7 +92,7 @@ impl Controller for Cubic {
 }
 
 /// The window's function of time between two reductions.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Curve {
     /// `W_max`: the window before the last reduction, and the plateau of the function.
     w_max: u64,
@@ -85,6 +116,12 @@ impl Curve {
     /// Starts a new epoch with the next acknowledgement.
     const fn restart(&mut self) {
         self.epoch = None;
+    }
+
+    /// Leaves idle time out of the time since the start of the epoch: nothing was sent that could have shown congestion
+    /// (RFC 9438, 5.8; Linux, `cubictcp_cwnd_event`).
+    fn skip(&mut self, now: Time, idle: Span) {
+        self.epoch = self.epoch.map(|epoch| epoch.saturating_add(idle).min(now));
     }
 
     /// The window after congestion: beta = 0.7 of the bytes in use (section 4.6).
@@ -113,12 +150,12 @@ impl Curve {
             self.est_credit -= 17 * window;
             self.w_est += mss;
         }
-        let elapsed = now.since(epoch).0;
+        let elapsed = now.since(epoch).as_ps();
         if self.at(elapsed, mss) < self.w_est {
             return window.max(self.w_est);
         }
         // (4.4, 4.5): the target is the window one RTT later, limited to 1.5 times the current one.
-        let target = self.at(elapsed.saturating_add(rtt.0), mss);
+        let target = self.at(elapsed.saturating_add(rtt.as_ps()), mss);
         let target = target.clamp(window, window + window / 2);
         self.credit += (target - window) * bytes.min(window);
         let step = self.credit / window;
@@ -217,6 +254,28 @@ mod tests {
             }
         }
         assert!((78 * MSS..=79 * MSS).contains(&window), "{}", window as f64 / MSS as f64);
+    }
+
+    /// RFC 9438, 5.8 and 4.9.
+    #[test]
+    fn idle_time_does_not_count_and_a_reduction_in_vain_is_taken_back() {
+        let mut cubic = Cubic::new(&Config::tcp());
+        let loss = |cubic: &mut Cubic| {
+            let in_flight = cubic.window();
+            cubic.on_congestion_event(&CongestionEvent::of(CongestionKind::Loss, in_flight));
+        };
+        cubic.reno.set_window(1000 * MSS);
+        loss(&mut cubic);
+        let now = Time::ZERO + Span::from_ms(1);
+        cubic.on_end_acks(&AckInfo { now, ..AckInfo::of(MSS) });
+        let (window, epoch) = (cubic.window(), cubic.curve.epoch.unwrap());
+        let idle = Span::from_secs(5);
+        cubic.on_idle(now + idle, idle, Some(Span::from_secs(6)));
+        assert_eq!((cubic.window(), cubic.curve.epoch), (window, Some(epoch + idle)));
+        loss(&mut cubic);
+        assert!(cubic.window() < window && cubic.curve.epoch.is_none());
+        cubic.on_spurious_congestion();
+        assert_eq!((cubic.window(), cubic.curve.epoch), (window, Some(epoch + idle)));
     }
 
     #[test]

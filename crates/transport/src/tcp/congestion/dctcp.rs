@@ -1,6 +1,6 @@
 //! DCTCP's estimate of congestion (Alizadeh et al., SIGCOMM 2010; RFC 8257), in Linux's fixed-point arithmetic.
 
-use rackweave_core::Span;
+use rackweave_core::{Span, Time};
 
 use super::{AckInfo, CongestionEvent, CongestionKind, Controller, NewReno};
 use crate::tcp::config::Config;
@@ -46,8 +46,13 @@ impl Controller for Dctcp {
         }
     }
 
-    fn on_idle(&mut self, idle: Span, rto: Span) {
-        self.reno.on_idle(idle, rto);
+    /// Linux, `dctcp_cwnd_undo`. The estimate of the marked share stays.
+    fn on_spurious_congestion(&mut self) {
+        self.reno.restore();
+    }
+
+    fn on_idle(&mut self, now: Time, idle: Span, restart: Option<Span>) {
+        self.reno.on_idle(now, idle, restart);
     }
 
     #[inline]

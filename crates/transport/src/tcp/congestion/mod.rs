@@ -7,6 +7,7 @@
 
 mod cubic;
 mod dctcp;
+mod hystart;
 mod new_reno;
 
 use rackweave_core::{Rate, Span, Time};
@@ -21,7 +22,7 @@ use new_reno::NewReno;
 pub(super) struct AckInfo {
     pub(super) now: Time,
     /// When the newest segment that it newly acknowledges was sent. `None` if all of them were retransmitted
-    /// (Karn's algorithm), or if the controller does not use delays.
+    /// (Karn's algorithm).
     pub(super) sent: Option<Time>,
     /// Number of bytes that are newly known to have arrived, cumulatively or selectively.
     pub(super) delivered: u64,
@@ -44,10 +45,6 @@ pub(super) struct AckInfo {
 impl AckInfo {
     /// The round-trip time of the newest segment that it acknowledges, which includes the peer's delay of the
     /// acknowledgement.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for delay-based controllers; tests have one")
-    )]
     pub(super) fn delay(&self) -> Option<Span> {
         self.sent.map(|sent| self.now.since(sent))
     }
@@ -94,8 +91,13 @@ pub(super) trait Controller {
     /// Called when the network is congested.
     fn on_congestion_event(&mut self, event: &CongestionEvent);
 
-    /// Called before the next segment is sent, if nothing was in flight for `idle`.
-    fn on_idle(&mut self, _idle: Span, _rto: Span) {}
+    /// Called when the last congestion event, or several since the last progress, turn out to have been none: the state
+    /// before is restored.
+    fn on_spurious_congestion(&mut self) {}
+
+    /// Called before the next segment is sent, if nothing was in flight for `idle`. The window decays if that is longer
+    /// than `restart`.
+    fn on_idle(&mut self, _now: Time, _idle: Span, _restart: Option<Span>) {}
 
     /// Maximum number of bytes in flight. Below one segment, a single segment may be in flight, at the pacing
     /// rate.
@@ -104,11 +106,6 @@ pub(super) trait Controller {
     /// The pacing rate; `None` if segments are sent as fast as the window and the link permit.
     fn pacing_rate(&self) -> Option<Rate> {
         None
-    }
-
-    /// Whether the sender must record when segments were sent, for [`AckInfo::sent`].
-    fn uses_delay(&self) -> bool {
-        false
     }
 }
 
@@ -174,8 +171,11 @@ impl Controller for Congestion {
     fn on_congestion_event(&mut self, event: &CongestionEvent) {
         delegate!(self, controller => controller.on_congestion_event(event));
     }
-    fn on_idle(&mut self, idle: Span, rto: Span) {
-        delegate!(self, controller => controller.on_idle(idle, rto));
+    fn on_spurious_congestion(&mut self) {
+        delegate!(self, controller => controller.on_spurious_congestion());
+    }
+    fn on_idle(&mut self, now: Time, idle: Span, restart: Option<Span>) {
+        delegate!(self, controller => controller.on_idle(now, idle, restart));
     }
     #[inline]
     fn window(&self) -> u64 {
@@ -184,10 +184,6 @@ impl Controller for Congestion {
     #[inline]
     fn pacing_rate(&self) -> Option<Rate> {
         delegate!(self, controller => controller.pacing_rate())
-    }
-    #[inline]
-    fn uses_delay(&self) -> bool {
-        delegate!(self, controller => controller.uses_delay())
     }
 }
 

@@ -1,7 +1,7 @@
 //! NewReno's window (RFC 5681), and what CUBIC and DCTCP share with it: slow start, and the reactions to
 //! timeouts and idle time.
 
-use rackweave_core::Span;
+use rackweave_core::{Span, Time};
 
 use super::{AckInfo, CongestionEvent, CongestionKind, Controller};
 use crate::tcp::config::Config;
@@ -14,6 +14,8 @@ pub(in crate::tcp) struct NewReno {
     threshold: u64,
     /// Bytes acknowledged since the last step of the additive increase.
     acked: u64,
+    /// The window and the threshold before the last reduction.
+    before: (u64, u64),
     initial_window: u64,
     mss: u64,
 }
@@ -21,7 +23,8 @@ pub(in crate::tcp) struct NewReno {
 impl NewReno {
     pub(super) fn new(config: &Config) -> Self {
         let (initial_window, mss) = (config.initial_window(), config.segment_bytes());
-        Self { window: initial_window, threshold: u64::MAX, acked: 0, initial_window, mss }
+        let (window, threshold) = (initial_window, u64::MAX);
+        Self { window, threshold, acked: 0, before: (0, 0), initial_window, mss }
     }
 
     pub(super) const fn mss(&self) -> u64 {
@@ -72,6 +75,7 @@ impl NewReno {
     /// Sets the threshold, to two segments at least (RFC 5681, equation 4), and the window.
     pub(super) fn reduce(&mut self, kind: CongestionKind, threshold: u64) {
         self.acked = 0;
+        self.before = (self.window, self.threshold);
         self.threshold = threshold.max(2 * self.mss);
         // RFC 5681, section 3.1: after a timeout, the loss window of one segment applies.
         self.window = if kind == CongestionKind::Timeout { self.mss } else { self.threshold };
@@ -83,17 +87,32 @@ impl NewReno {
         self.window = self.mss;
     }
 
+    /// Takes back the last reduction. Growth since then is kept (Linux, `tcp_reno_undo_cwnd`).
+    pub(super) fn restore(&mut self) {
+        self.window = self.window.max(self.before.0);
+        self.threshold = self.threshold.max(self.before.1);
+    }
+
+    pub(super) const fn in_slow_start(&self) -> bool {
+        self.window < self.threshold
+    }
+
+    /// Ends slow start at the current window.
+    pub(super) const fn end_slow_start(&mut self) {
+        self.threshold = self.window;
+    }
+
     /// RFC 2861: the window is halved for each RTO without a transmission, down to the initial window, and the
     /// threshold is set to three quarters of it. Returns whether the window has changed.
     pub(super) fn decay(&mut self, idle: Span, rto: Span) -> bool {
         let floor = self.initial_window.min(self.window);
-        let mut left = idle.0;
-        if left <= rto.0 || self.window <= floor {
+        let mut left = idle.ticks();
+        if left <= rto.ticks() || self.window <= floor {
             return false;
         }
         self.threshold = self.threshold.max(self.window / 4 * 3);
-        while left > rto.0 && self.window > floor {
-            left -= rto.0;
+        while left > rto.ticks() && self.window > floor {
+            left -= rto.ticks();
             self.window = (self.window / 2).max(floor);
         }
         true
@@ -115,8 +134,14 @@ impl Controller for NewReno {
         }
     }
 
-    fn on_idle(&mut self, idle: Span, rto: Span) {
-        self.decay(idle, rto);
+    fn on_spurious_congestion(&mut self) {
+        self.restore();
+    }
+
+    fn on_idle(&mut self, _now: Time, idle: Span, restart: Option<Span>) {
+        if let Some(restart) = restart {
+            self.decay(idle, restart);
+        }
     }
 
     #[inline]
@@ -188,11 +213,11 @@ mod tests {
         let mut reno = NewReno::new(&Config::new_reno());
         reno.on_end_acks(&AckInfo::of(70 * MSS));
         let rto = Span::from_ms(1);
-        reno.on_idle(rto, rto);
+        reno.on_idle(Time::ZERO, rto, Some(rto));
         assert_eq!(reno.window(), 80 * MSS, "not longer than the timeout");
-        reno.on_idle(Span::from_us(2500), rto);
+        reno.on_idle(Time::ZERO, Span::from_us(2500), Some(rto));
         assert_eq!(reno.window(), 20 * MSS);
-        reno.on_idle(Span::from_secs(1), rto);
+        reno.on_idle(Time::ZERO, Span::from_secs(1), Some(rto));
         assert_eq!(reno.window(), 10 * MSS);
     }
 }

@@ -10,12 +10,12 @@ use rackweave_wire::Id64;
 use rackweave_wire::tcp::{Body, Header};
 
 use super::{network, send};
-use crate::tcp::{Config, CongestionControl, Host};
+use crate::tcp::{Config, CongestionControl, Host, HyStart};
 
 /// The network has faults until this time.
-const HEALED: Time = Time(Span::from_ms(20).0);
+const HEALED: Time = Time::from_ticks(Span::from_ms(20).ticks());
 /// By this time everything has ended, including retries and keep-alives.
-const END: Time = Time(Span::from_secs(5).0);
+const END: Time = Time::from_ticks(Span::from_secs(5).ticks());
 
 #[derive(Clone, Debug)]
 struct Weather {
@@ -40,10 +40,10 @@ impl Weather {
             let mut fate = Vec::new();
             if !rng.chance(loss) {
                 let late = if rng.chance(reordering) { rng.below(100_000_000) } else { 0 };
-                fate.push(Span(late));
+                fate.push(Span::from_ps(late));
             }
             if rng.chance(duplication) {
-                fate.push(Span(rng.below(1_000_000_000)));
+                fate.push(Span::from_ps(rng.below(1_000_000_000)));
             }
             fate
         }
@@ -68,9 +68,11 @@ fn config() -> impl Strategy<Value = Config> {
         Just(CongestionControl::Cubic),
         Just(CongestionControl::Dctcp)
     ];
-    let switches = any::<[bool; 6]>();
-    let numbers = (1_u32..4, 100_u32..3000, 1_u32..4, 2_u32..40, any::<u32>());
-    (rule, switches, numbers).prop_map(|(congestion_control, on, numbers)| Config {
+    let hystart = prop_oneof![Just(HyStart::Off), Just(HyStart::Linux), Just(HyStart::PlusPlus)];
+    let switches = any::<[bool; 9]>();
+    let numbers = (1_u32..4, 100_u32..3000, 1_u32..4, 2_u32..40, any::<u32>(), 0_u32..20);
+    let parts = (rule, hystart, switches, numbers);
+    parts.prop_map(|(congestion_control, hystart, on, numbers)| Config {
         congestion_control,
         sack: on[0],
         handshake: on[1],
@@ -78,6 +80,12 @@ fn config() -> impl Strategy<Value = Config> {
         limited_transmit: on[3],
         ecn: on[4],
         slow_start_after_idle: on[5],
+        rack: on[6],
+        prr: on[7],
+        undo: on[8],
+        hystart,
+        quick_acks: numbers.5,
+        idle_restart: Span::from_us(100),
         ack_every_segments: numbers.0,
         mss: numbers.1,
         connections_per_peer: numbers.2,
@@ -169,7 +177,7 @@ proptest! {
         for (number, &(_, bytes, kind)) in (1..).zip(&messages) {
             send(&mut net, 0, 1, number, bytes, kind);
         }
-        net.run_until(Time(Span::from_us(restart_us).0));
+        net.run_until(Time::ZERO + Span::from_us(restart_us));
         net.restart(who, Host::new(HostId(who), config.clone()));
         let before = net.events.len();
         send(&mut net, 0, 1, 99, 20_000, Kind::Request);
@@ -226,7 +234,7 @@ proptest! {
         let mut known_ports = vec![0];
         let mut now = Time::ZERO;
         for _ in 0..3000 {
-            now += Span(rng.below(50_000_000));
+            now += Span::from_ps(rng.below(50_000_000));
             let packet = forge(&mut rng, start, &known_ports);
             let _ = host.handle_packet(now, 0, &packet);
             if host.poll_timeout().is_some_and(|at| at <= now) {
@@ -303,10 +311,10 @@ fn a_spurious_timeout_does_nothing() {
     host.submit(Time::ZERO, message).unwrap();
     while host.poll_transmit(Time::ZERO, 0).is_some() {}
     let deadline = host.poll_timeout();
-    assert_eq!(deadline, Some(Time(Span::from_ms(1).0)));
+    assert_eq!(deadline, Some(Time::ZERO + Span::from_ms(1)));
     for us in 1..1000 {
-        host.handle_timeout(Time(Span::from_us(us).0));
-        assert_eq!(host.poll_transmit(Time(Span::from_us(us).0), 0), None);
+        host.handle_timeout(Time::ZERO + Span::from_us(us));
+        assert_eq!(host.poll_transmit(Time::ZERO + Span::from_us(us), 0), None);
         assert_eq!(host.poll_event(), None);
         assert_eq!(host.poll_timeout(), deadline);
     }

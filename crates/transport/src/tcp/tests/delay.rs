@@ -60,8 +60,9 @@ impl Controller for DelayBased {
                 step * ack.delivered / self.mss
             };
         } else {
-            let above = delay.0 - self.target.0;
-            let by = u128::from(self.window) * 4 / 5 * u128::from(above) / u128::from(delay.0);
+            let above = delay.as_ps() - self.target.as_ps();
+            let by =
+                u128::from(self.window) * 4 / 5 * u128::from(above) / u128::from(delay.as_ps());
             self.reduce(ack.now, by as u64);
         }
     }
@@ -79,12 +80,8 @@ impl Controller for DelayBased {
     /// Below one segment, one segment per `delay * mss / window`.
     fn pacing_rate(&self) -> Option<Rate> {
         let bits = u128::from(self.window) * 8 / u128::from(UNIT);
-        let rate = bits * 1_000_000_000_000 / u128::from(self.delay.0);
+        let rate = bits * 1_000_000_000_000 / u128::from(self.delay.as_ps());
         (self.window < self.mss * UNIT).then_some(Rate(rate as u64))
-    }
-
-    fn uses_delay(&self) -> bool {
-        true
     }
 }
 
@@ -117,9 +114,9 @@ fn a_window_below_a_segment_is_paced() {
     let gaps: Vec<Span> = sent.windows(2).map(|pair| pair[1].since(pair[0])).collect();
     // The first window is sent at link rate; in the end each gap is as long as the pacing rate requires.
     assert!(gaps[..9].iter().all(|gap| *gap < Span::from_us(2)), "{gaps:?}");
-    let round_trip = Span(2 * DELAY.0);
+    let round_trip = DELAY * 2;
     let (before, last) = (gaps[gaps.len() - 2], gaps[gaps.len() - 1]);
-    assert!(last > before && before > Span(20 * round_trip.0), "{gaps:?}");
+    assert!(last > before && before > round_trip * 20, "{gaps:?}");
     assert_eq!(net.hosts[0].iter().next().unwrap().sender.backlog() % MSS, 0);
 }
 

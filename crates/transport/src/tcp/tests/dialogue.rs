@@ -10,7 +10,7 @@ use crate::tcp::{Config, CongestionControl};
 
 const MSS: u64 = 1000;
 
-/// Sequence numbers from 0, segments of 1000 bytes and no timer besides the RTO, so that traces are easy to
+/// Sequence numbers from 0, segments of 1000 bytes, no timer besides the RTO and no quick acknowledgements, so that traces are easy to
 /// read.
 fn plain() -> Config {
     Config {
@@ -18,6 +18,7 @@ fn plain() -> Config {
         initial_sequence: Some(0),
         tail_loss_probe: false,
         ack_every_segments: 1,
+        quick_acks: 0,
         ..Config::new_reno()
     }
 }
@@ -39,8 +40,12 @@ where
 {
     let mut net = network(2, config, fate);
     send(&mut net, 0, 1, 1, segments * MSS, Kind::OneWay);
-    net.run_until(Time(Span::from_ms(50).0));
+    net.run_until(Time::ZERO + Span::from_ms(50));
     net
+}
+
+fn after(us: u64) -> Time {
+    Time::ZERO + Span::from_us(us)
 }
 
 fn assert_done(net: &Network) {
@@ -72,7 +77,7 @@ fn a_lone_segment_is_acknowledged_late_and_delivered_at_once() {
     let config = Config { ack_every_segments: 2, ..plain() };
     let net = run(&config, 1, faithful);
     assert_eq!(trace(&net), ["0.00 h0>h1 data 0+1000 syn end", "211.72 h1>h0 ack 1000",]);
-    assert_eq!(net.events[0].0, Time(11_724_800), "delivered on arrival");
+    assert_eq!(net.events[0].0, Time::from_ps(11_724_800), "delivered on arrival");
     assert_done(&net);
 }
 
@@ -84,7 +89,7 @@ fn slow_start_doubles_each_round_trip() {
     let mut net = on(&fabric, &plain());
     net.keep_packets = true;
     send(&mut net, 0, 1, 1, 150 * MSS, Kind::OneWay);
-    net.run_until(Time(Span::from_ms(1).0));
+    net.run_until(Time::ZERO + Span::from_ms(1));
     let mut rounds = [0; 5];
     for line in trace(&net).iter().filter(|line| line.contains("data")) {
         let at_us: f64 = line.split(' ').next().unwrap().parse().unwrap();
@@ -138,6 +143,114 @@ fn sack_repairs_two_losses_in_one_round_trip() {
     assert_eq!(acks[4], "h1>h0 ack 2000 [6000..7000) [3000..5000)", "the newest first");
     assert_eq!(acks[acks.len() - 2..], ["h1>h0 ack 5000 [6000..14000)", "h1>h0 ack 14000"]);
     assert_eq!(net.hosts[0].iter().next().unwrap().sender.congestion().window(), 6 * MSS);
+    assert_done(&net);
+}
+
+/// The retransmission is lost, too. With RACK the next acknowledgement of a later segment reveals that, one round trip
+/// after it was sent; otherwise only the timeout does.
+#[test]
+fn a_lost_retransmission_is_repaired_within_a_round_trip_and_a_quarter() {
+    for rack in [true, false] {
+        let net = run(&Config { rack, ..plain() }, 60, lose_once(vec![12_000, 12_000]));
+        let times: Vec<f64> = trace(&net)
+            .iter()
+            .filter(|line| line.contains("data 12000"))
+            .map(|line| line.split(' ').next().unwrap().parse().unwrap())
+            .collect();
+        assert_eq!(times.len(), 3, "{:?}", trace(&net));
+        // The round trip, with the queue of the first window in the sender's link.
+        let rtt = 34.0;
+        let wait = times[2] - times[1];
+        assert_eq!(wait <= 1.25 * rtt, rack, "{wait}");
+        assert_done(&net);
+    }
+}
+
+/// Of a window of 20 segments the first is lost. The window shrinks to 10 within the round trip: a segment is sent for
+/// every second that arrives. Without PRR nothing is sent until 10 segments have arrived, and then one for each.
+#[test]
+fn the_window_shrinks_in_proportion_to_what_arrives() {
+    for (prr, expected) in
+        [(true, [27.04, 28.76, 30.49, 32.21]), (false, [33.08, 33.94, 34.8, 35.66])]
+    {
+        let config = Config { prr, initial_window_segments: 20, ..plain() };
+        let net = run(&config, 60, lose_once(vec![0]));
+        let lines: Vec<_> = trace(&net).into_iter().filter(|line| line.contains("data")).collect();
+        assert_eq!(lines[22], "24.45 h0>h1 data 0+1000", "after two by limited transmit");
+        let at = |line: &String| line.split(' ').next().unwrap().parse::<f64>().unwrap();
+        assert_eq!(lines[23..27].iter().map(at).collect::<Vec<_>>(), expected);
+        assert_done(&net);
+    }
+}
+
+/// For more than a millisecond nothing arrives, so that the timer expires in vain. F-RTO finds that by the
+/// acknowledgements of segments that were sent once, and the window is what it was.
+#[test]
+fn a_timeout_in_vain_is_taken_back() {
+    for undo in [true, false] {
+        let (stop, go) = (after(90), after(1_500));
+        let fate = move |now: Time, packet: &mut Packet<Header>| {
+            let held = packet.payload().is_some() && now > stop && now < go;
+            vec![if held { go.since(now) } else { Span::ZERO }]
+        };
+        let config = Config { undo, ..plain() };
+        let mut net = network(2, &config, fate);
+        send(&mut net, 0, 1, 1, 400 * MSS, Kind::OneWay);
+        let window =
+            |net: &Network| net.hosts[0].iter().next().unwrap().sender.congestion().window();
+        net.run_until(after(900));
+        let before = window(&net);
+        net.run_until(after(1_400));
+        assert_eq!(window(&net), MSS, "after the timeout");
+        net.run_until(after(1_600));
+        assert_eq!(window(&net) >= before, undo, "{before}, then {}", window(&net));
+        net.run_until(after(50_000));
+        let sent = lines(&net, "data").len();
+        assert_eq!(sent == 401, undo, "{sent}");
+        assert_done(&net);
+    }
+}
+
+/// Seven segments overtake one, which is retransmitted in vain. The duplicate is reported, and the window is what it was.
+#[test]
+fn a_retransmission_in_vain_is_taken_back() {
+    for undo in [true, false] {
+        let fate = |_: Time, packet: &mut Packet<Header>| {
+            vec![if carries(packet, 40_000) { Span::from_us(6) } else { Span::ZERO }]
+        };
+        let net = run(&Config { undo, ..plain() }, 300, fate);
+        assert_eq!(lines(&net, "data 40000").len(), 2);
+        assert_eq!(lines(&net, "[40000..41000)").len(), 1, "the duplicate");
+        let window = net.hosts[0].iter().next().unwrap().sender.congestion().window();
+        assert_eq!(window > 60 * MSS, undo, "{window}");
+        assert_done(&net);
+    }
+}
+
+/// After a segment has been overtaken by two others and arrived by itself, RACK waits for a quarter of the RTT, however
+/// many segments overtake another (RFC 8985, 6.2 step 4). RFC 6675 does not learn.
+#[test]
+fn reordering_that_was_seen_is_waited_for() {
+    for rack in [true, false] {
+        let fate = |_: Time, packet: &mut Packet<Header>| {
+            let late = |at, us| if carries(packet, at) { us } else { 0 };
+            vec![Span::from_us(late(40_000, 2) + late(150_000, 5))]
+        };
+        let net = run(&Config { rack, ..plain() }, 300, fate);
+        assert_eq!(lines(&net, "data 40000").len(), 1);
+        assert_eq!(lines(&net, "data 150000").len() == 1, rack);
+        assert_done(&net);
+    }
+}
+
+#[test]
+fn the_first_acknowledgements_are_quick() {
+    let config = Config { ack_every_segments: 2, quick_acks: 3, ..plain() };
+    let net = run(&config, 9, faithful);
+    assert_eq!(
+        lines(&net, "h1>h0"),
+        [1000, 2000, 3000, 5000, 7000, 9000].map(|at| format!("h1>h0 ack {at}"))
+    );
     assert_done(&net);
 }
 
@@ -223,7 +336,7 @@ fn a_lost_acknowledgement_costs_a_probe_and_no_window() {
         }
     });
     send(&mut net, 0, 1, 1, 12 * MSS, Kind::OneWay);
-    net.run_until(Time(Span::from_ms(50).0));
+    net.run_until(Time::ZERO + Span::from_ms(50));
     let acks = lines(&net, "ack 12000");
     assert_eq!(acks, ["h1>h0 ack 12000  (lost)", "h1>h0 ack 12000 [11000..12000)"], "DSACK");
     let connection = net.hosts[0].iter().next().unwrap();
@@ -252,7 +365,7 @@ fn dctcp_acknowledgements_cover_one_kind_of_packet() {
         vec![Span::ZERO]
     });
     send(&mut net, 0, 1, 1, 10 * MSS, Kind::OneWay);
-    net.run_until(Time(Span::from_us(100).0));
+    net.run_until(Time::ZERO + Span::from_us(100));
     assert_eq!(
         lines(&net, "h1>h0"),
         [
@@ -305,7 +418,7 @@ fn a_silent_peer_fails_the_message_after_all_retries() {
     assert_eq!(net.events.len(), 1);
     let (at, _, event) = net.events[0];
     assert!(matches!(event, Event::Failed { reason: FailReason::PeerSilent, .. }), "{event:?}");
-    assert_eq!(at, Time(Span::from_ms(1 + 2 + 4 + 8).0));
+    assert_eq!(at, (Time::ZERO + Span::from_ms(1 + 2 + 4 + 8)));
     assert_eq!(net.hosts[0].connections(), 0);
     assert_eq!(net.hosts[0].poll_timeout(), None);
 }

@@ -15,7 +15,7 @@ fn config() -> Config {
 
 fn ack(ack: u64) -> Acked<'static> {
     let window = 1 << 20;
-    Acked { ack, sacked: &[], pure: true, duplicate: false, ece: false, window }
+    Acked { ack, sacked: &[], pure: true, duplicate: None, ece: false, window }
 }
 
 /// A sender with this number of submitted segments, of which the window permits ten.
@@ -32,23 +32,28 @@ fn sent(sender: &mut Sender, now: Time, config: &Config) -> Vec<Segment> {
 }
 
 #[test]
-fn two_timeouts_in_a_row_forget_what_was_sacked() {
-    let config = config();
-    let mut sender = sender(&config, 10);
+fn what_was_sacked_survives_two_timeouts_with_rack_only() {
+    for config in [config(), config().classic()] {
+        repeat_timeouts(&config);
+    }
+}
+
+fn repeat_timeouts(config: &Config) {
+    let mut sender = sender(config, 10);
     let sacked = [(2000, 10_000)];
-    sender.handle_ack(Time::ZERO, &Acked { sacked: &sacked, ..ack(0) }, &config);
-    assert_eq!(sent(&mut sender, Time::ZERO, &config).len(), 2, "fast retransmit of both");
-    for expected_end in [2000, 10_000] {
+    sender.handle_ack(Time::ZERO, &Acked { sacked: &sacked, ..ack(0) }, config);
+    assert_eq!(sent(&mut sender, Time::ZERO, config).len(), 2, "fast retransmit of both");
+    for expected_end in [2000, if config.rack { 2000 } else { 10_000 }] {
         let now = sender.deadline();
-        assert!(sender.handle_timeout(now, &config));
-        assert_eq!(sent(&mut sender, now, &config), [Segment { position: 0, len: MSS }]);
+        assert!(sender.handle_timeout(now, config));
+        assert_eq!(sent(&mut sender, now, config), [Segment { position: 0, len: MSS }]);
         // Slow start covers everything that is not known to have arrived.
         let mut probe = sender.clone();
-        probe.handle_ack(now, &ack(1000), &config);
+        probe.handle_ack(now, &ack(1000), config);
         let mut end = 1000;
-        while let Some(segment) = probe.take_segment(now, &config) {
+        while let Some(segment) = probe.take_segment(now, config) {
             end = segment.position + segment.len;
-            probe.handle_ack(now, &ack(end), &config);
+            probe.handle_ack(now, &ack(end), config);
         }
         assert_eq!(end, expected_end);
     }
@@ -128,6 +133,77 @@ fn a_window_that_is_not_used_does_not_grow() {
     assert_eq!(sender.congestion().window(), 10 * MSS);
 }
 
+/// Linux's RTO, after which the window of an idle connection decays, is 200 ms at least, whatever it is here.
+#[test]
+fn a_short_idle_time_keeps_the_window() {
+    for (config, ms, kept) in [
+        (config(), 199, true),
+        (config(), 201, false),
+        (config().classic(), 2, false),
+        (Config { min_rto: Span::from_secs(1), ..config() }, 999, true),
+        (Config { slow_start_after_idle: false, ..config() }, 5_000, true),
+    ] {
+        let mut sender = sender(&config, 30);
+        let mut now = Time::ZERO;
+        for end in [10_000, 30_000] {
+            now += Span::from_us(20);
+            sender.handle_ack(now, &ack(end), &config);
+            sent(&mut sender, now, &config);
+        }
+        assert_eq!(sender.flight(), 0);
+        let window = sender.congestion().window();
+        assert!(window > 10 * MSS);
+        sender.push(MessageId::request(2), 1000, Kind::OneWay);
+        now += Span::from_ms(ms);
+        assert_eq!(sent(&mut sender, now, &config).len(), 1);
+        assert_eq!(sender.congestion().window() == window, kept, "{ms} ms");
+    }
+}
+
+/// In the window that a mark has reduced, a loss reduces it again for DCTCP only (RFC 8257, 3.5).
+#[test]
+fn a_loss_after_a_mark_counts_for_dctcp_only() {
+    let ecn = Config { ecn: true, ..config() };
+    let dctcp = Config { mss: MSS as u32, tail_loss_probe: false, ..Config::dctcp() };
+    for (config, again) in [(ecn.clone(), false), (dctcp, true), (ecn.classic(), true)] {
+        let mut sender = sender(&config, 30);
+        sender.handle_ack(Time::ZERO, &Acked { ece: true, ..ack(1000) }, &config);
+        let marked = sender.congestion().window();
+        assert!(marked < 10 * MSS);
+        let sacked = [(2000, 5000)];
+        sender.handle_ack(Time::ZERO, &Acked { sacked: &sacked, ..ack(1000) }, &config);
+        assert_eq!(sender.congestion().window() < marked, again, "{config:?}");
+    }
+}
+
+/// RFC 2883: two segments that arrive twice before an acknowledgement is sent are reported together.
+#[test]
+fn duplicates_are_reported_together_if_they_follow_each_other() {
+    let config = config();
+    let mut receiver = Receiver::new();
+    for position in [0, 1000, 2000, 0, 1000] {
+        let data = arrived(position, position as u32);
+        let _ = receiver.handle_data(Time::ZERO, &data, |_| true, &config);
+    }
+    let (blocks, count) = receiver.take_sack();
+    assert_eq!(&blocks[..count], [(0, 2000)]);
+}
+
+/// What the receiver had SACKed and does not acknowledge, it has discarded (RFC 2018, section 8).
+#[test]
+fn a_receiver_that_discards_gets_everything_again() {
+    let config = config();
+    let mut sender = sender(&config, 10);
+    let sacked = [(5000, 10_000)];
+    sender.handle_ack(Time::ZERO, &Acked { sacked: &sacked, ..ack(0) }, &config);
+    sent(&mut sender, Time::ZERO, &config);
+    sender.handle_ack(Time::ZERO, &ack(5000), &config);
+    assert_eq!(sent(&mut sender, Time::ZERO, &config), [], "that it has");
+    let now = sender.deadline();
+    assert!(sender.handle_timeout(now, &config));
+    assert_eq!(sent(&mut sender, now, &config), [Segment { position: 5000, len: MSS }]);
+}
+
 #[test]
 fn only_a_probe_that_repaired_a_loss_costs_window() {
     let config = Config { tail_loss_probe: true, ..config() };
@@ -144,7 +220,7 @@ fn only_a_probe_that_repaired_a_loss_costs_window() {
         assert_eq!(sent(&mut sender, now, &config), [Segment { position: 8000, len: MSS }]);
         sender.handle_ack(now, &ack(9000), &config);
         if !lost {
-            sender.handle_ack(now, &Acked { duplicate: true, ..ack(9000) }, &config);
+            sender.handle_ack(now, &Acked { duplicate: Some((8000, 9000)), ..ack(9000) }, &config);
         }
         sender.push(MessageId::request(2), 1000, Kind::OneWay);
         sent(&mut sender, now, &config);

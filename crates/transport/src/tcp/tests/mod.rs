@@ -130,7 +130,12 @@ fn send(net: &mut Network, from: u32, to: u32, number: u64, bytes: u64, kind: Ki
 fn trace(net: &Network) -> Vec<String> {
     let line = |(at, packet): &(Time, Packet<Header>)| {
         let lost = if net.lost.contains(&(*at, packet.src)) { "  (lost)" } else { "" };
-        format!("{}.{:02} {}{lost}", at.0 / 1_000_000, at.0 / 10_000 % 100, describe(packet))
+        format!(
+            "{}.{:02} {}{lost}",
+            at.as_ps() / 1_000_000,
+            at.as_ps() / 10_000 % 100,
+            describe(packet)
+        )
     };
     net.packets.iter().map(line).collect()
 }

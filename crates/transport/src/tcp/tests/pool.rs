@@ -35,6 +35,7 @@ fn a_handshake_takes_one_round_trip() {
             "10.13 h1>h0 ack 0 syn",
             "20.26 h0>h1 data 0+1460",
             "21.49 h0>h1 data 1460+1460 end",
+            "32.72 h1>h0 ack 1460",
             "33.96 h1>h0 ack 2920",
         ]
     );
@@ -52,7 +53,7 @@ fn a_lost_syn_is_retransmitted() {
     send(&mut net, 0, 1, 1, 100, Kind::OneWay);
     net.run_until(after(Span::from_ms(10)));
     assert_eq!(lines(&net, "syn").len(), 5);
-    assert_eq!(net.events[0].0.0 / 1_000_000, 3030, "1 ms, then 2 ms, then 30 us");
+    assert_eq!(net.events[0].0.as_ps() / 1_000_000, 3030, "1 ms, then 2 ms, then 30 us");
     assert_eq!(net.count(1, delivered), 1);
 }
 

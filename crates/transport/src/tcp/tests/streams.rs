@@ -167,6 +167,97 @@ fn a_connection_in_a_used_slot_sends_no_data_before_its_handshake() {
     assert_eq!(flags, [(flags::RST, false), (flags::SYN, false)]);
 }
 
+/// What the network does to the first stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// No acknowledgement of the server's bytes and FIN arrives at first.
+    AllAcknowledgements,
+    /// The acknowledgement of the server's FIN does not arrive at first.
+    LastAcknowledgement,
+    /// The client's first segment arrives a second time, when the stream has ended.
+    LateDuplicate,
+}
+
+/// Opens and closes this number of streams, half of them one after the other and half at once. The first one suffers from
+/// a fault, and the others close before its server repeats its FIN.
+fn close_many(config: &Config, streams: u64, fault: Fault) -> Network<Host> {
+    let rto = Span::from_ms(50);
+    let (min_rto, initial_rto, tail_loss_probe) = (rto, rto, false);
+    let config = Config { min_rto, initial_rto, tail_loss_probe, ..config.clone() };
+    let mut network = network(&config);
+    network.keep_packets = false;
+    let (mut port, mut fin) = (None, None);
+    network.fate = Some(Box::new(move |now, packet| {
+        let (header, from_client) = (&packet.header, packet.src == HostId(0));
+        if from_client && port.is_none() {
+            port = Some(packet.ports);
+            if fault == Fault::LateDuplicate {
+                return vec![Span::ZERO, Span::from_ms(200)];
+            }
+        }
+        let first = port.unwrap_or_default();
+        if packet.ports == first.rotate_left(16) && header.flags & flags::FIN != 0 && fin.is_none()
+        {
+            fin = Some((now, header.seq.wrapping_add(1)));
+        }
+        let Some((at, ack)) = fin.filter(|_| from_client && packet.ports == first) else {
+            return vec![Span::ZERO];
+        };
+        let suffers = match fault {
+            Fault::AllAcknowledgements => true,
+            Fault::LastAcknowledgement => header.ack == ack,
+            Fault::LateDuplicate => false,
+        };
+        if suffers && now.since(at) < Span::from_us(30) { vec![] } else { vec![Span::ZERO] }
+    }));
+    let write = |network: &mut Network<Host>, n: u64, from: u32| {
+        let id = if from == 0 { id(n) } else { id(n).response() };
+        network.write(from, 1 - from, id, 1_000, true).unwrap();
+    };
+    for n in 1..=streams {
+        network.open(0, 1, id(n), Time::MAX).unwrap();
+        write(&mut network, n, 0);
+        if n <= streams / 2 {
+            network.run_until(network.now() + Span::from_us(12));
+            write(&mut network, n, 1);
+        }
+    }
+    network.run_until(network.now() + Span::from_ms(10));
+    for n in streams / 2 + 1..=streams {
+        write(&mut network, n, 1);
+    }
+    assert!(network.now() < at(rto), "the FIN is not repeated yet");
+    network.run_until(at(Span::from_secs(5)));
+    network
+}
+
+fn assert_all_closed(network: &Network<Host>, streams: usize, case: &str) {
+    for host in 0..2 {
+        let fates = fates(network, host);
+        let failed = fates.iter().filter(|fate| fate.is_err()).count();
+        assert_eq!((fates.len(), failed), (streams, 0), "{case} at h{host}");
+    }
+    let opened = |event: &Event| matches!(event, Event::Stream(StreamEvent::Opened { .. }));
+    assert_eq!(network.count(1, opened), streams, "{case}");
+}
+
+/// A closed connection is remembered for as long as its peer may retransmit, however many have closed since.
+#[test]
+fn one_of_thousands_of_streams_closes_in_spite_of_losses_and_late_duplicates() {
+    for fault in [Fault::AllAcknowledgements, Fault::LastAcknowledgement, Fault::LateDuplicate] {
+        let network = close_many(&Config::tcp(), 3_000, fault);
+        assert_all_closed(&network, 3_000, &format!("{fault:?}"));
+    }
+}
+
+/// The client has forgotten the first connection, and answers the repeated FIN with a reset.
+#[test]
+fn a_reset_that_answers_a_fin_is_no_failure() {
+    let config = Config { max_connections: 200, ..Config::tcp() };
+    let network = close_many(&config, 300, Fault::LastAcknowledgement);
+    assert_all_closed(&network, 300, "a reset");
+}
+
 #[test]
 fn offsets_wrap() {
     let config = Config { mss: 60_000, ..Config::tcp() };
@@ -209,7 +300,7 @@ fn survives(schedule: &Schedule, config: Config) -> Result<(), TestCaseError> {
     let idle = |host: &Host| host.connections() == 0;
     run(schedule, new, idle, |host| {
         assert!(
-            host.streams.len() <= 16 && host.time_wait.len() <= super::super::stream::MAX_TIME_WAIT
+            host.streams.len() <= 16 && host.time_wait.len() <= config.max_connections as usize
         );
     })
 }

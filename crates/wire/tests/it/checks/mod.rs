@@ -3,7 +3,7 @@
 use rackweave_core::{Header as _, Packet};
 use rackweave_wire::dump::Line;
 use rackweave_wire::homa::Layout;
-use rackweave_wire::secure::{self, Datagram};
+use rackweave_wire::secure::{self, Datagram, Resumption};
 use rackweave_wire::{Codec, Header, Malformed, Ports, frame, frisbee, orca, overlay, reduce};
 
 /// Lengths that IP may claim for a packet with `captured` bytes.
@@ -137,7 +137,11 @@ pub(crate) fn secure(bytes: &[u8]) {
         assert!(secure::is_secure(bytes));
         let mut again = Vec::new();
         match read {
-            Datagram::Handshake(handshake) => handshake.encode(&mut again),
+            Datagram::Handshake(handshake) => {
+                handshake.encode(&mut again);
+                let resumption = Resumption::from_bytes(&handshake.noise);
+                assert_eq!(resumption.to_bytes(), handshake.noise);
+            }
             Datagram::Sealed(clear) => secure::encode_sealed(clear, &mut again),
             Datagram::Lost(clear) => secure::encode_lost(clear, &mut again),
             Datagram::Notice(notice) => {
@@ -153,6 +157,12 @@ pub(crate) fn secure(bytes: &[u8]) {
         );
     }
     let sealed = secure::CLEAR_BYTES + secure::TAG_BYTES;
+    if let Some((ticket, secret)) = secure::decode_grant(bytes) {
+        let mut again = Vec::new();
+        secure::encode_grant(&ticket, &secret, &mut again);
+        assert_eq!(again, bytes);
+        assert!(secure::decode_inner(bytes, sealed + bytes.len(), class).is_err());
+    }
     let Ok(inner) = secure::decode_inner(bytes, sealed + bytes.len(), class) else { return };
     let mut again = Vec::new();
     let Some((packet, payload)) = inner else {

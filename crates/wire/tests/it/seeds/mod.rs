@@ -3,7 +3,7 @@
 use rackweave_core::{Ecn, Header as _, HostId, Packet};
 use rackweave_wire::homa::{self, Layout};
 use rackweave_wire::secure::{
-    self, Clear, Handshake, Kind, MAC_BYTES, NOISE_BYTES, Notice, TAG_BYTES,
+    self, Clear, Handshake, Kind, MAC_BYTES, NOISE_BYTES, Notice, Resumption, TAG_BYTES, Ticket,
 };
 use rackweave_wire::{Codec, Header, Id64, frame, frisbee, orca, overlay, reduce};
 
@@ -94,6 +94,12 @@ fn between_hosts_with_a_key() -> Vec<(&'static str, Vec<u8>)> {
         bytes.resize(bytes.len() + MAC_BYTES, 9);
         bytes
     };
+    let ticket = Ticket { stamp: 1 << 50, random: [12; 12] };
+    let resumption = Resumption { ticket, age_ms: 13, random: 14, proof: [15; MAC_BYTES] };
+    let mut resume = handshake(Kind::Resume);
+    resume[29..29 + NOISE_BYTES].copy_from_slice(&resumption.to_bytes());
+    let mut grant = vec![0xe0];
+    secure::encode_grant(&ticket, &[16; secure::SECRET_BYTES], &mut grant);
     let clear = Clear { session: 8, counter: 9 };
     let (mut sealed, mut lost, mut notice) = (vec![0xe0], vec![0xe0], vec![0xe0]);
     secure::encode_sealed(clear, &mut sealed);
@@ -110,6 +116,9 @@ fn between_hosts_with_a_key() -> Vec<(&'static str, Vec<u8>)> {
         ("wrong_kind", changed(handshake(Kind::Accept), 2, 200)),
         ("wrong_long_accept", [&handshake(Kind::Accept)[..], &[0]].concat()),
         ("accept", handshake(Kind::Accept)),
+        ("resume", resume),
+        ("inner_wrong_cut_grant", grant[..40].to_vec()),
+        ("inner_grant", grant),
         ("wrong_cut_sealed", sealed[..30].to_vec()),
         ("sealed", sealed),
         ("wrong_cut_lost", lost[..30].to_vec()),

@@ -139,12 +139,12 @@ fn a_message_beyond_the_limit_starts_when_another_ends() {
 fn a_deadline_cancels_the_message_and_the_loop_continues() {
     let config = workload(closed_loop(1, Span::ZERO), Exchange::Echo, None);
     let mut app = impatient(&config).remove(0);
-    app.handle_timeout(Time(100));
+    app.handle_timeout(Time::from_ticks(100));
     let Some(Action::Submit { key, peer, .. }) = app.poll_action() else { panic!("no start") };
     let id = MessageId::request(7);
     app.submitted(key, id);
     let origin = app.origin(key);
-    let at = Time(100) + DEADLINE;
+    let at = Time::from_ticks(100) + DEADLINE;
     assert_eq!(app.poll_timeout(), Some(at));
     app.pause();
     assert_eq!(app.poll_timeout(), None, "a paused host does not look at the time");
@@ -166,19 +166,19 @@ fn a_deadline_cancels_the_message_and_the_loop_continues() {
 fn a_message_that_waits_for_room_is_not_submitted_after_its_deadline() {
     let config = workload(closed_loop(2, Span::ZERO), Exchange::Echo, None);
     let mut app = impatient(&config).remove(0);
-    for start in [Time(1), Time(2)] {
+    for start in [Time::from_ticks(1), Time::from_ticks(2)] {
         app.handle_timeout(start);
     }
     let first = app.poll_action().unwrap();
     app.put_back(first);
-    app.handle_timeout(Time(1) + DEADLINE);
+    app.handle_timeout(Time::from_ticks(1) + DEADLINE);
     assert!(app.unblock());
     let Some(Action::Submit { key, .. }) = app.poll_action() else { panic!("the second remains") };
     assert!(app.origin(key).is_some());
     assert_eq!(app.poll_action(), None);
     app.stop();
     assert!(!app.has_ended(0), "one is in progress");
-    app.handle_timeout(Time(2) + DEADLINE);
+    app.handle_timeout(Time::from_ticks(2) + DEADLINE);
     assert!(app.has_ended(0) && app.poll_timeout().is_none());
 }
 
@@ -189,7 +189,7 @@ fn deadlines_of_ended_messages_are_forgotten() {
     let mut app = impatient(&config).remove(0);
     let mut next_id = 0;
     let mut start = |app: &mut App| {
-        app.handle_timeout(Time(1));
+        app.handle_timeout(Time::from_ticks(1));
         let Some(Action::Submit { key, peer, .. }) = app.poll_action() else { panic!("no start") };
         next_id += 1;
         app.submitted(key, MessageId::request(next_id));
@@ -200,7 +200,7 @@ fn deadlines_of_ended_messages_are_forgotten() {
         let (key, peer, id) = start(&mut app);
         let event = Event::Delivered { peer, id: id.response(), bytes: 1000, kind: Kind::Response };
         let origin = app.origin(key);
-        app.handle_event(Time(1), 0, event, origin);
+        app.handle_event(Time::from_ticks(1), 0, event, origin);
         while app.poll_record().is_some() {}
         let deadlines = app.streams[0].deadlines.as_ref().unwrap();
         assert!(deadlines.len() < 100, "{}", deadlines.len());

@@ -82,10 +82,14 @@ impl Fetch {
             // Chunks wait in queues of different length, so that the variation is large. Twice the time is enough, because
             // the timer starts again with each arrival.
             (Some(rto), Some(smoothed)) => rto.min(smoothed * 2).max(self.retry),
-            _ => Span(self.retry.0.saturating_mul(FIRST_RETRY)),
+            _ => self.retry.saturating_mul(FIRST_RETRY),
         };
         // RFC 6298 (5.5): back off.
-        Span(base.0.saturating_mul(1 << tries.min(4)).min(LONGEST_RETRY.0.max(self.retry.0)))
+        Span::from_ticks(
+            base.ticks()
+                .saturating_mul(1 << tries.min(4))
+                .min(LONGEST_RETRY.ticks().max(self.retry.ticks())),
+        )
     }
 
     /// Returns the next request: first chunk, count and tries. `None` if nothing is due, or enough is on request.

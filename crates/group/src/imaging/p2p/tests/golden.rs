@@ -52,7 +52,7 @@ fn a_redirected_request_keeps_its_source() {
     let mut report = report.map(|_| header);
     slab.write(&report).copy_from_slice(&map);
     let view = view_of(&report);
-    let verdict = program.handle_packet(Time(1), Port(1), view, &mut report, &mut slab);
+    let verdict = program.handle_packet(Time::from_ticks(1), Port(1), view, &mut report, &mut slab);
     assert_eq!((verdict, report.dst), (Verdict::Route, SERVER), "it goes on to the server");
     let request = |from, first, count| {
         let chunks = Chunks { image: IMAGE, first, count, tries: 0 };
@@ -60,18 +60,21 @@ fn a_redirected_request_keeps_its_source() {
     };
     let mut one = request(2, 1, 1);
     let view = view_of(&one);
-    assert_eq!(program.handle_packet(Time(2), Port(2), view, &mut one, &mut slab), Verdict::Route);
+    assert_eq!(
+        program.handle_packet(Time::from_ticks(2), Port(2), view, &mut one, &mut slab),
+        Verdict::Route
+    );
     assert_eq!((one.src, one.dst), (HostId(2), HostId(1)));
     assert_eq!(one.header, request(2, 1, 1).header);
     // Two runs: packets are made for them.
     let mut batch = request(2, 1, 4);
     let view = view_of(&batch);
     assert_eq!(
-        program.handle_packet(Time(3), Port(2), view, &mut batch, &mut slab),
+        program.handle_packet(Time::from_ticks(3), Port(2), view, &mut batch, &mut slab),
         Verdict::Consume
     );
     let mut made = Vec::new();
-    while let Some(packet) = program.poll_transmit(Time(3)) {
+    while let Some(packet) = program.poll_transmit(Time::from_ticks(3)) {
         let Body::Batch(chunks) = packet.header.body else { panic!("{packet:?}") };
         assert_eq!(packet.header, Message::new(HostId(2), packet.header.body));
         made.push((packet.src.0, packet.dst.0, chunks.first, chunks.count));
@@ -81,7 +84,8 @@ fn a_redirected_request_keeps_its_source() {
     for to in [SERVER, HostId(1)] {
         let mut unsealed = packet(HostId(2), to, request(2, 1, 4).header.message.body);
         let view = View { is_authentic: false, ..view_of(&unsealed) };
-        let verdict = program.handle_packet(Time(4), Port(2), view, &mut unsealed, &mut slab);
+        let verdict =
+            program.handle_packet(Time::from_ticks(4), Port(2), view, &mut unsealed, &mut slab);
         assert_eq!(verdict, Verdict::Drop(DropReason::Program));
     }
     assert_eq!((program.counts().not_authentic, program.counts().requests), (2, 2));
@@ -90,7 +94,7 @@ fn a_redirected_request_keeps_its_source() {
     forged.src = HostId(3);
     let view = view_of(&forged);
     assert_eq!(
-        program.handle_packet(Time(4), Port(3), view, &mut forged, &mut slab),
+        program.handle_packet(Time::from_ticks(4), Port(3), view, &mut forged, &mut slab),
         Verdict::Route
     );
     assert_eq!(forged.dst, SERVER);
@@ -168,9 +172,10 @@ fn a_client_serves_the_requester_of_a_return() {
     use crate::imaging::p2p::{self, ChunkOf};
 
     let rng = Rng::stream(1, 0, 0, "a client");
-    let mut client = client::Client::new(client::Config::default(), Time(1), SERVER, b"x", rng);
-    client.handle_timeout(Time(1));
-    let Some(joined) = client.poll_control(Time(1)) else { panic!("it joins") };
+    let mut client =
+        client::Client::new(client::Config::default(), Time::from_ticks(1), SERVER, b"x", rng);
+    client.handle_timeout(Time::from_ticks(1));
+    let Some(joined) = client.poll_control(Time::from_ticks(1)) else { panic!("it joins") };
     let Body::Enter { client: number, .. } = joined.body else { panic!("{joined:?}") };
     let entered = Body::Entered {
         client: number,
@@ -180,11 +185,11 @@ fn a_client_serves_the_requester_of_a_return() {
         chunk_bytes: 1 << 20,
         bytes: rackweave_wire::Id64::new(3 << 20),
     };
-    client.handle_control(Time(2), SERVER, &entered);
+    client.handle_control(Time::from_ticks(2), SERVER, &entered);
     let mut have = ChunkSet::new(3);
     have.insert(2);
-    client.start(Time(3), &have, &have);
-    while client.poll_control(Time(3)).is_some() {}
+    client.start(Time::from_ticks(3), &have, &have);
+    while client.poll_control(Time::from_ticks(3)).is_some() {}
     let returned = |requester, image| Body::Return {
         chunks: Chunks { image, first: 2, count: 1, tries: 0 },
         requester,
@@ -192,11 +197,11 @@ fn a_client_serves_the_requester_of_a_return() {
     let requester = rackweave_wire::frame::ip_address(HostId(7)).unwrap();
     let foreign = rackweave_wire::frame::ip_address(HostId(9)).unwrap();
     // Not from the server, which gets returns itself and redirects by another message.
-    client.handle_control(Time(4), SERVER, &returned(requester, IMAGE));
-    client.handle_control(Time(4), HostId(5), &returned(foreign, IMAGE + 1));
-    assert_eq!(client.poll_send(Time(4)), None);
-    client.handle_control(Time(4), HostId(5), &returned(requester, IMAGE));
+    client.handle_control(Time::from_ticks(4), SERVER, &returned(requester, IMAGE));
+    client.handle_control(Time::from_ticks(4), HostId(5), &returned(foreign, IMAGE + 1));
+    assert_eq!(client.poll_send(Time::from_ticks(4)), None);
+    client.handle_control(Time::from_ticks(4), HostId(5), &returned(requester, IMAGE));
     let what = ChunkOf { image: IMAGE, chunk: 2 };
-    assert_eq!(client.poll_send(Time(4)), Some(p2p::Send { peer: HostId(7), what }));
-    assert_eq!(client.poll_send(Time(4)), None);
+    assert_eq!(client.poll_send(Time::from_ticks(4)), Some(p2p::Send { peer: HostId(7), what }));
+    assert_eq!(client.poll_send(Time::from_ticks(4)), None);
 }

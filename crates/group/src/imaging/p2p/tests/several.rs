@@ -50,9 +50,10 @@ impl Switches {
         for (at, switch) in path.iter().enumerate() {
             let program = &mut self.programs[*switch];
             let view = packet.header.view().unwrap();
-            let verdict = program.handle_packet(Time(1), Port(0), view, &mut packet, &mut slab);
+            let verdict =
+                program.handle_packet(Time::from_ticks(1), Port(0), view, &mut packet, &mut slab);
             let mut made = Vec::new();
-            while let Some(packet) = program.poll_transmit(Time(1)) {
+            while let Some(packet) = program.poll_transmit(Time::from_ticks(1)) {
                 made.push((packet.src, packet.dst, packet.header.body, *switch));
             }
             for made in made {

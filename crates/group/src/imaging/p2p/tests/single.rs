@@ -34,13 +34,13 @@ fn joined_for(chunks: u32, config: Config, have: &[u32]) -> Client {
         chunk_bytes: 1 << 20,
         bytes: Id64::new(u64::from(chunks) << 20),
     };
-    client.handle_control(Time(1), SERVER, &entered);
+    client.handle_control(Time::from_ticks(1), SERVER, &entered);
     assert!(matches!(client.poll_event(), Some(Event::Joined { image: IMAGE, .. })));
     let mut set = ChunkSet::new(chunks);
     for chunk in have {
         set.insert(*chunk);
     }
-    client.start(Time(2), &set, &set);
+    client.start(Time::from_ticks(2), &set, &set);
     client
 }
 
@@ -65,7 +65,7 @@ fn of(chunk: u32) -> ChunkOf {
 fn a_client_whose_disk_is_slow_requests_no_more_than_its_memory_holds() {
     let config = Config { outstanding: 8, backlog: 10, ..Config::default() };
     let mut client = joined(config, &[]);
-    let mut now = Time(10);
+    let mut now = Time::from_ticks(10);
     let mut asked = requests(&mut client, now);
     assert_eq!(asked.len(), 8);
     let mut in_memory = Vec::new();
@@ -94,7 +94,7 @@ fn a_client_whose_disk_is_slow_requests_no_more_than_its_memory_holds() {
 #[test]
 fn a_chunk_that_cannot_be_sent_any_more_is_returned_and_withdrawn() {
     let mut client = joined(Config::default(), &[0, 1, 2]);
-    let now = Time(10);
+    let now = Time::from_ticks(10);
     sent(&mut client, now);
     let asks = |first| Body::Batch(Chunks { image: IMAGE, first, count: 1, tries: 0 });
     client.handle_control(now, PEER, &asks(1));
@@ -124,12 +124,12 @@ fn a_client_that_does_not_serve_offers_nothing() {
     let mut map = Vec::new();
     client.payload(&Body::Report { image: IMAGE, window: 0 }, &mut map);
     assert!(map.iter().all(|byte| *byte == 0));
-    sent(&mut client, Time(10));
+    sent(&mut client, Time::from_ticks(10));
     let asks = Body::Batch(Chunks { image: IMAGE, first: 0, count: 3, tries: 0 });
-    client.handle_control(Time(10), PEER, &asks);
-    assert_eq!(client.poll_send(Time(10)), None);
+    client.handle_control(Time::from_ticks(10), PEER, &asks);
+    assert_eq!(client.poll_send(Time::from_ticks(10)), None);
     assert!(matches!(
-        sent(&mut client, Time(10))[..],
+        sent(&mut client, Time::from_ticks(10))[..],
         [Body::Return { chunks: Chunks { first: 0, count: 3, .. }, .. }]
     ));
 }
@@ -153,16 +153,16 @@ fn a_client_that_starts_again_without_its_chunks_withdraws_them_in_all_windows()
     let (chunks, last) = (20_000, 19_999);
     let mut directory = Directory::new(directory::Config::default());
     let mut before = joined_for(chunks, Config::default(), &[1, 9000, last]);
-    assert_eq!(report_to(&mut directory, &mut before, Time(10)), [0, 1, 2]);
+    assert_eq!(report_to(&mut directory, &mut before, Time::from_ticks(10)), [0, 1, 2]);
     assert_eq!(directory.holders(IMAGE, 9000), [PEER]);
     // Only the last chunk is still on its disk.
     let mut after = joined_for(chunks, Config::default(), &[last]);
-    assert_eq!(report_to(&mut directory, &mut after, Time(20)), [0, 1, 2]);
+    assert_eq!(report_to(&mut directory, &mut after, Time::from_ticks(20)), [0, 1, 2]);
     let holders = [1, 9000, last].map(|chunk| directory.holders(IMAGE, chunk).len());
     assert_eq!(holders, [0, 0, 1]);
     // If the report of a window without a chunk is lost, a later one replaces it.
-    assert!(directory.report(Time(30), IMAGE, PEER, 1, &[0xff; 1024]));
-    let mut now = Time(30);
+    assert!(directory.report(Time::from_ticks(30), IMAGE, PEER, 1, &[0xff; 1024]));
+    let mut now = Time::from_ticks(30);
     for _ in 0..3 {
         now += Config::default().keepalive;
         after.handle_timeout(now);

@@ -141,7 +141,7 @@ fn the_sessions_of_a_crashed_sender_are_forgotten() {
     assert_eq!(net.controller().sessions().count(), 2);
     net.crash(1, true);
     let forget = ControllerConfig::new(HostId(0), Arc::clone(&net.layout), T).forget;
-    net.run_until(net.now() + Span(forget.0 / 2));
+    net.run_until(net.now() + forget / 2);
     assert_eq!(net.controller().sessions().count(), 2, "not yet");
     net.run_until(net.now() + forget);
     let left: Vec<_> = net.controller().sessions().map(|(session, ..)| session).collect();
@@ -194,9 +194,9 @@ fn the_table_is_bounded_and_room_comes_back() {
         assert!(next.is_some(), "it looks after them");
     }
     // Only session 0 is renewed.
-    let half = Time::ZERO + Span(forget.0 / 2);
+    let half = Time::ZERO + forget / 2;
     assert!(create(half, 0).0);
-    let late = Time::ZERO + forget + Span(forget.0 / 3);
+    let late = Time::ZERO + forget + forget / 3;
     assert_eq!([7, 8, 9].map(|session| create(late, session).0), [true, true, false]);
     assert!(create(late, 0).0);
 }

@@ -642,7 +642,7 @@ impl Network {
         let (now, number) = (self.now, host.0 as usize);
         if let Some(end) = self.ends.get_mut(number) {
             if end.held.is_empty() && now >= end.wakes_at && end.link.noise > Span::ZERO {
-                end.wakes_at = now + Span(end.rng.below(end.link.noise.0 + 1));
+                end.wakes_at = now + Span::from_ticks(end.rng.below(end.link.noise.ticks() + 1));
                 let at = end.wakes_at;
                 self.wake_at(at, number);
             }

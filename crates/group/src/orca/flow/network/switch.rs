@@ -58,7 +58,7 @@ impl Ports {
         queue.busy_until = queue.busy_until.max(now) + queue.rate.span_of(bytes).max(feed);
         queue.backlog += bytes;
         self.number += 1;
-        let start = Time(queue.busy_until.0 - feed.0);
+        let start = Time::from_ticks(queue.busy_until.ticks() - feed.ticks());
         self.waiting.insert((start, self.number), (number, packet));
     }
 }

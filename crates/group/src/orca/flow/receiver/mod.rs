@@ -156,17 +156,18 @@ impl Receiver {
             return None;
         }
         let end = data.offset.checked_add(u64::from(data.len)).filter(|end| *end < 1 << 48)?;
-        if self.length.is_some_and(|length| end > length || data.end && end != length) {
+        let is_last = data.end && !self.config.ignore_end_mark;
+        if self.length.is_some_and(|length| end > length || is_last && end != length) {
             return None; // A correct sender never changes the length.
         }
-        if data.end && end < self.report.seen() {
+        if is_last && end < self.report.seen() {
             return None;
         }
         self.on_heard(now);
         if self.stage == Stage::Joining {
             self.stage = Stage::Receiving;
         }
-        if data.end {
+        if is_last {
             self.length = Some(end);
         }
         let limit = self.limit();
@@ -183,7 +184,7 @@ impl Receiver {
         if prefix > before {
             self.on_readable(prefix);
         }
-        if data.end {
+        if is_last {
             self.on_end(now);
         }
         let Range { start: from, end: to } = new?;
@@ -211,17 +212,7 @@ impl Receiver {
                 }
             }
             Body::End { length } => {
-                let known = self.length.unwrap_or(length);
-                if known != length || length < self.ranges.prefix() || length < self.report.seen() {
-                    return;
-                }
-                self.on_heard(now);
-                if matches!(self.stage, Stage::Joining | Stage::Receiving) {
-                    self.stage = Stage::Receiving;
-                    self.length = Some(length);
-                    self.report.on_end(now, length);
-                    self.on_end(now);
-                }
+                let _ = self.end(now, length);
             }
             Body::Mode { detached } => {
                 self.on_heard(now);
@@ -245,6 +236,49 @@ impl Receiver {
                 _ => self.fail(reason),
             },
             _ => {}
+        }
+    }
+
+    /// Records the length of the stream, all of which the sender has sent. Returns `false` if data beyond it has arrived, or if another
+    /// length is known.
+    pub fn end(&mut self, now: Time, length: u64) -> bool {
+        let known = self.length.unwrap_or(length);
+        if known != length || length < self.ranges.prefix() || length < self.report.seen() {
+            return false;
+        }
+        self.on_heard(now);
+        if matches!(self.stage, Stage::Joining | Stage::Receiving) {
+            self.stage = Stage::Receiving;
+            self.length = Some(length);
+            self.report.on_end(now, length);
+            self.on_end(now);
+        }
+        true
+    }
+
+    /// Begins to receive once more, from byte `at` on, as a receiver that was started again: all bytes from there on are forgotten.
+    /// `incarnation` is as for [`Self::new`].
+    pub fn restart(&mut self, now: Time, incarnation: u32, at: u64) {
+        let (session, stream, sender, place) = (self.session, self.stream, self.sender, self.place);
+        let (room, via_agent, config) = (self.room, self.via_agent, self.config);
+        let again = Self::new(
+            now,
+            session,
+            incarnation,
+            stream,
+            sender,
+            place,
+            at,
+            room,
+            via_agent,
+            config,
+        );
+        let events = core::mem::take(&mut self.events);
+        // What is readable or recoverable of the earlier start no longer is.
+        let kept = events.into_iter().filter(is_mode).collect();
+        *self = Self { events: kept, detached: self.detached, ..again };
+        if self.detached {
+            self.report.set_detached(now, true, at);
         }
     }
 
@@ -346,7 +380,7 @@ impl Receiver {
         if now < self.retry_at {
             return None;
         }
-        let wait = Span(RETRY.0 << self.attempts.min(10)).min(RETRY_MAX);
+        let wait = (RETRY * (1 << self.attempts.min(10))).min(RETRY_MAX);
         self.retry_at = now.saturating_add(wait);
         self.attempts = self.attempts.saturating_add(1);
         Some((self.sender, body))
@@ -414,6 +448,6 @@ impl Receiver {
 }
 
 /// Returns whether an event reports a [`Body::Mode`]. A newer one replaces waiting ones.
-const fn is_mode(event: &ReceiverEvent) -> bool {
+pub(in crate::orca) const fn is_mode(event: &ReceiverEvent) -> bool {
     matches!(event, ReceiverEvent::Detached | ReceiverEvent::Rejoined)
 }

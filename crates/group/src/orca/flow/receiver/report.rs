@@ -65,7 +65,7 @@ impl Report {
             interval: config.status_interval,
             reorder: u64::from(config.reorder) * u64::from(config.payload),
             reorder_time: config.reorder_time,
-            idle_max: Span(config.patience.0 / 6),
+            idle_max: config.patience / 6,
             seen: at,
             seen_at: Time::ZERO,
             latest: None,
@@ -269,7 +269,7 @@ impl Report {
             have: ranges.prefix(),
             slowest: place.port,
             seen,
-            held_us: (now.since(seen_at).0 / 1_000_000).min(u64::from(u32::MAX)) as u32,
+            held_us: now.since(seen_at).as_us().min(u64::from(u32::MAX)) as u32,
             limit,
             gaps,
         })
@@ -281,7 +281,7 @@ impl Report {
         self.unreported = 0;
         self.last_report = Some(now);
         let (first, most) = if gaps { (GAPS_FIRST, GAPS_MAX) } else { (IDLE_FIRST, self.idle_max) };
-        let wait = Span(first.0 << self.backoff.min(12)).min(most).min(self.idle_max);
+        let wait = (first * (1 << self.backoff.min(12))).min(most).min(self.idle_max);
         self.backoff = self.backoff.saturating_add(1);
         self.due = now.saturating_add(wait);
     }

@@ -343,7 +343,7 @@ impl Sender {
             let run = self.blocks.parity_queue.front_mut()?;
             if self.group.retransmits_in_flight(now, rto) >= self.group.congestion.window() {
                 let until = self.group.retransmit_expiry(rto).unwrap_or(Time::MAX);
-                self.timers.next_poll = self.timers.next_poll.min(until.max(Time(now.0 + 1)));
+                self.timers.next_poll = self.timers.next_poll.min(until.max(now + Span::TICK));
                 return None;
             }
             let ParityRun { block: number, next: index, to, .. } = *run;

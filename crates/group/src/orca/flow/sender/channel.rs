@@ -105,7 +105,7 @@ impl Channel {
     /// long reports may be delayed on their path.
     pub(super) fn rto(&self, report_delay: Span) -> Span {
         let rto = self.congestion.rto() + report_delay;
-        Span(rto.0 << self.rto_backoff).min(MAX_RTO.max(rto))
+        (rto * (1 << self.rto_backoff)).min(MAX_RTO.max(rto))
     }
 
     /// Counts retransmitted packets that were reported missing again.

@@ -235,7 +235,7 @@ impl Sender {
             if skipped {
                 peer.restart_rate(now);
             }
-            peer.update_rate(Time(now.0.saturating_sub(held.0)));
+            peer.update_rate(now.saturating_sub(held));
             if restarted {
                 // A packet that was meant for it before, such as `End`, has ended its joining. It joins again when it is invited.
                 self.peers.queue_control(number, pending::INVITE);
@@ -279,7 +279,7 @@ impl Sender {
             }
             // Other receivers may lack it too: after a short delay one retransmission serves all of them.
             let wait = if in_group && self.peers.watermarks.attached > 1 {
-                Span(channel.congestion.srtt().0 / 4).clamp(Span::from_us(50), Span::from_ms(1))
+                (channel.congestion.srtt() / 4).clamp(Span::from_us(50), Span::from_ms(1))
             } else {
                 Span::ZERO
             };

@@ -87,7 +87,7 @@ impl Sender {
             && !(in_group && self.paused)
             && !self.source.held
             // Without reports it is not the packets' size that matters.
-            && now.since(peer.last_heard) < Span(self.config.patience.0 / 2);
+            && now.since(peer.last_heard) < self.config.patience / 2;
         let stalled = now.since(peer.path.since);
         if !waits {
             self.peers.list[number as usize].path.since = now;

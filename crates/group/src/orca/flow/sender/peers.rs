@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Place, Reason};
 
@@ -179,10 +180,8 @@ impl Peer {
     /// ever. In slow start queues only grow, so the last RTT is used for the period.
     pub(super) fn end_period(&mut self, starting: bool, path: Span) -> Option<Span> {
         let least = |last| if starting { last } else { self.period_rtt };
-        let standing = self.last_rtt.map(|last| {
-            let queue = least(last).0.saturating_sub(self.base_rtt.min(path).0);
-            Span(queue)
-        });
+        let standing =
+            self.last_rtt.map(|last| least(last).saturating_sub(self.base_rtt.min(path)));
         (self.period_rtt, self.last_rtt, self.lost) = (Span::MAX, None, 0);
         standing
     }
@@ -199,7 +198,7 @@ impl Peer {
         if span < Span::from_ms(1) || bytes < 32 << 10 && span < Span::from_ms(100) {
             return;
         }
-        self.rate = (u128::from(bytes) * 1_000_000_000_000 / u128::from(span.0))
+        self.rate = (u128::from(bytes) * u128::from(TICKS_PER_SECOND) / u128::from(span.ticks()))
             .min(u128::from(u64::MAX >> 8)) as u64;
         self.peak = self.rate.max(self.peak - self.peak / 256);
         (self.rate_at, self.rate_from) = (at, self.best_progress);

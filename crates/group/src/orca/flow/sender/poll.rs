@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_wire::orca::{Body, Reason};
 
-use super::super::{FlowConfig, Outgoing, Piece, SlowPolicy};
+use super::super::{FlowConfig, Outgoing, Piece, SlowPolicy, SlowReason};
 use super::peers::{State, pending};
 use super::retransmit::Retransmit;
 use super::{Sender, Stage};
@@ -53,10 +53,10 @@ struct Meter {
 impl Meter {
     /// Accounts for bytes that take `span` at the rate, where a quantum takes `quantum`.
     fn spend(&mut self, now: Time, span: Span, quantum: Span) {
-        let earliest = Time(now.0.saturating_sub(quantum.0));
+        let earliest = now.saturating_sub(quantum);
         self.paid_until = self.paid_until.max(earliest).saturating_add(span);
         if self.paid_until > now {
-            self.blocked_until = self.paid_until.saturating_add(Span(quantum.0 / 2));
+            self.blocked_until = self.paid_until.saturating_add(quantum / 2);
         }
     }
 }
@@ -199,8 +199,8 @@ impl Sender {
         let congestion = &self.group.congestion;
         let quantum = u64::from(self.config.quantum) * u64::from(self.config.payload);
         let span = |bytes: u64| {
-            let product = u128::from(bytes) * u128::from(congestion.srtt().0);
-            Span((product / u128::from(2 * congestion.window())) as u64)
+            let product = u128::from(bytes) * u128::from(congestion.srtt().ticks());
+            Span::from_ticks((product / u128::from(2 * congestion.window())) as u64)
         };
         self.pacer.group.spend(now, span(u64::from(piece.len)), span(quantum));
         self.charge(now, piece.len);
@@ -212,7 +212,7 @@ impl Sender {
         let Some(rate) = self.config.max_rate else { return };
         let packet = u64::from(len) + u64::from(self.config.overhead);
         let full = u64::from(self.config.payload) + u64::from(self.config.overhead);
-        let quantum = Span(u64::from(self.config.quantum) * rate.span_of(full).0)
+        let quantum = Span::from_ticks(u64::from(self.config.quantum) * rate.span_of(full).ticks())
             .min(Span::from_ms(1))
             .max(rate.span_of(full));
         self.pacer.all.spend(now, Rate(rate.0).span_of(packet), quantum);
@@ -231,7 +231,7 @@ impl Sender {
         if self.group.retransmits_in_flight(now, rto) >= self.group.congestion.window() {
             let until = self.group.retransmit_expiry(rto);
             self.timers.next_poll =
-                self.timers.next_poll.min(until.unwrap_or(Time::MAX).max(Time(now.0 + 1)));
+                self.timers.next_poll.min(until.unwrap_or(Time::MAX).max(now + Span::TICK));
             return None;
         }
         let payload = u64::from(self.config.payload);
@@ -321,6 +321,8 @@ impl Sender {
         let (have, progress, limit) = (peer.have, peer.progress, peer.limit);
         let longest = peer.path.payload.map_or(payload, u64::from);
         let narrow = peer.path.payload.is_some();
+        let apart = peer.slow_reason == Some(SlowReason::NoMulticast)
+            && self.peers.watermarks.attached == 0;
         let channel = peer.channel.as_deref_mut()?;
         let rto = channel.rto(self.config.report_delay(false));
         let repeated = channel.retransmits_in_flight(now, rto);
@@ -349,8 +351,9 @@ impl Sender {
             have,
             progress,
             limit,
-            // A receiver that only smaller packets reach does not follow the group.
-            offered: if narrow { self.source.offered } else { self.group.head },
+            // A receiver that only smaller packets reach does not follow the group, nor does one that is not to be attached to it when
+            // nobody else is.
+            offered: if narrow || apart { self.source.offered } else { self.group.head },
             longest,
             length: self.source.length,
             retransmitting: repeated,

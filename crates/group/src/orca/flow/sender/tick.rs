@@ -2,6 +2,7 @@
 //!
 //! The Orca paper has no recovery, so all of these rules are our choice.
 
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Span, Time};
 use rackweave_wire::orca::Reason;
 
@@ -80,8 +81,7 @@ impl Sender {
         }
         self.timers.tick_backoff =
             if idle { self.timers.tick_backoff.saturating_add(1) } else { 0 };
-        let wait =
-            Span(TICK.0 << self.timers.tick_backoff.min(16)).min(Span(self.config.patience.0 / 8));
+        let wait = (TICK * (1 << self.timers.tick_backoff.min(16))).min(self.config.patience / 8);
         self.timers.next_tick = now.saturating_add(wait.max(Span::from_us(100)));
         let gathered = self.timers.opened.saturating_add(self.config.gather);
         if self.stage == Stage::Gathering && gathered > now {
@@ -101,9 +101,8 @@ impl Sender {
             self.peers.queue_control(number, pending::BYE);
             return false;
         }
-        let wait = Span(CONTROL_RETRY.0 << peer.attempts.min(10))
-            .min(CONTROL_RETRY_MAX)
-            .min(Span(patience.0 / 4));
+        let wait =
+            (CONTROL_RETRY * (1 << peer.attempts.min(10))).min(CONTROL_RETRY_MAX).min(patience / 4);
         let due = now >= peer.control_sent_at.saturating_add(wait);
         let (state, since) = (peer.state, peer.state_since);
         let tries = state != State::Invited && self.check_path(now, number);
@@ -124,7 +123,7 @@ impl Sender {
             if due && now.since(sent) >= wait {
                 self.peers.queue_control(number, pending::END);
             }
-        } else if now.since(sent) >= Span(patience.0 / 6) {
+        } else if now.since(sent) >= patience / 6 {
             self.peers.queue_control(number, pending::MODE);
         }
         if state == State::Detached {
@@ -139,7 +138,7 @@ impl Sender {
         let peer = &mut self.peers.list[number as usize];
         let Some(channel) = peer.channel.as_deref_mut() else { return };
         let timeout = channel.rto(self.config.report_delay(false));
-        let wait = Span(timeout.0 << channel.probe_backoff.min(8)).min(Span::from_ms(500));
+        let wait = (timeout * (1 << channel.probe_backoff.min(8))).min(Span::from_ms(500));
         if peer.have < channel.head && now.since(channel.last_progress) >= wait {
             let last = (channel.head - 1) / u64::from(self.config.payload);
             let max_cells = self.config.window_packets();
@@ -155,7 +154,7 @@ impl Sender {
             lead <= self.group.congestion.window() / 4 && behind <= self.config.window / 4;
         let mut least = match detach_count {
             0 => Span::ZERO,
-            times => Span(MIN_DETACHED.0 << times.min(8)),
+            times => MIN_DETACHED * (1 << times.min(8)),
         };
         // A receiver that was silent and then answers was not slow: its host was busy. The first time, the group waits
         // until it has what it missed. By unicast it would never catch up, and all the rest would be sent twice.
@@ -186,10 +185,10 @@ impl Sender {
         match group.stalled_since {
             // Queues have drained by now, so two of the shortest round trips suffice.
             Some(since) if group.last_progress.since(since) < PROBE_FAST_FOR => {
-                let round_trips = Span(group.congestion.min_rtt().0.saturating_mul(2));
+                let round_trips = group.congestion.min_rtt().saturating_mul(2);
                 round_trips.max(PROBE_MIN).min(timeout.max(PROBE_MIN))
             }
-            _ => Span(timeout.0 << group.probe_backoff.min(8)).clamp(PROBE_MIN, PROBE_MAX),
+            _ => (timeout * (1 << group.probe_backoff.min(8))).clamp(PROBE_MIN, PROBE_MAX),
         }
     }
 
@@ -260,7 +259,7 @@ impl Sender {
             let (_, median, _) = self.scratch.select_nth_unstable(middle);
             others_can_receive = *median >= head + window.min(room) / 2;
         }
-        let enough = (after.0 / TICK.0).max(1);
+        let enough = (after.ticks() / TICK.ticks()).max(1);
         let mut overdue = false;
         for peer in self.peers.list.iter_mut().filter(|peer| peer.state == State::Attached) {
             let slow = others_can_receive && send_limit(peer) < edge;
@@ -300,9 +299,9 @@ impl Sender {
             else {
                 continue;
             };
-            let span = now.since(since).0.max(1);
+            let span = now.since(since).ticks().max(1);
             let took = peer.best_progress.saturating_sub(from).max(peer.have.saturating_sub(had));
-            let took = u128::from(took) * 1_000_000_000_000;
+            let took = u128::from(took) * u128::from(TICKS_PER_SECOND);
             let rate = took / u128::from(span);
             peer.blocking = None;
             if rate * 100 >= could * u128::from(below) {

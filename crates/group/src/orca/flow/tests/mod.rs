@@ -1,3 +1,4 @@
+mod apart;
 mod chaos;
 mod golden;
 mod parity;

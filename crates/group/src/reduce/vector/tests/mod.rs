@@ -211,7 +211,7 @@ impl World {
             if self.rng.chance(self.faults.loss) {
                 continue;
             }
-            let delay = Span(self.rng.below(self.faults.delay.0 + 1));
+            let delay = Span::from_ticks(self.rng.below(self.faults.delay.ticks() + 1));
             let at = self.now + Span::from_us(5) + delay;
             self.flights.push(at, Flight::Packet(packet, payload.to_vec()));
         }
@@ -327,7 +327,7 @@ impl World {
 }
 
 const fn seconds(n: u64) -> Time {
-    Time(n * 1_000_000_000_000)
+    Time::ZERO.saturating_add(Span::from_secs(n))
 }
 
 const fn vectors(length: u64, format: Format) -> Vectors {

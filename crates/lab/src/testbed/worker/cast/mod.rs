@@ -126,7 +126,7 @@ fn serve(
             && reported.is_none_or(|(at, was)| was != idle || now >= at + REPORT_EVERY)
         {
             reported = Some((now, idle));
-            let records = Records { until: now.0, idle, ..Records::default() };
+            let records = Records { until: now.ticks(), idle, ..Records::default() };
             // The writer ends only with the process.
             let _ = lines.send(WorkerMessage::Records(records));
         }

@@ -96,7 +96,9 @@ impl CastHost for Sender {
         // The load starts on time.
         let left = match self.line.now() {
             Some(_) => POLL_INTERVAL,
-            None => Span(self.line.start.0.saturating_sub(self.line.clock.now().0)),
+            None => Span::from_ticks(
+                self.line.start.ticks().saturating_sub(self.line.clock.now().ticks()),
+            ),
         };
         pause(left.min(most));
         Ok(())

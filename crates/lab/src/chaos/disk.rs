@@ -9,10 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rackweave_cast::store::disk::{Directory, DiskFile, FileKind, Open, Stat};
 use rackweave_core::Rng;
+use rackweave_disk::{Directory, DiskFile, FileKind, Open, Stat};
 
 const PAGE: usize = 4096;
 const SECTOR: usize = 512;
@@ -81,7 +82,7 @@ enum Node {
 }
 
 /// Probabilities and limits of failures, while they last.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Failing {
     /// Probability that a write writes only a part.
     pub(super) short: f64,
@@ -174,7 +175,7 @@ impl State {
             }
             Node::Directory(_) => (FileKind::Directory, 0, 0o755, (0, 0)),
         };
-        Some(Stat { kind, id: (1, node), len, mode, modified })
+        Some(Stat { kind, id: (1, node), len, mode, modified, is_own: true, names: 1 })
     }
 
     /// The power fails.
@@ -431,6 +432,28 @@ impl Directory for Folder {
 }
 
 impl DiskFile for Handle {
+    fn duplicate(&self) -> io::Result<Box<dyn DiskFile>> {
+        let mut state = self.disk.state();
+        state.handles += 1;
+        let (disk, handle) = (self.disk.clone(), state.handles);
+        Ok(Box::new(Self { disk, node: self.node, handle, writable: self.writable }))
+    }
+
+    fn punch(&self, range: Range<u64>) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.step()?;
+        let file = state.file(self.node)?;
+        let len = file.live.bytes.len();
+        let (from, to) = ((range.start as usize).min(len), (range.end as usize).min(len));
+        file.live.bytes[from..to].fill(0);
+        file.soil(from, to);
+        Ok(())
+    }
+
+    fn is_hole(&self, _range: Range<u64>) -> bool {
+        false
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.disk.state();
         let bytes = &state.file(self.node)?.live.bytes;

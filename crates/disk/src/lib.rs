@@ -1,18 +1,23 @@
-//! The file system as the store sees it: the operations that decide what is left after a crash. [`Dir`](super::Dir) and the
-//! code above it run on the operating system's files, or on simulated ones that lose what was not synced.
+//! The file system as the writers of received files and images see it: the operations that decide what is left after a crash. The
+//! code above runs on the operating system's files, or on simulated ones that lose what was not synced (`rackweave chaos`).
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs::{File, FileTimes, Permissions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags};
-use rustix::fs::{flock, fstatvfs, mkdirat, openat, renameat, renameat_with, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom,
+};
+use rustix::fs::{
+    fallocate, flock, fstatvfs, mkdirat, openat, renameat, renameat_with, seek, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 /// How a file is opened.
@@ -52,6 +57,10 @@ pub struct Stat {
     pub mode: u32,
     /// The time of the last modification: seconds and nanoseconds since 1970.
     pub modified: (i64, u32),
+    /// Whether it belongs to the user of this process.
+    pub is_own: bool,
+    /// The number of its names.
+    pub names: u64,
 }
 
 /// A directory of a file system.
@@ -104,7 +113,22 @@ pub trait Directory: Debug + Send + Sync {
 }
 
 /// An open regular file.
-pub trait DiskFile: Debug + Send {
+pub trait DiskFile: Debug + Send + Sync {
+    /// Opens a second handle of the same file.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn duplicate(&self) -> io::Result<Box<dyn DiskFile>>;
+
+    /// Makes a range a hole, which reads as zeros. The length does not change.
+    ///
+    /// # Errors
+    /// If the file system has no holes.
+    fn punch(&self, range: Range<u64>) -> io::Result<()>;
+
+    /// Whether a range is a hole; false if it is not known.
+    fn is_hole(&self, range: Range<u64>) -> bool;
+
     /// Reads bytes at an offset; returns how many, 0 at the end.
     ///
     /// # Errors
@@ -152,7 +176,10 @@ pub trait DiskFile: Debug + Send {
 }
 
 /// Writes all bytes.
-pub(crate) fn write_all_at(file: &dyn DiskFile, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+///
+/// # Errors
+/// If the system refuses.
+pub fn write_all_at(file: &dyn DiskFile, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write_at(bytes, at) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -167,8 +194,28 @@ pub(crate) fn write_all_at(file: &dyn DiskFile, mut bytes: &[u8], mut at: u64) -
     Ok(())
 }
 
-/// Reads a file from its beginning.
-pub(crate) struct Reading<'a>(pub(crate) &'a dyn DiskFile, pub(crate) u64);
+/// Fills a buffer.
+///
+/// # Errors
+/// If the system refuses, or the file ends before.
+pub fn read_exact_at(file: &dyn DiskFile, mut buffer: &mut [u8], mut at: u64) -> io::Result<()> {
+    while !buffer.is_empty() {
+        match file.read_at(buffer, at) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => {
+                buffer = &mut buffer[len..];
+                at += len as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads a file from an offset on.
+#[derive(Debug)]
+pub struct Reading<'a>(pub &'a dyn DiskFile, pub u64);
 
 impl io::Read for Reading<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -183,8 +230,19 @@ impl io::Read for Reading<'_> {
 struct OsDirectory(OwnedFd);
 
 /// Opens a directory of the operating system by its path, and creates it if it does not exist.
-pub(super) fn open(path: &Path) -> io::Result<Arc<dyn Directory>> {
+///
+/// # Errors
+/// If the system refuses.
+pub fn open(path: &Path) -> io::Result<Arc<dyn Directory>> {
     std::fs::create_dir_all(path)?;
+    open_existing(path)
+}
+
+/// Opens a directory of the operating system by its path.
+///
+/// # Errors
+/// If there is none, or the system refuses.
+pub fn open_existing(path: &Path) -> io::Result<Arc<dyn Directory>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(Arc::new(OsDirectory(rustix::fs::open(path, flags, Mode::empty())?)))
 }
@@ -240,6 +298,8 @@ impl Directory for OsDirectory {
             len: u64::try_from(stat.st_size).unwrap_or_default(),
             mode: stat.st_mode & 0o777,
             modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or_default()),
+            is_own: stat.st_uid == rustix::process::geteuid().as_raw(),
+            names: stat.st_nlink.into(),
         })
     }
 
@@ -299,6 +359,26 @@ impl Directory for OsDirectory {
 }
 
 impl DiskFile for File {
+    fn duplicate(&self) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(self.try_clone()?))
+    }
+
+    fn punch(&self, range: Range<u64>) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(self, flags, range.start, range.end - range.start)?)
+    }
+
+    fn is_hole(&self, range: Range<u64>) -> bool {
+        match seek(self, SeekFrom::Data(range.start)) {
+            Ok(data) => data >= range.end,
+            // There is no data up to the end of the file, which may be before the end of the range.
+            Err(Errno::NXIO) => {
+                self.metadata().is_ok_and(|found| found.is_file() && found.len() >= range.end)
+            }
+            Err(_) => false,
+        }
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         std::os::unix::fs::FileExt::read_at(self, buffer, offset)
     }
@@ -319,6 +399,8 @@ impl DiskFile for File {
             len: meta.len(),
             mode: meta.mode() & 0o777,
             modified: (meta.mtime(), u32::try_from(meta.mtime_nsec()).unwrap_or_default()),
+            is_own: meta.uid() == rustix::process::geteuid().as_raw(),
+            names: meta.nlink(),
         })
     }
 

@@ -1,0 +1,249 @@
+//! A receiver of a session that forges the session's data for another receiver: it has the key of the data, as all receivers have.
+
+use std::net::UdpSocket;
+
+use rackweave_crypt::GroupSeal;
+use rackweave_wire::orca::{self, Check, Data, Label, Labelled, Reason};
+
+use super::super::verify::BLOCK;
+use super::secrecy::receiver;
+use super::*;
+
+/// The length of the file that is sent: some blocks of 1 MiB, and less than a receive window.
+const LENGTH: usize = 3_500_000;
+
+/// Numbers of packets that the sender will use, and ones that it uses in none of these tests, after which its own are too old.
+const SOON: u64 = 100;
+const NEVER: u64 = 20_000;
+
+/// A sender and a receiver in this thread, and a host that has the key of their session's data.
+struct Scene {
+    sender: Engine,
+    victim: Engine,
+    session: Session,
+    insider: UdpSocket,
+    folder: tempfile::TempDir,
+    source: tempfile::TempDir,
+    deadline: Time,
+    view: Option<SendView>,
+    end: Option<EngineEvent>,
+}
+
+impl Scene {
+    /// Begins to send a file at a rate at which all of it takes some tenths of a second.
+    fn new() -> Self {
+        let (folder, source) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let victim = receiver(folder.path(), Some(SECRET), 1 << 30);
+        let mut sender = sender(Some(SECRET));
+        let host = sender.add_peer(victim.local_addr());
+        let flow = FlowConfig { max_rate: Some(Rate(60_000_000)), ..sender.config.flow };
+        let path = file(source.path(), "x", LENGTH);
+        let files = Box::new(Files::new(&[path]).unwrap());
+        let session = sender.open(files, &[host], Spread::Unicast, flow).unwrap();
+        let insider = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let deadline = sender.clock().now() + TIMEOUT;
+        let (view, end) = (None, None);
+        Self { sender, victim, session, insider, folder, source, deadline, view, end }
+    }
+
+    /// Goes on until a condition holds, or both ends have ended.
+    fn run(&mut self, until: impl Fn(&Self) -> bool) {
+        while !until(self) && (self.view.is_none() || self.end.is_none()) {
+            self.sender.turn().unwrap();
+            while let Some(event) = self.sender.poll_event() {
+                if let EngineEvent::Sent { view, .. } = event {
+                    self.view = Some(view);
+                }
+            }
+            self.victim.turn().unwrap();
+            while let Some(event) = self.victim.poll_event() {
+                if let EngineEvent::Received { .. } | EngineEvent::ReceiveFailed { .. } = event {
+                    self.end.get_or_insert(event);
+                }
+            }
+            let late = self.sender.clock().now() >= self.deadline;
+            assert!(!late, "the cast takes for ever: {:?}", self.state());
+        }
+    }
+
+    /// Returns what both ends have got to, for the message of a failure.
+    fn state(&self) -> impl std::fmt::Debug + '_ {
+        let incoming = self.victim.incoming.get(&self.session);
+        let verifier = incoming.map(|it| format!("{:?}", it.verifier));
+        let receivers = self.sender.view(self.session).map(|view| view.receivers);
+        (self.readable(), verifier, receivers, self.victim.stats(), &self.end)
+    }
+
+    /// Returns the offset below which the victim has all bytes.
+    fn readable(&self) -> u64 {
+        self.victim.incoming.get(&self.session).map_or(0, |incoming| incoming.readable)
+    }
+
+    /// Runs to the end. The victim must have the right file, and nothing else.
+    fn ends_well(mut self) -> Stats {
+        self.run(|_| false);
+        assert!(matches!(self.end, Some(EngineEvent::Received { .. })), "{:?}", self.end);
+        assert_eq!(self.view.as_ref().map(completed), Some(1));
+        assert!(std::fs::read(self.folder.path().join("x")).unwrap() == content(LENGTH));
+        assert_eq!(std::fs::read_dir(self.folder.path()).unwrap().count(), 1);
+        self.victim.stats()
+    }
+
+    /// Returns what seals data as the sender does, with numbers of packets that are so far ahead of the sender's.
+    fn seal(&self, lead: u64) -> GroupSeal {
+        let sealer = self.sender.sending[&self.session].sealer.as_ref().unwrap();
+        seal_ahead(sealer, lead)
+    }
+
+    /// Returns the sender's sealer for the victim only, if it has one.
+    fn own_sealer(&self) -> Option<&GroupSeal> {
+        self.sender.sending[&self.session].own_sealers.values().next()
+    }
+
+    /// Sends data of the session to the victim.
+    fn forge(&mut self, seal: &mut GroupSeal, offset: u64, bytes: &[u8], end: bool) {
+        let data = Data {
+            labelled: Labelled::Host,
+            label: Label(0),
+            session: self.session,
+            offset,
+            len: bytes.len() as u16,
+            repair: false,
+            end,
+            parity: None,
+        };
+        let mut sealed = bytes.to_vec();
+        let (counter, tag) = seal.seal(orca::associated(&data).as_ref(), &mut sealed).unwrap();
+        let mut packet = Vec::new();
+        orca::encode_relayed(&data, 1, Check::Sealed { counter, tag }, &mut packet);
+        packet.extend_from_slice(&sealed);
+        self.insider.send_to(&packet, self.victim.local_addr()).unwrap();
+        // Its socket's buffer need not hold what one turn of the sender brings besides.
+        self.victim.turn().unwrap();
+    }
+}
+
+/// Returns another user of a key, whose numbers of packets are so far ahead.
+fn seal_ahead(sealer: &GroupSeal, lead: u64) -> GroupSeal {
+    let (cipher, key) = sealer.key();
+    let mut seal = GroupSeal::new(cipher, *key);
+    for _ in 0..sealer.sealed() + lead {
+        let _ = seal.seal(b"", &mut []);
+    }
+    seal
+}
+
+/// The whole stream of another file of the same name and length, with all its hashes: as forged by someone who knows the first block.
+/// Without the sender's own hashes, the receiver would report it as complete.
+#[test]
+fn another_stream_in_place_of_the_senders_is_not_accepted() {
+    let mut scene = Scene::new();
+    scene.run(|scene| scene.readable() > 0);
+    let path = scene.source.path().join("x");
+    let modified = path.metadata().unwrap().modified().unwrap();
+    let mut other = content(LENGTH);
+    other[2_000_000..].fill(b'!');
+    let forged = scene.source.path().join("forged");
+    std::fs::create_dir(&forged).unwrap();
+    let forged = forged.join("x");
+    std::fs::write(&forged, &other).unwrap();
+    let opened = std::fs::File::options().write(true).open(&forged).unwrap();
+    opened.set_modified(modified).unwrap();
+    let mut files = Files::new(&[forged]).unwrap();
+    let length = files.end().unwrap();
+    let mut seal = scene.seal(SOON);
+    let mut at = scene.readable() + 500_000;
+    while at < length {
+        let len = 1400.min(length - at);
+        let mut bytes = crate::source::Payload::new();
+        files.read(at, len as usize, &mut bytes).unwrap();
+        scene.forge(&mut seal, at, &bytes.concat(), at + len == length);
+        at += len;
+    }
+    let stats = scene.ends_well();
+    assert_eq!(stats.forged, 1, "{stats:?}");
+}
+
+#[test]
+fn wrong_bytes_in_a_block_cost_that_block_only() {
+    for offset in [40_000, 1_500_000, LENGTH as u64 - 2000] {
+        let mut scene = Scene::new();
+        scene.run(|scene| scene.readable() > 0);
+        let mut seal = scene.seal(SOON);
+        scene.forge(&mut seal, scene.readable().max(offset), &[0; 900], false);
+        let stats = scene.ends_well();
+        assert_eq!(stats.forged, 1, "{offset}: {stats:?}");
+    }
+}
+
+#[test]
+fn a_forged_end_is_ignored() {
+    let mut scene = Scene::new();
+    scene.run(|scene| scene.readable() > 100_000);
+    let (mut seal, at) = (scene.seal(SOON), scene.readable() + 300_000);
+    scene.forge(&mut seal, at, &[0; 100], true);
+    scene.forge(&mut seal, at, &[], true);
+    scene.ends_well();
+}
+
+#[test]
+fn bytes_beyond_the_end_are_found() {
+    let mut scene = Scene::new();
+    scene.run(|scene| scene.readable() > 100_000);
+    let mut seal = scene.seal(SOON);
+    scene.forge(&mut seal, LENGTH as u64 + 50_000, &[0; 100], false);
+    let stats = scene.ends_well();
+    assert_eq!(stats.forged, 1, "{stats:?}");
+}
+
+/// The insider uses numbers of packets that the sender has yet to use, so that the sender's own packets count as replays.
+#[test]
+fn later_numbers_of_packets_end_no_session() {
+    let mut scene = Scene::new();
+    scene.run(|scene| scene.readable() > 100_000);
+    let mut seal = scene.seal(NEVER);
+    scene.forge(&mut seal, 0, &[0; 100], false);
+    let stats = scene.ends_well();
+    assert!(stats.forged == 1 && stats.replayed > 64, "{stats:?}");
+}
+
+/// What has the key of one receiver alone and is not the sender's can come of the sender only, which ends the session.
+#[test]
+fn wrong_bytes_of_the_sender_itself_end_in_a_failure_with_its_reason() {
+    let mut scene = Scene::new();
+    scene.run(|scene| scene.readable() > 0);
+    let mut seal = scene.seal(SOON);
+    scene.forge(&mut seal, scene.readable() + 40_000, &[0; 900], false);
+    scene.run(|scene| scene.own_sealer().is_some());
+    scene.run(|scene| scene.readable() < BLOCK / 2);
+    scene.run(|scene| scene.readable() > BLOCK / 2);
+    let mut seal = seal_ahead(scene.own_sealer().unwrap(), SOON);
+    scene.forge(&mut seal, scene.readable() + 100_000, &[0; 900], false);
+    scene.run(|_| false);
+    match &scene.end {
+        Some(EngineEvent::ReceiveFailed { reason, error: Some(error), .. }) => {
+            assert_eq!(*reason, Reason::Damaged);
+            assert!(error.to_string().contains("not those that the sender has sent"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(scene.view.as_ref().map(completed), Some(0));
+    assert!(!scene.folder.path().join("x").exists());
+}
+
+/// An insider goes on for the whole transfer.
+#[test]
+fn an_insider_that_does_not_stop_costs_time_only() {
+    let mut scene = Scene::new();
+    let mut seal = scene.seal(SOON);
+    let mut random = 1_u64;
+    while scene.view.is_none() || scene.end.is_none() {
+        let turns = std::cell::Cell::new(0);
+        scene.run(|_| turns.replace(turns.get() + 1) == 20);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+        let offset = scene.readable() + (random >> 40) % 600_000;
+        scene.forge(&mut seal, offset, &[7; 1000], random >> 33 & 31 == 0);
+    }
+    let stats = scene.ends_well();
+    assert_eq!(stats.forged, 1, "{stats:?}");
+}

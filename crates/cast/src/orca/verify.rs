@@ -1,0 +1,630 @@
+//! Source authentication: which bytes of a session with a key come from its sender.
+//!
+//! All receivers of a session have the key of its data, so that each of them can seal data for the others. Hence a receiver passes
+//! bytes to its sink only once it has their hash from the sender, in the session of the two hosts, whose keys no other host has. The
+//! stream itself is unchanged. See `docs/security.md`, "Casts with a key".
+//!
+//! ```text
+//!  receiver                                                      sender
+//!    | HashRequest from, upto  ──────────────────────────────────> | reads and hashes the blocks of [from, upto) once for all receivers
+//!    | <──────────────────────── BlockHashes from, upto, ended ─── |
+//!    | a block differs, or authentic packets count as replays:     |
+//!    | KeyRequest ───────────────────────────────────────────────> | unicast to this host from now on, with a key that only it has
+//!    | <────────────────────────────────────────── a key of its own |
+//!    | joins again at the first byte that is not verified          |
+//! ```
+//!
+//! All requests are repeated until they are answered, and name a random number of the receiver, which the answers repeat.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use rackweave_core::{HostId, Span, Time};
+use rackweave_crypt::GroupOpen;
+use rackweave_wire::orca::{Reason, Session};
+
+use super::Engine;
+use super::incoming::Incoming;
+use super::send::Sending;
+use crate::source::{Payload, Source, SourceError};
+
+/// The bytes of the stream that one hash covers at most; hashes end at multiples of it. It is the size of the blocks of a receiver's
+/// window, so that a whole block is hashed where it lies.
+pub(super) const BLOCK: u64 = 1 << 20;
+
+/// The most hashes in one answer. With them it fits in the smallest packets that a path may need (an IP packet of 296 bytes).
+pub(super) const MAX_HASHES: usize = 6;
+
+/// The most blocks that are read and hashed for one request. A receiver that asks for more asks again, so that no request stops the
+/// sender for long.
+const FRESH_HASHES: usize = 2;
+
+/// The bytes that a sender reads for the hashes of one receiver, beside [`READ_FACTOR`] times its stream. A receiver whose requests are
+/// lost, or that starts again, needs some bytes more than once; one that asks for the same bytes without end is answered no more.
+const READ_MORE: u64 = 64 << 20;
+const READ_FACTOR: u64 = 4;
+
+/// The hashes that a sender keeps, of 4 GiB of its stream. Older ones are computed again.
+const KEPT_HASHES: usize = 4096;
+
+/// How many blocks a receiver asks for beyond the one that it is receiving, so that a hash is there before its block. The sender's
+/// window is as long.
+const BLOCKS_AHEAD: u64 = 8;
+
+/// The most blocks that are verified in one turn of one session, after which packets are received again.
+const BLOCKS_PER_TURN: usize = 4;
+
+/// The time before the first repetition of a request, longer than a round trip with a busy sender; it doubles up to [`RETRY_MAX`].
+const RETRY: Span = Span::from_ms(20);
+const RETRY_MAX: Span = Span::from_ms(500);
+
+/// The time before the next request after an answer without hashes.
+const PAUSE: Span = Span::from_ms(2);
+
+/// A session in which nothing becomes readable for this long, while this many packets count as replays, is taken for one in which
+/// another receiver has used later numbers of packets than the sender. Networks duplicate packets, but not all of them for this long.
+/// Both values are our choice.
+const STALLED_AFTER: Span = Span::from_ms(500);
+const STALLED_REPLAYS: u32 = 64;
+
+fn block_end(offset: u64) -> u64 {
+    (offset / BLOCK + 1) * BLOCK
+}
+
+/// Returns the pieces of a range that are hashed each on its own.
+fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let piece = at..block_end(at).min(range.end);
+        at = piece.end;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// A receiver's request for hashes of a range of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashRequest {
+    /// The session that carries the stream.
+    pub session: Session,
+    /// The random number of the receiver.
+    pub nonce: u64,
+    /// The offset below which the receiver has verified all bytes or has their hashes.
+    pub from: u64,
+    /// The end of the range.
+    pub upto: u64,
+    /// Whether the last hash may end within a block at `upto`. Otherwise only whole blocks are wanted, and the end of the stream.
+    pub partial: bool,
+}
+
+impl HashRequest {
+    /// Appends the fields.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.session.0.to_be_bytes());
+        for number in [self.nonce, self.from, self.upto] {
+            out.extend_from_slice(&number.to_be_bytes());
+        }
+        out.push(u8::from(self.partial));
+    }
+
+    /// Decodes what [`Self::encode`] has appended; `None` if it is malformed.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (fixed, flag) = bytes.split_first_chunk::<28>()?;
+        let (session, nonce, from, upto) = fixed_fields(fixed)?;
+        let [partial @ 0..=1] = flag else { return None };
+        Some(Self { session, nonce, from, upto, partial: *partial == 1 })
+    }
+}
+
+/// The hashes of a range of the stream, one for each block that the range touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockHashes {
+    /// The session that carries the stream.
+    pub session: Session,
+    /// The random number of the receiver.
+    pub nonce: u64,
+    /// The offset of the first byte that the hashes cover.
+    pub from: u64,
+    /// The end of the bytes that the hashes cover.
+    pub upto: u64,
+    /// Whether the stream ends at `upto`.
+    pub ended: bool,
+    /// BLAKE3 of the bytes of each block within the range.
+    pub hashes: Vec<[u8; 32]>,
+}
+
+impl BlockHashes {
+    /// Appends the fields.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let Self { session, nonce, from, upto, ended, .. } = *self;
+        HashRequest { session, nonce, from, upto, partial: ended }.encode(out);
+        out.extend_from_slice(self.hashes.as_flattened());
+    }
+
+    /// Decodes what [`Self::encode`] has appended; `None` if it is malformed.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (fixed, rest) = bytes.split_at_checked(29)?;
+        let HashRequest { session, nonce, from, upto, partial } = HashRequest::decode(fixed)?;
+        let (hashes, []) = rest.as_chunks::<32>() else { return None };
+        let expected = pieces(from..upto).take(MAX_HASHES + 1).count();
+        if hashes.len() != expected || expected > MAX_HASHES {
+            return None;
+        }
+        Some(Self { session, nonce, from, upto, ended: partial, hashes: hashes.to_vec() })
+    }
+}
+
+/// Decodes session, number and range.
+fn fixed_fields(bytes: &[u8; 28]) -> Option<(Session, u64, u64, u64)> {
+    let (session, numbers) = bytes.split_first_chunk::<4>()?;
+    let ([nonce, from, upto], []) = numbers.as_chunks::<8>() else { return None };
+    let [nonce, from, upto] = [nonce, from, upto].map(|bytes| u64::from_be_bytes(*bytes));
+    (from <= upto && upto < 1 << 48).then_some((
+        Session(u32::from_be_bytes(*session)),
+        nonce,
+        from,
+        upto,
+    ))
+}
+
+/// The sender's hashes of whole blocks of its stream.
+#[derive(Debug, Default)]
+pub(super) struct HashCache {
+    blocks: BTreeMap<u64, [u8; 32]>,
+}
+
+impl HashCache {
+    /// Answers a request for hashes of a stream of which the bytes below `available` can be read, and which ends there if `ended`. At most
+    /// `may_read` bytes are read, which becomes less by what was read. An error has shortened the answer.
+    pub(super) fn answer(
+        &mut self,
+        source: &mut dyn Source,
+        request: &HashRequest,
+        (available, ended): (u64, bool),
+        may_read: &mut u64,
+    ) -> (BlockHashes, Option<SourceError>) {
+        let HashRequest { session, nonce, from, .. } = *request;
+        let mut upto = request.upto.min(available);
+        let whole = upto == request.upto && request.partial || upto == available && ended;
+        if !whole {
+            upto -= upto % BLOCK;
+        }
+        let mut answer =
+            BlockHashes { session, nonce, from, upto: from, ended: false, hashes: Vec::new() };
+        let (mut fresh, mut failed) = (0, None);
+        for piece in pieces(from..upto.max(from)).take(MAX_HASHES) {
+            let block = (piece.end - piece.start == BLOCK).then_some(piece.start);
+            let known = block.and_then(|block| self.blocks.get(&block)).copied();
+            let hash = match known {
+                Some(hash) => hash,
+                None if fresh == FRESH_HASHES || piece.end - piece.start > *may_read => break,
+                None => match hash_of(source, piece.clone()) {
+                    Ok(hash) => hash,
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                },
+            };
+            if known.is_none() {
+                fresh += 1;
+                *may_read -= piece.end - piece.start;
+                if let Some(block) = block {
+                    self.keep(block, hash);
+                }
+            }
+            answer.hashes.push(hash);
+            answer.upto = piece.end;
+        }
+        answer.ended = ended && answer.upto == available;
+        (answer, failed)
+    }
+
+    fn keep(&mut self, block: u64, hash: [u8; 32]) {
+        self.blocks.insert(block, hash);
+        if self.blocks.len() > KEPT_HASHES {
+            self.blocks.pop_first();
+        }
+    }
+}
+
+/// Reads and hashes bytes of a stream.
+fn hash_of(source: &mut dyn Source, piece: Range<u64>) -> Result<[u8; 32], SourceError> {
+    /// Reads of this length seldom cross the boundaries of records, across which the source copies them together.
+    const READ: u64 = 64 << 10;
+    let (mut hasher, mut bytes, mut at) = (blake3::Hasher::new(), Payload::new(), piece.start);
+    while at < piece.end {
+        let len = READ.min(piece.end - at);
+        bytes.clear();
+        source.read(at, len as usize, &mut bytes)?;
+        bytes.iter().for_each(|bytes| {
+            hasher.update(bytes);
+        });
+        at += len;
+    }
+    Ok(*hasher.finalize().as_bytes())
+}
+
+/// A request that is repeated until it is answered.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    due: Time,
+    attempts: u8,
+}
+
+impl Retry {
+    const fn new(now: Time) -> Self {
+        Self { due: now, attempts: 0 }
+    }
+
+    /// Returns whether the request is to be sent now.
+    fn is_due(&mut self, now: Time) -> bool {
+        if now < self.due {
+            return false;
+        }
+        let wait = (RETRY * (1 << self.attempts.min(10))).min(RETRY_MAX);
+        self.due = now + wait;
+        self.attempts = self.attempts.saturating_add(1);
+        true
+    }
+}
+
+/// A receiver's state: which bytes are verified, and which hashes it has and needs.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    nonce: u64,
+    /// The offset below which all bytes are verified, or not needed.
+    verified: u64,
+    /// The hashes from there on: the end of the bytes that each one covers.
+    known: VecDeque<(u64, [u8; 32])>,
+    /// The length of the stream, once the sender has stated it.
+    length: Option<u64>,
+    request: Option<(HashRequest, Retry)>,
+    /// The end of the last request of which nothing was there yet.
+    in_vain_upto: u64,
+    /// When the next request may be sent.
+    not_before: Time,
+    /// The request for a key of its own.
+    key_request: Option<Retry>,
+    has_own_key: bool,
+    /// The offset below which bytes were readable when that last changed, when it was, and the packets since then that counted as
+    /// replays.
+    progress: (u64, Time),
+    replays: u32,
+}
+
+impl Verifier {
+    pub(super) const fn new(now: Time, nonce: u64) -> Self {
+        Self {
+            nonce,
+            verified: 0,
+            known: VecDeque::new(),
+            length: None,
+            request: None,
+            in_vain_upto: 0,
+            not_before: now,
+            key_request: None,
+            has_own_key: false,
+            progress: (0, now),
+            replays: 0,
+        }
+    }
+
+    /// Begins at an offset below which no bytes are needed, or goes on there. Hashes that it has remain of use if none of them covers
+    /// both sides of the offset.
+    pub(super) fn skip(&mut self, to: u64) {
+        let mut at = self.verified;
+        while at < to
+            && let Some((end, _)) = self.known.front()
+            && *end <= to
+        {
+            at = *end;
+            self.known.pop_front();
+        }
+        if to > self.verified {
+            if at != to {
+                self.known.clear();
+            }
+            self.verified = to;
+            (self.request, self.in_vain_upto) = (None, 0);
+        }
+    }
+
+    pub(super) const fn has_own_key(&self) -> bool {
+        self.has_own_key
+    }
+
+    /// Records that the sender has stated the length of the stream.
+    pub(super) const fn set_length(&mut self, length: u64) {
+        self.length = Some(length);
+    }
+
+    fn known_upto(&self) -> u64 {
+        self.known.back().map_or(self.verified, |last| last.0)
+    }
+
+    /// Handles an answer of the sender.
+    pub(super) fn handle_hashes(&mut self, now: Time, answer: &BlockHashes) {
+        let Some((request, _)) = &self.request else { return };
+        if answer.nonce != self.nonce || answer.from != request.from {
+            return;
+        }
+        if answer.ended {
+            self.length = Some(answer.upto);
+        }
+        if answer.from == self.known_upto() {
+            let ends = pieces(answer.from..answer.upto).map(|piece| piece.end);
+            self.known.extend(ends.zip(answer.hashes.iter().copied()).take(MAX_HASHES));
+        }
+        if answer.hashes.is_empty() {
+            (self.in_vain_upto, self.not_before) = (request.upto, now + PAUSE);
+        } else if !request.partial {
+            self.in_vain_upto = 0;
+        }
+        self.request = None;
+    }
+
+    /// Returns the next bytes whose hash is known, of those below `readable`.
+    fn next(&self, readable: u64) -> Option<(Range<u64>, [u8; 32])> {
+        let (end, hash) = self.known.front()?;
+        (*end <= readable).then_some((self.verified..*end, *hash))
+    }
+
+    fn accept(&mut self) {
+        if let Some((end, _)) = self.known.pop_front() {
+            self.verified = end;
+        }
+    }
+
+    /// Returns the request that is to be sent now. All bytes below `readable` have arrived; with `flush` those within a block are
+    /// wanted too.
+    fn poll(
+        &mut self,
+        now: Time,
+        session: Session,
+        readable: u64,
+        flush: bool,
+    ) -> Option<HashRequest> {
+        let from = self.known_upto();
+        let wanted = readable > from && self.length.is_none_or(|end| from < end);
+        if self.request.is_none() && wanted && now >= self.not_before {
+            let whole = readable >= block_end(from);
+            let ahead = self.in_vain_upto < block_end(from);
+            if whole || ahead || flush {
+                let partial = flush && !whole;
+                let upto = match partial {
+                    true => readable,
+                    false => block_end(readable - 1) + BLOCKS_AHEAD * BLOCK,
+                };
+                let upto = upto.min((1 << 48) - 1);
+                let request = HashRequest { session, nonce: self.nonce, from, upto, partial };
+                self.request = Some((request, Retry::new(now)));
+            }
+        }
+        let (request, retry) = self.request.as_mut()?;
+        retry.is_due(now).then_some(*request)
+    }
+
+    /// Returns when a request is due, at the earliest.
+    fn poll_timeout(&self, now: Time) -> Option<Time> {
+        let request = self.request.as_ref().map(|(_, retry)| retry.due);
+        let pause = Some(self.not_before).filter(|at| *at > now);
+        self.key_request.map(|retry| retry.due).or(request).or(pause)
+    }
+
+    /// Counts a packet that was dropped because its number was used before, or is far below the latest one.
+    pub(super) const fn on_replay(&mut self) {
+        self.replays = self.replays.saturating_add(1);
+    }
+
+    /// Returns whether the packets of the sender seem to be dropped as replays.
+    fn is_stalled(&mut self, now: Time, readable: u64) -> bool {
+        if readable != self.progress.0 {
+            (self.progress, self.replays) = ((readable, now), 0);
+        }
+        self.replays >= STALLED_REPLAYS && now.since(self.progress.1) >= STALLED_AFTER
+    }
+}
+
+/// What [`Incoming::verify`] has found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Checked {
+    /// When it must be called again.
+    pub(super) next: Option<Time>,
+    pub(super) request: Option<HashRequest>,
+    pub(super) key_request: Option<KeyRequest>,
+    /// Bytes that the sender has not sent were found although no other host has the key.
+    pub(super) failed: bool,
+    /// Such bytes were found, for the first time in this session.
+    pub(super) forged: bool,
+    /// All bytes of the stream have arrived, which ends here.
+    pub(super) ends_at: Option<u64>,
+}
+
+/// A receiver's request for a key of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRequest {
+    /// The session that carries the stream.
+    pub session: Session,
+    /// The random number of the receiver.
+    pub nonce: u64,
+}
+
+impl KeyRequest {
+    /// Appends the fields.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.session.0.to_be_bytes());
+        out.extend_from_slice(&self.nonce.to_be_bytes());
+    }
+
+    /// Decodes the fields; returns them with the bytes behind them.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (session, rest) = bytes.split_first_chunk::<4>()?;
+        let (nonce, rest) = rest.split_first_chunk::<8>()?;
+        let session = Session(u32::from_be_bytes(*session));
+        Some((Self { session, nonce: u64::from_be_bytes(*nonce) }, rest))
+    }
+}
+
+impl Incoming {
+    /// Returns the offset below which bytes may be passed to the sink.
+    pub(super) fn passable(&self) -> u64 {
+        self.verifier.as_ref().map_or(self.readable, |it| it.verified.min(self.readable))
+    }
+
+    /// Verifies bytes that have arrived, and finds what is to be requested. No effect without a key.
+    pub(super) fn verify(&mut self, now: Time, session: Session, flush: bool) -> Checked {
+        let Self { verifier, drain, readable, .. } = self;
+        let (mut checked, readable) = (Checked::default(), *readable);
+        let Some(verifier) = verifier else { return checked };
+        let mut forged = false;
+        if verifier.key_request.is_none() {
+            let mut blocks = 0;
+            while let Some((range, hash)) = verifier.next(readable) {
+                if blocks == BLOCKS_PER_TURN {
+                    checked.next = Some(now);
+                    break;
+                }
+                blocks += 1;
+                let bytes = drain.read(range.start, (range.end - range.start) as usize);
+                if bytes.is_some_and(|bytes| *blake3::hash(&bytes).as_bytes() == hash) {
+                    verifier.accept();
+                } else {
+                    forged = true;
+                    break;
+                }
+            }
+            match verifier.length {
+                Some(length) if readable > length => forged = true,
+                Some(length) if readable == length => checked.ends_at = Some(length),
+                _ => {}
+            }
+            forged |= !verifier.has_own_key && verifier.is_stalled(now, readable);
+        }
+        if forged {
+            self.suspect(now, &mut checked);
+        }
+        let Some(verifier) = &mut self.verifier else { return checked };
+        if let Some(retry) = &mut verifier.key_request {
+            let request = KeyRequest { session, nonce: verifier.nonce };
+            checked.key_request = retry.is_due(now).then_some(request);
+        } else {
+            checked.request = verifier.poll(now, session, readable, flush);
+        }
+        checked.next = checked.next.or(verifier.poll_timeout(now));
+        checked
+    }
+
+    /// Handles that data of the session was not the sender's.
+    pub(super) fn suspect(&mut self, now: Time, checked: &mut Checked) {
+        let Some(verifier) = &mut self.verifier else { return };
+        if verifier.has_own_key {
+            checked.failed = true;
+        } else if verifier.key_request.is_none() {
+            verifier.key_request = Some(Retry::new(now));
+            checked.forged = true;
+        }
+    }
+}
+
+impl Sending {
+    /// Returns the offset below which all receivers that take part have verified the bytes that they have, so that the source may
+    /// release them. `u64::MAX` without a key.
+    pub(super) fn verified(&self) -> u64 {
+        if self.sealer.is_none() {
+            return u64::MAX;
+        }
+        let active = self.hosts.values().filter(|it| it.takes_part());
+        active.map(|it| it.verified).min().unwrap_or(u64::MAX)
+    }
+}
+
+impl Engine {
+    /// Answers a receiver's request for hashes.
+    pub(super) fn handle_hash_request(&mut self, now: Time, host: HostId, request: &HashRequest) {
+        let Some(sending) = self.sending.get_mut(&request.session) else { return };
+        let Sending { source, hosts, hashes, offered, finished, .. } = sending;
+        let Some(receiver) = hosts.get_mut(&host) else { return };
+        receiver.verified = receiver.verified.max(request.from.min(*offered));
+        let most = offered.saturating_mul(READ_FACTOR).saturating_add(READ_MORE);
+        let mut may_read = most.saturating_sub(receiver.read_for_hashes);
+        let (answer, error) =
+            hashes.answer(&mut **source, request, (*offered, *finished), &mut may_read);
+        receiver.read_for_hashes = most - may_read;
+        match error {
+            None => {}
+            // The receiver asks again.
+            Some(SourceError::NotYet(_)) => sending.works = true,
+            Some(error) if sending.error.is_none() => {
+                sending.error = Some(error);
+                self.host.abort(now, request.session, Reason::Refused);
+            }
+            Some(_) => {}
+        }
+        self.send_sealed(host, |out| super::SealedMessage::encode_hashes(&answer, out));
+    }
+
+    /// Gives a receiver a key of its own, with which this host sends to it from now on, by unicast. Nobody else has it.
+    pub(super) fn handle_key_request(&mut self, host: HostId, request: &KeyRequest) {
+        let Some(sending) = self.sending.get_mut(&request.session) else { return };
+        let Some(secure) = self.secure.as_ref().filter(|_| sending.hosts.contains_key(&host))
+        else {
+            return;
+        };
+        let own = sending.own_sealers.entry(host).or_insert_with(|| secure.group());
+        let (cipher, key) = (own.key().0, *own.key().1);
+        self.host.serve_by_unicast(request.session, host);
+        self.send_sealed(host, |out| {
+            super::SealedMessage::encode_key(request, (cipher, &key), out);
+        });
+    }
+
+    fn incoming_of(&mut self, session: Session, host: HostId) -> Option<&mut Incoming> {
+        let incoming = self.incoming.get_mut(&session)?;
+        (self.peers.at(incoming.from()) == Some(host)).then_some(incoming)
+    }
+
+    /// Handles hashes of a host.
+    pub(super) fn handle_hashes(&mut self, now: Time, host: HostId, hashes: &BlockHashes) {
+        if let Some(incoming) = self.incoming_of(hashes.session, host)
+            && let Some(verifier) = &mut incoming.verifier
+        {
+            verifier.handle_hashes(now, hashes);
+        }
+    }
+
+    /// Handles that a host has stated the length of its stream.
+    pub(super) fn handle_length(&mut self, host: HostId, session: Session, length: u64) {
+        if let Some(incoming) = self.incoming_of(session, host)
+            && let Some(verifier) = &mut incoming.verifier
+        {
+            verifier.set_length(length);
+        }
+    }
+
+    /// Handles a key of this host's own, with which it begins to receive the session once more where its bytes are not verified.
+    pub(super) fn handle_own_key(
+        &mut self,
+        now: Time,
+        host: HostId,
+        answer: &KeyRequest,
+        opener: Box<GroupOpen>,
+    ) {
+        let Some(incoming) = self.incoming_of(answer.session, host) else { return };
+        let Some(verifier) = &mut incoming.verifier else { return };
+        if verifier.nonce != answer.nonce || verifier.key_request.is_none() {
+            return;
+        }
+        (verifier.key_request, verifier.has_own_key, verifier.replays) = (None, true, 0);
+        (verifier.request, verifier.in_vain_upto) = (None, 0);
+        incoming.opener = Some(opener);
+        let at = verifier.verified;
+        incoming.begin_again(at);
+        self.host.rejoin(now, answer.session, at);
+    }
+}

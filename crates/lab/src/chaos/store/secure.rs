@@ -1,0 +1,446 @@
+//! What a process with a key does with its packets: the handshakes and sessions of two hosts, and the protection of a cast's data, with
+//! the decisions of `cast::orca::secure` and the code that it has them from ([`rackweave_crypt`], [`SealedMessage`], the codecs of
+//! [`rackweave_wire`]). Hosts know each other's addresses from the start.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rackweave_cast::orca::SealedMessage;
+use rackweave_core::{HostId, Packet, Rng, Time};
+use rackweave_crypt::{
+    Association, Cipher, Due, GroupOpen, GroupSeal, Key, Local, Offers, OpenError, Unopened,
+};
+use rackweave_wire::orca::{
+    self, Body, Control, Data, Header, Labelled, Session, TO_AGENT, TO_GROUP,
+};
+use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Handshake, Kind};
+
+use super::process::Stream;
+
+/// As in `cast::orca`: control packets that wait for a session with one host, and payloads that are cached for copies.
+const MAX_HELD: usize = 16;
+const MEMO: usize = 256;
+
+/// Headers of IP and UDP.
+pub(super) const IP_UDP_BYTES: usize = 28;
+
+/// What crosses the network: a packet whose bytes nobody looks at, or the bytes of a datagram between hosts with a key.
+#[derive(Clone, Debug)]
+pub(super) enum Carried {
+    Plain(Packet<Header>),
+    Bytes { from: HostId, to: HostId, bytes: Vec<u8> },
+}
+
+impl Carried {
+    pub(super) const fn to(&self) -> HostId {
+        match self {
+            Self::Plain(packet) => packet.dst,
+            Self::Bytes { to, .. } => *to,
+        }
+    }
+}
+
+/// How often datagrams were refused, so that a test can say that they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Refused {
+    pub(super) forged: u64,
+    pub(super) replayed: u64,
+}
+
+/// What is kept of one peer.
+#[derive(Debug, Default)]
+struct Pair {
+    association: Association,
+    held: VecDeque<Control>,
+}
+
+/// What a packet is by which data is found again.
+type Sealed = (Data, u64, [u8; 16], Vec<u8>);
+
+#[derive(Debug)]
+pub(super) struct Secure {
+    me: HostId,
+    key: Key,
+    switch_key: orca::Key,
+    ciphers: u8,
+    incarnation: u32,
+    offers: Offers,
+    pairs: BTreeMap<HostId, Pair>,
+    sealers: BTreeMap<Session, GroupSeal>,
+    memo: Vec<Option<Sealed>>,
+    /// The senders of invitations that were not handled yet, and the keys of their sessions.
+    invited: BTreeMap<Session, (HostId, Box<GroupOpen>)>,
+    openers: BTreeMap<Session, Box<GroupOpen>>,
+    rng: Rng,
+    out: VecDeque<Carried>,
+    pub(super) refused: Refused,
+}
+
+fn bytes32(rng: &mut Rng) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&rng.next_u64().to_ne_bytes()));
+    bytes
+}
+
+/// Whether switches read a control packet, which is therefore authenticated and not sealed: `cast::orca::secure`.
+const fn is_for_switches(control: &Control) -> bool {
+    match control.body {
+        Body::Status { .. } => control.to.0 == TO_AGENT.0,
+        Body::SetActive { .. } | Body::Ping { .. } => true,
+        _ => false,
+    }
+}
+
+impl Secure {
+    pub(super) fn new(me: HostId, seed: u64, has_aes: bool) -> Option<Self> {
+        let secret = Rng::stream(seed, 0, 0, "secret").next_u64().to_be_bytes().repeat(4);
+        let mut rng = Rng::stream(seed, 0, u64::from(me.0), "secure");
+        Some(Self {
+            me,
+            key: Key::derive_for_casts(&secret).ok()?,
+            switch_key: rackweave_cast::orca::keys(&secret).0,
+            ciphers: Cipher::preferred(has_aes),
+            incarnation: rng.next_u64() as u32,
+            offers: Offers::default(),
+            pairs: BTreeMap::new(),
+            sealers: BTreeMap::new(),
+            memo: vec![None; MEMO],
+            invited: BTreeMap::new(),
+            openers: BTreeMap::new(),
+            rng,
+            out: VecDeque::new(),
+            refused: Refused::default(),
+        })
+    }
+
+    /// The process ends: it loses its sessions, and its next start has another incarnation.
+    pub(super) fn restart(&mut self) {
+        self.incarnation = self.rng.next_u64() as u32;
+        self.offers = Offers::default();
+        self.pairs.clear();
+        self.sealers.clear();
+        self.memo.fill(None);
+        self.invited.clear();
+        self.openers.clear();
+        self.out.clear();
+    }
+
+    /// Begins to protect the data of a session that this host sends.
+    pub(super) fn seal_session(&mut self, session: Session) {
+        let cipher = Cipher::choose(self.ciphers, self.ciphers);
+        self.sealers.insert(session, GroupSeal::new(cipher, bytes32(&mut self.rng)));
+    }
+
+    /// Takes the key of a session to which this host was invited; `false` if it has none.
+    pub(super) fn accept(&mut self, session: Session, by: HostId) -> bool {
+        match self.invited.remove(&session).filter(|(host, _)| *host == by) {
+            Some((_, opener)) => {
+                self.openers.insert(session, opener);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Forgets the keys of sessions that this host does not receive any more.
+    pub(super) fn retain(&mut self, is_open: impl Fn(Session) -> bool) {
+        self.openers.retain(|session, _| is_open(*session));
+    }
+
+    pub(super) fn poll_transmit(&mut self) -> Option<Carried> {
+        self.out.pop_front()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.pairs.values().filter_map(|pair| pair.association.ask_due()).min()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        let mut due = Vec::new();
+        let Self { pairs, key, ciphers, incarnation, .. } = self;
+        let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
+        for (host, pair) in pairs {
+            match pair.association.poll_ask(now, &local) {
+                Due::Send(bytes) => due.push((*host, bytes)),
+                Due::Silent => pair.held.clear(),
+                Due::Idle | Due::Later(_) => {}
+            }
+        }
+        for (host, bytes) in due {
+            self.push(host, bytes.to_vec());
+        }
+    }
+
+    fn push(&mut self, to: HostId, bytes: Vec<u8>) {
+        self.out.push_back(Carried::Bytes { from: self.me, to, bytes });
+    }
+
+    /// Protects a packet of this host; [`Self::poll_transmit`] has what comes of it.
+    pub(super) fn protect(&mut self, now: Time, packet: &Packet<Header>, stream: &Stream) {
+        match &packet.header {
+            Header::Control(control) if is_for_switches(control) => {
+                let mut bytes = Vec::new();
+                orca::encode_header(&packet.header, 1, Some(&self.switch_key), &[], &mut bytes);
+                self.push(packet.dst, bytes);
+            }
+            Header::Control(control) => self.seal_control(now, packet.dst, *control),
+            Header::Data(data) => self.seal_data(packet.dst, data, stream),
+        }
+    }
+
+    fn seal_data(&mut self, to: HostId, data: &Data, stream: &Stream) {
+        let Some(sealer) = self.sealers.get_mut(&data.session) else { return };
+        let index = data.parity.map_or(0, |parity| u64::from(parity.index));
+        let slot = (data.offset / u64::from(data.len.max(1)) + index) as usize % MEMO;
+        let oldest = sealer.sealed().saturating_sub(GroupOpen::window() / 2);
+        let is_copy = |(known, counter, ..): &&Sealed| {
+            orca::associated(known).as_ref() == orca::associated(data).as_ref()
+                && known.len == data.len
+                && *counter >= oldest
+        };
+        let known = self.memo[slot].as_ref().filter(is_copy);
+        let (counter, tag, body) = match known {
+            Some((_, counter, tag, body)) => (*counter, *tag, body.clone()),
+            None => {
+                // Nobody looks at the bytes of a parity, which would take a block to compute.
+                let mut body = match data.parity {
+                    None => stream.bytes[data.offset as usize..][..usize::from(data.len)].to_vec(),
+                    Some(_) => vec![0; usize::from(data.len)],
+                };
+                let clear = orca::associated(data);
+                let Ok((counter, tag)) = sealer.seal(clear.as_ref(), &mut body) else { return };
+                self.memo[slot] = Some((*data, counter, tag, body.clone()));
+                (counter, tag, body)
+            }
+        };
+        let mut bytes = Vec::new();
+        orca::encode_relayed(data, 1, orca::Check::Sealed { counter, tag }, &mut bytes);
+        bytes.extend_from_slice(&body);
+        self.push(to, bytes);
+    }
+
+    fn seal_control(&mut self, now: Time, host: HostId, control: Control) {
+        let pair = self.pairs.entry(host).or_default();
+        if !pair.association.is_ready() {
+            if pair.held.len() >= MAX_HELD {
+                pair.held.pop_front();
+            }
+            pair.held.push_back(control);
+            pair.association.ask(now, || self.rng.next_u64());
+            return;
+        }
+        if pair.association.is_old(now) {
+            pair.association.ask(now, || self.rng.next_u64());
+        }
+        let sealer = self.sealers.get(&control.session);
+        let key = match control.body {
+            Body::Invite { .. } => match sealer {
+                Some(sealer) => Some((sealer.key().0, *sealer.key().1)),
+                None => return,
+            },
+            _ => None,
+        };
+        self.send_sealed(host, |out| {
+            SealedMessage::encode(&control, key.as_ref().map(|key| (key.0, &key.1)), out);
+        });
+    }
+
+    fn send_sealed(&mut self, host: HostId, body: impl FnOnce(&mut Vec<u8>)) {
+        let Some(pair) = self.pairs.get_mut(&host) else { return };
+        let Some(session) = pair.association.sealing() else { return };
+        let mut bytes = Vec::new();
+        let clear = |session: u32, counter: u64, out: &mut Vec<u8>| {
+            wire::encode_sealed(Clear { session, counter }, out);
+        };
+        let sealed = session.seal(&mut bytes, clear, body);
+        debug_assert_eq!(sealed, Ok(()));
+        self.push(host, bytes);
+    }
+
+    fn release_held(&mut self, now: Time, host: HostId) {
+        let Some(pair) = self.pairs.get_mut(&host).filter(|pair| pair.association.is_ready())
+        else {
+            return;
+        };
+        for control in std::mem::take(&mut pair.held) {
+            self.seal_control(now, host, control);
+        }
+    }
+
+    /// Opens a datagram from an address; returns the packet that was in it, if any.
+    pub(super) fn open(
+        &mut self,
+        now: Time,
+        from: HostId,
+        bytes: &[u8],
+        stream: &Stream,
+    ) -> Option<Packet<Header>> {
+        if bytes.first() != Some(&wire::VERSION) {
+            return self.open_packet(from, bytes, stream);
+        }
+        let read = wire::decode(bytes).ok()?;
+        let has_tag = matches!(read, wire::Datagram::Handshake(_) | wire::Datagram::Lost(_));
+        if has_tag && !self.key.verify(bytes) {
+            self.refused.forged += 1;
+            return None;
+        }
+        match read {
+            wire::Datagram::Notice(_) => None,
+            wire::Datagram::Handshake(handshake) => {
+                self.on_handshake(now, from, &handshake);
+                None
+            }
+            wire::Datagram::Sealed(fields) => self.open_sealed(now, from, fields, bytes),
+            wire::Datagram::Lost(fields) => {
+                if let Some(pair) = self.pairs.get_mut(&from)
+                    && pair.association.on_lost(now, fields.session)
+                {
+                    pair.association.ask(now, || self.rng.next_u64());
+                }
+                None
+            }
+        }
+    }
+
+    fn on_handshake(&mut self, now: Time, from: HostId, read: &Handshake) {
+        let address = rackweave_crypt::address_bytes(([10, 0, 0, from.0 as u8], 6722).into());
+        let Self { offers, key, ciphers, incarnation, pairs, rng, .. } = self;
+        offers.advance(now, || bytes32(rng));
+        let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
+        match read.kind {
+            Kind::Accept if read.to == local.incarnation => {
+                let pair = pairs.entry(from).or_default();
+                if pair.association.on_accept(now, &local, offers, &address, read).is_none() {
+                    self.refused.replayed += 1;
+                    return;
+                }
+                self.send_sealed(from, wire::encode_empty);
+                self.release_held(now, from);
+            }
+            Kind::Ask | Kind::Accept | Kind::Resume => {
+                if let Some(offer) = local.offer(now, offers, &address, read, 0) {
+                    self.push(from, offer.to_vec());
+                }
+            }
+            _ => {
+                let Some(pair) = pairs.get_mut(&from) else { return };
+                match pair.association.on_offer(now, &local, read, || bytes32(rng)) {
+                    Some(accept) => {
+                        self.push(from, accept.to_vec());
+                        self.release_held(now, from);
+                    }
+                    None => self.refused.replayed += 1,
+                }
+            }
+        }
+    }
+
+    fn open_sealed(
+        &mut self,
+        now: Time,
+        from: HostId,
+        fields: Clear,
+        bytes: &[u8],
+    ) -> Option<Packet<Header>> {
+        let (clear, sealed) = bytes.split_at(CLEAR_BYTES);
+        let mut buffer = sealed.to_vec();
+        let opened = match self.pairs.get_mut(&from) {
+            Some(pair) => pair
+                .association
+                .open(now, fields, clear, &mut buffer)
+                .map(|opened| (SealedMessage::decode(opened.bytes), opened.confirmed)),
+            None => Err(Unopened::Unknown),
+        };
+        match opened {
+            Ok((message, confirmed)) => {
+                if confirmed {
+                    self.release_held(now, from);
+                }
+                let control = match message? {
+                    SealedMessage::Empty => return None,
+                    SealedMessage::Control(control) => control,
+                    SealedMessage::Invitation(control, opener) => {
+                        self.invited.insert(control.session, (from, opener));
+                        control
+                    }
+                    // No receiver forges data here, and none asks for hashes or keys of its own.
+                    SealedMessage::HashRequest(_)
+                    | SealedMessage::Hashes(_)
+                    | SealedMessage::KeyRequest(_)
+                    | SealedMessage::OwnKey(..) => return None,
+                };
+                Some(self.packet(from, control, bytes.len()))
+            }
+            Err(Unopened::Unknown) => {
+                let mut report = Vec::new();
+                wire::encode_lost(fields, &mut report);
+                let tag = self.key.tag(&report);
+                report.extend_from_slice(&tag);
+                self.push(from, report);
+                None
+            }
+            Err(Unopened::Session(OpenError::Forged)) => {
+                self.refused.forged += 1;
+                None
+            }
+            Err(Unopened::Session(OpenError::Replayed)) => {
+                self.refused.replayed += 1;
+                None
+            }
+        }
+    }
+
+    /// The address says who has sent a control packet.
+    fn packet(&self, from: HostId, mut control: Control, len: usize) -> Packet<Header> {
+        control.from = from;
+        if control.to != TO_AGENT {
+            control.to = self.me;
+        }
+        Packet::new(from, self.me, (len + IP_UDP_BYTES) as u32, Header::Control(control))
+    }
+
+    fn open_packet(
+        &mut self,
+        from: HostId,
+        bytes: &[u8],
+        stream: &Stream,
+    ) -> Option<Packet<Header>> {
+        let Ok(decoded) = orca::decode(bytes, Some(&self.switch_key)) else {
+            self.refused.forged += 1;
+            return None;
+        };
+        let data = match decoded.header {
+            Header::Control(control) if is_for_switches(&control) => {
+                return Some(self.packet(from, control, bytes.len()));
+            }
+            Header::Control(_) => {
+                self.refused.forged += 1;
+                return None;
+            }
+            Header::Data(data) => data,
+        };
+        let orca::Check::Sealed { counter, tag } = decoded.check else {
+            self.refused.forged += 1;
+            return None;
+        };
+        let opener = self.openers.get_mut(&data.session)?;
+        let mut body = bytes[decoded.payload].to_vec();
+        match opener.open(counter, orca::associated(&data).as_ref(), tag, &mut body) {
+            Ok(()) => {}
+            Err(OpenError::Forged) => {
+                self.refused.forged += 1;
+                return None;
+            }
+            Err(OpenError::Replayed) => {
+                self.refused.replayed += 1;
+                return None;
+            }
+        }
+        if data.parity.is_none() {
+            let sent = stream.bytes.get(data.offset as usize..).and_then(|it| it.get(..body.len()));
+            assert_eq!(sent, Some(&body[..]), "data was opened that was not sent");
+        }
+        let to = if data.labelled == Labelled::Host { self.me } else { TO_GROUP };
+        let len = (bytes.len() + IP_UDP_BYTES) as u32;
+        Some(Packet::new(from, to, len, Header::Data(data)))
+    }
+}
