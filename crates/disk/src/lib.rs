@@ -292,6 +292,8 @@ impl Directory for OsDirectory {
             FileType::Directory => FileKind::Directory,
             _ => FileKind::Other,
         };
+        #[allow(clippy::useless_conversion, reason = "its type depends on the architecture")]
+        let names = u64::from(stat.st_nlink);
         Some(Stat {
             kind,
             id: (stat.st_dev, stat.st_ino),
@@ -299,7 +301,7 @@ impl Directory for OsDirectory {
             mode: stat.st_mode & 0o777,
             modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or_default()),
             is_own: stat.st_uid == rustix::process::geteuid().as_raw(),
-            names: stat.st_nlink.into(),
+            names,
         })
     }
 

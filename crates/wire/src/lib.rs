@@ -159,6 +159,7 @@ impl Header {
             Self::PHost(header) => header.id,
             Self::Polo(header) => header.id,
             Self::PFabric(header) => header.id,
+            Self::Sird(header) => header.id,
             Self::Datagram(header) => header.id,
             Self::Tcp(_) => return None,
         };

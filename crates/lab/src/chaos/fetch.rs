@@ -293,7 +293,7 @@ impl<'a> Run<'a> {
         let mut target = match opened {
             Ok(target) => target,
             Err(error) => {
-                // It may have begun anew, which is right if the disk fails.
+                // It may have started from an empty file, which is right if the disk fails.
                 if faults.is_failing() {
                     self.kept.clear();
                 }

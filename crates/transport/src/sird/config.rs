@@ -129,7 +129,7 @@ const fn share(bdp: u64, thousandths: u64) -> u64 {
 /// Ten round trips, and no less than what a host's software may take.
 const fn at_least_100_us(span: Span) -> Span {
     let least = Span::from_us(100);
-    if span.as_ps() < least.as_ps() { least } else { span }
+    if span.ticks() < least.ticks() { least } else { span }
 }
 
 impl Config {
@@ -216,8 +216,8 @@ impl Config {
         if self.min_request_interval > self.max_request_interval {
             return Err(InvalidConfig::Interval);
         }
-        let tries = self.resend_after.as_ps().saturating_mul(4);
-        if self.patience <= self.max_request_interval || self.patience < Span::from_ps(tries) {
+        let tries = self.resend_after.ticks().saturating_mul(4);
+        if self.patience <= self.max_request_interval || self.patience < Span::from_ticks(tries) {
             return Err(InvalidConfig::Patience);
         }
         Ok(())
@@ -225,16 +225,16 @@ impl Config {
 
     /// Time to wait for an answer after `tries` requests.
     pub(super) fn request_interval(&self, tries: u32) -> Span {
-        let interval = self.min_request_interval.as_ps().saturating_mul(1 << tries.min(20));
-        Span::from_ps(interval).min(self.max_request_interval)
+        let interval = self.min_request_interval.ticks().saturating_mul(1 << tries.min(20));
+        Span::from_ticks(interval).min(self.max_request_interval)
     }
 
     /// Time after which a credit is taken back, if `tries` credits of the message were taken back since one of its packets
     /// has arrived.
     pub(super) fn resend_interval(&self, tries: u32) -> Span {
-        let interval = self.resend_after.as_ps().saturating_mul(1 << tries.min(20));
+        let interval = self.resend_after.ticks().saturating_mul(1 << tries.min(20));
         // Several tries fit into the patience of the sender.
-        Span::from_ps(interval.min(self.patience.as_ps() / 4)).max(self.resend_after)
+        Span::from_ticks(interval.min(self.patience.ticks() / 4)).max(self.resend_after)
     }
 
     /// Bytes on the link of a full packet.
@@ -274,8 +274,8 @@ impl Config {
 
     /// The delay of the next credit by one for a packet of so many bytes on the link.
     pub(super) fn credit_time(&self, bytes: u64) -> Span {
-        let ps = u128::from(self.credit_interval.as_ps()) * u128::from(bytes);
-        Span::from_ps((ps / u128::from(self.full_packet())) as u64)
+        let ps = u128::from(self.credit_interval.ticks()) * u128::from(bytes);
+        Span::from_ticks((ps / u128::from(self.full_packet())) as u64)
     }
 }
 
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(paper.packet_bytes(1_461, 1), 84);
         assert_eq!(paper.bytes_of(3_000, 3), 2 * 1538 + 158);
         assert_eq!(paper.credit_time(1538), paper.credit_interval);
-        assert_eq!(paper.credit_time(769).as_ps(), paper.credit_interval.as_ps() / 2);
+        assert_eq!(paper.credit_time(769).ticks(), paper.credit_interval.ticks() / 2);
     }
 
     #[test]

@@ -193,12 +193,12 @@ impl Outgoing {
     }
 
     pub(super) fn deadline(&self, config: &Config) -> Time {
-        let most = config.patience.as_ps() / 4;
-        let interval = config.request_interval(self.doublings).as_ps().min(most);
-        let interval = Span::from_ps(interval);
+        let most = config.patience.ticks() / 4;
+        let interval = config.request_interval(self.doublings).ticks().min(most);
+        let interval = Span::from_ticks(interval);
         let quiet = self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings));
         // A message that waits at its sender for shorter ones gets credit for longer than its receiver's patience.
-        quiet.min(self.announced_at.saturating_add(Span::from_ps(most)))
+        quiet.min(self.announced_at.saturating_add(Span::from_ticks(most)))
     }
 }
 
