@@ -14,6 +14,8 @@ const LENGTH: usize = 3_500_000;
 
 /// Numbers of packets that the sender will use, and ones that it uses in none of these tests, after which its own are too old.
 const SOON: u64 = 100;
+/// Numbers of packets that the sender does not use, without making its own too old.
+const BESIDE: u64 = 4000;
 const NEVER: u64 = 20_000;
 
 /// A sender and a receiver in this thread, and a host that has the key of their session's data.
@@ -151,7 +153,7 @@ fn another_stream_in_place_of_the_senders_is_not_accepted() {
     opened.set_modified(modified).unwrap();
     let mut files = Files::new(&[forged]).unwrap();
     let length = files.end().unwrap();
-    let mut seal = scene.seal(SOON);
+    let mut seal = scene.seal(BESIDE);
     let mut at = scene.readable() + 500_000;
     while at < length {
         let len = 1400.min(length - at);
