@@ -140,18 +140,30 @@ impl ImageError {
     /// Makes the error of a failed write.
     pub(crate) fn write(path: &Path) -> impl Fn(io::Error) -> Self + use<> {
         let path = path.to_owned();
-        move |source| {
-            let path = path.clone();
-            match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
-                    let disk = rustix::fs::statvfs(folder.unwrap_or(Path::new("."))).ok();
-                    let free = disk.map(|it| it.f_bavail.saturating_mul(it.f_frsize));
-                    Self::Full { path, free }
-                }
-                io::ErrorKind::FileTooLarge => Self::TooLarge(path),
-                _ => Self::Write { path, source },
+        let free = {
+            let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new(".")).to_owned();
+            move || {
+                let disk = rustix::fs::statvfs(&folder).ok()?;
+                Some(disk.f_bavail.saturating_mul(disk.f_frsize))
             }
+        };
+        move |source| Self::of_write(&path, source, &free)
+    }
+
+    /// Makes the error of a failed write; `free` returns how many bytes are free where the file is, if it is known.
+    pub(crate) fn of_write(
+        path: &Path,
+        source: io::Error,
+        free: impl FnOnce() -> Option<u64>,
+    ) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::Full { path, free: free() }
+            }
+            io::ErrorKind::FileTooLarge => Self::TooLarge(path),
+            _ => Self::Write { path, source },
         }
     }
 }

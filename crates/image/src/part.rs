@@ -61,6 +61,12 @@ impl Named {
         Ok(Self { folder, name: name.to_owned(), path: path.to_owned() })
     }
 
+    /// Makes the error of a failed write, which says what is free where the directory is.
+    pub(crate) fn wrong(&self) -> impl Fn(io::Error) -> ImageError + use<> {
+        let (folder, path) = (Arc::clone(&self.folder), self.path.clone());
+        move |source| ImageError::of_write(&path, source, || folder.free())
+    }
+
     /// Returns the name with a suffix.
     pub(crate) fn suffixed(&self, suffix: &str) -> Self {
         let mut name = self.name.clone();
@@ -133,7 +139,7 @@ impl Part {
             mode = found.mode;
         }
         let part = target.suffixed(".part");
-        let wrong = ImageError::write(&part.path);
+        let wrong = part.wrong();
         if let Some(found) = part.stat()
             && found.kind != FileKind::File
         {
@@ -180,7 +186,7 @@ impl Part {
 
     /// Syncs the file to the disk and gives it its name, if it has this length. Another process may have cut it.
     pub(crate) fn finish(&self, length: u64) -> Result<(), ImageError> {
-        let wrong = ImageError::write(self.path());
+        let wrong = self.part.wrong();
         self.file.sync().map_err(&wrong)?;
         let found = self.file.stat().map_err(&wrong)?.len;
         if found != length {
@@ -197,12 +203,12 @@ impl Part {
         folder.rename(&self.part.name, name, self.overwrite).map_err(|error| {
             match error.kind() {
                 io::ErrorKind::AlreadyExists => ImageError::Exists(path.clone()),
-                _ => ImageError::write(path)(error),
+                _ => self.target.wrong()(error),
             }
         })?;
         // The mode comes after the name is permanent: a process that is killed, or a machine that loses power, between the two
         // would leave an incomplete file that no attempt recognises.
-        let wrong = ImageError::write(path);
+        let wrong = self.target.wrong();
         folder.sync().map_err(&wrong)?;
         self.file.set_mode(self.mode).map_err(&wrong)?;
         self.file.sync().map_err(&wrong)

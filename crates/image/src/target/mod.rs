@@ -164,7 +164,7 @@ impl Target {
             Some(it) => scan_chunks(&*part.file, part.path(), &manifest, &it.chunks, progress)?,
             None => ChunkSet::new(manifest.chunks()),
         };
-        let wrong = ImageError::write(part.path());
+        let wrong = part.named().wrong();
         if claimed.is_some_and(|claimed| claimed.syncing) {
             write_again(&*part.file, &manifest, &have).map_err(&wrong)?;
         }
@@ -244,7 +244,7 @@ impl Target {
 
     fn refused(&self, error: io::Error) -> ImageError {
         match &self.place {
-            Place::Part(part, _) => ImageError::write(part.path())(error),
+            Place::Part(part, _) => part.named().wrong()(error),
             _ => ImageError::write(&self.path)(error),
         }
     }
@@ -357,10 +357,10 @@ impl Target {
                     }
                     Ok(())
                 };
-                finish().map_err(ImageError::write(&self.path))
+                finish().map_err(named.wrong())
             }
             Place::Part(part, record) => {
-                record.add_sync().map_err(ImageError::write(part.path()))?;
+                record.add_sync().map_err(part.named().wrong())?;
                 part.finish(self.manifest.head().size)?;
                 record.remove();
                 Ok(())
