@@ -13,9 +13,12 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
-    /// Adds a sample from a segment that was sent once. Karn's algorithm is the caller's task.
+    /// Adds a sample from a segment that was sent once (Karn's algorithm is the caller's task). Only this ends the
+    /// backoff (RFC 6298, section 5; Linux, `tcp_ack_update_rtt`): with a timeout below the RTT, every segment would be
+    /// retransmitted, and there would never be a sample.
     pub(super) fn sample(&mut self, rtt: Span) {
         self.estimator.sample(rtt);
+        self.backoff = 0;
     }
 
     /// The smoothed RTT; `None` before the first sample.
@@ -35,7 +38,11 @@ impl Rtt {
         self.backoff = self.backoff.saturating_add(1);
     }
 
-    /// Resets the backoff when new data is acknowledged.
+    pub(super) const fn is_backed_off(&self) -> bool {
+        self.backoff > 0
+    }
+
+    /// Resets the backoff when a connection is open.
     pub(super) fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
