@@ -157,7 +157,8 @@ impl Engine {
                     Err(OpenError::Forged) => self.stats.malformed += 1,
                     Err(OpenError::Replayed) => {
                         self.stats.replayed += 1;
-                        verifier.iter_mut().for_each(Verifier::on_replay);
+                        let bytes = sealed.len() as u64;
+                        verifier.iter_mut().for_each(|verifier| verifier.on_replay(bytes));
                     }
                 }
                 result.is_ok()

@@ -36,6 +36,8 @@ const REINVITE_AFTER: Span = Span::from_ms(250);
 pub(super) struct Sending {
     pub(super) source: Box<dyn Source>,
     pub(super) offered: u64,
+    /// The offset below which data was sent.
+    pub(super) sent: u64,
     pub(super) finished: bool,
     spread: Spread,
     flow: FlowConfig,
@@ -106,6 +108,7 @@ impl Engine {
         let sending = Sending {
             source,
             offered: 0,
+            sent: 0,
             finished: false,
             spread,
             flow,
@@ -345,6 +348,7 @@ impl Engine {
             let (stream, flow) = (sending.source.stream(), sending.flow);
             if self.host.open(now, next, stream, &waiting, sending.spread, flow).is_ok() {
                 (sending.offered, sending.finished, sending.released) = (0, false, 0);
+                sending.sent = 0;
                 sending.sealer = self.secure.as_ref().map(Secure::group);
                 sending.own_sealers.clear();
                 for progress in &view.receivers {
@@ -464,6 +468,9 @@ impl Engine {
             }
             return Some(found);
         };
+        if data.parity.is_none() {
+            sending.sent = sending.sent.max(data.offset + u64::from(data.len));
+        }
         // Half of the window: a packet may be late for other reasons, too.
         let sealed = sending.sealer.as_ref().map_or(0, GroupSeal::sealed);
         let oldest = sealed.saturating_sub(GroupOpen::window() / 2);

@@ -64,11 +64,13 @@ const RETRY_MAX: Span = Span::from_ms(500);
 /// The time before the next request after an answer without hashes.
 const PAUSE: Span = Span::from_ms(2);
 
-/// A session in which nothing becomes readable for this long, while this many packets count as replays, is taken for one in which
-/// another receiver has used later numbers of packets than the sender. Networks duplicate packets, but not all of them for this long.
-/// Both values are our choice.
+/// A session in which packets that count as replays have brought more than [`STALLED_SHARE`] times the bytes that have become readable,
+/// for this long and in this many packets, is taken for one in which another receiver has used later numbers of packets than the sender.
+/// Networks duplicate packets, but not all of them as often and for this long. Progress does not begin the count again: that receiver
+/// could send a few of the right bytes now and then. The values are our choice.
 const STALLED_AFTER: Span = Span::from_ms(500);
 const STALLED_REPLAYS: u32 = 64;
+const STALLED_SHARE: u64 = 4;
 
 fn block_end(offset: u64) -> u64 {
     (offset / BLOCK + 1) * BLOCK
@@ -291,10 +293,42 @@ pub(super) struct Verifier {
     /// The request for a key of its own.
     key_request: Option<Retry>,
     has_own_key: bool,
-    /// The offset below which bytes were readable when that last changed, when it was, and the packets since then that counted as
-    /// replays.
-    progress: (u64, Time),
-    replays: u32,
+    replays: Replays,
+}
+
+/// The packets of the sender that were dropped as replays, weighed against the bytes that have become readable.
+#[derive(Clone, Copy, Debug)]
+struct Replays {
+    /// The offset below which bytes were readable when they were last counted.
+    readable: u64,
+    /// The bytes in such packets, less [`STALLED_SHARE`] times those that have become readable.
+    excess: u64,
+    /// When there was last no excess, and the packets since.
+    since: Time,
+    packets: u32,
+}
+
+impl Replays {
+    const fn new(now: Time, readable: u64) -> Self {
+        Self { readable, excess: 0, since: now, packets: 0 }
+    }
+
+    const fn on_replay(&mut self, bytes: u64) {
+        // The tag alone is more than nothing.
+        self.excess = self.excess.saturating_add(bytes).saturating_add(1);
+        self.packets = self.packets.saturating_add(1);
+    }
+
+    /// Returns whether the packets of the sender seem to be dropped as replays.
+    fn is_stalled(&mut self, now: Time, readable: u64) -> bool {
+        let progress = readable.saturating_sub(self.readable);
+        self.readable = readable;
+        self.excess = self.excess.saturating_sub(progress.saturating_mul(STALLED_SHARE));
+        if self.excess == 0 {
+            *self = Self::new(now, readable);
+        }
+        self.packets >= STALLED_REPLAYS && now.since(self.since) >= STALLED_AFTER
+    }
 }
 
 impl Verifier {
@@ -309,8 +343,7 @@ impl Verifier {
             not_before: now,
             key_request: None,
             has_own_key: false,
-            progress: (0, now),
-            replays: 0,
+            replays: Replays::new(now, 0),
         }
     }
 
@@ -416,17 +449,9 @@ impl Verifier {
         self.key_request.map(|retry| retry.due).or(request).or(pause)
     }
 
-    /// Counts a packet that was dropped because its number was used before, or is far below the latest one.
-    pub(super) const fn on_replay(&mut self) {
-        self.replays = self.replays.saturating_add(1);
-    }
-
-    /// Returns whether the packets of the sender seem to be dropped as replays.
-    fn is_stalled(&mut self, now: Time, readable: u64) -> bool {
-        if readable != self.progress.0 {
-            (self.progress, self.replays) = ((readable, now), 0);
-        }
-        self.replays >= STALLED_REPLAYS && now.since(self.progress.1) >= STALLED_AFTER
+    /// Counts a packet with this many bytes of data that was dropped because its number was used before, or is far below the latest one.
+    pub(super) const fn on_replay(&mut self, bytes: u64) {
+        self.replays.on_replay(bytes);
     }
 }
 
@@ -504,7 +529,7 @@ impl Incoming {
                 Some(length) if readable == length => checked.ends_at = Some(length),
                 _ => {}
             }
-            forged |= !verifier.has_own_key && verifier.is_stalled(now, readable);
+            forged |= !verifier.has_own_key && verifier.replays.is_stalled(now, readable);
         }
         if forged {
             self.suspect(now, &mut checked);
@@ -548,8 +573,12 @@ impl Engine {
     /// Answers a receiver's request for hashes.
     pub(super) fn handle_hash_request(&mut self, now: Time, host: HostId, request: &HashRequest) {
         let Some(sending) = self.sending.get_mut(&request.session) else { return };
-        let Sending { source, hosts, hashes, offered, finished, .. } = sending;
+        let Sending { source, hosts, hashes, offered, sent, finished, .. } = sending;
         let Some(receiver) = hosts.get_mut(&host) else { return };
+        // A receiver needs no hash far beyond what was sent. The end of a file is readable only once all of the file was read, while
+        // which nothing is sent to anyone.
+        let near = sent.saturating_add((BLOCKS_AHEAD + 1) * BLOCK);
+        let request = &HashRequest { upto: request.upto.min(near), ..*request };
         receiver.verified = receiver.verified.max(request.from.min(*offered));
         let most = offered.saturating_mul(READ_FACTOR).saturating_add(READ_MORE);
         let mut may_read = most.saturating_sub(receiver.read_for_hashes);
@@ -620,7 +649,7 @@ impl Engine {
         if verifier.nonce != answer.nonce || verifier.key_request.is_none() {
             return;
         }
-        (verifier.key_request, verifier.has_own_key, verifier.replays) = (None, true, 0);
+        (verifier.key_request, verifier.has_own_key) = (None, true);
         (verifier.request, verifier.in_vain_upto) = (None, 0);
         incoming.opener = Some(opener);
         let at = verifier.verified;

@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use rackweave_crypt::GroupSeal;
 use rackweave_wire::orca::{self, Check, Data, Label, Labelled, Reason};
 
-use super::super::verify::BLOCK;
+use super::super::verify::{BLOCK, HashRequest};
 use super::secrecy::receiver;
 use super::*;
 
@@ -34,12 +34,16 @@ struct Scene {
 impl Scene {
     /// Begins to send a file at a rate at which all of it takes some tenths of a second.
     fn new() -> Self {
+        Self::of(LENGTH)
+    }
+
+    fn of(length: usize) -> Self {
         let (folder, source) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let victim = receiver(folder.path(), Some(SECRET), 1 << 30);
         let mut sender = sender(Some(SECRET));
         let host = sender.add_peer(victim.local_addr());
         let flow = FlowConfig { max_rate: Some(Rate(60_000_000)), ..sender.config.flow };
-        let path = file(source.path(), "x", LENGTH);
+        let path = file(source.path(), "x", length);
         let files = Box::new(Files::new(&[path]).unwrap());
         let session = sender.open(files, &[host], Spread::Unicast, flow).unwrap();
         let insider = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -206,7 +210,40 @@ fn later_numbers_of_packets_end_no_session() {
     let mut seal = scene.seal(NEVER);
     scene.forge(&mut seal, 0, &[0; 100], false);
     let stats = scene.ends_well();
-    assert!(stats.forged == 1 && stats.replayed > 64, "{stats:?}");
+    assert!(stats.forged == 1 && stats.replayed >= 64, "{stats:?}");
+}
+
+/// Beside them, the insider sends a few of the right bytes now and then, so that the stream does not stand still.
+#[test]
+fn a_trickle_of_the_right_bytes_hides_no_later_numbers() {
+    let mut scene = Scene::new();
+    scene.run(|scene| scene.readable() > 100_000);
+    let mut files = Files::new(&[scene.source.path().join("x")]).unwrap();
+    let mut seal = scene.seal(NEVER);
+    let until = scene.sender.clock().now() + Span::from_secs(8);
+    while scene.own_sealer().is_none() {
+        let mut bytes = crate::source::Payload::new();
+        let at = scene.readable();
+        files.read(at, 100, &mut bytes).unwrap();
+        scene.forge(&mut seal, at, &bytes.concat(), false);
+        let next = scene.sender.clock().now() + Span::from_ms(200);
+        scene.run(|scene| scene.sender.clock().now() >= next || scene.own_sealer().is_some());
+        assert!(scene.sender.clock().now() < until, "{:?}", scene.state());
+    }
+    let stats = scene.ends_well();
+    assert_eq!(stats.forged, 1, "{stats:?}");
+}
+
+/// All bytes have arrived and are verified when data beyond the end arrives: there is nothing more to be sent with a key of its own.
+#[test]
+fn bytes_beyond_the_end_of_a_verified_stream_are_found() {
+    for missing in [1, 2000, 30_000] {
+        let mut scene = Scene::new();
+        scene.run(|scene| scene.readable() + missing >= LENGTH as u64);
+        let mut seal = scene.seal(SOON);
+        scene.forge(&mut seal, LENGTH as u64 + 50_000, &[0; 100], false);
+        scene.ends_well();
+    }
 }
 
 /// What has the key of one receiver alone and is not the sender's can come of the sender only, which ends the session.
@@ -248,4 +285,23 @@ fn an_insider_that_does_not_stop_costs_time_only() {
     }
     let stats = scene.ends_well();
     assert_eq!(stats.forged, 1, "{stats:?}");
+}
+
+/// A receiver asks for hashes of the end of a file that was hardly begun. To read that, the sender would have to read all of the file
+/// first, and hold the session while it does.
+#[test]
+fn hashes_far_ahead_of_the_data_cost_the_sender_nothing() {
+    let mut scene = Scene::of(40_000_000);
+    scene.run(|scene| scene.readable() > 0);
+    let sending = &scene.sender.sending[&scene.session];
+    let (host, end) = (*sending.hosts.keys().next().unwrap(), sending.offered);
+    let read = |scene: &Scene| scene.sender.sending[&scene.session].hosts[&host].read_for_hashes;
+    let (now, before) = (scene.sender.clock().now(), read(&scene));
+    for from in [end - 10, end - 1_000_000, end / 2] {
+        let (session, nonce) = (scene.session, 1);
+        let request = HashRequest { session, nonce, from, upto: end, partial: true };
+        scene.sender.handle_hash_request(now, host, &request);
+        assert!(!scene.sender.sending[&session].works, "{from}");
+        assert_eq!(read(&scene), before, "{from}");
+    }
 }

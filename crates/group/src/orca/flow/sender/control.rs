@@ -3,7 +3,7 @@
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Body, Gap, Place, Reason, Status};
 
-use super::super::{SenderEvent, SlowReason};
+use super::super::SenderEvent;
 use super::peers::{Peer, State, pending};
 use super::{Sender, Stage};
 
@@ -116,8 +116,7 @@ impl Sender {
         }
         self.events.push_back(SenderEvent::Joined { host, at });
         peer.pending_control &= !pending::INVITE;
-        let by_group = peer.slow_reason != Some(SlowReason::NoMulticast);
-        if at >= self.group.head && by_group {
+        if at >= self.group.head && !peer.is_apart {
             self.attach(now, number);
         } else {
             self.detach(now, number, false);

@@ -221,11 +221,12 @@ impl Sender {
         self.source.readable_from = from;
     }
 
-    /// Records that packets to the group do not reach a receiver: it is served by unicast as long as the session lasts. To be
-    /// called before it joins.
+    /// Records that packets to the group do not reach a receiver, or that it cannot read them: from its next join on it is served by
+    /// unicast as long as the session lasts.
     pub fn serve_by_unicast(&mut self, host: HostId) {
         if let Some(number) = self.peers.find(host) {
-            self.peers.list[number as usize].slow_reason = Some(SlowReason::NoMulticast);
+            let peer = &mut self.peers.list[number as usize];
+            (peer.is_apart, peer.slow_reason) = (true, Some(SlowReason::NoMulticast));
         }
     }
 

@@ -98,6 +98,8 @@ pub(super) struct Peer {
     /// The number of times that it was detached.
     pub(super) detach_count: u8,
     pub(super) slow_reason: Option<SlowReason>,
+    /// Whether packets to the group are of no use to it, however fast it is.
+    pub(super) is_apart: bool,
     pub(super) path: Path,
     /// The unicast channel of a detached receiver; `None` while it is attached.
     pub(super) channel: Option<Box<Channel>>,
@@ -136,6 +138,7 @@ impl Peer {
             repairs: 0,
             detach_count: 0,
             slow_reason: None,
+            is_apart: false,
             path: Path::new(now),
             channel: None,
         }

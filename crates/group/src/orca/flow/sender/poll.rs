@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_wire::orca::{Body, Reason};
 
-use super::super::{FlowConfig, Outgoing, Piece, SlowPolicy, SlowReason};
+use super::super::{FlowConfig, Outgoing, Piece, SlowPolicy};
 use super::peers::{State, pending};
 use super::retransmit::Retransmit;
 use super::{Sender, Stage};
@@ -321,8 +321,7 @@ impl Sender {
         let (have, progress, limit) = (peer.have, peer.progress, peer.limit);
         let longest = peer.path.payload.map_or(payload, u64::from);
         let narrow = peer.path.payload.is_some();
-        let apart = peer.slow_reason == Some(SlowReason::NoMulticast)
-            && self.peers.watermarks.attached == 0;
+        let apart = peer.is_apart && self.peers.watermarks.attached == 0;
         let channel = peer.channel.as_deref_mut()?;
         let rto = channel.rto(self.config.report_delay(false));
         let repeated = channel.retransmits_in_flight(now, rto);

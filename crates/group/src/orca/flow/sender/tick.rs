@@ -166,7 +166,7 @@ impl Sender {
             least = Span::ZERO;
         }
         near &= peer.limit >= self.group.head && peer.path.payload.is_none();
-        near &= peer.slow_reason != Some(SlowReason::NoMulticast);
+        near &= !peer.is_apart;
         if near
             && self.source.length != Some(self.group.head)
             && now.since(peer.state_since) >= least

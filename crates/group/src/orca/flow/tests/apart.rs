@@ -2,9 +2,9 @@
 //! unicast.
 
 use rackweave_core::{HostId, Span, Time};
-use rackweave_wire::orca::{Body, Data, Label, Labelled, Place, Session};
+use rackweave_wire::orca::{Body, Data, Label, Labelled, Place, Session, Status};
 
-use super::super::{FlowConfig, Outgoing, Placement, Receiver, ReceiverEvent, Sender};
+use super::super::{FlowConfig, Outgoing, Placement, Receiver, ReceiverEvent, Sender, SenderEvent};
 
 const P: u64 = 1000;
 
@@ -100,4 +100,67 @@ fn a_receiver_beside_the_group_goes_on_when_nobody_is_in_it() {
     let sent: Vec<Outgoing> = core::iter::from_fn(|| sender.poll(ms(2))).collect();
     let to_it = |it: &&Outgoing| matches!(it, Outgoing::One(HostId(0), piece) if piece.offset < 10 * P && !piece.repair);
     assert_eq!(sent.iter().filter(to_it).count(), 10, "{sent:?}");
+}
+
+/// A receiver that cannot read the group's packets delays the group until it begins again, and may be found slow for that. It must not
+/// come back to the group then.
+#[test]
+fn a_receiver_that_was_slow_before_it_begins_again_stays_apart() {
+    let place = |port| Place { rack: 0, port };
+    let mut sender = Sender::new(ms(0), Session(1), 7, false, config(false));
+    let join = |port, incarnation, at| Body::Join {
+        incarnation,
+        stream: 7,
+        place: place(port),
+        at,
+        limit: at + (1 << 20),
+    };
+    for port in 0..3 {
+        sender.invite(ms(0), HostId(port.into()), place(port));
+        sender.handle_control(ms(0), HostId(port.into()), &join(port, 1, 0));
+    }
+    sender.offer(ms(1), 20_000 * P);
+    sender.serve_by_unicast(HostId(0));
+    let (mut head, mut events) = (0, Vec::new());
+    let turn = |sender: &mut Sender, now, head: &mut u64, events: &mut Vec<SenderEvent>| {
+        sender.handle_timeout(now);
+        while let Some(sent) = sender.poll(now) {
+            if let Outgoing::Everyone(piece) = sent {
+                *head = (*head).max(piece.offset + u64::from(piece.len));
+            }
+        }
+        for port in 1..3 {
+            let status = Status {
+                who: 1 << port,
+                have: *head,
+                slowest: port,
+                seen: *head,
+                limit: *head + (1 << 20),
+                ..Status::default()
+            };
+            sender.handle_control(now, HostId(port.into()), &Body::Status(status));
+        }
+        events.extend(core::iter::from_fn(|| sender.poll_event()));
+    };
+    let mut now = ms(1);
+    let is_detached = |event: &SenderEvent| *event == SenderEvent::Detached { host: HostId(0) };
+    while !events.iter().any(is_detached) {
+        now += Span::from_ms(1);
+        assert!(now < ms(2000), "it is not found slow");
+        turn(&mut sender, now, &mut head, &mut events);
+    }
+    // Its verified bytes end where the group is.
+    events.clear();
+    for _ in 0..300 {
+        now += Span::from_ms(1);
+        sender.handle_control(now, HostId(0), &join(0, 2, head));
+        turn(&mut sender, now, &mut head, &mut events);
+    }
+    let joined = SenderEvent::Joined { host: HostId(0), at: head };
+    assert!(
+        events.iter().any(|it| matches!(it, SenderEvent::Joined { .. })),
+        "{joined:?} {events:?}"
+    );
+    let attached = SenderEvent::Attached { host: HostId(0) };
+    assert!(!events.contains(&attached), "{events:?}");
 }
