@@ -476,7 +476,7 @@ impl Engine {
         let oldest = sealed.saturating_sub(GroupOpen::window() / 2);
         let own = sending.own_sealers.get_mut(&to);
         if own.is_none()
-            && let Some(found) = self.memo.get(data, oldest)
+            && let Some(found) = self.memo.get(data, to, oldest)
         {
             return Some(found);
         }
@@ -517,7 +517,7 @@ impl Engine {
             }
         };
         if sending.copies > 1 && !is_own {
-            self.memo.put(data, &payload, check);
+            self.memo.put(data, to, &payload, check);
         }
         Some((payload, check))
     }

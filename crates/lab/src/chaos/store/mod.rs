@@ -70,6 +70,12 @@ mod tests {
         assert!(forged > 0 && replayed > 0, "{forged} {replayed}");
     }
 
+    /// A probe that was sealed as before was refused as a replay, so that its receiver, behind an MTU of 1300, got a packet a second.
+    #[test]
+    fn a_receiver_answers_a_probe_with_a_packet_that_it_has() {
+        assert_eq!(run(141).map(|outcome| outcome.verdict), Ok(Ok(())));
+    }
+
     #[test]
     fn a_seed_gives_the_same_trace_each_time() {
         for seed in [1, 2, 3] {

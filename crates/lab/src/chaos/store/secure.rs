@@ -10,7 +10,7 @@ use rackweave_crypt::{
     Association, Cipher, Due, GroupOpen, GroupSeal, Key, Local, Offers, OpenError, Unopened,
 };
 use rackweave_wire::orca::{
-    self, Body, Control, Data, Header, Labelled, Session, TO_AGENT, TO_GROUP,
+    self, Body, Control, Data, Header, Label, Labelled, Session, TO_AGENT, TO_GROUP,
 };
 use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Handshake, Kind};
 
@@ -53,8 +53,16 @@ struct Pair {
     held: VecDeque<Control>,
 }
 
-/// What a packet is by which data is found again.
-type Sealed = (Data, u64, [u8; 16], Vec<u8>);
+/// A sealed payload for copies of a packet, and the hosts that got one: as in `cast::orca::outgoing`, none gets it twice, since its
+/// receiver would take the second one for a replay.
+#[derive(Clone, Debug)]
+struct Sealed {
+    data: Data,
+    counter: u64,
+    tag: [u8; 16],
+    body: Vec<u8>,
+    given: Vec<(HostId, Label)>,
+}
 
 #[derive(Debug)]
 pub(super) struct Secure {
@@ -192,14 +200,21 @@ impl Secure {
         let index = data.parity.map_or(0, |parity| u64::from(parity.index));
         let slot = (data.offset / u64::from(data.len.max(1)) + index) as usize % MEMO;
         let oldest = sealer.sealed().saturating_sub(GroupOpen::window() / 2);
-        let is_copy = |(known, counter, ..): &&Sealed| {
-            orca::associated(known).as_ref() == orca::associated(data).as_ref()
-                && known.len == data.len
-                && *counter >= oldest
+        let destination = (to, data.label);
+        let is_copy = |known: &&mut Sealed| {
+            orca::associated(&known.data).as_ref() == orca::associated(data).as_ref()
+                && known.data.len == data.len
+                && known.data.labelled == data.labelled
+                && (known.given[0].0 == TO_GROUP) == (to == TO_GROUP)
+                && !known.given.contains(&destination)
+                && known.counter >= oldest
         };
-        let known = self.memo[slot].as_ref().filter(is_copy);
+        let known = self.memo[slot].as_mut().filter(is_copy);
         let (counter, tag, body) = match known {
-            Some((_, counter, tag, body)) => (*counter, *tag, body.clone()),
+            Some(known) => {
+                known.given.push(destination);
+                (known.counter, known.tag, known.body.clone())
+            }
             None => {
                 // Nobody looks at the bytes of a parity, which would take a block to compute.
                 let mut body = match data.parity {
@@ -208,7 +223,9 @@ impl Secure {
                 };
                 let clear = orca::associated(data);
                 let Ok((counter, tag)) = sealer.seal(clear.as_ref(), &mut body) else { return };
-                self.memo[slot] = Some((*data, counter, tag, body.clone()));
+                let given = vec![destination];
+                self.memo[slot] =
+                    Some(Sealed { data: *data, counter, tag, body: body.clone(), given });
                 (counter, tag, body)
             }
         };
