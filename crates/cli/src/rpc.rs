@@ -79,7 +79,7 @@ pub(crate) struct ServeArgs {
     ports: u16,
     /// Accept requests before the handshake from clients that have a ticket and have marked them as idempotent (with --key).
     ///
-    /// Each is accepted once, but someone on the path can have it executed again, within ten seconds.
+    /// Each is accepted once, but someone on the path can have it executed again, within fifteen seconds.
     #[arg(long)]
     accept_early: bool,
     /// Also serve clients at these addresses (10.0.0.7, 10.0.0.0/24); may be repeated.

@@ -102,7 +102,7 @@ impl<T> Call<T> {
 
     /// Allows the call to be executed more than once: if the server restarts, it is retried within its deadline.
     /// Otherwise it fails then. With [tickets](crate::NodeConfig::tickets), it may be sent before the handshake, and someone on the
-    /// path can have it executed again then, up to ten seconds later: after calls that the client has made since.
+    /// path can have it executed again then, up to fifteen seconds later: after calls that the client has made since.
     pub const fn idempotent(mut self) -> Self {
         self.options.idempotent = true;
         self

@@ -266,7 +266,7 @@ impl NodeConfig {
     /// [idempotent](crate::Call::idempotent) calls of the next process need not wait for a handshake: they are sent beside it. The
     /// file is replaced as a whole, has mode 0600, and several processes may use it. Only with a [key](NodeConfig::key).
     ///
-    /// Someone on the path who holds such a call back can have it executed up to ten seconds later, in addition to its own
+    /// Someone on the path who holds such a call back can have it executed up to fifteen seconds later, in addition to its own
     /// execution; and who learns the content of this file and the key can read the early calls of the last hour.
     /// `docs/security.md` has the rule.
     #[must_use]

@@ -77,7 +77,7 @@ impl Peer {
 impl<P: Platform> Endpoint<P> {
     /// [`Endpoint::send`] for a message that may be executed more than once and late. If this host has a ticket of the peer and
     /// no session, its packets are sent beside the handshake ([`EndpointConfig::tickets`](super::EndpointConfig::tickets)),
-    /// and someone on the path who holds them back can have them executed at the peer up to ten seconds later, in addition to
+    /// and someone on the path who holds them back can have them executed at the peer up to fifteen seconds later, in addition to
     /// their execution after the handshake.
     ///
     /// # Errors

@@ -175,6 +175,10 @@ impl TicketFile {
         let most = MAGIC.len() + MAX_TICKETS * ENTRY_BYTES;
         let mut bytes = Vec::new();
         file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
+        // After a failure of power the file may have its name and not its bytes.
+        if bytes.is_empty() {
+            return Ok(TicketStore::default());
+        }
         TicketStore::from_bytes(&bytes)
             .map_err(|source| TicketFileError::Content { path: path(), source })
     }
@@ -296,6 +300,9 @@ mod tests {
         file.save(&store).unwrap();
         assert_eq!(TicketFile::open(&path).unwrap().1, others);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+        // A failure of power may leave a new name with no bytes, which must not keep the next start from its work.
+        fs::write(&path, "").unwrap();
+        assert!(TicketFile::open(&path).unwrap().1.is_empty());
         // What is not a file of tickets, or is open to others, is neither used nor replaced.
         fs::write(&path, "somebody's notes").unwrap();
         assert!(matches!(TicketFile::open(&path), Err(TicketFileError::Content { .. })));

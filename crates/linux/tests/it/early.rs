@@ -341,6 +341,52 @@ fn a_first_flight_that_was_held_back_does_not_bring_its_call_again_at_the_client
     world.call_and_wait(&bytes(9, 100));
 }
 
+/// Someone on the path lets a resumption pass, and keeps the packets behind it until the call was made by those that the client has
+/// sent after the handshake.
+#[test]
+fn early_packets_that_were_held_back_do_not_bring_their_call_again() {
+    for (name, transport) in patient().into_iter().filter(|(name, _)| goes_early(name)) {
+        for length in [100, 4000] {
+            let mut world = World::resuming(&transport);
+            world.restart_client();
+            world.proxy.recorded.clear();
+            let content = bytes(7, length);
+            let began = world.ends[0].clock().now();
+            world.send(&content, true);
+            world.turn(0);
+            world.proxy.faults = Faults { loss: 1.0, ..Faults::default() };
+            world.proxy.pass(0);
+            world.proxy.faults = Faults::default();
+            let flight = world.sent(0);
+            let resumption = flight.iter().find(|bytes| is_resumption(bytes)).unwrap();
+            world.proxy.forward(0, resumption);
+            world.turn(1);
+            assert_eq!(world.ends[1].stats().resumed, 1, "{name}");
+            let until = began + PATIENCE;
+            let mut answered = false;
+            while !answered {
+                assert!(world.ends[0].clock().now() < until, "{name}");
+                for host in [0, 1] {
+                    world.turn(host);
+                    world.proxy.turn();
+                }
+                while let Some(event) = world.ends[0].poll_event() {
+                    answered |= matches!(event, Event::Message { .. });
+                }
+            }
+            // The client acknowledges the response, and goes on.
+            world.call_and_wait(&bytes(8, 100));
+            world.call_and_wait(&bytes(9, 100));
+            let took = world.ends[0].clock().now().since(began);
+            for bytes in flight.iter().filter(|bytes| is_sealed(bytes)) {
+                world.proxy.forward(0, bytes);
+            }
+            world.turn(1);
+            assert_eq!(world.taken[&content], 1, "{name}, {length}, after {took}");
+        }
+    }
+}
+
 #[test]
 fn a_refused_ticket_costs_a_round_trip_and_nothing_else() {
     for (name, transport) in patient() {
