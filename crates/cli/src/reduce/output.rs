@@ -155,7 +155,6 @@ pub(super) fn summary(outcome: &Outcome, workers: u8) -> String {
 }
 
 /// What was sent and received, as a JSON document.
-#[expect(clippy::cast_precision_loss, reason = "a number of seconds")]
 pub(super) fn json(outcome: &Outcome, workers: u8) -> serde_json::Value {
     let stats = &outcome.stats;
     serde_json::json!({
