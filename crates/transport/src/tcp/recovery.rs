@@ -234,6 +234,10 @@ impl Sender {
             // Retransmissions have ended the measurement.
             self.rtt.sample(now.since(sent_at));
         }
+        // In Linux, timestamps give a sample with the acknowledgement of a retransmission too, which ends the backoff. They are
+        // not on this wire, so progress ends it, which is our choice: connections whose first window was lost would wait
+        // for longer and longer in an incast. A timeout below the RTT is found out by F-RTO only.
+        self.rtt.reset_backoff();
         self.retries = 0;
         self.rto_at =
             if self.flight() > 0 { now.saturating_add(self.rtt.rto(config)) } else { Time::MAX };

@@ -13,7 +13,7 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
-    /// Adds a sample from a segment that was sent once (Karn's algorithm is the caller's task). Only this ends the
+    /// Adds a sample from a segment that was sent once (Karn's algorithm is the caller's task). The first one ends the
     /// backoff (RFC 6298, section 5; Linux, `tcp_ack_update_rtt`): with a timeout below the RTT, every segment would be
     /// retransmitted, and there would never be a sample.
     pub(super) fn sample(&mut self, rtt: Span) {
@@ -42,7 +42,7 @@ impl Rtt {
         self.backoff > 0
     }
 
-    /// Resets the backoff when a connection is open.
+    /// Resets the backoff: when a connection is open, or new data is acknowledged.
     pub(super) fn reset_backoff(&mut self) {
         self.backoff = 0;
     }

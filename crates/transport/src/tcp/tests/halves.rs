@@ -283,33 +283,6 @@ fn one_acknowledgement_shows_no_reordering() {
     }
 }
 
-/// Karn's algorithm has two halves: retransmitted segments yield no sample, and the timeout stays backed off until there
-/// is one (RFC 6298, section 5). Without the second, a timeout below the RTT expires for each message.
-#[test]
-fn the_timeout_outgrows_the_round_trip_time() {
-    for config in [config(), config().classic()] {
-        let mut sender = Sender::new(&config);
-        let mut now = Time::ZERO;
-        let mut resent = Vec::new();
-        for number in 1..=10 {
-            sender.push(MessageId::request(number), MSS as u32, Kind::OneWay);
-            let answered = now + Span::from_ms(5);
-            let before = sender.resent;
-            sent(&mut sender, now, &config);
-            while sender.deadline() < answered {
-                now = sender.deadline();
-                assert!(sender.handle_timeout(now, &config));
-                sent(&mut sender, now, &config);
-            }
-            now = answered;
-            sender.handle_ack(now, &ack(number * MSS), &config);
-            resent.push(sender.resent - before);
-        }
-        // At 1 and 3 ms; at 4 ms; then it is 8 ms.
-        assert_eq!(resent, [2, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
-    }
-}
-
 /// When the segments in flight are acknowledged before the probe could be sent, there is none. The next segment has a
 /// probe of its own.
 #[test]
