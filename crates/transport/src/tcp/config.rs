@@ -120,11 +120,9 @@ pub struct Config {
     pub max_ranges: u32,
     /// Time after which an unused connection is closed.
     pub idle_timeout: Span,
-    /// Interval of keep-alives of a client that waits for responses and receives nothing. A server to which part of a
-    /// message has arrived begins with it, too, and doubles it with each keep-alive that is not answered.
+    /// Interval of keep-alives of a client that waits for responses and receives nothing.
     pub keepalive_interval: Span,
-    /// Number of unanswered keep-alives after which the peer is declared silent. A server waits for the rest of a message
-    /// for twice [`Config::idle_timeout`] instead.
+    /// Number of unanswered keep-alives after which the peer is declared silent.
     pub keepalive_probes: u32,
     /// Priority of all packets in switches, 0 (lowest) to 7.
     pub priority: u8,

@@ -216,36 +216,15 @@ impl Connection {
         if opening || self.sender.backlog() > 0 {
             return Time::MAX;
         }
+        let idle = config.idle_timeout;
         match self.role {
-            Role::Server if self.receiver.has_incomplete() => {
-                self.incomplete_probe_at(config).min(self.silent_at(config))
-            }
-            Role::Server => self.silent_at(config),
-            Role::Client if self.exchanges.is_empty() => {
-                self.last_used.saturating_add(config.idle_timeout)
-            }
+            Role::Server => self.last_received.saturating_add(idle).saturating_add(idle),
+            Role::Client if self.exchanges.is_empty() => self.last_used.saturating_add(idle),
             Role::Client => {
                 let since = self.last_received.max(self.last_keepalive);
                 since.saturating_add(Span::from_ticks(config.keepalive_interval.ticks().max(1)))
             }
         }
-    }
-
-    /// When a server discards a connection on which nothing has arrived.
-    fn silent_at(&self, config: &Config) -> Time {
-        self.last_received.saturating_add(config.idle_timeout).saturating_add(config.idle_timeout)
-    }
-
-    /// When a server asks next whether its client still sends the message of which a part has arrived. A client that has
-    /// given up retransmitting has no connection any more and answers with a reset (RFC 9293, 3.8.4).
-    ///
-    /// The probes only find such clients: silence ends the connection no earlier than if nothing was expected, so that a
-    /// client that stands still for a time can continue. Instead, the interval doubles with each probe that is not
-    /// answered, which bounds their number. RFC 1122 (4.2.3.6) leaves both open, and the choice is ours.
-    fn incomplete_probe_at(&self, config: &Config) -> Time {
-        let interval = Span::from_ticks(config.keepalive_interval.ticks().max(1));
-        let wait = interval.saturating_mul(1 << self.keepalives.min(32));
-        self.last_received.max(self.last_keepalive).saturating_add(wait)
     }
 
     /// Handles the deadline, if it has passed.
@@ -267,13 +246,10 @@ impl Connection {
             return Timeout::Continue;
         }
         let is_stream = self.stream.is_some();
-        let may_probe = self.role == Role::Server && !is_stream && now < self.silent_at(config);
-        if self.exchanges.is_empty() && !is_stream && !may_probe {
+        if self.exchanges.is_empty() && !is_stream {
             return Timeout::Idle;
         }
-        let is_silent =
-            self.role == Role::Server && !is_stream || self.keepalives >= config.keepalive_probes;
-        if is_silent && !may_probe {
+        if self.role == Role::Server && !is_stream || self.keepalives >= config.keepalive_probes {
             return Timeout::Failed;
         }
         self.keepalives += 1;

@@ -34,8 +34,7 @@
 //! last ones of connections, and twice as many ended connections as there may be open ones, which are remembered for as
 //! long as a peer may retransmit. State of a silent peer is discarded when its retransmissions or
 //! keep-alives are exhausted (`FailReason::PeerSilent`) or, if nothing waits for it, after
-//! [`Config::idle_timeout`]. A server that has part of a message keeps it for twice that time of silence, and sends
-//! keep-alives meanwhile: a peer that has given the message up with its connection answers with a reset.
+//! [`Config::idle_timeout`].
 
 mod config;
 mod congestion;

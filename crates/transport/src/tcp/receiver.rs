@@ -149,11 +149,6 @@ impl Receiver {
         self.messages.iter().any(|message| message.id == id && !message.cancelled)
     }
 
-    /// Whether part of a message has arrived that was not cancelled.
-    pub(super) fn has_incomplete(&self) -> bool {
-        self.messages.iter().any(|message| !message.cancelled)
-    }
-
     /// Takes the next complete message.
     pub(super) fn pop_complete(&mut self) -> Option<Incoming> {
         self.messages.front().filter(|message| message.end <= self.nxt)?;

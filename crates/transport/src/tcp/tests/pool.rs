@@ -215,61 +215,6 @@ fn a_client_that_awaits_a_response_notices_that_the_server_is_gone() {
     assert_eq!(lines(&net, "lost").len(), 5, "keep-alives");
 }
 
-/// A path on which full packets are lost for this long.
-fn without_full_packets(until: Span) -> impl FnMut(Time, &mut Packet<Header>) -> Vec<Span> {
-    move |now, packet| {
-        let is_full = packet.payload().is_some_and(|slice| slice.len == 1460);
-        let lost = is_full && now < after(until);
-        if lost { vec![] } else { vec![Span::ZERO] }
-    }
-}
-
-#[test]
-fn a_server_learns_that_its_client_has_given_up_an_incomplete_message() {
-    for config in [Config::tcp(), Config::dctcp(), Config { handshake: true, ..Config::tcp() }] {
-        for kind in [Kind::OneWay, Kind::Request] {
-            let fate = without_full_packets(Span::from_secs(60));
-            let mut net = network(2, &config, fate);
-            send(&mut net, 0, 1, 1, 10_000, kind);
-            net.run_until(after(Span::from_ms(500)));
-            assert!(net.hosts[1].is_arriving(HostId(0), MessageId::request(1)));
-            net.run_until(after(Span::from_secs(2)));
-            assert_eq!(net.count(0, |event| failed(event, FailReason::PeerSilent)), 1);
-            assert_eq!(lines(&net, "rst").len(), 1, "the answer to a keep-alive");
-            assert!(!net.hosts[1].is_arriving(HostId(0), MessageId::request(1)));
-            assert_eq!(net.hosts[1].connections(), 0);
-        }
-    }
-}
-
-#[test]
-fn an_incomplete_message_is_kept_while_its_client_answers() {
-    let config = Config { max_retries: 10_000, ..Config::tcp() };
-    let fate = without_full_packets(Span::from_secs(50));
-    let mut net = network(2, &config, fate);
-    send(&mut net, 0, 1, 1, 10_000, Kind::OneWay);
-    net.run_until(after(Span::from_secs(51)));
-    assert_eq!(net.count(1, delivered), 1);
-    assert_eq!(lines(&net, "rst").len(), 0);
-}
-
-#[test]
-fn an_incomplete_message_of_a_silent_client_is_kept_as_long_as_an_idle_connection() {
-    let fate = |now: Time, packet: &mut Packet<Header>| {
-        let is_full = packet.payload().is_some_and(|slice| slice.len == 1460);
-        let lost = is_full || now >= after(Span::from_ms(1));
-        if lost { vec![] } else { vec![Span::ZERO] }
-    };
-    let mut net = network(2, &Config::tcp(), fate);
-    send(&mut net, 0, 1, 1, 10_000, Kind::OneWay);
-    net.run_until(after(Span::from_secs(19)));
-    assert!(net.hosts[1].is_arriving(HostId(0), MessageId::request(1)));
-    let probes = lines(&net, "h1>h0").iter().filter(|line| line.contains("lost")).count();
-    assert_eq!(probes, 7, "after 0.1, 0.3, 0.7, 1.5, 3.1, 6.3 and 12.7 s");
-    net.run_until(after(Span::from_secs(21)));
-    assert_eq!(net.hosts[1].connections(), 0);
-}
-
 #[test]
 fn a_client_that_stood_still_for_long_asks_before_it_gives_up() {
     let mut net = network(2, &Config::tcp(), faithful);
