@@ -125,8 +125,8 @@ fn dctcp_holds_its_queue_near_k_and_the_link_full() {
 fn long_flows_share_fairly() {
     for (name, transport, seconds, start_gaps_us) in [
         ("dctcp", dctcp(), 1, &[0.0][..]),
-        ("cubic", cubic(), 3, &[0.0, 0.3, 1.1, 2.7, 5.3, 11.9]),
-        ("newreno", new_reno(), 3, &[0.0, 0.3, 1.1, 2.7, 5.3, 11.9]),
+        ("cubic", cubic(), 3, &[0.0, 0.3, 1.1, 2.7]),
+        ("newreno", new_reno(), 3, &[0.0, 0.3, 1.1, 2.7]),
     ] {
         for flows in [2, 4] {
             let mut means = vec![0.0; flows as usize];

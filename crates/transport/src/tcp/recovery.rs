@@ -69,8 +69,6 @@ impl Undo {
 struct Arrivals<'a> {
     now: Time,
     rack: &'a mut Rack,
-    /// The highest position that had arrived before.
-    highest: u64,
     recover: u64,
     /// When the newest of those that were sent once was sent.
     newest: Option<Time>,
@@ -89,7 +87,7 @@ impl Arrivals<'_> {
             self.newest = self.newest.max(Some(segment.at));
             self.original |= segment.end <= self.recover;
         }
-        self.rack.note_arrived(self.now, segment, self.highest);
+        self.rack.note_arrived(self.now, segment);
     }
 }
 
@@ -125,7 +123,6 @@ impl Sender {
 
         let mut arrivals = Arrivals {
             now,
-            highest: self.rack.highest(),
             rack: &mut self.rack,
             recover: self.recover,
             newest: None,
@@ -151,7 +148,6 @@ impl Sender {
         // Without SACK, an acknowledgement of a retransmission also covers what had arrived before, so that it does not
         // show that a timeout was spurious (Linux, `tcp_clean_rtx_queue`).
         let original = arrivals.original && (config.sack || !arrivals.ambiguous);
-        let unambiguous = sent.filter(|_| !arrivals.ambiguous);
         if let Some(sent) = sent {
             self.rack.note_rtt(now, now.since(sent));
         }
@@ -165,7 +161,7 @@ impl Sender {
         // For PRR without SACK, as in Linux (`tcp_remove_reno_sacks`): a duplicate acknowledgement is for one segment.
         let counted = u64::from(self.duplicate_acks) * mss;
         if newly_acked > 0 {
-            self.advance(now, unambiguous, config);
+            self.advance(now, config);
         } else if flight > 0 && acked.pure && !window_changed {
             // RFC 5681's definition of a duplicate acknowledgement.
             repeated = true;
@@ -220,25 +216,16 @@ impl Sender {
         self.scoreboard.check(self.una, self.nxt);
     }
 
-    /// Handles that the left edge has moved. `unambiguous` is when the newest segment was sent that has arrived, if
-    /// none of those was retransmitted.
-    fn advance(&mut self, now: Time, unambiguous: Option<Time>, config: &Config) {
+    /// Handles that the left edge has moved.
+    fn advance(&mut self, now: Time, config: &Config) {
         if let Some((end, sent_at)) = self.timed
             && self.una >= end
         {
             self.rtt.sample(now.since(sent_at));
             self.timed = None;
-        } else if let Some(sent_at) = unambiguous
-            && self.rtt.is_backed_off()
-        {
-            // Retransmissions have ended the measurement.
-            self.rtt.sample(now.since(sent_at));
         }
-        // In Linux, timestamps give a sample with the acknowledgement of a retransmission too, which ends the backoff. They are
-        // not on this wire, so progress ends it, which is our choice: connections whose first window was lost would wait
-        // for longer and longer in an incast. A timeout below the RTT is found out by F-RTO only.
-        self.rtt.reset_backoff();
         self.retries = 0;
+        self.rtt.reset_backoff();
         self.rto_at =
             if self.flight() > 0 { now.saturating_add(self.rtt.rto(config)) } else { Time::MAX };
         if self.phase == Phase::Open {
@@ -491,7 +478,7 @@ impl Sender {
     /// acknowledged has repaired a loss.
     fn end_probe(&mut self, now: Time, acked: &Acked<'_>) {
         let Some(end) = self.probe_end else { return };
-        if acked.duplicate.is_some_and(|(_, reported)| reported == end) {
+        if acked.duplicate.is_some() {
             self.probe_end = None;
         } else if self.una > end {
             self.probe_end = None;

@@ -13,12 +13,9 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
-    /// Adds a sample from a segment that was sent once (Karn's algorithm is the caller's task). The first one ends the
-    /// backoff (RFC 6298, section 5; Linux, `tcp_ack_update_rtt`): with a timeout below the RTT, every segment would be
-    /// retransmitted, and there would never be a sample.
+    /// Adds a sample from a segment that was sent once. Karn's algorithm is the caller's task.
     pub(super) fn sample(&mut self, rtt: Span) {
         self.estimator.sample(rtt);
-        self.backoff = 0;
     }
 
     /// The smoothed RTT; `None` before the first sample.
@@ -38,11 +35,7 @@ impl Rtt {
         self.backoff = self.backoff.saturating_add(1);
     }
 
-    pub(super) const fn is_backed_off(&self) -> bool {
-        self.backoff > 0
-    }
-
-    /// Resets the backoff: when a connection is open, or new data is acknowledged.
+    /// Resets the backoff when new data is acknowledged.
     pub(super) fn reset_backoff(&mut self) {
         self.backoff = 0;
     }

@@ -129,13 +129,7 @@ fn a_holder_that_dies_costs_its_chunks_and_a_second() {
     setup.faults = vec![fault(FaultPlace::Host(HostId(2)), FaultKind::Crash, 1000, 4000)];
     let outcome = setup.run();
     outcome.check_complete();
-    // The others, which take 2.8 s without a crash, lose the chunks that it was sending and about a second. They leave
-    // within a second of its return, so that it gets most of its copy from the server.
-    for host in [1, 3] {
-        let received = outcome.record(host).received.unwrap();
-        assert!(received < Time::ZERO + Span::from_secs(5), "client {host}: {received}");
-    }
-    assert!(outcome.copies() < 2.0, "{}", outcome.copies());
+    assert!(outcome.copies() < 1.75, "{}", outcome.copies());
     assert_eq!(outcome.record(2).crashes, 1);
 }
 
