@@ -233,7 +233,7 @@ impl<'a> Run<'a> {
         self.disk.release();
         let is_finished = matches!(end, End::Finished);
         match end {
-            // Nobody hears of what a process reports that was killed.
+            // Nobody learns what a killed process reports.
             End::Finished if was_killed => {}
             End::Finished => {
                 self.finished += 1;

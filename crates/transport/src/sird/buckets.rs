@@ -173,7 +173,7 @@ impl Buckets {
         &self.senders[number as usize]
     }
 
-    /// Whether the global bucket has so many bytes left.
+    /// Whether the global bucket has this many bytes left.
     #[inline]
     pub(super) const fn has_room(&self, bytes: u64, config: &Config) -> bool {
         self.outstanding + bytes <= config.global_bucket

@@ -60,7 +60,7 @@ pub struct Config {
     /// Priority of data that is sent with credit.
     pub scheduled_priority: u8,
 
-    /// Time after which a credit whose packet has not arrived is taken back and given again: ten round trips here. It doubles each
+    /// Time after which a credit whose packet has not arrived is withdrawn and given again: ten round trips here. It doubles each
     /// time, until a packet of the message arrives. As long as data arrives, it is longer by the time that all that is on its way
     /// takes on the link. (Our choice: in the authors' simulator nothing is lost.)
     pub resend_after: Span,
@@ -229,7 +229,7 @@ impl Config {
         Span::from_ticks(interval).min(self.max_request_interval)
     }
 
-    /// Time after which a credit is taken back, if `tries` credits of the message were taken back since one of its packets
+    /// Time after which a credit is withdrawn, if `tries` credits of the message were withdrawn since one of its packets
     /// has arrived.
     pub(super) fn resend_interval(&self, tries: u32) -> Span {
         let interval = self.resend_after.ticks().saturating_mul(1 << tries.min(20));
@@ -272,7 +272,7 @@ impl Config {
         if packets < most { packets } else { most }
     }
 
-    /// The delay of the next credit by one for a packet of so many bytes on the link.
+    /// The delay of the next credit by one for a packet of this many bytes on the link.
     pub(super) fn credit_time(&self, bytes: u64) -> Span {
         let ps = u128::from(self.credit_interval.ticks()) * u128::from(bytes);
         Span::from_ticks((ps / u128::from(self.full_packet())) as u64)

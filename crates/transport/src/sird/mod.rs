@@ -133,7 +133,7 @@ impl Scheme for Sird {
         loop {
             host.run_timers(now);
             host.pace_credit(now);
-            // Credit that is taken back leaves less on its way, and so what else is out may count as lost.
+            // Credit that is withdrawn leaves less on its way, and so what else is out may count as lost.
             if host.timers.first().is_none_or(|(at, _)| at > now) {
                 return;
             }

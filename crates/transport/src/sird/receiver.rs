@@ -126,9 +126,9 @@ pub struct Incoming {
     last_received: Time,
     /// When data last arrived that was missing.
     progress_at: Time,
-    /// How many times credit was taken back since then.
+    /// How many times credit was withdrawn since then.
     tries: u32,
-    /// Whether the sender has used no credit since the last was taken back: it gets one at a time.
+    /// Whether the sender has used no credit since the last was withdrawn: it gets one at a time.
     is_probed: bool,
     /// The number of the message's last credit, for round-robin scheduling.
     turn: u64,
@@ -191,7 +191,7 @@ impl Incoming {
             if packet >= self.packets {
                 return None;
             }
-            // Below this one, credit was taken back from some packets, and others still have it.
+            // Below this one, credit was withdrawn from some packets, and others still have it.
             let has_credit =
                 packet < self.credited && self.credits.iter().any(|credit| credit.packet == packet);
             self.cursor = if has_credit { packet + 1 } else { packet };

@@ -88,7 +88,7 @@ pub struct Config {
     /// Whether the window shrinks in proportion to what arrives during a recovery or after a mark (RFC 6937, RFC 9937),
     /// as in Linux. Otherwise nothing is sent until half of the window has arrived.
     pub prr: bool,
-    /// Whether a reduction of the window is taken back when the timeout (F-RTO, RFC 5682) or the retransmissions (RFC
+    /// Whether a reduction of the window is undone when the timeout (F-RTO, RFC 5682) or the retransmissions (RFC
     /// 3708) have turned out to be unnecessary, as in Linux.
     pub undo: bool,
     /// When CUBIC leaves slow start before a loss. NewReno and DCTCP have nothing of the kind, as in Linux.

@@ -82,7 +82,7 @@ fn a_message_below_the_threshold_sends_a_product_without_credit() {
     assert_eq!(of("p6 DATA"), ["h0>h1 p6 DATA 1 8 +1460", "h0>h1 p6 DATA 1 9 +1460"]);
 }
 
-/// Our choice: a credit is taken back after 1 ms, and its packet gets another.
+/// Our choice: a credit is withdrawn after 1 ms, and its packet gets another.
 #[test]
 fn a_lost_packet_gets_another_credit() {
     let mut network = network::<Sird>(&paper(), 2, Span::ZERO);
