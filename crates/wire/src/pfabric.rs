@@ -72,7 +72,7 @@ pub enum Body {
     Probe {
         /// Length of the whole message.
         message_length: u32,
-        /// As in DATA.
+        /// As in DATA; 0 in a probe that precedes all messages in a switch, as acknowledgements do.
         remaining: u32,
     },
     /// Which packets have arrived. Packets are numbered from 0.
@@ -233,6 +233,7 @@ impl rackweave_core::Header for Header {
     #[inline]
     fn rank(&self) -> Option<Rank> {
         match self.body {
+            Body::Probe { remaining: 0, .. } => None,
             Body::Data { remaining, .. } | Body::Probe { remaining, .. } => {
                 Some(Rank { message: MessageId(self.id.get()), remaining })
             }

@@ -167,6 +167,14 @@ impl Outgoing {
         self.repair_at().min(self.last_sent.saturating_add(config.patience / 4))
     }
 
+    /// The rank of a probe: the message's, but none after a quarter of the patience without a packet of the receiver. A
+    /// switch sends nothing of this message while it has shorter ones, also no probe, for longer than the patience, and
+    /// the receiver would count as dead. (Our choice: the paper's senders never give up.)
+    fn probe_rank(&self, now: Time, config: &Config) -> u32 {
+        let is_starved = self.silent_since.is_some_and(|at| now.since(at) >= config.patience / 4);
+        if is_starved { 0 } else { self.remaining(config) }
+    }
+
     /// Whether the receiver counts as dead.
     fn is_given_up(&self, now: Time, config: &Config) -> bool {
         self.silent_since.is_some_and(|since| now.since(since) >= config.patience)
@@ -331,8 +339,8 @@ impl Host {
         let exchange = self.exchanges.get_mut(slot);
         let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
         let State::Sending(outgoing) = &mut exchange.state else { return };
+        let remaining = outgoing.probe_rank(now, &self.config);
         outgoing.sends(now);
-        let remaining = outgoing.remaining(&self.config);
         let body = Body::Probe { message_length: outgoing.length, remaining };
         self.send_control(peer, id, one_way, body);
     }

@@ -1,6 +1,6 @@
 //! Packet traces of whole conversations.
 
-use rackweave_core::{Kind, Packet, Span};
+use rackweave_core::{Header as _, Kind, Packet, Span};
 use rackweave_wire::pfabric::{Body, Header};
 
 use super::{Config, PFabric};
@@ -205,6 +205,32 @@ fn a_message_that_waits_for_shorter_ones_is_kept() {
     assert!(events.contains(&"h1: OneWay 1 of 1000000 bytes from h0".to_owned()));
     // One every 2.5 ms, for 41.4 ms.
     assert_eq!(network.packets.iter().filter(|(_, packet)| is_probe(packet)).count(), 16);
+}
+
+/// A switch with shorter messages sends nothing of a longer one, probes included. Probes without a rank pass it, so that
+/// the sender does not take the receiver for dead.
+#[test]
+fn a_message_that_a_switch_holds_back_is_not_given_up() {
+    let config = Config { patience: MS(10), finished_for: MS(20), ..Config::paper() };
+    let config = Config { ask_interval: MS(2), ..config };
+    let mut network = network::<PFabric>(&config, 2, Span::ZERO);
+    network.lose = Some(|packet| packet.header.rank().is_some());
+    submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
+    network.run_until(at(MS(40)));
+    let rank = |packet: &Packet<Header>| packet.header.rank().map(|rank| rank.remaining);
+    let probes = network.packets.iter().filter(|(_, packet)| is_probe(packet));
+    let (ranked, first): (Vec<_>, Vec<_>) = probes.partition(|(_, packet)| rank(packet).is_some());
+    assert!(ranked.iter().all(|(_, packet)| rank(packet) == Some(10_000)));
+    // The first answer is to the first probe without a rank, 2.5 ms after the first packet at the earliest.
+    assert!(
+        !ranked.is_empty() && (8..=16).contains(&first.len()),
+        "{} {}",
+        ranked.len(),
+        first.len()
+    );
+    network.lose = None;
+    network.run_until(at(MS(50)));
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 10000 bytes from h0", "h0: 1 sent to h1"]);
 }
 
 const fn is_probe(packet: &Packet<Header>) -> bool {
