@@ -11,6 +11,7 @@ use crate::error::OutputError;
 use crate::report::table::{self, Style};
 use crate::report::{Head, charts, html, svg};
 use crate::results::columns::{self, Arrival, Circuit, Column};
+use crate::results::seeds;
 use crate::results::{Capture, PointResult, Results, TrafficSeries, plain};
 use crate::scenario::{Scenario, World};
 use rackweave_group::app::CastTimes;
@@ -20,7 +21,7 @@ impl Results {
     /// Returns the tables for a terminal of this width in columns.
     #[must_use]
     pub fn to_table(&self, width: usize, style: Style) -> String {
-        table::render(&self.points, width, style)
+        table::render(&self.compared(), width, style)
     }
 
     /// Returns the HTML page; `command` is the command that reproduces the numbers.
@@ -35,14 +36,14 @@ impl Results {
             seed: scenario.seed,
             facts: scenario.facts(),
         };
-        html::render(&head, &self.points)
+        html::render(&head, &self.compared())
     }
 
     /// Returns one chart of the 99th percentile of slowdown by message size, for a document or a slide.
     #[must_use]
     pub fn to_svg(&self) -> String {
         let title = "99th-percentile slowdown by message size";
-        charts::slowdown_chart(&self.points, charts::Percentile::P99, title)
+        charts::slowdown_chart(&self.compared(), charts::Percentile::P99, title)
             .render(svg::Theme::Standalone)
     }
 }
@@ -56,7 +57,8 @@ pub struct OutputDir {
 /// The suffix of files that are not complete yet.
 const PARTIAL_SUFFIX: &str = ".part";
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
-const OPTIONAL: [&str; 12] = [
+const OPTIONAL: [&str; 13] = [
+    "over_seeds.csv",
     "traffic.csv",
     "circuits.csv",
     "streams.svg",
@@ -122,6 +124,10 @@ impl OutputDir {
             staged.add("streams.svg", chart.render(svg::Theme::Standalone).as_bytes())?;
         }
         staged.tables(&results.points)?;
+        if let Some(means) = seeds::combined(&results.points) {
+            let rows = |point: &PointResult| std::iter::once(point.summary.clone());
+            staged.csv("over_seeds.csv", &means, columns::OVER_SEEDS, rows)?;
+        }
         let points = &results.points;
         for point in points.iter().filter(|point| !point.capture_names.is_empty()) {
             staged.capture(point)?;

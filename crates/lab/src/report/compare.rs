@@ -34,6 +34,34 @@ pub(super) fn text(value: &Value<'_>, unit: Unit) -> String {
     }
 }
 
+/// Formats a measure of a point, with the confidence interval if it is a mean over seeds.
+pub(super) fn measure(point: &PointSummary, (column, shown): ShownColumn<PointSummary>) -> String {
+    let mean = text(&(column.get)(point), shown.unit);
+    let half = half_width(point, column.name);
+    // A narrower interval would not change the three digits of the mean.
+    if half > 0.001 * (column.get)(point).number().abs() {
+        format!("{mean} \u{b1}{}", text(&Value::Real(half), shown.unit))
+    } else {
+        mean
+    }
+}
+
+/// Returns half the width of the confidence interval of a measure, by its name in CSV files; 0 if none is known.
+fn half_width(point: &PointSummary, name: &str) -> f64 {
+    let Some(spread) = &point.over_seeds else { return 0.0 };
+    let half = match name {
+        "slowdown_p50" => spread.slowdown.p50,
+        "slowdown_p99" => spread.slowdown.p99,
+        "slowdown_mean" => spread.slowdown.mean,
+        "latency_p50_us" => spread.latency_us.p50,
+        "latency_p99_us" => spread.latency_us.p99,
+        "latency_mean_us" => spread.latency_us.mean,
+        "goodput_gbps" => spread.goodput_gbps,
+        _ => 0.0,
+    };
+    if half.is_finite() { half } else { 0.0 }
+}
+
 /// Returns which points are the best in a column.
 pub(super) fn best_in(
     points: &[PointResult],
@@ -44,34 +72,43 @@ pub(super) fn best_in(
     }
     best(points, shown.better == Better::Lower, |point| {
         let is_valid = !shown.of_messages || point.summary.is_complete();
-        if is_valid { (column.get)(&point.summary).number() } else { f64::NAN }
+        let value = if is_valid { (column.get)(&point.summary).number() } else { f64::NAN };
+        (value, half_width(&point.summary, column.name))
     })
 }
 
 /// Returns which points have the best `value` among those that can be compared: where groups were run at several values
 /// of a sweep, those at the same value. Returns none unless two values differ. A value that is not finite is never
-/// best.
+/// best. With each value is half the width of its confidence interval: those whose intervals meet the best one's do not
+/// differ from it.
 pub(super) fn best(
     points: &[PointResult],
     lower: bool,
-    value: impl Fn(&PointResult) -> f64,
+    value: impl Fn(&PointResult) -> (f64, f64),
 ) -> Vec<bool> {
     let several_groups = points.iter().any(|p| p.summary.label != points[0].summary.label);
     let class = |p: &PointResult| if several_groups { p.variant_label() } else { String::new() };
     let classes: Vec<String> = points.iter().map(class).collect();
-    let values: Vec<f64> = points.iter().map(value).collect();
+    let values: Vec<(f64, f64)> = points.iter().map(value).collect();
     (0..points.len())
         .map(|i| {
-            let rivals =
-                || values.iter().zip(&classes).filter(|(v, c)| **c == classes[i] && v.is_finite());
-            let low = rivals().fold(f64::INFINITY, |low, (v, _)| low.min(*v));
-            let high = rivals().fold(f64::NEG_INFINITY, |high, (v, _)| high.max(*v));
+            let rivals = || {
+                let alike = values.iter().zip(&classes).filter(|(_, class)| **class == classes[i]);
+                alike.map(|(value, _)| *value).filter(|(value, _)| value.is_finite())
+            };
+            let low = rivals().min_by(|a, b| a.0.total_cmp(&b.0));
+            let high = rivals().max_by(|a, b| a.0.total_cmp(&b.0));
+            let (Some(low), Some(high)) = (low, high) else { return false };
             let winner = if lower { low } else { high };
-            // Values that look equal when written with three digits count as equal.
-            let close = |a: f64, b: f64| (a - b).abs() <= 0.0005 * b.abs();
-            values[i].is_finite() && !close(low, high) && close(values[i], winner)
+            values[i].0.is_finite() && !are_close(low, high) && are_close(values[i], winner)
         })
         .collect()
+}
+
+/// Returns whether two values, each with half the width of its confidence interval, look equal: when written with three digits, or
+/// because their intervals meet.
+fn are_close((a, a_half): (f64, f64), (b, b_half): (f64, f64)) -> bool {
+    (a - b).abs() <= (0.0005 * b.abs()).max(a_half + b_half)
 }
 
 /// Describes what is wrong with a point; `None` if nothing is.
@@ -113,7 +150,10 @@ pub(super) fn verdict(points: &[PointResult]) -> Option<String> {
     let variants = points.iter().map(PointResult::variant_label).collect::<BTreeSet<_>>();
     let several_groups = points.iter().any(|p| p.summary.label != points[0].summary.label);
     if several_groups && variants.len() > 1 {
-        let wins = best(points, true, |p| if p.summary.is_complete() { p99(p) } else { f64::NAN });
+        let wins = best(points, true, |p| {
+            let value = if p.summary.is_complete() { p99(p) } else { f64::NAN };
+            (value, half_width(&p.summary, "slowdown_p99"))
+        });
         let mut count: Vec<(&str, usize)> = Vec::new();
         for (point, _) in points.iter().zip(wins).filter(|(_, won)| *won) {
             match count.iter_mut().find(|(group, _)| *group == point.summary.label) {
@@ -149,6 +189,13 @@ pub(super) fn verdict(points: &[PointResult]) -> Option<String> {
             )
         })
         .collect();
+    let with_half = |p: &PointResult| (p99(p), half_width(&p.summary, "slowdown_p99"));
+    let tied = rest.iter().filter(|p| are_close(with_half(p), with_half(first))).count();
+    let is_tied = match (first.summary.over_seeds.is_some(), tied) {
+        (false, _) | (true, 0) => String::new(),
+        (true, 1) => format!(" The seeds do not tell {} from {}.", first.label, rest[0].label),
+        (true, n) => format!(" The seeds do not tell {} from the next {n}.", first.label),
+    };
     if rest.len() > others.len() {
         others.push(format!("{} more", rest.len() - others.len()));
     }
@@ -159,7 +206,7 @@ pub(super) fn verdict(points: &[PointResult]) -> Option<String> {
         n => format!(" {n} points with missing messages are not compared."),
     };
     Some(format!(
-        "Lowest p99 slowdown: {} with {}; {}.{not_compared}",
+        "Lowest p99 slowdown: {} with {}; {}.{is_tied}{not_compared}",
         first.label,
         number::short(p99(first)),
         others.join(", ")
@@ -210,6 +257,7 @@ pub(super) fn best_in_bucket(
     value: fn(&SizeBucket) -> f64,
 ) -> Vec<bool> {
     best(points, true, |p| {
-        bucket(p, edge).filter(|_| p.summary.is_complete()).map_or(f64::NAN, value)
+        let bucket = bucket(p, edge).filter(|_| p.summary.is_complete());
+        (bucket.map_or(f64::NAN, value), 0.0)
     })
 }

@@ -103,7 +103,7 @@ fn header(page: &mut String, head: &Head, points: &[PointResult], title: &str) {
     let own = [
         ("Points", number::grouped(points.len() as u64)),
         ("Messages", number::grouped(messages)),
-        ("Seed", head.seed.to_string()),
+        ("Seed", seeds(head, points)),
         ("Version", head.version.clone()),
     ];
     let given = head.facts.iter().map(|(name, value)| (name.as_str(), value.clone()));
@@ -111,6 +111,13 @@ fn header(page: &mut String, head: &Head, points: &[PointResult], title: &str) {
         let _ = write!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(&value));
     }
     page.push_str("</dl></header>\n");
+}
+
+/// Names the seeds of the points: those of means over seeds, or else the scenario's.
+fn seeds(head: &Head, points: &[PointResult]) -> String {
+    let spread = points.iter().find_map(|point| point.summary.over_seeds.as_ref());
+    let swept = spread.map(|spread| spread.seeds.iter().map(u64::to_string).collect::<Vec<_>>());
+    swept.map_or_else(|| head.seed.to_string(), |seeds| seeds.join(", "))
 }
 
 fn warnings(page: &mut String, points: &[PointResult]) {
@@ -131,7 +138,8 @@ fn warnings(page: &mut String, points: &[PointResult]) {
 
 /// Replaces the "u" of micro units by "µ".
 fn units(text: &str) -> String {
-    text.strip_suffix(" us").map_or_else(|| text.to_owned(), |digits| format!("{digits} \u{b5}s"))
+    let unit = |word| if word == "us" { "\u{b5}s" } else { word };
+    text.split(' ').map(unit).collect::<Vec<_>>().join(" ")
 }
 
 /// Writes the first cell of a point's row.
@@ -191,7 +199,7 @@ fn summary(page: &mut String, points: &[PointResult]) {
         for ((column, shown), best) in columns.iter().zip(&best) {
             let class = if group == Some(shown.group) { "" } else { "first" };
             group = Some(shown.group);
-            let text = compare::text(&(column.get)(&point.summary), shown.unit);
+            let text = compare::measure(&point.summary, (column, *shown));
             cell(page, &text, best[index], class, "");
         }
         if !all_done {
@@ -205,6 +213,14 @@ fn summary(page: &mut String, points: &[PointResult]) {
     );
     if all_done {
         page.push_str(" All runs went on until every message had ended.");
+    }
+    if let Some(spread) = points.iter().find_map(|point| point.summary.over_seeds.as_ref()) {
+        let _ = write!(
+            page,
+            " Measures are means over {} seeds, with 95 % confidence intervals of the means; values whose intervals meet do \
+             not count as different. Queues over time and circuits are those of the first seed.",
+            spread.seeds.len()
+        );
     }
     page.push_str("</p></section>\n");
 }

@@ -93,7 +93,10 @@ fn summary(points: &[PointResult], labels: &Strip, width: usize, style: Style) -
         let strips: Vec<Strip> = columns
             .iter()
             .map(|(column, shown)| {
-                let text = |p: &PointResult| compare::text(&(column.get)(&p.summary), shown.unit);
+                let text = |p: &PointResult| {
+                    let text = compare::measure(&p.summary, (column, *shown));
+                    if style.unicode { text } else { text.replace('\u{b1}', "+-") }
+                };
                 let best = best_in(points, (column, *shown));
                 let cells = points.iter().zip(best).map(|(p, best)| Cell { text: text(p), best });
                 let (heading, name) = (shown.group.to_owned(), shown.name.to_owned());

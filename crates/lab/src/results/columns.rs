@@ -6,7 +6,9 @@ use std::fmt;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_sim::result::{LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample};
 
-use super::{CurvePoint, PointSummary, SizeBucket, Spread, StreamSummary, TrafficSample};
+use super::{
+    CurvePoint, PointSummary, SeedSpread, SizeBucket, Spread, StreamSummary, TrafficSample,
+};
 use crate::allreduce::{AllreduceSummary, StepSummary};
 use crate::cast::{CastSummary, ReceiverSummary};
 use crate::image::{ClientSummary, ImageSummary};
@@ -203,6 +205,36 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
         p.busiest_port.as_ref().map(|port| port.mean_queue_bytes).into()
     }),
     column("returned_to_sender", |p| p.returned_to_sender.into()),
+];
+
+/// Returns half the width of a measure's confidence interval, in a point that is the mean over seeds.
+fn half_width(point: &PointSummary, of: fn(&SeedSpread) -> f64) -> Value<'_> {
+    point.over_seeds.as_ref().map(of).into()
+}
+
+/// Means over seeds, for CSV files. `_ci95` is half the width of the confidence interval.
+pub(crate) const OVER_SEEDS: &[Column<PointSummary>] = &[
+    column("seeds", |p| p.over_seeds.as_ref().map(|spread| spread.seeds.len() as u64).into()),
+    column("completed", |p| p.messages.completed.into()),
+    column("failed", |p| p.messages.failed.into()),
+    column("unfinished", |p| p.messages.unfinished.into()),
+    column("slowdown_p50", |p| p.slowdown.p50.into()),
+    column("slowdown_p50_ci95", |p| half_width(p, |spread| spread.slowdown.p50)),
+    column("slowdown_p99", |p| p.slowdown.p99.into()),
+    column("slowdown_p99_ci95", |p| half_width(p, |spread| spread.slowdown.p99)),
+    column("slowdown_mean", |p| p.slowdown.mean.into()),
+    column("slowdown_mean_ci95", |p| half_width(p, |spread| spread.slowdown.mean)),
+    column("latency_p50_us", |p| p.latency_us.p50.into()),
+    column("latency_p50_us_ci95", |p| half_width(p, |spread| spread.latency_us.p50)),
+    column("latency_p99_us", |p| p.latency_us.p99.into()),
+    column("latency_p99_us_ci95", |p| half_width(p, |spread| spread.latency_us.p99)),
+    column("latency_mean_us", |p| p.latency_us.mean.into()),
+    column("latency_mean_us_ci95", |p| half_width(p, |spread| spread.latency_us.mean)),
+    column("latency_max_us", |p| p.latency_us.max.into()),
+    column("latency_max_us_ci95", |p| half_width(p, |spread| spread.latency_us.max)),
+    column("goodput_gbps", |p| p.goodput_gbps.into()),
+    column("goodput_gbps_ci95", |p| half_width(p, |spread| spread.goodput_gbps)),
+    column("drops", |p| p.drops.into()),
 ];
 
 pub(crate) const BY_SIZE: &[Column<SizeBucket>] = &[

@@ -2,8 +2,10 @@
 
 pub(crate) mod columns;
 mod naming;
+pub(crate) mod seeds;
 pub(crate) mod stats;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use rackweave_core::{DropReason, HostId, Span, Time};
@@ -21,6 +23,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 pub(crate) use self::naming::{plain, short_key};
+pub use self::seeds::SeedSpread;
 use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::allreduce::AllreduceSummary;
@@ -135,6 +138,9 @@ pub struct PointSummary {
     /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
+    /// If these are means over seeds: how much they are to be trusted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_seeds: Option<SeedSpread>,
 }
 
 /// A point in which an assertion of the simulator failed.
@@ -471,6 +477,7 @@ impl PointResult {
             plan: None,
             allreduce: None,
             doubts: Vec::new(),
+            over_seeds: None,
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
         let traffic = traffic_series(spec, &result);
@@ -656,6 +663,8 @@ impl Results {
             wall_s: f64,
             peak_rss_bytes: u64,
             points: Vec<&'a PointSummary>,
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            over_seeds: Vec<PointSummary>,
             interrupted: bool,
             #[serde(skip_serializing_if = "<[_]>::is_empty")]
             failures: &'a [PointFailure],
@@ -669,6 +678,11 @@ impl Results {
             wall_s: *wall_s,
             peak_rss_bytes: *peak_rss_bytes,
             points: self.points.iter().map(|point| &point.summary).collect(),
+            over_seeds: seeds::combined(&self.points)
+                .into_iter()
+                .flatten()
+                .map(|point| point.summary)
+                .collect(),
             interrupted: *interrupted,
             failures,
             version,
@@ -676,6 +690,12 @@ impl Results {
         .unwrap_or_default();
         text.push('\n');
         text
+    }
+
+    /// Returns the points to compare: all of them, or, if seeds are swept, the means over seeds.
+    #[must_use]
+    pub fn compared(&self) -> Cow<'_, [PointResult]> {
+        seeds::combined(&self.points).map_or(Cow::Borrowed(&self.points), Cow::Owned)
     }
 
     /// Returns the remarks about points that ran successfully, one line for each point concerned.

@@ -100,7 +100,7 @@ fn labels(points: &[PointResult]) -> Vec<String> {
     };
     let differ =
         |labels: &Vec<String>| labels.iter().collect::<BTreeSet<_>>().len() == labels.len();
-    let varying: Vec<PointSummary> = if are_labelled(points) {
+    let varying: Vec<PointSummary> = {
         let varies = varying_keys(points);
         let only_varying = |point: &PointResult| {
             let (label, transport) = (&point.summary.label, &point.summary.transport);
@@ -114,13 +114,11 @@ fn labels(points: &[PointResult]) -> Vec<String> {
             }
         };
         points.iter().map(only_varying).collect()
-    } else {
-        Vec::new()
     };
     let short = |keys: usize| -> Vec<String> {
         varying.iter().map(|summary| label(summary, keys, false)).collect()
     };
-    let shorts = (0..=most).filter(|_| !varying.is_empty()).map(short);
+    let shorts = (0..=most).map(short);
     let longer = [!are_labelled(points), true]
         .into_iter()
         .flat_map(|all| (0..=most).map(move |keys| (keys, all)))

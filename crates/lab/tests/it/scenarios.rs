@@ -434,6 +434,48 @@ fn labels_tell_cases_of_one_transport_apart() {
 }
 
 #[test]
+fn seeds_are_repetitions_and_do_not_compete() {
+    let text = r#"
+        fabric = { topology = "single-switch", hosts = 8 }
+        [workload]
+        arrivals = "poisson"
+        sizes = "W2"
+        load = 0.5
+        [measure]
+        messages = 400
+        [sweep]
+        transport.name = ["homa", "tcp"]
+        seed = [1, 2, 3]
+    "#;
+    let scenario = parse(text, &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let results = Batch::new(scenario.clone()).run(Some(1)).unwrap();
+    let out = rackweave_lab::output::OutputDir::prepare(folder.path()).unwrap();
+    out.write(&scenario, &results, "").unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(&read("summary.json")).unwrap();
+    let p99 =
+        |points: &serde_json::Value, at: usize| points[at]["slowdown"]["p99"].as_f64().unwrap();
+    let points = &summary["points"];
+    assert_eq!(points.as_array().unwrap().len(), 6);
+    assert_ne!(p99(points, 0), p99(points, 1));
+    let means = &summary["over_seeds"];
+    assert_eq!(means.as_array().unwrap().len(), 2);
+    let mean = (p99(points, 0) + p99(points, 1) + p99(points, 2)) / 3.0;
+    assert!((p99(means, 0) - mean).abs() < 1e-9 * mean);
+    assert_eq!(means[0]["over_seeds"]["seeds"], json!([1, 2, 3]));
+    assert_eq!(means[0]["messages"]["completed"], json!(1200));
+    assert_eq!(read("over_seeds.csv").lines().count(), 3);
+    let ascii = rackweave_lab::report::table::Style { color: false, unicode: false };
+    let table = results.to_table(120, ascii);
+    let rows = table.lines().filter(|line| line.starts_with("homa") || line.starts_with("tcp"));
+    // One row for each transport in each of the two tables.
+    assert_eq!(rows.count(), 4, "{table}");
+    assert!(table.contains("Lowest p99 slowdown: homa") && table.contains("+-"), "{table}");
+    assert!(results.to_html(&scenario, "").contains("<dd>1, 2, 3</dd>"));
+}
+
+#[test]
 fn the_busiest_port_and_the_senders_have_numbers_of_their_own() {
     let text = r#"
         fabric = { topology = "single-switch", hosts = 5, host_link_delays = ["1 us", "20 us"] }

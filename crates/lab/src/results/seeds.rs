@@ -1,0 +1,319 @@
+//! Points that differ in nothing but their seed, as one: means, and confidence intervals of them.
+
+use serde::Serialize;
+
+use super::stats::{CurvePoint, SizeBucket, Stats};
+use super::{MessageCounts, PointResult, PointSummary, QueueBytes, naming};
+
+/// The swept key whose values are repetitions of a point and not alternatives to it.
+pub(crate) const SEED: &str = "seed";
+
+/// How much means over seeds are to be trusted: half the widths of their confidence intervals of 95 %, which are NaN (`null` in
+/// JSON) with a single seed.
+///
+/// The intervals are Student's, which takes the values of the seeds for independent and normally distributed. They say nothing of
+/// what all seeds have in common, such as a run that is too short for its longest messages.
+#[derive(Clone, Debug, Serialize)]
+pub struct SeedSpread {
+    /// The seeds, in the order of the sweep.
+    pub seeds: Vec<u64>,
+    /// Of the mean of each seed's statistics of the slowdown.
+    pub slowdown: Stats,
+    /// Of the mean of each seed's statistics of the latency in microseconds.
+    pub latency_us: Stats,
+    /// Of the mean goodput.
+    pub goodput_gbps: f64,
+}
+
+/// Returns the points with those that differ in nothing but their seed combined: measures are means, counts of messages are sums,
+/// and what has no mean (queues over time, circuits, casts) is that of the first seed. Returns `None` unless seeds are swept.
+pub(crate) fn combined(points: &[PointResult]) -> Option<Vec<PointResult>> {
+    let is_swept = points.iter().any(|point| point.summary.set.contains_key(SEED));
+    if !is_swept {
+        return None;
+    }
+    let mut groups: Vec<Vec<&PointResult>> = Vec::new();
+    for point in points {
+        let same = |group: &Vec<&PointResult>| are_repetitions(group[0], point);
+        match groups.iter_mut().find(|group| same(group)) {
+            Some(group) => group.push(point),
+            None => groups.push(vec![point]),
+        }
+    }
+    let mut combined: Vec<PointResult> = groups.iter().map(|group| combine(group)).collect();
+    naming::name(&mut combined);
+    Some(combined)
+}
+
+/// Returns whether two points differ in their seeds only.
+fn are_repetitions(a: &PointResult, b: &PointResult) -> bool {
+    let (a, b) = (&a.summary, &b.summary);
+    let others = |point: &PointSummary| {
+        point
+            .set
+            .iter()
+            .filter(|(key, _)| *key != SEED)
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect::<Vec<_>>()
+    };
+    (&a.label, &a.transport) == (&b.label, &b.transport) && others(a) == others(b)
+}
+
+fn combine(group: &[&PointResult]) -> PointResult {
+    let first = group[0];
+    let summaries = || group.iter().map(|point| &point.summary);
+    let estimate =
+        |of: &dyn Fn(&PointSummary) -> f64| Estimate::of(&summaries().map(of).collect::<Vec<_>>());
+    let stats = |of: fn(&PointSummary) -> &Stats| {
+        let estimate = |field: fn(&Stats) -> f64| estimate(&|point| field(of(point)));
+        Estimates {
+            p50: estimate(|s| s.p50),
+            p99: estimate(|s| s.p99),
+            mean: estimate(|s| s.mean),
+            p999: estimate(|s| s.p999),
+            max: estimate(|s| s.max),
+        }
+    };
+    let (slowdown, latency) = (stats(|p| &p.slowdown), stats(|p| &p.latency_us));
+    let goodput = estimate(&|p| p.goodput_gbps);
+    let mean = |of: fn(&PointSummary) -> f64| estimate(&of).mean;
+    let count = |of: fn(&PointSummary) -> u64| {
+        let sum = summaries().map(of).fold(0, u64::saturating_add);
+        // Rounded to the nearest.
+        (sum + group.len() as u64 / 2) / group.len() as u64
+    };
+    let total = |of: fn(&MessageCounts) -> u64| summaries().map(|p| of(&p.messages)).sum::<u64>();
+    // A point that did not end by itself decides how all of them ended.
+    let end = summaries().find(|p| !p.is_complete()).map_or(first.summary.end, |p| p.end);
+    let mut set = first.summary.set.clone();
+    set.remove(SEED);
+    let seeds = summaries().filter_map(|p| p.set.get(SEED)?.as_u64()).collect();
+    let summary = PointSummary {
+        set,
+        messages: MessageCounts {
+            started: total(|m| m.started),
+            completed: total(|m| m.completed),
+            failed: total(|m| m.failed),
+            unfinished: total(|m| m.unfinished),
+            left_out: total(|m| m.left_out),
+        },
+        slowdown: slowdown.means(),
+        latency_us: latency.means(),
+        goodput_gbps: goodput.mean,
+        drops: count(|p| p.drops),
+        trims: count(|p| p.trims),
+        ecn_marks: count(|p| p.ecn_marks),
+        queue_bytes: QueueBytes {
+            mean: mean(|p| p.queue_bytes.mean),
+            max: count(|p| p.queue_bytes.max),
+        },
+        packet_hops: count(|p| p.packet_hops),
+        events: count(|p| p.events),
+        cpu_s: mean(|p| p.cpu_s),
+        simulated_us: mean(|p| p.simulated_us),
+        measured_us: mean(|p| p.measured_us),
+        end,
+        by_size: by_size(group),
+        over_seeds: Some(SeedSpread {
+            seeds,
+            slowdown: slowdown.half_widths(),
+            latency_us: latency.half_widths(),
+            goodput_gbps: goodput.half_width,
+        }),
+        ..first.summary.clone()
+    };
+    PointResult { summary, slowdown_curve: curve(group), latency_cdf: cdf(group), ..first.clone() }
+}
+
+/// A mean of several values, and half the width of its confidence interval.
+#[derive(Clone, Copy, Debug)]
+struct Estimate {
+    mean: f64,
+    half_width: f64,
+}
+
+impl Estimate {
+    fn of(values: &[f64]) -> Self {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let half_width = if values.len() < 2 {
+            f64::NAN
+        } else {
+            t_quantile(values.len() - 1) * (squares / (n - 1.0) / n).sqrt()
+        };
+        Self { mean, half_width }
+    }
+}
+
+struct Estimates {
+    p50: Estimate,
+    p99: Estimate,
+    mean: Estimate,
+    p999: Estimate,
+    max: Estimate,
+}
+
+impl Estimates {
+    fn map(&self, of: fn(&Estimate) -> f64) -> Stats {
+        Stats {
+            p50: of(&self.p50),
+            p99: of(&self.p99),
+            mean: of(&self.mean),
+            p999: of(&self.p999),
+            max: of(&self.max),
+        }
+    }
+
+    fn means(&self) -> Stats {
+        self.map(|estimate| estimate.mean)
+    }
+
+    fn half_widths(&self) -> Stats {
+        self.map(|estimate| estimate.half_width)
+    }
+}
+
+/// The quantile 0.975 of Student's t distribution (any table of it, such as NIST/SEMATECH e-Handbook 1.3.6.7.2).
+fn t_quantile(degrees: usize) -> f64 {
+    const TABLE: [f64; 30] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+        2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+        2.052, 2.048, 2.045, 2.042,
+    ];
+    // Beyond the table its last value is too wide by 4 % at most.
+    TABLE[degrees.clamp(1, TABLE.len()) - 1]
+}
+
+/// Returns the means of buckets that all seeds have messages in, and the others as the first seed has them that does.
+fn by_size(group: &[&PointResult]) -> Vec<SizeBucket> {
+    let buckets = group[0].summary.by_size.iter();
+    buckets
+        .map(|bucket| {
+            let all = group.iter().flat_map(|point| &point.summary.by_size);
+            let same =
+                all.filter(|other| other.up_to_bytes == bucket.up_to_bytes && other.count > 0);
+            let same: Vec<&SizeBucket> = same.collect();
+            let mean = |of: fn(&SizeBucket) -> f64| {
+                same.iter().map(|bucket| of(bucket)).sum::<f64>() / same.len() as f64
+            };
+            SizeBucket {
+                up_to_bytes: bucket.up_to_bytes,
+                count: same.iter().map(|bucket| bucket.count).sum(),
+                mean: mean(|b| b.mean),
+                p50: mean(|b| b.p50),
+                p99: mean(|b| b.p99),
+                p99_by_receiver: mean(|b| b.p99_by_receiver),
+                latency_p50_us: mean(|b| b.latency_p50_us),
+                latency_p99_us: mean(|b| b.latency_p99_us),
+            }
+        })
+        .collect()
+}
+
+/// Returns the mean of curves with equally many steps, else the first curve.
+fn curve(group: &[&PointResult]) -> Vec<CurvePoint> {
+    let first = &group[0].slowdown_curve;
+    if group.iter().any(|point| point.slowdown_curve.len() != first.len()) {
+        return first.clone();
+    }
+    let mean = |step: usize, of: &dyn Fn(&CurvePoint) -> f64| {
+        group.iter().map(|point| of(&point.slowdown_curve[step])).sum::<f64>() / group.len() as f64
+    };
+    let steps = first.iter().enumerate();
+    steps
+        .map(|(step, own)| CurvePoint {
+            p50: mean(step, &|point| point.p50),
+            p99: mean(step, &|point| point.p99),
+            ..*own
+        })
+        .collect()
+}
+
+/// Returns the mean over seeds of the latency that each share of the messages does not exceed.
+fn cdf(group: &[&PointResult]) -> Vec<(f64, f64)> {
+    if group.iter().any(|point| point.latency_cdf.is_empty()) {
+        return Vec::new();
+    }
+    let value = |cdf: &[(f64, f64)], share: f64| {
+        let at = cdf.partition_point(|(_, to)| *to < share);
+        cdf[at.min(cdf.len() - 1)].0
+    };
+    let shares = group[0].latency_cdf.iter().map(|(_, share)| *share);
+    shares
+        .map(|share| {
+            let sum: f64 = group.iter().map(|point| value(&point.latency_cdf, share)).sum();
+            (sum / group.len() as f64, share)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn point(label: &str, seed: u64, load: f64, p99: f64) -> PointResult {
+        let set = [("seed".to_owned(), json!(seed)), ("workload.load".to_owned(), json!(load))];
+        let summary = PointSummary {
+            label: label.to_owned(),
+            transport: label.to_owned(),
+            set: set.into_iter().collect(),
+            slowdown: Stats { p50: 1.0, p99, mean: 2.0, p999: p99, max: p99 },
+            messages: MessageCounts { started: 10, completed: 10, ..MessageCounts::default() },
+            end: "all done",
+            ..PointSummary::default()
+        };
+        PointResult { summary, ..PointResult::default() }
+    }
+
+    /// The interval of 1, 2, 3 is 2 +- 4.303 / sqrt(3).
+    #[test]
+    fn points_of_all_seeds_are_one() {
+        let of = |label: &'static str, load: f64, p99: [f64; 3]| {
+            (1..).zip(p99).map(move |(seed, p99)| point(label, seed, load, p99))
+        };
+        let points: Vec<PointResult> = of("homa", 0.5, [1.0, 2.0, 3.0])
+            .chain(of("tcp", 0.5, [7.0; 3]))
+            .chain(of("homa", 0.8, [4.0; 3]))
+            .chain(of("tcp", 0.8, [9.0; 3]))
+            .collect();
+        let combined = combined(&points).expect("seeds are swept");
+        let labels: Vec<&str> = combined.iter().map(|point| point.label.as_str()).collect();
+        assert_eq!(labels, ["homa, load 0.5", "tcp, load 0.5", "homa, load 0.8", "tcp, load 0.8"]);
+        let first = &combined[0].summary;
+        assert_eq!((first.slowdown.p99, first.messages.completed), (2.0, 30));
+        let spread = first.over_seeds.as_ref().expect("combined");
+        assert_eq!(spread.seeds, [1, 2, 3]);
+        assert!((spread.slowdown.p99 - 4.303 / 3.0_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(spread.slowdown.mean, 0.0);
+        assert!(super::combined(&[point("homa", 1, 0.5, 1.0)]).is_some());
+    }
+
+    #[test]
+    fn without_seeds_nothing_is_combined() {
+        let mut single = point("homa", 1, 0.5, 1.0);
+        single.summary.set.remove(SEED);
+        assert!(combined(&[single]).is_none());
+    }
+
+    #[test]
+    fn a_seed_that_does_not_end_counts_for_all() {
+        let mut points = [point("homa", 1, 0.5, 1.0), point("homa", 2, 0.5, 1.0)];
+        points[1].summary.end = "time limit";
+        points[1].summary.messages.unfinished = 3;
+        let combined = combined(&points).expect("seeds are swept");
+        assert!(!combined[0].summary.is_complete());
+        assert_eq!(
+            (combined[0].summary.end, combined[0].summary.messages.unfinished),
+            ("time limit", 3)
+        );
+    }
+
+    #[test]
+    fn a_single_seed_has_no_interval() {
+        let combined = combined(&[point("homa", 1, 0.5, 1.0)]).expect("a seed is swept");
+        assert!(combined[0].summary.over_seeds.as_ref().is_some_and(|s| s.slowdown.p99.is_nan()));
+    }
+}
