@@ -23,10 +23,13 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 60] = builtins! {
+pub const SCENARIOS: [Builtin; 63] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
+    "compare-load": "compare-load.toml",
+    "compare-incast": "compare-incast.toml",
+    "compare-permutation": "compare-permutation.toml",
     "cast-beside-traffic": "cast-beside-traffic.toml",
     "imaging-1000": "imaging-1000.toml",
     "imaging-night": "imaging-night.toml",

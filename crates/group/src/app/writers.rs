@@ -3,9 +3,12 @@
 use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Rate, Span, Time};
 
-/// The time that a process needs to write a buffer to a socket: reading the data, the system call and the copy.
+/// The time that a process needs to write a buffer to a socket: reading the data, the system call and the copy; and for what it does
+/// once for each cast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
+    /// The fixed time for each cast, before its first buffer.
+    pub per_cast: Span,
     /// The fixed time for each buffer.
     pub per_buffer: Span,
     /// The rate at which bytes are copied; `None` if the copy takes no time.
@@ -49,6 +52,8 @@ struct Process {
     at: usize,
     /// The bytes of the cast from this buffer to the end.
     left: u64,
+    /// Whether no buffer of the cast has been begun.
+    is_new: bool,
     /// The buffer that is being written, and the time at which the write completes.
     busy: Option<(Time, Write)>,
 }
@@ -62,7 +67,7 @@ impl Writers {
         let processes = processes.clamp(1, sockets);
         let process = |n: usize| {
             let sockets = n * sockets / processes..(n + 1) * sockets / processes;
-            Process { at: sockets.start, sockets, left: 0, busy: None }
+            Process { at: sockets.start, sockets, left: 0, is_new: false, busy: None }
         };
         Self { cost, buffer: buffer.max(1), processes: (0..processes).map(process).collect() }
     }
@@ -70,7 +75,7 @@ impl Writers {
     /// Starts to write a cast of this length in bytes. The previous cast must have been written ([`Writers::is_idle`]).
     pub fn start(&mut self, bytes: u64) {
         for process in &mut self.processes {
-            process.left = bytes;
+            (process.left, process.is_new) = (bytes, true);
         }
     }
 
@@ -87,7 +92,10 @@ impl Writers {
             if process.busy.is_none() && process.left > 0 && room(process.at) {
                 let bytes = process.left.min(self.buffer);
                 let write = Write { socket: process.at, bytes };
-                process.busy = Some((now.saturating_add(self.cost.time(bytes)), write));
+                let first = if process.is_new { self.cost.per_cast } else { Span::ZERO };
+                process.is_new = false;
+                let time = first.saturating_add(self.cost.time(bytes));
+                process.busy = Some((now.saturating_add(time), write));
             }
             if let Some((done, write)) = process.busy
                 && done <= now
@@ -123,8 +131,11 @@ mod tests {
 
     fn run(sockets: usize, processes: usize) -> Vec<(u64, Write)> {
         // A buffer takes 10 ticks, and each byte one.
-        let cost =
-            Cost { per_buffer: Span::from_ticks(10), copy_rate: Some(Rate(8 * TICKS_PER_SECOND)) };
+        let cost = Cost {
+            per_cast: Span::ZERO,
+            per_buffer: Span::from_ticks(10),
+            copy_rate: Some(Rate(8 * TICKS_PER_SECOND)),
+        };
         let mut writers = Writers::new(cost, 100, sockets, processes);
         writers.start(150);
         let mut written = Vec::new();
@@ -143,6 +154,24 @@ mod tests {
             run(2, 1),
             [(110, write(0, 100)), (220, write(1, 100)), (280, write(0, 50)), (340, write(1, 50))]
         );
+    }
+
+    /// Each process begins each cast once.
+    #[test]
+    fn a_cast_costs_its_beginning_in_each_process() {
+        let cost = Cost { per_cast: Span::from_ticks(1000), ..Cost::default() };
+        let mut writers = Writers::new(cost, 100, 2, 2);
+        let mut written = Vec::new();
+        for cast in 0..2 {
+            let now = Time::from_ticks(5000 * cast);
+            writers.start(150);
+            drain(&mut writers, now, &mut written);
+            while let Some(at) = writers.poll_timeout() {
+                drain(&mut writers, at, &mut written);
+            }
+        }
+        let times: Vec<u64> = written.iter().map(|(at, _)| *at).collect();
+        assert_eq!(times, [1000, 1000, 1000, 1000, 6000, 6000, 6000, 6000]);
     }
 
     #[test]

@@ -402,7 +402,7 @@ mod tests {
         let app = Sender::new(SenderConfig {
             sockets: if chain { 1 } else { clients as usize },
             buffer: 65_507,
-            cost: Cost { per_buffer: Span::from_us(1), copy_rate: None },
+            cost: Cost { per_buffer: Span::from_us(1), ..Cost::default() },
             ..SenderConfig::new(files.into(), (1..=clients).map(HostId).collect())
         });
         let mut nodes = vec![Any::Server(Server::new(&config, who, app))];

@@ -263,7 +263,7 @@ mod tests {
         let app = Sender::new(SenderConfig {
             sockets: clients as usize,
             buffer: MAX_DATAGRAM.into(),
-            cost: Cost { per_buffer: Span::from_us(1), copy_rate: None },
+            cost: Cost { per_buffer: Span::from_us(1), ..Cost::default() },
             ..SenderConfig::new(files.into(), hosts.clone().collect())
         });
         let mut server = Server::new(&config, who, app);

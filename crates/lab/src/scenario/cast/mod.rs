@@ -103,10 +103,11 @@ impl PlaneKeys {
     }
 }
 
-/// The CPU cost for a process of the sender to write a buffer.
+/// The CPU cost for a process of the sender to begin a file and to write a buffer.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct CpuKeys {
+    per_file: Unit<Span>,
     per_buffer: Unit<Span>,
     #[serde(skip_serializing_if = "Option::is_none")]
     copy_rate: Option<Unit<Rate>>,
@@ -114,7 +115,7 @@ struct CpuKeys {
 
 impl Default for CpuKeys {
     fn default() -> Self {
-        Self { per_buffer: Unit(Span::ZERO), copy_rate: None }
+        Self { per_file: Unit(Span::ZERO), per_buffer: Unit(Span::ZERO), copy_rate: None }
     }
 }
 
@@ -320,6 +321,7 @@ impl CastKeys {
             buffer: self.buffer.0.0,
             processes: self.processes,
             cost: Cost {
+                per_cast: self.cpu.per_file.0,
                 per_buffer: self.cpu.per_buffer.0,
                 copy_rate: self.cpu.copy_rate.map(|rate| rate.0),
             },
