@@ -170,6 +170,16 @@ impl Connection {
         self.sender.backlog() == 0 && self.exchanges.is_empty()
     }
 
+    /// Whether the rest of cancelled messages is all that keeps the connection busy. Only the client can know that:
+    /// requests may be on their way to the server, so that it never ends the connection for a response that it has
+    /// cancelled.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.role == Role::Client
+            && self.stream.is_none()
+            && self.exchanges.is_empty()
+            && self.sender.has_only_cancelled()
+    }
+
     /// Appends a message to the stream.
     pub(super) fn submit(&mut self, now: Time, id: MessageId, len: u32, kind: Kind) {
         if self.is_idle() {
@@ -268,13 +278,7 @@ impl Connection {
         let header = &packet.header;
         let has = |flag: u8| header.flags & flag != 0;
         if has(flags::RST) {
-            // RFC 5961, 3.2: only an exact sequence number counts, so that a guess does no harm.
-            let exact = header.seq == wire_sequence(self.receive_start, self.receiver.nxt());
-            return if exact {
-                Verdict::Ended(FailReason::PeerForgot)
-            } else {
-                Verdict::Continue(Placement::Discard)
-            };
+            return self.handle_reset(header, config);
         }
         if !has(flags::ACK) {
             return self.handle_opening(now, packet, config);
@@ -306,6 +310,25 @@ impl Connection {
             self.handle_ack(now, ack, header, config);
         }
         self.handle_body(now, packet, config)
+    }
+
+    /// Handles a reset by RFC 5961, 3.2: only an exact sequence number counts, so that a guess does no harm. A reset
+    /// whose sequence number is in the window is challenged by an acknowledgement: a peer that has no connection any more
+    /// answers with a reset that is exact. So it gets through although segments before it were lost.
+    fn handle_reset(&mut self, header: &Header, config: &Config) -> Verdict {
+        let next = self.receiver.nxt();
+        match position(self.receive_start, next, header.seq) {
+            Some(at) if at == next => return Verdict::Ended(FailReason::PeerForgot),
+            // Before the peer has answered it has no connection that it could end.
+            Some(at)
+                if (next..next + config.window_bytes()).contains(&at)
+                    && self.opening == Opening::Done =>
+            {
+                self.receiver.acknowledge_now();
+            }
+            _ => {}
+        }
+        Verdict::Continue(Placement::Discard)
     }
 
     /// Handles a segment without an acknowledgement: the peer has received nothing on this connection. Its

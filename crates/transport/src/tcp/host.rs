@@ -35,8 +35,9 @@ struct Slot {
 /// TCP or DCTCP at one host. See the [module](super).
 ///
 /// Bytes that were sent once are part of the stream: if a message is cancelled after its first segment was
-/// sent, the rest of it is sent and retransmitted, too. A request that its server cancels fails at the client with
-/// [`FailReason::PeerForgot`], once the server has all of it; the connection and the other messages on it go on.
+/// sent, the rest of it is sent and retransmitted, too, as long as other messages are on the connection. When cancelled
+/// ones are all that is left, their client resets the connection. A request that its server cancels fails at the client
+/// with [`FailReason::PeerForgot`], once the server has all of it; the connection and the other messages on it go on.
 #[derive(Debug)]
 pub struct Host {
     id: HostId,
@@ -271,6 +272,26 @@ impl Host {
             let (id, kind) = (message.id, message.kind);
             self.events.push_back(Event::Delivered { peer, id, bytes: message.bytes(), kind });
         }
+        self.abort_if_abandoned(now, slot);
+    }
+
+    /// Resets a connection on which only cancelled messages are left, instead of sending the rest of them: the peer must
+    /// not keep the incomplete ones. Clients of HTTP/1.1 end connections for this reason, too.
+    fn abort_if_abandoned(&mut self, now: Time, slot: u32) {
+        if self.connection(slot).is_some_and(|connection| connection.is_abandoned()) {
+            self.abort(now, slot, FailReason::Cancelled);
+        }
+    }
+
+    /// Ends a connection at once and resets it at the peer (ABORT, RFC 9293, 3.10.5). Its messages fail with this reason.
+    ///
+    /// If the reset is lost, the peer learns of the end by the reset that answers its next segment
+    /// ([`Host::reset`]), or else discards the connection after twice [`Config::idle_timeout`] of silence.
+    pub(super) fn abort(&mut self, now: Time, slot: u32, reason: FailReason) {
+        let Some(connection) = self.connection(slot) else { return };
+        let (key, header) = (connection.key, connection.reset_header());
+        self.last_segment(key, header);
+        self.close(now, slot, reason);
     }
 
     /// Removes a connection. Its messages fail with this reason.
@@ -296,7 +317,8 @@ impl Host {
         if connection.stream.is_some() {
             return self.fail_stream(&connection, reason);
         }
-        let mut failed: Vec<_> = connection.sender.drain().map(|message| message.id).collect();
+        let open = connection.sender.drain().filter(|message| !message.cancelled);
+        let mut failed: Vec<_> = open.map(|message| message.id).collect();
         if connection.role == Role::Client {
             failed.append(&mut connection.exchanges);
         }
@@ -460,7 +482,9 @@ impl Node for Host {
                     self.timers.rearm(slot, deadline);
                     self.reschedule(slot);
                 }
-                Timeout::Failed => self.close(now, slot, FailReason::PeerSilent),
+                // RFC 9293 (3.8.3) closes the connection. The reset is our choice (Linux: after keep-alives only): a
+                // peer that only some packets reach, as behind a smaller MTU, can discard what it has of a message.
+                Timeout::Failed => self.abort(now, slot, FailReason::PeerSilent),
                 Timeout::Idle => {
                     if connection.role == Role::Client {
                         let (key, fin_header) =
@@ -553,6 +577,7 @@ impl Transport for Host {
                 remove(&mut connection.exchanges, id);
                 connection.receiver.cancel(id.response());
             }
+            self.abort_if_abandoned(now, slot);
             self.reschedule(slot);
         } else if let Some(slot) = self.requests.remove(&(peer, id)) {
             if let Some(connection) = &mut self.slots[slot as usize].connection {

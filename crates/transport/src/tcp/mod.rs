@@ -17,7 +17,9 @@
 //!
 //! A server that cancels a request sends, in place of the response, a notice that there is none: a segment with FIN and
 //! the response's id, which occupies one sequence number. The request then fails at the client. An RPC system over
-//! TCP frames such an error in its stream; ending the connection would fail the other messages on it too.
+//! TCP frames such an error in its stream; ending the connection would fail the other messages on it too. A client that
+//! cancels a message of which a part was sent resets the connection (RFC 9293, 3.10.5), as clients of HTTP/1.1 do, when
+//! nothing else uses it; before that, the rest of the message is sent like any data.
 //!
 //! # Opening
 //! Without [`Config::handshake`] data is sent at once. Until the client has received a segment from its peer,
@@ -34,7 +36,8 @@
 //! last ones of connections, and twice as many ended connections as there may be open ones, which are remembered for as
 //! long as a peer may retransmit. State of a silent peer is discarded when its retransmissions or
 //! keep-alives are exhausted (`FailReason::PeerSilent`) or, if nothing waits for it, after
-//! [`Config::idle_timeout`].
+//! [`Config::idle_timeout`]. A host that gives a connection up resets it, so that its peer discards incomplete messages. If
+//! the reset is lost, a server keeps them for twice [`Config::idle_timeout`] after the last segment.
 
 mod config;
 mod congestion;

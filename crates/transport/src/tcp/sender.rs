@@ -255,6 +255,11 @@ impl Sender {
         self.messages.iter().any(|message| message.id == id && message.cancelled)
     }
 
+    /// Whether bytes are left of cancelled messages, and of no others.
+    pub(super) fn has_only_cancelled(&self) -> bool {
+        !self.messages.is_empty() && self.messages.iter().all(|message| message.cancelled)
+    }
+
     /// Takes the next message that is completely acknowledged.
     pub(super) fn pop_acked(&mut self) -> Option<Outgoing> {
         self.messages.front().filter(|message| message.end() <= self.una)?;

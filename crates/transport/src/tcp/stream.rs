@@ -232,17 +232,14 @@ impl Host {
     pub(super) fn cancel_stream(&mut self, now: Time, peer: HostId, id: MessageId) -> bool {
         let Some((slot, connection)) = self.stream_connection(peer, id) else { return false };
         let (key, header) = (connection.key, connection.reset_header());
-        self.stray(key, header);
+        self.last_segment(key, header);
         self.forget_stream(now, slot);
         true
     }
 
     /// Handles the deadline of a stream.
     pub(super) fn stream_expired(&mut self, now: Time, slot: u32) {
-        let Some(connection) = self.connection(slot) else { return };
-        let (key, header) = (connection.key, connection.reset_header());
-        self.stray(key, header);
-        self.close(now, slot, FailReason::Deadline);
+        self.abort(now, slot, FailReason::Deadline);
     }
 
     /// Removes a stream's connection without notifying the peer.

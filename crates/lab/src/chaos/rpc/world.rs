@@ -20,9 +20,10 @@ const LIMIT: Span = Span::from_secs(300);
 /// A client cancels what has not ended after this long if a link carries no full packets.
 const DEADLINE: Span = Span::from_secs(20);
 
-/// How long it is quiet before what endpoints hold is looked at: longer than any transport remembers a silent peer. A server over TCP
-/// keeps an incomplete message for 20 s after the last segment, and a client sends segments for some seconds after its call.
-const QUIET: Span = Span::from_secs(30);
+/// How long it is quiet before what endpoints hold is looked at: longer than any transport remembers a silent peer. A server over TCP keeps
+/// an incomplete message for 20 s after the last segment, if its client was killed or the client's reset was lost, and an endpoint frees what the
+/// transport has dropped within 2 s.
+const QUIET: Span = Span::from_secs(22);
 
 /// A failure excuses what began this long after its end: transports have a patience of about two seconds.
 const RECOVERY: Span = Span::from_secs(3);

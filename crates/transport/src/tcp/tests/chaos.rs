@@ -18,7 +18,7 @@ const HEALED: Time = Time::from_ticks(Span::from_ms(20).ticks());
 const END: Time = Time::from_ticks(Span::from_secs(5).ticks());
 
 #[derive(Clone, Debug)]
-struct Weather {
+pub(super) struct Weather {
     seed: u64,
     loss: f64,
     duplication: f64,
@@ -27,7 +27,7 @@ struct Weather {
 }
 
 impl Weather {
-    fn fate(&self) -> impl FnMut(Time, &mut Packet<Header>) -> Vec<Span> + use<> {
+    pub(super) fn fate(&self) -> impl FnMut(Time, &mut Packet<Header>) -> Vec<Span> + use<> {
         let mut rng = Rng::stream(self.seed, 0, 0, "weather");
         let Self { loss, duplication, reordering, marking, .. } = *self;
         move |now, packet| {
@@ -50,7 +50,7 @@ impl Weather {
     }
 }
 
-fn weather() -> impl Strategy<Value = Weather> {
+pub(super) fn weather() -> impl Strategy<Value = Weather> {
     (any::<u64>(), 0.0..0.4, 0.0..0.2, 0.0..0.3, 0.0..0.5).prop_map(
         |(seed, loss, duplication, reordering, marking)| Weather {
             seed,
@@ -62,7 +62,7 @@ fn weather() -> impl Strategy<Value = Weather> {
     )
 }
 
-fn config() -> impl Strategy<Value = Config> {
+pub(super) fn config() -> impl Strategy<Value = Config> {
     let rule = prop_oneof![
         Just(CongestionControl::NewReno),
         Just(CongestionControl::Cubic),
@@ -96,12 +96,12 @@ fn config() -> impl Strategy<Value = Config> {
     })
 }
 
-fn messages() -> impl Strategy<Value = Vec<(bool, u64, Kind)>> {
+pub(super) fn messages() -> impl Strategy<Value = Vec<(bool, u64, Kind)>> {
     let kind = prop_oneof![Just(Kind::OneWay), Just(Kind::Request)];
     prop::collection::vec((any::<bool>(), 1_u64..60_000, kind), 1..12)
 }
 
-fn assert_quiet(host: &Host) {
+pub(super) fn assert_quiet(host: &Host) {
     assert_eq!(host.backlog(), [0; 6], "something is left");
     for connection in host.iter() {
         assert!(connection.is_idle());

@@ -1,5 +1,6 @@
 //! Tests of conversations between two or more hosts.
 
+mod abort;
 mod bottleneck;
 mod chaos;
 pub(super) mod delay;

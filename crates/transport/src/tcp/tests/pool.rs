@@ -7,7 +7,7 @@ use rackweave_core::{
 use rackweave_switch::config::Topology;
 use rackweave_wire::tcp::{Body, Header, flags};
 
-use super::{DELAY, Network, fabric, faithful, lines, network, on, send, trace};
+use super::{DELAY, Network, describe, fabric, faithful, lines, network, on, send, trace};
 use crate::tcp::{Config, Host};
 
 fn after(span: Span) -> Time {
@@ -138,7 +138,11 @@ fn a_reset_counts_only_with_the_exact_sequence_number() {
     send(&mut net, 0, 1, 1, 1000, Kind::Request);
     net.run_until(after(Span::from_ms(1)));
     let opening = net.hosts[1].iter().next().expect("a connection").key;
-    for (seq, left) in [(999, 1), (1001, 1), (1000, 0)] {
+    // RFC 5961, 3.2: what is in the window is challenged, and the rest ignored.
+    let window = Config::tcp().receive_window;
+    for (seq, left, challenges) in
+        [(999, 1, 0), (1001, 1, 1), (999 + window, 1, 1), (1000 + window, 1, 0), (1000, 0, 0)]
+    {
         let body = Body::Ack { count: 0, sack: [(0, 0); 3] };
         let header = Header { seq, ack: 0, window: 0, flags: flags::RST, body };
         let mut packet = Packet::new(HostId(0), HostId(1), 40, header);
@@ -146,6 +150,10 @@ fn a_reset_counts_only_with_the_exact_sequence_number() {
         let now = net.now();
         let _ = net.host_mut(1).handle_packet(now, 0, &packet);
         assert_eq!(net.hosts[1].connections(), left, "{seq}");
+        let answers: Vec<_> =
+            core::iter::from_fn(|| net.host_mut(1).poll_transmit(now, 0)).collect();
+        assert_eq!(answers.len(), challenges, "{seq}");
+        assert!(answers.iter().all(|it| describe(it).ends_with(" ack 1000")), "{answers:?}");
     }
 }
 
@@ -212,7 +220,7 @@ fn a_client_that_awaits_a_response_notices_that_the_server_is_gone() {
     send(&mut net, 0, 1, 1, 1000, Kind::Request);
     net.run_until(after(Span::from_ms(900)));
     assert_eq!(net.count(0, |event| failed(event, FailReason::PeerSilent)), 1);
-    assert_eq!(lines(&net, "lost").len(), 5, "keep-alives");
+    assert_eq!(lines(&net, "lost").len(), 6, "keep-alives and a reset");
 }
 
 #[test]
