@@ -199,6 +199,24 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.turn())
     }
 
+    /// Serves timers and sends; see [`Endpoint::send_turn`].
+    ///
+    /// # Errors
+    /// If a socket has failed.
+    pub fn send_turn(&mut self) -> io::Result<Option<Time>> {
+        delegate!(self, endpoint => endpoint.send_turn())
+    }
+
+    /// Returns whether the last turn may have left something to receive that is not notified again; see
+    /// [`Endpoint::left_datagrams`].
+    #[must_use]
+    pub const fn left_to_receive(&self) -> bool {
+        match self {
+            Self::Udp(endpoint) => endpoint.left_datagrams(),
+            Self::Kernel(endpoint) => endpoint.left_events(),
+        }
+    }
+
     /// Returns whether the socket's send buffer is full; see [`Endpoint::is_blocked`].
     #[must_use]
     pub fn is_blocked(&self) -> bool {

@@ -105,7 +105,8 @@ impl TcpEndpoint {
             Err(rustix::io::Errno::INTR) => &[],
             Err(error) => return Err(error.into()),
         };
-        let mut more = ready.len() == READY;
+        let more = ready.len() == READY;
+        self.ready = !ready.is_empty();
         for event in ready {
             let flags = event.flags;
             match event.data.u64() {
@@ -115,6 +116,27 @@ impl TcpEndpoint {
                 }
             }
         }
+        Ok(self.serve(more))
+    }
+
+    /// [`TcpEndpoint::turn`] without accepting connections, and without looking for those that have become readable or
+    /// writable.
+    ///
+    /// # Errors
+    /// Never; an endpoint over UDP may fail.
+    pub fn send_turn(&mut self) -> io::Result<Option<Time>> {
+        Ok(self.serve(false))
+    }
+
+    /// Whether the last [`TcpEndpoint::turn`] may have left connections ready. An edge-triggered event loop, which epoll does not
+    /// notify of them again, then turns once more.
+    #[must_use]
+    pub const fn left_events(&self) -> bool {
+        self.ready
+    }
+
+    /// Serves timers, and the connections that have something new to write or room to read.
+    fn serve(&mut self, mut more: bool) -> Option<Time> {
         let now = self.config.clock.now();
         self.run_timers(now);
         // Reading may free memory that other connections wait for, which can free more in turn; one turn makes one such
@@ -129,10 +151,10 @@ impl TcpEndpoint {
         }
         more |= !self.dirty.is_empty() || self.events.len() >= MAX_EVENTS;
         if more {
-            return Ok(Some(now));
+            return Some(now);
         }
         let deadline = self.deadlines.first().map(|first| first.0);
-        Ok([deadline, self.confirm_at, self.next_check].into_iter().flatten().min())
+        [deadline, self.confirm_at, self.next_check].into_iter().flatten().min()
     }
 
     /// Calls a function with a connection, which is closed if the function fails.
