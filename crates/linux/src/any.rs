@@ -51,6 +51,16 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.local_addr())
     }
 
+    /// Returns the time of the last call that has changed something, without reading the clock where that was read. Times that
+    /// this method returns never decrease.
+    #[must_use]
+    pub fn last_now(&self) -> Time {
+        match self {
+            Self::Udp(endpoint) => endpoint.last_now(),
+            Self::Kernel(endpoint) => endpoint.clock().now(),
+        }
+    }
+
     /// Returns the number of this host; see [`Endpoint::host`].
     #[must_use]
     pub const fn host(&self) -> HostId {

@@ -241,6 +241,12 @@ impl<P: Platform> Endpoint<P> {
         self.driver.clock()
     }
 
+    /// The time on its clock at the last call that sent, cancelled, read or wrote something, or at the last turn.
+    #[must_use]
+    pub const fn last_now(&self) -> Time {
+        self.driver.last_now()
+    }
+
     /// The counters since the endpoint was created.
     #[must_use]
     pub const fn stats(&self) -> Stats {

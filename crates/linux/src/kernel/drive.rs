@@ -106,7 +106,7 @@ impl TcpEndpoint {
             Err(error) => return Err(error.into()),
         };
         let more = ready.len() == READY;
-        self.ready = !ready.is_empty();
+        self.left = more;
         for event in ready {
             let flags = event.flags;
             match event.data.u64() {
@@ -128,11 +128,11 @@ impl TcpEndpoint {
         Ok(self.serve(false))
     }
 
-    /// Whether the last [`TcpEndpoint::turn`] may have left connections ready. An edge-triggered event loop, which epoll does not
-    /// notify of them again, then turns once more.
+    /// Whether the last [`TcpEndpoint::turn`] may have left connections ready, because it makes a bounded number of calls. An
+    /// edge-triggered event loop, which epoll does not notify of them again, then turns once more.
     #[must_use]
     pub const fn left_events(&self) -> bool {
-        self.ready
+        self.left
     }
 
     /// Serves timers, and the connections that have something new to write or room to read.
@@ -198,6 +198,9 @@ impl TcpEndpoint {
             epoll::modify(&self.epoll, &connection.socket, data, interest)
                 .map_err(io::Error::from)?;
             connection.interest = interest;
+            // epoll does not report the change if the connection is in its list of ready ones still, where each one stays until
+            // the next call to wait.
+            self.left = true;
         }
         Ok(())
     }
@@ -224,6 +227,8 @@ impl TcpEndpoint {
         }
         if flags.contains(Flags::OUT) {
             self.write_now(connection)?;
+            // There may be room for more.
+            self.left = true;
         }
         Ok(())
     }
@@ -256,9 +261,10 @@ impl TcpEndpoint {
             }
             self.decode(connection, &scratch[..read.staged])?;
             if !read.more {
-                break;
+                return Ok(());
             }
         }
+        self.left = true;
         Ok(())
     }
 
@@ -438,6 +444,7 @@ impl TcpEndpoint {
                 },
             }
         }
+        self.left = true;
     }
 
     /// Sets a socket's options, and adds it to epoll.

@@ -321,7 +321,8 @@ impl State {
             return;
         }
         let others = self.calls.len() + self.requests.known() + self.streams.len();
-        match self.sending.submitted(self.now(), others <= 1) {
+        let now = self.endpoint.as_ref().map_or(Time::MAX, AnyEndpoint::last_now);
+        match self.sending.submitted(now, others <= 1) {
             Submitted::SendNow => self.send(),
             Submitted::Wait => self.wake_driver(),
         }
@@ -332,7 +333,7 @@ impl State {
         if self.turning {
             return;
         }
-        self.driver_due |= self.turn(false);
+        self.driver_due |= self.turn(false) || self.left_to_receive();
         if self.driver_due || self.is_blocked() {
             self.wake_driver();
         }
@@ -340,9 +341,16 @@ impl State {
 
     /// Runs a turn for the driver, which receives if the socket is readable. Returns whether something remains to be received.
     pub(crate) fn drive(&mut self, readable: bool) -> bool {
-        self.driver_due = self.turn(readable);
+        let receive = readable || self.left_to_receive();
+        self.driver_due = self.turn(receive);
         self.sending.woken(self.wakes.len());
-        readable && self.endpoint.as_ref().is_some_and(AnyEndpoint::left_to_receive)
+        let left = self.left_to_receive();
+        self.driver_due |= left;
+        left
+    }
+
+    fn left_to_receive(&self) -> bool {
+        self.endpoint.as_ref().is_some_and(AnyEndpoint::left_to_receive)
     }
 
     /// Runs a turn of the endpoint and distributes its events. Returns whether another one is due at once, even if the socket

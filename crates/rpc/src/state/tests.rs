@@ -366,3 +366,28 @@ fn with_several_threads_every_call_is_answered() {
         });
     }
 }
+
+/// Messages of many reads: a turn makes a bounded number of them, and the socket is edge-triggered.
+#[test]
+fn long_calls_at_a_time_are_answered() {
+    let kernel = ("kernel", Transport::kernel_tcp(None));
+    for (name, transport) in transports().into_iter().chain([kernel]) {
+        one_thread().block_on(async {
+            let (client, _server, peer) = pair(|| config(&transport)).await;
+            let mut tasks = tokio::task::JoinSet::new();
+            for task in 0..8 {
+                let client = client.client();
+                tasks.spawn(async move {
+                    let bytes = Bytes::from(vec![task; 1 << 20]);
+                    for n in 0..40 {
+                        let answer = client.call(peer, bytes.clone()).into_future();
+                        assert!(in_time(answer).await.unwrap() == bytes, "{name} {n}");
+                    }
+                });
+            }
+            while let Some(task) = tasks.join_next().await {
+                task.unwrap();
+            }
+        });
+    }
+}
