@@ -51,6 +51,16 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.local_addr())
     }
 
+    /// Returns the time of the last call that has changed something, without reading the clock where that was read. Times that
+    /// this method returns never decrease.
+    #[must_use]
+    pub fn last_now(&self) -> Time {
+        match self {
+            Self::Udp(endpoint) => endpoint.last_now(),
+            Self::Kernel(endpoint) => endpoint.clock().now(),
+        }
+    }
+
     /// Returns the number of this host; see [`Endpoint::host`].
     #[must_use]
     pub const fn host(&self) -> HostId {
@@ -197,6 +207,24 @@ impl AnyEndpoint {
     /// If a socket has failed.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
         delegate!(self, endpoint => endpoint.turn())
+    }
+
+    /// Serves timers and sends; see [`Endpoint::send_turn`].
+    ///
+    /// # Errors
+    /// If a socket has failed.
+    pub fn send_turn(&mut self) -> io::Result<Option<Time>> {
+        delegate!(self, endpoint => endpoint.send_turn())
+    }
+
+    /// Returns whether the last turn may have left something to receive that is not notified again; see
+    /// [`Endpoint::left_datagrams`].
+    #[must_use]
+    pub const fn left_to_receive(&self) -> bool {
+        match self {
+            Self::Udp(endpoint) => endpoint.left_datagrams(),
+            Self::Kernel(endpoint) => endpoint.left_events(),
+        }
     }
 
     /// Returns whether the socket's send buffer is full; see [`Endpoint::is_blocked`].

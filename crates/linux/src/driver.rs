@@ -134,6 +134,9 @@ pub struct Driver<P = UdpSocket> {
     drained: bool,
     sent: u64,
     refused: u64,
+    receive_calls: u64,
+    /// Whether the last turn that received has left datagrams in a socket.
+    left: bool,
 }
 
 impl<P: Platform> Driver<P> {
@@ -151,6 +154,8 @@ impl<P: Platform> Driver<P> {
             drained: false,
             sent: 0,
             refused: 0,
+            receive_calls: 0,
+            left: false,
         }
     }
 
@@ -207,6 +212,18 @@ impl<P: Platform> Driver<P> {
         DriverStats { sent: self.sent, refused: self.refused, send_calls, trains }
     }
 
+    /// The number of calls to receive since the driver was created.
+    #[must_use]
+    pub const fn receive_calls(&self) -> u64 {
+        self.receive_calls
+    }
+
+    /// Whether the last turn that received may have left datagrams in a socket, so that none of them becomes readable anew.
+    #[must_use]
+    pub const fn left_datagrams(&self) -> bool {
+        self.left
+    }
+
     /// Passes the batch to the kernel; what its buffer has no room for stays in the batch.
     ///
     /// # Errors
@@ -229,6 +246,21 @@ impl<P: Platform> Driver<P> {
     /// If a socket has failed.
     pub fn turn<D: Driven<P>>(host: &mut D) -> io::Result<Option<Time>> {
         let more = Self::receive(host)?;
+        host.driver().left = more;
+        Self::serve(host, more)
+    }
+
+    /// [`Driver::turn`] without receiving, for a host that waits for the socket to become readable elsewhere: a call to
+    /// receive would usually find nothing.
+    ///
+    /// # Errors
+    /// If a socket has failed.
+    pub fn send_turn<D: Driven<P>>(host: &mut D) -> io::Result<Option<Time>> {
+        Self::serve(host, false)
+    }
+
+    /// Serves timers and sends.
+    fn serve<D: Driven<P>>(host: &mut D, more: bool) -> io::Result<Option<Time>> {
         let now = host.driver().now();
         if host.handle_timeout(now, more).is_break() || host.transmit(now)? || more {
             return Ok(Some(now));
@@ -262,6 +294,7 @@ impl<P: Platform> Driver<P> {
                     std::iter::once(&mut driver.socket).chain(&mut driver.receive_only);
                 let Some(socket) = sockets.nth(index) else { break };
                 socket.receive(batch)?;
+                driver.receive_calls += 1;
                 if !batch.is_empty() {
                     let now = driver.now();
                     host.handle_datagrams(now, batch);

@@ -15,6 +15,7 @@ use rustix::time::{
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::RuntimeFlavor;
 
 use crate::state::Shared;
 
@@ -60,6 +61,11 @@ pub(crate) struct Driver {
     /// The socket again, while its buffer is full. It is not registered permanently, because the kernel would wake the task
     /// for each datagram that has left.
     writable: Option<AsyncFd<OwnedFd>>,
+    /// Whether a task that it wakes, or that wakes it, may run before those that are ready: the runtime has several threads. To
+    /// send what waits, it then lets the ready tasks run first.
+    yields: bool,
+    /// Whether it has done so.
+    yielded: bool,
 }
 
 /// Registers a file with tokio.
@@ -87,8 +93,10 @@ impl Driver {
         shared: Arc<Shared>,
         socket: AsyncFd<OwnedFd>,
         timer: AsyncFd<Timer>,
+        flavor: RuntimeFlavor,
     ) -> Self {
-        Self { shared, files: Some((socket, timer)), writable: None }
+        let yields = !matches!(flavor, RuntimeFlavor::CurrentThread);
+        Self { shared, files: Some((socket, timer)), writable: None, yields, yielded: false }
     }
 
     pub(crate) async fn run(mut self) {
@@ -97,12 +105,14 @@ impl Driver {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some((socket, timer)) = &self.files else { return Poll::Ready(()) };
-        for _ in 0..TURNS {
+        for turn in 0..TURNS {
             let mut state = self.shared.lock();
             if state.is_stopped() {
                 return Poll::Ready(());
             }
-            state.set_driver(cx.waker());
+            if turn == 0 {
+                state.driver_runs(cx.waker());
+            }
             let readable = match socket.poll_read_ready(cx) {
                 Poll::Ready(Ok(guard)) => Some(guard),
                 Poll::Ready(Err(error)) => {
@@ -127,11 +137,18 @@ impl Driver {
                 }
             }
             if readable.is_none() && !due {
-                return Poll::Pending;
+                if !state.is_dirty() {
+                    return Poll::Pending;
+                }
+                if self.yields && !self.yielded {
+                    self.yielded = true;
+                    break;
+                }
             }
-            let drained = state.turn();
+            self.yielded = false;
+            let left = state.drive(readable.is_some());
             if let Some(mut guard) = readable
-                && drained
+                && !left
             {
                 guard.clear_ready();
             }

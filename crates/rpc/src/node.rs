@@ -23,7 +23,7 @@ use crate::state::{Owner, Shared};
 /// work is then lost.
 #[derive(Clone, Debug)]
 pub struct Node {
-    owner: Arc<Owner>,
+    pub(crate) owner: Arc<Owner>,
 }
 
 /// A peer of one node, from [`Node::peer`].
@@ -106,7 +106,8 @@ impl Node {
         let watched = watch(timer.clone(), Interest::READABLE).map_err(BindError::Timer)?;
         let number = NODES.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::new(Shared::new((endpoint, tickets), timer, number, config));
-        runtime.spawn(Driver::new(Arc::clone(&shared), socket, watched).run());
+        let driver = Driver::new(Arc::clone(&shared), socket, watched, runtime.runtime_flavor());
+        runtime.spawn(driver.run());
         Ok(Self { owner: Arc::new(Owner(shared)) })
     }
 

@@ -130,14 +130,17 @@ impl Request {
             }
             let (done, taken) = oneshot::channel();
             let sent = state.answer(self.peer, self.id, answer, Some(done))?;
-            state.turn();
+            state.submitted();
+            if sent {
+                state.forget_request(self.peer.host, self.id);
+            }
             (!sent).then_some(taken)
         };
         if let Some(taken) = waits {
             taken.await.unwrap_or(Err(CallError::NodeStopped(None)))?;
+            self.owner.0.lock().forget_request(self.peer.host, self.id);
         }
         self.answered = true;
-        self.owner.0.lock().forget_request(self.peer.host, self.id);
         Ok(())
     }
 }
@@ -147,7 +150,7 @@ impl Drop for Request {
         if !self.answered {
             let mut state = self.owner.0.lock();
             state.refuse(self.peer.host, self.id, Status::Unanswered);
-            state.turn();
+            state.submitted();
         }
     }
 }

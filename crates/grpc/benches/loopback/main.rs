@@ -1,6 +1,9 @@
 //! Compares short calls and bulk transfer over loopback in one table, for all systems that one would consider.
 //!
-//! `cargo bench -p rackweave-grpc --bench loopback -- [ROW]... [--seconds S] [--link-gbps G] [--json]`
+//! `cargo bench -p rackweave-grpc --bench loopback -- [ROW]... [--seconds S] [--link-gbps G] [--json]
+//! [--outstanding N,N...]`
+//!
+//! With `--outstanding`, only short calls are measured, with each of these numbers of outstanding calls.
 //!
 //! Client and server are two processes with one thread each, the same for all rows. The server of a row is another
 //! process of this program, which also reports how much CPU time it has used.
@@ -10,6 +13,7 @@ mod services;
 
 mod rows;
 mod server;
+mod sweep;
 
 use std::future::Future;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -41,11 +45,18 @@ struct Options {
     time: Duration,
     link_gbps: u64,
     json: bool,
+    /// The numbers of outstanding calls of a sweep; the usual table if it is empty.
+    outstanding: Vec<usize>,
 }
 
 fn options() -> Result<Options, Error> {
-    let mut options =
-        Options { rows: Vec::new(), time: Duration::from_secs(3), link_gbps: 40, json: false };
+    let mut options = Options {
+        rows: Vec::new(),
+        time: Duration::from_secs(3),
+        link_gbps: 40,
+        json: false,
+        outstanding: Vec::new(),
+    };
     let mut benched = false;
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -55,6 +66,10 @@ fn options() -> Result<Options, Error> {
             "--json" => options.json = true,
             "--seconds" => options.time = Duration::from_secs_f64(value()?.parse()?),
             "--link-gbps" => options.link_gbps = value()?.parse()?,
+            "--outstanding" => {
+                let numbers = value()?.split(',').map(str::parse).collect::<Result<_, _>>();
+                options.outstanding = numbers?;
+            }
             name => options.rows.push(Row::named(name)?),
         }
     }
@@ -79,6 +94,9 @@ fn main() -> Result<(), Error> {
         return runtime()?.block_on(server::serve(Row::named(&row)?, link.parse()?));
     }
     let options = options()?;
+    if !options.outstanding.is_empty() {
+        return sweep::run(&options);
+    }
     let mut results = Vec::new();
     if !options.json {
         println!("{HEAD}");

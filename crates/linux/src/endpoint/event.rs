@@ -143,4 +143,6 @@ pub struct Stats {
     pub send_calls: u64,
     /// Trains of datagrams in those calls, each segmented by the kernel or the network interface.
     pub trains: u64,
+    /// System calls to receive datagrams, including those that found none.
+    pub receive_calls: u64,
 }

@@ -241,11 +241,18 @@ impl<P: Platform> Endpoint<P> {
         self.driver.clock()
     }
 
+    /// The time on its clock at the last call that sent, cancelled, read or wrote something, or at the last turn.
+    #[must_use]
+    pub const fn last_now(&self) -> Time {
+        self.driver.last_now()
+    }
+
     /// The counters since the endpoint was created.
     #[must_use]
     pub const fn stats(&self) -> Stats {
         let DriverStats { sent, refused, send_calls, trains } = self.driver.stats();
-        Stats { sent, send_refused: refused, send_calls, trains, ..self.stats }
+        let receive_calls = self.driver.receive_calls();
+        Stats { sent, send_refused: refused, send_calls, trains, receive_calls, ..self.stats }
     }
 
     /// Bytes buffered for sending, and for receiving.
@@ -414,6 +421,22 @@ impl<P: Platform> Endpoint<P> {
     /// If the socket has failed.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
         Driver::turn(self)
+    }
+
+    /// [`Endpoint::turn`] without receiving: serves timers and sends. For an event loop that has changed something and
+    /// turns the endpoint again when the socket is readable, so that a call to receive would usually find nothing.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    pub fn send_turn(&mut self) -> io::Result<Option<Time>> {
+        Driver::send_turn(self)
+    }
+
+    /// Whether the last [`Endpoint::turn`] may have left datagrams in the socket: an edge-triggered event loop, which is not
+    /// notified of them again, then turns once more.
+    #[must_use]
+    pub const fn left_datagrams(&self) -> bool {
+        self.driver.left_datagrams()
     }
 
     /// Whether the socket's send buffer is full: the next turn is due when it is writable.

@@ -105,7 +105,8 @@ impl TcpEndpoint {
             Err(rustix::io::Errno::INTR) => &[],
             Err(error) => return Err(error.into()),
         };
-        let mut more = ready.len() == READY;
+        let more = ready.len() == READY;
+        self.left = more;
         for event in ready {
             let flags = event.flags;
             match event.data.u64() {
@@ -115,6 +116,27 @@ impl TcpEndpoint {
                 }
             }
         }
+        Ok(self.serve(more))
+    }
+
+    /// [`TcpEndpoint::turn`] without accepting connections, and without looking for those that have become readable or
+    /// writable.
+    ///
+    /// # Errors
+    /// Never; an endpoint over UDP may fail.
+    pub fn send_turn(&mut self) -> io::Result<Option<Time>> {
+        Ok(self.serve(false))
+    }
+
+    /// Whether the last [`TcpEndpoint::turn`] may have left connections ready, because it makes a bounded number of calls. An
+    /// edge-triggered event loop, which epoll does not notify of them again, then turns once more.
+    #[must_use]
+    pub const fn left_events(&self) -> bool {
+        self.left
+    }
+
+    /// Serves timers, and the connections that have something new to write or room to read.
+    fn serve(&mut self, mut more: bool) -> Option<Time> {
         let now = self.config.clock.now();
         self.run_timers(now);
         // Reading may free memory that other connections wait for, which can free more in turn; one turn makes one such
@@ -129,10 +151,10 @@ impl TcpEndpoint {
         }
         more |= !self.dirty.is_empty() || self.events.len() >= MAX_EVENTS;
         if more {
-            return Ok(Some(now));
+            return Some(now);
         }
         let deadline = self.deadlines.first().map(|first| first.0);
-        Ok([deadline, self.confirm_at, self.next_check].into_iter().flatten().min())
+        [deadline, self.confirm_at, self.next_check].into_iter().flatten().min()
     }
 
     /// Calls a function with a connection, which is closed if the function fails.
@@ -176,6 +198,9 @@ impl TcpEndpoint {
             epoll::modify(&self.epoll, &connection.socket, data, interest)
                 .map_err(io::Error::from)?;
             connection.interest = interest;
+            // epoll does not report the change if the connection is in its list of ready ones still, where each one stays until
+            // the next call to wait.
+            self.left = true;
         }
         Ok(())
     }
@@ -202,6 +227,8 @@ impl TcpEndpoint {
         }
         if flags.contains(Flags::OUT) {
             self.write_now(connection)?;
+            // There may be room for more.
+            self.left = true;
         }
         Ok(())
     }
@@ -234,9 +261,10 @@ impl TcpEndpoint {
             }
             self.decode(connection, &scratch[..read.staged])?;
             if !read.more {
-                break;
+                return Ok(());
             }
         }
+        self.left = true;
         Ok(())
     }
 
@@ -416,6 +444,7 @@ impl TcpEndpoint {
                 },
             }
         }
+        self.left = true;
     }
 
     /// Sets a socket's options, and adds it to epoll.

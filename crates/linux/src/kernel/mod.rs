@@ -103,6 +103,8 @@ pub struct TcpEndpoint {
     events: VecDeque<Event>,
     /// Connections that have frames to write, or may be read again.
     dirty: BTreeSet<u64>,
+    /// Whether the last turn may have left connections that are ready.
+    left: bool,
     /// Connections whose next message waits for memory.
     starved: BTreeSet<u64>,
     /// Connections with messages to confirm, and the time at which that is due.
@@ -150,6 +152,7 @@ impl TcpEndpoint {
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
             dirty: BTreeSet::new(),
+            left: false,
             starved: BTreeSet::new(),
             confirming: BTreeSet::new(),
             confirm_at: None,

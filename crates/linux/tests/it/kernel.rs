@@ -96,6 +96,57 @@ fn requests_are_answered() {
     }
 }
 
+/// An edge-triggered event loop, as tokio's: it receives only after an edge, or if the last turn says that it has left something.
+#[test]
+fn an_edge_triggered_loop_misses_nothing() {
+    use rustix::event::{Timespec, epoll};
+    const CALLS: usize = 40;
+    let mut ends = pair_with(|config| TcpConfig { connections_per_peer: 4, ..config });
+    let events = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    for (end, number) in ends.iter().zip(0..) {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&events, end, epoll::EventData::new_u64(number), flags).unwrap();
+    }
+    let clock = ends[0].clock();
+    let until = clock.now() + PATIENCE;
+    let address = ends[1].local_addr();
+    let server = ends[0].add_peer(address);
+    // Longer than what one call writes or one turn reads.
+    let request = bytes(3_000_000);
+    let (mut made, mut answered) = (0, 0);
+    let mut edges = [false; 2];
+    while answered < CALLS {
+        assert!(clock.now() < until, "{answered} of {made}: {:?}", ends[1].arriving());
+        while made < CALLS && made - answered < 4 {
+            ends[0].send(server, Kind::Request, request.clone()).unwrap();
+            made += 1;
+        }
+        let mut next = clock.now() + Span::from_secs(1);
+        for (end, edge) in ends.iter_mut().zip(&mut edges) {
+            let receive = std::mem::take(edge) || end.left_to_receive();
+            let due = if receive { end.turn() } else { end.send_turn() };
+            next = next.min(due.unwrap().unwrap_or(Time::MAX));
+        }
+        while let Some(event) = ends[0].poll_event() {
+            answered += usize::from(matches!(event, Event::Message { .. }));
+        }
+        serve(&mut ends[1]);
+        for end in &mut ends {
+            next = next.min(end.send_turn().unwrap().unwrap_or(Time::MAX));
+        }
+        if ends.iter().any(AnyEndpoint::left_to_receive) || answered == made {
+            next = clock.now();
+        }
+        let wait = next.since(clock.now());
+        let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_ns().min(999_999_999) as i64 };
+        let mut ready = Vec::with_capacity(2);
+        epoll::wait(&events, rustix::buffer::spare_capacity(&mut ready), Some(&timeout)).unwrap();
+        for event in ready {
+            edges[event.data.u64() as usize] = true;
+        }
+    }
+}
+
 #[test]
 fn messages_and_responses_are_confirmed() {
     let mut ends = pair();

@@ -140,7 +140,7 @@ impl State {
         if due < Time::MAX {
             self.due.insert((due, Due::Call(token)));
         }
-        self.turn();
+        self.submitted();
         Ok(token)
     }
 
@@ -401,7 +401,7 @@ impl State {
     pub(super) fn room_made(&mut self) {
         self.wake_blocked();
         if !self.calls.waiting.is_empty() || !self.calls.answers.is_empty() {
-            self.turn();
+            self.submitted();
         }
     }
 

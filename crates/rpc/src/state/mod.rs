@@ -1,12 +1,15 @@
 //! A node's state under one lock: the endpoint, the waiting tasks, and the timers.
 //!
-//! A change drives the endpoint immediately, under the lock, so that a call is sent without waiting for another task.
-//! The driver's task does so when packets arrive or a timer expires. No task waits while it holds the lock, and wakers
-//! run after it is released.
+//! A change drives the endpoint immediately, under the lock, so that a call is sent without waiting for another task,
+//! unless other tasks are about to submit more ([`sending`]). The driver's task does so when packets arrive or a timer
+//! expires. No task waits while it holds the lock, and wakers run after it is released.
 
 mod calls;
 mod requests;
+mod sending;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -33,6 +36,7 @@ pub(crate) use calls::CallOptions;
 use calls::Calls;
 pub(crate) use requests::Arrived;
 use requests::Requests;
+use sending::{Sending, Submitted};
 pub(crate) use streams::StreamKey;
 use streams::Streams;
 
@@ -178,6 +182,9 @@ pub(crate) struct State {
     quiet: bool,
     /// Whether the endpoint has more to send, so that another turn is due.
     dirty: bool,
+    sending: Sending,
+    /// Whether a turn is running, which sends what its events cause.
+    turning: bool,
     driver: Option<Waker>,
     /// Whether the driver's task must run a turn, even without an event.
     driver_due: bool,
@@ -226,6 +233,8 @@ impl State {
             life: Lifecycle::Running,
             quiet: false,
             dirty: false,
+            sending: Sending::default(),
+            turning: false,
             driver: None,
             driver_due: false,
             wakes: SmallVec::new(),
@@ -305,17 +314,61 @@ impl State {
         }
     }
 
-    /// Runs a turn of the endpoint and distributes its events. Returns `false` if packets remain to be received.
-    pub(crate) fn turn(&mut self) -> bool {
+    /// A task has changed something that the endpoint must send: at once, or after the tasks that are about to submit more.
+    pub(crate) fn submitted(&mut self) {
+        self.dirty = true;
+        if self.turning {
+            return;
+        }
+        let others = self.calls.len() + self.requests.known() + self.streams.len();
+        let now = self.endpoint.as_ref().map_or(Time::MAX, AnyEndpoint::last_now);
+        match self.sending.submitted(now, others <= 1) {
+            Submitted::SendNow => self.send(),
+            Submitted::Wait => self.wake_driver(),
+        }
+    }
+
+    /// Sends what waits, without receiving.
+    pub(crate) fn send(&mut self) {
+        if self.turning {
+            return;
+        }
+        self.driver_due |= self.turn(false) || self.left_to_receive();
+        if self.driver_due || self.is_blocked() {
+            self.wake_driver();
+        }
+    }
+
+    /// Runs a turn for the driver, which receives if the socket is readable. Returns whether something remains to be received.
+    pub(crate) fn drive(&mut self, readable: bool) -> bool {
+        let receive = readable || self.left_to_receive();
+        self.driver_due = self.turn(receive);
+        self.sending.woken(self.wakes.len());
+        let left = self.left_to_receive();
+        self.driver_due |= left;
+        left
+    }
+
+    fn left_to_receive(&self) -> bool {
+        self.endpoint.as_ref().is_some_and(AnyEndpoint::left_to_receive)
+    }
+
+    /// Runs a turn of the endpoint and distributes its events. Returns whether another one is due at once, even if the socket
+    /// does not become readable.
+    fn turn(&mut self, mut receive: bool) -> bool {
+        self.turning = true;
         let mut next = None;
         for _ in 0..TURNS {
-            let Some(endpoint) = &mut self.endpoint else { return true };
+            let Some(endpoint) = &mut self.endpoint else { break };
             self.dirty = false;
-            next = match endpoint.turn() {
+            self.sending.sent();
+            let receives = std::mem::replace(&mut receive, false);
+            let turned = if receives { endpoint.turn() } else { endpoint.send_turn() };
+            next = match turned {
                 Ok(next) => next,
                 Err(error) => {
                     self.stop(Some(error));
-                    return true;
+                    break;
                 }
             };
             self.streams.unreported = 0;
@@ -329,23 +382,22 @@ impl State {
                 break;
             }
         }
+        self.turning = false;
         if matches!(self.life, Lifecycle::Closing) && !self.quiet && self.is_idle() {
             self.quiet = true;
             self.due.insert((self.after(QUIET), Due::Quiet));
         }
-        let Some(endpoint) = &self.endpoint else { return true };
+        let Some(endpoint) = &self.endpoint else { return false };
         let now = endpoint.clock().now();
-        let more = self.dirty || next.is_some_and(|next| next <= now);
-        if endpoint.is_blocked() {
-            // The driver waits until the socket is writable.
-            self.wake_driver();
-        }
         let first = self.due.first().map(|(at, _)| *at);
-        let next = if self.dirty { Some(now) } else { next };
-        if let Some(at) = [next, first].into_iter().flatten().min() {
+        let next = [next, first].into_iter().flatten().min();
+        if self.dirty || next.is_some_and(|next| next <= now) {
+            return true;
+        }
+        if let Some(at) = next {
             self.arm(at);
         }
-        !more
+        false
     }
 
     /// Makes the timer fire at this time or earlier.
@@ -366,14 +418,16 @@ impl State {
         self.armed = Time::MAX;
     }
 
+    /// Wakes the driver, which runs a turn if one is due or something waits to be sent.
     fn wake_driver(&mut self) {
-        self.driver_due = true;
         if let Some(driver) = self.driver.take() {
             self.wakes.push(Wake::Task(driver));
         }
     }
 
-    pub(crate) fn set_driver(&mut self, waker: &Waker) {
+    /// The driver runs, and is woken by this waker from now on.
+    pub(crate) fn driver_runs(&mut self, waker: &Waker) {
+        self.sending.driver_runs();
         if !self.driver.as_ref().is_some_and(|driver| driver.will_wake(waker)) {
             self.driver = Some(waker.clone());
         }
@@ -381,6 +435,11 @@ impl State {
 
     pub(crate) const fn take_due(&mut self) -> bool {
         std::mem::replace(&mut self.driver_due, false)
+    }
+
+    /// Whether something waits to be sent.
+    pub(crate) const fn is_dirty(&self) -> bool {
+        self.dirty
     }
 
     pub(crate) fn is_blocked(&self) -> bool {
@@ -466,7 +525,7 @@ impl State {
             self.due.insert((at, Due::Grace));
             self.refuse_waiting();
             self.wakes.push(Wake::Stopped);
-            self.turn();
+            self.send();
         }
         matches!(self.life, Lifecycle::Ended(_))
     }
@@ -507,6 +566,13 @@ impl State {
     /// Stops immediately and wakes all waiting tasks.
     pub(crate) fn stop(&mut self, why: Option<io::Error>) {
         self.save_tickets(Time::ZERO);
+        if why.is_none()
+            && self.dirty
+            && let Some(endpoint) = &mut self.endpoint
+        {
+            // What tasks have submitted leaves, as far as the link has room. The node stops in any case.
+            let _ = endpoint.send_turn();
+        }
         if self.endpoint.take().is_none() {
             return;
         }

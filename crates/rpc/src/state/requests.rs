@@ -52,6 +52,9 @@ impl Requests {
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
+    pub(super) fn known(&self) -> usize {
+        self.known.len()
+    }
     pub(super) fn serving(&self) -> usize {
         let waiting =
             self.waiting.iter().filter(|arrived| matches!(arrived, Arrived::Request { .. }));
@@ -77,7 +80,7 @@ impl State {
         self.requests.servers -= 1;
         if self.requests.servers == 0 {
             self.refuse_waiting();
-            self.turn();
+            self.submitted();
         }
     }
 
@@ -152,7 +155,7 @@ impl State {
     /// Returns the next piece of work for a server, skipping requests whose clients have given up. `Err` means that no
     /// more will come.
     pub(crate) fn next_arrived(&mut self) -> Result<Option<(Arrived, Peer)>, ()> {
-        let (mut now, mut found) = (None, None);
+        let (mut now, mut found, mut refused) = (None, None, false);
         while let Some(arrived) = self.requests.waiting.pop_front() {
             self.requests.waiting_bytes -= arrived.bytes();
             let peer = match &arrived {
@@ -162,6 +165,7 @@ impl State {
                     }
                     if *until <= *now.get_or_insert_with(|| self.now()) {
                         self.refuse(*peer, *id, Status::Expired);
+                        refused = true;
                         continue;
                     }
                     *peer
@@ -172,8 +176,8 @@ impl State {
             found = Some((arrived, self.peer(peer)));
             break;
         }
-        if self.dirty {
-            self.turn();
+        if refused {
+            self.submitted();
         }
         match found {
             None if !matches!(self.life, Lifecycle::Running) => Err(()),

@@ -174,7 +174,7 @@ impl State {
         }
         self.streams.unreported += bytes;
         if self.streams.unreported >= self.streams.step {
-            self.turn();
+            self.submitted();
         }
     }
 
@@ -223,7 +223,7 @@ impl State {
         match sent {
             Ok(()) => {
                 entry.finished |= end;
-                self.turn();
+                self.submitted();
                 Poll::Ready(Ok(()))
             }
             Err(SendError::Full { .. } | SendError::Refused(Refused::Busy)) => {
@@ -298,7 +298,7 @@ impl State {
             endpoint.cancel(key.peer, key.sends());
         }
         self.wake_blocked();
-        self.turn();
+        self.submitted();
     }
 
     /// Removes a stream, and resets it if it has not ended.
@@ -348,7 +348,7 @@ impl State {
         } else if entry.linger.is_none() {
             entry.linger = Some(at);
             self.due.insert((at, Due::Linger(key)));
-            self.turn();
+            self.submitted();
         }
     }
 
