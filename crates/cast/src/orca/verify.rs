@@ -449,7 +449,8 @@ impl Verifier {
         self.key_request.map(|retry| retry.due).or(request).or(pause)
     }
 
-    /// Counts a packet with this many bytes of data that was dropped because its number was used before, or is far below the latest one.
+    /// Counts a packet whose tag was right, with this many bytes of data of which some are missing, that was dropped because its number was
+    /// used before, or is far below the latest one.
     pub(super) const fn on_replay(&mut self, bytes: u64) {
         self.replays.on_replay(bytes);
     }
