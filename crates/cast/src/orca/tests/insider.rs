@@ -141,7 +141,7 @@ impl Scene {
 }
 
 /// Returns another user of a key, whose numbers of packets are so far ahead.
-fn seal_ahead(sealer: &GroupSeal, lead: u64) -> GroupSeal {
+pub(super) fn seal_ahead(sealer: &GroupSeal, lead: u64) -> GroupSeal {
     let (cipher, key) = sealer.key();
     let mut seal = GroupSeal::new(cipher, *key);
     for _ in 0..sealer.sealed() + lead {
@@ -355,5 +355,47 @@ fn hashes_far_ahead_of_the_data_cost_the_sender_nothing() {
         scene.sender.handle_hash_request(now, host, &request);
         assert!(!scene.sender.sending[&session].works, "{from}");
         assert_eq!(read(&scene), before, "{from}");
+    }
+}
+
+/// A receiver acknowledges all bytes of a pipe and asks for no hashes, or asks for those of the first bytes without end. Without a limit
+/// the pipe's spool would be full for ever, and the other receiver would wait.
+#[test]
+fn a_receiver_that_does_not_verify_holds_up_nobody() {
+    for asks in [false, true] {
+        let honest = Receiving::start(Some(SECRET), None);
+        let folder = tempfile::tempdir().unwrap();
+        let mut idle = receiver(folder.path(), Some(SECRET), 1 << 30);
+        let mut sender = sender(Some(SECRET));
+        sender.config.flow.patience = Span::from_ms(1500);
+        let hosts = [honest.address, idle.local_addr()].map(|at| sender.add_peer(at));
+        let spool = tempfile::tempdir().unwrap();
+        let input = Box::new(io::Cursor::new(content(9_000_000)));
+        let number = rackweave_linux::random();
+        let pipe = Pipe::new("pipe", input, spool.path(), number, 65_536, Some(2 << 20)).unwrap();
+        let flow = sender.config.flow;
+        let session = sender.open(Box::new(pipe), &hosts, Spread::Unicast, flow).unwrap();
+        let deadline = sender.clock().now() + TIMEOUT;
+        let view = loop {
+            sender.turn().unwrap();
+            match sender.poll_event() {
+                Some(EngineEvent::Sent { view, .. }) => break view,
+                _ => assert!(sender.clock().now() < deadline, "{:?}", sender.view(session)),
+            }
+            idle.turn().unwrap();
+            while idle.poll_event().is_some() {}
+            // It takes what arrives for verified.
+            if let Some(incoming) = idle.incoming.get_mut(&session) {
+                incoming.verifier = None;
+            }
+            if asks {
+                let request =
+                    HashRequest { session, nonce: 1, from: 0, upto: BLOCK, partial: true };
+                sender.handle_hash_request(sender.clock().now(), hosts[1], &request);
+            }
+        };
+        assert_eq!(completed(&view), 1, "{view:?}");
+        assert!(honest.received());
+        assert_eq!(honest.read("pipe"), content(9_000_000));
     }
 }
