@@ -300,7 +300,7 @@ impl Association {
         if self.asking.is_some() {
             return false;
         }
-        self.early.take_if(|early| now.since(early.since) >= EARLY_LIFETIME);
+        self.expire_early(now);
         let nonce = nonce();
         let asking = Asking { nonce, due: now, gap: RETRY.0, accepted: None, resume: None };
         self.asking = Some(Box::new(asking));
@@ -381,6 +381,18 @@ impl Association {
             Early::No => None,
             Early::Asked | Early::Answers => self.early.as_mut().map(|early| &mut early.session),
         }
+    }
+
+    /// When the session of the last resumption ends, in either direction; `None` if there is none. Then [`expire_early`](Self::expire_early)
+    /// is to be called.
+    #[must_use]
+    pub fn early_until(&self) -> Option<Time> {
+        self.early.as_ref().map(|early| early.since + EARLY_LIFETIME)
+    }
+
+    /// Drops the session of a resumption with its keys if its time is over.
+    pub fn expire_early(&mut self, now: Time) {
+        self.early.take_if(|early| now.since(early.since) >= EARLY_LIFETIME);
     }
 
     /// Whether the peer has accepted this host's last resumption, as its offer says.

@@ -142,8 +142,13 @@ impl Engine {
         let is_for_agents = data.labelled == Labelled::Pilot && from.0 < hosts;
         let check = Check::Sealed { counter, tag };
         let incoming = self.incoming.get_mut(&data.session);
-        let may_pass = match incoming.and_then(|it| Some((it.opener.as_mut()?, &mut it.verifier))) {
-            Some((opener, verifier)) => {
+        let opener = incoming.and_then(|it| {
+            let is_missing =
+                data.parity.is_none() && data.offset + u64::from(data.len) > it.readable;
+            Some((it.opener.as_mut()?, &mut it.verifier, is_missing))
+        });
+        let may_pass = match opener {
+            Some((opener, verifier, is_missing)) => {
                 let result =
                     opener.open(counter, orca::associated(&data).as_ref(), tag, &mut buffer);
                 let has_own_key = verifier.as_ref().is_some_and(Verifier::has_own_key);
@@ -157,8 +162,12 @@ impl Engine {
                     Err(OpenError::Forged) => self.stats.malformed += 1,
                     Err(OpenError::Replayed) => {
                         self.stats.replayed += 1;
-                        let bytes = sealed.len() as u64;
-                        verifier.iter_mut().for_each(|verifier| verifier.on_replay(bytes));
+                        // Anyone can repeat a packet that has been opened; the sender's packets whose numbers another receiver has
+                        // used bring bytes that are missing.
+                        if is_missing {
+                            let bytes = sealed.len() as u64;
+                            verifier.iter_mut().for_each(|verifier| verifier.on_replay(bytes));
+                        }
                     }
                 }
                 result.is_ok()

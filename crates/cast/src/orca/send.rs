@@ -40,7 +40,7 @@ pub(super) struct Sending {
     pub(super) sent: u64,
     pub(super) finished: bool,
     spread: Spread,
-    flow: FlowConfig,
+    pub(super) flow: FlowConfig,
     began: Time,
     pub(super) hosts: BTreeMap<HostId, Receiver>,
     pub(super) error: Option<SourceError>,
@@ -53,6 +53,8 @@ pub(super) struct Sending {
     /// The protection of data for receivers that have a key of their own, because another receiver has forged data for them.
     pub(super) own_sealers: BTreeMap<HostId, GroupSeal>,
     pub(super) hashes: HashCache,
+    /// When receivers that do not verify are next looked for.
+    pub(super) check_at: Time,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -74,6 +76,10 @@ pub(super) struct Receiver {
     pub(super) verified: u64,
     /// The bytes that were read to answer its requests for hashes.
     pub(super) read_for_hashes: u64,
+    /// With a key, the offset below which it was sent hashes.
+    pub(super) hashed: u64,
+    /// With a key, if it has more bytes than that: the offset at that time, and since when.
+    pub(super) unhashed: Option<(u64, Time)>,
 }
 
 impl Receiver {
@@ -120,6 +126,7 @@ impl Engine {
             sealer: self.secure.as_ref().map(Secure::group),
             own_sealers: BTreeMap::new(),
             hashes: HashCache::default(),
+            check_at: now,
             copies: match spread {
                 Spread::Unicast => hosts.len(),
                 _ => 1,
@@ -239,6 +246,7 @@ impl Engine {
         for session in broken {
             self.host.abort(now, session, Reason::Refused);
         }
+        self.lose_unverifying(now);
         self.invite_again(now);
     }
 
@@ -288,6 +296,7 @@ impl Engine {
             SenderEvent::Joined { host, at } => {
                 if let Some(receiver) = self.receiver(session, host) {
                     (receiver.from, receiver.joined, receiver.verified) = (at, true, at);
+                    (receiver.hashed, receiver.unhashed) = (at, None);
                     (receiver.lost, receiver.retry) = (None, None);
                 }
             }

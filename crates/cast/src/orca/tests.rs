@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 mod forged;
 mod insider;
+mod labels;
 mod restarts;
 mod secrecy;
 

@@ -206,7 +206,8 @@ impl HashCache {
                 None if fresh == FRESH_HASHES || piece.end - piece.start > *may_read => break,
                 None => match hash_of(source, piece.clone()) {
                     Ok(hash) => hash,
-                    Err(error) => {
+                    Err((error, read)) => {
+                        *may_read = may_read.saturating_sub(read);
                         failed = Some(error);
                         break;
                     }
@@ -234,15 +235,19 @@ impl HashCache {
     }
 }
 
-/// Reads and hashes bytes of a stream.
-fn hash_of(source: &mut dyn Source, piece: Range<u64>) -> Result<[u8; 32], SourceError> {
-    /// Reads of this length seldom cross the boundaries of records, across which the source copies them together.
-    const READ: u64 = 64 << 10;
+/// Reads of this length seldom cross the boundaries of records, across which the source copies them together.
+const READ: u64 = 64 << 10;
+
+/// Reads and hashes bytes of a stream. An error comes with the bytes that were read or tried.
+fn hash_of(source: &mut dyn Source, piece: Range<u64>) -> Result<[u8; 32], (SourceError, u64)> {
     let (mut hasher, mut bytes, mut at) = (blake3::Hasher::new(), Payload::new(), piece.start);
     while at < piece.end {
         let len = READ.min(piece.end - at);
         bytes.clear();
-        source.read(at, len as usize, &mut bytes)?;
+        // The read that fails counts in full, or else a receiver could ask without end for what cannot be read yet, each time of which
+        // may make the source work.
+        let failed = |error| (error, at - piece.start + READ);
+        source.read(at, len as usize, &mut bytes).map_err(failed)?;
         bytes.iter().for_each(|bytes| {
             hasher.update(bytes);
         });
@@ -449,7 +454,8 @@ impl Verifier {
         self.key_request.map(|retry| retry.due).or(request).or(pause)
     }
 
-    /// Counts a packet with this many bytes of data that was dropped because its number was used before, or is far below the latest one.
+    /// Counts a packet whose tag was right, with this many bytes of data of which some are missing, that was dropped because its number was
+    /// used before, or is far below the latest one.
     pub(super) const fn on_replay(&mut self, bytes: u64) {
         self.replays.on_replay(bytes);
     }
@@ -570,6 +576,38 @@ impl Sending {
 }
 
 impl Engine {
+    /// Gives up receivers that acknowledge bytes and have not asked for their hashes for as long as a receiver may be silent. What a
+    /// receiver acknowledges and does not verify stays in the source, so that it would hold up a pipe, and all other receivers, for ever.
+    /// One that verifies asks for the hash of what it has at least twice a second until it is answered.
+    pub(super) fn lose_unverifying(&mut self, now: Time) {
+        let mut lost = Vec::new();
+        for (session, sending) in &mut self.sending {
+            let Sending { sealer, hosts, flow, works, check_at, .. } = sending;
+            if sealer.is_none() || now < *check_at {
+                continue;
+            }
+            *check_at = now + flow.patience / 8;
+            for view in self.host.receivers(*session) {
+                let Some(receiver) = hosts.get_mut(&view.host) else { continue };
+                // While the source works, what it has not read yet cannot be hashed.
+                if !receiver.takes_part() || *works || view.have <= receiver.hashed {
+                    receiver.unhashed = None;
+                    continue;
+                }
+                let (hashed, since) = *receiver.unhashed.get_or_insert((receiver.hashed, now));
+                if receiver.hashed > hashed {
+                    receiver.unhashed = Some((receiver.hashed, now));
+                } else if now.since(since) >= flow.patience {
+                    lost.push((*session, view.host));
+                }
+            }
+        }
+        for (session, host) in lost {
+            // It is not invited again, as one that was restarted would be.
+            self.host.remove(now, session, host);
+        }
+    }
+
     /// Answers a receiver's request for hashes.
     pub(super) fn handle_hash_request(&mut self, now: Time, host: HostId, request: &HashRequest) {
         let Some(sending) = self.sending.get_mut(&request.session) else { return };
@@ -585,6 +623,7 @@ impl Engine {
         let (answer, error) =
             hashes.answer(&mut **source, request, (*offered, *finished), &mut may_read);
         receiver.read_for_hashes = most - may_read;
+        receiver.hashed = receiver.hashed.max(answer.upto).max(receiver.verified);
         match error {
             None => {}
             // The receiver asks again.

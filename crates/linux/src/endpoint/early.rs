@@ -1,5 +1,6 @@
 //! Packets before the handshake: tickets, resumptions, and what may be sealed in their sessions.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -29,11 +30,19 @@ pub(super) struct EarlyState {
     /// Tickets of peers; `None` if this host sends none.
     store: Option<TicketStore>,
     changed: bool,
+    /// Hosts with which there is a session of a resumption, and when it ends, in the order of that. A guest that resumes and is silent
+    /// afterwards would otherwise leave its keys here for as long as it is known.
+    expiring: VecDeque<(Time, HostId)>,
 }
 
 impl EarlyState {
     pub(super) fn new(accepts: bool, store: Option<TicketStore>) -> Self {
-        Self { issued: accepts.then(Tickets::default), store, changed: false }
+        Self {
+            issued: accepts.then(Tickets::default),
+            store,
+            changed: false,
+            expiring: VecDeque::new(),
+        }
     }
 
     /// Gives an association the ticket of its peer, if it has none and the peer was not met before.
@@ -44,6 +53,17 @@ impl EarlyState {
         {
             association.set_ticket(ticket.clone());
         }
+    }
+
+    /// Notes that a session of a resumption with a host ends at a time, if there is one.
+    pub(super) fn expires(&mut self, host: HostId, association: &Association) {
+        // All have the same lifetime, so the queue is in order.
+        self.expiring.extend(association.early_until().map(|at| (at, host)));
+    }
+
+    /// When the next session of a resumption ends.
+    pub(super) fn next_end(&self) -> Option<Time> {
+        self.expiring.front().map(|(at, _)| *at)
     }
 
     /// Drops a ticket that was refused.
@@ -144,13 +164,25 @@ impl<P: Platform> Endpoint<P> {
             self.stats.foreign += 1;
             return;
         };
-        if known.is_none()
-            && let Some(peer) = self.peers.get_mut(host)
-        {
-            peer.association = first;
+        if let Some(peer) = self.peers.get_mut(host) {
+            if known.is_none() {
+                peer.association = first;
+            }
+            early.expires(host, &peer.association);
         }
         self.stats.resumed += 1;
         self.peers.heard(now, host);
+    }
+
+    /// Drops the sessions of resumptions whose time is over.
+    pub(super) fn expire_early(&mut self, now: Time) {
+        let Some(secure) = &mut self.secure else { return };
+        let expiring = &mut secure.early.expiring;
+        while let Some((_, host)) = expiring.pop_front_if(|(at, _)| *at <= now) {
+            if let Some(peer) = self.peers.get_mut(host) {
+                peer.association.expire_early(now);
+            }
+        }
     }
 
     /// Hands a ticket to a peer with which a session has begun.
@@ -185,5 +217,86 @@ impl<P: Platform> Endpoint<P> {
         peer.association.set_ticket(ticket.clone());
         store.insert(peer.address, ticket);
         own.early.changed = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rackweave_core::{Rate, Span};
+    use rackweave_crypt::{EARLY_LIFETIME, Key};
+
+    use rackweave_transport::homa;
+
+    use super::*;
+    use crate::Clock;
+    use crate::endpoint::{EndpointConfig, Event, Peers};
+
+    fn endpoint(clock: Clock, tickets: Option<TicketStore>) -> Endpoint {
+        let allow = vec!["127.0.0.0/8".parse().unwrap()];
+        let peers = Peers::Direct { hosts: BTreeMap::new(), allow };
+        let transport = TransportConfig::Homa(homa::Config::linux(Rate::from_gbps(10)).into());
+        let bind = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut config = EndpointConfig::new(HostId(0), bind, peers, &transport);
+        config.clock = clock;
+        (config.accept_early, config.tickets) = (tickets.is_none(), tickets);
+        Endpoint::new(config.key(Key::derive(&[7; 32]).unwrap())).unwrap()
+    }
+
+    /// Whether an endpoint has a session of a resumption with the host at an address.
+    fn is_early(endpoint: &Endpoint, address: SocketAddr) -> bool {
+        let peer = endpoint.peers.at(address).and_then(|host| endpoint.peers.get(host));
+        peer.is_some_and(|peer| peer.association.early_until().is_some())
+    }
+
+    /// A client that resumes and is silent from then on, and one whose server does not answer: neither end keeps the session.
+    #[test]
+    fn sessions_of_resumptions_end_also_if_nothing_arrives_any_more() {
+        let clock = Clock::start();
+        let mut server = endpoint(clock, None);
+        let mut client = endpoint(clock, Some(TicketStore::default()));
+        let at = client.add_peer(server.local_addr());
+        client.send_idempotent(at, Kind::Request, Bytes::from_static(b"first")).unwrap();
+        while client.tickets().unwrap().is_empty() {
+            client.turn().unwrap();
+            server.turn().unwrap();
+            while let Some(event) = server.poll_event() {
+                if let Event::Message { peer, id, bytes, .. } = event {
+                    server.respond(peer, id, bytes).unwrap();
+                }
+            }
+        }
+        let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut tickets = client.tickets().unwrap().clone();
+        let ticket = tickets.get(server.local_addr()).unwrap().clone();
+        tickets.insert(nobody.local_addr().unwrap(), ticket);
+        let mut silent = endpoint(clock, Some(tickets.clone()));
+        let mut unanswered = endpoint(clock, Some(tickets));
+        let servers = [server.local_addr(), nobody.local_addr().unwrap()];
+        for (client, server) in [&mut silent, &mut unanswered].into_iter().zip(servers) {
+            let at = client.add_peer(server);
+            client.send_idempotent(at, Kind::Request, Bytes::from_static(b"early")).unwrap();
+            client.turn().unwrap();
+        }
+        let began = clock.now();
+        while server.stats().resumed == 0 {
+            assert!(clock.now().since(began) < EARLY_LIFETIME);
+            server.turn().unwrap();
+        }
+        let nobody = nobody.local_addr().unwrap();
+        let guest = silent.local_addr();
+        assert!(is_early(&server, guest) && is_early(&unanswered, nobody));
+        let end = began + EARLY_LIFETIME + Span::from_ms(300);
+        for (endpoint, peer) in [(&mut server, guest), (&mut unanswered, nobody)] {
+            let mut until = endpoint.turn().unwrap();
+            // The endpoints' own timeouts wake them: nothing arrives.
+            while let Some(at) = until.filter(|at| *at < end) {
+                endpoint.wait(Some(at)).unwrap();
+                until = endpoint.turn().unwrap();
+                while endpoint.poll_event().is_some() {}
+            }
+            assert!(!is_early(endpoint, peer));
+        }
     }
 }

@@ -286,6 +286,7 @@ impl<P: Platform> Endpoint<P> {
         let wall_ms = self.driver.platform().realtime_ns() / 1_000_000;
         let nonce = || self.driver.platform().random() as u64;
         if peer.association.resume(now, &local, wall_ms, nonce) {
+            secure.early.expires(host, &peer.association);
             // It has to leave before the packets of its session.
             self.poll_asks(now);
         }
@@ -293,6 +294,7 @@ impl<P: Platform> Endpoint<P> {
 
     /// Sends the asks and acceptances that are due.
     pub(super) fn poll_asks(&mut self, now: Time) {
+        self.expire_early(now);
         let Some(secure) = &mut self.secure else { return };
         let mut index = 0;
         let mut asking = std::mem::take(&mut secure.asking);
@@ -322,11 +324,11 @@ impl<P: Platform> Endpoint<P> {
         }
     }
 
-    /// When the next ask or acceptance is due.
+    /// When the next ask or acceptance is due, or the session of a resumption ends.
     pub(super) fn next_ask(&self) -> Option<Time> {
         let secure = self.secure.as_ref()?;
         let due = |(host, _): &(HostId, u64)| self.peers.get(*host)?.association.ask_due();
-        secure.asking.iter().filter_map(due).min()
+        secure.asking.iter().filter_map(due).chain(secure.early.next_end()).min()
     }
 
     /// Seals a packet into the batch, or holds it until there is a session with its receiver.

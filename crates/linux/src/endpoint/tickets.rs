@@ -1,13 +1,15 @@
 //! Tickets of peers, by which a later start of this host may resume with them.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rackweave_crypt::{Ticket, address_bytes};
+use rustix::fs::OFlags;
 
 use super::early::wall_ms;
 
@@ -186,24 +188,86 @@ impl TicketFile {
     /// Replaces the file: a new one is written beside it, with mode 0600, and takes its name. It is not synced to the disk: tickets
     /// that a crash of the machine loses cost a round trip.
     ///
+    /// The new file has a fixed name (`.new` behind this one's) and is locked while it is written. So a process that was killed leaves
+    /// one file at most, which the next one overwrites, and each takes over what the others have written. A file without a name
+    /// (`O_TMPFILE`) would leave none, but `linkat` cannot give it a name that exists.
+    ///
     /// # Errors
-    /// If it cannot be written.
+    /// If it cannot be written, if another process has been writing for 20 ms (it may have been stopped), or if there is a file of
+    /// somebody else with the new file's name.
     pub fn save(&self, store: &TicketStore) -> io::Result<()> {
+        let aside = self.aside();
+        let mut file = self.lock_aside(&aside)?;
         let mut all = store.clone();
         if let Ok(others) = self.read() {
             all.merge(others, self.read_ms);
         }
-        let mut name = self.path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{:032x}", crate::random()));
-        let aside = self.path.with_file_name(name);
-        let write = || {
-            let mut file =
-                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+        let mut write = || {
+            file.set_len(0)?;
+            file.rewind()?;
             file.write_all(&all.to_bytes())?;
             fs::rename(&aside, &self.path)
         };
         write().inspect_err(|_| drop(fs::remove_file(&aside)))
     }
+
+    /// The name of the new file before it replaces the old one.
+    fn aside(&self) -> PathBuf {
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        self.path.with_file_name(name)
+    }
+
+    /// Opens the new file, which a process may have left, and locks it until it is closed.
+    fn lock_aside(&self, aside: &Path) -> io::Result<File> {
+        let mut attempts = 0;
+        loop {
+            let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).mode(0o600).custom_flags(flags);
+            let mut file = options.open(aside)?;
+            match file.try_lock() {
+                // The process that had the lock may have given this file the name of the old one, or removed it.
+                Ok(()) if is_at(&file, aside)? => {
+                    check_own(&mut file)?;
+                    return Ok(file);
+                }
+                Ok(()) | Err(TryLockError::WouldBlock) if attempts < LOCK_ATTEMPTS => attempts += 1,
+                Ok(()) | Err(TryLockError::WouldBlock) => {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            #[expect(clippy::disallowed_methods, reason = "another process writes some kilobytes")]
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Attempts to lock the new file, one each millisecond. Writing it takes less than one.
+const LOCK_ATTEMPTS: u32 = 20;
+
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let open = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(there) => Ok((open.dev(), open.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns an error unless an earlier process of this user has left the file while it wrote tickets, or this one has created it.
+fn check_own(file: &mut File) -> io::Result<()> {
+    let is = file.metadata()?;
+    let own = is.is_file() && is.nlink() == 1 && is.uid() == rustix::process::geteuid().as_raw();
+    let mut first = Vec::new();
+    file.take(MAGIC.len() as u64).read_to_end(&mut first)?;
+    // It may have been killed after some of the bytes.
+    if own && is.mode() & 0o077 == 0 && MAGIC.starts_with(&first) {
+        return Ok(());
+    }
+    let what = "there is another file with the name under which tickets are written first";
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
 }
 
 #[cfg(test)]
@@ -314,5 +378,91 @@ mod tests {
             TicketFile::open(folder.path().join("no/folder").as_path()),
             Err(TicketFileError::Io { .. })
         ));
+    }
+
+    /// A process that is killed while it writes leaves a part of the new file. The next one must not leave a second file, nor lose
+    /// tickets; while one writes, no other does; and what is not Rackweave's stays as it is.
+    #[test]
+    fn one_file_is_left_by_killed_processes_and_the_next_one_takes_it_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || {
+            let all = fs::read_dir(folder.path()).unwrap();
+            let mut names: Vec<_> =
+                all.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        let path = folder.path().join("tickets");
+        let aside = folder.path().join("tickets.new");
+        let (file, mut store) = TicketFile::open(&path).unwrap();
+        store.insert(address(1), ticket(7));
+        for left in 0..store.to_bytes().len() {
+            // A longer store than the one that replaces it.
+            let bytes = [store.to_bytes(), vec![1; 300]].concat();
+            fs::write(&aside, &bytes[..left * 2]).unwrap();
+            fs::set_permissions(&aside, fs::Permissions::from_mode(0o600)).unwrap();
+            file.save(&store).unwrap();
+            assert_eq!(TicketFile::open(&path).unwrap().1, store);
+            assert_eq!(names(), ["tickets"]);
+        }
+        // A live process writes.
+        let other = file.lock_aside(&aside).unwrap();
+        let refused = file.save(&store).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        drop(other);
+        file.save(&store).unwrap();
+        // What somebody else has put there is not overwritten.
+        let keep = |content: &str, mode| {
+            fs::write(&aside, content).unwrap();
+            fs::set_permissions(&aside, fs::Permissions::from_mode(mode)).unwrap();
+            let error = file.save(&store).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+            assert_eq!(fs::read_to_string(&aside).unwrap(), content);
+            fs::remove_file(&aside).unwrap();
+        };
+        keep("somebody's notes", 0o600);
+        keep("rwtick01", 0o644);
+        std::os::unix::fs::symlink("tickets", &aside).unwrap();
+        assert!(file.save(&store).is_err());
+        fs::remove_file(&aside).unwrap();
+        fs::hard_link(&path, &aside).unwrap();
+        assert!(file.save(&store).is_err());
+        assert_eq!(TicketFile::open(&path).unwrap().1, store);
+    }
+
+    /// Many processes (here threads, whose locks are as separate) write at once: each ticket of those that could write is kept.
+    #[test]
+    fn processes_that_write_at_once_keep_each_others_tickets() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tickets");
+        let now = wall_ms();
+        let saved: Vec<u16> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8_u16)
+                .map(|n| {
+                    let path = &path;
+                    scope.spawn(move || {
+                        let (file, _) = TicketFile::open(path).unwrap();
+                        let mut own = TicketStore::default();
+                        let mut saved = Vec::new();
+                        for turn in 0..20_u16 {
+                            let port = n * 100 + turn + 1;
+                            own.insert(address(port), ticket(now + 60_000));
+                            match file.save(&own) {
+                                Ok(()) => saved = own.addresses().map(|it| it.port()).collect(),
+                                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                            }
+                        }
+                        saved
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let kept = TicketFile::open(&path).unwrap().1;
+        assert!(!saved.is_empty());
+        for port in saved {
+            assert!(kept.get(address(port)).is_some(), "{port}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

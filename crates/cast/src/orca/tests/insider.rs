@@ -26,6 +26,7 @@ struct Scene {
     insider: UdpSocket,
     folder: tempfile::TempDir,
     source: tempfile::TempDir,
+    length: usize,
     deadline: Time,
     view: Option<SendView>,
     end: Option<EngineEvent>,
@@ -49,7 +50,7 @@ impl Scene {
         let insider = UdpSocket::bind("127.0.0.1:0").unwrap();
         let deadline = sender.clock().now() + TIMEOUT;
         let (view, end) = (None, None);
-        Self { sender, victim, session, insider, folder, source, deadline, view, end }
+        Self { sender, victim, session, insider, folder, source, length, deadline, view, end }
     }
 
     /// Goes on until a condition holds, or both ends have ended.
@@ -90,7 +91,7 @@ impl Scene {
         self.run(|_| false);
         assert!(matches!(self.end, Some(EngineEvent::Received { .. })), "{:?}", self.end);
         assert_eq!(self.view.as_ref().map(completed), Some(1));
-        assert!(std::fs::read(self.folder.path().join("x")).unwrap() == content(LENGTH));
+        assert!(std::fs::read(self.folder.path().join("x")).unwrap() == content(self.length));
         assert_eq!(std::fs::read_dir(self.folder.path()).unwrap().count(), 1);
         self.victim.stats()
     }
@@ -106,23 +107,33 @@ impl Scene {
         self.sender.sending[&self.session].own_sealers.values().next()
     }
 
-    /// Sends data of the session to the victim.
-    fn forge(&mut self, seal: &mut GroupSeal, offset: u64, bytes: &[u8], end: bool) {
-        let data = Data {
+    /// Returns the header of a packet without data.
+    const fn data(&self) -> Data {
+        Data {
             labelled: Labelled::Host,
             label: Label(0),
             session: self.session,
-            offset,
-            len: bytes.len() as u16,
+            offset: 0,
+            len: 0,
             repair: false,
-            end,
+            end: false,
             parity: None,
-        };
+        }
+    }
+
+    /// Sends data of the session to the victim.
+    fn forge(&mut self, seal: &mut GroupSeal, offset: u64, bytes: &[u8], end: bool) {
+        let data = Data { offset, len: bytes.len() as u16, end, ..self.data() };
         let mut sealed = bytes.to_vec();
         let (counter, tag) = seal.seal(orca::associated(&data).as_ref(), &mut sealed).unwrap();
+        self.inject(&data, (counter, tag), &sealed);
+    }
+
+    /// Sends a sealed packet, or what looks like one, to the victim.
+    fn inject(&mut self, data: &Data, (counter, tag): (u64, [u8; 16]), sealed: &[u8]) {
         let mut packet = Vec::new();
-        orca::encode_relayed(&data, 1, Check::Sealed { counter, tag }, &mut packet);
-        packet.extend_from_slice(&sealed);
+        orca::encode_relayed(data, 1, Check::Sealed { counter, tag }, &mut packet);
+        packet.extend_from_slice(sealed);
         self.insider.send_to(&packet, self.victim.local_addr()).unwrap();
         // Its socket's buffer need not hold what one turn of the sender brings besides.
         self.victim.turn().unwrap();
@@ -130,7 +141,7 @@ impl Scene {
 }
 
 /// Returns another user of a key, whose numbers of packets are so far ahead.
-fn seal_ahead(sealer: &GroupSeal, lead: u64) -> GroupSeal {
+pub(super) fn seal_ahead(sealer: &GroupSeal, lead: u64) -> GroupSeal {
     let (cipher, key) = sealer.key();
     let mut seal = GroupSeal::new(cipher, *key);
     for _ in 0..sealer.sealed() + lead {
@@ -234,6 +245,47 @@ fn a_trickle_of_the_right_bytes_hides_no_later_numbers() {
     assert_eq!(stats.forged, 1, "{stats:?}");
 }
 
+/// Numbers that were used before, in packets of somebody who has no key: that the tag is wrong shows that these are no replays, from which
+/// the victim would conclude that another receiver forges.
+#[test]
+fn used_numbers_without_the_key_prove_nothing() {
+    let mut scene = Scene::of(3 * LENGTH);
+    scene.run(|scene| scene.readable() > 0);
+    let mut sent = 0;
+    while scene.view.is_none() {
+        scene.run({
+            let turns = std::cell::Cell::new(0);
+            move |_| turns.replace(turns.get() + 1) == 5
+        });
+        let offset = scene.readable() + 1_000_000;
+        let data = Data { offset, len: 60_000, ..scene.data() };
+        scene.inject(&data, (sent % 5, [1; 16]), &[1; 60_000]);
+        sent += 1;
+    }
+    let stats = scene.ends_well();
+    assert!(sent >= 128, "{sent}");
+    assert_eq!((stats.forged, stats.replayed), (0, 0), "{stats:?}");
+}
+
+/// The sender's own packets, repeated by somebody who has recorded them.
+#[test]
+fn repeated_packets_give_nobody_a_key_of_its_own() {
+    let mut scene = Scene::of(3 * LENGTH);
+    scene.run(|scene| scene.readable() > 200_000);
+    let (cipher, key) = scene.sender.sending[&scene.session].sealer.as_ref().unwrap().key();
+    let key = *key;
+    while scene.view.is_none() {
+        scene.run({
+            let turns = std::cell::Cell::new(0);
+            move |_| turns.replace(turns.get() + 1) == 5
+        });
+        scene.forge(&mut GroupSeal::new(cipher, key), 0, &[7; 60_000], false);
+    }
+    let stats = scene.ends_well();
+    assert!(stats.replayed >= 128, "{stats:?}");
+    assert_eq!(stats.forged, 0, "{stats:?}");
+}
+
 /// All bytes have arrived and are verified when data beyond the end arrives: there is nothing more to be sent with a key of its own.
 #[test]
 fn bytes_beyond_the_end_of_a_verified_stream_are_found() {
@@ -303,5 +355,47 @@ fn hashes_far_ahead_of_the_data_cost_the_sender_nothing() {
         scene.sender.handle_hash_request(now, host, &request);
         assert!(!scene.sender.sending[&session].works, "{from}");
         assert_eq!(read(&scene), before, "{from}");
+    }
+}
+
+/// A receiver acknowledges all bytes of a pipe and asks for no hashes, or asks for those of the first bytes without end. Without a limit
+/// the pipe's spool would be full for ever, and the other receiver would wait.
+#[test]
+fn a_receiver_that_does_not_verify_holds_up_nobody() {
+    for asks in [false, true] {
+        let honest = Receiving::start(Some(SECRET), None);
+        let folder = tempfile::tempdir().unwrap();
+        let mut idle = receiver(folder.path(), Some(SECRET), 1 << 30);
+        let mut sender = sender(Some(SECRET));
+        sender.config.flow.patience = Span::from_ms(1500);
+        let hosts = [honest.address, idle.local_addr()].map(|at| sender.add_peer(at));
+        let spool = tempfile::tempdir().unwrap();
+        let input = Box::new(io::Cursor::new(content(9_000_000)));
+        let number = rackweave_linux::random();
+        let pipe = Pipe::new("pipe", input, spool.path(), number, 65_536, Some(2 << 20)).unwrap();
+        let flow = sender.config.flow;
+        let session = sender.open(Box::new(pipe), &hosts, Spread::Unicast, flow).unwrap();
+        let deadline = sender.clock().now() + TIMEOUT;
+        let view = loop {
+            sender.turn().unwrap();
+            match sender.poll_event() {
+                Some(EngineEvent::Sent { view, .. }) => break view,
+                _ => assert!(sender.clock().now() < deadline, "{:?}", sender.view(session)),
+            }
+            idle.turn().unwrap();
+            while idle.poll_event().is_some() {}
+            // It takes what arrives for verified.
+            if let Some(incoming) = idle.incoming.get_mut(&session) {
+                incoming.verifier = None;
+            }
+            if asks {
+                let request =
+                    HashRequest { session, nonce: 1, from: 0, upto: BLOCK, partial: true };
+                sender.handle_hash_request(sender.clock().now(), hosts[1], &request);
+            }
+        };
+        assert_eq!(completed(&view), 1, "{view:?}");
+        assert!(honest.received());
+        assert_eq!(honest.read("pipe"), content(9_000_000));
     }
 }

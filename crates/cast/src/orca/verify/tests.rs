@@ -87,6 +87,44 @@ fn work_and_memory_for_requests_are_bounded() {
     assert_eq!(cache.blocks.len(), KEPT_HASHES);
 }
 
+/// A stream of which nothing can be read yet.
+struct Unready(u64);
+
+impl Source for Unready {
+    fn stream(&self) -> u128 {
+        0
+    }
+
+    fn available(&self) -> u64 {
+        1 << 40
+    }
+
+    fn end(&self) -> Option<u64> {
+        Some(1 << 40)
+    }
+
+    fn content(&self) -> u64 {
+        1 << 40
+    }
+
+    fn read(&mut self, offset: u64, _: usize, _: &mut Payload) -> Result<(), SourceError> {
+        self.0 += 1;
+        Err(SourceError::NotYet(offset))
+    }
+}
+
+#[test]
+fn requests_for_what_cannot_be_read_yet_are_bounded() {
+    let (mut cache, mut source, mut share) = (HashCache::default(), Unready(0), 32 * BLOCK);
+    for n in 0..10_000_u64 {
+        let asked = request(n % 20 * BLOCK, 20 * BLOCK, true);
+        let (answer, _) = cache.answer(&mut source, &asked, (1 << 40, true), &mut share);
+        assert_eq!((answer.upto, answer.hashes.len()), (asked.from, 0));
+    }
+    // What is left is less than a block.
+    assert!(source.0 <= 32 * BLOCK / READ && share < BLOCK, "{} {share}", source.0);
+}
+
 #[test]
 fn an_answer_ends_at_a_block_or_where_it_was_asked_to() {
     let (mut cache, mut source) = (HashCache::default(), Memory::new(3 << 20));
