@@ -68,7 +68,7 @@ pub(crate) enum Command {
     rackweave run my.toml --set 'sweep.workload.load=[0.2, 0.5, 0.8]' --out out/loads\n  \
     rackweave run my.toml --json | jq '.points[] | {transport, p99: .slowdown.p99}'")]
 pub(crate) struct RunArgs {
-    /// Scenario file, or the name of a built-in one (see `rackweave list scenarios`).
+    /// Scenario file, `-` for standard input, or the name of a built-in one (see `rackweave list scenarios`).
     #[arg(value_name = "SCENARIO.toml")]
     pub(crate) scenario: String,
     /// Set a key, replacing its value in the file, or a sweep over it.

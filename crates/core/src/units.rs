@@ -157,6 +157,15 @@ const RATE_UNITS_READ: [(&str, u64); 10] = [
     ("kb/s", 1_000),
     ("Kbps", 1_000),
 ];
+/// Units that are read too, and that errors do not suggest.
+const RATE_UNITS_SHORT: [(&str, u64); 6] = [
+    ("G", 1_000_000_000),
+    ("T", 1_000_000_000_000),
+    ("M", 1_000_000),
+    ("gbps", 1_000_000_000),
+    ("tbps", 1_000_000_000_000),
+    ("mbps", 1_000_000),
+];
 const BYTE_UNITS: [(&str, u64); 5] =
     [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000), ("B", 1)];
 const BYTE_UNITS_READ: [(&str, u64); 10] = [
@@ -174,9 +183,10 @@ const BYTE_UNITS_READ: [(&str, u64); 10] = [
 
 impl FromStr for Rate {
     type Err = ParseUnitError;
-    /// Parses "10 Gbps", "800Mbps" or "2.5 Gbps".
+    /// Parses "10 Gbps", "800Mbps", "2.5 Gb/s" or "25G".
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
-        parse_scaled(text, "a rate", "10 Gbps", &RATE_UNITS_READ).map(Self)
+        let read = |units: &[(&str, u64)]| parse_scaled(text, "a rate", "10 Gbps", units).map(Self);
+        read(&RATE_UNITS_READ).or_else(|error| read(&RATE_UNITS_SHORT).map_err(|_| error))
     }
 }
 
@@ -208,6 +218,8 @@ mod tests {
     fn reads_what_people_write() {
         assert_eq!("10 Gbps".parse(), Ok(Rate(10_000_000_000)));
         assert_eq!("2.5Gbps".parse(), Ok(Rate(2_500_000_000)));
+        assert_eq!("25G".parse(), Ok(Rate::from_gbps(25)));
+        assert_eq!("25 gbps".parse(), Ok(Rate::from_gbps(25)));
         assert_eq!("86 KB".parse(), Ok(Bytes(86_000)));
         assert_eq!("64 KiB".parse(), Ok(Bytes(65_536)));
         assert_eq!("1_000 B".parse(), Ok(Bytes(1000)));

@@ -186,6 +186,26 @@ fn results_do_not_depend_on_the_number_of_jobs() {
 }
 
 #[test]
+fn a_scenario_comes_from_standard_input() {
+    use std::io::Write as _;
+    let place = Place::new(SMALL);
+    let from_file = place.run(&["run", "small.toml", "--json", "--out", "a"]);
+    let mut command = place.command(&["run", "-", "--json", "--out", "b"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(SMALL.as_bytes()).unwrap();
+    let piped = child.wait_with_output().unwrap();
+    let points = |output: &Output| {
+        let mut summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        for point in summary["points"].as_array_mut().unwrap() {
+            point["cpu_s"] = Value::Null;
+        }
+        summary["points"].clone()
+    };
+    assert_eq!((code(&from_file), code(&piped)), (0, 0));
+    assert_eq!(points(&from_file), points(&piped));
+}
+
+#[test]
 fn a_resolved_scenario_gives_the_same_results() {
     let place = Place::new(SMALL);
     let first: Value =

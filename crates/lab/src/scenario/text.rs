@@ -21,11 +21,15 @@ pub struct ScenarioText {
 }
 
 impl ScenarioText {
-    /// Reads a file, or returns the built-in scenario with this name.
+    /// Reads a file, or standard input if the name is `-`, or returns the built-in scenario with this name.
     ///
     /// # Errors
     /// If neither exists.
     pub fn load(name: &str) -> Result<Self, ScenarioError> {
+        if name == "-" {
+            let text = read_file(Path::new("/dev/stdin"))?;
+            return Ok(Self { file: "<stdin>".to_owned(), text, folder: PathBuf::from(".") });
+        }
         let path = Path::new(name);
         if !path.exists()
             && let Some(found) = builtin::scenario(name)
