@@ -5,6 +5,7 @@ mod driven;
 mod exchanges;
 mod finished;
 mod heap;
+mod lateness;
 mod list;
 mod parameters;
 
@@ -15,6 +16,7 @@ pub(crate) use driven::{Driven, Scheme};
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use finished::Finished;
 pub(crate) use heap::Heap;
+pub(crate) use lateness::Lateness;
 pub(crate) use list::List;
 #[cfg(test)]
 pub(crate) use parameters::Bounds;

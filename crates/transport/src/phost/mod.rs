@@ -38,9 +38,9 @@ use rackweave_core::{HostId, Packet, Placement, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::phost::{Body, Header};
 
-use crate::common::{Driven, Heap, Jitter, Scheme};
+use crate::common::{Driven, Heap, Jitter, Lateness, Scheme};
 pub use config::{Config, InvalidConfig, TokenOrder};
-use receiver::{Incoming, Lateness};
+use receiver::Incoming;
 use sender::Outgoing;
 
 /// pHost at one host.
@@ -57,7 +57,7 @@ pub struct PHost {
     next_token_at: Time,
     /// Number of tokens sent.
     turns: u64,
-    /// How late data arrives.
+    /// How much later than [`Config::resend_after`] data arrives after its token.
     lateness: Lateness,
 }
 

@@ -5,7 +5,7 @@ use rackweave_wire::phost::{Body, Header};
 
 use super::Host;
 use super::config::{Config, TokenOrder};
-use crate::common::{Parameters as _, State};
+use crate::common::{Lateness, Parameters as _, State};
 
 /// Maximum number of overdue tokens that are sent at once when the driver is late.
 const CATCH_UP: u64 = 8;
@@ -44,32 +44,6 @@ pub struct Incoming {
     last_received: Time,
     /// A token whose data has not arrived: its number, and when it was sent.
     timed: Option<(u32, Time)>,
-}
-
-/// How much later than [`Config::resend_after`] data arrives after its token, averaged over all messages of the
-/// host.
-///
-/// (Our choice. The paper's times are constant, because it assumes a core without queues. With them, an oversubscribed
-/// core never recovers: each packet that waits in a queue gets another token after nine packet times, and the copies
-/// make the queue longer. As a token is for one packet, and data carries the token's number, each arrival is an
-/// unambiguous sample, also of a packet that was sent several times; RFC 6298 needs Karn's rule for that.)
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lateness(Span);
-
-impl Lateness {
-    /// The weight of a sample, as in RFC 6298, section 2.3.
-    const WEIGHT: u64 = 8;
-
-    fn sample(&mut self, delay: Span, config: &Config) {
-        let late = delay.ticks().saturating_sub(config.resend_after.ticks());
-        self.0 =
-            Span::from_ticks(self.0.ticks() - self.0.ticks() / Self::WEIGHT + late / Self::WEIGHT);
-    }
-
-    /// Prolongs one of the protocol's constant times: by twice the mean, so that few packets are later.
-    fn prolong(self, span: Span) -> Span {
-        Span::from_ticks(span.ticks().saturating_add(self.0.ticks().saturating_mul(2)))
-    }
 }
 
 impl Incoming {
@@ -113,7 +87,8 @@ impl Incoming {
         self.last_token_at.saturating_add(lateness.prolong(after))
     }
 
-    /// Notes the number of a token whose data has arrived; returns how long ago it was sent, if that is known.
+    /// Notes the number of a token whose data has arrived; returns how long ago it was sent, if that is known. As data
+    /// carries the number of its token, this is unambiguous for a packet that was sent several times, too.
     fn arrived(&mut self, now: Time, token: u32, config: &Config) -> Option<Span> {
         // Numbers of tokens that were never sent are ignored.
         if token >= self.next_number {
@@ -207,7 +182,7 @@ impl Host {
         }
         incoming.last_received = now;
         if let Some(delay) = incoming.arrived(now, token, &self.config) {
-            self.scheme.lateness.sample(delay, &self.config);
+            self.scheme.lateness.sample(delay, self.config.resend_after);
         }
         let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
         incoming.missing -= fresh;

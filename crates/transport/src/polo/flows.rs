@@ -7,6 +7,7 @@ use rackweave_wire::polo::Body;
 use super::config::DriveOrder;
 use super::drives::Drives;
 use super::receiver::{Incoming, Want};
+use super::timing::Timed;
 use super::{Host, NO_CLOCK};
 use crate::common::State;
 
@@ -36,6 +37,9 @@ impl Host {
         incoming.place = Some(place);
         incoming.quiet_since = now;
         self.scheme.active.push(slot);
+        if place == 0 {
+            self.scheme.active_data_at = now;
+        }
         if place == 0 && self.scheme.clock.is_none() {
             // If no adjoint packet arrives, the receiver starts the clock itself (our choice: the adjoint
             // packet may be lost).
@@ -47,7 +51,8 @@ impl Host {
     fn activate_next(&mut self, now: Time) -> Option<u32> {
         let slot = self.scheme.inactive.pop_front()?;
         self.activate(now, slot);
-        let (rto, recovery_1) = (self.config.rto, self.config.recovery_1);
+        let (rto, recovery_1) =
+            (self.scheme.lateness.prolong(self.config.rto), self.config.recovery_1);
         let incoming = self.incoming_mut(slot)?;
         // Packets that were sent a timeout ago and have not arrived are lost. Without recovery 1 only the next
         // timeout detects that.
@@ -197,6 +202,7 @@ impl Host {
                 return 0;
             }
             Some(Want::New) => {
+                incoming.timed[0].get_or_insert(Timed::driven(now, incoming.limit));
                 incoming.limit += 1;
                 (Body::Drive { upto: incoming.limit }, 1)
             }
@@ -209,6 +215,7 @@ impl Host {
                     }
                     count += 1;
                 }
+                incoming.time_lost(now, (first, count), self.scheme.lateness, &self.config);
                 incoming.cursor = incoming.cursor.max(first + count);
                 incoming.limit = incoming.limit.max(first + count);
                 // It does not exceed the room, which does not exceed the configured burst.
@@ -301,7 +308,9 @@ impl Host {
         if let Some(slot) = self.scheme.clock {
             self.set_clock(now, slot);
         }
-        if self.config.recovery_2 && self.scheme.quiet_epochs >= 2 {
+        // While data is late, adjoint packets, which have priority, still return at once, so that epochs are short.
+        let is_silent = now.since(self.scheme.active_data_at) >= self.scheme.lateness.allowance();
+        if self.config.recovery_2 && self.scheme.quiet_epochs >= 2 && is_silent {
             return self.recover_from_silence(now);
         }
         if epoch.data && !epoch.marks {

@@ -7,7 +7,8 @@
 //!
 //! - [`config`]: the parameters, including the slides' variants.
 //! - `drives`: the rules of D. `sender`: the first window, and transmission on request. `receiver`: arriving
-//!   packets, and loss detection. `flows`: active and inactive flows, epochs, driving packets.
+//!   packets, and loss detection. `flows`: active and inactive flows, epochs, driving packets. `timing`: how late
+//!   data is.
 //!
 //! Each message is a flow. D limits the packets that are requested and have not arrived, over all flows of the
 //! receiver. First windows are not included in D, but D reacts to their marks.
@@ -18,6 +19,12 @@
 //! probes. The receiver ends the pause by requesting data, and repeats the request if none arrives, so that a
 //! lost packet costs a timeout. (All of this is our choice: the slides pause flows, and do not describe the
 //! packets.)
+//!
+//! # Late data
+//! The slides' timeout and recovery 2 assume that data which is not there after 1 ms, or after two epochs, is lost. In
+//! longer queues it is late, and requesting it again makes the queue longer. The receiver measures by how much data is
+//! later than the timeout, and waits for as long in addition before it counts anything as lost. Where no data is later
+//! than the timeout, this changes nothing. (Our choice.)
 //!
 //! # Completion
 //! The answer to a message's last missing packet carries a completion flag, as does every later answer. Only
@@ -37,6 +44,7 @@ mod receiver;
 mod sender;
 #[cfg(test)]
 mod tests;
+mod timing;
 
 use rackweave_core::{HostId, Packet, Placement, Span, Time};
 use rackweave_wire::Id64;
@@ -47,6 +55,7 @@ pub use config::{Config, DriveOrder, InvalidConfig};
 use drives::Drives;
 use receiver::Incoming;
 use sender::Outgoing;
+use timing::Delays;
 
 /// The clock's timer is not armed: no flow is active, so that there are no epochs.
 const NO_CLOCK: Time = Time::MAX;
@@ -93,6 +102,10 @@ pub struct Polo {
     active_data: bool,
     /// Number of consecutive epochs without such data, before this one.
     quiet_epochs: u32,
+    /// When such data last arrived, or the first active flow started.
+    active_data_at: Time,
+    /// How much later than [`Config::rto`] data arrives after its request.
+    lateness: Delays,
 }
 
 impl Scheme for Polo {
@@ -123,6 +136,8 @@ impl Scheme for Polo {
             clock_returned: false,
             active_data: false,
             quiet_epochs: 0,
+            active_data_at: Time::ZERO,
+            lateness: Delays::default(),
         }
     }
 
@@ -194,7 +209,7 @@ impl Scheme for Polo {
     }
 
     fn receiver_deadline(&self, incoming: &Incoming, _: Time, config: &Config) -> Time {
-        incoming.deadline(config)
+        incoming.deadline(self.lateness, config)
     }
 
     fn sender_due(host: &mut Host, now: Time, slot: u32) {

@@ -5,6 +5,7 @@ use rackweave_core::{
 };
 use rackweave_wire::polo::{Body, Header};
 
+use super::timing::{Delays, Timed};
 use super::{Config, Host, after};
 use crate::common::{Parameters as _, State};
 
@@ -40,6 +41,8 @@ pub struct Incoming {
     pub(super) quiet_since: Time,
     /// Number of timeouts since data last arrived.
     pub(super) tries: u32,
+    /// The packet whose first transmission is timed, and the one whose retransmission is.
+    pub(super) timed: [Option<Timed>; 2],
 }
 
 /// The next request to a flow.
@@ -72,6 +75,7 @@ impl Incoming {
             last_received: now,
             quiet_since: now,
             tries: 0,
+            timed: [None; 2],
         }
     }
 
@@ -96,11 +100,19 @@ impl Incoming {
         self.packets - self.missing < self.limit
     }
 
+    /// Whether a packet that arrives for the first time is among those that count as outstanding: one that counted as
+    /// lost does so only since it was requested again.
+    #[inline]
+    const fn is_outstanding(&self, number: u32, driven: bool) -> bool {
+        if number < self.horizon { number < self.cursor } else { driven }
+    }
+
     /// When the flow's timer expires.
-    pub(super) fn deadline(&self, config: &Config) -> Time {
+    pub(super) fn deadline(&self, lateness: Delays, config: &Config) -> Time {
         let forget_at = self.last_received.saturating_add(config.patience);
         if self.place.is_some() && self.expects_some() {
-            forget_at.min(self.quiet_since.saturating_add(config.rto(self.tries)))
+            let timeout = lateness.prolong(config.rto(self.tries));
+            forget_at.min(self.quiet_since.saturating_add(timeout))
         } else {
             forget_at
         }
@@ -123,6 +135,45 @@ impl Incoming {
         }
         self.horizon = horizon;
         lost
+    }
+
+    /// Records the delay of an arriving packet if it is timed.
+    #[inline]
+    fn time(
+        &mut self,
+        now: Time,
+        (number, retransmit): (u32, bool),
+        lateness: &mut Delays,
+        config: &Config,
+    ) {
+        for timed in &mut self.timed {
+            let Some(packet) = timed else { continue };
+            let (delay, over) = packet.arrived(now, number, retransmit, config.max_drives);
+            if let Some(delay) = delay {
+                lateness.sample(delay, packet.is_retransmission(), config);
+            }
+            if over {
+                *timed = None;
+            }
+        }
+    }
+
+    /// Times the packets that a loss packet requests, if none is timed. A timing that has lasted for twice the longest timeout
+    /// is given up: no retransmission was sent, or it was lost.
+    pub(super) fn time_lost(
+        &mut self,
+        now: Time,
+        (first, count): (u32, u32),
+        lateness: Delays,
+        config: &Config,
+    ) {
+        for timed in self.timed.iter_mut().flatten() {
+            timed.requested(first, count);
+        }
+        let longest = lateness.prolong(config.max_rto).saturating_mul(2);
+        if self.timed[1].is_none_or(|timed| timed.age(now) > longest) {
+            self.timed[1] = Some(Timed::lost(now, first));
+        }
     }
 }
 
@@ -155,11 +206,14 @@ impl Host {
             return Placement::Discard;
         }
         (incoming.last_received, incoming.quiet_since, incoming.tries) = (now, now, 0);
+        incoming.time(now, (number, retransmit), &mut self.scheme.lateness, &self.config);
         let max_gaps = usize::from(self.config.max_gaps);
+        let is_duplicate = incoming.received.contains(number);
+        // A duplicate permits no other packet: its first arrival did, so that D would be exceeded (our choice).
+        let mut back = u32::from(!is_duplicate && incoming.is_outstanding(number, driven));
         let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
         incoming.missing -= fresh;
         incoming.limit = incoming.limit.max(number + 1);
-        let mut back = u32::from(driven);
         if !retransmit {
             back += incoming.in_order(number, &self.config);
         }
@@ -167,7 +221,9 @@ impl Host {
             back = u32::MAX;
         }
         let (is_active, missing) = (incoming.place.is_some(), incoming.missing);
-        self.scheme.active_data |= is_active;
+        if is_active {
+            (self.scheme.active_data, self.scheme.active_data_at) = (true, now);
+        }
         self.remove_outstanding(slot, back);
         self.scheme.drives.on_data(marked, &self.config);
         if missing == 0 {
@@ -205,9 +261,17 @@ impl Host {
         // A sender that was paused in its first window has not sent all of it.
         incoming.limit =
             if incoming.asked { incoming.limit.max(sent) } else { incoming.max_seen.max(sent) };
+        match &mut incoming.timed[0] {
+            Some(timed) => timed.sent(sent),
+            None if !timeout && sent > 0 && !incoming.received.contains(sent - 1) => {
+                incoming.timed[0] = Some(Timed::announced(now, sent - 1));
+            }
+            None => {}
+        }
         let is_active = incoming.place.is_some();
-        if timeout {
-            // Everything that was sent was sent at least a timeout ago.
+        // Everything that was sent was sent at least a timeout ago, and may be later by the allowance.
+        let is_lost = now.since(incoming.quiet_since) >= self.scheme.lateness.allowance();
+        if timeout && is_lost {
             self.mark_lost(slot, sent);
         }
         self.arm(now, slot);
@@ -219,7 +283,7 @@ impl Host {
         } else if timeout || new || epoch == 0 {
             self.send_adjoint_ack(slot, is_clock && timeout);
         }
-        if timeout && is_active {
+        if timeout && is_lost && is_active {
             self.request_after_timeout(now, slot);
             self.drive_flows(now, None);
         }
@@ -281,7 +345,7 @@ impl Host {
     /// Arms the flow's timer.
     pub(super) fn arm(&mut self, now: Time, slot: u32) {
         if let State::Receiving(incoming) = &self.exchanges.get(slot).state {
-            let deadline = after(now, incoming.deadline(&self.config));
+            let deadline = after(now, incoming.deadline(self.scheme.lateness, &self.config));
             self.timers.set_earlier(slot, deadline);
         }
     }
@@ -296,7 +360,8 @@ impl Host {
         }
         incoming.tries = incoming.tries.saturating_add(1);
         incoming.quiet_since = now;
-        let (limit, deadline) = (incoming.limit, after(now, incoming.deadline(&self.config)));
+        let (limit, deadline) =
+            (incoming.limit, after(now, incoming.deadline(self.scheme.lateness, &self.config)));
         self.timers.set(slot, deadline);
         self.mark_lost(slot, limit);
         self.request_after_timeout(now, slot);

@@ -3,15 +3,18 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Kind, MessageId, Node as _, Packet, Placement, Rng, Span, Time};
-use rackweave_switch::config::SwitchConfig;
+use rackweave_core::{
+    Event, HostId, Kind, MessageId, Node as _, Packet, Placement, Rate, Rng, Span, Time,
+};
+use rackweave_switch::config::{SwitchConfig, Topology};
 use rackweave_wire::Id64;
 
-use super::Network;
 use super::suite::{
-    Expect, HeaderOf, LINK, Limits, Subject, at, events, id, network, submit, usual,
+    Expect, HeaderOf, LINK, Limits, Subject, at, deliveries, events, id, network, submit, usual,
 };
+use super::{Network, fabric};
 use crate::common::{Driven, Parameters as _, Scheme};
+use crate::testkit::Faults;
 
 /// What the tests need to know about a receiver-driven transport besides its [`Scheme`].
 pub(crate) trait DrivenSubject: Scheme {
@@ -48,6 +51,43 @@ pub(crate) trait DrivenSubject: Scheme {
 
     /// A packet as a line: source, destination, priority and the fields of its type. Offsets are in packets.
     fn line(packet: &Packet<Self::Header>) -> String;
+}
+
+/// Sends requests and responses of 200 kB between all hosts of two leaves, `each` for each pair and all at once, through a
+/// core with a quarter of the hosts' rate and no limit of its queues. `threshold` is that of marks, in bytes. Returns the
+/// number of data packets that were sent, and of those that the messages consist of.
+pub(crate) fn through_a_narrow_core<S: DrivenSubject>(
+    config: &S::Config,
+    hosts_per_leaf: u32,
+    link: Rate,
+    threshold: Option<u64>,
+    each: u64,
+) -> (u64, u64) {
+    let uplink = Rate(link.0 * u64::from(hosts_per_leaf) / 4);
+    let (host_link, core_link) = (link, uplink);
+    let topology =
+        Topology::LeafSpine { leaves: 2, hosts_per_leaf, spines: 1, host_link, core_link };
+    let mut fabric = fabric(topology, Span::from_us(2));
+    fabric.switch.ecn_threshold_bytes = threshold;
+    let shared = Arc::new(config.clone());
+    let count = 2 * hosts_per_leaf;
+    let hosts = (0..count).map(|host| Driven::new(HostId(host), Arc::clone(&shared))).collect();
+    let mut network = Network::<Driven<S>>::on(&fabric, hosts, 1, Faults::default());
+    network.keep_packets = true;
+    let (bytes, mut n) = (200_000, 0);
+    for from in 0..count {
+        for to in (0..count).filter(|to| *to != from) {
+            for _ in 0..each {
+                n += 1;
+                submit(&mut network, from, to, n, bytes, Kind::Request);
+            }
+        }
+    }
+    network.run_until(at(Span::from_secs(60)));
+    let failed = network.events.iter().filter(|it| matches!(it.2, Event::Failed { .. })).count();
+    assert_eq!((failed, deliveries(&network).count() as u64), (0, 2 * n), "everything ends");
+    let sent = network.packets.iter().filter(|(_, it)| it.payload().is_some()).count();
+    (sent as u64, 2 * n * bytes.div_ceil(1_460))
 }
 
 impl<S: DrivenSubject> Subject for S {

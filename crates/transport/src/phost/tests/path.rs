@@ -1,14 +1,10 @@
 //! Times of long messages, and of an incast.
 
-use rackweave_core::{Event, HostId, Kind, Rate, Span, Time};
-use rackweave_switch::config::Topology;
-use rackweave_wire::phost::Body;
+use rackweave_core::{Kind, Rate, Span, Time};
 
 use super::{Config, DrivenSubject as _, LINK, PHost};
-use crate::phost::Host;
-use crate::testkit::Faults;
+use crate::tests::driven::through_a_narrow_core;
 use crate::tests::suite::{at, control_span, deliveries, network, submit};
-use crate::tests::{Network, fabric};
 
 #[test]
 fn holding_back_costs_a_long_message_a_round_trip() {
@@ -50,44 +46,12 @@ fn an_incast_gets_tokens_at_the_receivers_pace() {
     }
 }
 
-/// Requests and responses between the hosts of two leaves, all at once, through a core with a quarter of the hosts' rate
-/// and without a limit of its queues. Returns the number of data packets and that of packets of the messages.
-fn through_a_narrow_core(link: Rate, each: u64) -> (u64, u64) {
-    let topology = Topology::LeafSpine {
-        leaves: 2,
-        hosts_per_leaf: 2,
-        spines: 1,
-        host_link: link,
-        core_link: Rate(link.0 / 2),
-    };
-    let packet = link.span_of(1_538);
-    let config = Config::paper(link).for_round_trip(packet * 4);
-    let hosts = (0..4).map(|host| Host::new(HostId(host), config.clone().into())).collect();
-    let fabric = fabric(topology, Span::from_us(2));
-    let mut network = Network::on(&fabric, hosts, 1, Faults::default());
-    network.keep_packets = true;
-    let (bytes, mut n) = (200_000, 0);
-    for from in 0..4 {
-        for to in (0..4).filter(|to| *to != from) {
-            for _ in 0..each {
-                n += 1;
-                submit(&mut network, from, to, n, bytes, Kind::Request);
-            }
-        }
-    }
-    assert!(network.run_until(at(Span::from_secs(60))), "everything ends");
-    let failed = network.events.iter().filter(|it| matches!(it.2, Event::Failed { .. })).count();
-    assert_eq!((failed, deliveries(&network).count() as u64), (0, 2 * n));
-    let is_data = |body| matches!(body, Body::Data { .. });
-    let sent = network.packets.iter().filter(|(_, it)| is_data(it.header.body)).count();
-    (sent as u64, 2 * n * bytes.div_ceil(1_460))
-}
-
 /// Packets that wait in the core are not sent again as if they were lost, which would make its queues longer.
 #[test]
 fn queues_of_the_core_do_not_multiply_packets() {
     for (link, each) in [(LINK, 4), (Rate::from_gbps(1), 10)] {
-        let (sent, needed) = through_a_narrow_core(link, each);
+        let config = Config::paper(link).for_round_trip(link.span_of(1_538) * 4);
+        let (sent, needed) = through_a_narrow_core::<PHost>(&config, 2, link, None, each);
         assert!(sent < needed + needed / 2, "{sent} packets for {needed}");
     }
 }

@@ -1,8 +1,9 @@
 //! Times of long messages.
 
-use rackweave_core::{HostId, Kind, Span, Time};
+use rackweave_core::{HostId, Kind, Rate, Span, Time};
 
 use super::{Config, Polo};
+use crate::tests::driven::through_a_narrow_core;
 use crate::tests::suite::{LINK, at, network, submit};
 
 /// Beyond the first window, adjoint packets cost 84 bytes per epoch.
@@ -22,4 +23,23 @@ fn a_long_message_fills_the_link_but_for_adjoint_packets() {
     let took = network.events[0].0.since(Time::ZERO);
     assert!(took >= ideal && took <= ideal + adjoints, "{took}: {ideal} and {adjoints}");
     assert!(adjoints * 50 < ideal, "{adjoints} of {ideal}");
+}
+
+/// Packets that wait in the core for longer than the timeout, or than two epochs, are not requested again as if they were
+/// lost, which would make its queues longer. Senders of 1 Gbps are paused at marks above 65 packets.
+#[test]
+fn queues_of_the_core_do_not_multiply_packets() {
+    let cases = [
+        (3, Rate::from_gbps(1), Some(99_970), 10),
+        (2, LINK, None, 4),
+        (2, Rate::from_gbps(1), None, 10),
+    ];
+    for (hosts_per_leaf, link, threshold, each) in cases {
+        for recovery_2 in [true, false] {
+            let config = Config { recovery_2, ..Config::slides() };
+            let (sent, needed) =
+                through_a_narrow_core::<Polo>(&config, hosts_per_leaf, link, threshold, each);
+            assert!(sent < needed * 2, "{sent} packets for {needed}");
+        }
+    }
 }

@@ -89,3 +89,38 @@ fn forged_adjoint_packets_are_bounded() {
     assert!(network.run_until(at(Span::from_secs(3))));
     assert!(network.hosts[0].is_idle());
 }
+
+/// A packet that counted as lost and arrives after it was requested again, and its copies, permit one packet in all.
+#[test]
+fn late_packets_and_their_copies_do_not_exceed_d() {
+    let config = Config { first_window: 1, max_drives: 1, recovery_2: false, ..Config::slides() };
+    let mut host = Host::new(HostId(0), config.into());
+    let requests = |host: &mut Host, now| {
+        let mut requests = Vec::new();
+        while let Some(packet) = host.poll_transmit(now, 0) {
+            if matches!(packet.header.body, Body::Drive { .. } | Body::Loss { .. }) {
+                requests.push(Polo::line(&packet));
+            }
+        }
+        requests
+    };
+    let arrive = |host: &mut Host, now, number: u32, retransmit| {
+        let (message_length, offset, driven) = (100 * 1_460, number * 1_460, number > 0);
+        let body = Body::Data { message_length, offset, len: 1_460, window: 1, driven, retransmit };
+        let _ = host.handle_packet(now, 0, &forged::<Polo>(id(1), body).with_ecn(Ecn::Capable));
+        host.check_bounds();
+    };
+    let (start, late) = (at(Span::from_us(10)), at(Span::from_us(1_010)));
+    arrive(&mut host, start, 0, false);
+    assert_eq!(requests(&mut host, start), ["h0>h1 p7 DRIVE 1 upto 2"]);
+    host.handle_timeout(late);
+    assert_eq!(requests(&mut host, late), ["h0>h1 p7 LOSS 1 1 +1"]);
+    arrive(&mut host, late, 1, false);
+    assert_eq!(requests(&mut host, late), ["h0>h1 p7 DRIVE 1 upto 3"]);
+    for retransmit in [true, true, false] {
+        arrive(&mut host, late, 1, retransmit);
+        assert_eq!(requests(&mut host, late), [""; 0]);
+    }
+    arrive(&mut host, late, 2, false);
+    assert_eq!(requests(&mut host, late), ["h0>h1 p7 DRIVE 1 upto 4"]);
+}
