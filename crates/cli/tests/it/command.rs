@@ -103,6 +103,7 @@ fn a_run_prints_a_table_and_writes_its_files() {
             "latency_cdf.csv",
             "links.csv",
             "messages.csv",
+            "over_seeds.csv",
             "points.csv",
             "queues.csv",
             "report.html",
