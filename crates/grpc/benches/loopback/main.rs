@@ -1,11 +1,12 @@
 //! Compares short calls and bulk transfer over loopback in one table, for all systems that one would consider.
 //!
 //! `cargo bench -p rackweave-grpc --bench loopback -- [ROW]... [--seconds S] [--link-gbps G] [--json]
-//! [--outstanding N,N...]`
+//! [--outstanding N,N...] [--threads N]`
 //!
 //! With `--outstanding`, only short calls are measured, with each of these numbers of outstanding calls.
 //!
-//! Client and server are two processes with one thread each, the same for all rows. The server of a row is another
+//! Client and server are two processes with one thread each (or a multi-thread runtime of `--threads`), the same for all
+//! rows. The server of a row is another
 //! process of this program, which also reports how much CPU time it has used.
 
 #[path = "../../examples/services/mod.rs"]
@@ -47,6 +48,8 @@ struct Options {
     json: bool,
     /// The numbers of outstanding calls of a sweep; the usual table if it is empty.
     outstanding: Vec<usize>,
+    /// The worker threads of each side; 0: a current-thread runtime.
+    threads: usize,
 }
 
 fn options() -> Result<Options, Error> {
@@ -56,6 +59,7 @@ fn options() -> Result<Options, Error> {
         link_gbps: 40,
         json: false,
         outstanding: Vec::new(),
+        threads: 0,
     };
     let mut benched = false;
     let mut args = std::env::args().skip(1);
@@ -66,6 +70,7 @@ fn options() -> Result<Options, Error> {
             "--json" => options.json = true,
             "--seconds" => options.time = Duration::from_secs_f64(value()?.parse()?),
             "--link-gbps" => options.link_gbps = value()?.parse()?,
+            "--threads" => options.threads = value()?.parse()?,
             "--outstanding" => {
                 let numbers = value()?.split(',').map(str::parse).collect::<Result<_, _>>();
                 options.outstanding = numbers?;
@@ -83,15 +88,20 @@ fn options() -> Result<Options, Error> {
     Ok(options)
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
+    if threads == 0 {
+        return tokio::runtime::Builder::new_current_thread().enable_all().build();
+    }
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
 fn main() -> Result<(), Error> {
     let mut args = std::env::args().skip(1);
     if args.next().as_deref() == Some("--serve") {
-        let (row, link) = (args.next().ok_or("no row")?, args.next().ok_or("no link")?);
-        return runtime()?.block_on(server::serve(Row::named(&row)?, link.parse()?));
+        let mut next = || args.next().ok_or("an argument is missing");
+        let (row, link, threads) = (next()?, next()?, next()?);
+        return runtime(threads.parse()?)?
+            .block_on(server::serve(Row::named(&row)?, link.parse()?));
     }
     let options = options()?;
     if !options.outstanding.is_empty() {
@@ -102,7 +112,7 @@ fn main() -> Result<(), Error> {
         println!("{HEAD}");
     }
     for &row in &options.rows {
-        let result = runtime()?.block_on(measure(row, &options));
+        let result = runtime(options.threads)?.block_on(measure(row, &options));
         let result = result.unwrap_or_else(|error| json!({ "error": error.to_string() }));
         if !options.json {
             println!("{}", line(row, &result));
@@ -131,9 +141,10 @@ struct Served {
 
 impl Served {
     /// Starts a server, and waits until it prints its address.
-    fn start(row: Row, link_gbps: u64) -> Result<(Self, String), Error> {
+    fn start(row: Row, options: &Options) -> Result<(Self, String), Error> {
+        let (link, threads) = (options.link_gbps.to_string(), options.threads.to_string());
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["--serve", row.name(), &link_gbps.to_string()])
+            .args(["--serve", row.name(), &link, &threads])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -250,7 +261,7 @@ impl Spent {
 }
 
 async fn measure(row: Row, options: &Options) -> Result<Value, Error> {
-    let (mut served, place) = Served::start(row, options.link_gbps)?;
+    let (mut served, place) = Served::start(row, options)?;
     let session = Session::open(row, &place, options.link_gbps).await?;
     let short = Bytes::from(vec![7; SHORT]);
 

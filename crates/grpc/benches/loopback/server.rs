@@ -37,8 +37,8 @@ pub(crate) async fn serve(row: Row, link_gbps: u64) -> Result<(), Error> {
         }
         Row::RpcHoma | Row::RpcHomaKey | Row::RpcPolo | Row::RpcTcp | Row::RpcKernelTcp => {
             let node = row.node(link_gbps)?;
-            say(&node.local_addr().to_string());
             let server = node.server();
+            say(&node.local_addr().to_string());
             while let Some(came) = server.next().await {
                 tokio::spawn(rpc(came));
             }
@@ -50,8 +50,8 @@ pub(crate) async fn serve(row: Row, link_gbps: u64) -> Result<(), Error> {
         }
         Row::TonicHoma => {
             let node = row.node(link_gbps)?;
-            say(&node.local_addr().to_string());
             let incoming = rackweave_grpc::incoming(node.server());
+            say(&node.local_addr().to_string());
             http2::server().add_service(parrot).serve_with_incoming(incoming).await?;
         }
         Row::DirectHoma => {

@@ -19,7 +19,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
         println!("{HEAD}");
     }
     for &row in &options.rows {
-        for result in runtime()?.block_on(measure(row, options))? {
+        for result in runtime(options.threads)?.block_on(measure(row, options))? {
             if !options.json {
                 println!("{}", line(row, &result));
             }
@@ -33,7 +33,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
 }
 
 async fn measure(row: Row, options: &Options) -> Result<Vec<Value>, Error> {
-    let (mut served, place) = Served::start(row, options.link_gbps)?;
+    let (mut served, place) = Served::start(row, options)?;
     let session = Session::open(row, &place, options.link_gbps).await?;
     let mut results = Vec::new();
     for &outstanding in &options.outstanding {

@@ -389,6 +389,7 @@ impl State {
         }
         let Some(endpoint) = &self.endpoint else { return false };
         let now = endpoint.clock().now();
+        self.sending.turned(now);
         let first = self.due.first().map(|(at, _)| *at);
         let next = [next, first].into_iter().flatten().min();
         if self.dirty || next.is_some_and(|next| next <= now) {

@@ -4,7 +4,8 @@
 //! one at a time, but often several of them run in a row: the driver receives a batch of responses and wakes
 //! the tasks that wait for them, and each makes its next call. So a message waits until the woken tasks
 //! have submitted theirs, and the last of them sends all. If one of them submits nothing, the driver sends, which was woken by
-//! the first message that waits and runs after the tasks that were ready before it.
+//! the first message that waits and runs after the tasks that were ready before it. Nor does a message wait for tasks that
+//! take long: if the last one took longer than [`DELAY`], so may the next.
 
 use rackweave_core::{Span, Time};
 
@@ -25,6 +26,8 @@ pub(crate) struct Sending {
     waiting: usize,
     /// The time at which the first of them was submitted.
     since: Time,
+    /// The time of the last submission or turn.
+    last: Time,
     /// [`DELAY`].
     delay: Span,
 }
@@ -40,7 +43,7 @@ pub(super) enum Submitted {
 
 impl Default for Sending {
     fn default() -> Self {
-        Self { expected: 0, waiting: 0, since: Time::ZERO, delay: DELAY }
+        Self { expected: 0, waiting: 0, since: Time::ZERO, last: Time::ZERO, delay: DELAY }
     }
 }
 
@@ -54,16 +57,24 @@ impl Sending {
         self.waiting += 1;
         let last = self.expected == 1;
         self.expected = self.expected.saturating_sub(1);
-        if alone || last || self.waiting >= MOST || now.since(self.since) >= self.delay {
+        let slow = now.since(self.last) >= self.delay;
+        self.last = now;
+        let late = now.since(self.since) >= self.delay;
+        if alone || last || slow || late || self.waiting >= MOST {
             Submitted::SendNow
         } else {
             Submitted::Wait
         }
     }
 
-    /// The endpoint has been turned: nothing waits any more.
+    /// The endpoint is turned: nothing waits any more.
     pub(super) const fn sent(&mut self) {
         self.waiting = 0;
+    }
+
+    /// The turn has ended, and tasks run again.
+    pub(super) const fn turned(&mut self, now: Time) {
+        self.last = now;
     }
 
     /// This number of tasks was woken.
@@ -92,6 +103,13 @@ mod tests {
 
     const NOW: Time = Time::from_ns(5_000_000);
 
+    /// A turn has just ended.
+    fn turned() -> Sending {
+        let mut sending = Sending::default();
+        sending.turned(NOW);
+        sending
+    }
+
     #[test]
     fn the_only_message_does_not_wait() {
         let mut sending = Sending::default();
@@ -106,7 +124,7 @@ mod tests {
     #[test]
     fn the_last_woken_task_sends_for_all() {
         for tasks in 1..MOST {
-            let mut sending = Sending::default();
+            let mut sending = turned();
             sending.woken(tasks);
             for _ in 1..tasks {
                 assert_eq!(sending.submitted(NOW, false), Wait);
@@ -117,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_full_batch_does_not_wait() {
-        let mut sending = Sending::default();
+        let mut sending = turned();
         sending.woken(2 * MOST + 1);
         let mut batches = Vec::new();
         let mut batch = 0;
@@ -134,17 +152,34 @@ mod tests {
 
     #[test]
     fn no_message_waits_longer_than_the_delay_for_another() {
-        let mut sending = Sending::default();
+        let mut sending = turned();
+        let step = DELAY / 3;
         assert_eq!(sending.submitted(NOW, false), Wait);
-        assert_eq!(sending.submitted(NOW + (DELAY - Span::from_ns(1)), false), Wait);
-        assert_eq!(sending.submitted(NOW + DELAY, false), SendNow);
+        assert_eq!(sending.submitted(NOW + step, false), Wait);
+        assert_eq!(sending.submitted(NOW + step * 2, false), Wait);
+        assert_eq!(sending.submitted(NOW + step * 3 + Span::from_ns(9), false), SendNow);
         sending.sent();
-        assert_eq!(sending.submitted(NOW + DELAY, false), Wait, "its time begins with itself");
+        sending.turned(NOW + DELAY * 2);
+        assert_eq!(sending.submitted(NOW + DELAY * 2, false), Wait, "its time begins with itself");
+    }
+
+    #[test]
+    fn messages_of_slow_tasks_do_not_wait() {
+        let mut sending = turned();
+        sending.woken(10);
+        let mut now = NOW;
+        for _ in 0..5 {
+            now = now + DELAY;
+            assert_eq!(sending.submitted(now, false), SendNow);
+            sending.sent();
+            sending.turned(now);
+        }
+        assert_eq!(sending.submitted(now, false), Wait, "a quick one");
     }
 
     #[test]
     fn tasks_that_have_run_without_a_message_are_not_expected() {
-        let mut sending = Sending::default();
+        let mut sending = turned();
         sending.woken(1);
         sending.driver_runs();
         assert_eq!(sending.submitted(NOW, false), Wait, "the driver sends it");
