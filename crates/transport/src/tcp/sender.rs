@@ -477,9 +477,10 @@ impl Sender {
 
     /// Arms the timer of a tail loss probe by RFC 8985, 7.2: two RTTs after the last transmission or
     /// acknowledgement, plus the maximum delay of an acknowledgement if a single segment is in flight, but not
-    /// later than the RTO.
+    /// later than the RTO. A probe that could not be sent yet is not due any more.
     pub(super) fn arm_probe(&mut self, now: Time, config: &Config, probing: bool) {
         self.probe_at = Time::MAX;
+        self.probe_due = false;
         let calm = self.phase == Phase::Open && self.sacked.is_empty() && self.duplicate_acks == 0;
         if !config.tail_loss_probe || !calm || self.probe_end.is_some() || probing {
             return;

@@ -263,3 +263,20 @@ fn a_contradictory_mapping_is_discarded() {
     let back = receiver.handle_data(Time::ZERO, &arrived(5000, 3000), |_| true, &config);
     assert_eq!(back, Placement::Discard);
 }
+
+/// When the segments in flight are acknowledged before the probe could be sent, there is none. The next segment has a
+/// probe of its own.
+#[test]
+fn an_acknowledgement_cancels_the_probe() {
+    let config = Config { tail_loss_probe: true, ..config() };
+    let mut sender = sender(&config, 10);
+    let mut now = Time::ZERO + Span::from_us(40);
+    sender.handle_ack(now, &ack(9000), &config);
+    now = sender.deadline();
+    assert!(now < sender.rto_at);
+    assert!(sender.handle_timeout(now, &config));
+    sender.handle_ack(now, &ack(10_000), &config);
+    sender.push(MessageId::request(2), MSS as u32, Kind::OneWay);
+    assert_eq!(sent(&mut sender, now, &config).len(), 1);
+    assert!(sender.deadline() < sender.rto_at, "there is a probe");
+}
