@@ -78,7 +78,7 @@ pub struct Config {
     pub sack: bool,
     /// Whether new segments are sent on the first duplicate acknowledgements (RFC 3042).
     pub limited_transmit: bool,
-    /// Whether tail loss probes are sent (RFC 8985, section 7), as in Linux.
+    /// Whether tail loss probes are sent (RFC 8985, section 7), as in Linux. Needs [`Config::sack`].
     pub tail_loss_probe: bool,
     /// Whether losses are found by the times of transmission (RACK, RFC 8985, section 6), as in Linux, so that a lost
     /// retransmission is found, too. Needs [`Config::sack`]. Otherwise they are found by RFC 6675's rule, a lost

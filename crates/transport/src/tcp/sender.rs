@@ -482,7 +482,7 @@ impl Sender {
         self.probe_at = Time::MAX;
         self.probe_due = false;
         let calm = self.phase == Phase::Open && self.sacked.is_empty() && self.duplicate_acks == 0;
-        if !config.tail_loss_probe || !calm || self.probe_end.is_some() || probing {
+        if !config.tail_loss_probe || !config.sack || !calm || self.probe_end.is_some() || probing {
             return;
         }
         let (Some(srtt), true) = (self.rtt.smoothed(), self.flight() > 0) else { return };

@@ -280,3 +280,14 @@ fn an_acknowledgement_cancels_the_probe() {
     assert_eq!(sent(&mut sender, now, &config).len(), 1);
     assert!(sender.deadline() < sender.rto_at, "there is a probe");
 }
+
+/// RFC 8985, 7.2: a probe needs SACK, because nothing else shows whether it has repaired a loss.
+#[test]
+fn without_sack_there_are_no_probes() {
+    for sack in [true, false] {
+        let config = Config { tail_loss_probe: true, sack, ..config() };
+        let mut sender = sender(&config, 10);
+        sender.handle_ack(Time::ZERO + Span::from_us(40), &ack(9000), &config);
+        assert_eq!(sender.deadline() < sender.rto_at, sack);
+    }
+}
