@@ -478,7 +478,7 @@ impl Sender {
     /// acknowledged has repaired a loss.
     fn end_probe(&mut self, now: Time, acked: &Acked<'_>) {
         let Some(end) = self.probe_end else { return };
-        if acked.duplicate.is_some() {
+        if acked.duplicate.is_some_and(|(_, reported)| reported == end) {
             self.probe_end = None;
         } else if self.una > end {
             self.probe_end = None;

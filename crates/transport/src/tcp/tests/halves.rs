@@ -291,3 +291,24 @@ fn without_sack_there_are_no_probes() {
         assert_eq!(sender.deadline() < sender.rto_at, sack);
     }
 }
+
+/// RFC 8985, 7.4.2: only the report of the probe itself shows that it repaired nothing.
+#[test]
+fn another_duplicate_does_not_excuse_what_a_probe_has_repaired() {
+    let config = Config { tail_loss_probe: true, ..config() };
+    for (duplicate, reduced) in [((9000, 10_000), false), ((3000, 4000), true)] {
+        let mut sender = sender(&config, 10);
+        let mut now = Time::ZERO + Span::from_us(40);
+        sender.handle_ack(now, &ack(9000), &config);
+        now = sender.deadline();
+        assert!(sender.handle_timeout(now, &config));
+        assert_eq!(sent(&mut sender, now, &config), [Segment { position: 9000, len: MSS }]);
+        let duplicate = Some(duplicate);
+        sender.handle_ack(now, &Acked { duplicate, ..ack(10_000) }, &config);
+        let window = sender.congestion().window();
+        sender.push(MessageId::request(2), MSS as u32, Kind::OneWay);
+        sent(&mut sender, now, &config);
+        sender.handle_ack(now, &ack(11_000), &config);
+        assert_eq!(sender.congestion().window() < window, reduced);
+    }
+}
