@@ -69,6 +69,8 @@ impl Undo {
 struct Arrivals<'a> {
     now: Time,
     rack: &'a mut Rack,
+    /// The highest position that had arrived before.
+    highest: u64,
     recover: u64,
     /// When the newest of those that were sent once was sent.
     newest: Option<Time>,
@@ -87,7 +89,7 @@ impl Arrivals<'_> {
             self.newest = self.newest.max(Some(segment.at));
             self.original |= segment.end <= self.recover;
         }
-        self.rack.note_arrived(self.now, segment);
+        self.rack.note_arrived(self.now, segment, self.highest);
     }
 }
 
@@ -123,6 +125,7 @@ impl Sender {
 
         let mut arrivals = Arrivals {
             now,
+            highest: self.rack.highest(),
             rack: &mut self.rack,
             recover: self.recover,
             newest: None,

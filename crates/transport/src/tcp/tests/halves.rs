@@ -312,3 +312,22 @@ fn another_duplicate_does_not_excuse_what_a_probe_has_repaired() {
         assert_eq!(sender.congestion().window() < window, reduced);
     }
 }
+
+/// RFC 8985, 6.2: segments of one acknowledgement arrive in the order in which they were sent, whatever the order of the
+/// blocks (RFC 2018, section 4: the newest is first). A delayed acknowledgement of a segment before a gap, too, comes
+/// with the first block.
+#[test]
+fn one_acknowledgement_shows_no_reordering() {
+    let config = config();
+    for (acked, sacked, lost) in [
+        (1000, &[(2000, 5000)][..], 1000),
+        (0, &[(6000, 7000), (1000, 3000)], 0),
+        (1000, &[(6000, 7000), (4000, 5000), (2000, 3000)], 1000),
+    ] {
+        let mut sender = sender(&config, 10);
+        let now = Time::ZERO + Span::from_us(40);
+        sender.handle_ack(now, &Acked { sacked, ..ack(acked) }, &config);
+        let resent = sent(&mut sender, now, &config);
+        assert_eq!(resent.first(), Some(&Segment { position: lost, len: MSS }), "{sacked:?}");
+    }
+}
