@@ -146,7 +146,7 @@ impl Host {
 
     fn open(&mut self, now: Time, peer: HostId) -> Option<u32> {
         let tries = self.pools.get(&peer).map_or(0, Vec::len) + 1;
-        let key = self.free_key(peer, SERVER_PORT, tries)?;
+        let key = self.free_key(now, peer, SERVER_PORT, tries)?;
         let connection = Connection::client(now, self.id, key, &self.config);
         let slot = self.insert(connection)?;
         self.pools.entry(peer).or_default().push(slot);
@@ -154,7 +154,13 @@ impl Host {
     }
 
     /// The key of a new connection to a port of a peer, after at most `tries` port numbers.
-    pub(super) fn free_key(&mut self, peer: HostId, server: u16, tries: usize) -> Option<Key> {
+    pub(super) fn free_key(
+        &mut self,
+        now: Time,
+        peer: HostId,
+        server: u16,
+        tries: usize,
+    ) -> Option<Key> {
         let mut passed_over = 0;
         for _ in 0..tries {
             let port = self.next_port;
@@ -164,7 +170,7 @@ impl Host {
                 continue;
             }
             // The peer may still have the connection that has ended here.
-            if passed_over < PASSED_OVER && self.time_wait.contains(&key) {
+            if passed_over < PASSED_OVER && self.time_wait.contains(now, &key, &self.config) {
                 passed_over += 1;
                 continue;
             }
@@ -379,14 +385,14 @@ impl Host {
         let port = key.ports >> 16;
         let to_server =
             port == u32::from(SERVER_PORT) || port == u32::from(super::stream::STREAM_PORT);
-        if !opens && self.answer_closed(key, header) {
+        if !opens && self.answer_closed(now, key, header) {
             return None;
         }
         if !opens || !to_server {
             self.reset(key, header);
             return None;
         }
-        if self.ended.contains(&(key, header.ack)) {
+        if self.ended.contains(now, &(key, header.ack), &self.config) {
             return None;
         }
         self.insert(Connection::server(now, key, header.ack, &self.config))
