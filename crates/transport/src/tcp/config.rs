@@ -239,6 +239,13 @@ impl Config {
         self.ecn || matches!(self.congestion_control, CongestionControl::Dctcp)
     }
 
+    /// Whether a segment with data is ECN-capable. With classic ECN, retransmissions are not (RFC 3168, 6.1.5). With
+    /// DCTCP they are, as in Linux (`tcp_ecn_send`, `tcp_ca_needs_ecn`) and as RFC 8311 (4.3) permits: otherwise a queue
+    /// that marks would drop them.
+    pub(super) const fn is_ecn_capable(&self, is_new: bool) -> bool {
+        self.is_dctcp() || self.ecn && is_new
+    }
+
     pub(super) const fn is_dctcp(&self) -> bool {
         matches!(self.congestion_control, CongestionControl::Dctcp)
     }

@@ -342,7 +342,12 @@ impl Host {
     }
 
     fn packet(&self, key: Key, header: Header) -> Packet<Header> {
-        packet(self.id, key, header, &self.config)
+        let config = &self.config;
+        let mut packet = Packet::new(self.id, key.peer, l3_bytes(&header, config), header)
+            .with_priority(config.priority)
+            .sprayed(config.spray);
+        packet.ports = key.ports;
+        packet
     }
 
     pub(super) fn stray(&mut self, key: Key, header: Header) {
@@ -421,15 +426,6 @@ impl Host {
 fn remove(ids: &mut Vec<MessageId>, id: MessageId) -> bool {
     let found = ids.iter().position(|other| *other == id);
     found.map(|index| ids.swap_remove(index)).is_some()
-}
-
-fn packet(own: HostId, key: Key, header: Header, config: &Config) -> Packet<Header> {
-    let mut packet = Packet::new(own, key.peer, l3_bytes(&header, config), header)
-        .with_priority(config.priority)
-        .sprayed(config.spray);
-    packet.ports = key.ports;
-    let data = matches!(header.body, Body::Data { .. });
-    if data && config.data_is_ecn_capable() { packet.with_ecn(Ecn::Capable) } else { packet }
 }
 
 impl Node for Host {
@@ -521,7 +517,7 @@ impl Node for Host {
             let place = &mut self.slots[slot as usize];
             place.in_data = false;
             let Some(connection) = &mut place.connection else { continue };
-            let Some(header) = connection.take_data(now, &self.config) else { continue };
+            let Some((header, is_new)) = connection.take_data(now, &self.config) else { continue };
             let key = connection.key;
             // Whether the window permits another segment is checked when its turn comes.
             if connection.sender.has_more() {
@@ -529,7 +525,9 @@ impl Node for Host {
                 self.data.push_back(slot);
             }
             self.timers.arm(slot, connection.deadline(&self.config));
-            return Some(self.packet(key, header));
+            let packet = self.packet(key, header);
+            let is_capable = self.config.is_ecn_capable(is_new);
+            return Some(if is_capable { packet.with_ecn(Ecn::Capable) } else { packet });
         }
         None
     }

@@ -469,10 +469,9 @@ impl Sender {
         self.pace_at != Time::MAX
     }
 
-    /// Whether this segment carries CWR (RFC 3168): the first new segment after a reduction of the window does.
-    pub(super) fn take_cwr(&mut self, segment: Segment, config: &Config) -> bool {
-        let new = segment.position + segment.len == self.nxt;
-        new && config.data_is_ecn_capable() && core::mem::take(&mut self.cwr_due)
+    /// Whether the next new segment carries CWR (RFC 3168): the first one after a reduction of the window does.
+    pub(super) fn take_cwr(&mut self, config: &Config) -> bool {
+        config.data_is_ecn_capable() && core::mem::take(&mut self.cwr_due)
     }
 
     /// Arms the timer of a tail loss probe by RFC 8985, 7.2: two RTTs after the last transmission or
