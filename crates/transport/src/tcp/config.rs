@@ -78,7 +78,7 @@ pub struct Config {
     pub sack: bool,
     /// Whether new segments are sent on the first duplicate acknowledgements (RFC 3042).
     pub limited_transmit: bool,
-    /// Whether tail loss probes are sent (RFC 8985, section 7), as in Linux.
+    /// Whether tail loss probes are sent (RFC 8985, section 7), as in Linux. Needs [`Config::sack`].
     pub tail_loss_probe: bool,
     /// Whether losses are found by the times of transmission (RACK, RFC 8985, section 6), as in Linux, so that a lost
     /// retransmission is found, too. Needs [`Config::sack`]. Otherwise they are found by RFC 6675's rule, a lost
@@ -237,6 +237,13 @@ impl Config {
     /// Whether data packets are ECN-capable.
     pub(super) const fn data_is_ecn_capable(&self) -> bool {
         self.ecn || matches!(self.congestion_control, CongestionControl::Dctcp)
+    }
+
+    /// Whether a segment with data is ECN-capable. With classic ECN, retransmissions are not (RFC 3168, 6.1.5). With
+    /// DCTCP they are, as in Linux (`tcp_ecn_send`, `tcp_ca_needs_ecn`) and as RFC 8311 (4.3) permits: otherwise a queue
+    /// that marks would drop them.
+    pub(super) const fn is_ecn_capable(&self, is_new: bool) -> bool {
+        self.is_dctcp() || self.ecn && is_new
     }
 
     pub(super) const fn is_dctcp(&self) -> bool {

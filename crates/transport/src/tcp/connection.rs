@@ -542,13 +542,27 @@ impl Connection {
         header
     }
 
-    /// Takes the next segment with data, if the window permits one.
-    pub(super) fn take_data(&mut self, now: Time, config: &Config) -> Option<Header> {
+    /// Takes the next segment with data, if the window permits one, and whether its bytes are new.
+    pub(super) fn take_data(&mut self, now: Time, config: &Config) -> Option<(Header, bool)> {
         // The host's list may still hold this slot for an earlier connection.
         if !self.is_open() {
             return None;
         }
+        let before = self.sender.nxt();
         let segment = self.sender.take_segment(now, config)?;
+        let is_new = self.sender.nxt() > before;
+        let header = self.segment_header(now, segment, is_new, config)?;
+        Some((header, is_new))
+    }
+
+    /// The header of a segment with data.
+    fn segment_header(
+        &mut self,
+        now: Time,
+        segment: Segment,
+        is_new: bool,
+        config: &Config,
+    ) -> Option<Header> {
         let message = *self.sender.message_at(segment.position)?;
         if let Some(stream) = &self.stream {
             let is_fin = stream.fin == Some(segment.position);
@@ -559,7 +573,7 @@ impl Connection {
                 len: if is_fin { 0 } else { segment.len as u16 },
                 kind: message.kind,
             };
-            let mut header = self.data_header(now, segment, is_fin, body, config);
+            let mut header = self.data_header(now, segment, is_new, is_fin, body, config);
             if is_fin {
                 header.flags |= flags::FIN;
             }
@@ -576,7 +590,7 @@ impl Connection {
         };
         self.last_used = now;
         let whole = offset + segment.len == u64::from(message.len);
-        let mut header = self.data_header(now, segment, whole, body, config);
+        let mut header = self.data_header(now, segment, is_new, whole, body, config);
         if message.abandoned {
             header.flags |= flags::FIN;
         }
@@ -587,6 +601,7 @@ impl Connection {
         &mut self,
         now: Time,
         segment: Segment,
+        is_new: bool,
         whole: bool,
         body: Body,
         config: &Config,
@@ -597,7 +612,7 @@ impl Connection {
         if whole {
             header.flags |= flags::PSH;
         }
-        if self.sender.take_cwr(segment, config) {
+        if is_new && self.sender.take_cwr(config) {
             header.flags |= flags::CWR;
         }
         if self.opening == Opening::Data {

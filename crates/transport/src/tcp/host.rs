@@ -146,7 +146,7 @@ impl Host {
 
     fn open(&mut self, now: Time, peer: HostId) -> Option<u32> {
         let tries = self.pools.get(&peer).map_or(0, Vec::len) + 1;
-        let key = self.free_key(peer, SERVER_PORT, tries)?;
+        let key = self.free_key(now, peer, SERVER_PORT, tries)?;
         let connection = Connection::client(now, self.id, key, &self.config);
         let slot = self.insert(connection)?;
         self.pools.entry(peer).or_default().push(slot);
@@ -154,7 +154,13 @@ impl Host {
     }
 
     /// The key of a new connection to a port of a peer, after at most `tries` port numbers.
-    pub(super) fn free_key(&mut self, peer: HostId, server: u16, tries: usize) -> Option<Key> {
+    pub(super) fn free_key(
+        &mut self,
+        now: Time,
+        peer: HostId,
+        server: u16,
+        tries: usize,
+    ) -> Option<Key> {
         let mut passed_over = 0;
         for _ in 0..tries {
             let port = self.next_port;
@@ -164,7 +170,7 @@ impl Host {
                 continue;
             }
             // The peer may still have the connection that has ended here.
-            if passed_over < PASSED_OVER && self.time_wait.contains(&key) {
+            if passed_over < PASSED_OVER && self.time_wait.contains(now, &key, &self.config) {
                 passed_over += 1;
                 continue;
             }
@@ -336,7 +342,12 @@ impl Host {
     }
 
     fn packet(&self, key: Key, header: Header) -> Packet<Header> {
-        packet(self.id, key, header, &self.config)
+        let config = &self.config;
+        let mut packet = Packet::new(self.id, key.peer, l3_bytes(&header, config), header)
+            .with_priority(config.priority)
+            .sprayed(config.spray);
+        packet.ports = key.ports;
+        packet
     }
 
     pub(super) fn stray(&mut self, key: Key, header: Header) {
@@ -379,14 +390,14 @@ impl Host {
         let port = key.ports >> 16;
         let to_server =
             port == u32::from(SERVER_PORT) || port == u32::from(super::stream::STREAM_PORT);
-        if !opens && self.answer_closed(key, header) {
+        if !opens && self.answer_closed(now, key, header) {
             return None;
         }
         if !opens || !to_server {
             self.reset(key, header);
             return None;
         }
-        if self.ended.contains(&(key, header.ack)) {
+        if self.ended.contains(now, &(key, header.ack), &self.config) {
             return None;
         }
         self.insert(Connection::server(now, key, header.ack, &self.config))
@@ -415,15 +426,6 @@ impl Host {
 fn remove(ids: &mut Vec<MessageId>, id: MessageId) -> bool {
     let found = ids.iter().position(|other| *other == id);
     found.map(|index| ids.swap_remove(index)).is_some()
-}
-
-fn packet(own: HostId, key: Key, header: Header, config: &Config) -> Packet<Header> {
-    let mut packet = Packet::new(own, key.peer, l3_bytes(&header, config), header)
-        .with_priority(config.priority)
-        .sprayed(config.spray);
-    packet.ports = key.ports;
-    let data = matches!(header.body, Body::Data { .. });
-    if data && config.data_is_ecn_capable() { packet.with_ecn(Ecn::Capable) } else { packet }
 }
 
 impl Node for Host {
@@ -515,7 +517,7 @@ impl Node for Host {
             let place = &mut self.slots[slot as usize];
             place.in_data = false;
             let Some(connection) = &mut place.connection else { continue };
-            let Some(header) = connection.take_data(now, &self.config) else { continue };
+            let Some((header, is_new)) = connection.take_data(now, &self.config) else { continue };
             let key = connection.key;
             // Whether the window permits another segment is checked when its turn comes.
             if connection.sender.has_more() {
@@ -523,7 +525,9 @@ impl Node for Host {
                 self.data.push_back(slot);
             }
             self.timers.arm(slot, connection.deadline(&self.config));
-            return Some(self.packet(key, header));
+            let packet = self.packet(key, header);
+            let is_capable = self.config.is_ecn_capable(is_new);
+            return Some(if is_capable { packet.with_ecn(Ecn::Capable) } else { packet });
         }
         None
     }

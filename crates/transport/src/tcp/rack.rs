@@ -64,12 +64,18 @@ impl Rack {
         }
     }
 
-    /// Handles a segment that has arrived (6.2, steps 2 and 3).
+    /// The highest position that has arrived.
+    pub(super) const fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// Handles a segment that has arrived (6.2, steps 2 and 3). `highest` is [`Rack::highest`] before the
+    /// acknowledgement: among the segments that one acknowledgement reports, there is no order of arrival (Linux,
+    /// `prior_fack`).
     #[inline]
-    pub(super) fn note_arrived(&mut self, now: Time, segment: &Sent) {
-        if segment.end >= self.highest {
-            self.highest = segment.end;
-        } else if !segment.is_ambiguous() {
+    pub(super) fn note_arrived(&mut self, now: Time, segment: &Sent, highest: u64) {
+        self.highest = self.highest.max(segment.end);
+        if segment.end < highest && !segment.is_ambiguous() {
             self.reordering_seen = true;
         }
         let rtt = now.since(segment.at);
@@ -154,7 +160,8 @@ mod tests {
 
     fn seen_at(rack: &mut Rack, board: &mut Scoreboard, now: Time, segment: u64) {
         let range = segment * 1000..(segment + 1) * 1000;
-        board.sack(range.clone(), &range, |sent| rack.note_arrived(now, sent));
+        let highest = rack.highest();
+        board.sack(range.clone(), &range, |sent| rack.note_arrived(now, sent, highest));
     }
 
     #[test]

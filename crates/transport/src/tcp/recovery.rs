@@ -69,6 +69,8 @@ impl Undo {
 struct Arrivals<'a> {
     now: Time,
     rack: &'a mut Rack,
+    /// The highest position that had arrived before.
+    highest: u64,
     recover: u64,
     /// When the newest of those that were sent once was sent.
     newest: Option<Time>,
@@ -87,7 +89,7 @@ impl Arrivals<'_> {
             self.newest = self.newest.max(Some(segment.at));
             self.original |= segment.end <= self.recover;
         }
-        self.rack.note_arrived(self.now, segment);
+        self.rack.note_arrived(self.now, segment, self.highest);
     }
 }
 
@@ -123,6 +125,7 @@ impl Sender {
 
         let mut arrivals = Arrivals {
             now,
+            highest: self.rack.highest(),
             rack: &mut self.rack,
             recover: self.recover,
             newest: None,
@@ -478,7 +481,7 @@ impl Sender {
     /// acknowledged has repaired a loss.
     fn end_probe(&mut self, now: Time, acked: &Acked<'_>) {
         let Some(end) = self.probe_end else { return };
-        if acked.duplicate.is_some() {
+        if acked.duplicate.is_some_and(|(_, reported)| reported == end) {
             self.probe_end = None;
         } else if self.una > end {
             self.probe_end = None;

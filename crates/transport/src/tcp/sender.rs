@@ -469,19 +469,19 @@ impl Sender {
         self.pace_at != Time::MAX
     }
 
-    /// Whether this segment carries CWR (RFC 3168): the first new segment after a reduction of the window does.
-    pub(super) fn take_cwr(&mut self, segment: Segment, config: &Config) -> bool {
-        let new = segment.position + segment.len == self.nxt;
-        new && config.data_is_ecn_capable() && core::mem::take(&mut self.cwr_due)
+    /// Whether the next new segment carries CWR (RFC 3168): the first one after a reduction of the window does.
+    pub(super) fn take_cwr(&mut self, config: &Config) -> bool {
+        config.data_is_ecn_capable() && core::mem::take(&mut self.cwr_due)
     }
 
     /// Arms the timer of a tail loss probe by RFC 8985, 7.2: two RTTs after the last transmission or
     /// acknowledgement, plus the maximum delay of an acknowledgement if a single segment is in flight, but not
-    /// later than the RTO.
+    /// later than the RTO. A probe that could not be sent yet is not due any more.
     pub(super) fn arm_probe(&mut self, now: Time, config: &Config, probing: bool) {
         self.probe_at = Time::MAX;
+        self.probe_due = false;
         let calm = self.phase == Phase::Open && self.sacked.is_empty() && self.duplicate_acks == 0;
-        if !config.tail_loss_probe || !calm || self.probe_end.is_some() || probing {
+        if !config.tail_loss_probe || !config.sack || !calm || self.probe_end.is_some() || probing {
             return;
         }
         let (Some(srtt), true) = (self.rtt.smoothed(), self.flight() > 0) else { return };

@@ -166,7 +166,7 @@ impl Host {
         if self.streams.contains_key(&(peer, id)) {
             return Err(Refused::DuplicateId);
         }
-        let key = self.free_key(peer, STREAM_PORT, 1 << 15).ok_or(Refused::Busy)?;
+        let key = self.free_key(now, peer, STREAM_PORT, 1 << 15).ok_or(Refused::Busy)?;
         let mut connection = Connection::client(now, self.id(), key, self.config());
         connection.make_stream(Stream::new(Some(id), deadline));
         let slot = self.insert(connection).ok_or(Refused::Busy)?;
@@ -318,11 +318,11 @@ impl Host {
     }
 
     /// Answers a segment without a connection, if the connection has closed regularly; returns whether it has.
-    pub(super) fn answer_closed(&mut self, key: Key, header: &Header) -> bool {
+    pub(super) fn answer_closed(&mut self, now: Time, key: Key, header: &Header) -> bool {
         if header.flags & (flags::RST | flags::SYN) != 0 {
             return false;
         }
-        let Some(&last) = self.time_wait.get(&key) else { return false };
+        let Some(&last) = self.time_wait.get(now, &key, self.config()) else { return false };
         // An acknowledgement without data needs no answer.
         if !matches!(header.body, Body::Ack { .. }) {
             self.stray(key, last);

@@ -22,12 +22,14 @@ impl<K: Copy + Eq + Hash, V> TimeWait<K, V> {
         Self { values: FxHashMap::default(), by_age: VecDeque::new() }
     }
 
-    pub(super) fn get(&self, key: &K) -> Option<&V> {
-        self.values.get(key).map(|(_, value)| value)
+    /// The value of a key for which it is still kept.
+    pub(super) fn get(&self, now: Time, key: &K, config: &Config) -> Option<&V> {
+        let (at, value) = self.values.get(key)?;
+        (now.since(*at) <= linger(config)).then_some(value)
     }
 
-    pub(super) fn contains(&self, key: &K) -> bool {
-        self.values.contains_key(key)
+    pub(super) fn contains(&self, now: Time, key: &K, config: &Config) -> bool {
+        self.get(now, key, config).is_some()
     }
 
     #[cfg(test)]
@@ -35,7 +37,8 @@ impl<K: Copy + Eq + Hash, V> TimeWait<K, V> {
         self.by_age.len()
     }
 
-    /// Keeps a value for [`linger`]. The oldest one goes if there are as many as a host may have connections.
+    /// Keeps a value for [`linger`]. The oldest one goes if there are as many as a host may have connections. What has
+    /// expired is removed here, so that its memory stays until the next connection ends, but it is not found any more.
     pub(super) fn insert(&mut self, now: Time, key: K, value: V, config: &Config) {
         let kept = linger(config);
         while let Some(&(at, oldest)) = self.by_age.front()
@@ -76,14 +79,18 @@ mod tests {
         // The first entry goes, but not the key's second one.
         ended.insert(at(3), 3, 'd', &config);
         assert_eq!(
-            [1, 2, 3].map(|key| ended.get(&key).copied()),
+            [1, 2, 3].map(|key| ended.get(at(3), &key, &config).copied()),
             [Some('c'), Some('b'), Some('d')]
         );
         ended.insert(at(4), 4, 'e', &config);
-        assert_eq!((ended.get(&2), ended.len()), (None, 3));
-        ended.insert(at(4) + kept, 5, 'f', &config);
-        assert_eq!((ended.get(&3), ended.get(&4)), (None, Some(&'e')));
-        ended.insert(at(5) + kept, 6, 'g', &config);
-        assert_eq!((ended.get(&4), ended.get(&5)), (None, Some(&'f')));
+        assert_eq!((ended.get(at(4), &2, &config), ended.len()), (None, 3));
+        let now = at(4) + kept;
+        ended.insert(now, 5, 'f', &config);
+        assert_eq!((ended.get(now, &3, &config), ended.get(now, &4, &config)), (None, Some(&'e')));
+        // Nothing is inserted when the time is over.
+        let now = at(5) + kept;
+        assert_eq!((ended.get(now, &4, &config), ended.get(now, &5, &config)), (None, Some(&'f')));
+        ended.insert(now, 6, 'g', &config);
+        assert_eq!((ended.get(now, &5, &config), ended.len()), (Some(&'f'), 2));
     }
 }

@@ -422,3 +422,35 @@ fn a_silent_peer_fails_the_message_after_all_retries() {
     assert_eq!(net.hosts[0].connections(), 0);
     assert_eq!(net.hosts[0].poll_timeout(), None);
 }
+
+/// RFC 3168, 6.1.5: with classic ECN retransmissions are not ECN-capable, nor do they carry CWR (6.1.2). DCTCP's are
+/// capable, as in Linux. Neither makes acknowledgements capable.
+#[test]
+fn retransmissions_are_ecn_capable_with_dctcp_only() {
+    for (config, capable) in [
+        (Config { ecn: true, ..Config::tcp() }, false),
+        (Config { ecn: true, ..Config::new_reno().classic() }, false),
+        (Config::dctcp(), true),
+        (Config::tcp(), false),
+    ] {
+        let mut first = true;
+        let mut net = network(2, &config, move |_: Time, packet: &mut Packet<Header>| {
+            let lost = packet.payload().is_some_and(|slice| slice.offset == 13_140)
+                && core::mem::take(&mut first);
+            if lost { vec![] } else { vec![Span::ZERO] }
+        });
+        // The last segment is lost: its repetition is a probe, or follows the timeout.
+        send(&mut net, 0, 1, 1, 14_600, Kind::OneWay);
+        net.run_until(Time::ZERO + Span::from_ms(5));
+        let of_last = net
+            .packets
+            .iter()
+            .filter(|(_, packet)| packet.payload().is_some_and(|slice| slice.offset == 13_140));
+        let ecn: Vec<_> = of_last.map(|(_, packet)| packet.ecn()).collect();
+        let as_new = if config.ecn || capable { Ecn::Capable } else { Ecn::NotCapable };
+        let again = if capable { Ecn::Capable } else { Ecn::NotCapable };
+        assert_eq!(ecn, [as_new, again], "{config:?}");
+        let of_server = net.packets.iter().filter(|(_, packet)| packet.src.0 == 1);
+        assert!(of_server.map(|it| it.1.ecn()).all(|ecn| ecn == Ecn::NotCapable));
+    }
+}

@@ -263,3 +263,71 @@ fn a_contradictory_mapping_is_discarded() {
     let back = receiver.handle_data(Time::ZERO, &arrived(5000, 3000), |_| true, &config);
     assert_eq!(back, Placement::Discard);
 }
+
+/// When the segments in flight are acknowledged before the probe could be sent, there is none. The next segment has a
+/// probe of its own.
+#[test]
+fn an_acknowledgement_cancels_the_probe() {
+    let config = Config { tail_loss_probe: true, ..config() };
+    let mut sender = sender(&config, 10);
+    let mut now = Time::ZERO + Span::from_us(40);
+    sender.handle_ack(now, &ack(9000), &config);
+    now = sender.deadline();
+    assert!(now < sender.rto_at);
+    assert!(sender.handle_timeout(now, &config));
+    sender.handle_ack(now, &ack(10_000), &config);
+    sender.push(MessageId::request(2), MSS as u32, Kind::OneWay);
+    assert_eq!(sent(&mut sender, now, &config).len(), 1);
+    assert!(sender.deadline() < sender.rto_at, "there is a probe");
+}
+
+/// RFC 8985, 7.2: a probe needs SACK, because nothing else shows whether it has repaired a loss.
+#[test]
+fn without_sack_there_are_no_probes() {
+    for sack in [true, false] {
+        let config = Config { tail_loss_probe: true, sack, ..config() };
+        let mut sender = sender(&config, 10);
+        sender.handle_ack(Time::ZERO + Span::from_us(40), &ack(9000), &config);
+        assert_eq!(sender.deadline() < sender.rto_at, sack);
+    }
+}
+
+/// RFC 8985, 7.4.2: only the report of the probe itself shows that it repaired nothing.
+#[test]
+fn another_duplicate_does_not_excuse_what_a_probe_has_repaired() {
+    let config = Config { tail_loss_probe: true, ..config() };
+    for (duplicate, reduced) in [((9000, 10_000), false), ((3000, 4000), true)] {
+        let mut sender = sender(&config, 10);
+        let mut now = Time::ZERO + Span::from_us(40);
+        sender.handle_ack(now, &ack(9000), &config);
+        now = sender.deadline();
+        assert!(sender.handle_timeout(now, &config));
+        assert_eq!(sent(&mut sender, now, &config), [Segment { position: 9000, len: MSS }]);
+        let duplicate = Some(duplicate);
+        sender.handle_ack(now, &Acked { duplicate, ..ack(10_000) }, &config);
+        let window = sender.congestion().window();
+        sender.push(MessageId::request(2), MSS as u32, Kind::OneWay);
+        sent(&mut sender, now, &config);
+        sender.handle_ack(now, &ack(11_000), &config);
+        assert_eq!(sender.congestion().window() < window, reduced);
+    }
+}
+
+/// RFC 8985, 6.2: segments of one acknowledgement arrive in the order in which they were sent, whatever the order of the
+/// blocks (RFC 2018, section 4: the newest is first). A delayed acknowledgement of a segment before a gap, too, comes
+/// with the first block.
+#[test]
+fn one_acknowledgement_shows_no_reordering() {
+    let config = config();
+    for (acked, sacked, lost) in [
+        (1000, &[(2000, 5000)][..], 1000),
+        (0, &[(6000, 7000), (1000, 3000)], 0),
+        (1000, &[(6000, 7000), (4000, 5000), (2000, 3000)], 1000),
+    ] {
+        let mut sender = sender(&config, 10);
+        let now = Time::ZERO + Span::from_us(40);
+        sender.handle_ack(now, &Acked { sacked, ..ack(acked) }, &config);
+        let resent = sent(&mut sender, now, &config);
+        assert_eq!(resent.first(), Some(&Segment { position: lost, len: MSS }), "{sacked:?}");
+    }
+}
