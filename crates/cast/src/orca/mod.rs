@@ -49,7 +49,7 @@ pub use self::probe::keys;
 pub use self::secure::SealedMessage;
 use self::secure::Secure;
 use self::send::Sending;
-pub use self::verify::{BlockHashes, HashRequest, KeyRequest};
+pub use self::verify::{BlockHashes, Checked, HashCache, HashRequest, KeyRequest, Verifier};
 use crate::sink::Drain;
 use crate::wake::Waker;
 

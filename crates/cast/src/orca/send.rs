@@ -76,10 +76,8 @@ pub(super) struct Receiver {
     pub(super) verified: u64,
     /// The bytes that were read to answer its requests for hashes.
     pub(super) read_for_hashes: u64,
-    /// With a key, the offset below which it was sent hashes.
-    pub(super) hashed: u64,
-    /// With a key, if it has more bytes than that: the offset at that time, and since when.
-    pub(super) unhashed: Option<(u64, Time)>,
+    /// If it has more bytes than that: `verified` at that time, and since when.
+    pub(super) unverified: Option<(u64, Time)>,
 }
 
 impl Receiver {
@@ -296,7 +294,7 @@ impl Engine {
             SenderEvent::Joined { host, at } => {
                 if let Some(receiver) = self.receiver(session, host) {
                     (receiver.from, receiver.joined, receiver.verified) = (at, true, at);
-                    (receiver.hashed, receiver.unhashed) = (at, None);
+                    receiver.unverified = None;
                     (receiver.lost, receiver.retry) = (None, None);
                 }
             }

@@ -64,6 +64,11 @@ const RETRY_MAX: Span = Span::from_ms(500);
 /// The time before the next request after an answer without hashes.
 const PAUSE: Span = Span::from_ms(2);
 
+/// The time after which a receiver that has verified all that it has, and does not need another hash, tells its sender so, by a request for
+/// no bytes. Until then the sender's source keeps what the receiver may still have to ask for. Much shorter than the time for which a
+/// receiver may be silent, and so long that a stream under way needs none.
+const ACK_AFTER: Span = Span::from_ms(100);
+
 /// A session in which packets that count as replays have brought more than [`STALLED_SHARE`] times the bytes that have become readable,
 /// for this long and in this many packets, is taken for one in which another receiver has used later numbers of packets than the sender.
 /// Networks duplicate packets, but not all of them as often and for this long. Progress does not begin the count again: that receiver
@@ -102,6 +107,11 @@ pub struct HashRequest {
 }
 
 impl HashRequest {
+    /// Returns whether it asks for no bytes, and only acknowledges what is verified.
+    const fn is_empty(&self) -> bool {
+        self.from == self.upto
+    }
+
     /// Appends the fields.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.session.0.to_be_bytes());
@@ -175,14 +185,14 @@ fn fixed_fields(bytes: &[u8; 28]) -> Option<(Session, u64, u64, u64)> {
 
 /// The sender's hashes of whole blocks of its stream.
 #[derive(Debug, Default)]
-pub(super) struct HashCache {
+pub struct HashCache {
     blocks: BTreeMap<u64, [u8; 32]>,
 }
 
 impl HashCache {
     /// Answers a request for hashes of a stream of which the bytes below `available` can be read, and which ends there if `ended`. At most
     /// `may_read` bytes are read, which becomes less by what was read. An error has shortened the answer.
-    pub(super) fn answer(
+    pub fn answer(
         &mut self,
         source: &mut dyn Source,
         request: &HashRequest,
@@ -282,7 +292,7 @@ impl Retry {
 
 /// A receiver's state: which bytes are verified, and which hashes it has and needs.
 #[derive(Debug)]
-pub(super) struct Verifier {
+pub struct Verifier {
     nonce: u64,
     /// The offset below which all bytes are verified, or not needed.
     verified: u64,
@@ -291,6 +301,10 @@ pub(super) struct Verifier {
     /// The length of the stream, once the sender has stated it.
     length: Option<u64>,
     request: Option<(HashRequest, Retry)>,
+    /// The offset from which the last request was, below which the sender knows that all bytes are verified.
+    acknowledged: u64,
+    /// When bytes were last verified.
+    verified_at: Time,
     /// The end of the last request of which nothing was there yet.
     in_vain_upto: u64,
     /// When the next request may be sent.
@@ -337,13 +351,17 @@ impl Replays {
 }
 
 impl Verifier {
-    pub(super) const fn new(now: Time, nonce: u64) -> Self {
+    /// Begins at the start of a stream. `nonce` is random.
+    #[must_use]
+    pub const fn new(now: Time, nonce: u64) -> Self {
         Self {
             nonce,
             verified: 0,
             known: VecDeque::new(),
             length: None,
             request: None,
+            acknowledged: 0,
+            verified_at: now,
             in_vain_upto: 0,
             not_before: now,
             key_request: None,
@@ -354,7 +372,7 @@ impl Verifier {
 
     /// Begins at an offset below which no bytes are needed, or goes on there. Hashes that it has remain of use if none of them covers
     /// both sides of the offset.
-    pub(super) fn skip(&mut self, to: u64) {
+    pub fn skip(&mut self, to: u64) {
         let mut at = self.verified;
         while at < to
             && let Some((end, _)) = self.known.front()
@@ -372,12 +390,14 @@ impl Verifier {
         }
     }
 
-    pub(super) const fn has_own_key(&self) -> bool {
+    /// Returns whether this host has a key of its own for the session.
+    #[must_use]
+    pub const fn has_own_key(&self) -> bool {
         self.has_own_key
     }
 
     /// Records that the sender has stated the length of the stream.
-    pub(super) const fn set_length(&mut self, length: u64) {
+    pub const fn set_length(&mut self, length: u64) {
         self.length = Some(length);
     }
 
@@ -386,7 +406,7 @@ impl Verifier {
     }
 
     /// Handles an answer of the sender.
-    pub(super) fn handle_hashes(&mut self, now: Time, answer: &BlockHashes) {
+    pub fn handle_hashes(&mut self, now: Time, answer: &BlockHashes) {
         let Some((request, _)) = &self.request else { return };
         if answer.nonce != self.nonce || answer.from != request.from {
             return;
@@ -398,7 +418,9 @@ impl Verifier {
             let ends = pieces(answer.from..answer.upto).map(|piece| piece.end);
             self.known.extend(ends.zip(answer.hashes.iter().copied()).take(MAX_HASHES));
         }
-        if answer.hashes.is_empty() {
+        if request.is_empty() {
+            // It was an acknowledgement.
+        } else if answer.hashes.is_empty() {
             (self.in_vain_upto, self.not_before) = (request.upto, now + PAUSE);
         } else if !request.partial {
             self.in_vain_upto = 0;
@@ -412,9 +434,9 @@ impl Verifier {
         (*end <= readable).then_some((self.verified..*end, *hash))
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, now: Time) {
         if let Some((end, _)) = self.known.pop_front() {
-            self.verified = end;
+            (self.verified, self.verified_at) = (end, now);
         }
     }
 
@@ -429,7 +451,8 @@ impl Verifier {
     ) -> Option<HashRequest> {
         let from = self.known_upto();
         let wanted = readable > from && self.length.is_none_or(|end| from < end);
-        if self.request.is_none() && wanted && now >= self.not_before {
+        let is_free = self.request.is_none_or(|(request, _)| request.is_empty());
+        if is_free && wanted && now >= self.not_before {
             let whole = readable >= block_end(from);
             let ahead = self.in_vain_upto < block_end(from);
             if whole || ahead || flush {
@@ -443,37 +466,125 @@ impl Verifier {
                 self.request = Some((request, Retry::new(now)));
             }
         }
+        if self.request.is_none() && self.ack_due(readable).is_some_and(|at| at <= now) {
+            let upto = from;
+            let request = HashRequest { session, nonce: self.nonce, from, upto, partial: true };
+            self.request = Some((request, Retry::new(now)));
+        }
         let (request, retry) = self.request.as_mut()?;
+        self.acknowledged = self.acknowledged.max(request.from);
         retry.is_due(now).then_some(*request)
     }
 
+    /// Returns when an acknowledgement is due, if the sender does not know that all readable bytes are verified.
+    fn ack_due(&self, readable: u64) -> Option<Time> {
+        let all = self.verified == readable && self.length.is_none();
+        (all && self.acknowledged < self.verified).then(|| self.verified_at + ACK_AFTER)
+    }
+
     /// Returns when a request is due, at the earliest.
-    fn poll_timeout(&self, now: Time) -> Option<Time> {
+    fn poll_timeout(&self, now: Time, readable: u64) -> Option<Time> {
         let request = self.request.as_ref().map(|(_, retry)| retry.due);
         let pause = Some(self.not_before).filter(|at| *at > now);
-        self.key_request.map(|retry| retry.due).or(request).or(pause)
+        let other = pause.into_iter().chain(self.ack_due(readable)).min();
+        self.key_request.map(|retry| retry.due).or(request).or(other)
+    }
+
+    /// Verifies bytes that have arrived, all of those below `readable`, and finds what is to be requested; with `flush` the hashes of
+    /// bytes within a block too. `hash_of` returns the hash of bytes that have arrived.
+    pub fn check(
+        &mut self,
+        now: Time,
+        session: Session,
+        readable: u64,
+        flush: bool,
+        mut hash_of: impl FnMut(Range<u64>) -> Option<[u8; 32]>,
+    ) -> Checked {
+        let (mut checked, mut forged) = (Checked::default(), false);
+        if self.key_request.is_none() {
+            let mut blocks = 0;
+            while let Some((range, hash)) = self.next(readable) {
+                if blocks == BLOCKS_PER_TURN {
+                    checked.next = Some(now);
+                    break;
+                }
+                blocks += 1;
+                if hash_of(range) == Some(hash) {
+                    self.accept(now);
+                } else {
+                    forged = true;
+                    break;
+                }
+            }
+            match self.length {
+                Some(length) if readable > length => forged = true,
+                Some(length) if readable == length => checked.ends_at = Some(length),
+                _ => {}
+            }
+            forged |= !self.has_own_key && self.replays.is_stalled(now, readable);
+        }
+        if forged {
+            self.suspect(now, &mut checked);
+        }
+        if let Some(retry) = &mut self.key_request {
+            let request = KeyRequest { session, nonce: self.nonce };
+            checked.key_request = retry.is_due(now).then_some(request);
+        } else {
+            checked.request = self.poll(now, session, readable, flush);
+        }
+        checked.next = checked.next.or(self.poll_timeout(now, readable));
+        checked
+    }
+
+    /// Handles that data of the session was not the sender's: this host asks for a key of its own or, if it has one, gives up.
+    pub fn suspect(&mut self, now: Time, checked: &mut Checked) {
+        if self.has_own_key {
+            checked.failed = true;
+        } else if self.key_request.is_none() {
+            self.key_request = Some(Retry::new(now));
+            checked.forged = true;
+        }
+    }
+
+    /// Handles the answer to the request for a key of its own. Returns the offset at which this host has to begin again with that key;
+    /// `None` if it has not asked.
+    pub fn handle_own_key(&mut self, answer: &KeyRequest) -> Option<u64> {
+        if self.nonce != answer.nonce || self.key_request.is_none() {
+            return None;
+        }
+        (self.key_request, self.has_own_key) = (None, true);
+        (self.request, self.in_vain_upto) = (None, 0);
+        Some(self.verified)
+    }
+
+    /// Returns the offset below which all bytes are verified, or not needed.
+    #[must_use]
+    pub const fn verified(&self) -> u64 {
+        self.verified
     }
 
     /// Counts a packet whose tag was right, with this many bytes of data of which some are missing, that was dropped because its number was
     /// used before, or is far below the latest one.
-    pub(super) const fn on_replay(&mut self, bytes: u64) {
+    pub const fn on_replay(&mut self, bytes: u64) {
         self.replays.on_replay(bytes);
     }
 }
 
-/// What [`Incoming::verify`] has found.
+/// What [`Verifier::check`] has found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Checked {
+pub struct Checked {
     /// When it must be called again.
-    pub(super) next: Option<Time>,
-    pub(super) request: Option<HashRequest>,
-    pub(super) key_request: Option<KeyRequest>,
+    pub next: Option<Time>,
+    /// The request for hashes that is to be sent.
+    pub request: Option<HashRequest>,
+    /// The request for a key of this host's own that is to be sent.
+    pub key_request: Option<KeyRequest>,
     /// Bytes that the sender has not sent were found although no other host has the key.
-    pub(super) failed: bool,
+    pub failed: bool,
     /// Such bytes were found, for the first time in this session.
-    pub(super) forged: bool,
+    pub forged: bool,
     /// All bytes of the stream have arrived, which ends here.
-    pub(super) ends_at: Option<u64>,
+    pub ends_at: Option<u64>,
 }
 
 /// A receiver's request for a key of its own.
@@ -511,54 +622,17 @@ impl Incoming {
     /// Verifies bytes that have arrived, and finds what is to be requested. No effect without a key.
     pub(super) fn verify(&mut self, now: Time, session: Session, flush: bool) -> Checked {
         let Self { verifier, drain, readable, .. } = self;
-        let (mut checked, readable) = (Checked::default(), *readable);
-        let Some(verifier) = verifier else { return checked };
-        let mut forged = false;
-        if verifier.key_request.is_none() {
-            let mut blocks = 0;
-            while let Some((range, hash)) = verifier.next(readable) {
-                if blocks == BLOCKS_PER_TURN {
-                    checked.next = Some(now);
-                    break;
-                }
-                blocks += 1;
-                let bytes = drain.read(range.start, (range.end - range.start) as usize);
-                if bytes.is_some_and(|bytes| *blake3::hash(&bytes).as_bytes() == hash) {
-                    verifier.accept();
-                } else {
-                    forged = true;
-                    break;
-                }
-            }
-            match verifier.length {
-                Some(length) if readable > length => forged = true,
-                Some(length) if readable == length => checked.ends_at = Some(length),
-                _ => {}
-            }
-            forged |= !verifier.has_own_key && verifier.replays.is_stalled(now, readable);
-        }
-        if forged {
-            self.suspect(now, &mut checked);
-        }
-        let Some(verifier) = &mut self.verifier else { return checked };
-        if let Some(retry) = &mut verifier.key_request {
-            let request = KeyRequest { session, nonce: verifier.nonce };
-            checked.key_request = retry.is_due(now).then_some(request);
-        } else {
-            checked.request = verifier.poll(now, session, readable, flush);
-        }
-        checked.next = checked.next.or(verifier.poll_timeout(now));
-        checked
+        let Some(verifier) = verifier else { return Checked::default() };
+        verifier.check(now, session, *readable, flush, |bytes| {
+            let bytes = drain.read(bytes.start, (bytes.end - bytes.start) as usize)?;
+            Some(*blake3::hash(&bytes).as_bytes())
+        })
     }
 
     /// Handles that data of the session was not the sender's.
     pub(super) fn suspect(&mut self, now: Time, checked: &mut Checked) {
-        let Some(verifier) = &mut self.verifier else { return };
-        if verifier.has_own_key {
-            checked.failed = true;
-        } else if verifier.key_request.is_none() {
-            verifier.key_request = Some(Retry::new(now));
-            checked.forged = true;
+        if let Some(verifier) = &mut self.verifier {
+            verifier.suspect(now, checked);
         }
     }
 }
@@ -578,25 +652,30 @@ impl Sending {
 impl Engine {
     /// Gives up receivers that acknowledge bytes and have not asked for their hashes for as long as a receiver may be silent. What a
     /// receiver acknowledges and does not verify stays in the source, so that it would hold up a pipe, and all other receivers, for ever.
-    /// One that verifies asks for the hash of what it has at least twice a second until it is answered.
+    /// One that verifies asks again when it has used the hashes of one answer and, when it has all bytes that there are, says within
+    /// [`ACK_AFTER`] that they are verified; it repeats both at least twice a second.
     pub(super) fn lose_unverifying(&mut self, now: Time) {
         let mut lost = Vec::new();
         for (session, sending) in &mut self.sending {
-            let Sending { sealer, hosts, flow, works, check_at, .. } = sending;
+            let Sending { sealer, hosts, flow, works, check_at, offered, .. } = sending;
             if sealer.is_none() || now < *check_at {
                 continue;
             }
             *check_at = now + flow.patience / 8;
             for view in self.host.receivers(*session) {
                 let Some(receiver) = hosts.get_mut(&view.host) else { continue };
+                let behind = view.have.saturating_sub(receiver.verified);
+                let is_due =
+                    behind > (MAX_HASHES as u64 + 1) * BLOCK || behind > 0 && view.have == *offered;
                 // While the source works, what it has not read yet cannot be hashed.
-                if !receiver.takes_part() || *works || view.have <= receiver.hashed {
-                    receiver.unhashed = None;
+                if !receiver.takes_part() || *works || !is_due {
+                    receiver.unverified = None;
                     continue;
                 }
-                let (hashed, since) = *receiver.unhashed.get_or_insert((receiver.hashed, now));
-                if receiver.hashed > hashed {
-                    receiver.unhashed = Some((receiver.hashed, now));
+                let (verified, since) =
+                    *receiver.unverified.get_or_insert((receiver.verified, now));
+                if receiver.verified > verified {
+                    receiver.unverified = Some((receiver.verified, now));
                 } else if now.since(since) >= flow.patience {
                     lost.push((*session, view.host));
                 }
@@ -623,7 +702,6 @@ impl Engine {
         let (answer, error) =
             hashes.answer(&mut **source, request, (*offered, *finished), &mut may_read);
         receiver.read_for_hashes = most - may_read;
-        receiver.hashed = receiver.hashed.max(answer.upto).max(receiver.verified);
         match error {
             None => {}
             // The receiver asks again.
@@ -685,13 +763,8 @@ impl Engine {
     ) {
         let Some(incoming) = self.incoming_of(answer.session, host) else { return };
         let Some(verifier) = &mut incoming.verifier else { return };
-        if verifier.nonce != answer.nonce || verifier.key_request.is_none() {
-            return;
-        }
-        (verifier.key_request, verifier.has_own_key) = (None, true);
-        (verifier.request, verifier.in_vain_upto) = (None, 0);
+        let Some(at) = verifier.handle_own_key(answer) else { return };
         incoming.opener = Some(opener);
-        let at = verifier.verified;
         incoming.begin_again(at);
         self.host.rejoin(now, answer.session, at);
     }

@@ -51,7 +51,7 @@ fn verify(verifier: &mut Verifier, source: &Memory, readable: u64) {
     while let Some((range, hash)) = verifier.next(readable) {
         let bytes = &source.bytes[range.start as usize..range.end as usize];
         assert_eq!(*blake3::hash(bytes).as_bytes(), hash);
-        verifier.accept();
+        verifier.accept(Time::ZERO);
     }
 }
 
@@ -186,6 +186,33 @@ fn only_answers_to_the_request_count() {
     assert_eq!((verifier.known_upto(), verifier.length), (5, Some(5)));
 }
 
+/// The sender's source keeps what a receiver has not verified. When a live stream pauses, the last request was from before its last
+/// bytes.
+#[test]
+fn what_is_verified_is_acknowledged_when_a_stream_pauses() {
+    let (mut cache, mut source) = (HashCache::default(), Memory::new(1000));
+    let mut verifier = Verifier::new(Time::ZERO, 3);
+    let asked = verifier.poll(Time::ZERO, SESSION, 1000, true).unwrap();
+    let (answer, _) = cache.answer(&mut source, &asked, (1000, false), &mut { u64::MAX });
+    let at = Time::ZERO + Span::from_ms(1);
+    verifier.handle_hashes(at, &answer);
+    let checked = verifier.check(at, SESSION, 1000, true, |_| Some(answer.hashes[0]));
+    assert_eq!((verifier.verified(), checked.request), (1000, None));
+    let due = at + ACK_AFTER;
+    assert_eq!(checked.next, Some(due));
+    let mut poll = |now| verifier.check(now, SESSION, 1000, true, |_| None).request;
+    assert_eq!(poll(at + Span::from_ms(99)), None);
+    let ack = request(1000, 1000, true);
+    assert_eq!((poll(due), poll(due), poll(due + RETRY)), (Some(ack), None, Some(ack)));
+    let (answer, _) = cache.answer(&mut source, &ack, (1000, false), &mut 0);
+    assert!(answer.hashes.is_empty());
+    verifier.handle_hashes(due, &answer);
+    assert_eq!(
+        verifier.check(due + Span::from_secs(9), SESSION, 1000, true, |_| None).request,
+        None
+    );
+}
+
 proptest! {
     #![proptest_config(rackweave_testing::cases(24))]
 
@@ -239,7 +266,7 @@ proptest! {
             if let Some(asked) = verifier.poll(now, SESSION, readable, flush || all)
                 && !lost
             {
-                prop_assert!(asked.from == verifier.known_upto() && asked.from < asked.upto);
+                prop_assert!(asked.from == verifier.known_upto() && asked.from <= asked.upto);
                 let (answer, _) = cache.answer(&mut source, &asked, (available, available == length), &mut { u64::MAX });
                 verifier.handle_hashes(now, &answer);
             }
