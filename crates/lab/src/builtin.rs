@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 63] = builtins! {
+pub const SCENARIOS: [Builtin; 65] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -42,7 +42,9 @@ pub const SCENARIOS: [Builtin; 63] = builtins! {
     "homa-sigcomm18": "papers/homa-sigcomm18.toml",
     "homa-rtt": "papers/homa/homa-rtt.toml",
     "homa-window": "papers/homa/homa-window.toml",
+    "homa-window-host": "papers/homa/homa-window-host.toml",
     "homa-mixed-rtt": "papers/homa/homa-mixed-rtt.toml",
+    "homa-mixed-rtt-incast": "papers/homa/homa-mixed-rtt-incast.toml",
     "homa-incast": "papers/homa/homa-incast.toml",
     "homa-tcp": "papers/homa/homa-tcp.toml",
     "homa-stream": "papers/homa/stream.toml",

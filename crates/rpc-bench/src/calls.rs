@@ -69,7 +69,7 @@ fn app(
             Pattern::OpenLoop { sizes, load: 1.0, counts: LoadCounts::Payload }
         }
         Load::Closed | Load::Unloaded { .. } => {
-            Pattern::ClosedLoop { sizes, outstanding, think: Span::ZERO }
+            Pattern::ClosedLoop { sizes, outstanding, think: Span::ZERO, ramp: Span::ZERO }
         }
     };
     let hosts = FIRST_SERVER + config.servers.len() as u32;

@@ -19,6 +19,9 @@ pub struct RunConfig {
     pub run: u64,
     /// Switches, links and hosts.
     pub fabric: FabricConfig,
+    /// Time that a host's processor takes for each packet that it receives, which packets wait for; zero for none. The
+    /// ideal times of messages do not include it.
+    pub receive_cost: Span,
     /// The workloads. The first one is measured; the others are background traffic.
     pub streams: Vec<StreamConfig>,
     /// The faults to inject, in any order.

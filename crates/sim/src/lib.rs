@@ -67,6 +67,7 @@
 //!     seed: 1,
 //!     run: 0,
 //!     fabric,
+//!     receive_cost: Span::ZERO,
 //!     streams: vec![stream],
 //!     faults: Vec::new(),
 //!     moves: Vec::new(),

@@ -56,7 +56,7 @@ struct Peers {
 #[derive(Debug)]
 enum Plan {
     OpenLoop { sizes: SizeDist, gap: f64 },
-    ClosedLoop { sizes: SizeDist, think: Span },
+    ClosedLoop { sizes: SizeDist, think: Span, outstanding: u32, ramp: Span },
     Periodic { sizes: SizeDist, rate: Rate },
     Incast { sizes: SizeDist, receiver: HostId, at: Time, per_sender: u64 },
     Permutation { sizes: SizeDist, per_host: u64, to: Vec<u32> },
@@ -170,13 +170,18 @@ impl Generator {
                 let hosts = HostState::open_loop(&peers, start, streams);
                 (Plan::OpenLoop { sizes: sizes.clone(), gap: gap.ticks() as f64 }, hosts, None)
             }
-            Pattern::ClosedLoop { sizes, outstanding, think } => {
-                if *outstanding == 0 {
+            &Pattern::ClosedLoop { ref sizes, outstanding, think, ramp } => {
+                if outstanding == 0 {
                     return Err(WorkloadError::NoOutstanding);
                 }
+                let all_started = Span::from_ticks(start.saturating_add(ramp).ticks());
+                if all_started > config.stop {
+                    let stop = config.stop;
+                    return Err(WorkloadError::StopsBeforeStart { start: all_started, stop });
+                }
                 peers.check_destinations()?;
-                let hosts = HostState::closed_loop(*outstanding, &peers, streams);
-                (Plan::ClosedLoop { sizes: sizes.clone(), think: *think }, hosts, None)
+                let hosts = HostState::closed_loop(outstanding, &peers, streams);
+                (Plan::ClosedLoop { sizes: sizes.clone(), think, outstanding, ramp }, hosts, None)
             }
             Pattern::Periodic { sizes, rate } => {
                 if rate.0 == 0 {
@@ -298,9 +303,11 @@ impl HostState {
                     bytes: sizes.sample(&mut state.sizes),
                 }
             }
-            (Plan::ClosedLoop { sizes, .. }, Self::ClosedLoop(state)) => {
+            (Plan::ClosedLoop { sizes, outstanding, ramp, .. }, Self::ClosedLoop(state)) => {
+                let round = outstanding - state.to_start;
                 state.to_start = state.to_start.checked_sub(1)?;
-                state.draw(*start, host, sizes, peers)
+                let late = peers.part_of(*ramp, host, round, *outstanding);
+                state.draw(start.saturating_add(late), host, sizes, peers)
             }
             (Plan::Periodic { sizes, rate }, Self::Periodic(state)) => {
                 // The time is computed from the total, so that rounding errors do not add up.
@@ -344,7 +351,7 @@ impl HostState {
     }
 
     fn completed(&mut self, shared: &Shared, host: HostId, now: Time) -> Option<Arrival> {
-        let (Plan::ClosedLoop { sizes, think }, Self::ClosedLoop(state)) = (&shared.plan, self)
+        let (Plan::ClosedLoop { sizes, think, .. }, Self::ClosedLoop(state)) = (&shared.plan, self)
         else {
             return None;
         };
@@ -592,6 +599,14 @@ impl Peers {
     fn others(&self, host: HostId) -> u32 {
         let all = self.receivers.end - self.receivers.start;
         all - u32::from(self.receivers.contains(&host.0))
+    }
+
+    /// Returns the moment in `span` at which `host` starts in this round of `rounds`, if all senders start in turns, evenly
+    /// spaced from the beginning of the span.
+    fn part_of(&self, span: Span, host: HostId, round: u32, rounds: u32) -> Span {
+        let senders = u128::from(self.senders.end - self.senders.start);
+        let turn = u128::from(round) * senders + u128::from(host.0 - self.senders.start);
+        Span::from_ticks((u128::from(span.ticks()) * turn / (senders * u128::from(rounds))) as u64)
     }
 
     fn check_destinations(&self) -> Result<(), WorkloadError> {

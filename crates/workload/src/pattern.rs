@@ -100,6 +100,9 @@ pub enum Pattern {
         outstanding: u32,
         /// The time from the end of a message to the start of the next.
         think: Span,
+        /// The time over which the first messages start, evenly spaced, with senders in turns: those of the first round
+        /// find an idle network. With zero all start at once.
+        ramp: Span,
     },
     /// Each sender starts messages at a constant rate: the next one when the bytes of those before
     /// would have been sent at that rate. It begins at a random moment within the time of a message of mean

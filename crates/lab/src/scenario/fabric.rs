@@ -63,6 +63,8 @@ pub(crate) struct Fabric {
     host_send_delay: Unit<Span>,
     #[serde(default = "default_host_delay")]
     host_receive_delay: Unit<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_receive_cost: Option<Unit<Span>>,
     #[serde(default)]
     switch: Switch,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -228,6 +230,11 @@ impl Fabric {
             host_receive_delay: self.host_receive_delay.0,
             switch: self.switch.resolve()?,
         })
+    }
+
+    /// Time that a host's processor takes for each packet that it receives.
+    pub(crate) fn receive_cost(&self) -> Span {
+        self.host_receive_cost.map_or(Span::ZERO, |cost| cost.0)
     }
 
     fn refuse_foreign_keys(&self) -> Result<(), Problem> {

@@ -424,11 +424,15 @@ impl Reader<'_> {
             seed: file.seed,
             run: 0,
             fabric: config,
+            receive_cost: file.fabric.receive_cost(),
             streams: streams.configs,
             faults,
             moves,
             measure: file.measure.resolve(streams.endless, places)?,
         };
+        if let Some(stream) = config.streams.first() {
+            workload::check_ramp(&stream.workload, config.measure.warmup)?;
+        }
         let point = PointSpec {
             world: self.world,
             set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),

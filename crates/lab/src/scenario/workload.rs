@@ -53,6 +53,8 @@ pub(crate) struct Workload {
     #[serde(skip_serializing_if = "Option::is_none")]
     think: Option<Unit<Span>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    ramp: Option<Unit<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     messages_per_sender: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<Unit<Span>>,
@@ -257,7 +259,7 @@ impl Workload {
         use Arrivals::{AllToAll, ClosedLoop, Incast, Periodic, Permutation, Poisson, Trace};
         const ALL_BUT_TRACE: &[Arrivals] =
             &[Poisson, ClosedLoop, Periodic, Incast, Permutation, AllToAll];
-        let given: [(&str, bool, &[Arrivals]); 14] = [
+        let given: [(&str, bool, &[Arrivals]); 15] = [
             ("sizes", self.sizes.is_some(), ALL_BUT_TRACE),
             ("truncate", self.truncate.is_some(), ALL_BUT_TRACE),
             ("interpolate", self.interpolate.is_some(), ALL_BUT_TRACE),
@@ -273,6 +275,7 @@ impl Workload {
             ("receiver", self.receiver.is_some(), &[Incast]),
             ("outstanding", self.outstanding.is_some(), &[ClosedLoop]),
             ("think", self.think.is_some(), &[ClosedLoop]),
+            ("ramp", self.ramp.is_some(), &[ClosedLoop]),
             (
                 "messages_per_sender",
                 self.messages_per_sender.is_some(),
@@ -309,6 +312,7 @@ impl Workload {
                 sizes: self.size_dist(place, context)?,
                 outstanding: self.outstanding.unwrap_or(1),
                 think: self.think.map_or(Span::ZERO, |think| think.0),
+                ramp: self.ramp.map_or(Span::ZERO, |ramp| ramp.0),
             },
             Arrivals::Periodic => {
                 let Unit(rate) =
@@ -456,6 +460,22 @@ impl Workload {
         {
             *name = absolute(Path::new(name)).to_string_lossy().into_owned();
         }
+    }
+}
+
+/// Refuses a ramp that lasts into the measured time: its messages would be measured at a lower load.
+pub(crate) fn check_ramp(workload: &WorkloadConfig, warmup: Span) -> Result<(), Problem> {
+    match workload.pattern {
+        Pattern::ClosedLoop { ramp, .. }
+            if ramp > Span::ZERO && workload.start.saturating_add(ramp) > warmup =>
+        {
+            let end = workload.start.saturating_add(ramp);
+            let message = format!("the ramp ends at {end}, after the warm-up of {warmup}");
+            Err(Problem::new("workload.ramp", message).with_help(
+                "messages would be measured before all are outstanding: lengthen `measure.warmup`",
+            ))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use rackweave_core::{Rate, Span};
 use rackweave_lab::Scenario;
 use rackweave_transport::{TransportConfig, homa};
+use rackweave_workload::Pattern;
 
 const BASE: &str = r#"
 [fabric]
@@ -112,6 +113,25 @@ fn what_makes_no_sense_is_said() {
     assert_eq!(error("transport.average_deviation=-1.0"), deviation);
     let only = "only the profiles `fabric` and `sigcomm18` have `rtt_bytes`";
     assert_eq!(error("transport.rtt_bytes=10 KB"), only);
+}
+
+#[test]
+fn a_ramp_and_the_cost_of_receiving_are_in_the_resolved_scenario() {
+    let text = BASE
+        .replace("\"permutation\"", "\"closed-loop\"\noutstanding = 8\nramp = \"20 ms\"")
+        + "\n[measure]\nwarmup = \"50 ms\"\n";
+    let sets = ["fabric.host_receive_cost=400 ns".to_owned()];
+    let first = Scenario::parse("test.toml", &text, Path::new("."), &sets, None).unwrap();
+    let again = Scenario::parse("x.toml", &first.resolved, Path::new("."), &[], None).unwrap();
+    for scenario in [&first, &again] {
+        let config = &scenario.points[0].config;
+        assert_eq!(config.receive_cost, Span::from_ns(400));
+        let workload = &config.streams[0].workload;
+        let Pattern::ClosedLoop { outstanding, ramp, .. } = workload.pattern else { panic!() };
+        assert_eq!((outstanding, ramp), (8, Span::from_ms(20)), "{}", scenario.resolved);
+    }
+    let plain = Scenario::parse("test.toml", BASE, Path::new("."), &[], None).unwrap();
+    assert!(!plain.resolved.contains("ramp") && !plain.resolved.contains("receive_cost"));
 }
 
 #[test]

@@ -120,6 +120,9 @@ mistakes! {
     host_of_a_trace_that_is_not_there: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",
         "arrivals = \"trace\"\nfile = \"far_trace.csv\"");
     key_of_other_arrivals: with("load = 0.5", "load = 0.5\noutstanding = 3");
+    ramp_of_an_open_loop: with("load = 0.5", "load = 0.5\nramp = \"20 ms\"");
+    ramp_beyond_the_warm_up: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",
+        "arrivals = \"closed-loop\"\nsizes = \"W4\"\nramp = \"20 ms\"");
     stream_key_of_rpcs: with("load = 0.5", "load = 0.5\nexchange = \"rpc\"\nstreams_per_pair = 2");
     rpc_without_response: with("load = 0.5", "load = 0.5\nexchange = \"rpc\"\nresponse = \"none\"");
     application_that_copies_nothing: with("", "[workload.application]\ncopy_rate = \"0 Gbps\"");

@@ -11,8 +11,8 @@ use super::World;
 use super::nodes::{Attached, Nodes};
 use crate::model::{GroupNode, Model};
 
-/// Number of packets that a paused host's receive ring holds, which is the usual default of a NIC.
-const RECEIVE_RING: usize = 1024;
+/// Number of packets that a host's receive ring holds, which is the usual default of a NIC.
+pub(super) const RECEIVE_RING: usize = 1024;
 
 /// The hosts of a run.
 pub(super) struct Hosts<M: Model> {

@@ -14,6 +14,7 @@ mod host;
 mod node_tests;
 mod nodes;
 mod probe;
+mod receive;
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
@@ -22,7 +23,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rackweave_core::{HostId, Time};
+use rackweave_core::{HostId, Span, Time};
 use rackweave_switch::{Net, NetConfig, NetEvent};
 use rackweave_workload::Generator;
 
@@ -35,6 +36,7 @@ use crate::result::{End, RunResult};
 use app::Apps;
 use host::Hosts;
 use probe::Probe;
+use receive::Receivers;
 
 pub use nodes::Attached;
 
@@ -61,6 +63,8 @@ pub struct Setup<'a, M: Model> {
     pub run: u64,
     /// Switches, links and hosts.
     pub fabric: Arc<Fabric>,
+    /// Time that a host's processor takes for each packet that it receives; zero for none.
+    pub receive_cost: Span,
     /// For each stream of messages: its configuration and the index of its transport at each host.
     pub streams: Vec<(&'a StreamConfig, u8, Generator)>,
     /// Makes the transports of a host, at the start and after a crash.
@@ -92,7 +96,7 @@ mod wake {
     pub(super) const MEASURE: u32 = 1;
     pub(super) const FLUID: u32 = 2;
     pub(super) const COUNT: u32 = 3;
-    /// Exists only in fabrics with an optical circuit switch.
+    /// Exists only in fabrics with an optical circuit switch. Those of receive processors follow.
     pub(super) const CIRCUITS: u32 = 3;
 }
 
@@ -100,6 +104,8 @@ mod wake {
 pub struct World<'a, M: Model> {
     net: Net<M::Program, M::Payloads>,
     hosts: Hosts<M>,
+    /// The processors that handle received packets; `None` if that takes no time.
+    receivers: Option<Box<Receivers>>,
     factory: Factory<'a, M::Transport>,
     apps: Apps<'a>,
     /// Number of the first stream in results: 1 if the nodes of a group system are measured.
@@ -130,6 +136,7 @@ impl<'a, M: Model> World<'a, M> {
             seed,
             run,
             fabric,
+            receive_cost,
             streams,
             transports: mut factory,
             nodes,
@@ -143,12 +150,15 @@ impl<'a, M: Model> World<'a, M> {
         check_moves(moves, &fabric)?;
         let has_ocs = fabric.has_ocs();
         nodes::check(&nodes, n_hosts)?;
+        let first_receiver = wake::COUNT + u32::from(has_ocs);
+        let receivers = (receive_cost > Span::ZERO)
+            .then(|| Box::new(Receivers::new(receive_cost, n_hosts, first_receiver)));
         let config = NetConfig {
             faults: faults.to_vec(),
             moves: moves.to_vec(),
             sample_every: measure.sample_every,
             sources: if streams.is_empty() { 0 } else { n_hosts },
-            wakes: wake::COUNT + u32::from(has_ocs),
+            wakes: first_receiver + if receivers.is_some() { n_hosts } else { 0 },
             multi_homed: nodes.iter().map(|node| node.hosts.clone()).collect(),
             count_frames: !nodes.is_empty(),
             ..NetConfig::new(fabric, seed, run)
@@ -159,6 +169,7 @@ impl<'a, M: Model> World<'a, M> {
         let mut world = Self {
             net: Net::new(config, M::Payloads::default(), programs),
             hosts,
+            receivers,
             factory,
             apps,
             first_stream,
@@ -253,14 +264,19 @@ impl<'a, M: Model> World<'a, M> {
         let Some(event) = self.net.step(&mut self.hosts, until) else { return false };
         match event {
             NetEvent::Internal => {}
-            NetEvent::Arrived { host, packet } => self.receive(host, packet),
+            NetEvent::Arrived { host, packet } => self.arrived(host, packet),
             NetEvent::Timer(host) => self.on_timer(host),
             NetEvent::Source(host) => self.on_app(HostId(host)),
             NetEvent::Faults => self.on_faults(),
             NetEvent::Wake(wake::APPS) => self.on_early_apps(),
             NetEvent::Wake(wake::FLUID) => self.on_transfers(),
-            NetEvent::Wake(wake::CIRCUITS) => self.on_requested_circuits(),
-            NetEvent::Wake(_) => self.on_measure(),
+            NetEvent::Wake(wake::MEASURE) => self.on_measure(),
+            NetEvent::Wake(number) => {
+                match self.receivers.as_ref().and_then(|it| it.host_of(number)) {
+                    Some(host) => self.on_processed(host),
+                    None => self.on_requested_circuits(),
+                }
+            }
         }
         true
     }

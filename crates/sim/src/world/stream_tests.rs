@@ -258,7 +258,7 @@ struct Case {
 }
 
 fn closed_loop(sizes: SizeDist, outstanding: u32) -> Pattern {
-    Pattern::ClosedLoop { sizes, outstanding, think: Span::ZERO }
+    Pattern::ClosedLoop { sizes, outstanding, think: Span::ZERO, ramp: Span::ZERO }
 }
 
 const fn streaming(mode: StreamMode) -> Option<Streaming> {
@@ -314,6 +314,7 @@ impl Case {
             seed: 1,
             run: 0,
             fabric: Arc::new(fabric),
+            receive_cost: Span::ZERO,
             streams: vec![(&stream, 0, generator)],
             transports: Box::new(|host| vec![Pipes::new(host)]),
             nodes: Vec::new(),

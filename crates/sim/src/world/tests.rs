@@ -163,6 +163,7 @@ struct Case {
     workload: WorkloadConfig,
     gap: Option<Span>,
     spray: bool,
+    receive_cost: Span,
     faults: Vec<Fault>,
     measure: MeasureConfig,
     seed: u64,
@@ -175,6 +176,7 @@ impl Case {
             workload: WorkloadConfig::new(pattern),
             gap: None,
             spray: true,
+            receive_cost: Span::ZERO,
             faults: Vec::new(),
             measure: measure(u64::MAX),
             seed: 1,
@@ -194,6 +196,7 @@ impl Case {
             seed: self.seed,
             run: 0,
             fabric: Arc::new(fabric),
+            receive_cost: self.receive_cost,
             streams: vec![(&stream, 0, generator)],
             transports: Box::new(move |host| vec![Blast::new(host, spray)]),
             nodes: Vec::new(),
@@ -428,6 +431,56 @@ fn waiting_time_at_a_switch_port_is_that_of_m_d_1() {
     let core = result.links.iter().find(|link| link.name == "left0->right0").unwrap();
     let expected = 1538.0 * 0.8 * mean;
     assert!((core.mean_queue_bytes / expected - 1.0).abs() < 0.01, "{}", core.mean_queue_bytes);
+}
+
+/// The same waiting time before a host's receive processor, where the link is 40 times as fast.
+#[test]
+fn waiting_time_before_a_receive_processor_is_that_of_m_d_1() {
+    let topology = Topology::SingleSwitch { hosts: 101, host_link: Rate::from_gbps(400) };
+    let service = Span::from_ns(1_230);
+    for load in [0.5, 0.8] {
+        let sizes = SizeDist::fixed(1460).unwrap();
+        let pattern = Pattern::OpenLoop { sizes, load: 0.01, counts: LoadCounts::Wire };
+        let mut case = Case::new(topology.clone(), pattern);
+        case.receive_cost = service;
+        case.workload.senders = Some(0..100);
+        case.workload.receivers = Some(100..101);
+        case.gap = Some(Span::from_ps((service.as_ps() as f64 * 100.0 / load) as u64));
+        case.measure.messages = 1_000_000;
+        case.measure.verify = false;
+        case.measure.warmup = Span::from_ms(5);
+        let result = case.run();
+        // Packets that arrive together wait for the link instead of the processor, at 2.5 % of its time each.
+        let waits: f64 = (result.messages.iter())
+            .map(|record| (latency(record) - record.ideal - service).as_ps() as f64)
+            .sum();
+        let mean = waits / service.as_ps() as f64 / result.messages.len() as f64;
+        let expected = load / (2.0 * (1.0 - load));
+        assert!((mean / expected - 1.0).abs() < 0.02, "load {load}: {mean}, not {expected}");
+    }
+}
+
+#[test]
+fn a_receive_processor_handles_a_burst_one_packet_at_a_time_and_its_ring_is_finite() {
+    let topology = Topology::SingleSwitch { hosts: 3, host_link: Rate::from_gbps(100) };
+    let cost = Span::from_us(2);
+    let of_both = |bytes| {
+        let mut case = Case::new(topology.clone(), trace_of(&[(0, 0, 2, bytes), (0, 1, 2, bytes)]));
+        case.receive_cost = cost;
+        case.measure.time_limit = Span::from_ms(100);
+        case.run()
+    };
+    let result = of_both(100 * 1460);
+    // D/D/1: the processor is busy from the first arrival on.
+    let first = Fabric::new(&fabric(topology.clone())).unwrap();
+    let first = first.ideal(HostId(0), HostId(2), 1460, FRAMING);
+    let last = result.messages.iter().map(latency).max().unwrap();
+    assert_eq!(last, first + cost * 200);
+    assert_eq!(result.counters.drops.iter().sum::<u64>(), 0);
+    // Of 2 x 800 packets in 98 us, 49 are handled meanwhile, and one is being handled.
+    let result = of_both(800 * 1460);
+    let dropped = result.counters.drops[DropReason::QueueFull as usize];
+    assert!((1600 - 1024 - 101..1600 - 1024).contains(&dropped), "{dropped}");
 }
 
 fn open_loop(load: f64) -> Pattern {

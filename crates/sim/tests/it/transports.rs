@@ -291,7 +291,12 @@ fn two_transports_on_the_same_hosts() {
 #[test]
 fn closed_loops_keep_their_number_outstanding() {
     let fabric = fabric(LEAF_SPINE);
-    let pattern = Pattern::ClosedLoop { sizes: fixed(20_000), outstanding: 3, think: Span::ZERO };
+    let pattern = Pattern::ClosedLoop {
+        sizes: fixed(20_000),
+        outstanding: 3,
+        think: Span::ZERO,
+        ramp: Span::ZERO,
+    };
     let stream = rpc(homa(&fabric, &fixed(20_000)), pattern, Exchange::Respond(100));
     let mut config = config(fabric, vec![stream]);
     config.measure.messages = 5000;
@@ -335,8 +340,12 @@ fn the_same_seed_gives_the_same_run_over_every_transport() {
 #[test]
 fn closed_loops_survive_crashes_and_refusals() {
     let fabric = fabric(LEAF_SPINE);
-    let closed =
-        |bytes| Pattern::ClosedLoop { sizes: fixed(bytes), outstanding: 4, think: Span::ZERO };
+    let closed = |bytes| Pattern::ClosedLoop {
+        sizes: fixed(bytes),
+        outstanding: 4,
+        think: Span::ZERO,
+        ramp: Span::ZERO,
+    };
     let ms = |n| Time::ZERO + Span::from_ms(n);
     for (name, transport) in [("homa", homa(&fabric, &fixed(20_000))), ("dctcp", dctcp())] {
         let mut config = config(fabric.clone(), vec![stream(transport, closed(20_000))]);
@@ -364,7 +373,8 @@ fn closed_loops_survive_crashes_and_refusals() {
 fn closed_loops_end_at_their_time_limit() {
     for think in [Span::ZERO, Span::from_us(1)] {
         let fabric = fabric(LEAF_SPINE);
-        let pattern = Pattern::ClosedLoop { sizes: fixed(20_000), outstanding: 2, think };
+        let pattern =
+            Pattern::ClosedLoop { sizes: fixed(20_000), outstanding: 2, think, ramp: Span::ZERO };
         let mut stream = stream(homa(&fabric, &fixed(20_000)), pattern);
         stream.workload.stop = Span::from_ms(1);
         let result = run_to_completion(&config(fabric, vec![stream]));

@@ -172,14 +172,15 @@ impl Grants {
             true => peers.scheduled_window(entry.peer),
             false => 0,
         };
-        let max_incoming = if config.leverage.scheduled_window {
-            // "max_incomming = scheduled_window * max_overcommit" (Leverage Homa's slides). If the windows of
-            // several peers differ, the largest counts (our choice: the slides do not cover this case).
-            let all = self.active[..n].iter().map(|entry| match measured(entry) {
-                0 => config.max_incoming,
-                window => u64::from(window) * u64::from(config.overcommit),
-            });
-            all.max().unwrap_or(config.max_incoming)
+        let window_of = |entry: &Entry| match (measured(entry), config.window) {
+            (0, 0) => u32::try_from(config.max_incoming / (n as u64 + 1)).unwrap_or(u32::MAX),
+            (0, window) | (window, _) => window,
+        };
+        let granted_now = &self.active[..n];
+        let max_incoming = if granted_now.iter().any(|entry| measured(entry) > 0) {
+            // "max_incomming = scheduled_window * max_overcommit" (Leverage Homa's slides). The windows of peers
+            // differ, so each granted message contributes its own (our choice: docs/sources.md#leverage-homa).
+            granted_now.iter().map(|entry| u64::from(window_of(entry))).sum()
         } else {
             config.max_incoming
         };
@@ -187,12 +188,9 @@ impl Grants {
         if available == 0 {
             return None;
         }
-        for (rank, entry) in self.active[..n].iter().enumerate().skip(from) {
+        for (rank, entry) in granted_now.iter().enumerate().skip(from) {
             let received = entry.length - entry.key.left;
-            let window = match (measured(entry), config.window) {
-                (0, 0) => u32::try_from(config.max_incoming / (n as u64 + 1)).unwrap_or(u32::MAX),
-                (0, window) | (window, _) => window,
-            };
+            let window = window_of(entry);
             let mut offset = config.whole_packets(received.saturating_add(window), entry.limit);
             if offset <= entry.granted {
                 continue;

@@ -19,7 +19,12 @@ use crate::sizes::SizeDist;
 const HOSTS: u32 = 3;
 
 fn closed_loop(outstanding: u32, think: Span) -> Pattern {
-    Pattern::ClosedLoop { sizes: SizeDist::fixed(1000).unwrap(), outstanding, think }
+    Pattern::ClosedLoop {
+        sizes: SizeDist::fixed(1000).unwrap(),
+        outstanding,
+        think,
+        ramp: Span::ZERO,
+    }
 }
 
 fn generator(config: &WorkloadConfig) -> Generator {

@@ -22,7 +22,12 @@ fn open_loop() -> WorkloadConfig {
 
 fn closed_loop(outstanding: u32) -> WorkloadConfig {
     let think = Span::from_us(1);
-    WorkloadConfig::new(Pattern::ClosedLoop { sizes: sizes(), outstanding, think })
+    WorkloadConfig::new(Pattern::ClosedLoop {
+        sizes: sizes(),
+        outstanding,
+        think,
+        ramp: Span::ZERO,
+    })
 }
 
 fn incast(senders: Option<u32>, messages_per_sender: u64, spread: Span) -> WorkloadConfig {
@@ -196,6 +201,38 @@ fn a_closed_loop_goes_on_when_messages_end() {
     assert_eq!(generator.completed(HostId(1), Time::from_ps(49_000_010)), None);
     assert_eq!(generator.next(HostId(1)), None);
     assert_eq!(generator.total(), None);
+}
+
+#[test]
+fn a_ramp_spaces_the_first_messages_of_all_senders() {
+    let with_ramp = |ramp| {
+        let mut config = closed_loop(4);
+        if let Pattern::ClosedLoop { ramp: of_config, .. } = &mut config.pattern {
+            *of_config = ramp;
+        }
+        config.start = Span::from_us(5);
+        config
+    };
+    let mut generator = generator(&with_ramp(Span::from_us(16)), 4);
+    for host in 0..4 {
+        let at = |message: &Arrival| message.at.as_ps() / 1_000_000;
+        let first = generator.next(HostId(host)).unwrap();
+        // The end of a message does not change when the others start.
+        let following = generator.completed(HostId(host), first.at).unwrap();
+        let turn = u64::from(host);
+        assert_eq!([at(&first), at(&following)], [5 + turn, 6 + turn]);
+        let others = drain(&mut generator, host, 100);
+        assert_eq!(others.iter().map(at).collect::<Vec<_>>(), [9, 13, 17].map(|us| us + turn));
+    }
+    let mut config = with_ramp(Span::from_us(20));
+    config.stop = Span::from_us(24);
+    assert!(refused(&config, 4).contains("stops at 24"), "{}", refused(&config, 4));
+    // Sizes and destinations are those of a loop without a ramp.
+    let drawn = |ramp| {
+        let mut generator = self::generator(&with_ramp(ramp), 4);
+        drain(&mut generator, 1, 100).iter().map(|m| (m.dst, m.bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(drawn(Span::from_us(20)), drawn(Span::ZERO));
 }
 
 #[test]

@@ -424,6 +424,40 @@ fn all_messages_together_get_the_overcommitted_window() {
 }
 
 #[test]
+fn a_far_peer_raises_the_limit_by_its_own_window_only() {
+    let mut config = Config::leverage(LINK);
+    config.overcommit = 4;
+    config.grant_fifo_fraction = 0;
+    config.unscheduled_bytes = 1_412;
+    config.max_incoming = 1_000_000;
+    let len = config.max_payload;
+    let windows = [10, 10, 10, 300].map(|packets| packets * len);
+    let mut host = Host::new(HostId(9), config.into());
+    // The first packet of each message, which announces `incoming` bytes without grants.
+    let mut arrive = |peer: u32, message, length, incoming| {
+        let mut header = super::data(id(message), length, 0, len as u16);
+        if let Body::Data { incoming: announced, .. } = &mut header.body {
+            *announced = incoming;
+        }
+        let _ = host.handle_packet(Time::ZERO, 0, &packet(peer, 9, header));
+        let path = host.peers.find(HostId(peer)).unwrap().path.get_or_insert_default();
+        path.scheduled = windows.get(peer as usize).copied().unwrap_or(0);
+        std::iter::from_fn(|| host.poll_transmit(Time::ZERO, 0)).count();
+        host.grants.incoming / u64::from(len)
+    };
+    // Messages of one packet, so that the peers are known; then one whose bytes need no grants.
+    for peer in 0..4 {
+        arrive(peer, 1, len, len);
+    }
+    assert_eq!(arrive(5, 3, 400 * len, 400 * len), 399);
+    // The windows of these four are 330 packets in all. Four times the largest are 1200, of which the near
+    // peers' grants would take 30.
+    for peer in 0..4 {
+        assert_eq!(arrive(peer, 5, 500 * len, len), 399);
+    }
+}
+
+#[test]
 fn unscheduled_messages_measure_round_trips_too() {
     let mut config = Config::leverage(LINK);
     config.leverage.unscheduled_ratio = false;
