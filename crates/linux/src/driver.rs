@@ -218,7 +218,7 @@ impl<P: Platform> Driver<P> {
         self.receive_calls
     }
 
-    /// Whether the last turn that received may have left datagrams in a socket, so that none of them becomes readable anew.
+    /// Whether the last turn that received may have left datagrams in a socket, so that it does not become readable again for them.
     #[must_use]
     pub const fn left_datagrams(&self) -> bool {
         self.left

@@ -48,9 +48,9 @@ impl Default for Sending {
 }
 
 impl Sending {
-    /// A task has submitted a message. `alone` means that the node has no other call, request or stream: then there is nothing
+    /// A task has submitted a message. `only` means that the node has no other call, request or stream: then there is nothing
     /// to wait for.
-    pub(super) fn submitted(&mut self, now: Time, alone: bool) -> Submitted {
+    pub(super) fn submitted(&mut self, now: Time, only: bool) -> Submitted {
         if self.waiting == 0 {
             self.since = now;
         }
@@ -60,7 +60,7 @@ impl Sending {
         let slow = now.since(self.last) >= self.delay;
         self.last = now;
         let late = now.since(self.since) >= self.delay;
-        if alone || last || slow || late || self.waiting >= MOST {
+        if only || last || slow || late || self.waiting >= MOST {
             Submitted::SendNow
         } else {
             Submitted::Wait
@@ -169,7 +169,7 @@ mod tests {
         sending.woken(10);
         let mut now = NOW;
         for _ in 0..5 {
-            now = now + DELAY;
+            now += DELAY;
             assert_eq!(sending.submitted(now, false), SendNow);
             sending.sent();
             sending.turned(now);
@@ -188,5 +188,43 @@ mod tests {
         sending.woken(2);
         assert_eq!(sending.submitted(NOW, false), Wait);
         assert_eq!(sending.submitted(NOW, false), SendNow);
+    }
+
+    /// Whatever happens: fewer than [`MOST`] messages wait, none of them beyond the delay once another was submitted, and the
+    /// last of the tasks that were woken leaves none.
+    #[test]
+    fn bounds_of_waiting_in_any_order() {
+        let mut rng = rackweave_core::Rng::stream(1, 0, 0, "sending");
+        for _ in 0..200 {
+            let (mut sending, mut now) = (turned(), NOW);
+            let (mut expected, mut waiting) = (0u64, Vec::new());
+            for _ in 0..500 {
+                match rng.below(20) {
+                    0 => {
+                        sending.driver_runs();
+                        sending.sent();
+                        sending.turned(now);
+                        expected = rng.below(50);
+                        sending.woken(expected as usize);
+                        waiting.clear();
+                    }
+                    1 => now += Span::from_us(rng.below(50)),
+                    _ => {
+                        now += Span::from_ns(rng.below(2000));
+                        let last = expected == 1;
+                        expected = expected.saturating_sub(1);
+                        waiting.push(now);
+                        if sending.submitted(now, false) == SendNow {
+                            sending.sent();
+                            sending.turned(now);
+                            waiting.clear();
+                        } else {
+                            assert!(!last && waiting.len() < MOST);
+                            assert!(now.since(waiting[0]) < DELAY);
+                        }
+                    }
+                }
+            }
+        }
     }
 }
