@@ -3,6 +3,7 @@
 mod cast;
 mod cast_agent;
 mod cast_edges;
+mod cast_floods;
 mod cast_restarts;
 mod casts;
 mod command;

@@ -89,6 +89,8 @@ pub(super) struct Scenario {
     pub(super) key: bool,
     /// With a key, the mean time between datagrams of somebody who records them; [`Span::ZERO`] for nobody.
     pub(super) attack: Span,
+    /// With a key, the mean time between forged data of a receiver, which has the key of the data; [`Span::ZERO`] for none.
+    pub(super) insider: Span,
 }
 
 /// What clocks read at the end of their range, less an hour.
@@ -170,6 +172,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     for host in &mut hosts {
         host.has_aes = keys.chance(0.7);
     }
+    let insider = Span::from_us(pick(keys, &[0, 300, 3000, 30_000]));
     Scenario {
         seed,
         files,
@@ -185,6 +188,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         failures,
         key,
         attack,
+        insider,
     }
 }
 
@@ -203,10 +207,10 @@ impl Scenario {
             "spread = \"{}\"\nfec_block = {fec_block}\nwindow = {window}",
             spread.name()
         );
-        let Self { key, attack, .. } = self;
+        let Self { key, attack, insider, .. } = self;
         let _ = writeln!(
             text,
-            "sync = {sync}\noverwrite = {overwrite}\nkey = {key}\nattack = \"{attack}\""
+            "sync = {sync}\noverwrite = {overwrite}\nkey = {key}\nattack = \"{attack}\"\ninsider = \"{insider}\""
         );
         let Self { loss, duplication, reordering, .. } = self;
         let _ =

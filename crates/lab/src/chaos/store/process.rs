@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use rackweave_cast::orca::Verifier;
 use rackweave_cast::sink::{Folder, FolderConfig, Sink as _, SinkError};
 use rackweave_cast::store::Dir;
-use rackweave_core::{HostId, Node as _, Packet, RangeSet, Span, Time};
+use rackweave_core::{HostId, Node as _, Packet, RangeSet, Rng, Span, Time};
+use rackweave_crypt::GroupSeal;
 use rackweave_group::orca::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
 use rackweave_group::orca::host::{self, Event, HostConfig, Spread, Tor};
 use rackweave_group::orca::label::Layout;
-use rackweave_wire::orca::{Header, Reason, Session};
+use rackweave_wire::orca::{Body, Header, Reason, Session};
 
 use super::disk::Disk;
 use super::draw::Scenario;
-use super::secure::{Carried, Refused, Secure};
+use super::secure::{Carried, Opened, Refused, Secure};
 
 /// The bytes of a receive window.
 const ROOM: u64 = 16 << 20;
@@ -22,6 +24,9 @@ const ROOM: u64 = 16 << 20;
 /// As in `cast::orca::Engine`: after how long a receiver that fell silent is invited again, and for how long.
 const REINVITE_AFTER: Span = Span::from_ms(250);
 const RETRY: Span = Span::from_secs(10);
+
+/// As in `cast::orca`: how long received bytes may wait for the rest of their block.
+const FLUSH_AFTER: Span = Span::from_ms(2);
 
 /// The stream that is sent.
 #[derive(Debug)]
@@ -44,11 +49,44 @@ pub(super) enum Report {
 /// A session that a process receives.
 #[derive(Debug)]
 struct Incoming {
+    from: HostId,
     sink: Folder,
     stored: RangeSet<u64>,
     consumed: u64,
     readable: u64,
     is_complete: bool,
+    /// With a key, what has arrived, and which of it is the sender's.
+    verified: Option<Box<Verified>>,
+}
+
+/// The bytes that have arrived in a session with a key.
+#[derive(Debug)]
+struct Verified {
+    verifier: Verifier,
+    bytes: Vec<u8>,
+    ended: Option<u64>,
+    /// When bytes have last become readable.
+    progressed: Time,
+    /// When there is something to do.
+    next: Option<Time>,
+}
+
+impl Verified {
+    fn put(&mut self, offset: u64, piece: &[u8]) {
+        let from = offset as usize;
+        if self.bytes.len() < from + piece.len() {
+            self.bytes.resize(from + piece.len(), 0);
+        }
+        self.bytes[from..from + piece.len()].copy_from_slice(piece);
+    }
+}
+
+impl Incoming {
+    /// The offset below which bytes may be passed to the sink.
+    fn passable(&self) -> u64 {
+        let verified = self.verified.as_ref().map_or(u64::MAX, |it| it.verifier.verified());
+        self.readable.min(verified)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,6 +118,9 @@ pub(super) struct Process {
     stream: Arc<Stream>,
     pub(super) reports: VecDeque<Report>,
     secure: Option<Box<Secure>>,
+    rng: Rng,
+    /// Receivers that have asked for a key of their own.
+    pub(super) forged: u64,
 }
 
 impl Process {
@@ -87,6 +128,7 @@ impl Process {
         let flow = FlowConfig {
             fec_block: scenario.fec_block,
             window: scenario.window,
+            ignore_end_mark: scenario.key,
             ..FlowConfig::default()
         };
         let config = HostConfig {
@@ -117,6 +159,8 @@ impl Process {
             stream,
             reports: VecDeque::new(),
             secure: secure.map(Box::new),
+            rng: Rng::stream(seed, 0, u64::from(number), "nonces"),
+            forged: 0,
         }
     }
 
@@ -142,6 +186,11 @@ impl Process {
     /// Datagrams that were refused.
     pub(super) fn refused(&self) -> Refused {
         self.secure.as_ref().map(|secure| secure.refused).unwrap_or_default()
+    }
+
+    /// Returns the session that this host sends with a key, and the protection of its data.
+    pub(super) fn sealer(&self) -> Option<(Session, &GroupSeal)> {
+        self.secure.as_ref()?.sealer()
     }
 
     pub(super) const fn is_sending(&self) -> bool {
@@ -179,7 +228,8 @@ impl Process {
         let retry = self.sending.iter().flat_map(|it| it.receivers.values());
         let retry = retry.filter_map(|receiver| receiver.retry).min();
         let ask = self.secure.as_ref().and_then(|secure| secure.poll_timeout());
-        [self.node.poll_timeout(), retry, ask].into_iter().flatten().min()
+        let verified = self.incoming.values().filter_map(|it| it.verified.as_ref()?.next).min();
+        [self.node.poll_timeout(), retry, ask, verified].into_iter().flatten().min()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time) {
@@ -218,26 +268,131 @@ impl Process {
         match (carried, &mut self.secure) {
             (Carried::Plain(packet), None) => self.handle_packet(now, packet),
             (Carried::Bytes { from, bytes, .. }, Some(secure)) => {
-                if let Some(packet) = secure.open(now, *from, bytes, &self.stream) {
-                    self.handle_packet(now, &packet);
+                if let Some(opened) = secure.open(now, *from, bytes) {
+                    self.handle_opened(now, opened);
                 }
             }
             _ => {}
         }
     }
 
-    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) {
-        let handled = self.node.handle_packet(now, 0, packet);
-        if let Some(Placement::Store { session, offset, len, .. }) = handled.store
-            && let Some(incoming) = self.incoming.get_mut(&session)
-        {
-            incoming.stored.insert(offset..offset + u64::from(len));
+    fn handle_opened(&mut self, now: Time, opened: Opened) {
+        match opened {
+            Opened::Packet(packet, payload, relayed) => {
+                if let Header::Control(control) = packet.header
+                    && let Body::End { length } = control.body
+                    && let Some(verified) = self.verified_of(control.session, control.from)
+                {
+                    verified.verifier.set_length(length);
+                }
+                let relays = self.handle_payload(now, &packet, &payload);
+                if let (Some(secure), Some(relayed)) = (&mut self.secure, relayed) {
+                    secure.relay(relayed, relays);
+                }
+            }
+            Opened::Forward(from, data, relayed) => {
+                let relays = self.node.forward_data(now, 0, from, &data);
+                if let Some(secure) = &mut self.secure {
+                    secure.relay(relayed, relays);
+                }
+            }
+            Opened::Replay(data, bytes) => {
+                if let Some(incoming) = self.incoming.get_mut(&data.session)
+                    && data.parity.is_none()
+                    && data.offset + u64::from(data.len) > incoming.readable
+                    && let Some(verified) = &mut incoming.verified
+                {
+                    verified.verifier.on_replay(bytes);
+                }
+            }
+            Opened::Hashes(from, hashes) => {
+                if let Some(verified) = self.verified_of(hashes.session, from) {
+                    verified.verifier.handle_hashes(now, &hashes);
+                }
+            }
+            Opened::OwnKey(from, answer, opener) => {
+                let Some(verified) = self.verified_of(answer.session, from) else { return };
+                let Some(at) = verified.verifier.handle_own_key(&answer) else { return };
+                verified.ended = None;
+                if let Some(incoming) = self.incoming.get_mut(&answer.session) {
+                    (incoming.readable, incoming.stored) = (at, RangeSet::default());
+                    incoming.stored.insert(0..at);
+                }
+                if let Some(secure) = &mut self.secure {
+                    secure.use_key(answer.session, opener);
+                }
+                self.node.rejoin(now, answer.session, at);
+            }
+            Opened::HashRequest(from, request) => {
+                if self.sends(request.session, from)
+                    && let Some(secure) = &mut self.secure
+                {
+                    secure.answer(from, &request, &self.stream);
+                }
+            }
+            Opened::KeyRequest(from, request) => {
+                if self.sends(request.session, from)
+                    && let Some(secure) = &mut self.secure
+                {
+                    self.node.serve_by_unicast(request.session, from);
+                    secure.give_key(from, &request);
+                }
+            }
         }
         self.work(now);
     }
 
-    /// Handles the events of the node.
+    /// Whether this host sends a session to another one.
+    fn sends(&self, session: Session, to: HostId) -> bool {
+        let sending = self.sending.as_ref().filter(|it| it.session == session);
+        sending.is_some_and(|it| it.receivers.contains_key(&to))
+    }
+
+    fn verified_of(&mut self, session: Session, from: HostId) -> Option<&mut Verified> {
+        let incoming = self.incoming.get_mut(&session).filter(|it| it.from == from)?;
+        incoming.verified.as_deref_mut()
+    }
+
+    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) {
+        self.handle_payload(now, packet, &[]);
+        self.work(now);
+    }
+
+    /// Returns in how many packets the node relays the payload.
+    fn handle_payload(&mut self, now: Time, packet: &Packet<Header>, payload: &[u8]) -> u16 {
+        let handled = self.node.handle_packet(now, 0, packet);
+        if let Some(Placement::Store { session, offset, skip, len }) = handled.store
+            && let Some(incoming) = self.incoming.get_mut(&session)
+        {
+            incoming.stored.insert(offset..offset + u64::from(len));
+            if let Some(verified) = &mut incoming.verified
+                && let Some(piece) =
+                    payload.get(usize::from(skip)..).and_then(|it| it.get(..usize::from(len)))
+            {
+                verified.put(offset, piece);
+            }
+        }
+        handled.relays
+    }
+
+    /// Handles the events of the node, and verifies what has arrived.
     pub(super) fn work(&mut self, now: Time) {
+        self.handle_events(now);
+        if self.secure.is_some() && !self.disk.is_dead() {
+            let sessions: Vec<Session> = self.incoming.keys().copied().collect();
+            for session in sessions {
+                self.verify(now, session);
+            }
+            self.handle_events(now);
+        }
+        if let Some(secure) = &mut self.secure {
+            secure.retain(|session| self.incoming.contains_key(&session));
+            let sending = self.sending.as_ref().map(|it| it.session);
+            secure.retain_sent(|session| sending == Some(session));
+        }
+    }
+
+    fn handle_events(&mut self, now: Time) {
         while !self.disk.is_dead()
             && let Some(event) = self.node.poll_event()
         {
@@ -249,8 +404,66 @@ impl Process {
                 Event::Sender(session, event) => self.on_sender_event(now, session, event),
             }
         }
+    }
+
+    /// As the engine, with a key: verifies, requests, passes on, and ends.
+    fn verify(&mut self, now: Time, session: Session) {
+        let Some(incoming) = self.incoming.get_mut(&session) else { return };
+        if incoming.is_complete {
+            return;
+        }
+        let (from, readable) = (incoming.from, incoming.readable);
+        let Some(verified) = incoming.verified.as_deref_mut() else { return };
+        let Verified { verifier, bytes, ended, progressed, next } = verified;
+        let due = *progressed + FLUSH_AFTER;
+        let flush = ended.is_some() || now >= due;
+        let mut checked = verifier.check(now, session, readable, flush, |range| {
+            let bytes = bytes.get(range.start as usize..range.end as usize)?;
+            Some(*blake3::hash(bytes).as_bytes())
+        });
+        assert!(!checked.failed, "bytes under a key of its own are not the sender's");
+        if let (Some(length), None) = (checked.ends_at, *ended)
+            && !self.node.end(now, session, length)
+        {
+            verifier.suspect(now, &mut checked);
+        }
+        *next = checked.next;
+        if !flush && verifier.verified() < readable {
+            *next = Some(next.map_or(due, |at| at.min(due)));
+        }
+        self.forged += u64::from(checked.forged);
         if let Some(secure) = &mut self.secure {
-            secure.retain(|session| self.incoming.contains_key(&session));
+            secure.send_requests(from, &checked);
+        }
+        if checked.forged {
+            self.note(format_args!(
+                "session {:08x} has bytes that are not the sender's",
+                session.0
+            ));
+        }
+        let upto = self.incoming.get(&session).map_or(0, Incoming::passable);
+        self.feed(now, session, upto);
+        let Some(incoming) = self.incoming.get(&session) else { return };
+        let ended = incoming.verified.as_ref().and_then(|it| it.ended);
+        if ended.is_some_and(|length| incoming.consumed >= length) {
+            self.end(now, session);
+        }
+    }
+
+    /// All bytes of the stream were passed to the sink.
+    fn end(&mut self, now: Time, session: Session) {
+        let Some(incoming) = self.incoming.get_mut(&session) else { return };
+        if incoming.sink.is_complete() {
+            incoming.is_complete = true;
+            if let Some(verified) = &mut incoming.verified {
+                verified.next = None;
+            }
+            self.node.complete(now, session);
+            self.reports.push_back(Report::Received);
+        } else {
+            self.node.leave(now, session, Reason::Damaged);
+            self.incoming.remove(&session);
+            self.note(format_args!("the stream has ended, and is not complete"));
         }
     }
 
@@ -269,10 +482,16 @@ impl Process {
                 let at = sink.begins_at();
                 self.note(format_args!("receives session {:08x} from byte {at}", session.0));
                 let stored = RangeSet::default();
-                let (consumed, readable) = (at, at);
+                let (consumed, readable, is_complete) = (at, at, false);
+                let mut verifier = Verifier::new(now, self.rng.next_u64());
+                verifier.skip(at);
+                let verified = self.secure.is_some().then(|| {
+                    let (ended, progressed, next) = (None, now, None);
+                    Box::new(Verified { verifier, bytes: Vec::new(), ended, progressed, next })
+                });
                 self.incoming.insert(
                     session,
-                    Incoming { sink, stored, consumed, readable, is_complete: false },
+                    Incoming { from, sink, stored, consumed, readable, is_complete, verified },
                 );
                 self.node.join(now, session, at, ROOM);
             }
@@ -294,24 +513,29 @@ impl Process {
                     "{from}..{upto} is readable and not stored"
                 );
                 incoming.readable = incoming.readable.max(upto);
-                self.feed(now, session, upto);
+                match &mut incoming.verified {
+                    Some(verified) => verified.progressed = now,
+                    None => self.feed(now, session, upto),
+                }
             }
             ReceiverEvent::Recover(recovery) => {
+                // What a parity repairs: the bytes that are missing.
+                if let Some(verified) = &mut incoming.verified {
+                    for gap in incoming.stored.gaps(recovery.block..recovery.end) {
+                        let bytes = &self.stream.bytes[gap.start as usize..gap.end as usize];
+                        verified.put(gap.start, bytes);
+                    }
+                }
                 incoming.stored.insert(recovery.block..recovery.end);
                 self.node.recovered(now, session, recovery.block, true);
             }
             ReceiverEvent::Ended { length } => {
-                self.feed(now, session, length);
-                let Some(incoming) = self.incoming.get_mut(&session) else { return };
-                if incoming.sink.is_complete() {
-                    incoming.is_complete = true;
-                    self.node.complete(now, session);
-                    self.reports.push_back(Report::Received);
-                } else {
-                    self.node.leave(now, session, Reason::Damaged);
-                    self.incoming.remove(&session);
-                    self.note(format_args!("the stream has ended, and is not complete"));
+                if let Some(verified) = &mut incoming.verified {
+                    (incoming.readable, verified.ended) = (length, Some(length));
+                    return;
                 }
+                self.feed(now, session, length);
+                self.end(now, session);
             }
             ReceiverEvent::Failed { reason } => {
                 self.incoming.remove(&session);
@@ -328,7 +552,12 @@ impl Process {
     fn feed(&mut self, now: Time, session: Session, upto: u64) {
         let Some(incoming) = self.incoming.get_mut(&session) else { return };
         if upto > incoming.consumed {
-            let bytes = &self.stream.bytes[incoming.consumed as usize..upto as usize];
+            let range = incoming.consumed as usize..upto as usize;
+            let bytes = &self.stream.bytes[range.clone()];
+            if let Some(verified) = &incoming.verified {
+                let arrived = verified.bytes.get(range);
+                assert!(arrived == Some(bytes), "bytes are passed on that the sender has not sent");
+            }
             if let Err(error) = incoming.sink.put(bytes) {
                 self.incoming.remove(&session);
                 let reason = match &error {
@@ -346,6 +575,9 @@ impl Process {
         {
             incoming.sink.omit_rest();
             (incoming.consumed, incoming.readable) = (needs, needs.max(incoming.readable));
+            if let Some(verified) = &mut incoming.verified {
+                verified.verifier.skip(needs);
+            }
             self.node.skip(now, session, needs);
         }
         self.node.consume(now, session, incoming.consumed);

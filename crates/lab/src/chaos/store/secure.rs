@@ -1,10 +1,13 @@
 //! What a process with a key does with its packets: the handshakes and sessions of two hosts, and the protection of a cast's data, with
 //! the decisions of `cast::orca::secure` and the code that it has them from ([`rackweave_crypt`], [`SealedMessage`], the codecs of
-//! [`rackweave_wire`]). Hosts know each other's addresses from the start.
+//! [`rackweave_wire`]), and the hashes by which receivers know the sender's bytes. Hosts know each other's addresses from the start.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use rackweave_cast::orca::SealedMessage;
+use rackweave_cast::orca::{
+    BlockHashes, Checked, HashCache, HashRequest, KeyRequest, SealedMessage,
+};
+use rackweave_cast::source::{Payload, Source, SourceError};
 use rackweave_core::{HostId, Packet, Rng, Time};
 use rackweave_crypt::{
     Association, Cipher, Due, GroupOpen, GroupSeal, Key, Local, Offers, OpenError, Unopened,
@@ -46,6 +49,30 @@ pub(super) struct Refused {
     pub(super) replayed: u64,
 }
 
+/// A received packet of data whose protection an agent passes on as it is.
+#[derive(Debug)]
+pub(super) struct Relayed {
+    body: Vec<u8>,
+    check: orca::Check,
+    left: u16,
+}
+
+/// What was in a datagram.
+#[derive(Debug)]
+pub(super) enum Opened {
+    /// A packet, with its payload and, if it may be relayed, its sealed bytes.
+    Packet(Packet<Header>, Vec<u8>, Option<Relayed>),
+    /// Data that this host cannot open and may have to relay.
+    Forward(HostId, Data, Relayed),
+    /// Data that was sealed by somebody who has the key, and is dropped because its number was used before.
+    Replay(Data, u64),
+    /// Messages of a peer about the bytes that are the sender's.
+    HashRequest(HostId, HashRequest),
+    Hashes(HostId, BlockHashes),
+    KeyRequest(HostId, KeyRequest),
+    OwnKey(HostId, KeyRequest, Box<GroupOpen>),
+}
+
 /// What is kept of one peer.
 #[derive(Debug, Default)]
 struct Pair {
@@ -74,6 +101,10 @@ pub(super) struct Secure {
     offers: Offers,
     pairs: BTreeMap<HostId, Pair>,
     sealers: BTreeMap<Session, GroupSeal>,
+    /// Keys of receivers to which somebody else has sent data.
+    own_sealers: BTreeMap<(Session, HostId), GroupSeal>,
+    hashes: HashCache,
+    relayed: VecDeque<Relayed>,
     memo: Vec<Option<Sealed>>,
     /// The senders of invitations that were not handled yet, and the keys of their sessions.
     invited: BTreeMap<Session, (HostId, Box<GroupOpen>)>,
@@ -111,6 +142,9 @@ impl Secure {
             offers: Offers::default(),
             pairs: BTreeMap::new(),
             sealers: BTreeMap::new(),
+            own_sealers: BTreeMap::new(),
+            hashes: HashCache::default(),
+            relayed: VecDeque::new(),
             memo: vec![None; MEMO],
             invited: BTreeMap::new(),
             openers: BTreeMap::new(),
@@ -126,6 +160,9 @@ impl Secure {
         self.offers = Offers::default();
         self.pairs.clear();
         self.sealers.clear();
+        self.own_sealers.clear();
+        self.hashes = HashCache::default();
+        self.relayed.clear();
         self.memo.fill(None);
         self.invited.clear();
         self.openers.clear();
@@ -136,6 +173,58 @@ impl Secure {
     pub(super) fn seal_session(&mut self, session: Session) {
         let cipher = Cipher::choose(self.ciphers, self.ciphers);
         self.sealers.insert(session, GroupSeal::new(cipher, bytes32(&mut self.rng)));
+    }
+
+    /// Returns the protection of the newest session that this host sends.
+    pub(super) fn sealer(&self) -> Option<(Session, &GroupSeal)> {
+        self.sealers.last_key_value().map(|(session, sealer)| (*session, sealer))
+    }
+
+    /// Forgets sessions that this host does not send any more.
+    pub(super) fn retain_sent(&mut self, is_open: impl Fn(Session) -> bool) {
+        self.sealers.retain(|session, _| is_open(*session));
+        self.own_sealers.retain(|(session, _), _| is_open(*session));
+    }
+
+    /// Answers a receiver's request for hashes.
+    pub(super) fn answer(&mut self, to: HostId, request: &HashRequest, stream: &Stream) {
+        let mut source = Reading(stream);
+        let available = (stream.bytes.len() as u64, true);
+        let (answer, _) = self.hashes.answer(&mut source, request, available, &mut { u64::MAX });
+        self.send_sealed(to, |out| SealedMessage::encode_hashes(&answer, out));
+    }
+
+    /// Gives a receiver a key of its own.
+    pub(super) fn give_key(&mut self, to: HostId, request: &KeyRequest) {
+        let cipher = Cipher::choose(self.ciphers, self.ciphers);
+        let Self { own_sealers, rng, .. } = self;
+        let own = own_sealers
+            .entry((request.session, to))
+            .or_insert_with(|| GroupSeal::new(cipher, bytes32(rng)));
+        let (cipher, key) = (own.key().0, *own.key().1);
+        self.send_sealed(to, |out| SealedMessage::encode_key(request, (cipher, &key), out));
+    }
+
+    /// Begins to use a key of this host's own.
+    pub(super) fn use_key(&mut self, session: Session, opener: Box<GroupOpen>) {
+        self.openers.insert(session, opener);
+    }
+
+    /// Sends the requests of a receiver.
+    pub(super) fn send_requests(&mut self, to: HostId, checked: &Checked) {
+        if let Some(request) = &checked.request {
+            self.send_sealed(to, |out| SealedMessage::encode_request(request, out));
+        }
+        if let Some(request) = &checked.key_request {
+            self.send_sealed(to, |out| SealedMessage::encode_key_request(request, out));
+        }
+    }
+
+    /// Keeps data that the node relays in so many packets.
+    pub(super) fn relay(&mut self, relayed: Relayed, left: u16) {
+        if left > 0 {
+            self.relayed.push_back(Relayed { left, ..relayed });
+        }
     }
 
     /// Takes the key of a session to which this host was invited; `false` if it has none.
@@ -195,8 +284,25 @@ impl Secure {
         }
     }
 
+    /// Passes on what this host relays, in the order in which the node has decided so.
+    fn send_relayed(&mut self, to: HostId, data: &Data) {
+        let Some(front) = self.relayed.front_mut() else { return };
+        front.left -= 1;
+        let mut bytes = Vec::new();
+        orca::encode_relayed(data, 1, front.check, &mut bytes);
+        bytes.extend_from_slice(&front.body);
+        if front.left == 0 {
+            self.relayed.pop_front();
+        }
+        self.push(to, bytes);
+    }
+
     fn seal_data(&mut self, to: HostId, data: &Data, stream: &Stream) {
-        let Some(sealer) = self.sealers.get_mut(&data.session) else { return };
+        let own = self.own_sealers.get_mut(&(data.session, to));
+        let is_own = own.is_some();
+        let Some(sealer) = own.or(self.sealers.get_mut(&data.session)) else {
+            return self.send_relayed(to, data);
+        };
         let index = data.parity.map_or(0, |parity| u64::from(parity.index));
         let slot = (data.offset / u64::from(data.len.max(1)) + index) as usize % MEMO;
         let oldest = sealer.sealed().saturating_sub(GroupOpen::window() / 2);
@@ -209,7 +315,7 @@ impl Secure {
                 && !known.given.contains(&destination)
                 && known.counter >= oldest
         };
-        let known = self.memo[slot].as_mut().filter(is_copy);
+        let known = self.memo[slot].as_mut().filter(is_copy).filter(|_| !is_own);
         let (counter, tag, body) = match known {
             Some(known) => {
                 known.given.push(destination);
@@ -223,9 +329,11 @@ impl Secure {
                 };
                 let clear = orca::associated(data);
                 let Ok((counter, tag)) = sealer.seal(clear.as_ref(), &mut body) else { return };
-                let given = vec![destination];
-                self.memo[slot] =
-                    Some(Sealed { data: *data, counter, tag, body: body.clone(), given });
+                if !is_own {
+                    let given = vec![destination];
+                    self.memo[slot] =
+                        Some(Sealed { data: *data, counter, tag, body: body.clone(), given });
+                }
                 (counter, tag, body)
             }
         };
@@ -248,7 +356,8 @@ impl Secure {
         if pair.association.is_old(now) {
             pair.association.ask(now, || self.rng.next_u64());
         }
-        let sealer = self.sealers.get(&control.session);
+        let own = self.own_sealers.get(&(control.session, host));
+        let sealer = own.or(self.sealers.get(&control.session));
         let key = match control.body {
             Body::Invite { .. } => match sealer {
                 Some(sealer) => Some((sealer.key().0, *sealer.key().1)),
@@ -283,16 +392,10 @@ impl Secure {
         }
     }
 
-    /// Opens a datagram from an address; returns the packet that was in it, if any.
-    pub(super) fn open(
-        &mut self,
-        now: Time,
-        from: HostId,
-        bytes: &[u8],
-        stream: &Stream,
-    ) -> Option<Packet<Header>> {
+    /// Opens a datagram from an address; returns what was in it, if anything.
+    pub(super) fn open(&mut self, now: Time, from: HostId, bytes: &[u8]) -> Option<Opened> {
         if bytes.first() != Some(&wire::VERSION) {
-            return self.open_packet(from, bytes, stream);
+            return self.open_packet(from, bytes);
         }
         let read = wire::decode(bytes).ok()?;
         let has_tag = matches!(read, wire::Datagram::Handshake(_) | wire::Datagram::Lost(_));
@@ -357,7 +460,7 @@ impl Secure {
         from: HostId,
         fields: Clear,
         bytes: &[u8],
-    ) -> Option<Packet<Header>> {
+    ) -> Option<Opened> {
         let (clear, sealed) = bytes.split_at(CLEAR_BYTES);
         let mut buffer = sealed.to_vec();
         let opened = match self.pairs.get_mut(&from) {
@@ -379,13 +482,15 @@ impl Secure {
                         self.invited.insert(control.session, (from, opener));
                         control
                     }
-                    // No receiver forges data here, and none asks for hashes or keys of its own.
-                    SealedMessage::HashRequest(_)
-                    | SealedMessage::Hashes(_)
-                    | SealedMessage::KeyRequest(_)
-                    | SealedMessage::OwnKey(..) => return None,
+                    SealedMessage::HashRequest(it) => return Some(Opened::HashRequest(from, it)),
+                    SealedMessage::Hashes(it) => return Some(Opened::Hashes(from, it)),
+                    SealedMessage::KeyRequest(it) => return Some(Opened::KeyRequest(from, it)),
+                    SealedMessage::OwnKey(it, opener) => {
+                        return Some(Opened::OwnKey(from, it, opener));
+                    }
                 };
-                Some(self.packet(from, control, bytes.len()))
+                let packet = self.packet(from, control, bytes.len());
+                Some(Opened::Packet(packet, Vec::new(), None))
             }
             Err(Unopened::Unknown) => {
                 let mut report = Vec::new();
@@ -415,19 +520,15 @@ impl Secure {
         Packet::new(from, self.me, (len + IP_UDP_BYTES) as u32, Header::Control(control))
     }
 
-    fn open_packet(
-        &mut self,
-        from: HostId,
-        bytes: &[u8],
-        stream: &Stream,
-    ) -> Option<Packet<Header>> {
+    fn open_packet(&mut self, from: HostId, bytes: &[u8]) -> Option<Opened> {
         let Ok(decoded) = orca::decode(bytes, Some(&self.switch_key)) else {
             self.refused.forged += 1;
             return None;
         };
         let data = match decoded.header {
             Header::Control(control) if is_for_switches(&control) => {
-                return Some(self.packet(from, control, bytes.len()));
+                let packet = self.packet(from, control, bytes.len());
+                return Some(Opened::Packet(packet, Vec::new(), None));
             }
             Header::Control(_) => {
                 self.refused.forged += 1;
@@ -439,25 +540,107 @@ impl Secure {
             self.refused.forged += 1;
             return None;
         };
-        let opener = self.openers.get_mut(&data.session)?;
         let mut body = bytes[decoded.payload].to_vec();
-        match opener.open(counter, orca::associated(&data).as_ref(), tag, &mut body) {
+        let is_for_agents = data.labelled == Labelled::Pilot;
+        let relayed = Relayed { body: body.clone(), check: decoded.check, left: 0 };
+        let result = match self.openers.get_mut(&data.session) {
+            Some(opener) => opener.open(counter, orca::associated(&data).as_ref(), tag, &mut body),
+            None if is_for_agents => Ok(()),
+            None => return None,
+        };
+        match result {
             Ok(()) => {}
             Err(OpenError::Forged) => {
                 self.refused.forged += 1;
-                return None;
+                return is_for_agents.then_some(Opened::Forward(from, data, relayed));
             }
             Err(OpenError::Replayed) => {
                 self.refused.replayed += 1;
-                return None;
+                return Some(Opened::Replay(data, body.len() as u64));
             }
-        }
-        if data.parity.is_none() {
-            let sent = stream.bytes.get(data.offset as usize..).and_then(|it| it.get(..body.len()));
-            assert_eq!(sent, Some(&body[..]), "data was opened that was not sent");
         }
         let to = if data.labelled == Labelled::Host { self.me } else { TO_GROUP };
         let len = (bytes.len() + IP_UDP_BYTES) as u32;
-        Some(Packet::new(from, to, len, Header::Data(data)))
+        let packet = Packet::new(from, to, len, Header::Data(data));
+        Some(Opened::Packet(packet, body, Some(relayed)))
+    }
+}
+
+/// The stream as what a sender reads.
+struct Reading<'a>(&'a Stream);
+
+impl Source for Reading<'_> {
+    fn stream(&self) -> u128 {
+        self.0.number
+    }
+
+    fn available(&self) -> u64 {
+        self.0.bytes.len() as u64
+    }
+
+    fn end(&self) -> Option<u64> {
+        Some(self.available())
+    }
+
+    fn content(&self) -> u64 {
+        self.available()
+    }
+
+    fn read(&mut self, offset: u64, len: usize, out: &mut Payload) -> Result<(), SourceError> {
+        out.push(self.0.bytes[offset as usize..][..len].to_vec().into());
+        Ok(())
+    }
+}
+
+/// A receiver that has the key of a session's data, and seals other data with it than the sender.
+#[derive(Debug)]
+pub(super) struct Insider {
+    session: Session,
+    seal: GroupSeal,
+    rng: Rng,
+}
+
+impl Insider {
+    /// Its numbers of packets are some that the sender has yet to use, some beside those, or far above them.
+    pub(super) fn new(session: Session, sealer: &GroupSeal, rng: &mut Rng) -> Self {
+        let (cipher, key) = sealer.key();
+        let mut seal = GroupSeal::new(cipher, *key);
+        let lead = [rng.below(200), 4000, 20_000][rng.below(3) as usize];
+        for _ in 0..sealer.sealed() + lead {
+            let _ = seal.seal(b"", &mut []);
+        }
+        Self { session, seal, rng: Rng::stream(rng.next_u64(), 0, 0, "insider") }
+    }
+
+    pub(super) const fn session(&self) -> Session {
+        self.session
+    }
+
+    /// Returns the next datagram: wrong bytes, or right ones, somewhere in the stream or beyond it, and sometimes an end.
+    pub(super) fn forge(&mut self, stream: &Stream) -> Option<Vec<u8>> {
+        let rng = &mut self.rng;
+        let length = stream.bytes.len() as u64;
+        let len = 1 + rng.below(900);
+        let offset = rng.below(length + length / 8 + 1);
+        let right = stream.bytes.get(offset as usize..(offset + len) as usize);
+        let mut body = match right.filter(|_| rng.chance(0.2)) {
+            Some(right) => right.to_vec(),
+            None => vec![rng.next_u64() as u8; len as usize],
+        };
+        let data = Data {
+            labelled: if rng.chance(0.5) { Labelled::Pilot } else { Labelled::Host },
+            label: Label(0),
+            session: self.session,
+            offset,
+            len: len as u16,
+            repair: rng.chance(0.1),
+            end: rng.chance(0.1),
+            parity: None,
+        };
+        let (counter, tag) = self.seal.seal(orca::associated(&data).as_ref(), &mut body).ok()?;
+        let mut bytes = Vec::new();
+        orca::encode_relayed(&data, 1, orca::Check::Sealed { counter, tag }, &mut bytes);
+        bytes.extend_from_slice(&body);
+        Some(bytes)
     }
 }

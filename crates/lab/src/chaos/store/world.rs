@@ -13,7 +13,7 @@ use rackweave_wire::orca::{TO_AGENT, TO_GROUP};
 use super::disk::{Disk, Failing};
 use super::draw::{Before, FAILURES_UNTIL, Failure, Fault, Scenario};
 use super::process::{Process, Report, Stream};
-use super::secure::{Carried, IP_UDP_BYTES, Refused};
+use super::secure::{Carried, IP_UDP_BYTES, Insider, Refused};
 
 /// Every run is over by then, long after the last failure.
 const LIMIT: Span = Span::from_secs(300);
@@ -40,6 +40,8 @@ const OLDER: (i64, u32) = (1_600_000_000, 0);
 enum Event {
     Arrival(usize, Box<Carried>),
     Attack,
+    /// A receiver forges data.
+    Forge,
     Failure(usize),
     /// The end of a failure of the disk.
     Healed(usize),
@@ -72,6 +74,8 @@ pub(super) struct Outcome {
     pub(super) failed: u64,
     pub(super) digest: u64,
     pub(super) refused: Refused,
+    /// How often receivers have found bytes that were not the sender's.
+    pub(super) forged: u64,
     pub(super) trace: Vec<String>,
     pub(super) verdict: Result<(), String>,
 }
@@ -84,6 +88,8 @@ pub(super) struct World<'a> {
     number: u64,
     rng: Rng,
     attacker: Rng,
+    insider: Option<Insider>,
+    stream: Arc<Stream>,
     recorded: Vec<(HostId, HostId, Vec<u8>)>,
     contents: Vec<Vec<u8>>,
     hasher: DefaultHasher,
@@ -176,6 +182,8 @@ impl<'a> World<'a> {
             number: 0,
             rng: Rng::stream(scenario.seed, 0, 0, "network"),
             attacker: Rng::stream(scenario.seed, 0, 0, "attacker"),
+            insider: None,
+            stream,
             recorded: Vec::new(),
             contents,
             hasher: DefaultHasher::new(),
@@ -188,6 +196,7 @@ impl<'a> World<'a> {
                 failed: 0,
                 digest: 0,
                 refused: Refused::default(),
+                forged: 0,
                 trace: Vec::new(),
                 verdict: Ok(()),
             },
@@ -199,6 +208,9 @@ impl<'a> World<'a> {
         world.at(Time::ZERO, Event::Send);
         if scenario.key && scenario.attack > Span::ZERO {
             world.at(Time::ZERO, Event::Attack);
+        }
+        if scenario.key && scenario.insider > Span::ZERO {
+            world.at(Time::ZERO, Event::Forge);
         }
         world
     }
@@ -231,6 +243,7 @@ impl<'a> World<'a> {
             let Refused { forged, replayed } = machine.process.refused();
             self.outcome.refused.forged += forged;
             self.outcome.refused.replayed += replayed;
+            self.outcome.forged += machine.process.forged;
         }
         self.outcome.digest = self.hasher.finish();
         self.outcome.verdict = verdict;
@@ -361,6 +374,10 @@ impl<'a> World<'a> {
                 self.attack();
                 Ok(false)
             }
+            Event::Forge => {
+                self.forge();
+                Ok(false)
+            }
             Event::Failure(index) => self.fail(self.scenario.failures[index], index),
             Event::Healed(host) => {
                 self.machines[host].process.disk.set_failing(Failing::default());
@@ -456,6 +473,27 @@ impl<'a> World<'a> {
             }
         }
         self.at(next, Event::Attack);
+    }
+
+    /// Sends data of a receiver that has the key of the sender's present session to a receiver.
+    fn forge(&mut self) {
+        let rng = &mut self.attacker;
+        let gap = rng.exponential(self.scenario.insider.as_ps() as f64) as u64;
+        let next = self.now + Span::from_ps(gap + 1);
+        if let Some((session, sealer)) = self.machines[0].process.sealer() {
+            if self.insider.as_ref().is_none_or(|insider| insider.session() != session) {
+                self.insider = Some(Insider::new(session, sealer, rng));
+            }
+            // Data is not bound to an address.
+            let hosts = self.machines.len() as u64;
+            let to = HostId(1 + rng.below(hosts - 1) as u32);
+            let from = HostId(((u64::from(to.0) + 1 + rng.below(hosts - 1)) % hosts) as u32);
+            if let Some(bytes) = self.insider.as_mut().and_then(|it| it.forge(&self.stream)) {
+                let forged = Carried::Bytes { from, to, bytes };
+                self.at(self.now, Event::Arrival(to.0 as usize, Box::new(forged)));
+            }
+        }
+        self.at(next, Event::Forge);
     }
 
     fn arrive(&mut self, host: usize, packet: &Carried) -> Result<bool, String> {
