@@ -1,4 +1,4 @@
-//! Files that record the progress of an interrupted transfer: of casts, and of images.
+//! Files that a process leaves for the next one: the progress of an interrupted cast or image, and tickets of early calls.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,12 @@ use std::sync::OnceLock;
 use rackweave_cast::format::{self, FileHeader};
 use rackweave_cast::sink::{Folder, FolderConfig, Sink as _};
 use rackweave_image::{Manifest, Packing, Progress, Target, TargetConfig, pack};
+use rackweave_linux::endpoint::{MAX_TICKETS, TicketStore};
 
 use crate::input::Input;
+
+/// The kind of inputs that are files of tickets.
+const TICKETS: u8 = 255;
 
 const STREAM: u128 = 7;
 const CAST_MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 3\n";
@@ -16,17 +20,28 @@ const CAST_MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, ve
 /// The length in bytes of the numbers of the stream and of the machine's start, which follow.
 const CAST_NUMBERS: usize = 32;
 
-/// Any bytes as the files that an interrupted cast or image has left: the transfer begins from the start, or goes on from what is really there.
+/// Any bytes as a file of tickets, or as the files that an interrupted cast or image has left: the transfer begins from the start, or goes on from what is really there.
 ///
 /// # Panics
 /// If a receiver claims bytes or chunks that it has not.
 pub fn state(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
+    if *kind == TICKETS {
+        return tickets(bytes);
+    }
     let Ok(folder) = tempfile::tempdir_in(memory()) else { return };
     if kind % 2 == 0 {
         cast(folder.path(), *kind, bytes);
     } else {
         image(folder.path(), bytes);
+    }
+}
+
+/// Any bytes as a file of tickets of early calls: they are refused, or what was read is written and read again as it was.
+fn tickets(bytes: &[u8]) {
+    if let Ok(store) = TicketStore::from_bytes(bytes) {
+        assert!(store.len() <= MAX_TICKETS && store.addresses().count() == store.len());
+        assert_eq!(TicketStore::from_bytes(&store.to_bytes()), Ok(store));
     }
 }
 
