@@ -220,7 +220,7 @@ impl Secure {
         }
     }
 
-    /// Keeps data that the node relays in so many packets.
+    /// Keeps data that the node relays in this number of packets.
     pub(super) fn relay(&mut self, relayed: Relayed, left: u16) {
         if left > 0 {
             self.relayed.push_back(Relayed { left, ..relayed });
