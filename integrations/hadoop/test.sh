@@ -17,7 +17,7 @@ for tool in java mvn; do
 done
 rackweave=${RACKWEAVE:-}
 if [[ -z $rackweave ]]; then
-  (cd "$here/../.." && cargo build --quiet --locked -p rackweave-cli)
+  (cd "$here/../.." && cargo build --quiet --locked -p rackweave)
   rackweave=$(cd "$here/../.." && pwd)/target/debug/rackweave
 fi
 

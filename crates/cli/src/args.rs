@@ -7,6 +7,8 @@ use rackweave_lab::list::Topic;
 
 use crate::cast::CastCommand;
 use crate::chaos::ChaosArgs;
+use crate::compare::CompareArgs;
+use crate::generate::{CompletionsArgs, ManArgs};
 use crate::image::ImageCommand;
 use crate::reduce::ReduceCommand;
 use crate::rpc::RpcCommand;
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Run a scenario for real: one process per host, joined by a user-space switch at line rate.
     Testbed(TestbedArgs),
+    /// Say what differs between two results, and by how much, beyond what their seeds explain.
+    Compare(CompareArgs),
     /// Reproduce the claims of papers, and report which of them hold.
     Paper(PaperArgs),
     /// Run random scenarios with random faults, and check what must hold in all of them.
@@ -55,6 +59,10 @@ pub(crate) enum Command {
     /// Add up pairs of key and value on their way to a master, count words, and plan racks for it.
     #[command(subcommand)]
     Reduce(ReduceCommand),
+    /// Print the completions of a shell on standard output.
+    Completions(CompletionsArgs),
+    /// Write manual pages to a directory.
+    Man(ManArgs),
 }
 
 /// Run a scenario in the simulator: all points of its sweep, on all cores.

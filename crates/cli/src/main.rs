@@ -3,6 +3,8 @@
 mod args;
 mod cast;
 mod chaos;
+mod compare;
+mod generate;
 mod image;
 mod paper;
 mod progress;
@@ -41,12 +43,15 @@ fn main() -> ExitCode {
         Command::TestbedPart(args) => Ok(testbed::worker(&args)),
         Command::Switch(args) => switch::switch(&args),
         Command::List(args) => list(&args),
+        Command::Compare(args) => compare::compare(&args),
         Command::Paper(args) => paper::paper(&args),
         Command::Chaos(args) => chaos::chaos(&args),
         Command::Rpc(command) => rpc::rpc(command),
         Command::Cast(command) => cast::cast(command),
         Command::Image(command) => image::image(command),
         Command::Reduce(command) => reduce::reduce(&command),
+        Command::Completions(args) => generate::completions(&args),
+        Command::Man(args) => generate::man(&args),
     });
     ExitCode::from(match result {
         Ok(Ok(code)) => code,
@@ -85,6 +90,11 @@ pub(crate) fn print(text: &str) -> miette::Result<u8> {
 /// Returns a text with control characters escaped, as a path may have some that a terminal would obey, or that hide what others are.
 pub(crate) fn escaped(text: &str) -> String {
     rackweave_image::visible(text)
+}
+
+/// Returns a text of several lines with the control characters in each line escaped.
+pub(crate) fn escaped_lines(text: &str) -> String {
+    text.lines().flat_map(|line| [escaped(line), "\n".to_owned()]).collect()
 }
 
 /// Returns the error message for a text that is not an address.

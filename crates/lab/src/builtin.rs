@@ -17,7 +17,7 @@ macro_rules! builtins {
         [$(Builtin {
             name: $name,
             file: concat!("scenarios/", $file),
-            text: include_str!(concat!("../../../scenarios/", $file)),
+            text: include_str!(concat!("../scenarios/", $file)),
         }),*]
     };
 }

@@ -14,6 +14,7 @@
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
 //! - [`output`]: results as files.
+//! - [`difference`]: what differs between two results.
 //! - [`paper`]: the claims of papers, checked against results.
 //!
 //! ```
@@ -44,6 +45,7 @@ pub mod allreduce;
 pub mod builtin;
 pub mod cast;
 pub mod chaos;
+pub mod difference;
 pub mod error;
 pub mod explain;
 pub mod image;

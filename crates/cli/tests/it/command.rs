@@ -373,6 +373,63 @@ fn lists_are_tables_and_documents() {
 }
 
 #[test]
+fn completions_and_manuals_cover_every_command() {
+    let place = Place::new(SMALL);
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let output = place.run(&["completions", shell]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let script = stdout(&output);
+        assert!(script.contains("image") && script.contains("overwrite"), "{shell}: {script}");
+    }
+    assert_eq!(code(&place.run(&["completions", "tcsh"])), 2);
+
+    let output = place.run(&["man", "pages/man1"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, ""), "{}", stderr(&output));
+    let page = |name: &str| std::fs::read_to_string(place.path().join("pages/man1").join(name));
+    let top = page("rackweave.1").unwrap();
+    assert!(top.contains("rackweave\\-run(1)") && !top.contains("testbed\\-part"), "{top}");
+    assert!(page("rackweave-cast-receive.1").unwrap().contains("\\-\\-overwrite"));
+    assert!(page("rackweave-testbed-part.1").is_err());
+    // Twice, over its own pages.
+    assert_eq!(code(&place.run(&["man", "pages/man1"])), 0);
+    let names = std::fs::read_dir(place.path().join("pages/man1")).unwrap();
+    assert!(names.map(|it| it.unwrap().file_name()).all(|it| it.to_string_lossy().ends_with(".1")));
+
+    let output = place.run(&["man", "small.toml"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("cannot write small.toml"), "{}", stderr(&output));
+}
+
+#[test]
+fn results_are_compared() {
+    let place = Place::new(SMALL);
+    for (out, load) in [("a", "0.5"), ("b", "0.5"), ("c", "0.2")] {
+        let set = format!("workload.load={load}");
+        let output = place.run(&["run", "small.toml", "--quiet", "--out", out, "--set", &set]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    let same = place.run(&["compare", "a", "b", "--all", "--exit-code"]);
+    assert_eq!(code(&same), 0, "{}{}", stdout(&same), stderr(&same));
+    assert!(stdout(&same).contains("measures are the same in every run"), "{}", stdout(&same));
+    assert!(!stdout(&same).contains("Settings that differ"), "{}", stdout(&same));
+
+    // The name of a file does as well.
+    let other = place.run(&["compare", "a", "c/summary.json"]);
+    assert_eq!(code(&other), 0, "{}", stderr(&other));
+    assert!(stdout(&other).contains("workload.load  0.5 -> 0.2"), "{}", stdout(&other));
+    assert!(stdout(&other).contains("homa (2 seeds, compared one by one)"), "{}", stdout(&other));
+    let output = place.run(&["compare", "a", "c", "--json", "--exit-code"]);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    let document: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(document["points"].as_array().unwrap().len(), 3);
+    assert_eq!(document["settings"][0]["key"], "workload.load");
+
+    let output = place.run(&["compare", "a", "none"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("cannot read none"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let place = Place::new(SMALL);
     let mut child = place

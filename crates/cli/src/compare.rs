@@ -1,0 +1,47 @@
+//! `rackweave compare`.
+
+use std::path::PathBuf;
+
+use rackweave_lab::difference::{Difference, Results};
+
+use crate::{exit, print};
+
+/// Say what differs between two results, and by how much, beyond what their seeds explain.
+///
+/// Points with the same transport and swept values are compared: where both results have several seeds, by the 95 % confidence interval
+/// of the difference. Settings that differ are listed too.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave run quickstart --set 'sweep.seed=[1, 2, 3]' --out out/before\n  \
+    rackweave run quickstart --set 'sweep.seed=[1, 2, 3]' --set fabric.switch.buffer=\"1 MB\" --out out/after\n  \
+    rackweave compare out/before out/after\n\n\
+    Exit codes: 0 compared, 1 with --exit-code and a difference, 2 wrong usage or file.")]
+pub(crate) struct CompareArgs {
+    /// Directory of the first result, or its summary.json.
+    #[arg(value_name = "A")]
+    pub(crate) a: PathBuf,
+    /// Directory of the second result, or its summary.json.
+    #[arg(value_name = "B")]
+    pub(crate) b: PathBuf,
+    /// Compare every measure, by message size too, and list those that do not differ.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Print the comparison as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// End with 1 unless the results are the same within the noise of their seeds, for scripts.
+    #[arg(long)]
+    pub(crate) exit_code: bool,
+}
+
+pub(crate) fn compare(args: &CompareArgs) -> miette::Result<u8> {
+    let (a, b) = (Results::read(&args.a)?, Results::read(&args.b)?);
+    let difference = Difference::between(&a, &b, args.all);
+    let text = if args.json {
+        format!("{:#}\n", serde_json::json!(difference))
+    } else {
+        crate::escaped_lines(&difference.to_text(args.all))
+    };
+    print(&text)?;
+    Ok(if args.exit_code && !difference.is_none() { exit::FAILED } else { exit::DONE })
+}

@@ -1,0 +1,168 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+
+/// A result with the p99 of some seeds for each label.
+fn results(points: &[(&str, &[(u64, f64)])]) -> Results {
+    let points = points.iter().flat_map(|(label, values)| {
+        values.iter().map(move |(seed, p99)| {
+            json!({
+                "label": label,
+                "set": {"transport.name": label, "seed": seed},
+                "slowdown": {"p99": p99, "p999": 2.0 * p99},
+                "messages": {"completed": 10},
+                "cpu_s": p99,
+                "by_size": [{"up_to_bytes": 100, "count": 3, "p99": p99}],
+            })
+        })
+    });
+    let summary = json!({"scenario": "s", "version": "v", "points": points.collect::<Vec<_>>()});
+    Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).expect("a summary")
+}
+
+fn p99(a: &[(u64, f64)], b: &[(u64, f64)]) -> Measure {
+    let difference = Difference::between(&results(&[("homa", a)]), &results(&[("homa", b)]), false);
+    let mut measures = difference.points[0].measures.iter();
+    measures.find(|it| it.name == "slowdown.p99").expect("compared").clone()
+}
+
+/// Differences of 1, 2, 3: 2 +- 4.303 / sqrt(3), which contains no zero only because the seeds are compared one by one.
+#[test]
+fn the_same_seeds_are_compared_one_by_one() {
+    let a = [(1, 10.0), (2, 20.0), (3, 30.0)];
+    let measure = p99(&a, &[(1, 12.5), (2, 22.0), (3, 33.0)]);
+    assert_eq!((measure.a, measure.b), (20.0, 22.5));
+    assert!((measure.half_width - 4.303 * 0.5 / 3.0_f64.sqrt()).abs() < 1e-9);
+    assert_eq!(measure.finding, Finding::Differs);
+    assert_eq!(measure.change(), Some(0.125));
+    // In another order.
+    let measure = p99(&a, &[(3, 33.0), (1, 12.5), (2, 22.0)]);
+    assert_eq!(measure.finding, Finding::Differs);
+    assert_eq!(p99(&a, &[(1, 11.0), (2, 18.0), (3, 33.0)]).finding, Finding::WithinNoise);
+}
+
+/// Welch: variances 100 and 100, three values each, so the error is sqrt(200 / 3) and there are four degrees of freedom.
+#[test]
+fn other_seeds_are_compared_as_samples() {
+    let a = [(1, 10.0), (2, 20.0), (3, 30.0)];
+    let measure = p99(&a, &[(4, 12.5), (5, 22.5), (6, 32.5)]);
+    assert!((measure.half_width - 2.776 * (200.0_f64 / 3.0).sqrt()).abs() < 1e-9, "{measure:?}");
+    assert_eq!(measure.finding, Finding::WithinNoise);
+    assert_eq!(p99(&a, &[(4, 112.5), (5, 122.5), (6, 132.5)]).finding, Finding::Differs);
+}
+
+#[test]
+fn one_seed_says_nothing_of_noise() {
+    assert_eq!(p99(&[(1, 10.0)], &[(1, 10.1)]).finding, Finding::Unknown);
+    assert_eq!(p99(&[(1, 10.0)], &[(1, 10.0)]).finding, Finding::Same);
+    assert_eq!(p99(&[(1, 10.0)], &[(1, 10.1), (2, 10.2)]).finding, Finding::Unknown);
+    let change = p99(&[(1, 0.0)], &[(1, 10.1)]);
+    assert_eq!(change.change(), None);
+}
+
+#[test]
+fn clocks_are_no_measures_and_sizes_are_on_request() {
+    let of = |p99| results(&[("homa", &[(1, p99), (2, p99)])]);
+    let names = |all| {
+        let difference = Difference::between(&of(1.0), &of(2.0), all);
+        let measures = difference.points[0].measures.iter();
+        measures.map(|it| it.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(false), ["messages.completed", "slowdown.p99"]);
+    assert_eq!(
+        names(true),
+        ["by_size[100].p99", "messages.completed", "slowdown.p99", "slowdown.p999"]
+    );
+}
+
+#[test]
+fn points_without_counterpart_are_named() {
+    let a = results(&[("homa", &[(1, 1.0)]), ("tcp", &[(1, 5.0)])]);
+    let b = results(&[("homa", &[(1, 1.0)]), ("ndp", &[(1, 5.0)])]);
+    let difference = Difference::between(&a, &b, false);
+    assert_eq!(
+        (difference.only_in_a.as_slice(), difference.only_in_b.as_slice()),
+        (["tcp".to_owned()].as_slice(), ["ndp".to_owned()].as_slice())
+    );
+    assert!(!difference.is_none());
+    assert!(Difference::between(&a, &a, true).is_none());
+    let text = difference.to_text(false);
+    assert!(text.contains("Only in A: tcp\n") && text.contains("Only in B: ndp\n"), "{text}");
+}
+
+/// A sweep of the transport beside a single transport of the same label: the label decides.
+#[test]
+fn labels_pair_points_that_were_swept_otherwise() {
+    let a = results(&[("homa", &[(1, 1.0)]), ("tcp", &[(1, 5.0)])]);
+    let summary = json!({"scenario": "s", "version": "v", "seed": 1, "points": [
+        {"label": "tcp", "set": {}, "slowdown": {"p99": 6.0}},
+    ]});
+    let b = Results::from_summary(Path::new("b"), &summary, BTreeMap::new()).expect("a summary");
+    let difference = Difference::between(&a, &b, false);
+    assert_eq!(difference.points.len(), 1);
+    assert_eq!(
+        (difference.points[0].measures[0].a, difference.points[0].measures[0].b),
+        (5.0, 6.0)
+    );
+    assert_eq!(difference.only_in_a, ["homa"]);
+}
+
+#[test]
+fn the_text_says_what_the_data_carry() {
+    let a = results(&[("homa", &[(1, 10.0), (2, 20.0), (3, 30.0)])]);
+    let b = results(&[("homa", &[(1, 12.5), (2, 22.0), (3, 33.0)])]);
+    insta::assert_snapshot!(Difference::between(&a, &b, false).to_text(false), @r"
+    A  out/s: s, 3 runs, rackweave v
+    B  out/s: s, 3 runs, rackweave v
+
+    homa (3 seeds, compared one by one)
+      slowdown.p99  20.0 -> 22.5  +12.5 %  (+-6.21 %)
+
+    1 of 1 measures differ beyond the noise of the seeds (confidence 95 %; by chance about 0.0500 of 1 would).
+    1 of 2 measures are the same in every run.
+    ");
+}
+
+#[test]
+fn what_is_no_result_is_named() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("summary.json");
+    let error = |text: &str| {
+        std::fs::write(&path, text).expect("written");
+        Results::read(folder.path()).expect_err("refused").to_string()
+    };
+    assert!(error("{").contains("line 1"), "{}", error("{"));
+    assert!(error("{}").contains("it has no list `points`"));
+    assert!(error(r#"{"points": [{}]}"#).contains("a point has no table `set`"));
+    assert!(error(r#"{"points": [{"set": {}}]}"#).contains("a point has no `label`"));
+    std::fs::write(folder.path().join("scenario.resolved.toml"), "x = ").expect("written");
+    assert!(error(r#"{"points": []}"#).contains("scenario.resolved.toml cannot be understood"));
+    let missing = Results::read(&folder.path().join("none")).expect_err("refused").to_string();
+    assert!(missing.contains("cannot read"), "{missing}");
+}
+
+#[test]
+fn settings_that_differ_are_named() {
+    let folder = |buffer: &str, seeds: &str| {
+        let folder = tempfile::tempdir().expect("a directory");
+        let scenario = format!(
+            "name = \"{buffer}\"\n[fabric.switch]\nbuffer = \"{buffer}\"\n[sweep]\nseed = {seeds}\n[[background]]\nload = 0.1\n"
+        );
+        std::fs::write(folder.path().join("scenario.resolved.toml"), scenario).expect("written");
+        std::fs::write(folder.path().join("summary.json"), r#"{"points": []}"#).expect("written");
+        folder
+    };
+    let (a, b) = (folder("500 KB", "[1, 2]"), folder("1 MB", "[1, 2]"));
+    let [a, b] = [a, b].map(|it| Results::read(it.path()).expect("a result"));
+    let difference = Difference::between(&a, &b, false);
+    let setting = Setting {
+        key: "fabric.switch.buffer".to_owned(),
+        a: Some("500 KB".to_owned()),
+        b: Some("1 MB".to_owned()),
+    };
+    assert_eq!(difference.settings, [setting]);
+    assert!(difference.to_text(false).contains("fabric.switch.buffer  500 KB -> 1 MB"));
+}

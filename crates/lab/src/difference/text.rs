@@ -1,0 +1,135 @@
+//! Differences as text for a terminal.
+
+use std::fmt::Write as _;
+
+use super::read::Origin;
+use super::{Difference, Finding, Measure, Point, name_of};
+use crate::report::number;
+
+impl Difference {
+    /// Returns the comparison as text: settings that differ, then for each point the measures that do, then what that is worth. With
+    /// `all` the measures that do not differ are listed too.
+    #[must_use]
+    pub fn to_text(&self, all: bool) -> String {
+        let mut text = String::new();
+        for (name, origin) in ["A", "B"].iter().zip(&self.of) {
+            text.push_str(&origin_line(name, origin));
+        }
+        if !self.settings.is_empty() {
+            text.push_str("\nSettings that differ\n");
+            let width = self.settings.iter().map(|it| it.key.chars().count()).max().unwrap_or(0);
+            for setting in &self.settings {
+                let value =
+                    |value: &Option<String>| value.clone().unwrap_or_else(|| "(none)".to_owned());
+                let (a, b) = (value(&setting.a), value(&setting.b));
+                let _ = writeln!(text, "  {:width$}  {a} -> {b}", setting.key);
+            }
+        }
+        for point in &self.points {
+            text.push_str(&point_text(point, all));
+        }
+        for (name, points) in [("A", &self.only_in_a), ("B", &self.only_in_b)] {
+            if !points.is_empty() {
+                let _ = writeln!(text, "\nOnly in {name}: {}", points.join("; "));
+            }
+        }
+        text.push('\n');
+        text.push_str(&self.conclusion());
+        text
+    }
+
+    /// Says how many measures differ, and how many would by chance.
+    fn conclusion(&self) -> String {
+        if self.points.is_empty() {
+            return "The results have no point in common.\n".to_owned();
+        }
+        let count = |finding| self.count(finding);
+        let (differ, within) = (count(Finding::Differs), count(Finding::WithinNoise));
+        let (unknown, same) = (count(Finding::Unknown), count(Finding::Same));
+        let total = differ + within + unknown + same;
+        let mut text = String::new();
+        if differ + within > 0 {
+            let tested = differ + within;
+            let _ = writeln!(
+                text,
+                "{differ} of {tested} measures differ beyond the noise of the seeds (confidence 95 %; by chance about {} of {tested} would).",
+                number::short(tested as f64 * 0.05)
+            );
+        }
+        if unknown > 0 {
+            let _ = writeln!(
+                text,
+                "{unknown} of {total} measures differ, and one seed does not say by how much they do anyway: sweep `seed` over three or more values in both."
+            );
+        }
+        if same > 0 {
+            let _ = writeln!(text, "{same} of {total} measures are the same in every run.");
+        }
+        text
+    }
+}
+
+fn origin_line(name: &str, origin: &Origin) -> String {
+    let runs = if origin.runs == 1 { "1 run".to_owned() } else { format!("{} runs", origin.runs) };
+    let partial = if origin.is_partial { ", not all points" } else { "" };
+    format!(
+        "{name}  {}: {}, {runs}{partial}, rackweave {}\n",
+        origin.path.display(),
+        origin.scenario,
+        origin.version
+    )
+}
+
+fn point_text(point: &Point, all: bool) -> String {
+    let rows = point.measures.iter();
+    let shown = |it: &&Measure| all || matches!(it.finding, Finding::Differs | Finding::Unknown);
+    let rows: Vec<[String; 5]> = rows.filter(shown).map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let seeds = match point.seeds {
+        [1, 1] => "one seed".to_owned(),
+        [a, b] if a == b && point.paired => format!("{a} seeds, compared one by one"),
+        [a, b] => format!("{a} and {b} seeds"),
+    };
+    let mut text = format!("\n{} ({seeds})\n", name_of(&point.label, &point.set));
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 5] = std::array::from_fn(width);
+    for [name, a, b, change, note] in &rows {
+        let line = format!(
+            "  {name:0$}  {a:>1$} -> {b:>2$}  {change:>3$}  {note}",
+            widths[0], widths[1], widths[2], widths[3]
+        );
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn row(measure: &Measure) -> [String; 5] {
+    let change = match measure.change() {
+        _ if measure.finding == Finding::Same => String::new(),
+        Some(change) => percent(change, true),
+        None => "from zero".to_owned(),
+    };
+    let interval = match measure.a {
+        _ if measure.half_width.is_nan() => String::new(),
+        0.0 => format!(" (+-{})", number::short(measure.half_width)),
+        a => format!(" (+-{})", percent(measure.half_width / a.abs(), false)),
+    };
+    let note = match measure.finding {
+        Finding::Same => "the same".to_owned(),
+        Finding::Differs => interval,
+        Finding::WithinNoise => format!("{interval} within noise"),
+        Finding::Unknown => String::new(),
+    };
+    let [a, b] = [measure.a, measure.b].map(number::short);
+    [measure.name.clone(), a, b, change, note.trim_start().to_owned()]
+}
+
+/// Formats a share in per cent with three significant digits.
+fn percent(share: f64, signed: bool) -> String {
+    let sign = if signed && share > 0.0 { "+" } else { "" };
+    format!("{sign}{} %", number::short(share * 100.0))
+}
