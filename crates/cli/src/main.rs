@@ -77,13 +77,21 @@ fn list(args: &ListArgs) -> miette::Result<u8> {
     }
 }
 
-/// Writes to stdout. A reader that has gone away (`| head`) is not an error.
+/// Writes to stdout, and returns the exit code of that. Where stdout cannot be written (a full disk), stderr says so, and the command goes
+/// on: a receiver of files does not end because its log is full. A reader that has gone away (`| head`) is not an error.
+///
+/// # Errors
+/// None. Commands return the result as theirs.
 pub(crate) fn print(text: &str) -> miette::Result<u8> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(exit::DONE),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(exit::DONE),
-        Err(error) => Err(miette::miette!("cannot write to standard output: {error}")),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            let mut stderr = std::io::stderr().lock();
+            // If stderr is closed too, the error cannot be reported anywhere.
+            let _ = writeln!(stderr, "error: cannot write to standard output: {error}");
+            Ok(exit::FAILED)
+        }
+        _ => Ok(exit::DONE),
     }
 }
 

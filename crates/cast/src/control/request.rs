@@ -24,6 +24,9 @@ pub struct SendRequest {
     pub mtu: Option<u32>,
     /// Set if the bytes are a whole stream of records instead of the content of one file.
     pub records: Option<Records>,
+    /// Whether the bytes come in [blocks](super::stream::Blocks) with an end, so that a connection that is closed early is not taken for
+    /// the end of the stream.
+    pub blocks: bool,
     /// The proof of the key that the agent must have; `None` to require no particular key.
     pub key: Option<KeyProof>,
 }
@@ -77,6 +80,7 @@ impl SendRequest {
             ("rate", self.rate.map(|rate| json!(rate.0))),
             ("mtu", self.mtu.map(|mtu| json!(mtu))),
             ("records", records),
+            ("blocks", self.blocks.then_some(json!(true))),
             ("key", self.key.map(KeyProof::to_json)),
         ];
         for (key, value) in more {
@@ -172,6 +176,7 @@ fn parse_send(send: &Map<String, Value>) -> Result<SendRequest, String> {
         rate: optional(send, "rate", "bits per second", |value| value.as_u64().map(Rate))?,
         mtu: optional(send, "mtu", "from 256 to 65000", mtu)?,
         records: optional(send, "records", "a stream with its length and content", records)?,
+        blocks: optional(send, "blocks", "true or false", Value::as_bool)?.unwrap_or(false),
         key: optional(send, "key", "a proof of a key", KeyProof::from_json)?,
     })
 }
@@ -196,6 +201,7 @@ mod tests {
             br#"{"send": {"to": ["127.0.0.1:5"], "spread": "far"}}"#,
             br#"{"send": {"to": ["127.0.0.1:5"], "mtu": 7}}"#,
             br#"{"send": {"to": ["127.0.0.1:5"], "records": {"stream": "xyz"}}}"#,
+            br#"{"send": {"to": ["127.0.0.1:5"], "blocks": 1}}"#,
             br#"{"receive": {"from": ["nobody"]}}"#,
             br#"{"receive": {"records": 7}}"#,
             br#"{"receive": {"key": "text"}}"#,
@@ -214,6 +220,7 @@ mod tests {
             rate: Some(Rate(7)),
             mtu: Some(1500),
             records: Some(Records { stream: u128::MAX / 3, length: 9, content: 8 }),
+            blocks: true,
             key: Some(KeyProof::new(b"secret", 5)),
         };
         let line = send.line().to_string();

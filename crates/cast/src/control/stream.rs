@@ -93,6 +93,69 @@ impl Sink for StreamSink {
     }
 }
 
+/// Writes a block of an outgoing stream, for [`Blocks`]. One without bytes ends the stream.
+///
+/// # Errors
+/// If the agent has closed the connection.
+pub fn write_block(socket: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    for block in bytes.chunks(MAX_BLOCK) {
+        socket.write_all(&(block.len() as u32).to_be_bytes())?;
+        socket.write_all(block)?;
+    }
+    if bytes.is_empty() {
+        socket.write_all(&[0; 4])?;
+    }
+    Ok(())
+}
+
+/// The bytes of a stream that comes in blocks, each preceded by its length in 4 bytes, until one of length 0. A connection that ends
+/// before is an error: the application was killed.
+#[derive(Debug)]
+pub struct Blocks<R> {
+    input: R,
+    /// The bytes of the present block that are left, or its end.
+    left: Option<usize>,
+}
+
+impl<R: Read> Blocks<R> {
+    /// Reads from an application's connection.
+    pub const fn new(input: R) -> Self {
+        Self { input, left: Some(0) }
+    }
+}
+
+impl<R: Read> Read for Blocks<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let cut = || {
+            let why = "the application closed its connection before it had written all";
+            io::Error::new(io::ErrorKind::UnexpectedEof, why)
+        };
+        let Some(left) = &mut self.left else { return Ok(0) };
+        if *left == 0 {
+            let mut length = [0; 4];
+            self.input.read_exact(&mut length).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => cut(),
+                _ => error,
+            })?;
+            *left = u32::from_be_bytes(length) as usize;
+            if *left > MAX_BLOCK {
+                return Err(io::Error::other("a block is longer than 16 MiB"));
+            }
+            if *left == 0 {
+                self.left = None;
+                return Ok(0);
+            }
+        }
+        let most = out.len().min(*left);
+        let read = self.input.read(&mut out[..most])?;
+        if read == 0 && most > 0 {
+            return Err(cut());
+        }
+        *left -= read;
+        Ok(read)
+    }
+}
+
 /// Reads a line of JSON and leaves everything after it unread.
 fn read_line(stream: &UnixStream) -> io::Result<Value> {
     let mut line = Vec::new();
@@ -204,6 +267,40 @@ mod tests {
 
     fn from() -> SocketAddr {
         "10.0.0.1:6722".parse().unwrap()
+    }
+
+    #[test]
+    fn blocks_are_read_up_to_their_end() {
+        let mut bytes = Vec::new();
+        for block in [&b"one"[..], b"", b"later"] {
+            write_block(&mut bytes, block).unwrap();
+        }
+        let mut blocks = Blocks::new(&bytes[..]);
+        let mut read = String::new();
+        blocks.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "one");
+        assert_eq!(blocks.read(&mut [0; 9]).unwrap(), 0);
+        let large = vec![7; MAX_BLOCK + 5];
+        let mut bytes = Vec::new();
+        write_block(&mut bytes, &large).unwrap();
+        write_block(&mut bytes, b"").unwrap();
+        let mut read = Vec::new();
+        Blocks::new(&bytes[..]).read_to_end(&mut read).unwrap();
+        assert!(read == large);
+    }
+
+    /// Wherever the connection ends, unless it is behind the last block.
+    #[test]
+    fn blocks_that_are_cut_off_are_no_stream() {
+        let mut bytes = Vec::new();
+        write_block(&mut bytes, b"some").unwrap();
+        write_block(&mut bytes, b"").unwrap();
+        for len in 0..bytes.len() {
+            let error = Blocks::new(&bytes[..len]).read_to_end(&mut Vec::new()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{len}");
+        }
+        let error = Blocks::new(&[0xff; 9][..]).read_to_end(&mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("16 MiB"), "{error}");
     }
 
     /// Collects all bytes. It is complete at `whole` bytes, and fails beyond `bad` bytes.

@@ -59,6 +59,9 @@ const LABELS: u32 = 1 << 16;
 /// The number of invitations that can wait for the application's decision in one turn; further ones are dropped.
 const MAX_INVITED: usize = 1024;
 
+/// The most addresses of hosts that are not admitted which are kept for a report.
+pub const MAX_FOREIGN: usize = 8;
+
 /// Above this rate of arrival, the engine receives packets in batches, by sleeping for [`TOGETHER`] instead of waiting
 /// for the socket.
 const FAST: Rate = Rate::from_gbps(2);
@@ -89,6 +92,8 @@ pub struct Engine {
     cookies: Cookies,
     /// Known hosts whose notices said that their key differs.
     mismatched: BTreeSet<HostId>,
+    /// Some addresses that are not admitted and sent datagrams.
+    foreign: Vec<SocketAddr>,
     /// The senders of invitations that were not handled yet, and the keys of their sessions.
     invited: BTreeMap<Session, (HostId, Box<GroupOpen>)>,
     memo: Memo,
@@ -239,6 +244,7 @@ impl Engine {
             secure,
             cookies: Cookies::default(),
             mismatched: BTreeSet::new(),
+            foreign: Vec::new(),
             invited: BTreeMap::new(),
             memo: Memo::default(),
             relayed: VecDeque::new(),
@@ -274,6 +280,13 @@ impl Engine {
     pub const fn stats(&self) -> Stats {
         let DriverStats { sent, refused, send_calls, trains } = self.driver.stats();
         Stats { sent: sent + refused, refused, send_calls, trains, ..self.stats }
+    }
+
+    /// Returns up to [`MAX_FOREIGN`] addresses whose datagrams were ignored because they are not admitted: a host with several addresses
+    /// may answer from another one than it was asked at.
+    #[must_use]
+    pub fn foreign(&self) -> &[SocketAddr] {
+        &self.foreign
     }
 
     /// Returns the number of the host at an address, and accepts its packets from now on.

@@ -19,7 +19,7 @@ use super::peers::plain;
 use super::probe::{self, Probe};
 use super::secure::{is_for_switches, random_bytes};
 use super::verify::Verifier;
-use super::{CookieMessage, Engine, cookie, group};
+use super::{CookieMessage, Engine, MAX_FOREIGN, cookie, group};
 use crate::source::Payload;
 
 /// The most datagrams that wait to be sent when an answer is added; further answers are dropped, and asked for again.
@@ -56,7 +56,12 @@ impl Engine {
                 Some(&group::TAG) if admitted || self.query.is_some() => {
                     self.handle_group(address, bytes, admitted);
                 }
-                _ if !admitted => self.stats.foreign += 1,
+                _ if !admitted => {
+                    self.stats.foreign += 1;
+                    if self.foreign.len() < MAX_FOREIGN && !self.foreign.contains(&address) {
+                        self.foreign.push(address);
+                    }
+                }
                 Some(&probe::TAG) => self.handle_probe(now, address, bytes),
                 Some(&cookie::TAG) => self.handle_cookie(now, address, from, bytes),
                 Some(&rackweave_wire::secure::VERSION) => {

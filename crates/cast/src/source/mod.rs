@@ -35,6 +35,16 @@ pub enum SourceError {
         /// The path of the file.
         path: PathBuf,
     },
+    /// A spool cannot give back the space of bytes that no receiver needs any more.
+    #[error(
+        "{folder} is on a file system that cannot keep the limit of the spool (holes in files: {source}): choose another --spool, or no --spool-limit"
+    )]
+    NoLimit {
+        /// The folder of the spool.
+        folder: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The path is not a file, a directory or a pipe.
     #[error("{path} is neither a file nor a directory")]
     Kind {

@@ -17,6 +17,9 @@ use crate::wake::Waker;
 /// The number of bytes of the spool that are also kept in memory.
 const RECENT: usize = 16 << 20;
 
+/// Space is given back in multiples of this length, which is one of any file system's blocks.
+pub(super) const PUNCH: u64 = 256 << 10;
+
 /// A pipe as a [`Source`]: a thread reads it and writes its records to an unnamed file, from which late receivers are served.
 pub struct Pipe {
     stream: u128,
@@ -53,7 +56,10 @@ struct Spool {
     written: u64,
     content: u64,
     released: u64,
+    /// The offset below which the file has no bytes any more.
     punched: u64,
+    /// Whether the file gives back the space of bytes that no receiver needs.
+    gives_back: bool,
     ended: bool,
     /// The offsets and bytes of the latest records.
     recent: VecDeque<(u64, Bytes)>,
@@ -66,15 +72,22 @@ fn lock(spool: &Mutex<Spool>) -> MutexGuard<'_, Spool> {
 }
 
 impl Spool {
-    fn new(folder: &Path, number: u128) -> Result<Self, SourceError> {
+    fn new(folder: &Path, number: u128, gives_back: bool) -> Result<Self, SourceError> {
         let failed = |source| SourceError::Spool { folder: folder.to_owned(), source };
+        let file = unnamed(folder, number).map_err(failed)?;
+        if gives_back {
+            // Better now than when the limit is reached.
+            punch(&file, 0, PUNCH)
+                .map_err(|source| SourceError::NoLimit { folder: folder.to_owned(), source })?;
+        }
         Ok(Self {
-            file: unnamed(folder, number).map_err(failed)?,
+            file,
             folder: folder.to_owned(),
             written: 0,
             content: 0,
             released: 0,
             punched: 0,
+            gives_back,
             ended: false,
             recent: VecDeque::new(),
             recent_bytes: 0,
@@ -95,6 +108,21 @@ impl Spool {
             self.recent_bytes -= old.len();
         }
         Ok(())
+    }
+
+    /// Records that no receiver needs the bytes below this offset, and gives back their space if there is a limit of it.
+    fn release(&mut self, below: u64) {
+        self.released = self.released.max(below);
+        let upto = self.released.min(self.written) / PUNCH * PUNCH;
+        if self.gives_back && upto > self.punched {
+            match punch(&self.file, self.punched, upto - self.punched) {
+                Ok(()) => self.punched = upto,
+                Err(source) if self.error.is_none() => {
+                    self.error = Some(SourceError::NoLimit { folder: self.folder.clone(), source });
+                }
+                Err(_) => {}
+            }
+        }
     }
 
     /// Appends the next bytes of a stream of records. An empty vector means that the input has ended early.
@@ -128,11 +156,11 @@ impl Spool {
 
 impl Pipe {
     /// Creates the stream of one file with this name that is read from `input`. Its bytes are kept in `folder`; with a
-    /// `limit`, the input waits while receivers still need more bytes than that. `stream` must be random. `batch` bytes
-    /// are read at a time.
+    /// `limit`, the input waits while receivers still need more bytes than that, and the space of those that none needs is given
+    /// back, so that receivers that come later find the beginning gone. `stream` must be random. `batch` bytes are read at a time.
     ///
     /// # Errors
-    /// If the spool cannot be created.
+    /// If the spool cannot be created, or its file system cannot keep the limit.
     pub fn new(
         name: &str,
         input: Box<dyn Read + Send>,
@@ -141,7 +169,7 @@ impl Pipe {
         batch: usize,
         limit: Option<u64>,
     ) -> Result<Self, SourceError> {
-        let mut spool = Spool::new(folder, stream)?;
+        let mut spool = Spool::new(folder, stream, limit.is_some())?;
         let mut record = Vec::new();
         format::start(&mut record);
         let path = name.as_bytes().to_vec();
@@ -171,7 +199,7 @@ impl Pipe {
         batch: usize,
         limit: Option<u64>,
     ) -> Result<Self, SourceError> {
-        let mut spool = Spool::new(folder, number)?;
+        let mut spool = Spool::new(folder, number, limit.is_some())?;
         spool.content = content;
         Ok(Self::over(spool, Reader::new(input, batch, limit, Kind::Records(length)), stream))
     }
@@ -179,6 +207,15 @@ impl Pipe {
     fn over(spool: Spool, reader: Reader, stream: u128) -> Self {
         let shared = Arc::new(Mutex::new(spool));
         Self { stream, shared, room: Arc::default(), reader: Some(reader) }
+    }
+}
+
+#[cfg(test)]
+impl Pipe {
+    /// Returns the space that the spool takes on its file system.
+    pub(super) fn space(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt as _;
+        lock(&self.shared).file.metadata().expect("it is open").blocks() * 512
     }
 }
 
@@ -190,6 +227,13 @@ impl Drop for Pipe {
         spool.error = Some(SourceError::Gone(spool.written));
         self.room.notify_one();
     }
+}
+
+/// Makes a hole in a file, whose bytes take no space.
+fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, flags, offset, len).map_err(io::Error::from)
 }
 
 /// Creates a file without a name, which vanishes when it is closed.
@@ -297,7 +341,7 @@ impl Source for Pipe {
 
     fn released(&mut self, below: u64) {
         let mut spool = lock(&self.shared);
-        spool.released = spool.released.max(below);
+        spool.release(below);
         self.room.notify_one();
     }
 

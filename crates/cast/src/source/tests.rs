@@ -110,6 +110,35 @@ fn a_pipe_is_spooled() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+/// The limit bounds what receivers still need and the space on the disk alike.
+#[test]
+fn a_limited_spool_takes_no_more_space_than_its_limit() {
+    const LIMIT: u64 = 2 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let total = 40 * CHUNK;
+    let input = Box::new(io::Cursor::new(vec![9; total]));
+    let mut pipe = Pipe::new("pipe", input, folder.path(), 7, CHUNK / 4, Some(LIMIT)).unwrap();
+    let waker = Waker::new().unwrap();
+    pipe.start(waker.clone());
+    let mut most = 0;
+    while pipe.end().is_none() {
+        assert!(pipe.error().is_none());
+        most = most.max(pipe.space());
+        let available = pipe.available();
+        pipe.released(available.saturating_sub(1000));
+        waker.wait_in_tests();
+    }
+    // One batch may be written beyond the limit, and space is given back in steps.
+    let bound = LIMIT + CHUNK as u64 + super::pipe::PUNCH;
+    assert!(most > 0 && most <= bound, "{most} of {bound}");
+    let from = pipe.readable_from();
+    assert!(from > total as u64 - LIMIT, "{from}");
+    let end = pipe.end().unwrap();
+    let mut payload = Payload::new();
+    pipe.read(end - 900, 900, &mut payload).unwrap();
+    assert_eq!(payload.concat().len(), 900);
+}
+
 /// Records from an application pass unchanged; fewer or more bytes than announced are an error.
 #[test]
 fn records_are_passed_on_whole_or_not_at_all() {

@@ -1,13 +1,14 @@
 //! `rackweave cast agent`.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use miette::miette;
-use rackweave_cast::control::stream::StreamSink;
+use rackweave_cast::control::stream::{Blocks, StreamSink};
 use rackweave_cast::control::{
     ControlSocket, KeyProof, ReceiveRequest, Records, Request, SendRequest, dismiss,
     is_disconnected,
@@ -355,7 +356,11 @@ fn open(
     };
     let flow = FlowArgs { mtu: request.mtu, rate: request.rate, fec: MAX_CELLS };
     let flow = flow.flow(&request.to, state.secret.is_some(), words)?;
-    let input = Box::new(stream.try_clone().map_err(|error| error.to_string())?);
+    let input = stream.try_clone().map_err(|error| error.to_string())?;
+    let input: Box<dyn Read + Send> = match request.blocks {
+        true => Box::new(Blocks::new(input)),
+        false => Box::new(input),
+    };
     let number = rackweave_linux::random();
     let (batch, limit) = (args.batch as usize, args.spool_limit.map(|limit| limit.0));
     let pipe = match request.records {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use miette::miette;
-use rackweave_cast::control::stream::{self, Offered, wait};
+use rackweave_cast::control::stream::{self, Offered, wait, write_block};
 use rackweave_cast::control::{ReceiveRequest, Records, SendRequest};
 use rackweave_cast::orca::EngineError;
 use rackweave_cast::source::{Payload, Source};
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::args::{ReceiveArgs, SendArgs, Target};
 use super::outcome::report;
-use super::{agent_socket, print_status, size};
+use super::{Interrupted, agent_socket, print_status, size};
 use crate::{exit, print};
 
 /// The number of bytes that are written to the socket at a time.
@@ -127,11 +127,15 @@ pub(super) fn send(
     path: &Path,
     mut send: SendRequest,
     source: Option<Box<dyn Source>>,
+    interrupted: &Interrupted,
 ) -> miette::Result<u8> {
     if let Some(source) = &source {
         let length = source.end().unwrap_or(0);
         send.records = Some(Records { stream: source.stream(), length, content: source.content() });
     }
+    send.blocks = source.is_none();
+    // The agent takes a connection that is closed before the end for a stream that has failed.
+    interrupted.exits("interrupted: unless the agent has all bytes already, it ends the transfer; receivers keep partial files\n");
     let mut stream = match request(path, &send.line()) {
         Ok(stream) => stream,
         Err(error) => return Ok(failed(path, &error)),
@@ -159,11 +163,13 @@ pub(super) fn send(
             return Ok(exit::FAILED);
         }
     };
-    if args.common.json {
-        print(&format!("{answer:#}\n"))?;
-    } else if !args.common.quiet {
-        print(&text(&answer))?;
-    }
+    let printed = if args.common.json {
+        print(&format!("{answer:#}\n"))?
+    } else if args.common.quiet {
+        exit::DONE
+    } else {
+        print(&text(&answer))?
+    };
     if let Some(error) = answer["error"].as_str() {
         print_status(&format!("error: {error}\n"));
     }
@@ -174,7 +180,7 @@ pub(super) fn send(
             print_status(&format!("error: {}: incomplete: {}\n", word(host), word(state)));
         }
     }
-    Ok(if answer["complete"] == true { exit::DONE } else { exit::FAILED })
+    Ok(if answer["complete"] == true { printed } else { exit::FAILED })
 }
 
 /// Writes all records. The inner `Err` means that the agent has stopped reading.
@@ -197,19 +203,22 @@ fn write_records(
     Ok(Ok(()))
 }
 
-/// Copies standard input. The inner `Err` means that the agent has stopped reading.
+/// Copies standard input, in blocks. The inner `Err` means that the agent has stopped reading.
 fn write_stdin(stream: &mut UnixStream) -> miette::Result<io::Result<()>> {
     let mut input = io::stdin().lock();
     let mut piece = vec![0; PIECE as usize];
     loop {
         let len = match input.read(&mut piece) {
-            Ok(0) => return Ok(Ok(())),
             Ok(len) => len,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => return Err(miette!("cannot read standard input: {error}")),
         };
-        if let Err(error) = stream.write_all(&piece[..len]) {
+        // The empty block at the end of the input ends the stream.
+        if let Err(error) = write_block(stream, &piece[..len]) {
             return Ok(Err(error));
+        }
+        if len == 0 {
+            return Ok(Ok(()));
         }
     }
 }

@@ -270,6 +270,14 @@ impl ReceiveArgs {
             if out.is_dir() || out.file_name().is_none() {
                 return Err(miette!("{} is a directory: use --dir, or name a file", out.display()));
             }
+            // A device or a pipe would be replaced by a regular file, and not written to.
+            if out.metadata().is_ok_and(|it| !it.is_file()) {
+                return Err(miette!(
+                    help = "--out - writes to standard output, from where a pipe or a device can be written",
+                    "{} is a device, a pipe or a socket, which cannot be replaced by the received file",
+                    out.display()
+                ));
+            }
             let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
             config.folder = folder.map_or_else(|| PathBuf::from("."), PathBuf::from);
             config.only = Some(out.clone());

@@ -116,11 +116,28 @@ pub(super) fn no_members(name: &str, keyed: bool) -> String {
     facts.paragraph(&why)
 }
 
+/// What came back although no receiver could be served.
+pub(super) struct Answered<'a> {
+    /// The receiver has shown that it has another key.
+    pub(super) other_key: bool,
+    /// Addresses that were not asked and sent something.
+    pub(super) from: &'a [SocketAddr],
+}
+
 /// Returns one paragraph about a receiver that has never answered.
-pub(super) fn silent(to: SocketAddr, keyed: bool, other_key: bool) -> String {
+pub(super) fn silent(to: SocketAddr, keyed: bool, answered: &Answered<'_>) -> String {
     let facts = Facts::gather(to);
     let Ok((from, ..)) = &facts.route else { return facts.paragraph("") };
-    if other_key {
+    // A system that answers for all its addresses does it from the one of the route back.
+    let others = answered.from.iter().map(|it| SocketAddr::new(it.ip().to_canonical(), it.port()));
+    if let Some(other) = others.into_iter().find(|it| it.port() == to.port() && it.ip() != to.ip())
+    {
+        return facts.paragraph(&format!(
+            "datagrams came from {other} instead: if that is the same host, name this address in --to, or start the receiver with \
+             --listen {to}"
+        ));
+    }
+    if answered.other_key {
         return facts.paragraph(
             "it answered that it has another key, or that only one of the two has one: \
              give both ends the same --key FILE, or neither",

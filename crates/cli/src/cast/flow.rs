@@ -31,21 +31,28 @@ pub(super) fn fec_block(text: &str) -> Result<u8, String> {
 }
 
 impl FlowArgs {
-    /// Returns the flow's configuration for these receivers: the payload fits the smallest MTU of the routes to them.
+    /// Returns the flow's configuration for these receivers: the payload fits the smallest MTU of the routes to them. It is an error if
+    /// there is a route to none.
     pub(super) fn flow(
         &self,
         to: &[SocketAddr],
         keyed: bool,
         words: u8,
     ) -> Result<FlowConfig, String> {
-        let mut mtu = self.mtu.unwrap_or(u32::MAX);
+        // A host without a route costs the others nothing: it is reported like one that does not answer.
+        let mut mtu = None;
+        let mut unreachable = None;
         for to in to {
-            let route =
-                route_to(*to).map_err(|error| format!("{to}: no route to this host: {error}"))?;
-            if self.mtu.is_none() {
-                mtu = mtu.min(route.1);
+            match route_to(*to) {
+                Ok((_, route)) => mtu = Some(mtu.unwrap_or(u32::MAX).min(route)),
+                Err(error) => unreachable = Some(format!("{to}: no route to this host: {error}")),
             }
         }
+        let mtu = match (self.mtu.or(mtu), unreachable) {
+            (Some(mtu), _) => mtu,
+            (None, Some(error)) => return Err(error),
+            (None, None) => u32::MAX,
+        };
         // For a single receiver a retransmission is always as cheap as parity.
         let fec_block = if to.len() > 1 { self.fec } else { 0 };
         let header = header_bytes(keyed, words, false);

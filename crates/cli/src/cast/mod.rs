@@ -141,20 +141,32 @@ impl CommonArgs {
 #[derive(Clone, Default)]
 struct Interrupted {
     flag: Arc<AtomicBool>,
-    waker: Arc<Mutex<Option<Waker>>>,
+    action: Arc<Mutex<Option<OnSignal>>>,
+}
+
+/// What a signal does besides setting the flag.
+enum OnSignal {
+    Wake(Waker),
+    /// Print this text and end the process, for waits that cannot be woken.
+    Exit(&'static str),
 }
 
 impl Interrupted {
     /// Installs the signal handler, which works once per process.
     fn watch() -> miette::Result<Self> {
         let this = Self::default();
-        let (flag, waker) = (Arc::clone(&this.flag), Arc::clone(&this.waker));
+        let (flag, action) = (Arc::clone(&this.flag), Arc::clone(&this.action));
         ctrlc::set_handler(move || {
             if flag.swap(true, Ordering::Relaxed) {
                 std::process::exit(i32::from(exit::INTERRUPTED));
             }
-            if let Some(waker) = &*waker.lock().unwrap_or_else(PoisonError::into_inner) {
-                waker.wake();
+            match &*action.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(OnSignal::Wake(waker)) => waker.wake(),
+                Some(OnSignal::Exit(text)) => {
+                    print_status(text);
+                    std::process::exit(i32::from(exit::INTERRUPTED));
+                }
+                None => {}
             }
         })
         .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
@@ -163,7 +175,16 @@ impl Interrupted {
 
     /// Sets the engine to wake on a signal.
     fn set_waker(&self, waker: Waker) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+        self.set(OnSignal::Wake(waker));
+    }
+
+    /// Makes a signal print this text and end the process.
+    fn exits(&self, text: &'static str) {
+        self.set(OnSignal::Exit(text));
+    }
+
+    fn set(&self, action: OnSignal) {
+        *self.action.lock().unwrap_or_else(PoisonError::into_inner) = Some(action);
     }
 
     fn is_set(&self) -> bool {

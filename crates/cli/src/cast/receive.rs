@@ -112,8 +112,7 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
                 EngineEvent::Received { from, bytes, files, .. } => {
                     show.clear();
                     let seconds = engine.clock().now().since(began).as_secs_f64();
-                    report(args, from, bytes, &files, seconds, None)?;
-                    ended = Some(exit::DONE);
+                    ended = Some(report(args, from, bytes, &files, seconds, None)?);
                 }
                 // The invitation was an old one that was sent again, or its sender was killed at once.
                 EngineEvent::ReceiveFailed { reason, error: None, bytes: 0, .. }

@@ -114,13 +114,14 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         rate: args.rate,
         mtu: args.mtu,
         records: None,
+        blocks: false,
         key: config
             .secret
             .as_deref()
             .map(|secret| KeyProof::new(secret, rackweave_linux::random())),
     };
     if let Some(path) = &args.socket {
-        return agent_client::send(args, path, request, files_of(args)?);
+        return agent_client::send(args, path, request, files_of(args)?, interrupted);
     }
     if let Some(place) = &mut config.fabric {
         // The fabric's file gives this host's address to the others.
@@ -155,7 +156,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         Ok(engine) => engine,
         Err(error) => {
             if let Some(path) = agent_client::fallback(&error) {
-                return agent_client::send(args, &path, request, files);
+                return agent_client::send(args, &path, request, files, interrupted);
             }
             print_status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
@@ -302,11 +303,13 @@ fn run(
     let _ = engine.turn();
     show.end();
     let outcome = Outcome { view, seconds, spread, link_bytes: engine.stats().sent_bytes };
-    if args.common.json {
-        print(&format!("{:#}\n", outcome.json()))?;
-    } else if !args.common.quiet {
-        print(&outcome.text())?;
-    }
+    let mut code = if args.common.json {
+        print(&format!("{:#}\n", outcome.json()))?
+    } else if args.common.quiet {
+        exit::DONE
+    } else {
+        print(&outcome.text())?
+    };
     if !args.common.quiet {
         print_status(&outcome.notes());
     }
@@ -318,7 +321,6 @@ fn run(
         print_status(interruption(args, &outcome.view));
         return Ok(exit::INTERRUPTED);
     }
-    let mut code = exit::DONE;
     for (to, host) in args.to.iter().zip(hosts) {
         let Some(receiver) = outcome.view.receivers.iter().find(|it| it.host == *host) else {
             code = exit::FAILED;
@@ -336,7 +338,11 @@ fn run(
         let never = receiver.have == 0 && receiver.from == 0;
         let text = match reason {
             Reason::Silent if never => {
-                diagnose::silent(receiver.address, keyed, engine.has_other_key(receiver.host))
+                let answered = diagnose::Answered {
+                    other_key: engine.has_other_key(receiver.host),
+                    from: engine.foreign(),
+                };
+                diagnose::silent(receiver.address, keyed, &answered)
             }
             _ => format!("{}: {}", receiver.address, why(reason)),
         };

@@ -4,6 +4,7 @@ mod cast;
 mod cast_agent;
 mod cast_edges;
 mod cast_floods;
+mod cast_obstacles;
 mod cast_restarts;
 mod casts;
 mod command;

@@ -1,0 +1,174 @@
+//! `rackweave cast` where something outside of it is in the way: devices, full disks behind standard output, hosts without a route or with
+//! several addresses, and applications of an agent that are interrupted or killed.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::casts::{Receiver, content, rackweave};
+use crate::common::until;
+
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").expect("every Linux has it").into()
+}
+
+fn message(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn send(file: &Path, to: &str) -> Command {
+    let mut command = rackweave(&["send", "--to", to]);
+    command.arg(file);
+    command
+}
+
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+}
+
+/// The receiver would have replaced the pipe by a regular file and reported success, without a byte in the pipe.
+#[test]
+fn a_device_or_pipe_is_not_replaced_by_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    for more in [&[][..], &["--overwrite"]] {
+        let mut command = rackweave(&["receive", "--listen", "127.0.0.1:0", "--once", "--out"]);
+        let output = command.arg(&path).args(more).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(message(&output).contains("is a device, a pipe or a socket"), "{output:?}");
+    }
+    assert!(path.symlink_metadata().unwrap().file_type().is_fifo());
+    let output = rackweave(&["receive", "--once", "--out", "/dev/null", "--overwrite"]).output();
+    assert_eq!(output.unwrap().status.code(), Some(2));
+}
+
+/// What is written to standard output is a report of the work, and not the work.
+#[test]
+fn a_receiver_outlives_a_full_disk_behind_its_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
+    std::fs::write(&one, content(100_000)).unwrap();
+    std::fs::write(&two, content(200_000)).unwrap();
+    let place = folder.path().join("place");
+    std::fs::create_dir(&place).unwrap();
+    let mut command = rackweave(&["receive", "--listen", "127.0.0.1:0", "--dir"]);
+    command.arg(&place).stdout(full()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("receiving at ").unwrap().to_owned();
+    for file in [&one, &two] {
+        let output = send(file, &address).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let mut note = String::new();
+        stderr.read_line(&mut note).unwrap();
+        assert!(note.starts_with("error: cannot write to standard output"), "{note}");
+    }
+    assert!(std::fs::read(place.join("two")).unwrap() == content(200_000));
+    // The sender's report is lost: it ends with 1, and not as if it had been used wrongly.
+    let again = send(&two, &address).stdout(full()).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    assert!(message(&again).contains("cannot write to standard output"), "{again:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// No host has the address of all hosts of a network, so there is never a route to it.
+#[test]
+fn a_host_without_a_route_costs_the_others_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, content(100_000)).unwrap();
+    let place = folder.path().join("place");
+    std::fs::create_dir(&place).unwrap();
+    let receiver = Receiver::into(&place, &["--once"]);
+    let to = format!("{},255.255.255.255:6722", receiver.address);
+    let output = send(&file, &to).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let errors = message(&output);
+    let errors: Vec<&str> = errors.lines().filter(|line| line.starts_with("error")).collect();
+    assert_eq!(errors.len(), 1, "{output:?}");
+    assert!(errors[0].contains("255.255.255.255:6722: no route to this host"), "{errors:?}");
+    assert!(std::fs::read(place.join("file")).unwrap() == content(100_000));
+    let output = send(&file, "255.255.255.255:6722").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(message(&output).contains("no route to this host"), "{output:?}");
+}
+
+/// A receiver at all addresses of its host answers from the address of the route back.
+#[test]
+fn an_answer_from_another_address_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, content(1000)).unwrap();
+    let mut command = rackweave(&["receive", "--listen", "0.0.0.0:0", "--from", "127.0.0.1"]);
+    command.arg("--dir").arg(folder.path());
+    let receiver = Receiver::spawn(command);
+    let port = receiver.address.rsplit(':').next().unwrap();
+    let output = send(&file, &format!("127.0.0.2:{port}")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let expected = format!("datagrams came from 127.0.0.1:{port} instead");
+    assert!(message(&output).contains(&expected), "{output:?}");
+}
+
+#[test]
+fn a_key_file_without_an_end_is_refused() {
+    let output = rackweave(&["receive", "--listen", "127.0.0.1:0", "--key", "/dev/zero"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(message(&output).contains("more than 64 KiB"), "{output:?}");
+}
+
+/// Sends an unfinished standard input through an agent to a receiver with `--once`, ends the sender in the middle by a signal, and
+/// returns its exit code, and the receiver's with what it printed.
+fn ended_in_the_middle(name: &str) -> (Option<i32>, Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let place = folder.path().join("place");
+    std::fs::create_dir(&place).unwrap();
+    let mut agent = rackweave(&["agent", "--listen", "127.0.0.1:0", "--socket"]);
+    let mut agent = agent.arg(&socket).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(agent.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let mut receiver = Receiver::into(&place, &["--once"]);
+    let mut sender = rackweave(&["send", "-", "--to", &receiver.address, "--socket"]);
+    sender.arg(&socket).stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::null());
+    let mut sender = sender.spawn().unwrap();
+    let mut input = sender.stdin.take().unwrap();
+    input.write_all(&content(1_000_000)).unwrap();
+    until("the receiver has something", || {
+        std::fs::read_dir(&place)
+            .unwrap()
+            .flatten()
+            .any(|it| it.metadata().unwrap().len() > 500_000)
+    });
+    signal(&sender, name);
+    let code = sender.wait().unwrap().code();
+    drop(input);
+    let mut printed = String::new();
+    receiver.stderr.read_to_string(&mut printed).unwrap();
+    let received = receiver.child.wait().unwrap().code();
+    assert!(!place.join("stdin").exists(), "{printed}");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    (code, received, printed)
+}
+
+#[test]
+fn an_interrupted_application_of_an_agent_has_sent_nothing_complete() {
+    let (code, received, printed) = ended_in_the_middle("INT");
+    assert_eq!((code, received), (Some(130), Some(1)), "{printed}");
+    let (code, received, printed) = ended_in_the_middle("TERM");
+    assert_eq!((code, received), (Some(130), Some(1)), "{printed}");
+}
+
+#[test]
+fn a_killed_application_of_an_agent_has_sent_nothing_complete() {
+    let (code, received, printed) = ended_in_the_middle("KILL");
+    assert_eq!((code, received), (None, Some(1)), "{printed}");
+}
