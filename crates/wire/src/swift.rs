@@ -284,18 +284,26 @@ impl rackweave_core::Header for Header {
 mod tests {
     use super::*;
 
+    /// The packets of the bits behind `next`, as starts and ends.
+    fn packets(sack: Sack, next: u32) -> Vec<(u32, u32)> {
+        sack.ranges(next).map(|range| (range.start, range.end)).collect()
+    }
+
+    fn behind_3(packets: &[(u32, u32)]) -> Sack {
+        Sack::behind(3, packets.iter().map(|(start, end)| *start..*end))
+    }
+
     #[test]
     fn bits_are_packets_behind_the_first_missing_one() {
-        let ranges = [5..6, 7..9, 66..68];
-        let sack = Sack::behind(3, ranges.clone().into_iter());
+        let some = [(5, 6), (7, 9), (66, 68)];
+        let sack = behind_3(&some);
         assert_eq!(sack.bits(), 0b1_1010 | 1 << 62 | 1 << 63);
-        assert_eq!(sack.ranges(3).collect::<Vec<_>>(), ranges);
+        assert_eq!(packets(sack, 3), some);
         // What is too far behind has no bit.
-        let far = Sack::behind(3, [60..100, 200..201].into_iter());
-        assert_eq!(far.ranges(3).collect::<Vec<_>>(), [60..68]);
-        assert_eq!(Sack::behind(3, [200..201].into_iter()).bits(), 0);
+        assert_eq!(packets(behind_3(&[(60, 100), (200, 201)]), 3), [(60, 68)]);
+        assert_eq!(behind_3(&[(200, 201)]).bits(), 0);
         let all = Sack::new(u64::MAX);
-        assert_eq!(all.ranges(0).collect::<Vec<_>>(), [1..65]);
+        assert_eq!(packets(all, 0), [(1, 65)]);
         assert_eq!(all.ranges(u32::MAX).count(), 1, "no overflow");
         assert_eq!(Sack::default().ranges(0).count(), 0);
     }

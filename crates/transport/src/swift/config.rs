@@ -183,8 +183,7 @@ impl Config {
         let (hops, rtt) = (u64::from(near.0), near.1);
         let more_hops = u64::from(far.0.saturating_sub(near.0));
         let more = far.1.saturating_sub(rtt) * 2;
-        self.per_hop =
-            if more_hops == 0 { Span::ZERO } else { Span::from_ticks(more.ticks() / more_hops) };
+        self.per_hop = more.ticks().checked_div(more_hops).map_or(Span::ZERO, Span::from_ticks);
         self.base_target = (rtt * 2).saturating_sub(self.per_hop * hops);
         self.scaling_range = rtt * 10;
         self.endpoint_target = rtt * 2;

@@ -287,17 +287,22 @@ impl Scheme for Swift {
             }
         }
         let scheme = &host.scheme;
-        for index in scheme.index.values() {
-            let flow = scheme.flow(*index);
+        let mut in_queues = 0;
+        for (flow, index) in scheme.flows.iter().zip(0..) {
+            if scheme.free.contains(&index) {
+                assert!(flow.is_idle() && scheme.find(flow.peer) != Some(index));
+                continue;
+            }
+            assert_eq!(scheme.find(flow.peer), Some(index));
             flow.check_bounds(&scheme.rules, &host.config);
-            assert!(flow.queue.iter().all(|slot| scheme.queued_in[*slot as usize] == *index));
+            assert!(flow.queue.iter().all(|slot| scheme.queued_in[*slot as usize] == index));
+            in_queues += flow.queue.len();
             // A flow with work sends now, or has a timer.
-            let waits = scheme.ready.contains(*index) || scheme.timers.contains(*index);
+            let waits = scheme.ready.contains(index) || scheme.timers.contains(index);
             assert!(!flow.has_work() || waits, "{flow:?}");
         }
         let queued = scheme.queued_in.iter().filter(|flow| **flow != NONE).count();
-        let in_queues = scheme.index.values().map(|index| scheme.flow(*index).queue.len());
-        assert_eq!(queued, in_queues.sum::<usize>());
+        assert_eq!(queued, in_queues);
         assert_eq!(scheme.index.len() + scheme.free.len(), scheme.flows.len());
         assert!(scheme.idle_count <= host.config.max_idle_flows);
     }
