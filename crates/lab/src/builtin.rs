@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 65] = builtins! {
+pub const SCENARIOS: [Builtin; 69] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -60,6 +60,10 @@ pub const SCENARIOS: [Builtin; 65] = builtins! {
     "pfabric-sigcomm18": "papers/pfabric/pfabric-sigcomm18.toml",
     "sird-nsdi25": "papers/sird/sird-nsdi25.toml",
     "sird-incast": "papers/sird/sird-incast.toml",
+    "swift-permutation": "papers/swift/swift-permutation.toml",
+    "swift-incast": "papers/swift/swift-incast.toml",
+    "swift-fairness": "papers/swift/swift-fairness.toml",
+    "swift-load": "papers/swift/swift-load.toml",
     "orca-execution": "papers/orca/execution.toml",
     "orca-cores": "papers/orca/cores.toml",
     "orca-link-bound": "papers/orca/link-bound.toml",
@@ -92,11 +96,12 @@ pub const SCENARIOS: [Builtin; 65] = builtins! {
 };
 
 /// The built-in files of claims, by the name of the paper.
-pub const CLAIMS: [Builtin; 8] = builtins! {
+pub const CLAIMS: [Builtin; 9] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
     "pfabric": "papers/pfabric/claims.toml",
     "sird": "papers/sird/claims.toml",
+    "swift": "papers/swift/claims.toml",
     "orca": "papers/orca/claims.toml",
     "swp2p": "papers/swp2p/claims.toml",
     "ordc": "papers/ordc/claims.toml",

@@ -16,6 +16,16 @@ const FULL: Framing =
     Framing { max_payload: frame::MTU, header_bytes: 0, spray_above_bytes: u32::MAX };
 
 impl Path {
+    /// Returns the path between the first two hosts, which are in the same rack.
+    pub(crate) fn shortest(fabric: &Fabric) -> Self {
+        let near = HostId(1.min(fabric.hosts() - 1));
+        Self {
+            base_rtt: fabric.base_rtt_between(HostId(0), near, FULL, frame::wire_bytes(0)),
+            host_link: fabric.host_rate(),
+            links: fabric.path(HostId(0), near).len() as u64,
+        }
+    }
+
     pub(crate) fn longest(fabric: &Fabric) -> Self {
         let last = HostId(fabric.hosts() - 1);
         Self {

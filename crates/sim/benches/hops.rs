@@ -12,7 +12,7 @@ use rackweave_sim::config::{
     Topology, TrimConfig,
 };
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, swift, tcp};
 use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -115,7 +115,8 @@ static TRAFFIC: [Traffic; 9] = [
     },
 ];
 
-const TRANSPORTS: [&str; 8] = ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird"];
+const TRANSPORTS: [&str; 9] =
+    ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "swift"];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
     match name {
@@ -142,6 +143,11 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             let full = sird::Config::paper(LINK, 0).framing();
             let bdp = LINK.bytes_in(fabric.base_rtt(full, 84));
             sird::Config::paper(LINK, bdp).into()
+        }
+        "swift" => {
+            let htsim = swift::Config::htsim();
+            let rtt = fabric.base_rtt(htsim.framing(), 84);
+            htsim.for_paths(LINK, (1, rtt), (1, rtt)).into()
         }
         "polo" => {
             let config = polo::Config::slides();

@@ -43,6 +43,7 @@ pub mod phost;
 pub mod polo;
 mod profile;
 pub mod sird;
+pub mod swift;
 pub mod tcp;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;

@@ -163,7 +163,7 @@ pub(crate) fn write_tcp(f: &mut fmt::Formatter<'_>, header: &tcp::Header) -> fmt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Id64, datagram, ndp, pfabric, phost, polo, sird};
+    use crate::{Id64, datagram, ndp, pfabric, phost, polo, sird, swift};
     use rackweave_core::HostId;
 
     fn line(header: impl Into<Header>, priority: u8, ecn: Ecn) -> String {
@@ -428,6 +428,29 @@ mod tests {
             let header = sird::Header { id: Id64::new(42), one_way, body };
             let text = line(header, 0, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 sird {expected} prio 0"));
+        }
+    }
+
+    #[test]
+    fn swift_packets() {
+        use swift::{Body, Sack};
+        let message_length = 20_000;
+        let data = Body::Data { message_length, offset: 1460, len: 1460, number: 7 };
+        let (number, wait_ns) = (7, 300);
+        let ack = |bits| Body::Ack { number, wait_ns, next: 3, sack: Sack::new(bits) };
+        for (body, one_way, expected) in [
+            (data, true, "DATA id 42 one-way [1460..2920) of 20000 number 7"),
+            (Body::Probe { message_length }, false, "PROBE id 42 of 20000"),
+            (ack(0), false, "ACK id 42 of number 7 next 3 wait 300 ns"),
+            (ack(6), false, "ACK id 42 of number 7 next 3 wait 300 ns sack 0x6"),
+            (Body::Complete { number, wait_ns }, false, "COMPLETE id 42 of number 7 wait 300 ns"),
+            (Body::Busy, false, "BUSY id 42"),
+            (Body::Unknown, false, "UNKNOWN id 42"),
+            (Body::Ask, false, "ASK id 42"),
+        ] {
+            let header = swift::Header { id: Id64::new(42), one_way, body };
+            let text = line(header, 0, Ecn::NotCapable);
+            assert_eq!(text, format!("h3.1 > h7.2 swift {expected} prio 0"));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`datagram`]: the headers of one protocol each; [`Codec`]:
-//!   their common interface. [`transports!`] lists them.
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`],
+//!   [`datagram`]: the headers of one protocol each; [`Codec`]: their common interface. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
 //!   datagram; [`secure`]: the same between hosts that share a key.
@@ -44,6 +44,7 @@ pub mod polo;
 pub mod reduce;
 pub mod secure;
 pub mod sird;
+pub mod swift;
 pub mod tcp;
 
 use rackweave_core::{Header as HeaderTrait, MessageId, Packet, Rank, Slice};
@@ -71,6 +72,8 @@ macro_rules! transports {
             PFabric => pfabric,
             /// SIRD (NSDI 2025), with buckets of credit.
             Sird => sird,
+            /// Swift (SIGCOMM 2020), with windows that follow the measured delay.
+            Swift => swift,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
         }
@@ -160,6 +163,7 @@ impl Header {
             Self::Polo(header) => header.id,
             Self::PFabric(header) => header.id,
             Self::Sird(header) => header.id,
+            Self::Swift(header) => header.id,
             Self::Datagram(header) => header.id,
             Self::Tcp(_) => return None,
         };

@@ -185,6 +185,7 @@ fn messages(draw: &mut Draw) {
         "name = \"phost\"",
         "name = \"pfabric\"",
         "name = \"sird\"",
+        "name = \"swift\"",
         "name = \"tcp\"",
         "name = \"tcp\"\nhandshake = true",
         "name = \"dctcp\"",

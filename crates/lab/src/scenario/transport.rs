@@ -6,6 +6,7 @@ mod pfabric;
 mod polo;
 mod receiver_driven;
 mod sird;
+mod swift;
 mod tcp;
 
 use rackweave_core::Span;
@@ -19,6 +20,7 @@ use self::pfabric::PFabricKeys;
 use self::polo::PoloKeys;
 use self::receiver_driven::{NdpKeys, PHostKeys};
 use self::sird::SirdKeys;
+use self::swift::SwiftKeys;
 pub(super) use self::tcp::TcpKeys;
 use super::de::{self, DeError};
 use super::keys::{self, Choice, Place, is_on_streams, read_label};
@@ -135,6 +137,12 @@ transports! {
         description: "receiver-driven: credit from a global bucket, and one per sender that shrinks by its marks",
         profiles: &[],
         sources: &["NSDI 2025"],
+    };
+    Swift: SwiftKeys = About {
+        name: "swift",
+        description: "windows, also below one packet, that keep the measured delay at a target",
+        profiles: &["fabric", "htsim", "hosts"],
+        sources: &["SIGCOMM 2020"],
     };
     Datagram: DatagramKeys = About {
         name: "datagram",

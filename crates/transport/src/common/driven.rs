@@ -50,6 +50,10 @@ pub trait Scheme: Debug + Sized {
         body: Self::Body,
     ) -> Self::Header;
 
+    /// Completes a control packet at the moment at which it leaves the host.
+    #[inline]
+    fn departs(_now: Time, _header: &mut Self::Header) {}
+
     /// The id of the message that a packet belongs to, and whether that message is one-way.
     fn message_of(header: &Self::Header) -> (u64, bool);
 
@@ -440,7 +444,8 @@ impl<S: Scheme> Node for Driven<S> {
 
     #[inline]
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<S::Header>> {
-        if let Some((dst, header)) = self.control.pop_front() {
+        if let Some((dst, mut header)) = self.control.pop_front() {
+            S::departs(now, &mut header);
             let shared = self.config.shared();
             return Some(self.packet(dst, shared.control_bytes, shared.control_priority, header));
         }

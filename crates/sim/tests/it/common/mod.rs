@@ -8,7 +8,7 @@ use rackweave_sim::config::{
 };
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, swift, tcp};
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
 pub(crate) const G10: Rate = Rate::from_gbps(10);
@@ -90,6 +90,14 @@ pub(crate) fn sird(fabric: &FabricConfig) -> TransportConfig {
     sird::Config::paper(fabric.host_rate(), bdp).into()
 }
 
+/// Swift with targets and a first window for this fabric, whose hosts all count as far.
+pub(crate) fn swift(fabric: &FabricConfig) -> TransportConfig {
+    let fabric = Fabric::new(fabric).expect("a possible fabric");
+    let htsim = swift::Config::htsim();
+    let rtt = fabric.base_rtt(htsim.framing(), 84);
+    htsim.for_paths(fabric.host_rate(), (1, rtt), (1, rtt)).into()
+}
+
 /// pFabric with the paper's parameters for this fabric, and the fabric with its queues: two bandwidth-delay products, at
 /// least 24 packets.
 pub(crate) fn pfabric(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) {
@@ -105,16 +113,17 @@ pub(crate) fn pfabric(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) 
     (TransportConfig::PFabric(Arc::new(config.for_round_trip(link, rtt))), fabric)
 }
 
-/// The transport with this name, and the fabric that it needs: trimming for NDP, a plain one for pHost and SIRD.
+/// The transport with this name, and the fabric that it needs: trimming for NDP, a plain one for the others.
 pub(crate) fn receiver_driven(
     fabric: &FabricConfig,
-) -> [(&'static str, TransportConfig, FabricConfig); 3] {
+) -> [(&'static str, TransportConfig, FabricConfig); 4] {
     let trimming = trimming(fabric.clone(), 8, true);
     let paths = fabric.topology.paths();
     [
         ("ndp", ndp(&trimming, paths), trimming),
         ("phost", phost(fabric), fabric.clone()),
         ("sird", sird(fabric), fabric.clone()),
+        ("swift", swift(fabric), fabric.clone()),
     ]
 }
 

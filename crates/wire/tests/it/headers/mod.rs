@@ -9,6 +9,7 @@ pub(crate) mod pfabric;
 pub(crate) mod phost;
 pub(crate) mod polo;
 pub(crate) mod sird;
+pub(crate) mod swift;
 pub(crate) mod tcp;
 
 use proptest::prelude::*;

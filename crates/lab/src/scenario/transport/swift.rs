@@ -1,0 +1,156 @@
+//! The keys of Swift.
+
+use rackweave_core::{HostId, Span};
+use rackweave_sim::Fabric;
+use rackweave_transport::swift::{self, Distance};
+use rackweave_workload::WorkloadConfig;
+use serde::Deserialize;
+
+use super::super::keys::{Place, keys};
+use super::super::problem::Problem;
+use super::super::values::{AtLeast, Priority, Thousandths, Unit};
+use crate::path::Path;
+
+keys! {
+    /// Swift's keys. A missing key has the value of the profile.
+    struct SwiftKeys for swift::Config {
+        profile: Profile,
+        initial_window: AtLeast<1, u16> => initial_window,
+        min_window: Thousandths<60_000> => min_window_millipackets,
+        max_window: AtLeast<1, u16> => max_window,
+        increase: Thousandths<1000> => increase_millipackets,
+        beta: Thousandths<1> => beta_permille,
+        max_mdf: Thousandths<1> => max_mdf_permille,
+        base_target: Unit<Span> => base_target,
+        per_hop: Unit<Span> => per_hop,
+        scaling_range: Unit<Span> => scaling_range,
+        scaling_min: Thousandths<60_000> => scaling_min_millipackets,
+        scaling_max: Thousandths<60_000> => scaling_max_millipackets,
+        endpoint_target: Unit<Span> => endpoint_target,
+        reset_after: u8 => reset_after,
+        initial_rto: Unit<Span> => initial_rto,
+        min_rto: Unit<Span> => min_rto,
+        max_rto: Unit<Span> => max_rto,
+        control_priority: Priority => control_priority,
+        spray: bool => spray,
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Profile {
+    /// Targets and the first window follow from the fabric's round trips.
+    #[default]
+    Fabric,
+    /// The values of htsim, whatever the fabric.
+    Htsim,
+    /// Targets and timeouts for processes on hosts.
+    Hosts,
+}
+
+/// Returns the number of switches between hosts, by their distance. The number grows with the distance to host 0, because
+/// hosts are numbered by rack and pod.
+fn distances(fabric: &Fabric) -> Vec<Distance> {
+    let hops = |host: u32| fabric.path(HostId(0), HostId(host)).len().saturating_sub(1) as u8;
+    let (mut all, mut host, last) = (Vec::new(), 1, fabric.hosts() - 1);
+    while host <= last {
+        let here = hops(host);
+        // The first host that is farther.
+        let (mut near, mut far) = (host, last + 1);
+        while far - near > 1 {
+            let middle = near + (far - near) / 2;
+            if hops(middle) > here {
+                far = middle;
+            } else {
+                near = middle;
+            }
+        }
+        let hosts = if far > last { u32::MAX } else { far };
+        all.push(Distance { hosts, hops: here });
+        host = far;
+    }
+    all
+}
+
+impl SwiftKeys {
+    pub(super) fn resolve(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        workload: &WorkloadConfig,
+    ) -> Result<swift::Config, Problem> {
+        let distances = distances(fabric);
+        let htsim = swift::Config { distances: distances.clone(), ..swift::Config::htsim() };
+        let hops = |distance: Option<&Distance>| distance.map_or(1, |distance| distance.hops);
+        let near = (hops(distances.first()), Path::shortest(fabric).base_rtt());
+        let far = (hops(distances.last()), Path::longest(fabric).base_rtt());
+        let for_fabric = |config: swift::Config| config.for_paths(fabric.host_rate(), near, far);
+        let mut config = match self.profile.unwrap_or_default() {
+            Profile::Fabric => for_fabric(htsim),
+            Profile::Htsim => htsim,
+            Profile::Hosts => for_fabric(htsim).for_hosts(),
+        };
+        self.apply(&mut config);
+        if self.scaling_range.is_none() && self.base_target.is_some() {
+            // htsim: five times the base target.
+            config.scaling_range = config.base_target.saturating_mul(5);
+        }
+        if self.initial_window.is_none() {
+            config.initial_window = config.initial_window.min(config.max_window);
+        }
+        config.check().map_err(|error| self.invalid(place, error))?;
+        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        Ok(config)
+    }
+
+    /// Returns an error for what the transport reports about its configuration, at the key that causes it.
+    fn invalid(&self, place: Place<'_>, error: swift::InvalidConfig) -> Problem {
+        use swift::InvalidConfig as E;
+        match error {
+            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
+            E::Window => {
+                let key =
+                    if self.initial_window.is_some() { "initial_window" } else { "min_window" };
+                place.bad(key, "`initial_window` must be between `min_window` and `max_window`")
+            }
+            E::Scaling => {
+                let key = if self.scaling_max.is_some() { "scaling_max" } else { "scaling_min" };
+                place.bad(key, "`scaling_min` must be below `scaling_max`")
+            }
+            E::Share(key) => place.bad(key, error.to_string()),
+            E::Rto => {
+                let key = if self.max_rto.is_some() { "max_rto" } else { "min_rto" };
+                place.bad(key, "`min_rto` must be at most `max_rto`")
+            }
+            E::Patience => place.bad(
+                "max_rto",
+                "four times `max_rto` must be below the time after which a peer counts as dead",
+            ),
+            E::TooLong(_) | E::Priority(_) | E::FinishedFor(_) => {
+                place.bad("name", error.to_string())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn distances_are_those_of_the_fabric() {
+        let fabric = |name, set: &[&str]| {
+            let set: Vec<_> = set.iter().map(|text| (*text).to_owned()).collect();
+            Scenario::load(name, &set, None).unwrap().points[0].fabric.clone()
+        };
+        let far = |hops| Distance { hosts: u32::MAX, hops };
+        let rack = |hosts, hops| Distance { hosts, hops };
+        // A fat-tree of k = 8: racks of 4 hosts, pods of 16.
+        assert_eq!(
+            distances(&fabric("compare-permutation", &[])),
+            [rack(4, 1), rack(16, 3), far(5)]
+        );
+        assert_eq!(distances(&fabric("compare-incast", &[])), [rack(40, 1), far(3)]);
+    }
+}

@@ -1,0 +1,309 @@
+//! Swift: a sender-driven transport whose windows keep the measured delay at a target. It needs nothing of switches.
+//!
+//! Sources: Kumar et al., *Swift: delay is simple and effective for congestion control in the datacenter*, SIGCOMM'20
+//! ("the paper"), and htsim, a simulator that has its congestion control. `docs/sources.md#swift-windows` lists their
+//! rules; rules without a source are marked "our choice".
+//!
+//! - [`config`]: the parameters.
+//! - `congestion`: Algorithm 1 and the target delay; `flow`: round trips, losses and windows of one pair of hosts.
+//! - `sender`: messages and their packets; `receiver`: acknowledgements.
+//!
+//! # Flows
+//! The window is one of all messages to a host, as in Pony Express, whose flows are between two hosts. A data packet has a
+//! number; the sender remembers when it sent it, and the receiver answers each with the number and with the time that the
+//! answer has waited at its own host. The clock of the peer is not used. A packet that is sent again has a new number.
+//!
+//! # Loss
+//! A packet is sent again when the acknowledgements of three later ones have arrived, or after a timeout (section 3.6).
+//!
+//! # At most once
+//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not start it
+//! again. A restarted peer has lost this memory: a message of which it had a part is sent again from the start.
+//!
+//! # Memory
+//! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with
+//! [`Refused::Busy`](rackweave_core::Refused::Busy), or dropped if a peer starts them) of up to
+//! [`Config::max_gaps`] ranges each, [`Config::max_finished`] ids of finished exchanges for
+//! [`Config::finished_for`], [`Config::max_control`] control packets, and a flow for each peer that it sends to and for
+//! [`Config::max_idle_flows`] others, with up to [`Config::max_window`] packets each. State of a silent peer is discarded
+//! after [`Config::patience`], with a failure if the application waits for it
+//! ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)). A delivered request stays until the
+//! application answers or cancels it.
+
+pub mod config;
+mod congestion;
+mod flow;
+mod receiver;
+mod sender;
+#[cfg(test)]
+mod tests;
+
+use rackweave_core::{HostId, Packet, Placement, Time};
+use rackweave_wire::Id64;
+use rackweave_wire::swift::{Body, Header};
+use rustc_hash::FxHashMap;
+
+use crate::common::{Driven, Heap, Jitter, List, Scheme};
+pub use config::{Config, Distance, InvalidConfig};
+use congestion::{Rules, Scaling};
+use flow::Flow;
+use receiver::Incoming;
+use sender::Outgoing;
+
+/// Swift at one host.
+pub type Host = Driven<Swift>;
+
+type Exchanges = crate::common::Exchanges<Outgoing, Incoming>;
+
+/// Marks, in [`Swift::queued_in`], a message that is in no flow's queue.
+const NONE: u32 = u32::MAX;
+
+/// The state of a host that is specific to Swift.
+#[derive(Debug)]
+pub struct Swift {
+    rules: Rules,
+    scaling: Scaling,
+    /// The flows; those without a peer in `index` are free.
+    flows: Vec<Flow>,
+    free: Vec<u32>,
+    index: FxHashMap<HostId, u32>,
+    /// The flows without work whose windows are remembered, the longest idle one first.
+    idle: List,
+    idle_count: u32,
+    /// The flows that may send a packet now.
+    ready: List,
+    /// When flows may send again, or count what is in flight as lost.
+    timers: Heap<Time>,
+    /// For each message, the flow whose queue it is in.
+    queued_in: Vec<u32>,
+    /// When the packet arrived that is being handled, in nanoseconds modulo 2^32.
+    arrived_ns: u32,
+}
+
+impl Swift {
+    fn flow(&self, index: u32) -> &Flow {
+        &self.flows[index as usize]
+    }
+
+    fn flow_mut(&mut self, index: u32) -> &mut Flow {
+        &mut self.flows[index as usize]
+    }
+
+    /// The flow to a peer, if it is known.
+    fn find(&self, peer: HostId) -> Option<u32> {
+        self.index.get(&peer).copied()
+    }
+
+    /// The flow to a peer, which is created if it is not known.
+    fn flow_to(&mut self, host: HostId, peer: HostId, config: &Config) -> u32 {
+        if let Some(index) = self.find(peer) {
+            if self.idle.contains(index) {
+                self.idle.remove(index);
+                self.idle_count -= 1;
+            }
+            return index;
+        }
+        let flow = Flow::new(host, peer, config);
+        let index = if let Some(index) = self.free.pop() {
+            self.flows[index as usize] = flow;
+            index
+        } else {
+            self.flows.push(flow);
+            self.flows.len() as u32 - 1
+        };
+        self.index.insert(peer, index);
+        index
+    }
+
+    /// Puts a flow without work among those that are only remembered, of which the oldest may be forgotten.
+    fn rest(&mut self, index: u32, config: &Config) {
+        self.timers.remove(index);
+        if !self.idle.contains(index) {
+            self.idle.push_back(index);
+            self.idle_count += 1;
+        }
+        if self.idle_count > config.max_idle_flows
+            && let Some(oldest) = self.idle.pop_front()
+        {
+            self.idle_count -= 1;
+            let peer = self.flow(oldest).peer;
+            self.index.remove(&peer);
+            self.ready.remove(oldest);
+            self.free.push(oldest);
+        }
+    }
+
+    /// Appends a message to the queue of its flow, unless it is there.
+    fn enqueue(&mut self, flow: u32, slot: u32) {
+        if self.queued_in.len() <= slot as usize {
+            self.queued_in.resize(slot as usize + 1, NONE);
+        }
+        if self.queued_in[slot as usize] == NONE {
+            self.queued_in[slot as usize] = flow;
+            self.flow_mut(flow).queue.push_back(slot);
+        }
+    }
+
+    /// Takes the message whose turn it is from the queue of a flow.
+    fn dequeue(&mut self, flow: u32) -> Option<u32> {
+        let slot = self.flow_mut(flow).queue.pop_front()?;
+        self.queued_in[slot as usize] = NONE;
+        Some(slot)
+    }
+}
+
+impl Scheme for Swift {
+    type Config = Config;
+    type Header = Header;
+    type Body = Body;
+    type Outgoing = Outgoing;
+    type Incoming = Incoming;
+
+    const ASK: Body = Body::Ask;
+    const UNKNOWN: Body = Body::Unknown;
+
+    fn new(_: HostId, config: &Config) -> Self {
+        Self {
+            rules: Rules::new(config),
+            scaling: Scaling::new(config),
+            flows: Vec::new(),
+            free: Vec::new(),
+            index: FxHashMap::default(),
+            idle: List::default(),
+            idle_count: 0,
+            ready: List::default(),
+            timers: Heap::default(),
+            queued_in: Vec::new(),
+            arrived_ns: 0,
+        }
+    }
+
+    /// Until an acknowledgement departs, its `wait_ns` is the time at which the packet arrived that it answers.
+    #[inline]
+    fn header(&mut self, _: &Config, id: Id64, one_way: bool, mut body: Body) -> Header {
+        if let Body::Ack { wait_ns, .. } | Body::Complete { wait_ns, .. } = &mut body {
+            *wait_ns = self.arrived_ns;
+        }
+        Header { id, one_way, body }
+    }
+
+    #[inline]
+    fn departs(now: Time, header: &mut Header) {
+        if let Body::Ack { wait_ns, .. } | Body::Complete { wait_ns, .. } = &mut header.body {
+            *wait_ns = (now.as_ns() as u32).wrapping_sub(*wait_ns);
+        }
+    }
+
+    #[inline]
+    fn message_of(header: &Header) -> (u64, bool) {
+        (header.id.get(), header.one_way)
+    }
+
+    #[inline]
+    fn is_from_sender(header: &Header) -> bool {
+        matches!(header.body, Body::Data { .. } | Body::Probe { .. } | Body::Ask)
+    }
+
+    fn complete(header: &Header) -> Option<Body> {
+        let number = if let Body::Data { number, .. } = header.body { number } else { 0 };
+        Some(Body::Complete { number, wait_ns: 0 })
+    }
+
+    fn outgoing(&mut self, now: Time, bytes: u32, _: Jitter, config: &Config) -> Outgoing {
+        Outgoing::new(now, bytes, config)
+    }
+
+    fn submitted(host: &mut Host, now: Time, slot: u32) {
+        host.begin_sending(now, slot);
+    }
+
+    #[inline]
+    fn on_packet(host: &mut Host, now: Time, packet: &Packet<Header>) -> Placement {
+        let header = &packet.header;
+        let (from, id) = (packet.src, header.id.get());
+        host.scheme.arrived_ns = now.as_ns() as u32;
+        match header.body {
+            Body::Data { .. } => return host.handle_data(now, packet),
+            Body::Probe { message_length } => host.handle_probe(now, from, header, message_length),
+            Body::Ack { .. } => host.handle_ack(now, from, id, &header.body),
+            Body::Complete { number, wait_ns } => {
+                host.handle_last_ack(now, from, id, number, wait_ns);
+            }
+            Body::Busy => host.handle_busy(now, from, id),
+            Body::Unknown => host.handle_unknown(now, from, id),
+            Body::Ask => host.handle_ask_for_response(from, id, Body::Busy),
+        }
+        Placement::Discard
+    }
+
+    #[inline]
+    fn next_data(host: &mut Host, now: Time) -> Option<Packet<Header>> {
+        host.next_packet(now)
+    }
+
+    fn on_timeout(host: &mut Host, now: Time) {
+        host.run_timers(now);
+        host.run_flow_timers(now);
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Time {
+        self.timers.first().map_or(Time::MAX, |(at, _)| at)
+    }
+
+    fn sender_deadline(outgoing: &Outgoing, config: &Config) -> Time {
+        outgoing.deadline(config)
+    }
+
+    fn receiver_deadline(&self, incoming: &Incoming, _: Time, config: &Config) -> Time {
+        incoming.deadline(config)
+    }
+
+    fn sender_due(host: &mut Host, now: Time, slot: u32) {
+        host.sender_due(now, slot);
+    }
+
+    fn receiver_due(host: &mut Host, now: Time, slot: u32) {
+        host.receiver_due(now, slot);
+    }
+
+    fn leave_lists(&mut self, slot: u32) {
+        let flow = self.queued_in.get(slot as usize).copied().unwrap_or(NONE);
+        if flow != NONE {
+            self.queued_in[slot as usize] = NONE;
+            self.flow_mut(flow).queue.retain(|queued| *queued != slot);
+        }
+    }
+
+    #[cfg(test)]
+    fn check_bounds(host: &Host) {
+        use crate::common::State;
+
+        for exchange in host.exchanges.iter() {
+            match &exchange.state {
+                State::Sending(outgoing) => outgoing.check_bounds(&host.config),
+                State::Receiving(incoming) => incoming.check_bounds(&host.config),
+                _ => {}
+            }
+        }
+        let scheme = &host.scheme;
+        let mut in_queues = 0;
+        for (flow, index) in scheme.flows.iter().zip(0..) {
+            if scheme.free.contains(&index) {
+                assert!(flow.is_idle() && scheme.find(flow.peer) != Some(index));
+                continue;
+            }
+            assert_eq!(scheme.find(flow.peer), Some(index));
+            flow.check_bounds(&scheme.rules, &host.config);
+            assert!(flow.queue.iter().all(|slot| scheme.queued_in[*slot as usize] == index));
+            in_queues += flow.queue.len();
+            // A flow with work sends now, or has a timer.
+            let waits = scheme.ready.contains(index) || scheme.timers.contains(index);
+            assert!(!flow.has_work() || waits, "{flow:?}");
+        }
+        let queued = scheme.queued_in.iter().filter(|flow| **flow != NONE).count();
+        assert_eq!(queued, in_queues);
+        assert_eq!(scheme.index.len() + scheme.free.len(), scheme.flows.len());
+        assert!(scheme.idle_count <= host.config.max_idle_flows);
+    }
+}
