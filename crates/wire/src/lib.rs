@@ -1,6 +1,6 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`datagram`]: the headers of one protocol each; [`Codec`]:
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`dcpim`], [`datagram`]: the headers of one protocol each; [`Codec`]:
 //!   their common interface. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
@@ -29,6 +29,7 @@
 
 mod codec;
 pub mod datagram;
+pub mod dcpim;
 pub mod dump;
 pub mod frame;
 pub mod frisbee;
@@ -71,6 +72,8 @@ macro_rules! transports {
             PFabric => pfabric,
             /// SIRD (NSDI 2025), with buckets of credit.
             Sird => sird,
+            /// dcPIM (SIGCOMM 2022), with rounds of matching.
+            DcPim => dcpim,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
         }
@@ -160,6 +163,7 @@ impl Header {
             Self::Polo(header) => header.id,
             Self::PFabric(header) => header.id,
             Self::Sird(header) => header.id,
+            Self::DcPim(header) => header.id,
             Self::Datagram(header) => header.id,
             Self::Tcp(_) => return None,
         };
