@@ -185,6 +185,7 @@ fn messages(draw: &mut Draw) {
         "name = \"phost\"",
         "name = \"pfabric\"",
         "name = \"sird\"",
+        "name = \"dcpim\"",
         "name = \"tcp\"",
         "name = \"tcp\"\nhandshake = true",
         "name = \"dctcp\"",

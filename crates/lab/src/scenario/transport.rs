@@ -1,6 +1,7 @@
 //! The keys of `[transport]`: the name of a transport, and its parameters.
 
 mod datagram;
+mod dcpim;
 mod homa;
 mod pfabric;
 mod polo;
@@ -14,6 +15,7 @@ use rackweave_transport::TransportConfig;
 use rackweave_workload::WorkloadConfig;
 
 use self::datagram::DatagramKeys;
+use self::dcpim::DcPimKeys;
 use self::homa::HomaKeys;
 use self::pfabric::PFabricKeys;
 use self::polo::PoloKeys;
@@ -135,6 +137,12 @@ transports! {
         description: "receiver-driven: credit from a global bucket, and one per sender that shrinks by its marks",
         profiles: &[],
         sources: &["NSDI 2025"],
+    };
+    DcPim: DcPimKeys = About {
+        name: "dcpim",
+        description: "receiver-driven: hosts are matched in rounds, as the ports of a crossbar switch, for the next data phase",
+        profiles: &["paper", "hosts"],
+        sources: &["SIGCOMM 2022"],
     };
     Datagram: DatagramKeys = About {
         name: "datagram",
