@@ -12,8 +12,8 @@ use super::config::Config;
 /// the middle between them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// When epoch 0 starts, in ticks.
-    start: u64,
+    /// By how many ticks the host's clock is ahead of its driver's.
+    ahead: u64,
     epoch: u64,
     round: u64,
     rounds: u64,
@@ -22,9 +22,9 @@ pub(super) struct Clock {
 impl Clock {
     pub(super) fn new(host: HostId, config: &Config) -> Self {
         // (Our choice of how clocks differ. Spread by a hash because machines own no randomness.)
-        let start = mix(u64::from(host.0)) % config.clock_skew.ticks().max(1);
+        let ahead = mix(u64::from(host.0)) % config.clock_skew.ticks().max(1);
         Self {
-            start,
+            ahead,
             epoch: config.epoch.ticks(),
             round: config.round.ticks(),
             rounds: u64::from(config.rounds),
@@ -32,13 +32,14 @@ impl Clock {
     }
 
     fn time(&self, epoch: u64, within: u64) -> Time {
-        Time::from_ticks(self.start.saturating_add(epoch.saturating_mul(self.epoch)).saturating_add(within))
+        let by_the_clock = epoch.saturating_mul(self.epoch).saturating_add(within);
+        Time::from_ticks(by_the_clock.saturating_sub(self.ahead))
     }
 
     /// The epoch at a time, and the ticks since it started.
     const fn position(&self, now: Time) -> (u64, u64) {
-        let since = now.ticks().saturating_sub(self.start);
-        (since / self.epoch, since % self.epoch)
+        let by_the_clock = now.ticks().saturating_add(self.ahead);
+        (by_the_clock / self.epoch, by_the_clock % self.epoch)
     }
 
     /// The epoch at this time.
@@ -125,12 +126,12 @@ mod tests {
         assert_eq!((clock.data_phase_at(0), clock.data_phase_at(1)), (us(30), us(60)));
     }
 
-    /// The first stage at or after each time, by search.
+    /// The first stage at or after each time, by search. (Stages before time 0 are at time 0.)
     #[test]
     fn the_next_stage_is_the_first_that_is_not_over() {
         for (epoch, skew) in [(30, 0), (41, 0), (30, 30), (41, 100)] {
             let clock = clock(Span::from_us(epoch), Span::from_us(skew));
-            for ns in (0..300_000).step_by(250) {
+            for ns in (1..300_000).step_by(249) {
                 let now = Time::from_ns(ns);
                 let receiver = (0..).find(|stage| clock.receiver_stage_at(*stage) >= now);
                 assert_eq!(Some(clock.next_receiver_stage(now)), receiver, "{epoch} {skew} {now}");

@@ -50,8 +50,8 @@ pub struct Config {
     pub resend_after: Span,
     /// Time for which a token can be used after the data phase, as it is seen by the sender.
     pub token_slack: Span,
-    /// Each host's epochs start later than the driver's clock says, by a time that is specific to the host and below this one. Zero
-    /// has all hosts start at once, as in the authors' simulator.
+    /// Each host's clock is ahead of its driver's by a time that is specific to the host and below this one. With zero, and one clock for
+    /// all drivers, the epochs of all hosts start at once, as in the authors' simulator.
     pub clock_skew: Span,
     /// Priority of all packets but data in switches, 0 (lowest) to 7.
     pub control_priority: u8,

@@ -2,6 +2,7 @@
 
 mod dialogue;
 mod path;
+mod rounds;
 
 use std::fmt::Write as _;
 
