@@ -90,6 +90,7 @@ fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
         ("pfabric", ranks, pfabric),
         ("leverage homa", drops.clone(), leverage(G10)),
         ("sird", drops.clone(), sird(&drops)),
+        ("dcpim", drops.clone(), dcpim(&drops)),
     ]
 }
 

@@ -1,14 +1,14 @@
 //! Run configurations with defaults, for tests of the real transports on simulated fabrics.
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Rate, Span, frame};
+use rackweave_core::{Framing, HostId, Rate, Span, frame};
 use rackweave_sim::config::{
     BufferConfig, FabricConfig, MeasureConfig, QueueOptions, Routing, StreamConfig, SwitchConfig,
     Topology, TrimConfig,
 };
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp};
+use rackweave_transport::{TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, tcp};
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
 pub(crate) const G10: Rate = Rate::from_gbps(10);
@@ -90,6 +90,15 @@ pub(crate) fn sird(fabric: &FabricConfig) -> TransportConfig {
     sird::Config::paper(fabric.host_rate(), bdp).into()
 }
 
+/// dcPIM with the paper's parameters for this fabric.
+pub(crate) fn dcpim(fabric: &FabricConfig) -> TransportConfig {
+    let fabric = Fabric::new(fabric).expect("a possible fabric");
+    let framing = |max_payload| Framing { max_payload, header_bytes: 40, spray_above_bytes: 0 };
+    let rtt = fabric.base_rtt(framing(1_460), frame::wire_bytes(frame::MTU));
+    let control_rtt = fabric.base_rtt(framing(1), frame::wire_bytes(0));
+    dcpim::Config::paper(fabric.host_rate(), rtt, control_rtt).into()
+}
+
 /// pFabric with the paper's parameters for this fabric, and the fabric with its queues: two bandwidth-delay products, at
 /// least 24 packets.
 pub(crate) fn pfabric(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) {
@@ -105,16 +114,17 @@ pub(crate) fn pfabric(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) 
     (TransportConfig::PFabric(Arc::new(config.for_round_trip(link, rtt))), fabric)
 }
 
-/// The transport with this name, and the fabric that it needs: trimming for NDP, a plain one for pHost and SIRD.
+/// The transport with this name, and the fabric that it needs: trimming for NDP, a plain one for the others.
 pub(crate) fn receiver_driven(
     fabric: &FabricConfig,
-) -> [(&'static str, TransportConfig, FabricConfig); 3] {
+) -> [(&'static str, TransportConfig, FabricConfig); 4] {
     let trimming = trimming(fabric.clone(), 8, true);
     let paths = fabric.topology.paths();
     [
         ("ndp", ndp(&trimming, paths), trimming),
         ("phost", phost(fabric), fabric.clone()),
         ("sird", sird(fabric), fabric.clone()),
+        ("dcpim", dcpim(fabric), fabric.clone()),
     ]
 }
 
