@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 65] = builtins! {
+pub const SCENARIOS: [Builtin; 67] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -94,7 +94,7 @@ pub const SCENARIOS: [Builtin; 65] = builtins! {
 };
 
 /// The built-in files of claims, by the name of the paper.
-pub const CLAIMS: [Builtin; 8] = builtins! {
+pub const CLAIMS: [Builtin; 9] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
     "pfabric": "papers/pfabric/claims.toml",

@@ -177,7 +177,9 @@ impl Body {
             Self::Rts { channels, .. }
             | Self::Grant { channels, .. }
             | Self::Accept { channels, .. }
-            | Self::Release { channels, .. } => u16::from_be_bytes([channels.total, channels.prompt]),
+            | Self::Release { channels, .. } => {
+                u16::from_be_bytes([channels.total, channels.prompt])
+            }
             Self::Token { priority, .. } => u16::from(*priority),
             Self::NotifyAck | Self::Fin | Self::Unknown | Self::Ask => 0,
         }

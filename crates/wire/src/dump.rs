@@ -439,13 +439,13 @@ mod tests {
         let data = Body::Data { message_length, offset: 1460, len: 1460, free, token: 4 };
         let token = Body::Token { packet: 9, number: 11, missing: 5, lifetime: 250, priority: 2 };
         for (body, one_way, expected) in [
-            (
-                Body::Notify { message_length, free },
-                true,
-                "NOTIFY id 42 one-way of 200000 free 0",
-            ),
+            (Body::Notify { message_length, free }, true, "NOTIFY id 42 one-way of 200000 free 0"),
             (Body::NotifyAck, false, "NOTIFY_ACK id 42"),
-            (Body::Rts { missing: 137, channels }, false, "RTS id 42 missing 137 channels 3 prompt 1"),
+            (
+                Body::Rts { missing: 137, channels },
+                false,
+                "RTS id 42 missing 137 channels 3 prompt 1",
+            ),
             (
                 Body::Grant { sender_epoch, channels },
                 false,
@@ -456,12 +456,12 @@ mod tests {
                 false,
                 "ACCEPT id 42 epoch 70 sender's 69 channels 3 prompt 1",
             ),
-            (Body::Release { epoch, channels }, false, "RELEASE id 42 epoch 70 channels 3 prompt 1"),
             (
-                token,
+                Body::Release { epoch, channels },
                 false,
-                "TOKEN id 42 11 for packet 9 missing 5 priority 2 lifetime 25000 ns",
+                "RELEASE id 42 epoch 70 channels 3 prompt 1",
             ),
+            (token, false, "TOKEN id 42 11 for packet 9 missing 5 priority 2 lifetime 25000 ns"),
             (data, false, "DATA id 42 [1460..2920) of 200000 free 0 token 4"),
             (Body::Fin, false, "FIN id 42"),
             (Body::Unknown, false, "UNKNOWN id 42"),

@@ -117,8 +117,10 @@ mod tests {
             let all = || table.iter().zip(0_u32..).filter_map(|(at, slot)| at.map(|at| (at, slot)));
             let of_group = all().filter(|((g, _), _)| *g == group);
             assert_eq!(set.first_of(group), of_group.map(|((_, key), slot)| (key, slot)).min());
-            let mut of_group: Vec<_> =
-                all().filter(|((g, _), _)| *g == group).map(|((_, key), slot)| (key, slot)).collect();
+            let mut of_group: Vec<_> = all()
+                .filter(|((g, _), _)| *g == group)
+                .map(|((_, key), slot)| (key, slot))
+                .collect();
             of_group.sort_unstable();
             assert_eq!(set.of(group).collect::<Vec<_>>(), of_group);
             let groups = || all().map(|((group, _), _)| group);

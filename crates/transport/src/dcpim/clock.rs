@@ -76,7 +76,8 @@ impl Clock {
 
     /// A receiver's last stage at or before a time, 0 if there is none.
     pub(super) fn last_receiver_stage(&self, now: Time) -> u64 {
-        self.next_receiver_stage(now + Span::from_ticks(1)).saturating_sub(1)
+        let later = now.saturating_add(Span::from_ticks(1));
+        self.next_receiver_stage(later).saturating_sub(1)
     }
 
     /// When a sender's stage is.
@@ -138,7 +139,11 @@ mod tests {
                 let sender = (0..).find(|stage| clock.sender_stage_at(*stage) >= now);
                 assert_eq!(Some(clock.next_sender_stage(now)), sender, "{epoch} {skew} {now}");
                 let over = (0..).take_while(|stage| clock.receiver_stage_at(*stage) <= now).last();
-                assert_eq!(clock.last_receiver_stage(now), over.unwrap_or(0), "{epoch} {skew} {now}");
+                assert_eq!(
+                    clock.last_receiver_stage(now),
+                    over.unwrap_or(0),
+                    "{epoch} {skew} {now}"
+                );
             }
         }
     }

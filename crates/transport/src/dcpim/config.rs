@@ -370,12 +370,12 @@ mod tests {
             config.check().unwrap_err().to_string()
         };
         assert_eq!(wrong(|c| c.channels = 0), "channels must be above zero");
-        assert_eq!(wrong(|c| c.max_payload = 65_000), "a packet of 65040 bytes is longer than 65000");
-        assert_eq!(wrong(|c| c.short_priority = 8), "priority 8 is above 7");
         assert_eq!(
-            wrong(|c| c.data_levels = 8),
-            "there are no 8 priorities for data from 6 down"
+            wrong(|c| c.max_payload = 65_000),
+            "a packet of 65040 bytes is longer than 65000"
         );
+        assert_eq!(wrong(|c| c.short_priority = 8), "priority 8 is above 7");
+        assert_eq!(wrong(|c| c.data_levels = 8), "there are no 8 priorities for data from 6 down");
         assert_eq!(
             wrong(|c| c.epoch = Span::from_us(20)),
             "an epoch of 20 us is shorter than its 4 rounds"

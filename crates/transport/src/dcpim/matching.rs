@@ -103,7 +103,14 @@ impl Matching {
     }
 
     /// Adds a message that wants tokens, or moves it.
-    pub(super) fn want(&mut self, clock: &Clock, now: Time, peer: HostId, slot: u32, key: (u64, u64)) {
+    pub(super) fn want(
+        &mut self,
+        clock: &Clock,
+        now: Time,
+        peer: HostId,
+        slot: u32,
+        key: (u64, u64),
+    ) {
         self.wanting.set(slot, peer, key);
         self.wake(now, peer);
         if self.stage_at == Time::MAX {
@@ -244,7 +251,9 @@ impl Host {
         let is_next = next_epoch == matched_in;
         let matches = if matched_in as u32 == epoch && is_next {
             &mut matching.next
-        } else if matched_in as u32 == epoch || is_next && (matched_in as u32).wrapping_sub(1) == epoch {
+        } else if matched_in as u32 == epoch
+            || is_next && (matched_in as u32).wrapping_sub(1) == epoch
+        {
             &mut matching.current
         } else {
             return;
@@ -288,9 +297,9 @@ impl Host {
         }
         let matching = &mut self.scheme.matching;
         matching.stage = stage + 1;
-        let is_over = matching.wanting.is_empty() && matching.next.is_empty() && matching.current.is_empty();
-        matching.stage_at =
-            if is_over { Time::MAX } else { clock.receiver_stage_at(stage + 1) };
+        let is_over =
+            matching.wanting.is_empty() && matching.next.is_empty() && matching.current.is_empty();
+        matching.stage_at = if is_over { Time::MAX } else { clock.receiver_stage_at(stage + 1) };
     }
 
     /// Accepts offers of channels: for the shortest messages, or at random (docs/sources.md#dcpim-matching).
@@ -397,7 +406,8 @@ impl Host {
         let config = &*self.config;
         let matching = &mut self.scheme.matching;
         let (hold_until, phase_end) = (matching.hold_until, matching.phase_end);
-        let matched = if is_next { &mut matching.next[index] } else { &mut matching.current[index] };
+        let matched =
+            if is_next { &mut matching.next[index] } else { &mut matching.current[index] };
         if hold_until > now {
             matched.token_at = hold_until;
             return;
@@ -420,9 +430,8 @@ impl Host {
             }
         };
         let interval = config.token_interval(channels);
-        let late = Time::from_ticks(
-            now.ticks().saturating_sub(interval.ticks().saturating_mul(CATCH_UP)),
-        );
+        let late =
+            Time::from_ticks(now.ticks().saturating_sub(interval.ticks().saturating_mul(CATCH_UP)));
         matched.token_at = matched.token_at.max(late).saturating_add(interval);
         matched.is_waiting = false;
         let priority = matched.priority;

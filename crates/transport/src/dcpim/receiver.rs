@@ -12,10 +12,7 @@ use crate::common::{Lateness, Parameters as _, State};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// It gets a token for this packet.
-    Token {
-        packet: u32,
-        number: u32,
-    },
+    Token { packet: u32, number: u32 },
     /// Its sender has not used its last tokens, and is given time until then.
     Wait(Time),
 }

@@ -94,11 +94,8 @@ impl Outgoing {
 
     /// The message's position among those that may have a valid token; `None` if it has none.
     fn key(&self, birth: u64) -> Option<(u8, u32, u64)> {
-        let priority = if self.next_free < self.free {
-            FREE_PRIORITY
-        } else {
-            self.tokens.front()?.priority
-        };
+        let priority =
+            if self.next_free < self.free { FREE_PRIORITY } else { self.tokens.front()?.priority };
         Some((priority, self.left, birth))
     }
 
@@ -173,7 +170,9 @@ impl Host {
     /// Handles a TOKEN packet, which permits one data packet.
     #[inline]
     pub(super) fn handle_token(&mut self, now: Time, from: HostId, header: &Header) {
-        let Body::Token { packet, number, missing, lifetime, priority } = header.body else { return };
+        let Body::Token { packet, number, missing, lifetime, priority } = header.body else {
+            return;
+        };
         let Some(slot) = self.outgoing_slot(from, header.id.get()) else { return };
         let exchange = self.exchanges.get_mut(slot);
         let birth = exchange.birth;

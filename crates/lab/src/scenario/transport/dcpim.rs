@@ -97,7 +97,9 @@ impl DcPimKeys {
         match error {
             E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
             E::Levels(..) => place.bad("data_levels", error.to_string()),
-            E::Epoch(..) => place.bad("alpha", "`alpha` must be at least 1: a matching takes as long"),
+            E::Epoch(..) => {
+                place.bad("alpha", "`alpha` must be at least 1: a matching takes as long")
+            }
             E::LongEpoch(_) => {
                 let key = match self.round {
                     Some(_) => "round",

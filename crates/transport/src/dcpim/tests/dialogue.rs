@@ -28,7 +28,10 @@ fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T)
 fn matching(network: &Network<Host>, round: Span) -> Vec<String> {
     let is_matching = |packet: &Packet<Header>| {
         let body = packet.header.body;
-        matches!(body, Body::Rts { .. } | Body::Grant { .. } | Body::Accept { .. } | Body::Release { .. })
+        matches!(
+            body,
+            Body::Rts { .. } | Body::Grant { .. } | Body::Accept { .. } | Body::Release { .. }
+        )
     };
     let packets = network.packets.iter().filter(|(_, packet)| is_matching(packet));
     let line = |(at, packet): &(Time, Packet<Header>)| {
@@ -169,12 +172,7 @@ fn a_lost_fin_is_repeated() {
     network.run_until(at(MS(20)));
     assert_eq!(
         trace(&mut network)[2..],
-        [
-            "h1>h0 p7 NOTIFY_ACK 1",
-            "h1>h0 p7 FIN 1",
-            "h0>h1 p7 NOTIFY 1 of 100",
-            "h1>h0 p7 FIN 1"
-        ]
+        ["h1>h0 p7 NOTIFY_ACK 1", "h1>h0 p7 FIN 1", "h0>h1 p7 NOTIFY 1 of 100", "h1>h0 p7 FIN 1"]
     );
     assert_eq!(events(&mut network), ["h1: OneWay 1 of 100 bytes from h0", "h0: 1 sent to h1"]);
 }

@@ -33,7 +33,11 @@ impl DrivenSubject for DcPim {
         vec![
             usual.clone(),
             usual.clone().with_channels(LINK, 8),
-            Config { prompt: false, srpt_rounds: 0, ..usual.clone().with_rounds(LINK, rounds, round) },
+            Config {
+                prompt: false,
+                srpt_rounds: 0,
+                ..usual.clone().with_rounds(LINK, rounds, round)
+            },
             Config { clock_skew: usual.epoch * 10, epoch: usual.epoch + usual.round / 3, ..usual },
         ]
     }
@@ -57,8 +61,10 @@ impl DrivenSubject for DcPim {
 
     fn any_body(rng: &mut Rng, number: fn(&mut Rng) -> u32) -> Body {
         let epoch = |rng: &mut Rng| rng.below(3) as u32;
-        let few = |rng: &mut Rng| Channels { total: rng.below(6) as u8, prompt: rng.below(6) as u8 };
-        let any = |rng: &mut Rng| Channels { total: rng.next_u64() as u8, prompt: rng.next_u64() as u8 };
+        let few =
+            |rng: &mut Rng| Channels { total: rng.below(6) as u8, prompt: rng.below(6) as u8 };
+        let any =
+            |rng: &mut Rng| Channels { total: rng.next_u64() as u8, prompt: rng.next_u64() as u8 };
         let channels = if rng.chance(0.5) { few(rng) } else { any(rng) };
         match rng.below(20) {
             0 => Body::Notify { message_length: number(rng), free: rng.next_u64() as u16 },

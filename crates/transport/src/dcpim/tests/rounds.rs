@@ -118,7 +118,11 @@ fn later_rounds_choose_at_random() {
                 host.submit(now, Submit { id: id(n), peer, bytes, kind: Kind::OneWay }).unwrap();
             }
             for n in 1..=4 {
-                let header = Header { id: Id64::new(id(n).0), one_way: true, body: rts(100 * n as u32, 4, 0) };
+                let header = Header {
+                    id: Id64::new(id(n).0),
+                    one_way: true,
+                    body: rts(100 * n as u32, 4, 0),
+                };
                 let packet = Packet::new(HostId(n as u32), HostId(1_000 + number), 100, header);
                 let _ = host.handle_packet(now, 0, &packet);
             }
@@ -302,7 +306,10 @@ fn a_sender_that_uses_no_tokens_gets_a_window_of_them() {
     let gaps: Vec<u64> = tokens.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps[..window - 1].iter().all(|gap| *gap <= 3), "{tokens:?}");
     let timeout = config.window_timeout.as_us();
-    assert!(gaps[window - 1..].iter().all(|gap| gap.abs_diff(timeout) <= 1), "{tokens:?} {timeout}");
+    assert!(
+        gaps[window - 1..].iter().all(|gap| gap.abs_diff(timeout) <= 1),
+        "{tokens:?} {timeout}"
+    );
     assert!(tokens.len() > window, "{tokens:?}");
 }
 
@@ -334,7 +341,12 @@ fn released_channels_are_free() {
     receive(&mut host, us(45), 1, grant(4, 0));
     run(&mut host, us(50));
     sent(&mut host, us(50));
-    receive(&mut host, us(55), 1, Body::Release { epoch: 1, channels: Channels { total: 3, prompt: 0 } });
+    receive(
+        &mut host,
+        us(55),
+        1,
+        Body::Release { epoch: 1, channels: Channels { total: 3, prompt: 0 } },
+    );
     // Message 1 has a channel for 8 of its 100 packets.
     assert_eq!(
         until(&mut host, us(60)),
@@ -344,14 +356,29 @@ fn released_channels_are_free() {
         ]
     );
     // A release of another epoch, or of a host without a match, has no effect.
-    receive(&mut host, us(61), 1, Body::Release { epoch: 0, channels: Channels { total: 1, prompt: 0 } });
-    receive(&mut host, us(61), 2, Body::Release { epoch: 1, channels: Channels { total: 1, prompt: 0 } });
+    receive(
+        &mut host,
+        us(61),
+        1,
+        Body::Release { epoch: 0, channels: Channels { total: 1, prompt: 0 } },
+    );
+    receive(
+        &mut host,
+        us(61),
+        2,
+        Body::Release { epoch: 1, channels: Channels { total: 1, prompt: 0 } },
+    );
     receive(&mut host, us(65), 2, grant(3, 0));
     assert_eq!(until(&mut host, us(70)), [(70, "h0>h2 p7 ACCEPT 2 epoch 1 of 7 3+0".to_owned())]);
     let tokens = until(&mut host, us(93));
-    let of = |host: &str| tokens.iter().filter(|(_, line)| line.contains(&format!("{host} p7 TOKEN"))).count();
+    let of = |host: &str| {
+        tokens.iter().filter(|(_, line)| line.contains(&format!("{host} p7 TOKEN"))).count()
+    };
     // One channel and three, until the windows of tokens are full.
-    assert_eq!((of("h0>h1"), of("h0>h2")), (config.window(1) as usize + 1, config.window(3) as usize + 1));
+    assert_eq!(
+        (of("h0>h1"), of("h0>h2")),
+        (config.window(1) as usize + 1, config.window(3) as usize + 1)
+    );
 }
 
 /// Packets of any kind at any time leave counts consistent.
@@ -376,7 +403,12 @@ fn any_order_of_the_matchings_packets_is_consistent() {
             let epoch = epoch.wrapping_sub(rng.below(3) as u32);
             let channels = Channels { total, prompt };
             match rng.below(4) {
-                0 => receive(&mut host, now, 1 + rng.below(6), rts(rng.below(100) as u32, total, prompt)),
+                0 => receive(
+                    &mut host,
+                    now,
+                    1 + rng.below(6),
+                    rts(rng.below(100) as u32, total, prompt),
+                ),
                 1 => receive(&mut host, now, 1 + rng.below(6), accept(epoch, total, prompt)),
                 2 => receive(&mut host, now, 11 + rng.below(6), grant(total, prompt)),
                 _ => receive(&mut host, now, 11 + rng.below(6), Body::Release { epoch, channels }),

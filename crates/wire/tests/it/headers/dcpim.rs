@@ -31,8 +31,7 @@ pub(crate) fn arbitrary() -> impl Strategy<Value = dcpim::Header> {
     let body = prop_oneof![
         any::<(u32, u16)>()
             .prop_map(|(message_length, free)| Body::Notify { message_length, free }),
-        (any::<u32>(), channels())
-            .prop_map(|(missing, channels)| Body::Rts { missing, channels }),
+        (any::<u32>(), channels()).prop_map(|(missing, channels)| Body::Rts { missing, channels }),
         (any::<u32>(), channels())
             .prop_map(|(sender_epoch, channels)| Body::Grant { sender_epoch, channels }),
         (any::<(u32, u32)>(), channels()).prop_map(|((epoch, sender_epoch), channels)| {
@@ -69,10 +68,7 @@ pub(crate) fn examples() -> Vec<(&'static str, dcpim::Header)> {
             "token",
             header(Body::Token { packet: 9, number: 11, missing: 5, lifetime: 250, priority: 2 }),
         ),
-        (
-            "data",
-            header(Body::Data { message_length, offset: 1460, len: 1460, free, token: 1 }),
-        ),
+        ("data", header(Body::Data { message_length, offset: 1460, len: 1460, free, token: 1 })),
         ("fin", header(Body::Fin)),
         ("unknown", header(Body::Unknown)),
         ("ask", header(Body::Ask)),
