@@ -24,6 +24,7 @@ macro_rules! builtins {
 
 /// The built-in scenarios, in the order in which they are listed.
 pub const SCENARIOS: [Builtin; 69] = builtins! {
+pub const SCENARIOS: [Builtin; 67] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -64,6 +65,8 @@ pub const SCENARIOS: [Builtin; 69] = builtins! {
     "swift-incast": "papers/swift/swift-incast.toml",
     "swift-fairness": "papers/swift/swift-fairness.toml",
     "swift-load": "papers/swift/swift-load.toml",
+    "dcpim-sigcomm22": "papers/dcpim/dcpim-sigcomm22.toml",
+    "dcpim-rounds": "papers/dcpim/dcpim-rounds.toml",
     "orca-execution": "papers/orca/execution.toml",
     "orca-cores": "papers/orca/cores.toml",
     "orca-link-bound": "papers/orca/link-bound.toml",
@@ -102,6 +105,7 @@ pub const CLAIMS: [Builtin; 9] = builtins! {
     "pfabric": "papers/pfabric/claims.toml",
     "sird": "papers/sird/claims.toml",
     "swift": "papers/swift/claims.toml",
+    "dcpim": "papers/dcpim/claims.toml",
     "orca": "papers/orca/claims.toml",
     "swp2p": "papers/swp2p/claims.toml",
     "ordc": "papers/ordc/claims.toml",

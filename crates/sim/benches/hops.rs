@@ -6,13 +6,14 @@
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Pool, Rate, Span};
+use rackweave_core::{Framing, HostId, Pool, Rate, Span};
 use rackweave_sim::config::{
     BufferConfig, FabricConfig, MeasureConfig, QueueOptions, Routing, StreamConfig, SwitchConfig,
     Topology, TrimConfig,
 };
 use rackweave_sim::{Control, Fabric, RunConfig, run};
 use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, swift, tcp};
+use rackweave_transport::{TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, tcp};
 use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -117,6 +118,7 @@ static TRAFFIC: [Traffic; 9] = [
 
 const TRANSPORTS: [&str; 9] =
     ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "swift"];
+    ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "dcpim"];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
     match name {
@@ -148,6 +150,11 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             let htsim = swift::Config::htsim();
             let rtt = fabric.base_rtt(htsim.framing(), 84);
             htsim.for_paths(LINK, (1, rtt), (1, rtt)).into()
+        "dcpim" => {
+            let framing = Framing { max_payload: 1_460, header_bytes: 40, spray_above_bytes: 0 };
+            let rtt = fabric.base_rtt(framing, 1_538);
+            let control_rtt = fabric.base_rtt(Framing { max_payload: 1, ..framing }, 84);
+            dcpim::Config::paper(LINK, rtt, control_rtt).into()
         }
         "polo" => {
             let config = polo::Config::slides();

@@ -35,6 +35,7 @@
 
 mod common;
 pub mod datagram;
+pub mod dcpim;
 pub mod homa;
 mod machine;
 pub mod ndp;

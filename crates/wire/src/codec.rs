@@ -47,6 +47,7 @@ pub trait Codec: rackweave_core::Header + fmt::Debug + Eq {
 const FLAG_ONE_WAY: u8 = 0x80;
 
 /// The first 16 bytes of the headers of NDP, pHost, Polo, pFabric, SIRD and Swift.
+/// The first 16 bytes of the headers of NDP, pHost, Polo, pFabric, SIRD and dcPIM.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prologue {
     pub(crate) ports: Ports,

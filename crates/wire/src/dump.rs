@@ -164,6 +164,7 @@ pub(crate) fn write_tcp(f: &mut fmt::Formatter<'_>, header: &tcp::Header) -> fmt
 mod tests {
     use super::*;
     use crate::{Id64, datagram, ndp, pfabric, phost, polo, sird, swift};
+    use crate::{Id64, datagram, dcpim, ndp, pfabric, phost, polo, sird};
     use rackweave_core::HostId;
 
     fn line(header: impl Into<Header>, priority: u8, ecn: Ecn) -> String {
@@ -451,6 +452,44 @@ mod tests {
             let header = swift::Header { id: Id64::new(42), one_way, body };
             let text = line(header, 0, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 swift {expected} prio 0"));
+    fn dcpim_packets() {
+        use dcpim::{Body, Channels};
+        let (message_length, free, epoch, sender_epoch) = (200_000, 0, 70, 69);
+        let channels = Channels { total: 3, prompt: 1 };
+        let data = Body::Data { message_length, offset: 1460, len: 1460, free, token: 4 };
+        let token = Body::Token { packet: 9, number: 11, missing: 5, lifetime: 250, priority: 2 };
+        for (body, one_way, expected) in [
+            (Body::Notify { message_length, free }, true, "NOTIFY id 42 one-way of 200000 free 0"),
+            (Body::NotifyAck, false, "NOTIFY_ACK id 42"),
+            (
+                Body::Rts { missing: 137, channels },
+                false,
+                "RTS id 42 missing 137 channels 3 prompt 1",
+            ),
+            (
+                Body::Grant { sender_epoch, channels },
+                false,
+                "GRANT id 42 sender's epoch 69 channels 3 prompt 1",
+            ),
+            (
+                Body::Accept { epoch, sender_epoch, channels },
+                false,
+                "ACCEPT id 42 epoch 70 sender's 69 channels 3 prompt 1",
+            ),
+            (
+                Body::Release { epoch, channels },
+                false,
+                "RELEASE id 42 epoch 70 channels 3 prompt 1",
+            ),
+            (token, false, "TOKEN id 42 11 for packet 9 missing 5 priority 2 lifetime 25000 ns"),
+            (data, false, "DATA id 42 [1460..2920) of 200000 free 0 token 4"),
+            (Body::Fin, false, "FIN id 42"),
+            (Body::Unknown, false, "UNKNOWN id 42"),
+            (Body::Ask, false, "ASK id 42"),
+        ] {
+            let header = dcpim::Header { id: Id64::new(42), one_way, body };
+            let text = line(header, 0, Ecn::NotCapable);
+            assert_eq!(text, format!("h3.1 > h7.2 dcpim {expected} prio 0"));
         }
     }
 

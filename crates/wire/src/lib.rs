@@ -2,6 +2,8 @@
 //!
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`],
 //!   [`datagram`]: the headers of one protocol each; [`Codec`]: their common interface. [`transports!`] lists them.
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`dcpim`], [`datagram`]: the headers of one protocol each; [`Codec`]:
+//!   their common interface. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
 //!   datagram; [`secure`]: the same between hosts that share a key.
@@ -29,6 +31,7 @@
 
 mod codec;
 pub mod datagram;
+pub mod dcpim;
 pub mod dump;
 pub mod frame;
 pub mod frisbee;
@@ -74,6 +77,8 @@ macro_rules! transports {
             Sird => sird,
             /// Swift (SIGCOMM 2020), with windows that follow the measured delay.
             Swift => swift,
+            /// dcPIM (SIGCOMM 2022), with rounds of matching.
+            DcPim => dcpim,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
         }
@@ -164,6 +169,7 @@ impl Header {
             Self::PFabric(header) => header.id,
             Self::Sird(header) => header.id,
             Self::Swift(header) => header.id,
+            Self::DcPim(header) => header.id,
             Self::Datagram(header) => header.id,
             Self::Tcp(_) => return None,
         };

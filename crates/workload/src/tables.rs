@@ -47,9 +47,10 @@ impl Packets {
 }
 
 /// The names as users write them.
-pub(crate) const NAMES: [&str; 7] = ["W1", "W2", "W3", "W4", "W5", "websearch", "datamining"];
+pub(crate) const NAMES: [&str; 8] =
+    ["W1", "W2", "W3", "W4", "W5", "websearch", "datamining", "IMC10"];
 
-pub(crate) static PUBLISHED: [Published; 7] = [
+pub(crate) static PUBLISHED: [Published; 8] = [
     Published {
         name: NAMES[0],
         description: "Facebook's memcached servers (ETC)",
@@ -96,6 +97,13 @@ pub(crate) static PUBLISHED: [Published; 7] = [
         source: "Greenberg et al., VL2, SIGCOMM 2009; as used in pFabric, SIGCOMM 2013, and pHost, \
                  CoNEXT 2015",
         curve: Curve::Linear(&DATA_MINING),
+    },
+    Published {
+        name: NAMES[7],
+        description: "data centers of universities and enterprises, as dcPIM draws it",
+        source: "Benson, Akella, Maltz, Network Traffic Characteristics of Data Centers in the \
+                 Wild, IMC 2010; as used in dcPIM, SIGCOMM 2022",
+        curve: Curve::Linear(&IMC10),
     },
 ];
 
@@ -234,6 +242,22 @@ static DATA_MINING: [(u64, f64); 9] = [
     (2107, 0.95),
     (66_667, 0.99),
     (666_667, 1.0),
+];
+
+/// The first two points have the same size, as in [`WEB_SEARCH`].
+static IMC10: [(u64, f64); 12] = [
+    (1, 0.0),
+    (1, 0.5),
+    (2, 0.6),
+    (3, 0.7),
+    (5, 0.75),
+    (7, 0.8),
+    (40, 0.8125),
+    (72, 0.825),
+    (137, 0.85),
+    (267, 0.9),
+    (1187, 0.95),
+    (2107, 1.0),
 ];
 
 impl Curve {

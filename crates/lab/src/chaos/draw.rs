@@ -186,6 +186,7 @@ fn messages(draw: &mut Draw) {
         "name = \"pfabric\"",
         "name = \"sird\"",
         "name = \"swift\"",
+        "name = \"dcpim\"",
         "name = \"tcp\"",
         "name = \"tcp\"\nhandshake = true",
         "name = \"dctcp\"",

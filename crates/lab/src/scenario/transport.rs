@@ -1,6 +1,7 @@
 //! The keys of `[transport]`: the name of a transport, and its parameters.
 
 mod datagram;
+mod dcpim;
 mod homa;
 mod pfabric;
 mod polo;
@@ -15,6 +16,7 @@ use rackweave_transport::TransportConfig;
 use rackweave_workload::WorkloadConfig;
 
 use self::datagram::DatagramKeys;
+use self::dcpim::DcPimKeys;
 use self::homa::HomaKeys;
 use self::pfabric::PFabricKeys;
 use self::polo::PoloKeys;
@@ -143,6 +145,11 @@ transports! {
         description: "windows, also below one packet, that keep the measured delay at a target",
         profiles: &["fabric", "htsim", "hosts"],
         sources: &["SIGCOMM 2020"],
+    DcPim: DcPimKeys = About {
+        name: "dcpim",
+        description: "receiver-driven: hosts are matched in rounds, as the ports of a crossbar switch, for the next data phase",
+        profiles: &["paper", "hosts"],
+        sources: &["SIGCOMM 2022"],
     };
     Datagram: DatagramKeys = About {
         name: "datagram",

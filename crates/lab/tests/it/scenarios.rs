@@ -83,6 +83,40 @@ fn a_key_of_one_transport_is_skipped_by_others_of_a_sweep() {
 }
 
 #[test]
+fn keys_of_dcpim_reach_its_configuration() {
+    let dcpim = |more: &[&str]| {
+        let sets = [&["transport.name=dcpim"], more].concat();
+        match parse(BASE, &sets).points[0].config.streams[0].transport.clone() {
+            TransportConfig::DcPim(config) => config,
+            other => panic!("not dcPIM: {other:?}"),
+        }
+    };
+    let paper = dcpim(&[]);
+    assert_eq!((paper.rounds, paper.channels, paper.srpt_rounds, paper.prompt), (4, 4, 1, true));
+    assert_eq!(paper.epoch, paper.round * 4);
+    let beta = dcpim(&["transport.beta=2.6", "transport.rounds=2", "transport.channels=8"]);
+    let twice = beta.round.ticks() as f64 / paper.round.ticks() as f64;
+    assert!((twice - 2.0).abs() < 1e-3, "{twice}");
+    assert_eq!((beta.rounds, beta.channels, beta.epoch), (2, 8, beta.round * 2));
+    let config = dcpim(&[
+        "transport.round=20 us",
+        "transport.alpha=1.5",
+        "transport.dcpim.free_packets=3",
+        "transport.token_window=5",
+        "transport.clock_skew=1 ms",
+        "transport.prompt=false",
+        "transport.srpt_rounds=0",
+        "transport.data_levels=1",
+    ]);
+    assert_eq!((config.round, config.epoch), (Span::from_us(20), Span::from_us(120)));
+    assert_eq!((config.free_packets, config.token_window), (3, 5));
+    assert_eq!((config.prompt, config.srpt_rounds, config.data_levels), (false, 0, 1));
+    assert_eq!(config.clock_skew, Span::from_ms(1));
+    let hosts = dcpim(&["transport.profile=hosts"]);
+    assert_eq!((hosts.round, hosts.epoch), (Span::from_us(500), Span::from_ms(2)));
+}
+
+#[test]
 fn keys_of_ndp_and_phost_reach_their_configurations() {
     let transport = |sets: &[&str]| parse(BASE, sets).points[0].config.streams[0].transport.clone();
     let trim = "fabric.switch.trim=true";

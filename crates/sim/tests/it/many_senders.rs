@@ -91,6 +91,7 @@ fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
         ("leverage homa", drops.clone(), leverage(G10)),
         ("sird", drops.clone(), sird(&drops)),
         ("swift", drops.clone(), swift(&drops)),
+        ("dcpim", drops.clone(), dcpim(&drops)),
     ]
 }
 

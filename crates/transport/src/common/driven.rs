@@ -1,6 +1,6 @@
-//! The host of a receiver-driven transport (NDP, pHost, Polo): the parts that do not depend on the protocol.
+//! The host of a receiver-driven transport (NDP, pHost, Polo, pFabric, SIRD, dcPIM): the parts that do not depend on the protocol.
 //!
-//! In all three protocols a message goes through the same states. Its sender starts; its receiver controls
+//! In all these protocols a message goes through the same states. Its sender starts; its receiver controls
 //! further transmission by *credits* (pulls, tokens, driving packets) and acknowledges the complete message; a
 //! client then waits for the response. [`Driven`] holds the exchanges, queued control packets, timers and
 //! events, and performs these transitions. A [`Scheme`] supplies what is specific to a protocol: its headers,

@@ -4,6 +4,7 @@
 mod driven;
 mod exchanges;
 mod finished;
+mod grouped;
 mod heap;
 mod lateness;
 mod list;
@@ -15,6 +16,7 @@ use rackweave_core::{HostId, Span};
 pub(crate) use driven::{Driven, Scheme};
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use finished::Finished;
+pub(crate) use grouped::Grouped;
 pub(crate) use heap::Heap;
 pub(crate) use lateness::Lateness;
 pub(crate) use list::List;

@@ -38,7 +38,6 @@
 
 mod buckets;
 pub mod config;
-mod grouped;
 mod receiver;
 mod sender;
 #[cfg(test)]

@@ -8,8 +8,7 @@ use rackweave_wire::sird::{Body, Header};
 use super::Host;
 use super::buckets::Buckets;
 use super::config::{Config, CreditOrder};
-use super::grouped::Grouped;
-use crate::common::{Heap, Parameters as _, State};
+use crate::common::{Grouped, Heap, Parameters as _, State};
 
 /// Maximum number of overdue credits that are given at once when the driver is late.
 const CATCH_UP: u64 = 8;

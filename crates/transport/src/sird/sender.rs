@@ -9,8 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::Host;
 use super::config::Config;
-use super::grouped::Grouped;
-use crate::common::{Heap, Jitter, State};
+use crate::common::{Grouped, Heap, Jitter, State};
 
 /// A host's state as a sender, besides its messages.
 #[derive(Debug, Default)]

@@ -40,6 +40,9 @@ fn published_figures() {
     assert_eq!(named("websearch").quantile(0.15), 8760);
     assert_eq!(named("datamining").quantile(0.5), 1460);
     assert_eq!(named("datamining").quantile(0.6), 2920);
+    // The trapezoids of the table's CDF: 133.8 packets.
+    assert_near(named("IMC10").mean(), 195_357.0, 1e-5, "IMC10");
+    assert_eq!([0.5, 0.8, 0.9].map(|p| named("IMC10").quantile(p)), [1460, 10_220, 389_820]);
 }
 
 /// Points of SIGCOMM'18's figures: the sizes of W1, W3, W5 at some percentiles of the count.
@@ -60,7 +63,7 @@ fn names_are_forgiving_and_unknown_ones_listed() {
     let error = SizeDist::named("w6").unwrap_err().to_string();
     assert_eq!(
         error,
-        "there is no size distribution `w6`; there are W1, W2, W3, W4, W5, websearch, datamining"
+        "there is no size distribution `w6`; there are W1, W2, W3, W4, W5, websearch, datamining, IMC10"
     );
 }
 

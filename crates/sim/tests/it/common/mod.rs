@@ -1,7 +1,7 @@
 //! Run configurations with defaults, for tests of the real transports on simulated fabrics.
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Rate, Span, frame};
+use rackweave_core::{Framing, HostId, Rate, Span, frame};
 use rackweave_sim::config::{
     BufferConfig, FabricConfig, MeasureConfig, QueueOptions, Routing, StreamConfig, SwitchConfig,
     Topology, TrimConfig,
@@ -9,6 +9,7 @@ use rackweave_sim::config::{
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
 use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, swift, tcp};
+use rackweave_transport::{TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, tcp};
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
 pub(crate) const G10: Rate = Rate::from_gbps(10);
@@ -96,6 +97,13 @@ pub(crate) fn swift(fabric: &FabricConfig) -> TransportConfig {
     let htsim = swift::Config::htsim();
     let rtt = fabric.base_rtt(htsim.framing(), 84);
     htsim.for_paths(fabric.host_rate(), (1, rtt), (1, rtt)).into()
+/// dcPIM with the paper's parameters for this fabric.
+pub(crate) fn dcpim(fabric: &FabricConfig) -> TransportConfig {
+    let fabric = Fabric::new(fabric).expect("a possible fabric");
+    let framing = |max_payload| Framing { max_payload, header_bytes: 40, spray_above_bytes: 0 };
+    let rtt = fabric.base_rtt(framing(1_460), frame::wire_bytes(frame::MTU));
+    let control_rtt = fabric.base_rtt(framing(1), frame::wire_bytes(0));
+    dcpim::Config::paper(fabric.host_rate(), rtt, control_rtt).into()
 }
 
 /// pFabric with the paper's parameters for this fabric, and the fabric with its queues: two bandwidth-delay products, at
@@ -124,6 +132,7 @@ pub(crate) fn receiver_driven(
         ("phost", phost(fabric), fabric.clone()),
         ("sird", sird(fabric), fabric.clone()),
         ("swift", swift(fabric), fabric.clone()),
+        ("dcpim", dcpim(fabric), fabric.clone()),
     ]
 }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each user needs some of these")]
 
 pub(crate) mod datagram;
+pub(crate) mod dcpim;
 pub(crate) mod homa;
 pub(crate) mod ndp;
 pub(crate) mod pfabric;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 ///
 /// A change moves one entry of a tree, whose nodes hold several: in the steady state it allocates nothing.
 #[derive(Debug)]
-pub(super) struct Grouped<G, K> {
+pub(crate) struct Grouped<G, K> {
     order: BTreeSet<(G, K, u32)>,
     /// The entry of each slot.
     entries: Vec<Option<(G, K)>>,
@@ -21,14 +21,13 @@ impl<G, K> Default for Grouped<G, K> {
 
 impl<G: Copy + Ord, K: Copy + Ord> Grouped<G, K> {
     /// Whether there are no entries.
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
     /// Adds a slot, or moves it to another group and key.
     #[inline]
-    pub(super) fn set(&mut self, slot: u32, group: G, key: K) {
+    pub(crate) fn set(&mut self, slot: u32, group: G, key: K) {
         let index = slot as usize;
         if self.entries.len() <= index {
             self.entries.resize(index + 1, None);
@@ -45,7 +44,7 @@ impl<G: Copy + Ord, K: Copy + Ord> Grouped<G, K> {
 
     /// Removes a slot; returns the group in which it was.
     #[inline]
-    pub(super) fn remove(&mut self, slot: u32) -> Option<G> {
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<G> {
         let (group, key) = self.entries.get_mut(slot as usize)?.take()?;
         self.order.remove(&(group, key, slot));
         Some(group)
@@ -53,7 +52,7 @@ impl<G: Copy + Ord, K: Copy + Ord> Grouped<G, K> {
 
     /// The entry of this group with the lowest key, the lowest slot of several.
     #[inline]
-    pub(super) fn first_of(&self, group: G) -> Option<(K, u32)>
+    pub(crate) fn first_of(&self, group: G) -> Option<(K, u32)>
     where
         K: Bounded,
     {
@@ -61,9 +60,18 @@ impl<G: Copy + Ord, K: Copy + Ord> Grouped<G, K> {
         (*found == group).then_some((*key, *slot))
     }
 
+    /// The entries of this group, by key and then by slot.
+    pub(crate) fn of(&self, group: G) -> impl Iterator<Item = (K, u32)> + '_
+    where
+        K: Bounded,
+    {
+        let all = (group, K::LEAST, 0)..=(group, K::GREATEST, u32::MAX);
+        self.order.range(all).map(|(_, key, slot)| (*key, *slot))
+    }
+
     /// The next group with entries after this one, in a circle; without one, the first.
     #[inline]
-    pub(super) fn group_after(&self, group: Option<G>) -> Option<G>
+    pub(crate) fn group_after(&self, group: Option<G>) -> Option<G>
     where
         K: Bounded,
     {
@@ -76,7 +84,7 @@ impl<G: Copy + Ord, K: Copy + Ord> Grouped<G, K> {
 }
 
 /// Keys with a least and a greatest value.
-pub(super) trait Bounded {
+pub(crate) trait Bounded {
     const LEAST: Self;
     const GREATEST: Self;
 }
@@ -109,6 +117,12 @@ mod tests {
             let all = || table.iter().zip(0_u32..).filter_map(|(at, slot)| at.map(|at| (at, slot)));
             let of_group = all().filter(|((g, _), _)| *g == group);
             assert_eq!(set.first_of(group), of_group.map(|((_, key), slot)| (key, slot)).min());
+            let mut of_group: Vec<_> = all()
+                .filter(|((g, _), _)| *g == group)
+                .map(|((_, key), slot)| (key, slot))
+                .collect();
+            of_group.sort_unstable();
+            assert_eq!(set.of(group).collect::<Vec<_>>(), of_group);
             let groups = || all().map(|((group, _), _)| group);
             let next = groups().filter(|g| *g > group).min().or_else(|| groups().min());
             assert_eq!(set.group_after(Some(group)), next);

@@ -1,0 +1,117 @@
+//! The keys of dcPIM.
+
+use rackweave_core::{Framing, Span, frame};
+use rackweave_sim::Fabric;
+use rackweave_transport::dcpim;
+use rackweave_workload::WorkloadConfig;
+use serde::Deserialize;
+
+use super::super::keys::{Place, keys};
+use super::super::problem::Problem;
+use super::super::values::{Thousandths, Unit, Whole};
+
+keys! {
+    /// dcPIM's keys. A missing key has the value of the profile.
+    struct DcPimKeys for dcpim::Config {
+        profile: Profile,
+        rounds: Whole<1, 100, u8>,
+        channels: Whole<1, 100, u8>,
+        beta: Thousandths<1000>,
+        round: Unit<Span>,
+        alpha: Thousandths<1000>,
+        srpt_rounds: u8 => srpt_rounds,
+        prompt: bool => prompt,
+        free_packets: u16 => free_packets,
+        token_window: Whole<1, { u32::MAX }, u32>,
+        resend_after: Unit<Span> => resend_after,
+        clock_skew: Unit<Span> => clock_skew,
+        data_levels: u8 => data_levels,
+        spray: bool => spray,
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Profile {
+    /// The values of the authors' simulations, for this fabric's round trips.
+    #[default]
+    Paper,
+    /// Like `paper`, with rounds and timeouts for processes on hosts.
+    Hosts,
+}
+
+/// The parameters of the authors' simulations for a fabric.
+fn for_fabric(fabric: &Fabric) -> dcpim::Config {
+    let full = Framing { max_payload: frame::MTU, header_bytes: 0, spray_above_bytes: u32::MAX };
+    // docs/sources.md#dcpim-parameters: the product is that of full packets in both directions.
+    let rtt = fabric.base_rtt(full, frame::wire_bytes(frame::MTU));
+    let smallest = Framing { max_payload: 1, header_bytes: 0, ..full };
+    let control_rtt = fabric.base_rtt(smallest, frame::wire_bytes(0));
+    dcpim::Config::paper(fabric.host_rate(), rtt, control_rtt)
+}
+
+impl DcPimKeys {
+    pub(super) fn resolve(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        workload: &WorkloadConfig,
+    ) -> Result<dcpim::Config, Problem> {
+        let link = fabric.host_rate();
+        let mut config = for_fabric(fabric);
+        if self.profile.unwrap_or_default() == Profile::Hosts {
+            config = config.for_hosts(link);
+        }
+        if let (Some(_), Some(_)) = (self.beta, self.round) {
+            let message = "`round` is the length that `beta` is a multiple for: give one of them";
+            return Err(place.bad("round", message));
+        }
+        let beta = self.beta.map(|beta| {
+            // In the profile a round is `Config::BETA` thousandths of the round trip.
+            let thousandths = u64::from(u32::from(beta));
+            let round = config.round.ticks().saturating_mul(thousandths);
+            Span::from_ticks(round / u64::from(dcpim::Config::BETA))
+        });
+        let round = self.round.map(|round| round.0).or(beta).unwrap_or(config.round);
+        if let Some(channels) = self.channels {
+            config = config.with_channels(link, channels.0);
+        }
+        let rounds = self.rounds.map_or(config.rounds, |rounds| rounds.0);
+        config = config.with_rounds(link, rounds, round);
+        if let Some(alpha) = self.alpha {
+            let epoch = config.epoch.ticks().saturating_mul(u64::from(u32::from(alpha)));
+            config.epoch = Span::from_ticks(epoch / 1000);
+        }
+        self.apply(&mut config);
+        if let Some(window) = self.token_window {
+            config.token_window = window.0;
+        }
+        config.check().map_err(|error| self.invalid(place, error))?;
+        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        Ok(config)
+    }
+
+    /// Returns an error for what the transport reports about its configuration, at the key that causes it.
+    fn invalid(&self, place: Place<'_>, error: dcpim::InvalidConfig) -> Problem {
+        use dcpim::InvalidConfig as E;
+        match error {
+            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
+            E::Levels(..) => place.bad("data_levels", error.to_string()),
+            E::Epoch(..) => {
+                place.bad("alpha", "`alpha` must be at least 1: a matching takes as long")
+            }
+            E::LongEpoch(_) => {
+                let key = match self.round {
+                    Some(_) => "round",
+                    None if self.alpha.is_some() => "alpha",
+                    None => "rounds",
+                };
+                place.bad(key, error.to_string())
+            }
+            E::Channels(..) => place.bad("channels", error.to_string()),
+            E::TooLong(_) | E::Priority(_) | E::Interval | E::Patience | E::FinishedFor(_) => {
+                place.bad("name", error.to_string())
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Any bytes as a dcPIM header.
+
+#![no_main]
+
+#[path = "../../crates/wire/tests/it/checks/mod.rs"]
+mod checks;
+
+use rackweave_wire::dcpim::Header;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::header::<Header>(bytes));
