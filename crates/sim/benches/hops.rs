@@ -12,7 +12,7 @@ use rackweave_sim::config::{
     Topology, TrimConfig,
 };
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp, uet};
 use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -115,7 +115,8 @@ static TRAFFIC: [Traffic; 9] = [
     },
 ];
 
-const TRANSPORTS: [&str; 8] = ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird"];
+const TRANSPORTS: [&str; 9] =
+    ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "uet"];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
     match name {
@@ -142,6 +143,11 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             let full = sird::Config::paper(LINK, 0).framing();
             let bdp = LINK.bytes_in(fabric.base_rtt(full, 84));
             sird::Config::paper(LINK, bdp).into()
+        }
+        "uet" => {
+            let full = uet::Config::eqds(LINK).framing();
+            let rtt = fabric.base_rtt(full, 84);
+            uet::Config { entropies: 64, ..uet::Config::uet(LINK, rtt) }.into()
         }
         "polo" => {
             let config = polo::Config::slides();
@@ -182,7 +188,7 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
             },
             ecn_threshold_bytes: Some(65 * 1538),
             priorities: true,
-            trim: (name == "ndp").then_some(NDP_QUEUES),
+            trim: matches!(name, "ndp" | "uet").then_some(NDP_QUEUES),
             options: QueueOptions { by_remaining: name == "pfabric", selective_drop: false },
             routing: Routing::Transport,
         },

@@ -1,6 +1,6 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`datagram`]: the headers of one protocol each; [`Codec`]:
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`uet`], [`datagram`]: the headers of one protocol each; [`Codec`]:
 //!   their common interface. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
@@ -45,6 +45,7 @@ pub mod reduce;
 pub mod secure;
 pub mod sird;
 pub mod tcp;
+pub mod uet;
 
 use rackweave_core::{Header as HeaderTrait, MessageId, Packet, Rank, Slice};
 
@@ -71,6 +72,8 @@ macro_rules! transports {
             PFabric => pfabric,
             /// SIRD (NSDI 2025), with buckets of credit.
             Sird => sird,
+            /// EQDS (NSDI 2022), and the congestion control of Ultra Ethernet.
+            Uet => uet,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
         }
@@ -160,6 +163,7 @@ impl Header {
             Self::Polo(header) => header.id,
             Self::PFabric(header) => header.id,
             Self::Sird(header) => header.id,
+            Self::Uet(header) => header.id,
             Self::Datagram(header) => header.id,
             Self::Tcp(_) => return None,
         };

@@ -338,6 +338,7 @@ fn lists_are_tables_and_documents() {
             "polo",
             "pfabric",
             "sird",
+            "uet",
             "datagram",
             "orca",
             "cast-unicast",

@@ -7,6 +7,7 @@ mod polo;
 mod receiver_driven;
 mod sird;
 mod tcp;
+mod uet;
 
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
@@ -20,6 +21,7 @@ use self::polo::PoloKeys;
 use self::receiver_driven::{NdpKeys, PHostKeys};
 use self::sird::SirdKeys;
 pub(super) use self::tcp::TcpKeys;
+use self::uet::UetKeys;
 use super::de::{self, DeError};
 use super::keys::{self, Choice, Place, is_on_streams, read_label};
 use super::problem::{Problem, SweptKeys};
@@ -135,6 +137,12 @@ transports! {
         description: "receiver-driven: credit from a global bucket, and one per sender that shrinks by its marks",
         profiles: &[],
         sources: &["NSDI 2025"],
+    };
+    Uet: UetKeys = About {
+        name: "uet",
+        description: "EQDS and Ultra Ethernet: credit from receivers (RCCC), windows of senders (NSCC), trimming",
+        profiles: &["uet", "uet-nscc", "uet-rccc", "eqds"],
+        sources: &["NSDI 2022", "UET 1.0 (2025)"],
     };
     Datagram: DatagramKeys = About {
         name: "datagram",

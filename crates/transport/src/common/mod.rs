@@ -7,7 +7,10 @@ mod finished;
 mod heap;
 mod lateness;
 mod list;
+mod pacer;
 mod parameters;
+mod scoreboard;
+mod timeout;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span};
@@ -18,10 +21,13 @@ pub(crate) use finished::Finished;
 pub(crate) use heap::Heap;
 pub(crate) use lateness::Lateness;
 pub(crate) use list::List;
+pub(crate) use pacer::Pacer;
 #[cfg(test)]
 pub(crate) use parameters::Bounds;
 pub(crate) use parameters::shared_parameters;
 pub(crate) use parameters::{Parameters, Shared};
+pub(crate) use scoreboard::{Before, Scoreboard};
+pub(crate) use timeout::{RtoBounds, Timeout};
 
 /// The client's port in all packets. With [`SERVER_PORT`], it is what ECMP hashes.
 pub(crate) const CLIENT_PORT: u16 = 0x8000;

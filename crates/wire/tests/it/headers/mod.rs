@@ -10,6 +10,7 @@ pub(crate) mod phost;
 pub(crate) mod polo;
 pub(crate) mod sird;
 pub(crate) mod tcp;
+pub(crate) mod uet;
 
 use proptest::prelude::*;
 use rackweave_core::{Ecn, HostId, Packet};
