@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 65] = builtins! {
+pub const SCENARIOS: [Builtin; 67] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -60,6 +60,8 @@ pub const SCENARIOS: [Builtin; 65] = builtins! {
     "pfabric-sigcomm18": "papers/pfabric/pfabric-sigcomm18.toml",
     "sird-nsdi25": "papers/sird/sird-nsdi25.toml",
     "sird-incast": "papers/sird/sird-incast.toml",
+    "eqds-validate": "papers/uet/eqds-validate.toml",
+    "uet-validate": "papers/uet/uet-validate.toml",
     "orca-execution": "papers/orca/execution.toml",
     "orca-cores": "papers/orca/cores.toml",
     "orca-link-bound": "papers/orca/link-bound.toml",
@@ -92,11 +94,12 @@ pub const SCENARIOS: [Builtin; 65] = builtins! {
 };
 
 /// The built-in files of claims, by the name of the paper.
-pub const CLAIMS: [Builtin; 8] = builtins! {
+pub const CLAIMS: [Builtin; 9] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
     "pfabric": "papers/pfabric/claims.toml",
     "sird": "papers/sird/claims.toml",
+    "uet": "papers/uet/claims.toml",
     "orca": "papers/orca/claims.toml",
     "swp2p": "papers/swp2p/claims.toml",
     "ordc": "papers/ordc/claims.toml",
