@@ -308,7 +308,13 @@ impl Codec for Header {
         };
         match self.body {
             Body::Data {
-                message_length, offset, pull_target, len, ack_request, retransmitted, speculative,
+                message_length,
+                offset,
+                pull_target,
+                len,
+                ack_request,
+                retransmitted,
+                speculative,
             } => {
                 words(&[(speculative, "speculative"), (retransmitted, "retransmitted")])?;
                 words(&[(ack_request, "ack-request")])?;

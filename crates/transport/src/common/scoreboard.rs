@@ -255,7 +255,10 @@ mod tests {
                 assert_eq!(board.next() as usize, model.len());
                 let waiting = count(|state| *state == Model::Waits);
                 let in_flight = count(|state| matches!(state, Model::InFlight(_)));
-                assert_eq!((board.waiting(), board.in_flight()), (waiting as u32, in_flight as u32));
+                assert_eq!(
+                    (board.waiting(), board.in_flight()),
+                    (waiting as u32, in_flight as u32)
+                );
                 let base = (0..).find(|packet| model.get(packet) != Some(&Model::Arrived));
                 assert_eq!(Some(board.base()), base);
             }

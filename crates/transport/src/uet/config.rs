@@ -118,7 +118,9 @@ pub enum InvalidConfig {
     #[error("a packet of {0} bytes is longer than 65000")]
     TooLong(u32),
     /// The number of entropy values cannot be used.
-    #[error("the number of entropy values must be 0 or a power of two up to {MAX_ENTROPIES}, not {0}")]
+    #[error(
+        "the number of entropy values must be 0 or a power of two up to {MAX_ENTROPIES}, not {0}"
+    )]
     Entropies(u16),
     /// A window without room for a packet.
     #[error("max_window has no room for a full packet")]
@@ -251,8 +253,7 @@ impl Config {
             ("min_rto", self.min_rto > Span::ZERO),
             ("max_stalls", self.max_stalls > 0),
         ])?;
-        if self.entropies > MAX_ENTROPIES
-            || self.entropies > 0 && !self.entropies.is_power_of_two()
+        if self.entropies > MAX_ENTROPIES || self.entropies > 0 && !self.entropies.is_power_of_two()
         {
             return Err(InvalidConfig::Entropies(self.entropies));
         }

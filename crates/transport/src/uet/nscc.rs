@@ -180,8 +180,8 @@ impl Nscc {
         (self.is_fast, self.empty_bytes) = (false, 0);
         let (mean, target) = (self.mean_delay.ticks(), params.target.ticks());
         if mean > target && now.since(self.decreased_at) > self.base_rtt {
-            let less = u128::from(self.window) * u128::from(mean - target) * 4
-                / (5 * u128::from(mean));
+            let less =
+                u128::from(self.window) * u128::from(mean - target) * 4 / (5 * u128::from(mean));
             self.window -= (less as u64).min(self.window / 2);
             self.window = self.window.max(params.packet_bytes);
             self.decreased_at = now;

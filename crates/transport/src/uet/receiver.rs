@@ -209,8 +209,9 @@ impl Host {
     /// Handles a data packet, complete or trimmed.
     pub(super) fn handle_data(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
         let header = &packet.header;
-        let Body::Data { message_length, offset, len, pull_target, ack_request, retransmitted, .. } =
-            header.body
+        let Body::Data {
+            message_length, offset, len, pull_target, ack_request, retransmitted, ..
+        } = header.body
         else {
             return Placement::Discard;
         };
@@ -219,7 +220,8 @@ impl Host {
         }
         let (number, ecn) = (offset / self.config.max_payload, packet.ecn() == Ecn::Marked);
         let (max_gaps, ack_bytes) = (usize::from(self.config.max_gaps), self.config.ack_bytes);
-        let (bytes, window) = (self.config.header_bytes + u32::from(len), self.config.window_quanta());
+        let (bytes, window) =
+            (self.config.header_bytes + u32::from(len), self.config.window_quanta());
         let Some((slot, incoming)) = self.incoming(now, packet.src, header, message_length) else {
             return Placement::Discard;
         };
@@ -366,10 +368,8 @@ impl Host {
             };
             incoming.pull = incoming.pull.saturating_add(credit);
             incoming.last_received = now;
-            let (wants, beyond) = (
-                incoming.target > incoming.pull,
-                incoming.pull.saturating_sub(incoming.target),
-            );
+            let (wants, beyond) =
+                (incoming.target > incoming.pull, incoming.pull.saturating_sub(incoming.target));
             let giving = &mut self.scheme.giving;
             match from_list {
                 From::Retransmitting => {
@@ -383,8 +383,7 @@ impl Host {
                 From::Idle if !wants && beyond < window => giving.idle.push_back(slot),
                 From::Idle => {}
             }
-            incoming.waits =
-                giving.active.contains(slot) || giving.retransmitting.contains(slot);
+            incoming.waits = giving.active.contains(slot) || giving.retransmitting.contains(slot);
             let (pull, incarnation) = (incoming.pull, incoming.incarnation);
             giving.pacer.spend(self.config.credit_span(credit.max(MIN_PACED)));
             self.send_control(peer, id.0, one_way, Body::Pull { pull, incarnation });

@@ -99,8 +99,8 @@ impl Outgoing {
     /// Bytes of packets that were never sent.
     fn unsent(&self, config: &Config) -> u64 {
         let next = self.board.next();
-        let payload = u64::from(self.length)
-            .saturating_sub(u64::from(next) * u64::from(config.max_payload));
+        let payload =
+            u64::from(self.length).saturating_sub(u64::from(next) * u64::from(config.max_payload));
         payload + u64::from(self.packets - next) * u64::from(config.header_bytes)
     }
 
@@ -127,7 +127,8 @@ impl Outgoing {
             want /= i64::from(active.max(1));
         }
         let quantum = i64::from(QUANTUM);
-        let total = i64::from(self.pulled).saturating_add(want.saturating_add(quantum - 1) / quantum);
+        let total =
+            i64::from(self.pulled).saturating_add(want.saturating_add(quantum - 1) / quantum);
         u32::try_from(total.max(0)).unwrap_or(u32::MAX)
     }
 

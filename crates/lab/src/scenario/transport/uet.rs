@@ -44,8 +44,8 @@ enum Profile {
 /// The simulators' number of entropy values.
 const ENTROPIES: u32 = 64;
 
-/// The number of entropy values of a fabric with so many paths between two hosts: at least one for each, and so many that paths have
-/// about as many each if their number is no power of two. 0, for switches that choose, if that is more than a sender can keep track of.
+/// The number of entropy values of a fabric with this number of paths between two hosts. Each path has one at least, and paths have about
+/// equally many if their number is no power of two. It is 0, for switches that choose, if a sender cannot keep track of the values.
 fn entropies(paths: u32) -> u16 {
     let least = if paths.is_power_of_two() { paths } else { paths.saturating_mul(16) };
     let values = least.max(ENTROPIES).checked_next_power_of_two();
@@ -63,7 +63,8 @@ impl UetKeys {
         let profile = self.profile.unwrap_or_default();
         let trims = fabric.config().switch.trim.is_some();
         if !trims && profile != Profile::UetNscc {
-            let message = "EQDS and UET with credit need switches that trim: set fabric.switch.trim = true";
+            let message =
+                "EQDS and UET with credit need switches that trim: set fabric.switch.trim = true";
             return Err(place.bad("name", message).with_help(
                 "it makes the queues of data short for every transport of this fabric; a sweep \
                  that compares sets it where the name is \"uet\", with `cases`; the profile \

@@ -113,9 +113,7 @@ impl DrivenSubject for Uet {
         let mut text = format!("{}>{} p{} ", packet.src, packet.dst, packet.priority);
         let message = MessageId(packet.header.id.get());
         let _ = match packet.header.body {
-            Body::Data {
-                offset, pull_target, ack_request, retransmitted, speculative, ..
-            } => {
+            Body::Data { offset, pull_target, ack_request, retransmitted, speculative, .. } => {
                 let packet = offset / Config::eqds(LINK).max_payload;
                 let flags: String = [(speculative, 's'), (retransmitted, 'r'), (ack_request, 'a')]
                     .iter()
@@ -128,7 +126,10 @@ impl DrivenSubject for Uet {
                 let of = if of_rts { " of RTS" } else { "" };
                 let mark = if ecn { " ecn" } else { "" };
                 let bits = bitmap.get();
-                write!(text, "ACK {message}{of}{mark} below {cumulative} at {packet} {bits:b} received {received}")
+                write!(
+                    text,
+                    "ACK {message}{of}{mark} below {cumulative} at {packet} {bits:b} received {received}"
+                )
             }
             Body::Nack { packet, received, .. } => {
                 write!(text, "NACK {message} {packet} received {received}")

@@ -33,10 +33,9 @@ pub(crate) fn arbitrary() -> impl Strategy<Value = uet::Header> {
             complete: flags.3,
         },
     );
-    let nack =
-        any::<(u32, u32, u16, bool)>().prop_map(|(packet, received, incarnation, ecn)| {
-            Body::Nack { packet, received, incarnation, ecn }
-        });
+    let nack = any::<(u32, u32, u16, bool)>().prop_map(|(packet, received, incarnation, ecn)| {
+        Body::Nack { packet, received, incarnation, ecn }
+    });
     let rts = any::<(u32, u32, u32)>().prop_map(|(message_length, pull_target, backlog)| {
         Body::Rts { message_length, pull_target, backlog }
     });
@@ -82,16 +81,10 @@ pub(crate) fn examples() -> Vec<(&'static str, uet::Header)> {
         ("data", header(data(true, false))),
         ("data_retransmitted", header(data(false, true))),
         ("data_one_way", uet::Header { one_way: true, ..header(data(false, false)) }),
-        (
-            "data_any_path",
-            uet::Header { entropy: uet::ANY_ENTROPY, ..header(data(false, false)) },
-        ),
+        ("data_any_path", uet::Header { entropy: uet::ANY_ENTROPY, ..header(data(false, false)) }),
         ("ack", header(ack(true, false))),
         ("ack_complete", header(ack(false, true))),
-        (
-            "nack",
-            header(Body::Nack { packet: 9, received: 8, incarnation: 0xbeef, ecn: true }),
-        ),
+        ("nack", header(Body::Nack { packet: 9, received: 8, incarnation: 0xbeef, ecn: true })),
         ("pull", header(Body::Pull { pull: 66, incarnation: 0xbeef })),
         ("rts", header(Body::Rts { message_length, pull_target: 80, backlog: 12 })),
         ("ask", header(Body::Ask)),
