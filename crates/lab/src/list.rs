@@ -285,7 +285,7 @@ mod tests {
             let text = format!(
                 "[fabric]\ntopology = '{fabric}'\n{keys}\n[transport]\nname = '{name}'\n\
                  [fabric.switch]\ntrim = {}\npfabric = {}\n{workload}",
-                name == "ndp",
+                name == "ndp" || name == "uet",
                 name == "pfabric"
             );
             Scenario::parse("test.toml", &text, Path::new("."), &[], None).map(drop)

@@ -14,6 +14,7 @@ use rackweave_sim::config::{
 use rackweave_sim::{Control, Fabric, RunConfig, run};
 use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, swift, tcp};
 use rackweave_transport::{TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp, uet};
 use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -119,6 +120,7 @@ static TRAFFIC: [Traffic; 9] = [
 const TRANSPORTS: [&str; 9] =
     ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "swift"];
     ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "dcpim"];
+    ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "uet"];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
     match name {
@@ -155,6 +157,10 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             let rtt = fabric.base_rtt(framing, 1_538);
             let control_rtt = fabric.base_rtt(Framing { max_payload: 1, ..framing }, 84);
             dcpim::Config::paper(LINK, rtt, control_rtt).into()
+        "uet" => {
+            let full = uet::Config::eqds(LINK).framing();
+            let rtt = fabric.base_rtt(full, 84);
+            uet::Config { entropies: 64, ..uet::Config::uet(LINK, rtt) }.into()
         }
         "polo" => {
             let config = polo::Config::slides();
@@ -195,7 +201,7 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
             },
             ecn_threshold_bytes: Some(65 * 1538),
             priorities: true,
-            trim: (name == "ndp").then_some(NDP_QUEUES),
+            trim: matches!(name, "ndp" | "uet").then_some(NDP_QUEUES),
             options: QueueOptions { by_remaining: name == "pfabric", selective_drop: false },
             routing: Routing::Transport,
         },

@@ -50,6 +50,7 @@ pub mod tcp;
 pub mod testkit;
 #[cfg(test)]
 mod tests;
+pub mod uet;
 
 pub use machine::{Machine, TransportConfig};
 pub use profile::{Feedback, Profile};

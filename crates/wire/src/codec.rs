@@ -48,6 +48,7 @@ const FLAG_ONE_WAY: u8 = 0x80;
 
 /// The first 16 bytes of the headers of NDP, pHost, Polo, pFabric, SIRD and Swift.
 /// The first 16 bytes of the headers of NDP, pHost, Polo, pFabric, SIRD and dcPIM.
+/// The first 16 bytes of the headers of NDP, pHost, Polo, pFabric, SIRD and UET.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prologue {
     pub(crate) ports: Ports,

@@ -3,6 +3,7 @@
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`],
 //!   [`datagram`]: the headers of one protocol each; [`Codec`]: their common interface. [`transports!`] lists them.
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`dcpim`], [`datagram`]: the headers of one protocol each; [`Codec`]:
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`uet`], [`datagram`]: the headers of one protocol each; [`Codec`]:
 //!   their common interface. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
@@ -49,6 +50,7 @@ pub mod secure;
 pub mod sird;
 pub mod swift;
 pub mod tcp;
+pub mod uet;
 
 use rackweave_core::{Header as HeaderTrait, MessageId, Packet, Rank, Slice};
 
@@ -79,6 +81,8 @@ macro_rules! transports {
             Swift => swift,
             /// dcPIM (SIGCOMM 2022), with rounds of matching.
             DcPim => dcpim,
+            /// EQDS (NSDI 2022), and the congestion control of Ultra Ethernet.
+            Uet => uet,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
         }
@@ -170,6 +174,7 @@ impl Header {
             Self::Sird(header) => header.id,
             Self::Swift(header) => header.id,
             Self::DcPim(header) => header.id,
+            Self::Uet(header) => header.id,
             Self::Datagram(header) => header.id,
             Self::Tcp(_) => return None,
         };

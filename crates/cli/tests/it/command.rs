@@ -340,6 +340,7 @@ fn lists_are_tables_and_documents() {
             "sird",
             "swift",
             "dcpim",
+            "uet",
             "datagram",
             "orca",
             "cast-unicast",

@@ -187,12 +187,16 @@ fn messages(draw: &mut Draw) {
         "name = \"sird\"",
         "name = \"swift\"",
         "name = \"dcpim\"",
+        "name = \"uet\"",
+        "name = \"uet\"\nprofile = \"eqds\"",
+        "name = \"uet\"\nprofile = \"uet-nscc\"",
         "name = \"tcp\"",
         "name = \"tcp\"\nhandshake = true",
         "name = \"dctcp\"",
         "name = \"dctcp\"\nhandshake = true",
     ]);
-    if transport.contains("ndp") {
+    let needs_trimming = ["ndp", "name = \"uet\"", "eqds"];
+    if needs_trimming.iter().any(|name| transport.contains(name)) && !transport.contains("nscc") {
         draw.line(format_args!("trim = true"));
     }
     if transport.contains("pfabric") {

@@ -9,6 +9,7 @@ mod receiver_driven;
 mod sird;
 mod swift;
 mod tcp;
+mod uet;
 
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
@@ -24,6 +25,7 @@ use self::receiver_driven::{NdpKeys, PHostKeys};
 use self::sird::SirdKeys;
 use self::swift::SwiftKeys;
 pub(super) use self::tcp::TcpKeys;
+use self::uet::UetKeys;
 use super::de::{self, DeError};
 use super::keys::{self, Choice, Place, is_on_streams, read_label};
 use super::problem::{Problem, SweptKeys};
@@ -150,6 +152,11 @@ transports! {
         description: "receiver-driven: hosts are matched in rounds, as the ports of a crossbar switch, for the next data phase",
         profiles: &["paper", "hosts"],
         sources: &["SIGCOMM 2022"],
+    Uet: UetKeys = About {
+        name: "uet",
+        description: "EQDS and Ultra Ethernet: credit from receivers (RCCC), windows of senders (NSCC), trimming",
+        profiles: &["uet", "uet-nscc", "uet-rccc", "eqds"],
+        sources: &["NSDI 2022", "UET 1.0 (2025)"],
     };
     Datagram: DatagramKeys = About {
         name: "datagram",

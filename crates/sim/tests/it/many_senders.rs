@@ -79,6 +79,7 @@ fn times_the_link(
 fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
     let (drops, trims) = (thousand_hosts(false), thousand_hosts(true));
     let (pfabric, ranks) = pfabric(&drops);
+    let (uet_over, eqds_over) = (uet(&drops), eqds(&drops));
     vec![
         ("homa", drops.clone(), homa(&drops, &fixed(10_000))),
         ("homa, linux", drops.clone(), linux(G10)),
@@ -92,6 +93,8 @@ fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
         ("sird", drops.clone(), sird(&drops)),
         ("swift", drops.clone(), swift(&drops)),
         ("dcpim", drops.clone(), dcpim(&drops)),
+        ("uet", trims.clone(), uet_over.0),
+        ("eqds", trims, eqds_over.0),
     ]
 }
 

@@ -15,12 +15,13 @@ struct Link {
 pub(crate) struct List {
     first: u32,
     last: u32,
+    len: u32,
     links: Vec<Link>,
 }
 
 impl Default for List {
     fn default() -> Self {
-        Self { first: NONE, last: NONE, links: Vec::new() }
+        Self { first: NONE, last: NONE, len: 0, links: Vec::new() }
     }
 }
 
@@ -28,6 +29,12 @@ impl List {
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.first == NONE
+    }
+
+    /// Number of slots in the list.
+    #[inline]
+    pub(crate) const fn len(&self) -> u32 {
+        self.len
     }
 
     #[inline]
@@ -50,6 +57,7 @@ impl List {
             last => self.links[last as usize].next = slot,
         }
         self.last = slot;
+        self.len += 1;
     }
 
     /// The slot at the front.
@@ -74,6 +82,7 @@ impl List {
         }
         let Link { previous, next } = self.links[slot as usize];
         self.links[slot as usize].next = OUT;
+        self.len -= 1;
         match previous {
             NONE => self.first = next,
             previous => self.links[previous as usize].next = next,
@@ -115,6 +124,7 @@ mod tests {
             }
             assert_eq!(list.first(), model.first().copied());
             assert_eq!(list.is_empty(), model.is_empty());
+            assert_eq!(list.len() as usize, model.len());
             assert!((0..12).all(|slot| list.contains(slot) == model.contains(&slot)));
         }
     }

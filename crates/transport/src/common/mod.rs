@@ -8,7 +8,10 @@ mod grouped;
 mod heap;
 mod lateness;
 mod list;
+mod pacer;
 mod parameters;
+mod scoreboard;
+mod timeout;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span};
@@ -20,10 +23,13 @@ pub(crate) use grouped::Grouped;
 pub(crate) use heap::Heap;
 pub(crate) use lateness::Lateness;
 pub(crate) use list::List;
+pub(crate) use pacer::Pacer;
 #[cfg(test)]
 pub(crate) use parameters::Bounds;
 pub(crate) use parameters::shared_parameters;
 pub(crate) use parameters::{Parameters, Shared};
+pub(crate) use scoreboard::{Before, Scoreboard};
+pub(crate) use timeout::{RtoBounds, Timeout};
 
 /// The client's port in all packets. With [`SERVER_PORT`], it is what ECMP hashes.
 pub(crate) const CLIENT_PORT: u16 = 0x8000;

@@ -73,7 +73,7 @@ macro_rules! shared_parameters {
     (
         $config:ty,
         name: $name:literal,
-        example: |$link:ident| $example:expr,
+        example: |$link:ident| $($example:expr);+,
         ask_interval: $ask_interval:ident,
         free_packets: [$($free_packets:ident)?],
         packets_back: $packets_back:literal,
@@ -89,7 +89,7 @@ macro_rules! shared_parameters {
 
             #[cfg(any(test, feature = "testkit"))]
             fn examples($link: rackweave_core::Rate) -> Vec<Self> {
-                vec![$example]
+                vec![$($example),+]
             }
 
             fn check(&self) -> Result<(), InvalidConfig> {

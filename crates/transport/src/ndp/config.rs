@@ -4,7 +4,7 @@ use rackweave_core::{Rate, Span};
 use rackweave_wire::ndp::size;
 use thiserror::Error;
 
-use crate::common::shared_parameters;
+use crate::common::{RtoBounds, shared_parameters};
 
 /// Maximum number of paths that a sender can choose among: those of a fat-tree of 128-port switches.
 pub const MAX_PATHS: u16 = 4096;
@@ -162,6 +162,11 @@ impl Config {
             return Err(InvalidConfig::Patience);
         }
         Ok(())
+    }
+
+    #[inline]
+    pub(super) const fn rto_bounds(&self) -> RtoBounds {
+        RtoBounds { min: self.min_rto, max: self.max_rto, patience: self.patience }
     }
 
     /// Interval between two pulls (`docs/sources.md#ndp-pulls`: the time of a full packet / 0.99).

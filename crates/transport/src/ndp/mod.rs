@@ -45,7 +45,7 @@ use rackweave_core::{FailReason, HostId, Packet, Placement, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
-use crate::common::{Driven, Jitter, List, Scheme};
+use crate::common::{Driven, Jitter, List, Pacer, Scheme};
 pub use config::{Config, InvalidConfig, MAX_PATHS};
 use paths::Paths;
 use receiver::Incoming;
@@ -65,8 +65,7 @@ pub struct Ndp {
     /// Messages with pulls owed to their senders, in round-robin order.
     pulls: List,
     pull_spacing: Span,
-    /// The earliest time of the next pull.
-    next_pull_at: Time,
+    pacer: Pacer,
     /// The paths of control packets that are not answers to a packet.
     control_paths: Paths,
     spare: Vec<Outgoing>,
@@ -89,7 +88,7 @@ impl Scheme for Ndp {
             ready: List::default(),
             pulls: List::default(),
             pull_spacing: config.pull_spacing(),
-            next_pull_at: Time::ZERO,
+            pacer: Pacer::default(),
             control_paths,
             spare: Vec::new(),
         }
@@ -158,7 +157,7 @@ impl Scheme for Ndp {
     }
 
     fn on_timeout(host: &mut Host, now: Time) {
-        if !host.scheme.pulls.is_empty() && host.scheme.next_pull_at <= now {
+        if !host.scheme.pulls.is_empty() && host.scheme.pacer.next_at() <= now {
             host.pace_pulls(now);
         }
         host.run_timers(now);
@@ -166,7 +165,7 @@ impl Scheme for Ndp {
 
     #[inline]
     fn poll_timeout(&self) -> Time {
-        if self.pulls.is_empty() { Time::MAX } else { self.next_pull_at }
+        if self.pulls.is_empty() { Time::MAX } else { self.pacer.next_at() }
     }
 
     fn sender_deadline(outgoing: &Outgoing, config: &Config) -> Time {

@@ -8,9 +8,6 @@ use rackweave_wire::ndp::{Body, Header};
 use super::{Config, Host};
 use crate::common::{Known, Parameters as _, State};
 
-/// Maximum number of overdue pulls that are sent at once when the driver is late.
-const CATCH_UP: u64 = 8;
-
 /// A pull may be early by this fraction of the pull interval.
 const EARLY: u64 = 4;
 
@@ -117,11 +114,11 @@ impl Host {
                 // choice: it saves a packet).
                 let early = self.scheme.pull_spacing / EARLY;
                 if self.scheme.pulls.is_empty()
-                    && now.saturating_add(early) >= self.scheme.next_pull_at
+                    && now.saturating_add(early) >= self.scheme.pacer.next_at()
                 {
                     incoming.pulls = incoming.pulls.saturating_add(1);
-                    self.scheme.next_pull_at =
-                        self.scheme.next_pull_at.max(now).saturating_add(self.scheme.pull_spacing);
+                    self.scheme.pacer.not_before(now);
+                    self.scheme.pacer.spend(self.scheme.pull_spacing);
                 } else {
                     incoming.owed += 1;
                     self.scheme.pulls.push_back(slot);
@@ -177,7 +174,7 @@ impl Host {
                     incoming.arrivals = incoming.arrivals.max(asked);
                     incoming.owed = 1;
                     if self.scheme.pulls.is_empty() {
-                        self.scheme.next_pull_at = self.scheme.next_pull_at.max(now);
+                        self.scheme.pacer.not_before(now);
                     }
                     self.scheme.pulls.push_back(slot);
                 }
@@ -195,10 +192,8 @@ impl Host {
     /// (`docs/sources.md#ndp-pulls`).
     pub(super) fn pace_pulls(&mut self, now: Time) {
         let spacing = self.scheme.pull_spacing;
-        let earliest =
-            Time::from_ticks(now.ticks().saturating_sub(spacing.ticks().saturating_mul(CATCH_UP)));
-        self.scheme.next_pull_at = self.scheme.next_pull_at.max(earliest);
-        while self.scheme.next_pull_at <= now {
+        self.scheme.pacer.limit_overdue(now, spacing);
+        while self.scheme.pacer.next_at() <= now {
             let Some(slot) = self.scheme.pulls.pop_front() else { return };
             let exchange = self.exchanges.get_mut(slot);
             let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
@@ -210,7 +205,7 @@ impl Host {
             if incoming.owed > 0 {
                 self.scheme.pulls.push_back(slot);
             }
-            self.scheme.next_pull_at = self.scheme.next_pull_at.saturating_add(spacing);
+            self.scheme.pacer.spend(spacing);
             self.send_control(peer, id.0, one_way, Body::Pull { pull, incarnation });
         }
     }

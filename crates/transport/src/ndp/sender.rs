@@ -1,20 +1,13 @@
 //! The sender: the first window, pulled packets and retransmissions; and the handling of answers.
 
-use std::collections::VecDeque;
-
-use rackweave_core::{FailReason, HostId, Packet, RttEstimator, Span, Time};
+use rackweave_core::{FailReason, HostId, Packet, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
 use super::Host;
 use super::config::Config;
 use super::paths::Paths;
-use crate::common::{Jitter, State};
-
-/// A value in [`Outgoing::states`] in place of a send time: the packet has arrived.
-const ARRIVED: Time = Time::from_ticks(u64::MAX);
-/// Likewise: the packet waits to be retransmitted.
-const WAITS: Time = Time::from_ticks(u64::MAX - 1);
+use crate::common::{Before, Jitter, Scoreboard, State, Timeout};
 
 /// The content of an answer about one packet.
 #[derive(Clone, Copy, Debug)]
@@ -32,21 +25,9 @@ pub(super) struct Piece {
 pub struct Outgoing {
     length: u32,
     packets: u32,
-    jitter: Jitter,
     paths: Paths,
-    /// The first packet that was never sent.
-    next: u32,
-    /// The first packet that is not acknowledged.
-    base: u32,
-    /// For each packet of `base..next`, when it was last sent, or [`ARRIVED`] or [`WAITS`].
-    states: VecDeque<Time>,
-    /// Send times of the packets that may be in flight, in order. An entry that differs from `states` is
-    /// outdated.
-    sent: VecDeque<(Time, u32)>,
-    /// Packets to retransmit, before new ones (`docs/sources.md#ndp-sender`).
-    resends: VecDeque<u32>,
-    /// Number of entries of that queue that are still to be sent: others were acknowledged meanwhile.
-    waiting: u32,
+    board: Scoreboard,
+    timeout: Timeout,
     /// Number of packets that may be sent.
     credit: u32,
     /// Number of lost packets for which there is no credit yet.
@@ -57,53 +38,28 @@ pub struct Outgoing {
     transmissions: u32,
     /// The receiver's incarnation; `None` before its first answer.
     incarnation: Option<u16>,
-    rtt: RttEstimator,
     /// Number of answers. The receiver pulls once for each, unless all packets are in flight.
     answers: u32,
     /// When a packet of the peer last arrived; at first, when the message's first packet was sent.
     last_received: Time,
-    /// Number of timeouts since the last ACK. NACKs do not reset it: they indicate too many senders, not too
-    /// few.
-    doublings: u32,
-    /// When the last timeout was. Packets that are sent later start with a timeout of their own.
-    round_at: Time,
-    /// Number of probes since the last pull.
-    stalls: u32,
-    /// When the message last made progress.
-    quiet_since: Time,
-    /// When the last pull arrived.
-    pulled_at: Time,
-    /// The interval between the last two pulls.
-    pull_gap: Span,
 }
 
 impl Outgoing {
     /// Resets this to the state of a new message, keeping its allocations.
     pub(super) fn reset(&mut self, length: u32, jitter: Jitter, config: &Config) {
-        let Self { mut states, mut sent, mut resends, mut paths, .. } = core::mem::take(self);
-        states.clear();
-        sent.clear();
-        resends.clear();
+        let Self { mut board, mut paths, .. } = core::mem::take(self);
+        board.reset();
         paths.restart(jitter.seed());
         let packets = config.packets(length);
         let credit = packets.min(u32::from(config.initial_window));
-        *self = Self {
-            length,
-            packets,
-            jitter,
-            paths,
-            credit,
-            states,
-            sent,
-            resends,
-            ..Self::default()
-        };
+        let timeout = Timeout::new(jitter);
+        *self = Self { length, packets, paths, credit, board, timeout, ..Self::default() };
     }
 
     /// Whether a packet may be sent.
     #[inline]
     pub(super) const fn is_ready(&self) -> bool {
-        self.credit > 0 && (self.waiting > 0 || self.next < self.packets)
+        self.credit > 0 && (self.board.waiting() > 0 || self.board.next() < self.packets)
     }
 
     /// Takes the next packet to send.
@@ -117,70 +73,30 @@ impl Outgoing {
             self.last_received = now;
         }
         self.transmissions = self.transmissions.saturating_add(1);
-        let packet = if self.waiting > 0 { self.take_resend(now)? } else { self.take_new(now) };
-        self.sent.push_back((now, packet));
-        Some(packet)
-    }
-
-    #[inline]
-    fn take_new(&mut self, now: Time) -> u32 {
-        self.states.push_back(now);
-        self.next += 1;
-        self.next - 1
-    }
-
-    fn take_resend(&mut self, now: Time) -> Option<u32> {
-        while let Some(packet) = self.resends.pop_front() {
-            if let Some(state) = self.state(packet)
-                && *state == WAITS
-            {
-                *state = now;
-                self.waiting -= 1;
-                return Some(packet);
-            }
-        }
-        None
-    }
-
-    /// The state of a packet that was sent; `None` below `base` or if it was not sent.
-    #[inline]
-    fn state(&mut self, packet: u32) -> Option<&mut Time> {
-        let at = packet.checked_sub(self.base)?;
-        self.states.get_mut(at as usize)
+        self.board.take(now)
     }
 
     /// Handles the acknowledgement of a packet.
     #[inline]
     fn arrived(&mut self, now: Time, packet: u32) {
-        let Some(state) = self.state(packet) else { return };
-        match core::mem::replace(state, ARRIVED) {
-            ARRIVED => return,
-            WAITS => self.waiting -= 1,
-            sent => self.rtt.sample(now.since(sent)),
+        match self.board.arrive(packet) {
+            Some(Before::InFlight(sent)) => self.timeout.rtt.sample(now.since(sent)),
+            Some(Before::Waited) => {}
+            None => return,
         }
         self.answers = self.answers.saturating_add(1);
-        self.doublings = 0;
+        self.timeout.acknowledged();
         if self.withheld > 0 {
             self.withheld -= 1;
             self.credit = self.credit.saturating_add(1);
         }
-        while self.states.front() == Some(&ARRIVED) {
-            self.states.pop_front();
-            self.base += 1;
-        }
-        self.drop_old();
     }
 
     /// Handles the NACK of a trimmed packet, which then waits to be pulled.
     #[inline]
     fn trimmed(&mut self, packet: u32) {
-        let Some(state) = self.state(packet) else { return };
-        if *state != ARRIVED && *state != WAITS {
-            *state = WAITS;
-            self.resends.push_back(packet);
-            self.waiting += 1;
+        if self.board.lose(packet) {
             self.answers = self.answers.saturating_add(1);
-            self.drop_old();
         }
     }
 
@@ -190,26 +106,11 @@ impl Outgoing {
     /// again. (htsim can return such headers once: `docs/sources.md#ndp-switch`. The sender's reaction is our
     /// choice.)
     fn returned(&mut self, packet: u32) {
-        let Some(state) = self.state(packet) else { return };
-        if *state != ARRIVED && *state != WAITS {
-            *state = WAITS;
-            self.resends.push_back(packet);
-            self.waiting += 1;
+        if self.board.lose(packet) {
             self.withheld = self.withheld.saturating_add(1);
-            self.drop_old();
-            if self.sent.is_empty() && self.answers <= self.pulled {
+            if self.board.oldest().is_none() && self.answers <= self.pulled {
                 self.release_one();
             }
-        }
-    }
-
-    /// Removes send times of packets that are no longer in flight from the front of the queue.
-    #[inline]
-    fn drop_old(&mut self) {
-        while let Some(&(at, packet)) = self.sent.front()
-            && self.state(packet).is_none_or(|state| *state != at)
-        {
-            self.sent.pop_front();
         }
     }
 
@@ -222,50 +123,20 @@ impl Outgoing {
         if pull > self.pulled {
             self.credit = self.credit.saturating_add(pull - self.pulled);
             self.pulled = pull;
-            self.stalls = 0;
-            self.quiet_since = now;
-            self.pull_gap = now.since(self.pulled_at);
-            self.pulled_at = now;
+            self.timeout.pulled(now);
         }
-    }
-
-    /// The retransmission timeout after `doublings` consecutive timeouts.
-    #[inline]
-    fn rto(&self, config: &Config, doublings: u32) -> Span {
-        let rto = self.rtt.rto().map_or(config.min_rto, |rto| rto.max(config.min_rto)).ticks();
-        let rto = Span::from_ticks(
-            rto.saturating_mul(1 << doublings.min(20)).min(config.max_rto.ticks()),
-        );
-        self.jitter.apply(rto, doublings)
-    }
-
-    /// Time to wait for a pull before probing. At a receiver with a thousand senders, pulls to each are rare,
-    /// so that it adapts to the interval between pulls (our choice).
-    fn ask_after(&self, config: &Config) -> Span {
-        let rto = self.rto(config, 0).ticks().saturating_mul(1 << self.stalls.min(20));
-        let wait =
-            rto.max(self.pull_gap.ticks().saturating_mul(2)).min(config.patience.ticks() / 4);
-        self.jitter.apply(Span::from_ticks(wait), self.stalls)
-    }
-
-    /// When the packet sent at `at` counts as lost.
-    #[inline]
-    fn lost_at(&self, config: &Config, at: Time) -> Time {
-        // The last timeout does not lengthen that of packets that were sent before it.
-        let before = u32::from(at < self.round_at);
-        let doublings = self.doublings.saturating_sub(before);
-        at.saturating_add(self.rto(config, doublings))
     }
 
     /// When the message's timer expires.
     #[inline]
     pub(super) fn deadline(&self, config: &Config) -> Time {
-        if let Some(&(at, _)) = self.sent.front() {
-            self.lost_at(config, at)
+        let bounds = config.rto_bounds();
+        if let Some(at) = self.board.oldest() {
+            self.timeout.lost_at(&bounds, at)
         } else if self.is_ready() {
             Time::MAX
         } else {
-            self.quiet_since.saturating_add(self.ask_after(config))
+            self.timeout.ask_at(&bounds)
         }
     }
 
@@ -274,28 +145,16 @@ impl Outgoing {
     /// once if no pull is expected (our choice). Without this rule four thousand senders keep a receiver's link
     /// busy with nothing but headers.
     fn time_out(&mut self, now: Time, config: &Config) {
-        let (doublings, round_at) = (self.doublings, self.round_at);
-        while let Some(&(at, packet)) = self.sent.front()
-            && self.lost_at(config, at) <= now
+        let bounds = config.rto_bounds();
+        let mut new_round = false;
+        while let Some(at) = self.board.oldest()
+            && self.timeout.lost_at(&bounds, at) <= now
         {
-            self.sent.pop_front();
-            if let Some(state) = self.state(packet)
-                && *state == at
-            {
-                *state = WAITS;
-                self.resends.push_back(packet);
-                self.waiting += 1;
-                self.withheld = self.withheld.saturating_add(1);
-                // Packets that were sent before a timeout share it.
-                if self.doublings == doublings && at >= round_at {
-                    self.doublings += 1;
-                    self.round_at = now;
-                }
-            }
+            self.board.lose_oldest();
+            self.withheld = self.withheld.saturating_add(1);
+            new_round |= self.timeout.expired(now, at);
         }
-        self.drop_old();
-        let new_round = self.doublings > doublings;
-        if (new_round || self.sent.is_empty()) && self.answers <= self.pulled {
+        if (new_round || self.board.oldest().is_none()) && self.answers <= self.pulled {
             self.release_one();
         }
     }
@@ -319,7 +178,7 @@ impl Outgoing {
     /// Number of queued entries, for tests of memory bounds.
     #[cfg(test)]
     pub(super) fn backlog(&self) -> usize {
-        self.states.len() + self.sent.len() + self.resends.len()
+        self.board.backlog()
     }
 }
 
@@ -378,10 +237,10 @@ impl Host {
             } else {
                 outgoing.arrived(now, packet);
             }
-            outgoing.quiet_since = now;
+            outgoing.timeout.quiet_since = now;
         }
         outgoing.pull(now, pull, u32::from(self.config.initial_window));
-        if outgoing.base == outgoing.packets {
+        if outgoing.board.base() == outgoing.packets {
             // The final answer to a complete message has the flag `complete`. This receiver lacks packets that
             // it, or its previous incarnation, had acknowledged.
             return self.fail(now, slot, FailReason::PeerForgot);
@@ -417,18 +276,18 @@ impl Host {
         if now.since(outgoing.last_received) >= config.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
-        if outgoing.sent.is_empty() {
+        if outgoing.board.oldest().is_none() {
             // Nothing is in flight and nothing may be sent: the receiver counts lost packets as in flight, a
             // pull was lost, or the receiver is serving many others. A lost packet may be retransmitted;
             // otherwise ASK makes the receiver repeat its pull number (our choice: NDP specifies no probe).
-            outgoing.quiet_since = now;
-            outgoing.stalls += 1;
+            outgoing.timeout.quiet_since = now;
+            outgoing.timeout.stalls += 1;
             outgoing.release_one();
             if outgoing.is_ready() {
                 self.timers.remove(slot);
                 return self.scheme.ready.push_back(slot);
             }
-            if outgoing.stalls > config.max_stalls {
+            if outgoing.timeout.stalls > config.max_stalls {
                 return self.fail(now, slot, FailReason::PeerForgot);
             }
             let deadline = after(now, outgoing.deadline(config));

@@ -5,6 +5,7 @@ mod checks;
 mod corpus;
 mod headers;
 mod homa_layout;
+mod lines;
 mod properties;
 mod seeds;
 mod tcp_options;

@@ -10,6 +10,7 @@ use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
 use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, swift, tcp};
 use rackweave_transport::{TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp, uet};
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
 pub(crate) const G10: Rate = Rate::from_gbps(10);
@@ -125,9 +126,32 @@ pub(crate) fn pfabric(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) 
 pub(crate) fn receiver_driven(
     fabric: &FabricConfig,
 ) -> [(&'static str, TransportConfig, FabricConfig); 4] {
+/// UET with NSCC and RCCC, and the fabric with its queues of a bandwidth-delay product, which trim.
+pub(crate) fn uet(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) {
+    let layout = Fabric::new(fabric).expect("a possible fabric");
+    let link = layout.host_rate();
+    let full = uet::Config::eqds(link).framing();
+    let rtt = layout.base_rtt(full, 84);
+    let packets = link.bytes_in(rtt).div_ceil(1538).max(8);
+    (uet::Config::uet(link, rtt).into(), trimming(fabric.clone(), packets, false))
+}
+
+/// EQDS, and the fabric with its queues of 35 packets, which trim.
+pub(crate) fn eqds(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) {
+    let link = Fabric::new(fabric).expect("a possible fabric").host_rate();
+    (uet::Config::eqds(link).into(), trimming(fabric.clone(), 35, false))
+}
+
+/// The transport with this name, and the fabric that it needs: trimming for NDP, EQDS and UET, a plain one for pHost and SIRD.
+pub(crate) fn receiver_driven(
+    fabric: &FabricConfig,
+) -> [(&'static str, TransportConfig, FabricConfig); 5] {
     let trimming = trimming(fabric.clone(), 8, true);
     let paths = fabric.topology.paths();
+    let ((uet, uet_fabric), (eqds, eqds_fabric)) = (uet(fabric), eqds(fabric));
     [
+        ("uet", uet, uet_fabric),
+        ("eqds", eqds, eqds_fabric),
         ("ndp", ndp(&trimming, paths), trimming),
         ("phost", phost(fabric), fabric.clone()),
         ("sird", sird(fabric), fabric.clone()),

@@ -12,6 +12,7 @@ pub(crate) mod polo;
 pub(crate) mod sird;
 pub(crate) mod swift;
 pub(crate) mod tcp;
+pub(crate) mod uet;
 
 use proptest::prelude::*;
 use rackweave_core::{Ecn, HostId, Packet};

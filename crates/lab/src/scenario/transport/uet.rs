@@ -1,0 +1,145 @@
+//! The keys of EQDS and UET.
+
+use rackweave_core::{Bytes, Span};
+use rackweave_sim::Fabric;
+use rackweave_transport::uet;
+use rackweave_workload::WorkloadConfig;
+use serde::Deserialize;
+
+use super::super::keys::{Place, keys};
+use super::super::problem::Problem;
+use super::super::values::{AboveZero, AtLeast, Unit};
+use crate::path::Path;
+
+keys! {
+    /// The keys of EQDS and UET. A missing key has the value of the profile.
+    struct UetKeys for uet::Config {
+        profile: Profile,
+        packet: AboveZero<Bytes>,
+        base_rtt: Unit<Span>,
+        window: AboveZero<Bytes>,
+        target_delay: Unit<Span> => target_delay,
+        shrink_on_trim: bool => shrink_on_trim,
+        credit_packets: AtLeast<1, u16> => credit_packets,
+        pull_percent: u32 => pull_percent,
+        ack_bytes: AboveZero<Bytes>,
+        min_rto: Unit<Span> => min_rto,
+        max_rto: Unit<Span> => max_rto,
+        spray: bool => spray,
+        entropies: u16,
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Profile {
+    /// UET with NSCC and RCCC.
+    #[default]
+    Uet,
+    UetNscc,
+    UetRccc,
+    Eqds,
+}
+
+/// The simulators' number of entropy values.
+const ENTROPIES: u32 = 64;
+
+/// The number of entropy values of a fabric with this number of paths between two hosts. Each path has one at least, and paths have about
+/// equally many if their number is no power of two. It is 0, for switches that choose, if a sender cannot keep track of the values.
+fn entropies(paths: u32) -> u16 {
+    let least = if paths.is_power_of_two() { paths } else { paths.saturating_mul(16) };
+    let values = least.max(ENTROPIES).checked_next_power_of_two();
+    let values = values.and_then(|values| u16::try_from(values).ok());
+    values.filter(|values| *values <= uet::MAX_ENTROPIES).unwrap_or(0)
+}
+
+impl UetKeys {
+    pub(super) fn resolve(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        workload: &WorkloadConfig,
+    ) -> Result<uet::Config, Problem> {
+        let profile = self.profile.unwrap_or_default();
+        let trims = fabric.config().switch.trim.is_some();
+        if !trims && profile != Profile::UetNscc {
+            let message =
+                "EQDS and UET with credit need switches that trim: set fabric.switch.trim = true";
+            return Err(place.bad("name", message).with_help(
+                "it makes the queues of data short for every transport of this fabric; a sweep \
+                 that compares sets it where the name is \"uet\", with `cases`; the profile \
+                 \"uet-nscc\" runs without",
+            ));
+        }
+        let link = fabric.host_rate();
+        let rtt = self.base_rtt.map_or_else(|| Path::longest(fabric).base_rtt(), |rtt| rtt.0);
+        let mut config = match profile {
+            Profile::Uet => uet::Config::uet(link, rtt),
+            Profile::UetNscc => uet::Config::nscc(link, rtt),
+            Profile::UetRccc => uet::Config::rccc(link, rtt),
+            Profile::Eqds => uet::Config { base_rtt: rtt, ..uet::Config::eqds(link) },
+        };
+        if let Some(packet) = self.packet {
+            let header = u64::from(config.header_bytes);
+            let payload = packet.0.0.checked_sub(header).filter(|payload| *payload > 0);
+            let payload = payload.and_then(|payload| u32::try_from(payload).ok());
+            let Some(payload) = payload else {
+                let message = format!("`packet` must be longer than its header of {header} bytes");
+                return Err(place.bad("packet", message));
+            };
+            config.max_payload = payload;
+            if profile == Profile::Eqds {
+                // The window is a number of packets.
+                config.max_window = 50 * packet.0.0;
+            } else {
+                config = config.for_round_trip(rtt);
+            }
+        }
+        if !trims {
+            // `docs/sources.md#uet-parameters`: the target is a round trip without trimming.
+            config.target_delay = rtt;
+        }
+        if let Some(window) = self.window {
+            config.max_window = window.0.0;
+        }
+        if let Some(bytes) = self.ack_bytes {
+            config.ack_bytes = u32::try_from(bytes.0.0).unwrap_or(u32::MAX);
+        }
+        self.apply(&mut config);
+        if self.max_rto.is_none() {
+            config.max_rto = config.max_rto.max(config.min_rto);
+        }
+        let paths = fabric.config().topology.paths();
+        config.entropies = self.entropies.unwrap_or_else(|| entropies(paths));
+        config.check().map_err(|error| self.invalid(place, error, &config))?;
+        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        Ok(config)
+    }
+
+    /// Returns an error for what the transport reports about its configuration, at the key that causes it.
+    fn invalid(
+        &self,
+        place: Place<'_>,
+        error: uet::InvalidConfig,
+        config: &uet::Config,
+    ) -> Problem {
+        use uet::InvalidConfig as E;
+        match error {
+            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
+            E::PullPercent(_) => place.bad("pull_percent", "`pull_percent` must be from 1 to 100"),
+            E::Entropies(_) => place.bad("entropies", error.to_string()),
+            E::Window => place.bad("window", "`window` must have room for a full packet"),
+            E::Rto => place.bad("max_rto", "`max_rto` must not be below `min_rto`"),
+            E::Patience => {
+                let key = if self.max_rto.is_some() { "max_rto" } else { "min_rto" };
+                let silent = config.patience;
+                let message = format!("`{key}` must be below {silent}: then a peer counts as dead");
+                place.bad(key, message)
+            }
+            E::TooLong(_) => place.bad("packet", error.to_string()),
+            E::Priority(_) | E::NoControl | E::FinishedFor(_) => {
+                place.bad("name", error.to_string())
+            }
+        }
+    }
+}

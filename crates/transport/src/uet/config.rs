@@ -1,0 +1,399 @@
+//! The parameters of EQDS and of UET's congestion control.
+
+use rackweave_core::{Rate, Span};
+use rackweave_wire::uet::{QUANTUM, size};
+use thiserror::Error;
+
+use crate::common::{RtoBounds, shared_parameters};
+
+/// Maximum number of entropy values of a message: every message keeps a list of penalties for them.
+pub const MAX_ENTROPIES: u16 = 4096;
+
+/// Full packets for which UET's windows have room at least.
+pub(super) const MIN_WINDOW_PACKETS: u64 = 8;
+
+/// The credit that a receiver gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credit {
+    /// None: a sender follows its window (NSCC) only.
+    None,
+    /// As in EQDS: first to messages with trimmed packets, then to those that ask for credit, then to idle ones.
+    Eqds,
+    /// UET's RCCC: to messages that ask for credit, not more than they ask for, then to idle ones.
+    Rccc,
+}
+
+/// The choice of entropy values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Balancing {
+    /// As in EQDS: all values in turn; one with a mark or a trimmed packet is skipped once.
+    Skip,
+    /// UET's mixture: values whose packets arrived unmarked are used again first, then all others in turn, except those with
+    /// penalties for marks and trimmed packets.
+    Mixed,
+}
+
+/// The parameters of EQDS and UET. See [`Config::eqds`], [`Config::nscc`], [`Config::rccc`] and [`Config::uet`].
+///
+/// Credit and windows are bytes of packets from the IP header on, as in the authors' simulators.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Rate of the receiver's link. Credit is paced so that the data that it triggers fills it.
+    pub link: Rate,
+    /// Payload bytes of a full packet. All packets but the last of a message are full.
+    pub max_payload: u32,
+    /// Header bytes of a data packet, from the IP header to the payload.
+    pub header_bytes: u32,
+    /// Size of every other packet, from the IP header on.
+    pub control_bytes: u32,
+    /// Whether each packet takes a path of its own; otherwise all packets of a message take the same path.
+    pub spray: bool,
+    /// Number of entropy values among which a message's sender chooses one for each packet, a power of two. 0: switches choose at
+    /// random.
+    pub entropies: u16,
+    /// How it chooses.
+    pub balancing: Balancing,
+    /// The credit that receivers give.
+    pub credit: Credit,
+    /// Whether senders have NSCC's window.
+    pub nscc: bool,
+    /// What a message may send before its receiver gives credit, the maximum of its unused credit and of what it asks for, and
+    /// the credit that an idle message may get beyond that (EQDS: 50 packets; UET: 1.5 bandwidth-delay products). NSCC's largest
+    /// window is as long, until a shorter round trip is measured.
+    pub max_window: u64,
+    /// The longest round trip of the idle network: NSCC's parameters are multiples of it, and UET's senders send an RTS at most
+    /// once in this time.
+    pub base_rtt: Span,
+    /// NSCC's target for the time that packets wait in queues.
+    pub target_delay: Span,
+    /// Whether a trimmed packet shrinks NSCC's window by its size. UET's receivers report whether the last switch trimmed it, and
+    /// with RCCC the window does not shrink then; here switches do not say where a packet was trimmed.
+    pub shrink_on_trim: bool,
+    /// Full packets for which a receiver gives credit at once.
+    pub credit_packets: u16,
+    /// Share of the receiver's link that credit may fill, in 1/100.
+    pub pull_percent: u32,
+    /// A receiver acknowledges after this many bytes, unless something asks for it at once.
+    pub ack_bytes: u32,
+    /// Minimum retransmission timeout. The sources have a fixed one; here it is longer if the measured round trips are, and doubles
+    /// (our choice: with queues that drop instead of trimming, a fixed one takes what waits for lost, again and again).
+    pub min_rto: Span,
+    /// Maximum retransmission timeout.
+    pub max_rto: Span,
+    /// Time without a packet from a peer that should answer after which the peer is declared silent.
+    pub patience: Span,
+    /// Maximum number of consecutive probes that a peer may answer without a pull. After these the message is considered
+    /// forgotten. (Our choice, as for NDP.)
+    pub max_stalls: u32,
+    /// Priority of data packets in switches, 0 (lowest) to 7.
+    pub data_priority: u8,
+    /// Priority of all other packets. Switches move trimmed packets to the highest, 7.
+    pub control_priority: u8,
+
+    /// Maximum message length, in bytes.
+    pub max_message_bytes: u32,
+    /// Maximum number of exchanges (requests with their responses, one-way messages) in progress at the host.
+    /// Further ones are refused, or dropped if a peer starts them.
+    pub max_exchanges: u32,
+    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted,
+    /// because it could be a duplicate.
+    pub max_finished: u32,
+    /// Minimum time for which finished exchanges are remembered. It must exceed `patience` plus the lifetime of
+    /// any packet.
+    pub finished_for: Span,
+    /// Maximum number of queued control packets. Further ones are dropped.
+    pub max_control: u32,
+    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is answered
+    /// as if it had been trimmed.
+    pub max_gaps: u16,
+}
+
+/// Reasons why a configuration is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidConfig {
+    /// A field must be above zero.
+    #[error("{0} must be above zero")]
+    Zero(&'static str),
+    /// The packet exceeds its 16-bit length field.
+    #[error("a packet of {0} bytes is longer than 65000")]
+    TooLong(u32),
+    /// The number of entropy values cannot be used.
+    #[error(
+        "the number of entropy values must be 0 or a power of two up to {MAX_ENTROPIES}, not {0}"
+    )]
+    Entropies(u16),
+    /// A window without room for a packet.
+    #[error("max_window has no room for a full packet")]
+    Window,
+    /// A priority above 7.
+    #[error("priority {0} is above 7")]
+    Priority(u8),
+    /// Credit would trigger more data than the link carries.
+    #[error("pull_percent must be 1 to 100, not {0}")]
+    PullPercent(u32),
+    /// Neither the receiver nor the sender limits what is sent.
+    #[error("without credit a sender needs the window of nscc")]
+    NoControl,
+    /// The minimum timeout exceeds the maximum.
+    #[error("min_rto is above max_rto")]
+    Rto,
+    /// A peer would be declared silent before it is asked again.
+    #[error("patience must be above max_rto")]
+    Patience,
+    /// A late duplicate could start a message a second time.
+    #[error("finished_for must be above {0}, the time for which a sender tries")]
+    FinishedFor(Span),
+}
+
+impl Config {
+    /// EQDS with the parameters of its authors' simulator (`docs/sources.md#eqds-parameters`), for packets of 1500 bytes. Its timeout
+    /// of 100 us is for 100 Gbps: on slower links, whose queues take longer, it is longer in proportion (our choice).
+    #[must_use]
+    pub const fn eqds(link: Rate) -> Self {
+        let slower = Rate::from_gbps(100).0.div_ceil(if link.0 == 0 { 1 } else { link.0 });
+        let slower = if slower > 80 { 80 } else { slower };
+        Self {
+            link,
+            max_payload: 1436,
+            header_bytes: 64,
+            control_bytes: 64,
+            spray: true,
+            entropies: 0,
+            balancing: Balancing::Skip,
+            credit: Credit::Eqds,
+            nscc: false,
+            max_window: 50 * 1500,
+            base_rtt: Span::from_us(12),
+            target_delay: Span::from_us(9),
+            shrink_on_trim: true,
+            credit_packets: 1,
+            pull_percent: 99,
+            ack_bytes: 16_384,
+            min_rto: Span::from_us(100 * slower),
+            max_rto: Span::from_ms(8),
+            patience: Span::from_ms(160),
+            max_stalls: 64,
+            data_priority: 0,
+            control_priority: 7,
+            max_message_bytes: u32::MAX,
+            max_exchanges: 1 << 20,
+            max_finished: 1 << 20,
+            finished_for: Span::from_ms(200),
+            max_control: 1 << 14,
+            max_gaps: 1024,
+        }
+    }
+
+    /// UET with both NSCC and RCCC, with the parameters of the consortium's simulator (`docs/sources.md#uet-parameters`), for a
+    /// network with this round trip.
+    #[must_use]
+    pub fn uet(link: Rate, base_rtt: Span) -> Self {
+        Self {
+            credit: Credit::Rccc,
+            nscc: true,
+            balancing: Balancing::Mixed,
+            shrink_on_trim: false,
+            credit_packets: 4,
+            ..Self::eqds(link)
+        }
+        .for_round_trip(base_rtt)
+    }
+
+    /// UET with NSCC only.
+    #[must_use]
+    pub fn nscc(link: Rate, base_rtt: Span) -> Self {
+        Self { credit: Credit::None, shrink_on_trim: true, ..Self::uet(link, base_rtt) }
+    }
+
+    /// UET with RCCC only.
+    #[must_use]
+    pub fn rccc(link: Rate, base_rtt: Span) -> Self {
+        Self { nscc: false, ..Self::uet(link, base_rtt) }
+    }
+
+    /// Sets what UET derives from the network's round trip. In networks with short ones, windows have room for eight packets at least,
+    /// and acknowledgements come after an eighth of a bandwidth-delay product (our choice: 16 KB are more than such a window).
+    #[must_use]
+    pub fn for_round_trip(mut self, base_rtt: Span) -> Self {
+        let bdp = self.link.bytes_in(base_rtt);
+        self.base_rtt = base_rtt;
+        self.max_window = (bdp + bdp / 2).max(MIN_WINDOW_PACKETS * u64::from(self.packet_bytes()));
+        self.ack_bytes = u32::try_from(bdp / 8).unwrap_or(u32::MAX).clamp(1, 16_384);
+        self.target_delay = base_rtt * 3 / 4;
+        // Six times the longest queue, which is a bandwidth-delay product.
+        self.min_rto = Span::from_us(15).saturating_add(base_rtt * 6);
+        self.max_rto = self.max_rto.max(self.min_rto * 8);
+        self
+    }
+
+    /// Adapts the parameters to processes on hosts, which wait for a CPU for longer than a round trip, behind switches that drop
+    /// what they have no room for. (Our choice: the sources have NICs in mind.)
+    #[must_use]
+    pub fn for_hosts(mut self) -> Self {
+        if self.nscc {
+            let base_rtt = self.base_rtt.max(Span::from_ms(1));
+            self = self.for_round_trip(base_rtt);
+        }
+        self.min_rto = self.min_rto.max(Span::from_ms(5));
+        self.max_rto = self.max_rto.max(Span::from_ms(20));
+        self
+    }
+
+    /// Checks whether the state machine can run with these parameters.
+    ///
+    /// # Errors
+    /// See [`InvalidConfig`].
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        self.check_shared(&[
+            ("link", self.link.0 > 0),
+            ("base_rtt", self.base_rtt > Span::ZERO),
+            ("target_delay", self.target_delay > Span::ZERO),
+            ("credit_packets", self.credit_packets > 0),
+            ("ack_bytes", self.ack_bytes > 0),
+            ("min_rto", self.min_rto > Span::ZERO),
+            ("max_stalls", self.max_stalls > 0),
+        ])?;
+        if self.entropies > MAX_ENTROPIES || self.entropies > 0 && !self.entropies.is_power_of_two()
+        {
+            return Err(InvalidConfig::Entropies(self.entropies));
+        }
+        if self.max_window < u64::from(self.packet_bytes()) {
+            return Err(InvalidConfig::Window);
+        }
+        if !(1..=100).contains(&self.pull_percent) {
+            return Err(InvalidConfig::PullPercent(self.pull_percent));
+        }
+        if self.credit == Credit::None && !self.nscc {
+            return Err(InvalidConfig::NoControl);
+        }
+        if self.min_rto > self.max_rto {
+            return Err(InvalidConfig::Rto);
+        }
+        if self.patience <= self.max_rto {
+            return Err(InvalidConfig::Patience);
+        }
+        Ok(())
+    }
+
+    /// Bytes of a full packet, from the IP header on.
+    #[inline]
+    pub(super) const fn packet_bytes(&self) -> u32 {
+        self.max_payload.saturating_add(self.header_bytes)
+    }
+
+    #[inline]
+    pub(super) const fn rto_bounds(&self) -> RtoBounds {
+        RtoBounds { min: self.min_rto, max: self.max_rto, patience: self.patience }
+    }
+
+    /// The shortest time between two RTS of a message (`docs/sources.md#eqds-sender`, `docs/sources.md#uet-sender`).
+    #[inline]
+    pub(super) const fn rts_interval(&self) -> Span {
+        if matches!(self.credit, Credit::Eqds) { self.min_rto } else { self.base_rtt }
+    }
+
+    /// The largest window, in quanta.
+    #[inline]
+    pub(super) fn window_quanta(&self) -> u32 {
+        u32::try_from(self.max_window.div_ceil(u64::from(QUANTUM))).unwrap_or(u32::MAX)
+    }
+
+    /// The credit of one PULL, in quanta. It is rounded down to the payload, as in UET's simulator: the pace follows the quanta,
+    /// so that the rate does not depend on it.
+    #[inline]
+    pub(super) fn credit_per_pull(&self) -> u32 {
+        (self.max_payload.saturating_mul(u32::from(self.credit_packets)) / QUANTUM).max(1)
+    }
+
+    /// The time on the link of the data that this much credit triggers, at the share of the link that credit may fill
+    /// (`docs/sources.md#eqds-pulls`).
+    #[inline]
+    pub(super) fn credit_span(&self, quanta: u32) -> Span {
+        let on_link = u64::from(self.framing().packet_wire_bytes(self.max_payload));
+        let bytes = u64::from(quanta) * u64::from(QUANTUM) * on_link;
+        let span = self.link.span_of(bytes.div_ceil(u64::from(self.packet_bytes())));
+        Span::from_ticks(span.ticks() * 100 / u64::from(self.pull_percent.clamp(1, 100)))
+    }
+}
+
+shared_parameters!(
+    Config,
+    name: "uet",
+    example: |link| Self::uet(link, Span::from_us(50)).for_hosts(); Self::eqds(link).for_hosts();
+        Self::nscc(link, Span::from_us(50)).for_hosts(),
+    ask_interval: max_rto,
+    // A pull for each packet, and an acknowledgement for several.
+    free_packets: [],
+    packets_back: 1.2,
+    priorities: [data_priority, control_priority],
+    header_bytes: size::DATA,
+    control_bytes: size::ACK,
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: Rate = Rate::from_gbps(100);
+    const RTT: Span = Span::from_us(12);
+
+    #[test]
+    fn the_profiles_make_sense() {
+        for config in [
+            Config::eqds(LINK),
+            Config::uet(LINK, RTT),
+            Config::nscc(LINK, RTT),
+            Config::rccc(LINK, RTT),
+            Config::uet(Rate::from_gbps(1), Span::from_us(1)),
+        ] {
+            assert_eq!(config.check(), Ok(()));
+            assert_eq!(config.for_hosts().check(), Ok(()));
+        }
+        // 100 Gbps times 12 us are 150 KB.
+        let uet = Config::uet(LINK, RTT);
+        assert_eq!((uet.max_window, uet.target_delay), (225_000, Span::from_us(9)));
+        assert_eq!(uet.min_rto, Span::from_us(87));
+    }
+
+    #[test]
+    fn credit_is_paced_at_99_percent_of_the_link_whatever_its_unit_is() {
+        for config in [Config::eqds(LINK), Config::uet(LINK, RTT)] {
+            let quanta = config.credit_per_pull();
+            let bytes = u64::from(quanta * QUANTUM);
+            // 1538 bytes on the link for 1500 of a packet.
+            let ideal = LINK.span_of(bytes * 1538 / 1500).as_ps() as f64 / 0.99;
+            let paced = config.credit_span(quanta).as_ps() as f64;
+            assert!((paced / ideal - 1.0).abs() < 1e-3, "{paced} {ideal}");
+        }
+        assert_eq!(Config::eqds(LINK).credit_per_pull(), 5);
+        assert_eq!(Config::uet(LINK, RTT).credit_per_pull(), 22);
+    }
+
+    #[test]
+    fn invalid_parameters_are_refused() {
+        let wrong = |change: fn(&mut Config)| {
+            let mut config = Config::uet(LINK, RTT);
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        assert_eq!(wrong(|c| c.target_delay = Span::ZERO), "target_delay must be above zero");
+        assert_eq!(wrong(|c| c.control_priority = 8), "priority 8 is above 7");
+        for entropies in [3, 8192] {
+            let mut config = Config::eqds(LINK);
+            config.entropies = entropies;
+            assert_eq!(config.check(), Err(InvalidConfig::Entropies(entropies)));
+        }
+        assert_eq!(wrong(|c| c.max_window = 1499), "max_window has no room for a full packet");
+        assert_eq!(wrong(|c| c.pull_percent = 0), "pull_percent must be 1 to 100, not 0");
+        assert_eq!(wrong(|c| c.max_rto = Span::from_us(1)), "min_rto is above max_rto");
+        assert_eq!(wrong(|c| c.patience = c.max_rto), "patience must be above max_rto");
+        assert_eq!(
+            wrong(|c| (c.credit, c.nscc) = (Credit::None, false)),
+            "without credit a sender needs the window of nscc"
+        );
+        assert_eq!(
+            wrong(|c| c.finished_for = c.patience),
+            "finished_for must be above 160 ms, the time for which a sender tries"
+        );
+    }
+}

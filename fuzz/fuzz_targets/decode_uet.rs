@@ -1,0 +1,10 @@
+//! Any bytes as a header of EQDS or UET.
+
+#![no_main]
+
+#[path = "../../crates/wire/tests/it/checks/mod.rs"]
+mod checks;
+
+use rackweave_wire::uet::Header;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::header::<Header>(bytes));
