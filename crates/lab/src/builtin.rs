@@ -23,8 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 69] = builtins! {
-pub const SCENARIOS: [Builtin; 67] = builtins! {
+pub const SCENARIOS: [Builtin; 73] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -101,7 +100,7 @@ pub const SCENARIOS: [Builtin; 67] = builtins! {
 };
 
 /// The built-in files of claims, by the name of the paper.
-pub const CLAIMS: [Builtin; 9] = builtins! {
+pub const CLAIMS: [Builtin; 11] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
     "pfabric": "papers/pfabric/claims.toml",

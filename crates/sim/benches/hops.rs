@@ -12,9 +12,9 @@ use rackweave_sim::config::{
     Topology, TrimConfig,
 };
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, swift, tcp};
-use rackweave_transport::{TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, tcp};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp, uet};
+use rackweave_transport::{
+    TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
+};
 use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -117,10 +117,8 @@ static TRAFFIC: [Traffic; 9] = [
     },
 ];
 
-const TRANSPORTS: [&str; 9] =
-    ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "swift"];
-    ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "dcpim"];
-    ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "uet"];
+const TRANSPORTS: [&str; 11] =
+    ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "swift", "dcpim", "uet"];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
     match name {
@@ -152,11 +150,13 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             let htsim = swift::Config::htsim();
             let rtt = fabric.base_rtt(htsim.framing(), 84);
             htsim.for_paths(LINK, (1, rtt), (1, rtt)).into()
+        }
         "dcpim" => {
             let framing = Framing { max_payload: 1_460, header_bytes: 40, spray_above_bytes: 0 };
             let rtt = fabric.base_rtt(framing, 1_538);
             let control_rtt = fabric.base_rtt(Framing { max_payload: 1, ..framing }, 84);
             dcpim::Config::paper(LINK, rtt, control_rtt).into()
+        }
         "uet" => {
             let full = uet::Config::eqds(LINK).framing();
             let rtt = fabric.base_rtt(full, 84);

@@ -46,9 +46,7 @@ pub trait Codec: rackweave_core::Header + fmt::Debug + Eq {
 /// Bit of [`Prologue::flags`]: the message expects no response.
 const FLAG_ONE_WAY: u8 = 0x80;
 
-/// The first 16 bytes of the headers of NDP, pHost, Polo, pFabric, SIRD and Swift.
-/// The first 16 bytes of the headers of NDP, pHost, Polo, pFabric, SIRD and dcPIM.
-/// The first 16 bytes of the headers of NDP, pHost, Polo, pFabric, SIRD and UET.
+/// The first 16 bytes of the headers of NDP, pHost, Polo, pFabric, SIRD, Swift, dcPIM and UET.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prologue {
     pub(crate) ports: Ports,

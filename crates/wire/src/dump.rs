@@ -163,8 +163,7 @@ pub(crate) fn write_tcp(f: &mut fmt::Formatter<'_>, header: &tcp::Header) -> fmt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Id64, datagram, ndp, pfabric, phost, polo, sird, swift};
-    use crate::{Id64, datagram, dcpim, ndp, pfabric, phost, polo, sird};
+    use crate::{Id64, datagram, dcpim, ndp, pfabric, phost, polo, sird, swift};
     use rackweave_core::HostId;
 
     fn line(header: impl Into<Header>, priority: u8, ecn: Ecn) -> String {
@@ -452,6 +451,10 @@ mod tests {
             let header = swift::Header { id: Id64::new(42), one_way, body };
             let text = line(header, 0, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 swift {expected} prio 0"));
+        }
+    }
+
+    #[test]
     fn dcpim_packets() {
         use dcpim::{Body, Channels};
         let (message_length, free, epoch, sender_epoch) = (200_000, 0, 70, 69);

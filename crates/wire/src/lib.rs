@@ -1,7 +1,7 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`],
-//!   [`datagram`]: the headers of one protocol each; [`Codec`]: their common interface. [`transports!`] lists them.
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`], [`dcpim`], [`uet`], [`datagram`]: the headers of one
+//!   protocol each; [`Codec`]: their common interface. [`transports!`] lists them.
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`dcpim`], [`datagram`]: the headers of one protocol each; [`Codec`]:
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`uet`], [`datagram`]: the headers of one protocol each; [`Codec`]:
 //!   their common interface. [`transports!`] lists them.

@@ -129,7 +129,7 @@ fn a_limited_spool_takes_no_more_space_than_its_limit() {
         waker.wait_in_tests();
     }
     // One batch may be written beyond the limit, and space is given back in steps.
-    let bound = LIMIT + CHUNK as u64 + super::pipe::PUNCH;
+    let bound = LIMIT + CHUNK as u64 + pipe::PUNCH;
     assert!(most > 0 && most <= bound, "{most} of {bound}");
     let from = pipe.readable_from();
     assert!(from > total as u64 - LIMIT, "{from}");

@@ -147,11 +147,13 @@ transports! {
         description: "windows, also below one packet, that keep the measured delay at a target",
         profiles: &["fabric", "htsim", "hosts"],
         sources: &["SIGCOMM 2020"],
+    };
     DcPim: DcPimKeys = About {
         name: "dcpim",
         description: "receiver-driven: hosts are matched in rounds, as the ports of a crossbar switch, for the next data phase",
         profiles: &["paper", "hosts"],
         sources: &["SIGCOMM 2022"],
+    };
     Uet: UetKeys = About {
         name: "uet",
         description: "EQDS and Ultra Ethernet: credit from receivers (RCCC), windows of senders (NSCC), trimming",

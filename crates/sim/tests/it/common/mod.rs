@@ -8,9 +8,9 @@ use rackweave_sim::config::{
 };
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, swift, tcp};
-use rackweave_transport::{TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, tcp};
-use rackweave_transport::{TransportConfig, homa, ndp, pfabric, phost, polo, sird, tcp, uet};
+use rackweave_transport::{
+    TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
+};
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
 pub(crate) const G10: Rate = Rate::from_gbps(10);
@@ -98,6 +98,8 @@ pub(crate) fn swift(fabric: &FabricConfig) -> TransportConfig {
     let htsim = swift::Config::htsim();
     let rtt = fabric.base_rtt(htsim.framing(), 84);
     htsim.for_paths(fabric.host_rate(), (1, rtt), (1, rtt)).into()
+}
+
 /// dcPIM with the paper's parameters for this fabric.
 pub(crate) fn dcpim(fabric: &FabricConfig) -> TransportConfig {
     let fabric = Fabric::new(fabric).expect("a possible fabric");
@@ -122,10 +124,6 @@ pub(crate) fn pfabric(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) 
     (TransportConfig::PFabric(Arc::new(config.for_round_trip(link, rtt))), fabric)
 }
 
-/// The transport with this name, and the fabric that it needs: trimming for NDP, a plain one for the others.
-pub(crate) fn receiver_driven(
-    fabric: &FabricConfig,
-) -> [(&'static str, TransportConfig, FabricConfig); 4] {
 /// UET with NSCC and RCCC, and the fabric with its queues of a bandwidth-delay product, which trim.
 pub(crate) fn uet(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) {
     let layout = Fabric::new(fabric).expect("a possible fabric");
@@ -145,7 +143,7 @@ pub(crate) fn eqds(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) {
 /// The transport with this name, and the fabric that it needs: trimming for NDP, EQDS and UET, a plain one for pHost and SIRD.
 pub(crate) fn receiver_driven(
     fabric: &FabricConfig,
-) -> [(&'static str, TransportConfig, FabricConfig); 5] {
+) -> [(&'static str, TransportConfig, FabricConfig); 7] {
     let trimming = trimming(fabric.clone(), 8, true);
     let paths = fabric.topology.paths();
     let ((uet, uet_fabric), (eqds, eqds_fabric)) = (uet(fabric), eqds(fabric));
