@@ -370,7 +370,7 @@ fn released_channels_are_free() {
     );
     receive(&mut host, us(65), 2, grant(3, 0));
     assert_eq!(until(&mut host, us(70)), [(70, "h0>h2 p7 ACCEPT 2 epoch 1 of 7 3+0".to_owned())]);
-    let tokens = until(&mut host, us(93));
+    let tokens = until(&mut host, us(100));
     let of = |host: &str| {
         tokens.iter().filter(|(_, line)| line.contains(&format!("{host} p7 TOKEN"))).count()
     };
