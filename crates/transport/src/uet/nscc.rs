@@ -458,7 +458,7 @@ mod tests {
             let (config, params) = reference();
             let (mut nscc, mut now) = (Nscc::new(&config), Time::ZERO);
             for (kind, ecn, delay, bytes, later) in events {
-                now = now + US(later);
+                now += US(later);
                 match kind {
                     0 => nscc.trimmed(now, bytes, bytes, &params),
                     1 => nscc.timed_out(bytes, &params),
