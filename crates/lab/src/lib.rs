@@ -14,6 +14,7 @@
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
 //! - [`output`]: results as files.
+//! - [`calibrate`]: what hosts cost on this machine.
 //! - [`paper`]: the claims of papers, checked against results.
 //!
 //! ```
@@ -42,6 +43,7 @@
 
 pub mod allreduce;
 pub mod builtin;
+pub mod calibrate;
 pub mod cast;
 pub mod chaos;
 pub mod error;
