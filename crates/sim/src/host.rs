@@ -19,6 +19,8 @@ pub struct HostConfig {
     pub send_batch: u32,
     /// How far ahead of its link a host passes packets to its NIC.
     pub send_ahead: Span,
+    /// What it costs a thread to go to sleep and to be woken.
+    pub wake_cost: Span,
     /// How late a sleeping thread runs after the event that wakes it.
     pub wake: Quantiles,
     /// How late timers expire.
@@ -41,7 +43,7 @@ pub enum Processors {
 /// What work costs in one direction, as time of a processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// Each system call, which moves a batch of packets; in it is the switching of threads.
+    /// Each system call, which moves a batch of packets.
     pub system_call: Span,
     /// Each message that passes between an application and its transport.
     pub call: Span,
@@ -71,6 +73,8 @@ impl Costs {
 pub struct SwitchProcess {
     /// Its costs. A packet is received and sent in one go, when it is due at its host.
     pub costs: Costs,
+    /// What it costs to go to sleep and to be woken.
+    pub wake_cost: Span,
     /// After a turn it sleeps until this time after the turn's beginning.
     pub window: Span,
 }
@@ -130,6 +134,7 @@ impl Default for HostConfig {
             receive_batch: 64,
             send_batch: 128,
             send_ahead: Span::from_us(20),
+            wake_cost: Span::ZERO,
             wake: Quantiles::default(),
             timer_grain: Span::ZERO,
             switch: None,

@@ -151,6 +151,7 @@ pub(crate) struct HostTable {
     pub(crate) clock_grain_ns: Option<Nanoseconds>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wake_us: Vec<QuantileKey>,
+    pub(crate) wake_cost_ns: Nanoseconds,
     pub(crate) replaces_delays: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) switch: Option<SwitchTable>,
@@ -166,6 +167,7 @@ pub(crate) struct SwitchTable {
     pub(crate) system_call_ns: Nanoseconds,
     pub(crate) packet_ns: Nanoseconds,
     pub(crate) byte_ns: Nanoseconds,
+    pub(crate) wake_cost_ns: Nanoseconds,
     pub(crate) window_us: Microseconds,
 }
 
@@ -189,6 +191,7 @@ impl Default for HostTable {
             timer_grain_us: Microseconds(0.0),
             clock_grain_ns: None,
             wake_us: Vec::new(),
+            wake_cost_ns: zero,
             replaces_delays: true,
             switch: None,
             measured: None,
@@ -244,6 +247,7 @@ impl HostTable {
             receive_batch: self.receive_batch.0,
             send_batch: self.send_batch.0,
             send_ahead: self.send_ahead_us.span(),
+            wake_cost: self.wake_cost_ns.span(),
             wake,
             timer_grain: self.timer_grain_us.span(),
             switch: self.switch.as_ref().map(|switch| SwitchProcess {
@@ -253,6 +257,7 @@ impl HostTable {
                     switch.packet_ns,
                     switch.byte_ns,
                 ),
+                wake_cost: switch.wake_cost_ns.span(),
                 window: switch.window_us.span(),
             }),
             replaces_delays: self.replaces_delays,
@@ -351,8 +356,8 @@ mod tests {
         let text = "[host]\nprocessors = 2\nsend_system_call_ns = 1500\nsend_call_ns = 300.5\nsend_packet_ns = 700\n\
                     send_byte_ns = 0.25\nreceive_system_call_ns = 4000\nreceive_call_ns = 1\nreceive_packet_ns = 2\n\
                     receive_byte_ns = 0.01\nsend_batch = 64\nreceive_batch = 32\nsend_ahead_us = 200\n\
-                    timer_grain_us = 55\nclock_grain_ns = 20\nwake_us = [[0.5, 10], [0.999, 80.5], [1, 900]]\n\
-                    [host.switch]\nsystem_call_ns = 9\npacket_ns = 8\nbyte_ns = 0.07\nwindow_us = 50\n\
+                    timer_grain_us = 55\nclock_grain_ns = 20\nwake_us = [[0.5, 10], [0.999, 80.5], [1, 900]]\nwake_cost_ns = 12\n\
+                    [host.switch]\nsystem_call_ns = 9\npacket_ns = 8\nbyte_ns = 0.07\nwake_cost_ns = 11\nwindow_us = 50\n\
                     [host.measured]\nkernel = '6.1'\nrounds = 5\n";
         let scenario = read(text, Path::new("."), &[]).unwrap();
         let (ns, us) = (Span::from_ns, Span::from_us);
@@ -374,6 +379,7 @@ mod tests {
             receive_batch: 32,
             send_ahead: us(200),
             timer_grain: us(55),
+            wake_cost: ns(12),
             wake: Quantiles::new(vec![
                 (500_000, us(10)),
                 (999_000, Span::from_ns(80_500)),
@@ -387,6 +393,7 @@ mod tests {
                     packet: ns(8),
                     byte: Span::from_ps(70),
                 },
+                wake_cost: ns(11),
                 window: us(50),
             }),
             replaces_delays: true,

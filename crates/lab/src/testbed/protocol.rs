@@ -236,6 +236,8 @@ pub(crate) struct HostWork {
     pub(crate) send_calls: u64,
     pub(crate) received: u64,
     pub(crate) receive_batches: u64,
+    /// How often its threads have gone to sleep.
+    pub(crate) sleeps: u64,
     /// Bytes on the host's link in either direction, which the switch has counted.
     #[serde(default)]
     pub(crate) sent_bytes: u64,
@@ -251,6 +253,8 @@ pub(crate) struct SwitchWork {
     pub(crate) cpu_s: f64,
     /// Turns that have found something to do.
     pub(crate) turns: u64,
+    /// How often its threads have gone to sleep.
+    pub(crate) sleeps: u64,
     /// Frames passed on, and their bytes on links.
     pub(crate) packets: u64,
     pub(crate) bytes: u64,

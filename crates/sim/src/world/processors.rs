@@ -31,6 +31,8 @@ enum Stage {
     Receiving,
     /// It works on a packet to be sent.
     Sending,
+    /// It has nothing to do, and pays for going to sleep and being woken.
+    Retiring,
 }
 
 #[derive(Clone, Debug)]
@@ -273,6 +275,7 @@ impl<M: Model> World<'_, M> {
             Stage::Pausing | Stage::Waking => self.acquire(number),
             Stage::Receiving => self.finish_received(number),
             Stage::Sending => self.finish_sent(number),
+            Stage::Retiring => self.finish_turn(number),
         }
     }
 
@@ -296,12 +299,13 @@ impl<M: Model> World<'_, M> {
     /// The switch process, which has a real-time priority, runs in place of the host that began first.
     fn interrupt(&mut self) {
         let Some(tasks) = &mut self.tasks else { return };
-        let Some(costs) = tasks.config.switch.map(|switch| switch.costs) else { return };
+        let Some(switch) = tasks.config.switch else { return };
+        let costs = switch.costs;
         let packets = tasks
             .switch_ring
             .iter()
             .map(|(_, packet)| costs.of_packet(u32::from(self.net.packet(*packet).wire_bytes)));
-        let turn = packets.fold(costs.system_call, |sum, cost| sum + cost);
+        let turn = packets.fold(costs.system_call + switch.wake_cost, |sum, cost| sum + cost);
         tasks.switch_interrupts = true;
         if let Some(victim) = tasks.running.first().copied() {
             tasks.task(victim).until = tasks.task(victim).until + turn;
@@ -468,8 +472,37 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Ends a turn: the task sleeps, and the processor is free for another one.
+    /// Ends a turn, after the cost of switching threads. It is paid here for the next wake-up too, because what of it delays
+    /// that one is in [`HostConfig::wake`] already.
     fn end_turn(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(tasks) = &mut self.tasks else { return };
+        let cost = match tasks.config.switch {
+            Some(switch) if number == tasks.switch() => switch.wake_cost,
+            _ => tasks.config.wake_cost,
+        };
+        if cost == Span::ZERO {
+            return self.sleep(number);
+        }
+        let task = tasks.task(number);
+        (task.stage, task.until) = (Stage::Retiring, now + cost);
+        self.schedule_task(number);
+    }
+
+    /// Lets a task sleep, unless it has something to do again.
+    fn finish_turn(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(tasks) = &mut self.tasks else { return };
+        let may_send = tasks.sends(number)
+            && tasks.tasks[number as usize].link_free <= now + tasks.config.send_ahead;
+        if number != tasks.switch() && (tasks.receives(number) || may_send) {
+            return self.start_turn(number);
+        }
+        self.sleep(number);
+    }
+
+    /// The task sleeps, and the processor is free for another one.
+    fn sleep(&mut self, number: u32) {
         let now = self.net.now();
         let Some(tasks) = &mut self.tasks else { return };
         let config = Arc::clone(&tasks.config);

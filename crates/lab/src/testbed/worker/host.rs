@@ -67,8 +67,8 @@ pub(super) struct Host {
     /// The end of the warm-up, by the clock.
     warmup: Span,
     pattern: Pattern,
-    /// When the host was ready, by the clock, and its processor time until then.
-    ready: (Time, f64),
+    /// When the host was ready, by the clock, and its processor time and sleeps until then.
+    ready: (Time, f64, u64),
     /// Messages passed to transports, and given by them.
     work: (u64, u64),
     verify: bool,
@@ -121,7 +121,7 @@ impl Host {
             start,
             warmup: start + point.config.measure.warmup,
             pattern: Pattern::new(point.config.seed, longest),
-            ready: (clock.now(), super::process_cpu_s()),
+            ready: (clock.now(), super::process_cpu_s(), super::sleeps()),
             work: (0, 0),
             verify: point.config.measure.verify,
             verified: 0,
@@ -497,6 +497,7 @@ impl Host {
         end.work = HostWork {
             seconds: now.since(self.ready.0).as_secs_f64(),
             cpu_s: end.cpu_s - self.ready.1,
+            sleeps: super::sleeps().saturating_sub(self.ready.2),
             submitted: self.work.0,
             delivered: self.work.1,
             ..HostWork::default()

@@ -184,6 +184,17 @@ fn process_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// Returns how often the threads of this process have gone to sleep.
+fn sleeps() -> u64 {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let of_thread = |thread: std::fs::DirEntry| -> Option<u64> {
+        let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse().ok()
+    };
+    threads.filter_map(of_thread).sum()
+}
+
 fn run_host(
     this: HostId,
     setup: &Setup,

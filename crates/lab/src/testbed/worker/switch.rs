@@ -73,6 +73,7 @@ pub(super) fn run(
     super::send(&WorkerMessage::Bound(switch.udp_ports()));
     let control = Control::default();
     let (began, cpu_before) = (switch.clock().now(), super::process_cpu_s());
+    let mut sleeps = 0;
     let mut refused = None;
     let ended = std::thread::scope(|threads| {
         let control = &control;
@@ -92,6 +93,8 @@ pub(super) fn run(
                 _ => {}
             }
         }
+        // The switch's thread is counted while it still runs.
+        sleeps = super::sleeps();
         control.stop.store(true, Ordering::Relaxed);
         running.join()
     });
@@ -108,6 +111,7 @@ pub(super) fn run(
         seconds: report.at.since(began).as_secs_f64(),
         cpu_s: super::process_cpu_s() - cpu_before,
         turns: report.turns,
+        sleeps,
         packets: report.counters.forwarded,
         bytes: report.counters.forwarded_bytes,
     };

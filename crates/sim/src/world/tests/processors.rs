@@ -62,7 +62,7 @@ fn waiting_time_before_a_sending_processor_is_that_of_m_d_1() {
 #[test]
 fn waiting_time_before_the_switch_process_is_that_of_m_d_1() {
     let costs = Costs { packet: NS(900), ..Costs::default() };
-    let switch = Some(SwitchProcess { costs, window: Span::ZERO });
+    let switch = Some(SwitchProcess { costs, wake_cost: Span::ZERO, window: Span::ZERO });
     for load in [0.5, 0.8] {
         let host = HostConfig { switch, ..HostConfig::default() };
         let (mean, expected) = (mean_wait(load, NS(900), host), load / (2.0 * (1.0 - load)));
@@ -125,6 +125,19 @@ fn a_sleeping_thread_wakes_up_late_at_both_ends_and_a_busy_one_does_not() {
     assert_eq!(latencies, [first, first + US(1) - US(20)]);
 }
 
+/// Two messages, of which the second one is submitted while the sender still pays for going to sleep, and then long after.
+#[test]
+fn going_to_sleep_occupies_the_processor_and_delays_what_comes_meanwhile_only() {
+    let packet = Costs { packet: US(1), ..Costs::default() };
+    let host = HostConfig { send: packet, wake_cost: US(30), ..HostConfig::default() };
+    for (gap, wait) in [(10, 21), (31, 0), (90, 0)] {
+        let result = run_trace(2, &[(0, 0, 1, 1), (gap, 0, 1, 1)], host.clone());
+        let latencies: Vec<Span> = result.messages.iter().map(latency).collect();
+        let at_once = ideal(2, 1) + US(1);
+        assert_eq!(latencies, [at_once, at_once + US(wait)], "{gap} us later");
+    }
+}
+
 #[test]
 fn hosts_that_share_processors_wait_for_one_another() {
     let costs = Costs { packet: US(10), ..Costs::default() };
@@ -160,6 +173,7 @@ fn the_switch_process_interrupts_hosts_and_handles_a_window_together() {
         send_ahead: Span::from_ms(10),
         switch: Some(SwitchProcess {
             costs: Costs { system_call: US(3), packet: US(1), ..Costs::default() },
+            wake_cost: Span::ZERO,
             window: US(100),
         }),
         ..HostConfig::default()
@@ -205,7 +219,7 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
             0 => Processors::PerDirection,
             n => Processors::Shared(n as u32),
         };
-        let window = US(rng.below(80));
+        let (window, wake_cost) = (US(rng.below(80)), NS(rng.below(9_000)));
         let host = HostConfig {
             processors,
             send,
@@ -214,8 +228,13 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
             receive_batch: 1 + rng.below(70) as u32,
             send_ahead: US(rng.below(300)),
             wake: if rng.chance(0.5) { tail() } else { Quantiles::default() },
+            wake_cost,
             timer_grain: US(rng.below(60)),
-            switch: rng.chance(0.5).then_some(SwitchProcess { costs: of_switch, window }),
+            switch: rng.chance(0.5).then_some(SwitchProcess {
+                costs: of_switch,
+                wake_cost,
+                window,
+            }),
             replaces_delays: false,
         };
         let mut case = Case::new(LEAF_SPINE, open_loop(0.3));
