@@ -1,6 +1,7 @@
 //! The clock, timers and wake-ups of this machine, which need no privileges.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rackweave_core::{Span, Time};
@@ -21,15 +22,32 @@ pub(super) struct Times {
 /// The time between two events, long enough for the processor to become idle.
 const GAP: Span = Span::from_us(400);
 
-/// Takes this number of samples of each.
+/// The niceness of the testbed's hosts, for whose threads those of this module stand.
+const NICENESS: i32 = -10;
+
+/// Takes this number of samples of each, in threads of their own, whose priority is that of the testbed's hosts where privileges allow it.
 pub(super) fn measure(samples: usize, is_cancelled: &AtomicBool) -> io::Result<Times> {
+    let measuring = || {
+        be_a_host();
+        let clock = Clock::start();
+        Ok(Times {
+            clock_grain_ns: clock_grain_ns(clock),
+            timers_us: timers(clock, samples, is_cancelled)?,
+            wakes_us: wakes(clock, samples, is_cancelled)?,
+        })
+    };
+    std::thread::scope(|threads| joined(threads.spawn(measuring)))
+}
+
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread has failed")))
+}
+
+/// Gives the calling thread the timers and the priority of a host of the testbed.
+fn be_a_host() {
     tighten_timers();
-    let clock = Clock::start();
-    Ok(Times {
-        clock_grain_ns: clock_grain_ns(clock),
-        timers_us: timers(clock, samples, is_cancelled)?,
-        wakes_us: wakes(clock, samples, is_cancelled)?,
-    })
+    // On Linux the niceness is a thread's.
+    let _ = rustix::process::setpriority_process(None, NICENESS);
 }
 
 fn clock_grain_ns(clock: Clock) -> f64 {
@@ -63,8 +81,7 @@ fn wakes(clock: Clock, samples: usize, is_cancelled: &AtomicBool) -> io::Result<
     sender.connect(receiver.local_addr()?)?;
     std::thread::scope(|threads| {
         let receiving = threads.spawn(move || -> io::Result<Vec<f64>> {
-            use std::os::fd::AsFd;
-            tighten_timers();
+            be_a_host();
             let mut late = Vec::with_capacity(samples);
             let mut silent_since = clock.now();
             while late.len() < samples && clock.now().since(silent_since) < Span::from_secs(2) {
@@ -87,7 +104,7 @@ fn wakes(clock: Clock, samples: usize, is_cancelled: &AtomicBool) -> io::Result<
             wait::until(clock, &[], Some(clock.now() + GAP), Span::ZERO)?;
             sender.send(&clock.now().ticks().to_le_bytes())?;
         }
-        receiving.join().unwrap_or_else(|_| Err(io::Error::other("a thread has failed")))
+        joined(receiving)
     })
 }
 

@@ -38,7 +38,10 @@ struct Load {
 
 /// The loads differ in what a packet, a message and a system call carry. None is of a built-in scenario.
 const LOADS: [Load; 8] = [
-    Load { name: "hardly any messages", workload: "arrivals = 'periodic'\nsizes = '100 B'\nrate = '16 Kbps'" },
+    Load {
+        name: "hardly any messages",
+        workload: "arrivals = 'periodic'\nsizes = '100 B'\nrate = '16 Kbps'",
+    },
     Load {
         name: "single small packets",
         workload: "arrivals = 'periodic'\nsizes = '100 B'\nrate = '3.2 Mbps'",
@@ -321,7 +324,6 @@ fn typical<const N: usize>(
 /// Derives the costs from the work of all rounds of all loads.
 fn evaluate(works: &[Vec<PointWork>], missing: Vec<String>) -> Result<Measured, CalibrateError> {
     let (mut hosts, mut switches) = (Vec::new(), Vec::new());
-    for (load, rounds) in LOADS.iter().zip(works) { for round in rounds { eprintln!("DBG {} {:?}", load.name, round); } }
     let mut worst = (0.0, String::new());
     let mut note = |spread: f64, of: &str, load: &Load| {
         // The cost of a packet has no meaning where there are hardly any: this load shows what idle processes cost.
@@ -353,7 +355,18 @@ fn evaluate(works: &[Vec<PointWork>], missing: Vec<String>) -> Result<Measured, 
         )));
     }
     let costs = non_negative_costs(&hosts);
-    let [_, sleep, send_system_call, send_call, send_packet, send_byte, system_call, call, packet, byte] = costs;
+    let [
+        _,
+        sleep,
+        send_system_call,
+        send_call,
+        send_packet,
+        send_byte,
+        system_call,
+        call,
+        packet,
+        byte,
+    ] = costs;
     let [_, of_sleep, turn, of_packet, of_byte] = non_negative_costs(&switches);
     let ns = |x: f64| Nanoseconds(rounded(x));
     let testbed = crate::scenario::TestbedConfig::default();
@@ -414,7 +427,11 @@ impl Measured {
         if let Some(switch) = &host.switch {
             text += &format!(
                 "to sleep and wake up: {} ns; the switch process: {} ns, {} a turn, {} a packet, {} a byte\n",
-                host.wake_cost_ns.0, switch.wake_cost_ns.0, switch.system_call_ns.0, switch.packet_ns.0, switch.byte_ns.0
+                host.wake_cost_ns.0,
+                switch.wake_cost_ns.0,
+                switch.system_call_ns.0,
+                switch.packet_ns.0,
+                switch.byte_ns.0
             );
         }
         let wake = |share: f64| {
@@ -467,8 +484,16 @@ mod tests {
     const WAKE: f64 = 9000.0;
 
     /// What the loads consist of: messages, packets for each, and messages for each system call.
-    const WORK: [(u64, u64, u64); 8] =
-        [(30, 1, 1), (2400, 1, 1), (2400, 1, 1), (8600, 1, 2), (600, 7, 1), (187, 42, 1), (4800, 1, 8), (9600, 1, 32)];
+    const WORK: [(u64, u64, u64); 8] = [
+        (30, 1, 1),
+        (2400, 1, 1),
+        (2400, 1, 1),
+        (8600, 1, 2),
+        (600, 7, 1),
+        (187, 42, 1),
+        (4800, 1, 8),
+        (9600, 1, 32),
+    ];
     const BYTES: [u64; 8] = [190, 190, 1400, 1400, 1400, 1500, 190, 290];
 
     fn host(load: usize, sends: bool, slower: f64) -> HostWork {
@@ -476,7 +501,10 @@ mod tests {
         let packets = messages * packets;
         let (calls, bytes) = (messages / batch, packets * BYTES[load]);
         let cost = |[call, message, packet, byte]: [f64; 4]| {
-            calls as f64 * call + messages as f64 * message + packets as f64 * packet + bytes as f64 * byte
+            calls as f64 * call
+                + messages as f64 * message
+                + packets as f64 * packet
+                + bytes as f64 * byte
         };
         let mut work = HostWork { seconds: 2.0, ..HostWork::default() };
         // Some turns follow each other without sleep, more of them under higher loads.
@@ -485,7 +513,8 @@ mod tests {
         // Calls are answered.
         if sends || load >= 6 {
             work.cpu_s += slower * cost(SEND) / 1e9;
-            (work.submitted, work.sent, work.send_calls, work.sent_bytes) = (messages, packets, calls, bytes);
+            (work.submitted, work.sent, work.send_calls, work.sent_bytes) =
+                (messages, packets, calls, bytes);
         }
         if !sends || load >= 6 {
             work.cpu_s += slower * cost(RECEIVE) / 1e9;
@@ -504,12 +533,15 @@ mod tests {
         let ns = turns as f64 * turn + packets as f64 * packet + bytes as f64 * byte;
         let sleeps = turns * (10 - load as u64) / 10 + 200;
         let ns = ns + sleeps as f64 * WAKE;
-        let switch = SwitchWork { seconds: 2.0, cpu_s: slower * ns / 1e9, turns, sleeps, packets, bytes };
+        let switch =
+            SwitchWork { seconds: 2.0, cpu_s: slower * ns / 1e9, turns, sleeps, packets, bytes };
         PointWork { hosts: vec![host(load, false, slower), host(load, true, slower)], switch }
     }
 
     fn rounds(slower: &[f64]) -> Vec<Vec<PointWork>> {
-        (0..LOADS.len()).map(|load| slower.iter().map(|slower| round(load, *slower)).collect()).collect()
+        (0..LOADS.len())
+            .map(|load| slower.iter().map(|slower| round(load, *slower)).collect())
+            .collect()
     }
 
     #[test]
@@ -542,7 +574,8 @@ mod tests {
 
     #[test]
     fn figures_that_differ_from_round_to_round_are_refused_with_the_process_and_the_load() {
-        let error = evaluate(&rounds(&[1.0, 1.5, 2.0, 2.5, 3.0]), Vec::new()).unwrap_err().to_string();
+        let error =
+            evaluate(&rounds(&[1.0, 1.5, 2.0, 2.5, 3.0]), Vec::new()).unwrap_err().to_string();
         assert!(error.contains("differs by") && error.contains("more than 30 %"), "{error}");
         assert!(error.contains("host") || error.contains("switch process"), "{error}");
     }
@@ -554,7 +587,8 @@ mod tests {
         let path = folder.path().join("host.toml");
         std::fs::write(&path, "earlier").unwrap();
         measured.write(&path).unwrap();
-        let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
         assert_eq!(names, ["host.toml"], "nothing else is left");
         let text = "host = 'host.toml'\nfabric = { topology = 'single-switch', hosts = 2 }\ntransport.name = 'homa'\n\
                     workload = { arrivals = 'permutation', sizes = '10 KB' }\n";
@@ -580,6 +614,9 @@ mod tests {
 
     #[test]
     fn three_digits_are_kept() {
-        assert_eq!([1234.0, 0.012345, 99.96, 0.0, 5.0].map(rounded), [1230.0, 0.0123, 100.0, 0.0, 5.0]);
+        assert_eq!(
+            [1234.0, 0.012345, 99.96, 0.0, 5.0].map(rounded),
+            [1230.0, 0.0123, 100.0, 0.0, 5.0]
+        );
     }
 }

@@ -10,7 +10,6 @@ use serde::de::{Deserializer, Error};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-use super::de::DeError;
 use super::problem::Problem;
 use super::source::Sources;
 use super::text::read_at_most;
@@ -313,15 +312,22 @@ fn read_table(path: &Path, sources: &mut Sources, origin: Origin) -> Result<Node
     Ok(host.node)
 }
 
-/// Refuses what says the same twice.
-pub(super) fn check(host: Option<&HostTable>, receive_cost: Span) -> Result<(), DeError> {
-    if host.is_some() && receive_cost > Span::ZERO {
-        let message = "`host_receive_cost` and `receive_packet_ns` of [host] mean the same";
-        return Err(Problem::new("fabric.host_receive_cost", message)
-            .with_help("leave out `host_receive_cost`, which is [host] with this one cost and the fabric's delays")
-            .into());
+/// Returns the costs of hosts: those of the table, or the one of `fabric.host_receive_cost`.
+pub(super) fn resolve(
+    host: Option<&HostTable>,
+    receive_cost: Span,
+) -> Result<Option<Arc<HostConfig>>, Problem> {
+    match host {
+        None => Ok(HostConfig::of_receive_cost(receive_cost)),
+        Some(host) if receive_cost == Span::ZERO => host.resolve().map(Some),
+        Some(_) => Err(Problem::new(
+            "fabric.host_receive_cost",
+            "`host_receive_cost` and `receive_packet_ns` of [host] mean the same",
+        )
+        .with_help(
+            "leave out `host_receive_cost`, which is [host] with this one cost and the fabric's delays",
+        )),
     }
-    Ok(())
 }
 
 #[cfg(test)]

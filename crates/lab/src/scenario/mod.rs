@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rackweave_sim::Fabric;
-use rackweave_sim::config::{Fault, HostConfig, RunConfig, StreamConfig};
+use rackweave_sim::config::{Fault, RunConfig, StreamConfig};
 use serde::{Deserialize, Serialize};
 
 use self::de::DeError;
@@ -378,7 +378,6 @@ impl Reader<'_> {
             (Some(kind), Some(entry)) => file.image = Some(only_key(kind, &entry)?),
             _ => {}
         }
-        host::check(file.host.as_ref(), file.fabric.receive_cost())?;
         let config = file.fabric.resolve(swept)?;
         let fabric = match before {
             Some(before) if *before.config() == config => Arc::clone(before),
@@ -430,10 +429,7 @@ impl Reader<'_> {
             seed: file.seed,
             run: 0,
             fabric: config,
-            host: match &file.host {
-                Some(host) => Some(host.resolve()?),
-                None => HostConfig::of_receive_cost(file.fabric.receive_cost()),
-            },
+            host: host::resolve(file.host.as_ref(), file.fabric.receive_cost())?,
             streams: streams.configs,
             faults,
             moves,

@@ -141,7 +141,7 @@ impl Tasks {
 
     fn receives(&self, number: u32) -> bool {
         let ring = self.rings.get(number as usize / 2);
-        number % 2 == 0 && ring.is_some_and(|ring| !ring.is_empty())
+        number.is_multiple_of(2) && ring.is_some_and(|ring| !ring.is_empty())
     }
 
     fn sends(&self, number: u32) -> bool {

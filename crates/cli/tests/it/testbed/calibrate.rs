@@ -27,7 +27,8 @@ fn calibrates(place: &Place, more: &[&str]) {
     let host = table["host"].as_table().unwrap();
     // A packet costs something somewhere, in both directions, and so does the switch process.
     for direction in ["send", "receive"] {
-        let costs = ["system_call", "call", "packet", "byte"].map(|of| format!("{direction}_{of}_ns"));
+        let costs =
+            ["system_call", "call", "packet", "byte"].map(|of| format!("{direction}_{of}_ns"));
         assert!(costs.iter().any(|key| host[key].as_float().unwrap() > 0.0), "{table}");
     }
     assert!(host["wake_us"].as_array().unwrap().len() > 3);
@@ -76,7 +77,8 @@ fn ctrl_c_leaves_no_file_and_no_process() {
     assert_eq!(code(&output), 130, "{}", stderr(&output));
     assert!(stderr(&output).contains("nothing was written"));
     until("all processes have ended", || parts.iter().all(|part| !is_alive(*part)));
-    let names: Vec<_> = std::fs::read_dir(place.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        std::fs::read_dir(place.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     assert_eq!(std::fs::read_to_string(place.path().join("host.toml")).unwrap(), "earlier");
 }
@@ -86,7 +88,11 @@ fn a_host_table_has_no_effect_on_real_hosts_and_the_command_says_so() {
     let place = Place::new(&format!("{SCENARIO}\n[host]\nsend_packet_ns = 900_000_000\n"));
     let output = place.run(&["testbed", "x.toml", "--overlay", "-q", "--out", "o"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(words(&stderr(&output)).contains("real hosts cost what they cost"), "{}", stderr(&output));
+    assert!(
+        words(&stderr(&output)).contains("real hosts cost what they cost"),
+        "{}",
+        stderr(&output)
+    );
     // And without a table the command says what simulations leave out.
     std::fs::write(place.path().join("x.toml"), SCENARIO).unwrap();
     let output = place.run(&["testbed", "x.toml", "--overlay", "-q", "--out", "o"]);
