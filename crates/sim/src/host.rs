@@ -23,6 +23,8 @@ pub struct HostConfig {
     pub wake_cost: Span,
     /// How late a sleeping thread runs after the event that wakes it.
     pub wake: Quantiles,
+    /// The same for the switch process, which may have a higher priority.
+    pub switch_wake: Quantiles,
     /// How late timers expire.
     pub timer_grain: Span,
     /// The process that emulates all switches, between the fabric and the hosts; `None` if switches are hardware.
@@ -136,6 +138,7 @@ impl Default for HostConfig {
             send_ahead: Span::from_us(20),
             wake_cost: Span::ZERO,
             wake: Quantiles::default(),
+            switch_wake: Quantiles::default(),
             timer_grain: Span::ZERO,
             switch: None,
             replaces_delays: false,

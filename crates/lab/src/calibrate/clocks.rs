@@ -5,8 +5,10 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rackweave_core::{Span, Time};
-use rackweave_linux::sys::tighten_timers;
+use rackweave_linux::sys::{set_realtime_priority, tighten_timers};
 use rackweave_linux::{Clock, wait};
+
+use crate::testbed::SWITCH_PRIORITY;
 
 /// Times of a machine in microseconds, except for the clock's grain.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +19,9 @@ pub(super) struct Times {
     pub(super) timers_us: Vec<f64>,
     /// How late the receiver of each datagram ran, after it was sent.
     pub(super) wakes_us: Vec<f64>,
+    /// The same for a thread with the real-time priority of the switch process, or with the priority that it has without
+    /// privileges.
+    pub(super) switch_wakes_us: Vec<f64>,
 }
 
 /// The time between two events, long enough for the processor to become idle.
@@ -33,7 +38,8 @@ pub(super) fn measure(samples: usize, is_cancelled: &AtomicBool) -> io::Result<T
         Ok(Times {
             clock_grain_ns: clock_grain_ns(clock),
             timers_us: timers(clock, samples, is_cancelled)?,
-            wakes_us: wakes(clock, samples, is_cancelled)?,
+            wakes_us: wakes(clock, samples, is_cancelled, be_a_host)?,
+            switch_wakes_us: wakes(clock, samples, is_cancelled, be_the_switch)?,
         })
     };
     std::thread::scope(|threads| joined(threads.spawn(measuring)))
@@ -48,6 +54,12 @@ fn be_a_host() {
     tighten_timers();
     // On Linux the niceness is a thread's.
     let _ = rustix::process::setpriority_process(None, NICENESS);
+}
+
+/// The same for the switch process.
+fn be_the_switch() {
+    be_a_host();
+    let _ = set_realtime_priority(SWITCH_PRIORITY);
 }
 
 fn clock_grain_ns(clock: Clock) -> f64 {
@@ -73,15 +85,21 @@ fn timers(clock: Clock, samples: usize, is_cancelled: &AtomicBool) -> io::Result
     Ok(late)
 }
 
-/// Another thread sleeps in `poll` until a datagram arrives, as the testbed's hosts do.
-fn wakes(clock: Clock, samples: usize, is_cancelled: &AtomicBool) -> io::Result<Vec<f64>> {
+/// Another thread, which `prepare` gives its priority, sleeps in `poll` until a datagram arrives, as the testbed's
+/// processes do.
+fn wakes(
+    clock: Clock,
+    samples: usize,
+    is_cancelled: &AtomicBool,
+    prepare: fn(),
+) -> io::Result<Vec<f64>> {
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0")?;
     receiver.set_nonblocking(true)?;
     let sender = std::net::UdpSocket::bind("127.0.0.1:0")?;
     sender.connect(receiver.local_addr()?)?;
     std::thread::scope(|threads| {
         let receiving = threads.spawn(move || -> io::Result<Vec<f64>> {
-            be_a_host();
+            prepare();
             let mut late = Vec::with_capacity(samples);
             let mut silent_since = clock.now();
             while late.len() < samples && clock.now().since(silent_since) < Span::from_secs(2) {
@@ -116,6 +134,7 @@ mod tests {
     fn every_sample_is_a_time_of_this_machine() {
         let times = measure(50, &AtomicBool::new(false)).unwrap();
         assert_eq!((times.timers_us.len(), times.wakes_us.len()), (50, 50));
+        assert_eq!(times.switch_wakes_us.len(), 50);
         assert!(times.timers_us.iter().chain(&times.wakes_us).all(|late| *late < 1e6));
         assert!(
             times.wakes_us.iter().all(|late| *late > 0.0),

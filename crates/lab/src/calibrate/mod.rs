@@ -204,7 +204,8 @@ impl Calibration {
                 }
             };
         let mut works: Vec<Vec<PointWork>> = vec![Vec::new(); LOADS.len()];
-        let (mut timers, mut wakes, mut clock_grain_ns) = (Vec::new(), Vec::new(), f64::MAX);
+        let (mut timers, mut wakes, mut switch_wakes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut clock_grain_ns = f64::MAX;
         for _ in 0..self.request.rounds {
             for (load, works) in LOADS.iter().zip(&mut works) {
                 let Some(work) = self.measure(load, overlay)? else { return Ok(None) };
@@ -215,6 +216,7 @@ impl Calibration {
                 clocks::measure(SAMPLES, &self.cancelled).map_err(CalibrateError::Clocks)?;
             timers.extend(times.timers_us);
             wakes.extend(times.wakes_us);
+            switch_wakes.extend(times.switch_wakes_us);
             clock_grain_ns = clock_grain_ns.min(times.clock_grain_ns);
             self.done.fetch_add(1, Ordering::Relaxed);
             if self.is_cancelled() {
@@ -225,10 +227,10 @@ impl Calibration {
         let host = &mut measured.host;
         host.timer_grain_us = Microseconds(rounded(median(&timers)));
         host.clock_grain_ns = Some(Nanoseconds(clock_grain_ns));
-        let shares = [0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1.0];
-        host.wake_us = shares
-            .map(|share| QuantileKey(share, Microseconds(rounded(quantile(&wakes, share)))))
-            .into();
+        host.wake_us = quantile_keys(&wakes);
+        if let Some(switch) = &mut host.switch {
+            switch.wake_us = quantile_keys(&switch_wakes);
+        }
         measured.host.measured = Some(self.circumstances(overlay, &measured));
         Ok(Some(measured))
     }
@@ -273,6 +275,13 @@ impl Calibration {
 /// The number of processors that the testbed's processes share.
 fn processors() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+}
+
+/// The distribution of these times.
+fn quantile_keys(times_us: &[f64]) -> Vec<QuantileKey> {
+    let shares = [0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1.0];
+    let key = |share| QuantileKey(share, Microseconds(rounded(quantile(times_us, share))));
+    shares.map(key).into()
 }
 
 /// Three significant digits are more than the spread justifies.
@@ -388,6 +397,7 @@ fn evaluate(works: &[Vec<PointWork>], missing: Vec<String>) -> Result<Measured, 
                 packet_ns: ns(of_packet),
                 byte_ns: ns(of_byte),
                 wake_cost_ns: ns(of_sleep),
+                wake_us: Vec::new(),
                 window_us: Microseconds(testbed.switch_window.as_us_f64()),
             }),
             ..HostTable::default()

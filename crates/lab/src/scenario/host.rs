@@ -167,6 +167,8 @@ pub(crate) struct SwitchTable {
     pub(crate) packet_ns: Nanoseconds,
     pub(crate) byte_ns: Nanoseconds,
     pub(crate) wake_cost_ns: Nanoseconds,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) wake_us: Vec<QuantileKey>,
     pub(crate) window_us: Microseconds,
 }
 
@@ -210,22 +212,7 @@ impl HostTable {
             packet: packet.span(),
             byte: byte.span(),
         };
-        for (index, QuantileKey(share, _)) in self.wake_us.iter().enumerate() {
-            if !(0.0..=1.0).contains(share) {
-                let message = format!("a quantile's share must be from 0 to 1, not {share}");
-                return Err(Problem::new(format!("host.wake_us.{index}"), message));
-            }
-        }
-        let millionths =
-            |QuantileKey(share, value): &QuantileKey| ((share * 1e6).round() as u64, value.span());
-        let wake = Quantiles::new(self.wake_us.iter().map(millionths).collect());
-        let Some(wake) = wake else {
-            return Err(Problem::new(
-                "host.wake_us",
-                "shares must increase, and times must not decrease",
-            )
-            .with_help("such as: wake_us = [[0.5, 12.0], [0.99, 80.0], [1.0, 900.0]]"));
-        };
+        let of_switch = self.switch.as_ref().map_or(&[][..], |switch| &switch.wake_us);
         Ok(Arc::new(HostConfig {
             processors: match self.processors {
                 ProcessorsKey::PerDirection => Processors::PerDirection,
@@ -247,7 +234,8 @@ impl HostTable {
             send_batch: self.send_batch.0,
             send_ahead: self.send_ahead_us.span(),
             wake_cost: self.wake_cost_ns.span(),
-            wake,
+            wake: quantiles("host.wake_us", &self.wake_us)?,
+            switch_wake: quantiles("host.switch.wake_us", of_switch)?,
             timer_grain: self.timer_grain_us.span(),
             switch: self.switch.as_ref().map(|switch| SwitchProcess {
                 costs: costs(
@@ -262,6 +250,22 @@ impl HostTable {
             replaces_delays: self.replaces_delays,
         }))
     }
+}
+
+/// Returns the distribution that a list of quantiles describes.
+fn quantiles(key: &str, list: &[QuantileKey]) -> Result<Quantiles, Problem> {
+    for (index, QuantileKey(share, _)) in list.iter().enumerate() {
+        if !(0.0..=1.0).contains(share) {
+            let message = format!("a quantile's share must be from 0 to 1, not {share}");
+            return Err(Problem::new(format!("{key}.{index}"), message));
+        }
+    }
+    let millionths =
+        |QuantileKey(share, value): &QuantileKey| ((share * 1e6).round() as u64, value.span());
+    Quantiles::new(list.iter().map(millionths).collect()).ok_or_else(|| {
+        Problem::new(key, "shares must increase, and times must not decrease")
+            .with_help("such as: wake_us = [[0.5, 12.0], [0.99, 80.0], [1.0, 900.0]]")
+    })
 }
 
 /// Replaces `host = "FILE"` by the `[host]` table of that file, relative to `folder`.
@@ -363,7 +367,7 @@ mod tests {
                     send_byte_ns = 0.25\nreceive_system_call_ns = 4000\nreceive_call_ns = 1\nreceive_packet_ns = 2\n\
                     receive_byte_ns = 0.01\nsend_batch = 64\nreceive_batch = 32\nsend_ahead_us = 200\n\
                     timer_grain_us = 55\nclock_grain_ns = 20\nwake_us = [[0.5, 10], [0.999, 80.5], [1, 900]]\nwake_cost_ns = 12\n\
-                    [host.switch]\nsystem_call_ns = 9\npacket_ns = 8\nbyte_ns = 0.07\nwake_cost_ns = 11\nwindow_us = 50\n\
+                    [host.switch]\nsystem_call_ns = 9\npacket_ns = 8\nbyte_ns = 0.07\nwake_cost_ns = 11\nwake_us = [[1, 7]]\nwindow_us = 50\n\
                     [host.measured]\nkernel = '6.1'\nrounds = 5\n";
         let scenario = read(text, Path::new("."), &[]).unwrap();
         let (ns, us) = (Span::from_ns, Span::from_us);
@@ -392,6 +396,7 @@ mod tests {
                 (1_000_000, us(900)),
             ])
             .unwrap(),
+            switch_wake: Quantiles::new(vec![(1_000_000, us(7))]).unwrap(),
             switch: Some(SwitchProcess {
                 costs: Costs {
                     system_call: ns(9),

@@ -29,6 +29,7 @@ pub(crate) use self::check::NO_COSTS;
 pub use self::process::WorkerCommand;
 pub use self::protocol::Role;
 pub(crate) use self::protocol::{HostWork, SwitchWork};
+pub(crate) use self::worker::SWITCH_PRIORITY;
 pub use self::worker::main as worker_main;
 use crate::cast::CastSummary;
 use crate::error::ScenarioError;

@@ -239,6 +239,7 @@ impl<M: Model> World<'_, M> {
         let (is_switch, is_awake) = (number == tasks.switch(), tasks.is_awake);
         let receives = tasks.receives(number);
         let config = Arc::clone(&tasks.config);
+        let wake = if is_switch { &config.switch_wake } else { &config.wake };
         let task = tasks.task(number);
         match task.stage {
             Stage::Asleep => {}
@@ -247,7 +248,7 @@ impl<M: Model> World<'_, M> {
             Stage::Pausing if !is_switch && receives => {}
             _ => return,
         }
-        let delay = if is_awake { Span::ZERO } else { config.wake.draw(&mut task.rng) };
+        let delay = if is_awake { Span::ZERO } else { wake.draw(&mut task.rng) };
         task.stage = Stage::Waking;
         task.until = now + delay;
         if delay == Span::ZERO && receives && !config.models_sending() {

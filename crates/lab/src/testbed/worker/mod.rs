@@ -83,7 +83,7 @@ fn send(message: &WorkerMessage) {
 }
 
 /// A real-time priority (1 to 99), most of which are unused.
-pub(super) const SWITCH_PRIORITY: i32 = 20;
+pub(crate) const SWITCH_PRIORITY: i32 = 20;
 
 fn run(setup: &Setup) -> Result<(), String> {
     end_with_parent(setup.parent)?;

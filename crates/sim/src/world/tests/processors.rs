@@ -187,6 +187,24 @@ fn the_switch_process_interrupts_hosts_and_handles_a_window_together() {
     assert_eq!(latency(&result.messages[0]), began + US(200) + US(3) + US(5));
 }
 
+/// The switch process and hosts wake up by distributions of their own.
+#[test]
+fn the_switch_process_wakes_up_by_its_own_distribution() {
+    let late = |us| Quantiles::new(vec![(0, US(us))]).unwrap();
+    let switch =
+        SwitchProcess { costs: Costs::default(), wake_cost: Span::ZERO, window: Span::ZERO };
+    for (hosts, of_switch) in [(40, 0), (0, 40), (25, 15)] {
+        let host = HostConfig {
+            wake: late(hosts),
+            switch_wake: late(of_switch),
+            switch: Some(switch),
+            ..HostConfig::default()
+        };
+        let result = run_trace(2, &[(0, 0, 1, 1)], host);
+        assert_eq!(latency(&result.messages[0]), ideal(2, 1) + US(40), "{hosts} and {of_switch}");
+    }
+}
+
 #[test]
 fn delays_of_the_fabric_are_replaced_if_the_table_says_so() {
     let packet = Costs { packet: US(1), ..Costs::default() };
@@ -228,6 +246,7 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
             receive_batch: 1 + rng.below(70) as u32,
             send_ahead: US(rng.below(300)),
             wake: if rng.chance(0.5) { tail() } else { Quantiles::default() },
+            switch_wake: if rng.chance(0.5) { tail() } else { Quantiles::default() },
             wake_cost,
             timer_grain: US(rng.below(60)),
             switch: rng.chance(0.5).then_some(SwitchProcess {
