@@ -36,6 +36,8 @@ pub(crate) enum Command {
     Testbed(TestbedArgs),
     /// Say what differs between two results, and by how much, beyond what their seeds explain.
     Compare(CompareArgs),
+    /// Measure what hosts cost on this machine, for `run --host`.
+    Calibrate(CalibrateArgs),
     /// Reproduce the claims of papers, and report which of them hold.
     Paper(PaperArgs),
     /// Run random scenarios with random faults, and check what must hold in all of them.
@@ -82,6 +84,9 @@ pub(crate) struct RunArgs {
     /// Set a key, replacing its value in the file, or a sweep over it.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) sets: Vec<String>,
+    /// Simulate hosts that cost what this file says, as `rackweave calibrate` writes it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) host: Option<PathBuf>,
     /// Random seed (default: the scenario's).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: Option<u64>,
@@ -136,6 +141,36 @@ pub(crate) struct TestbedArgs {
     pub(crate) quiet: bool,
 }
 
+/// Measure what hosts cost on this machine, for `run --host`.
+///
+/// Runs two hosts and the switch process of the testbed under loads of its own, and derives the processor time of a
+/// system call, a message, a packet and a byte, for sending and for receiving, and of the switch process. It also
+/// measures how late timers and sleeping threads are. Namespaces require root; without it, or with --overlay, hosts are UDP
+/// sockets on loopback, and the command reports what is missing. The file is written only when everything is measured.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    sudo rackweave calibrate host.toml\n  \
+    rackweave run two-worlds-load --host host.toml\n  \
+    rackweave calibrate --overlay --json | jq .host.send_packet_ns\n\n\
+    Exit codes: 0 done, 1 the figures cannot be used, 2 wrong usage, or it cannot be measured here, 130 interrupted.")]
+pub(crate) struct CalibrateArgs {
+    /// The file to write; without it the table is printed.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Make hosts UDP sockets on loopback, which needs no privileges.
+    #[arg(long)]
+    pub(crate) overlay: bool,
+    /// Measure this number of times, of which the medians count.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..=1000))]
+    pub(crate) rounds: u32,
+    /// Print only JSON on standard output.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show no progress bar, and print no summary.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkerArgs {
     /// The worker's name, which shows in the list of processes.
@@ -156,6 +191,12 @@ pub(crate) struct PaperArgs {
     /// A paper (homa, polo, orca, two-worlds), or a claims file (default: all papers).
     #[arg(value_name = "PAPER")]
     pub(crate) paper: Option<String>,
+    /// Simulate hosts that cost what this file says, as `rackweave calibrate` writes it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) host: Option<PathBuf>,
+    /// Set a key in all scenarios, for an experiment: the claims are those of the files as they are.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
     /// Run only this claim; may be repeated (see --list).
     #[arg(long = "claim", value_name = "ID")]
     pub(crate) claims: Vec<String>,

@@ -1,6 +1,7 @@
 //! The `rackweave` command. It parses arguments and prints results; the libraries do the work.
 
 mod args;
+mod calibrate;
 mod cast;
 mod chaos;
 mod compare;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = std::panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(args),
+        Command::Calibrate(args) => calibrate::calibrate(&args),
         Command::Testbed(args) => testbed::testbed(&args),
         Command::TestbedPart(args) => Ok(testbed::worker(&args)),
         Command::Switch(args) => switch::switch(&args),

@@ -8,6 +8,7 @@ use rackweave_lab::output::OutputDir;
 use rackweave_lab::paper::{ClaimResults, Request, Session};
 
 use crate::args::PaperArgs;
+use crate::calibrate::host_set;
 use crate::progress::Progress;
 use crate::run::{PLAIN_WIDTH, quoted, stop_on_ctrl_c, warn};
 use crate::testbed::worker_command;
@@ -21,6 +22,8 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
         paper: args.paper.clone(),
         claims: args.claims.clone(),
         quick: args.quick,
+        sets: args.sets.clone(),
+        host: args.host.as_deref().map(host_set).transpose()?,
         workers: Some(worker_command()?),
     };
     let session = Arc::new(Session::prepare(&request)?);
@@ -64,6 +67,12 @@ fn command_line(args: &PaperArgs) -> String {
     parts.extend(args.paper.iter().map(|paper| quoted(paper)));
     for claim in &args.claims {
         parts.extend(["--claim".to_owned(), quoted(claim)]);
+    }
+    for set in &args.sets {
+        parts.extend(["--set".to_owned(), quoted(set)]);
+    }
+    if let Some(host) = &args.host {
+        parts.extend(["--host".to_owned(), quoted(&host.to_string_lossy())]);
     }
     if args.quick {
         parts.push("--quick".to_owned());

@@ -10,6 +10,7 @@ use rackweave_lab::results::PointFailure;
 use rackweave_lab::{Batch, Results, Scenario};
 
 use crate::args::RunArgs;
+use crate::calibrate::host_set;
 use crate::progress::Progress;
 use crate::{exit, print};
 
@@ -19,7 +20,11 @@ const INTERRUPTED: &str = "Interrupted: points that were not finished are missin
 pub(crate) const PLAIN_WIDTH: usize = 120;
 
 pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
-    let scenario = Scenario::load(&args.scenario, &args.sets, args.seed)?;
+    let mut sets = args.sets.clone();
+    if let Some(host) = &args.host {
+        sets.push(host_set(host)?);
+    }
+    let scenario = Scenario::load(&args.scenario, &sets, args.seed)?;
     if args.explain {
         return print(&if args.json { scenario.explain_json() } else { scenario.explain() });
     }
@@ -138,6 +143,9 @@ fn command_with(args: &RunArgs, more: &[String], seed: u64) -> String {
     let mut parts = vec!["rackweave".into(), "run".into(), quoted(&args.scenario)];
     for set in args.sets.iter().chain(more) {
         parts.extend(["--set".into(), quoted(set)]);
+    }
+    if let Some(host) = &args.host {
+        parts.extend(["--host".into(), quoted(&host.to_string_lossy())]);
     }
     parts.extend(["--seed".into(), seed.to_string()]);
     parts.join(" ")

@@ -15,6 +15,7 @@
 //! - [`report`]: results as a table and as an HTML page.
 //! - [`output`]: results as files.
 //! - [`difference`]: what differs between two results.
+//! - [`calibrate`]: what hosts cost on this machine.
 //! - [`paper`]: the claims of papers, checked against results.
 //!
 //! ```
@@ -43,6 +44,7 @@
 
 pub mod allreduce;
 pub mod builtin;
+pub mod calibrate;
 pub mod cast;
 pub mod chaos;
 pub mod difference;

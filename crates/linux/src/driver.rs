@@ -135,6 +135,7 @@ pub struct Driver<P = UdpSocket> {
     sent: u64,
     refused: u64,
     receive_calls: u64,
+    receive_batches: u64,
     /// Whether the last turn that received has left datagrams in a socket.
     left: bool,
 }
@@ -155,6 +156,7 @@ impl<P: Platform> Driver<P> {
             sent: 0,
             refused: 0,
             receive_calls: 0,
+            receive_batches: 0,
             left: false,
         }
     }
@@ -216,6 +218,12 @@ impl<P: Platform> Driver<P> {
     #[must_use]
     pub const fn receive_calls(&self) -> u64 {
         self.receive_calls
+    }
+
+    /// The number of calls to receive that have returned datagrams.
+    #[must_use]
+    pub const fn receive_batches(&self) -> u64 {
+        self.receive_batches
     }
 
     /// Whether the last turn that received may have left datagrams in a socket, so that it does not become readable again for them.
@@ -296,6 +304,7 @@ impl<P: Platform> Driver<P> {
                 socket.receive(batch)?;
                 driver.receive_calls += 1;
                 if !batch.is_empty() {
+                    driver.receive_batches += 1;
                     let now = driver.now();
                     host.handle_datagrams(now, batch);
                 }

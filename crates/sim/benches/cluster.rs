@@ -173,7 +173,7 @@ fn run(name: &str, topology: Topology, packets: u64) {
         seed: 1,
         run: 0,
         fabric: Arc::new(fabric),
-        receive_cost: Span::ZERO,
+        host: None,
         streams: Vec::new(),
         transports: Box::new(|_| Vec::new()),
         nodes,

@@ -218,7 +218,7 @@ fn measure(traffic: &Traffic, name: &str) {
         seed: 1,
         run: 0,
         fabric: fabric_config,
-        receive_cost: Span::ZERO,
+        host: None,
         streams: vec![StreamConfig { transport, workload: WorkloadConfig::new(pattern) }],
         faults: Vec::new(),
         moves: Vec::new(),

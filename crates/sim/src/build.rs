@@ -250,7 +250,7 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
     let setup = Setup {
         seed: config.seed,
         run: config.run,
-        receive_cost: config.receive_cost,
+        host: config.host.clone(),
         streams: streams(config, instances, &fabric)?,
         fabric,
         transports: Box::new(move |host| kinds.iter().map(|kind| kind.machine(host)).collect()),
@@ -294,7 +294,7 @@ where
     World::new(Setup {
         seed: config.seed,
         run: config.run,
-        receive_cost: config.receive_cost,
+        host: config.host.clone(),
         streams: streams(config, instances, &fabric)?,
         fabric,
         transports: Box::new(move |host| kinds.iter().map(|kind| machine(kind, host)).collect()),

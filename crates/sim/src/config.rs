@@ -1,10 +1,13 @@
 //! The configuration of a run: plain numbers, resolved from a scenario by the caller.
 
+use std::sync::Arc;
+
 use rackweave_core::{HostId, Rate, Span, frame};
 use rackweave_switch::Fabric;
 use rackweave_transport::TransportConfig;
 use rackweave_workload::{Grants, WorkloadConfig, WorkloadError, mean_gap};
 
+pub use crate::host::{Costs, HostConfig, Processors, Quantiles, SwitchProcess};
 pub use rackweave_switch::config::{
     BufferConfig, CircuitError, Circuits, Dark, FabricConfig, Fault, FaultKind, FaultPlace, Move,
     Ocs, Pod, QueueOptions, Routing, SwitchConfig, Topology, Tor, TrimConfig,
@@ -19,9 +22,9 @@ pub struct RunConfig {
     pub run: u64,
     /// Switches, links and hosts.
     pub fabric: FabricConfig,
-    /// Time that a host's processor takes for each packet that it receives, which packets wait for; zero for none. The
-    /// ideal times of messages do not include it.
-    pub receive_cost: Span,
+    /// The processors of hosts, for which packets wait; `None` if hosts take no time. The ideal times of messages do not
+    /// include them.
+    pub host: Option<Arc<HostConfig>>,
     /// The workloads. The first one is measured; the others are background traffic.
     pub streams: Vec<StreamConfig>,
     /// The faults to inject, in any order.

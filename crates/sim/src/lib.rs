@@ -67,7 +67,7 @@
 //!     seed: 1,
 //!     run: 0,
 //!     fabric,
-//!     receive_cost: Span::ZERO,
+//!     host: None,
 //!     streams: vec![stream],
 //!     faults: Vec::new(),
 //!     moves: Vec::new(),
@@ -82,6 +82,7 @@
 mod build;
 pub mod config;
 pub mod fluid;
+mod host;
 pub mod model;
 pub mod result;
 pub mod world;

@@ -1,5 +1,6 @@
 //! `rackweave testbed`: scenarios with real processes. Without privileges only the overlay is tested.
 
+mod calibrate;
 mod images;
 mod jobs;
 

@@ -9,7 +9,7 @@ use super::select::PointKey;
 use super::{figure, papers};
 use crate::error::{ScenarioError, nearest};
 use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
-use crate::testbed::WorkerCommand;
+use crate::testbed::{NO_COSTS, WorkerCommand};
 
 /// The user's request.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +20,10 @@ pub struct Request {
     pub claims: Vec<String>,
     /// Whether sizes and repetitions are reduced.
     pub quick: bool,
+    /// `KEY=VALUE` arguments that are set in every scenario.
+    pub sets: Vec<String>,
+    /// The argument that gives simulated hosts their costs; `None` if they have none.
+    pub host: Option<String>,
     /// How the processes of a testbed are started; `None` if claims that need a testbed cannot be decided.
     pub workers: Option<WorkerCommand>,
 }
@@ -127,7 +131,7 @@ impl Plan {
                 let index = match known.get(name) {
                     Some(index) => *index,
                     None => {
-                        self.runs.push(load(paper, name, request.quick)?);
+                        self.runs.push(load(paper, name, request)?);
                         self.runs.len() - 1
                     }
                 };
@@ -135,6 +139,15 @@ impl Plan {
                 planned.runs.insert(name.to_owned(), index);
                 Ok(())
             });
+            let is_real = |index: &usize| self.runs[*index].real.is_some();
+            if planned.runs.values().any(is_real) {
+                planned.claim.deviations.push(match &request.host {
+                    None => NO_COSTS.to_owned(),
+                    Some(_) => "simulated hosts cost what `rackweave calibrate` has measured on loads of its own, and the fitted \
+                                delays of hosts are in ideal times only"
+                        .to_owned(),
+                });
+            }
             let ready = loaded.map_err(|error: ScenarioError| error.message().to_owned());
             planned.trouble = ready.and_then(|()| self.check(&planned)).err();
             self.claims.push(planned);
@@ -165,16 +178,21 @@ impl PlannedClaim {
     }
 }
 
-fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
+fn load(paper: &Paper, name: &str, request: &Request) -> Result<Run, ScenarioError> {
+    let quick = request.quick;
     let spec = paper.scenario(name)?;
     let text = paper.scenario_text(spec)?;
     // Returns the scenario in one world, as all its points and as those that are run.
     let in_world = |world| {
-        let whole = text.read(world, &[], None)?;
+        let mut sets = request.sets.clone();
+        // Real hosts cost what they cost.
+        sets.extend(request.host.clone().filter(|_| world == World::Simulator));
+        let whole = text.read(world, &sets, None)?;
         let mut keys: Vec<PointKey> = whole.points.iter().map(PointKey::of).collect();
         let mut scenario = whole;
         if quick {
-            let small = text.read(world, &spec.quick.set, None)?;
+            sets.splice(0..0, spec.quick.set.iter().cloned());
+            let small = text.read(world, &sets, None)?;
             scenario = shrink(&spec.quick, scenario, small).map_err(|message| {
                 ScenarioError::new(format!("{}, [scenarios.{name}] quick: {message}", paper.file))
             })?;
@@ -194,7 +212,8 @@ fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
         let (keys, testbed) = in_world(World::Testbed)?;
         whole.extend(keys);
         scenario.points.extend(testbed.points.iter().cloned());
-        let sets = if quick { spec.quick.set.clone() } else { Vec::new() };
+        let mut sets = if quick { spec.quick.set.clone() } else { Vec::new() };
+        sets.extend(request.sets.iter().cloned());
         real = Some(TestbedRun { text, sets, scenario: testbed });
     }
     let keys = scenario.points.iter().map(PointKey::of).collect();

@@ -9,6 +9,7 @@ mod application;
 pub(crate) mod cast;
 mod de;
 mod fabric;
+pub(crate) mod host;
 mod hosts;
 pub(crate) mod image;
 mod keys;
@@ -124,6 +125,8 @@ struct File {
     #[serde(default = "first_seed")]
     seed: u64,
     fabric: fabric::Fabric,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<host::HostTable>,
     /// The measured workload; those of `[workload.cast]` and other groups are read separately.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<workload::Workload>,
@@ -154,12 +157,13 @@ const fn first_seed() -> u64 {
 const START: Origin = Origin { source: 0, start: 0, end: 0 };
 
 /// The top-level keys and tables of a file.
-const TOP_LEVEL: [&str; 13] = [
+const TOP_LEVEL: [&str; 14] = [
     "name",
     "description",
     "version",
     "seed",
     "fabric",
+    "host",
     "transport",
     "workload",
     "background",
@@ -231,6 +235,7 @@ impl Scenario {
         if let Some(seed) = seed {
             sweep::apply_set(&format!("seed={seed}"), &mut root, &mut axes, &mut sources)?;
         }
+        host::include_file(&mut root, folder, &mut sources)?;
         Reader { world, file, folder, sources, root, axes }.read()
     }
 
@@ -424,7 +429,7 @@ impl Reader<'_> {
             seed: file.seed,
             run: 0,
             fabric: config,
-            receive_cost: file.fabric.receive_cost(),
+            host: host::resolve(file.host.as_ref(), file.fabric.receive_cost())?,
             streams: streams.configs,
             faults,
             moves,
@@ -687,7 +692,7 @@ impl Reader<'_> {
             table.insert("workload".to_owned(), to_many.map_err(failed)?);
         }
         let mut ordered = toml::Table::new();
-        for key in ["name", "description", "version", "seed", "fabric"] {
+        for key in ["name", "description", "version", "seed", "fabric", "host"] {
             ordered.extend(table.remove(key).map(|value| (key.to_owned(), value)));
         }
         for key in ["transport", "workload", "background", "faults", "measure", "testbed", "plot"] {

@@ -82,6 +82,12 @@ impl Default for TestbedKeys {
     }
 }
 
+impl Default for TestbedConfig {
+    fn default() -> Self {
+        TestbedKeys::default().resolve()
+    }
+}
+
 impl TestbedKeys {
     pub(super) fn is_default(&self) -> bool {
         *self == Self::default()

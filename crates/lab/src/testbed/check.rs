@@ -391,6 +391,10 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
     Ok(sum * links)
 }
 
+/// What a simulation leaves out that is compared with real hosts.
+pub(crate) const NO_COSTS: &str = "without a [host] table `rackweave run` leaves out what hosts cost (processor time, late \
+                                   wake-ups and timers); `rackweave calibrate` measures it for `run --host`";
+
 /// Returns remarks that hold for all results of a scenario.
 pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
     let mut notes = Vec::new();
@@ -401,6 +405,13 @@ pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
         );
     } else if tcp.any(|congestion| *congestion == "dctcp") && !kernel_has("dctcp") {
         notes.push("dctcp is Rackweave's machine: this kernel has no DCTCP".into());
+    }
+    if scenario.points.iter().any(|point| point.config.host.is_some()) {
+        notes.push(
+            "[host] and host_receive_cost are simulated: real hosts cost what they cost".into(),
+        );
+    } else {
+        notes.push(NO_COSTS.into());
     }
     if scenario.points.iter().any(|point| point.reduce.is_some()) {
         notes.push(

@@ -25,8 +25,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rackweave_core::Time;
 use rackweave_sim::Fabric;
 
+pub(crate) use self::check::NO_COSTS;
 pub use self::process::WorkerCommand;
 pub use self::protocol::Role;
+pub(crate) use self::protocol::{HostWork, SwitchWork};
+pub(crate) use self::worker::SWITCH_PRIORITY;
 pub use self::worker::main as worker_main;
 use crate::cast::CastSummary;
 use crate::error::ScenarioError;
@@ -85,6 +88,27 @@ pub enum TestbedError {
 #[diagnostic(help("`--overlay` needs no network of its own"))]
 pub struct NetworkError(#[from] rackweave_linux::netns::NetnsError);
 
+/// Checks whether this machine lets hosts be network namespaces.
+pub(crate) fn can_use_namespaces() -> Result<(), TestbedError> {
+    check::machine(false)
+}
+
+/// The work of all processes of a point while its load went on.
+#[derive(Clone, Debug)]
+pub(crate) struct PointWork {
+    /// By the number of the host.
+    pub(crate) hosts: Vec<HostWork>,
+    pub(crate) switch: SwitchWork,
+}
+
+impl PointWork {
+    /// Whether every process has sent or received.
+    pub(crate) fn is_complete(&self) -> bool {
+        let has_worked = |host: &HostWork| host.sent + host.received > 0;
+        self.switch.packets > 0 && self.hosts.iter().all(has_worked)
+    }
+}
+
 /// Returns the links whose packets a point captures.
 fn captured_links(point: &PointSpec, fabric: &Fabric) -> Vec<u32> {
     point.config.measure.capture.iter().flat_map(|port| port.links(fabric)).collect()
@@ -136,6 +160,27 @@ impl Testbed {
             cancelled: AtomicBool::new(false),
             watch: Watch::default(),
         })
+    }
+
+    /// Returns a testbed for the points of this text.
+    pub(crate) fn of_text(
+        text: &ScenarioText,
+        overlay: bool,
+        command: WorkerCommand,
+    ) -> Result<Self, ScenarioError> {
+        let scenario = text.read(World::Testbed, &[], None)?;
+        Ok(Self { overlay, ..Self::of(text, &[], scenario, command) })
+    }
+
+    /// Runs a point for the work that its processes do; `None` if it was stopped.
+    pub(crate) fn measure_work(&self, index: usize) -> Result<Option<PointWork>, TestbedError> {
+        let journal = cleanup::CleanupJournal::open()?;
+        let outcome = point::run(self, &self.scenario.points[index], &journal);
+        match outcome {
+            Ok(outcome) => Ok(outcome.map(|outcome| outcome.work)),
+            Err(_) if self.is_cancelled() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns a testbed for the points of a scenario that was read already: in namespaces if this machine allows it,

@@ -24,10 +24,10 @@ use super::endpoints::EndpointSpecs;
 use super::image::ImageFolder;
 use super::process::{PATIENCE, Update, Worker, Workers};
 use super::protocol::{
-    Bind, Command, HostEnd, JobEnd, Role, Setup, SwitchEnd, WireCircuits, WorkerMessage,
+    Bind, Command, HostEnd, HostWork, JobEnd, Role, Setup, SwitchEnd, WireCircuits, WorkerMessage,
 };
 use super::worker::SWITCH_PRIORITY;
-use super::{Testbed, TestbedError, captured_links, space, worker};
+use super::{PointWork, Testbed, TestbedError, captured_links, space, worker};
 use crate::cast::{CastConfig, CastResult};
 use crate::image::{ClientReport, ImageConfig, ImageResult, SwitchReport};
 use crate::reduce::{Controlled, Controller, ReduceConfig, ReduceResult};
@@ -67,6 +67,8 @@ pub(super) struct PointOutcome {
     /// The frames that crossed the interfaces [`RunResult::capture_names`].
     pub(super) capture: Vec<Frame>,
     pub(super) cpu_s: f64,
+    /// The work of its processes.
+    pub(super) work: PointWork,
     /// Reasons why its numbers may not be trustworthy.
     pub(super) doubts: Vec<String>,
 }
@@ -634,7 +636,27 @@ impl PointRun<'_> {
             reduce
         });
         let doubts = self.doubts(switch);
-        PointOutcome { result, cast, image, reduce, capture: Vec::new(), cpu_s, doubts }
+        PointOutcome {
+            result,
+            cast,
+            image,
+            reduce,
+            capture: Vec::new(),
+            cpu_s,
+            work: self.work(switch),
+            doubts,
+        }
+    }
+
+    /// Returns the work of all processes, with the bytes of hosts' links.
+    fn work(&self, switch: &SwitchEnd) -> PointWork {
+        let bytes = |link: u32| switch.links.get(link as usize).map_or(0, |link| link.bytes);
+        let host = |host| HostWork {
+            sent_bytes: bytes(host),
+            received_bytes: bytes(self.fabric.downlink(HostId(host))),
+            ..self.host_ends.get(&host).map_or(HostWork::default(), |end| end.work)
+        };
+        PointWork { hosts: self.hosts().map(host).collect(), switch: switch.work }
     }
 
     /// Returns the results of an image from the hosts' reports.

@@ -209,6 +209,8 @@ pub(super) struct HostEnd {
     pub(super) verified: u64,
     pub(super) lag: Lag,
     pub(super) round_trips: Vec<MeasuredRoundTrips>,
+    #[serde(default)]
+    pub(super) work: HostWork,
     /// The report on the cast, if the workload is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) cast: Option<CastEnd>,
@@ -218,6 +220,44 @@ pub(super) struct HostEnd {
     /// The report on jobs, if the workload is some.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) reduce: Option<ReduceEnd>,
+}
+
+/// What a host's process has done since it was ready for the load.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct HostWork {
+    /// The elapsed time, and the time of processors.
+    pub(crate) seconds: f64,
+    pub(crate) cpu_s: f64,
+    /// Messages that the application has passed to transports, and was given by them.
+    pub(crate) submitted: u64,
+    pub(crate) delivered: u64,
+    /// Datagrams, and system calls that moved some.
+    pub(crate) sent: u64,
+    pub(crate) send_calls: u64,
+    pub(crate) received: u64,
+    pub(crate) receive_batches: u64,
+    /// How often its threads have gone to sleep.
+    pub(crate) sleeps: u64,
+    /// Bytes on the host's link in either direction, which the switch has counted.
+    #[serde(default)]
+    pub(crate) sent_bytes: u64,
+    #[serde(default)]
+    pub(crate) received_bytes: u64,
+}
+
+/// What the switch's process has done since it was ready for the load.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct SwitchWork {
+    /// The elapsed time, and the time of processors.
+    pub(crate) seconds: f64,
+    pub(crate) cpu_s: f64,
+    /// Turns that have found something to do.
+    pub(crate) turns: u64,
+    /// How often its threads have gone to sleep.
+    pub(crate) sleeps: u64,
+    /// Frames passed on, and their bytes on links.
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A host's report on the jobs whose master it is.
@@ -340,6 +380,8 @@ pub(super) struct MeasuredRoundTrips {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct SwitchEnd {
     pub(super) cpu_s: f64,
+    #[serde(default)]
+    pub(super) work: SwitchWork,
     pub(super) counters: Counters,
     pub(super) queues: Vec<QueueSample>,
     pub(super) links: Vec<LinkStats>,

@@ -28,6 +28,8 @@ fn every_key_is_documented() {
         format!("{fabric}{tcp}{rest}{unknown}"),
         format!("{fabric}{tcp}{rest}[workload.application]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[measure]\n{unknown}"),
+        format!("{fabric}{tcp}{rest}[host]\n{unknown}"),
+        format!("{fabric}{tcp}{rest}[host.switch]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[plot]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[[faults]]\n{unknown}"),
         format!("{fabric}{tcp}[workload.cast]\n{unknown}"),

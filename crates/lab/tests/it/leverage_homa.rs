@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rackweave_core::{Rate, Span};
 use rackweave_lab::Scenario;
+use rackweave_sim::config::HostConfig;
 use rackweave_transport::{TransportConfig, homa};
 use rackweave_workload::Pattern;
 
@@ -125,7 +126,7 @@ fn a_ramp_and_the_cost_of_receiving_are_in_the_resolved_scenario() {
     let again = Scenario::parse("x.toml", &first.resolved, Path::new("."), &[], None).unwrap();
     for scenario in [&first, &again] {
         let config = &scenario.points[0].config;
-        assert_eq!(config.receive_cost, Span::from_ns(400));
+        assert_eq!(config.host, HostConfig::of_receive_cost(Span::from_ns(400)));
         let workload = &config.streams[0].workload;
         let Pattern::ClosedLoop { outstanding, ramp, .. } = workload.pattern else { panic!() };
         assert_eq!((outstanding, ramp), (8, Span::from_ms(20)), "{}", scenario.resolved);

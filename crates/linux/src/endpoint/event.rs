@@ -145,4 +145,6 @@ pub struct Stats {
     pub trains: u64,
     /// System calls to receive datagrams, including those that found none.
     pub receive_calls: u64,
+    /// System calls that received datagrams.
+    pub receive_batches: u64,
 }

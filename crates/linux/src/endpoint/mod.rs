@@ -252,7 +252,16 @@ impl<P: Platform> Endpoint<P> {
     pub const fn stats(&self) -> Stats {
         let DriverStats { sent, refused, send_calls, trains } = self.driver.stats();
         let receive_calls = self.driver.receive_calls();
-        Stats { sent, send_refused: refused, send_calls, trains, receive_calls, ..self.stats }
+        let receive_batches = self.driver.receive_batches();
+        Stats {
+            sent,
+            send_refused: refused,
+            send_calls,
+            trains,
+            receive_calls,
+            receive_batches,
+            ..self.stats
+        }
     }
 
     /// Bytes buffered for sending, and for receiving.

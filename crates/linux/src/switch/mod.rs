@@ -88,6 +88,8 @@ pub struct Switch<S: System = ()> {
     late_since: Time,
     /// Whether the last turn found something to do.
     busy: bool,
+    /// The turns that found something to do.
+    turns: u64,
     /// When captures begin.
     capture_from: Time,
 }
@@ -134,6 +136,7 @@ impl<S: System> Switch<S> {
             late: LatenessHistogram::new(),
             late_since: Time::ZERO,
             busy: false,
+            turns: 0,
             capture_from: Time::ZERO,
         })
     }
@@ -189,6 +192,7 @@ impl<S: System> Switch<S> {
         self.edges.send(&mut self.core)?;
         let due = self.edges.due();
         self.busy = !self.ready.is_empty() || !due.is_empty();
+        self.turns += u64::from(self.busy);
         if !due.is_empty() {
             let now = self.clock.now();
             for due in due.iter().filter(|due| **due >= self.late_since) {
@@ -291,6 +295,7 @@ impl<S: System> Switch<S> {
             since: self.core.since(),
             counters,
             program,
+            turns: self.turns,
             links,
             queue_series: self.core.series().to_vec(),
             lateness: self.late.summary(),

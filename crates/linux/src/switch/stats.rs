@@ -88,6 +88,8 @@ pub struct Report {
     pub counters: Counters,
     /// What the system's programs have counted, by name: the sums over all switches.
     pub program: BTreeMap<&'static str, u64>,
+    /// Turns since the switch was created that have found something to do.
+    pub turns: u64,
     /// The statistics of every link.
     pub links: Vec<LinkStats>,
     /// Samples of queue lengths over time, if sampling was configured.

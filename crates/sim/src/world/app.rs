@@ -341,6 +341,7 @@ impl<M: Model> World<'_, M> {
             Action::Submit { key, instance, peer, bytes, kind, .. } => {
                 let id = self.apps.ids.id(host, key);
                 self.apps.app(host).submitted(key, id);
+                self.charge_call(host, true);
                 let message = Submit { id, peer, bytes, kind };
                 if self.transport(host, instance).submit(now, message).is_err() {
                     self.apps.refused += 1;
@@ -348,6 +349,7 @@ impl<M: Model> World<'_, M> {
                 }
             }
             Action::Respond { instance, peer, id, bytes, .. } => {
+                self.charge_call(host, true);
                 let message = Submit { id, peer, bytes, kind: Kind::Response };
                 if self.transport(host, instance).submit(now, message).is_err() {
                     self.apps.refused += 1;
@@ -432,6 +434,7 @@ impl<M: Model> World<'_, M> {
             Event::Sent { .. } => return,
             Event::Failed { id, reason, .. } => return self.fail(instance, id, reason),
             Event::Delivered { peer, id, .. } => {
+                self.charge_call(host, false);
                 let origin = self.apps.message(id).and_then(|(exchange, key)| {
                     let ends = exchange.ends(id);
                     assert_eq!((peer, host), ends, "message {id} was delivered to the wrong host");
@@ -553,7 +556,7 @@ impl<M: Model> World<'_, M> {
                         dst: trip.peer,
                         min: trip.min,
                         recent: trip.recent,
-                        base: self.net.fabric().base_rtt_between(src, trip.peer, framing, SMALLEST),
+                        base: self.ideal_fabric.base_rtt_between(src, trip.peer, framing, SMALLEST),
                         samples: trip.samples,
                     }
                 }));

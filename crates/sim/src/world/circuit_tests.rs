@@ -154,7 +154,7 @@ fn world(measure: &MeasureConfig) -> World<'_, GroupsOnly<Station, ForwardOnly<N
         seed: 1,
         run: 0,
         fabric: Arc::new(fabric()),
-        receive_cost: Span::ZERO,
+        host: None,
         streams: Vec::new(),
         transports: Box::new(|_| Vec::new()),
         nodes,

@@ -57,14 +57,14 @@ impl<M: Model> World<'_, M> {
         move |src, dst, bytes, framing, at| {
             let now = changes.partition_point(|(from, _)| *from <= at);
             if now == changes.len() {
-                return self.net.fabric().ideal(src, dst, bytes, framing);
+                return self.ideal_fabric.ideal(src, dst, bytes, framing);
             }
             let mut cached = cached.borrow_mut();
             if cached.as_ref().is_none_or(|(of, _)| *of != now) {
                 let circuits = &changes[now.saturating_sub(1)].1;
-                *cached = self.net.fabric().with_circuits(circuits).ok().map(|it| (now, it));
+                *cached = self.ideal_fabric.with_circuits(circuits).ok().map(|it| (now, it));
             }
-            let fabric = cached.as_ref().map_or(self.net.fabric(), |(_, fabric)| fabric);
+            let fabric = cached.as_ref().map_or(&*self.ideal_fabric, |(_, fabric)| fabric);
             fabric.ideal(src, dst, bytes, framing)
         }
     }

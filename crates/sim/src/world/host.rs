@@ -3,12 +3,15 @@
 use std::collections::VecDeque;
 
 use rackweave_core::{
-    DropReason, HostId, Node as _, Packet, PacketRef, PayloadStore, Placement, Time, Transport,
+    DropReason, HostId, Node as _, Packet, PacketRef, PayloadStore, Placement, Span, Time,
+    Transport,
 };
 use rackweave_switch::Edge;
 
 use super::World;
 use super::nodes::{Attached, Nodes};
+use super::processors::Outbox;
+use crate::host::HostConfig;
 use crate::model::{GroupNode, Model};
 
 /// Number of packets that a host's receive ring holds, which is the usual default of a NIC.
@@ -18,6 +21,10 @@ pub(super) const RECEIVE_RING: usize = 1024;
 pub(super) struct Hosts<M: Model> {
     pub(super) all: Vec<Host<M>>,
     pub(super) nodes: Nodes<M::Group>,
+    /// For each host, the packets between its transports and its NIC; `None` if sending takes no time.
+    pub(super) outbox: Option<Box<[Outbox<M::Header>]>>,
+    /// How late timers expire.
+    timer_grain: Span,
 }
 
 /// A host of the fabric: its transports and at most one node of a group system.
@@ -57,6 +64,7 @@ impl<M: Model> Hosts<M> {
         hosts: u32,
         transports: &mut impl FnMut(HostId) -> Vec<M::Transport>,
         nodes: Vec<Attached<M::Group>>,
+        config: Option<&HostConfig>,
     ) -> Self {
         let host = |number| Host {
             transports: transports(HostId(number)),
@@ -70,7 +78,33 @@ impl<M: Model> Hosts<M> {
                 all[host.0 as usize].node = Some((number as u32, port as u8));
             }
         }
-        Self { all, nodes: Nodes::new(nodes) }
+        let models_sending = config.is_some_and(HostConfig::models_sending);
+        Self {
+            all,
+            nodes: Nodes::new(nodes),
+            outbox: models_sending.then(|| (0..hosts).map(|_| Outbox::default()).collect()),
+            timer_grain: config.map_or(Span::ZERO, |config| config.timer_grain),
+        }
+    }
+
+    /// Polls a host's transports and its node for a packet.
+    #[inline]
+    pub(super) fn poll_machines<B: PayloadStore<M::Header>>(
+        &mut self,
+        host: HostId,
+        at: Time,
+        payloads: &mut B,
+    ) -> Option<Packet<M::Header>> {
+        let state = &mut self.all[host.0 as usize];
+        if !state.is_up() {
+            return None;
+        }
+        let node = state.node();
+        match (state.transports.as_mut_slice(), node) {
+            ([only], None) => only.poll_transmit(at, 0),
+            ([], Some((node, port))) => self.nodes.poll_transmit(node, at, port, payloads),
+            _ => self.next_round_robin(host, at, payloads),
+        }
     }
 
     /// The next packet of a host with several transports or a node, which are polled in round-robin order.
@@ -119,15 +153,9 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
         at: Time,
         payloads: &mut B,
     ) -> Option<Packet<M::Header>> {
-        let state = &mut self.all[host.0 as usize];
-        if !state.is_up() {
-            return None;
-        }
-        let node = state.node();
-        match (state.transports.as_mut_slice(), node) {
-            ([only], None) => only.poll_transmit(at, 0),
-            ([], Some((node, port))) => self.nodes.poll_transmit(node, at, port, payloads),
-            _ => self.next_round_robin(host, at, payloads),
+        match &mut self.outbox {
+            Some(outbox) => outbox[host.0 as usize].ready.pop_front(),
+            None => self.poll_machines(host, at, payloads),
         }
     }
 
@@ -147,6 +175,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
             Some((node, 0)) => first.min(self.nodes.poll_timeout(node)),
             _ => first,
         }
+        .saturating_add(self.timer_grain)
     }
 }
 
@@ -208,7 +237,9 @@ impl<M: Model> World<'_, M> {
             self.hosts.nodes.handle_timeout(node, now);
             self.take_requests(node);
         }
+        self.on_time(true);
         self.changed(host);
+        self.on_time(false);
     }
 
     /// Must be called before a host's state changes: its NIC sends the packets that were due until now.
@@ -221,6 +252,16 @@ impl<M: Model> World<'_, M> {
     /// actions at other hosts.
     #[inline]
     pub(super) fn changed(&mut self, host: HostId) {
+        self.drain_events(host);
+        self.net.wake(&mut self.hosts, host);
+        self.request_to_send(host);
+        if self.has_deferred() {
+            self.run_deferred();
+        }
+    }
+
+    /// As [`World::changed`], for a host whose state has only changed by being polled for packets.
+    pub(super) fn after_poll(&mut self, host: HostId) {
         self.drain_events(host);
         self.net.wake(&mut self.hosts, host);
         if self.has_deferred() {
@@ -243,6 +284,7 @@ impl<M: Model> World<'_, M> {
     pub(super) fn resume(&mut self, host: HostId) {
         self.drain_events(host);
         self.net.resume(&mut self.hosts, host);
+        self.request_to_send(host);
         if self.has_deferred() {
             self.run_deferred();
         }

@@ -14,7 +14,7 @@ mod host;
 mod node_tests;
 mod nodes;
 mod probe;
-mod receive;
+mod processors;
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
@@ -28,7 +28,7 @@ use rackweave_switch::{Net, NetConfig, NetEvent};
 use rackweave_workload::Generator;
 
 use crate::build::{BuildError, check_faults, check_moves};
-use crate::config::{Circuits, Fault, MeasureConfig, Move, StreamConfig};
+use crate::config::{Circuits, FabricConfig, Fault, HostConfig, MeasureConfig, Move, StreamConfig};
 use crate::fabric::Fabric;
 use crate::model::Model;
 use crate::result::{End, RunResult};
@@ -36,7 +36,7 @@ use crate::result::{End, RunResult};
 use app::Apps;
 use host::Hosts;
 use probe::Probe;
-use receive::Receivers;
+use processors::Tasks;
 
 pub use nodes::Attached;
 
@@ -63,8 +63,8 @@ pub struct Setup<'a, M: Model> {
     pub run: u64,
     /// Switches, links and hosts.
     pub fabric: Arc<Fabric>,
-    /// Time that a host's processor takes for each packet that it receives; zero for none.
-    pub receive_cost: Span,
+    /// The processors of hosts; `None` if hosts take no time.
+    pub host: Option<Arc<HostConfig>>,
     /// For each stream of messages: its configuration and the index of its transport at each host.
     pub streams: Vec<(&'a StreamConfig, u8, Generator)>,
     /// Makes the transports of a host, at the start and after a crash.
@@ -96,7 +96,7 @@ mod wake {
     pub(super) const MEASURE: u32 = 1;
     pub(super) const FLUID: u32 = 2;
     pub(super) const COUNT: u32 = 3;
-    /// Exists only in fabrics with an optical circuit switch. Those of receive processors follow.
+    /// Exists only in fabrics with an optical circuit switch. Those of tasks on processors follow.
     pub(super) const CIRCUITS: u32 = 3;
 }
 
@@ -104,8 +104,10 @@ mod wake {
 pub struct World<'a, M: Model> {
     net: Net<M::Program, M::Payloads>,
     hosts: Hosts<M>,
-    /// The processors that handle received packets; `None` if that takes no time.
-    receivers: Option<Box<Receivers>>,
+    /// The fabric to which ideal times refer.
+    ideal_fabric: Arc<Fabric>,
+    /// The work of hosts on their processors; `None` if that takes no time.
+    tasks: Option<Box<Tasks>>,
     factory: Factory<'a, M::Transport>,
     apps: Apps<'a>,
     /// Number of the first stream in results: 1 if the nodes of a group system are measured.
@@ -136,7 +138,7 @@ impl<'a, M: Model> World<'a, M> {
             seed,
             run,
             fabric,
-            receive_cost,
+            host,
             streams,
             transports: mut factory,
             nodes,
@@ -150,26 +152,40 @@ impl<'a, M: Model> World<'a, M> {
         check_moves(moves, &fabric)?;
         let has_ocs = fabric.has_ocs();
         nodes::check(&nodes, n_hosts)?;
-        let first_receiver = wake::COUNT + u32::from(has_ocs);
-        let receivers = (receive_cost > Span::ZERO)
-            .then(|| Box::new(Receivers::new(receive_cost, n_hosts, first_receiver)));
+        let ideal_fabric = Arc::clone(&fabric);
+        let fabric = match &host {
+            Some(host) if host.replaces_delays => {
+                let zero = Span::ZERO;
+                Arc::new(Fabric::new(&FabricConfig {
+                    host_send_delay: zero,
+                    host_receive_delay: zero,
+                    ..fabric.config().clone()
+                })?)
+            }
+            _ => fabric,
+        };
+        let first_task = wake::COUNT + u32::from(has_ocs);
+        let tasks = host
+            .as_ref()
+            .map(|host| Box::new(Tasks::new(Arc::clone(host), n_hosts, first_task, (seed, run))));
         let config = NetConfig {
             faults: faults.to_vec(),
             moves: moves.to_vec(),
             sample_every: measure.sample_every,
             sources: if streams.is_empty() { 0 } else { n_hosts },
-            wakes: first_receiver + if receivers.is_some() { n_hosts } else { 0 },
+            wakes: first_task + if tasks.is_some() { Tasks::count(n_hosts) } else { 0 },
             multi_homed: nodes.iter().map(|node| node.hosts.clone()).collect(),
             count_frames: !nodes.is_empty(),
             ..NetConfig::new(fabric, seed, run)
         };
         let first_stream = u16::from(!nodes.is_empty());
-        let hosts = Hosts::new(n_hosts, &mut factory, nodes);
+        let hosts = Hosts::new(n_hosts, &mut factory, nodes, host.as_deref());
         let apps = Apps::new(n_hosts, streams, measure, first_stream == 0);
         let mut world = Self {
             net: Net::new(config, M::Payloads::default(), programs),
             hosts,
-            receivers,
+            ideal_fabric,
+            tasks,
             factory,
             apps,
             first_stream,
@@ -271,12 +287,10 @@ impl<'a, M: Model> World<'a, M> {
             NetEvent::Wake(wake::APPS) => self.on_early_apps(),
             NetEvent::Wake(wake::FLUID) => self.on_transfers(),
             NetEvent::Wake(wake::MEASURE) => self.on_measure(),
-            NetEvent::Wake(number) => {
-                match self.receivers.as_ref().and_then(|it| it.host_of(number)) {
-                    Some(host) => self.on_processed(host),
-                    None => self.on_requested_circuits(),
-                }
-            }
+            NetEvent::Wake(number) => match self.tasks.as_ref().and_then(|it| it.task_of(number)) {
+                Some(task) => self.on_task(task),
+                None => self.on_requested_circuits(),
+            },
         }
         true
     }

@@ -209,7 +209,7 @@ fn setup<P: SwitchProgram<Header = Numbered> + Clone + 'static>(
         seed: 3,
         run: 0,
         fabric: Arc::new(fabric),
-        receive_cost: Span::ZERO,
+        host: None,
         streams: Vec::new(),
         transports: Box::new(|_| Vec::new()),
         nodes,

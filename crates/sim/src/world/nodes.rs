@@ -235,6 +235,7 @@ impl<M: Model> World<'_, M> {
                 self.net.free(packet);
                 // A node has no events, so nothing else follows but its requests.
                 self.net.wake(&mut self.hosts, host);
+                self.request_to_send(host);
                 self.take_requests(node);
             }
             _ => self.net.discard(packet, DropReason::WrongProtocol),

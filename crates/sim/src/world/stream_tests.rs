@@ -314,7 +314,7 @@ impl Case {
             seed: 1,
             run: 0,
             fabric: Arc::new(fabric),
-            receive_cost: Span::ZERO,
+            host: None,
             streams: vec![(&stream, 0, generator)],
             transports: Box::new(|host| vec![Pipes::new(host)]),
             nodes: Vec::new(),

@@ -18,6 +18,8 @@ use crate::config::{
 use crate::model::TransportsOnly;
 use crate::result::{Outcome, RunResult};
 
+mod processors;
+
 /// Sends every message once, in order of submission.
 #[derive(Debug)]
 struct Blast {
@@ -163,7 +165,7 @@ struct Case {
     workload: WorkloadConfig,
     gap: Option<Span>,
     spray: bool,
-    receive_cost: Span,
+    host: Option<Arc<HostConfig>>,
     faults: Vec<Fault>,
     measure: MeasureConfig,
     seed: u64,
@@ -176,7 +178,7 @@ impl Case {
             workload: WorkloadConfig::new(pattern),
             gap: None,
             spray: true,
-            receive_cost: Span::ZERO,
+            host: None,
             faults: Vec::new(),
             measure: measure(u64::MAX),
             seed: 1,
@@ -196,7 +198,7 @@ impl Case {
             seed: self.seed,
             run: 0,
             fabric: Arc::new(fabric),
-            receive_cost: self.receive_cost,
+            host: self.host.clone(),
             streams: vec![(&stream, 0, generator)],
             transports: Box::new(move |host| vec![Blast::new(host, spray)]),
             nodes: Vec::new(),
@@ -442,7 +444,7 @@ fn waiting_time_before_a_receive_processor_is_that_of_m_d_1() {
         let sizes = SizeDist::fixed(1460).unwrap();
         let pattern = Pattern::OpenLoop { sizes, load: 0.01, counts: LoadCounts::Wire };
         let mut case = Case::new(topology.clone(), pattern);
-        case.receive_cost = service;
+        case.host = HostConfig::of_receive_cost(service);
         case.workload.senders = Some(0..100);
         case.workload.receivers = Some(100..101);
         case.gap = Some(Span::from_ps((service.as_ps() as f64 * 100.0 / load) as u64));
@@ -466,7 +468,7 @@ fn a_receive_processor_handles_a_burst_one_packet_at_a_time_and_its_ring_is_fini
     let cost = Span::from_us(2);
     let of_both = |bytes| {
         let mut case = Case::new(topology.clone(), trace_of(&[(0, 0, 2, bytes), (0, 1, 2, bytes)]));
-        case.receive_cost = cost;
+        case.host = HostConfig::of_receive_cost(cost);
         case.measure.time_limit = Span::from_ms(100);
         case.run()
     };

@@ -18,7 +18,7 @@ use super::channel::{OpenStreams, Piece, RpcHeader, StreamHeader};
 use super::log::{LagHistogram, MessageLog};
 use super::payload::Pattern;
 use crate::scenario::PointSpec;
-use crate::testbed::protocol::{HostEnd, MeasuredRoundTrips};
+use crate::testbed::protocol::{HostEnd, HostWork, MeasuredRoundTrips};
 
 /// The number of messages started in a row before the sockets are processed.
 const MAX_STARTS: usize = 64;
@@ -67,6 +67,10 @@ pub(super) struct Host {
     /// The end of the warm-up, by the clock.
     warmup: Span,
     pattern: Pattern,
+    /// When the host was ready, by the clock, and its processor time and sleeps until then.
+    ready: (Time, f64, u64),
+    /// Messages passed to transports, and given by them.
+    work: (u64, u64),
     verify: bool,
     verified: u64,
 }
@@ -117,6 +121,8 @@ impl Host {
             start,
             warmup: start + point.config.measure.warmup,
             pattern: Pattern::new(point.config.seed, longest),
+            ready: (clock.now(), super::process_cpu_s(), super::sleeps()),
+            work: (0, 0),
             verify: point.config.measure.verify,
             verified: 0,
         }
@@ -209,6 +215,7 @@ impl Host {
                 }
                 match self.endpoints[usize::from(instance)].send(peer, kind, payload) {
                     Ok(id) => {
+                        self.work.0 += 1;
                         self.lag.record(now.since(start));
                         self.app.submitted(key, id);
                         self.submitted.insert((instance, id), OwnMessage { key, peer });
@@ -224,9 +231,11 @@ impl Host {
                 let payload = self.pattern.message(self.this, peer, bytes);
                 let request = MessageId(id.0 & !1);
                 let endpoint = &mut self.endpoints[usize::from(instance)];
-                // Any other error means that the client has cancelled the request meanwhile.
-                if let Err(SendError::Full { .. }) = endpoint.respond(peer, request, payload) {
-                    self.app.put_back(action);
+                match endpoint.respond(peer, request, payload) {
+                    Ok(()) => self.work.0 += 1,
+                    Err(SendError::Full { .. }) => self.app.put_back(action),
+                    // The client has cancelled the request meanwhile.
+                    Err(_) => {}
                 }
             }
             Action::Open { channel, instance, peer, .. } => {
@@ -312,6 +321,7 @@ impl Host {
         let now = self.now();
         let (event, origin) = match event {
             Event::Message { peer, id, kind, bytes } => {
+                self.work.1 += 1;
                 let (mut message, mut header) = (&bytes[..], None);
                 if self.unary_channels[usize::from(endpoint)] && kind != Kind::Response {
                     // Greetings have no header.
@@ -483,9 +493,22 @@ impl Host {
             lag: self.lag.summary(),
             ..HostEnd::default()
         };
+        let now = self.clock.now();
+        end.work = HostWork {
+            seconds: now.since(self.ready.0).as_secs_f64(),
+            cpu_s: end.cpu_s - self.ready.1,
+            sleeps: super::sleeps().saturating_sub(self.ready.2),
+            submitted: self.work.0,
+            delivered: self.work.1,
+            ..HostWork::default()
+        };
         for (number, endpoint) in self.endpoints.iter().enumerate() {
             let stats = endpoint.stats();
             end.packets += stats.sent + stats.received;
+            end.work.sent += stats.sent;
+            end.work.received += stats.received;
+            end.work.send_calls += stats.send_calls;
+            end.work.receive_batches += stats.receive_batches;
             if let AnyEndpoint::Udp(udp) = endpoint {
                 let (endpoint, trips) = (number as u8, udp.round_trips());
                 end.round_trips.push(MeasuredRoundTrips { endpoint, trips });

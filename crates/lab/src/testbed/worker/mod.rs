@@ -83,7 +83,7 @@ fn send(message: &WorkerMessage) {
 }
 
 /// A real-time priority (1 to 99), most of which are unused.
-pub(super) const SWITCH_PRIORITY: i32 = 20;
+pub(crate) const SWITCH_PRIORITY: i32 = 20;
 
 fn run(setup: &Setup) -> Result<(), String> {
     end_with_parent(setup.parent)?;
@@ -182,6 +182,17 @@ fn next_command(commands: &Receiver<Command>) -> Option<Command> {
 fn process_cpu_s() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Returns how often the threads of this process have gone to sleep.
+fn sleeps() -> u64 {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let of_thread = |thread: std::fs::DirEntry| -> Option<u64> {
+        let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse().ok()
+    };
+    threads.filter_map(of_thread).sum()
 }
 
 fn run_host(

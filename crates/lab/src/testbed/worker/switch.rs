@@ -13,7 +13,9 @@ use rackweave_sim::result::{Counters, QueueSample};
 use crate::results::capture_layout;
 use crate::scenario::PointSpec;
 use crate::systems;
-use crate::testbed::protocol::{Bind, Command, Setup, SwitchEnd, WireCircuits, WorkerMessage};
+use crate::testbed::protocol::{
+    Bind, Command, Setup, SwitchEnd, SwitchWork, WireCircuits, WorkerMessage,
+};
 
 /// The largest number of queue samples that the switch is asked for, because all are kept.
 const MAX_SAMPLES: u64 = 100_000;
@@ -70,6 +72,8 @@ pub(super) fn run(
     switch.capture(&links, Time::ZERO + start, config.measure.capture_limit);
     super::send(&WorkerMessage::Bound(switch.udp_ports()));
     let control = Control::default();
+    let (began, cpu_before) = (switch.clock().now(), super::process_cpu_s());
+    let mut sleeps = 0;
     let mut refused = None;
     let ended = std::thread::scope(|threads| {
         let control = &control;
@@ -89,6 +93,8 @@ pub(super) fn run(
                 _ => {}
             }
         }
+        // The switch's thread is counted while it still runs.
+        sleeps = super::sleeps();
         control.stop.store(true, Ordering::Relaxed);
         running.join()
     });
@@ -100,9 +106,19 @@ pub(super) fn run(
         Ok(Err(error)) => return Err(error.to_string()),
         Err(_) => return Err("it failed: this is an error in Rackweave".into()),
     }
+    let report = switch.report();
+    let work = SwitchWork {
+        seconds: report.at.since(began).as_secs_f64(),
+        cpu_s: super::process_cpu_s() - cpu_before,
+        turns: report.turns,
+        sleeps,
+        packets: report.counters.forwarded,
+        bytes: report.counters.forwarded_bytes,
+    };
     let end = SwitchEnd {
+        work,
         capture: switch.take_capture(capture_layout(point)),
-        ..summary(&switch.report(), start)
+        ..summary(&report, start)
     };
     super::send(&WorkerMessage::SwitchEnd(Box::new(end)));
     Ok(())
@@ -127,6 +143,7 @@ fn summary(report: &Report, start: Span) -> SwitchEnd {
     };
     SwitchEnd {
         cpu_s: super::process_cpu_s(),
+        work: SwitchWork::default(),
         counters: Counters {
             packet_hops: report.links.iter().map(|link| link.frames).sum(),
             drops: counters.drops,

@@ -204,16 +204,7 @@ pub(crate) fn measure() -> MeasureConfig {
 
 pub(crate) fn config(fabric: FabricConfig, streams: Vec<StreamConfig>) -> RunConfig {
     let (faults, moves) = (Vec::new(), Vec::new());
-    RunConfig {
-        seed: 1,
-        run: 0,
-        fabric,
-        receive_cost: Span::ZERO,
-        streams,
-        faults,
-        moves,
-        measure: measure(),
-    }
+    RunConfig { seed: 1, run: 0, fabric, host: None, streams, faults, moves, measure: measure() }
 }
 
 /// Runs a configuration in which every measured message completes or fails, and none is missing.

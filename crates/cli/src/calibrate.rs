@@ -1,0 +1,76 @@
+//! `rackweave calibrate`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use miette::IntoDiagnostic;
+use rackweave_lab::calibrate::{CalibrateError, Calibration, Measured, Request};
+
+use crate::args::CalibrateArgs;
+use crate::progress::Progress;
+use crate::run::{stop_on_ctrl_c, warn};
+use crate::testbed::worker_command;
+use crate::{exit, print};
+
+pub(crate) fn calibrate(args: &CalibrateArgs) -> miette::Result<u8> {
+    let command = worker_command()?;
+    let request = Request { overlay: args.overlay, rounds: args.rounds, command };
+    let calibration = Arc::new(Calibration::new(request));
+    stop_on_ctrl_c(&calibration, Calibration::is_cancelled, Calibration::cancel)?;
+    let watched = Arc::clone(&calibration);
+    let progress = Progress::drawn(!args.quiet, move |_| {
+        let (fraction, load) = watched.progress();
+        (fraction, load.to_owned())
+    });
+    let measured = calibration.run();
+    drop(progress);
+    let measured = match measured {
+        Ok(Some(measured)) => measured,
+        Ok(None) => {
+            warn("Interrupted: nothing was written.");
+            return Ok(exit::INTERRUPTED);
+        }
+        Err(error @ (CalibrateError::Spread(_) | CalibrateError::NoWork(_))) => {
+            warn(&format!("{:?}", miette::Report::new(error)));
+            warn("Nothing was written.");
+            return Ok(exit::FAILED);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(file) = &args.file {
+        measured.write(file)?;
+    }
+    for missing in &measured.missing {
+        warn(&format!("note: missing: {missing}"));
+    }
+    if args.json {
+        return print(&measured.to_json());
+    }
+    match &args.file {
+        None => print(&measured.to_toml()),
+        Some(_) if args.quiet => Ok(exit::DONE),
+        Some(file) => print(&summary(&measured, file)),
+    }
+}
+
+fn summary(measured: &Measured, file: &Path) -> String {
+    format!(
+        "{}\nspread over rounds: {:.0} % at most\nwritten: {}\n",
+        measured.to_text(),
+        measured.spread * 100.0,
+        file.display()
+    )
+}
+
+/// Returns the argument of `--set` that simulates hosts as in a file.
+///
+/// # Errors
+/// If the present directory is unknown.
+pub(crate) fn host_set(file: &Path) -> miette::Result<String> {
+    let path = std::path::absolute(file).into_diagnostic()?;
+    let text = path
+        .to_str()
+        .ok_or_else(|| miette::miette!("the path of `{}` is not UTF-8", file.display()))?;
+    // A TOML string: JSON's escapes are valid in it.
+    Ok(format!("host={}", serde_json::Value::from(text)))
+}

@@ -1,0 +1,569 @@
+//! The processors of hosts: packets that arrive wait for them, and packets to be sent cost before they leave.
+//!
+//! A *task* is a thread that works on a processor in turns. See ARCHITECTURE.md, "Processors of hosts", and
+//! [`HostConfig`]. Each task has at most one valid pending event, the one at its `until`; others are ignored.
+//!
+//! That a turn takes what has arrived by its beginning is what `recvmmsg` does. That tasks share processors first come,
+//! first served is our simplification of the kernel's scheduler: turns are shorter than its time slices.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rackweave_core::{DropReason, HostId, Packet, PacketRef, Rng, Span, Time};
+
+use super::World;
+use super::host::RECEIVE_RING;
+use crate::host::{Costs, HostConfig, Processors};
+use crate::model::Model;
+
+/// What a task is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It sleeps until something happens.
+    Asleep,
+    /// It sleeps until a time, and may be woken before.
+    Pausing,
+    /// It has been woken, and does not run yet.
+    Waking,
+    /// It waits for a processor.
+    Waiting,
+    /// It works on a packet that has arrived.
+    Receiving,
+    /// It works on a packet to be sent.
+    Sending,
+    /// It has nothing to do, and pays for going to sleep and being woken.
+    Retiring,
+}
+
+#[derive(Clone, Debug)]
+struct Task {
+    stage: Stage,
+    /// When its pending event is due.
+    until: Time,
+    /// Packets of the current batch that are left, the present one included.
+    left: u32,
+    /// Costs that the next packet pays too.
+    debt: Span,
+    /// Whether there may be something to send.
+    wants_to_send: bool,
+    /// When the link will have sent everything that was taken from the transports.
+    link_free: Time,
+    rng: Rng,
+}
+
+/// The tasks of all hosts. A host's receiving task has twice its number, and its sending task the next number; with
+/// shared processors the former does both. The switch process follows.
+#[derive(Debug)]
+pub(super) struct Tasks {
+    config: Arc<HostConfig>,
+    first_wake: u32,
+    tasks: Vec<Task>,
+    /// The packets of each host that have arrived; the first ones are being handled.
+    rings: Vec<VecDeque<PacketRef>>,
+    /// The packets that wait for the switch process.
+    switch_ring: VecDeque<(HostId, PacketRef)>,
+    /// When the switch process began its turn.
+    switch_began: Time,
+    /// Whether the switch process runs in place of an interrupted host.
+    switch_interrupts: bool,
+    /// Shared processors without a task, those that run, and those that wait.
+    idle: u32,
+    running: Vec<u32>,
+    waiting: VecDeque<u32>,
+    /// Whether the present change is due to a timer, for which the task is awake.
+    is_awake: bool,
+}
+
+impl Tasks {
+    pub(super) fn new(
+        config: Arc<HostConfig>,
+        hosts: u32,
+        first_wake: u32,
+        (seed, run): (u64, u64),
+    ) -> Self {
+        let task = |number| Task {
+            stage: Stage::Asleep,
+            until: Time::ZERO,
+            left: 0,
+            debt: Span::ZERO,
+            wants_to_send: false,
+            link_free: Time::ZERO,
+            rng: Rng::stream(seed, run, number, "wake"),
+        };
+        let idle = match config.processors {
+            Processors::PerDirection => 0,
+            Processors::Shared(number) => number,
+        };
+        Self {
+            first_wake,
+            tasks: (0..u64::from(Self::count(hosts))).map(task).collect(),
+            rings: vec![VecDeque::new(); hosts as usize],
+            switch_ring: VecDeque::new(),
+            switch_began: Time::ZERO,
+            switch_interrupts: false,
+            idle,
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            is_awake: false,
+            config,
+        }
+    }
+
+    /// The number of tasks, each of which has a wake-up of the network.
+    pub(super) const fn count(hosts: u32) -> u32 {
+        2 * hosts + 1
+    }
+
+    /// The task whose wake-up this is, if it is one of a task.
+    pub(super) fn task_of(&self, wake: u32) -> Option<u32> {
+        wake.checked_sub(self.first_wake)
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self.config.processors, Processors::Shared(_))
+    }
+
+    const fn switch(&self) -> u32 {
+        2 * self.rings.len() as u32
+    }
+
+    const fn receiver(host: HostId) -> u32 {
+        2 * host.0
+    }
+
+    fn sender(&self, host: HostId) -> u32 {
+        2 * host.0 + if self.is_shared() { 0 } else { 1 }
+    }
+
+    fn task(&mut self, number: u32) -> &mut Task {
+        &mut self.tasks[number as usize]
+    }
+
+    fn receives(&self, number: u32) -> bool {
+        let ring = self.rings.get(number as usize / 2);
+        number.is_multiple_of(2) && ring.is_some_and(|ring| !ring.is_empty())
+    }
+
+    fn sends(&self, number: u32) -> bool {
+        self.tasks[number as usize].wants_to_send
+    }
+
+    /// Pays for messages between an application and its transport.
+    fn charge(&mut self, number: u32, cost: Span) {
+        self.task(number).debt += cost;
+    }
+}
+
+const fn host_of(task: u32) -> HostId {
+    HostId(task / 2)
+}
+
+impl<M: Model> World<'_, M> {
+    /// Handles a packet that has reached its host: at once, or when the host's processor has handled it and those
+    /// before it.
+    #[inline]
+    pub(super) fn arrived(&mut self, host: HostId, packet: PacketRef) {
+        if self.tasks.is_none() {
+            return self.receive(host, packet);
+        }
+        self.wait_for_processor(host, packet);
+    }
+
+    #[inline(never)]
+    fn wait_for_processor(&mut self, host: HostId, packet: PacketRef) {
+        let Some(tasks) = &mut self.tasks else { return };
+        if tasks.config.switch.is_none() {
+            return self.join_ring(host, packet);
+        }
+        tasks.switch_ring.push_back((host, packet));
+        let switch = tasks.switch();
+        self.rouse(switch);
+    }
+
+    fn join_ring(&mut self, host: HostId, packet: PacketRef) {
+        let Some(tasks) = &mut self.tasks else { return };
+        let ring = &mut tasks.rings[host.0 as usize];
+        if ring.len() >= RECEIVE_RING {
+            return self.net.discard(packet, DropReason::QueueFull);
+        }
+        ring.push_back(packet);
+        self.rouse(Tasks::receiver(host));
+    }
+
+    /// Pays for a message that an application passes to its transport, or is given by it.
+    pub(super) fn charge_call(&mut self, host: HostId, is_sent: bool) {
+        let Some(tasks) = &mut self.tasks else { return };
+        let Costs { call, .. } = if is_sent { tasks.config.send } else { tasks.config.receive };
+        let task = if is_sent { tasks.sender(host) } else { Tasks::receiver(host) };
+        tasks.charge(task, call);
+    }
+
+    /// Must be called when a host may have something to send.
+    #[inline]
+    pub(super) fn request_to_send(&mut self, host: HostId) {
+        if self.hosts.outbox.is_some() {
+            self.rouse_senders(host);
+        }
+    }
+
+    /// Marks that the change of the host's state that follows is due to a timer, or that it is over.
+    pub(super) fn on_time(&mut self, is_awake: bool) {
+        if let Some(tasks) = &mut self.tasks {
+            tasks.is_awake = is_awake;
+        }
+    }
+
+    #[inline(never)]
+    fn rouse_senders(&mut self, host: HostId) {
+        // A packet that a node receives at one port may enable another port to send.
+        let ports = match self.hosts.all[host.0 as usize].node() {
+            Some((node, _)) => self.hosts.nodes.hosts(node).len(),
+            None => 1,
+        };
+        for port in 0..ports {
+            let host = match self.hosts.all[host.0 as usize].node() {
+                Some((node, _)) => self.hosts.nodes.hosts(node)[port],
+                None => host,
+            };
+            let Some(tasks) = &mut self.tasks else { return };
+            let sender = tasks.sender(host);
+            tasks.task(sender).wants_to_send = true;
+            self.rouse(sender);
+        }
+    }
+
+    /// Wakes a task that sleeps.
+    fn rouse(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(tasks) = &mut self.tasks else { return };
+        let (is_switch, is_awake) = (number == tasks.switch(), tasks.is_awake);
+        let receives = tasks.receives(number);
+        let config = Arc::clone(&tasks.config);
+        let wake = if is_switch { &config.switch_wake } else { &config.wake };
+        let task = tasks.task(number);
+        match task.stage {
+            Stage::Asleep => {}
+            // The switch process sleeps for a window, whatever happens. A sender whose link is occupied is woken by
+            // what arrives.
+            Stage::Pausing if !is_switch && receives => {}
+            _ => return,
+        }
+        let delay = if is_awake { Span::ZERO } else { wake.draw(&mut task.rng) };
+        task.stage = Stage::Waking;
+        task.until = now + delay;
+        if delay == Span::ZERO && receives && !config.models_sending() {
+            // Nothing else can come of it, so that no event is needed.
+            return self.start_turn(number);
+        }
+        self.schedule_task(number);
+    }
+
+    fn schedule_task(&mut self, number: u32) {
+        let Some(tasks) = &self.tasks else { return };
+        self.net.wake_at(tasks.tasks[number as usize].until, tasks.first_wake + number);
+    }
+
+    /// Handles the event of a task.
+    pub(super) fn on_task(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(tasks) = &mut self.tasks else { return };
+        let task = tasks.task(number);
+        if task.until != now {
+            return;
+        }
+        match task.stage {
+            Stage::Asleep | Stage::Waiting => {}
+            Stage::Pausing | Stage::Waking => self.acquire(number),
+            Stage::Receiving => self.finish_received(number),
+            Stage::Sending => self.finish_sent(number),
+            Stage::Retiring => self.finish_turn(number),
+        }
+    }
+
+    /// Gives the task a processor, or has it wait for one.
+    fn acquire(&mut self, number: u32) {
+        let Some(tasks) = &mut self.tasks else { return };
+        if tasks.is_shared() {
+            if tasks.idle > 0 {
+                tasks.idle -= 1;
+                tasks.running.push(number);
+            } else if number == tasks.switch() {
+                return self.interrupt();
+            } else {
+                tasks.task(number).stage = Stage::Waiting;
+                return tasks.waiting.push_back(number);
+            }
+        }
+        self.start_turn(number);
+    }
+
+    /// The switch process, which has a real-time priority, runs in place of the host that began first.
+    fn interrupt(&mut self) {
+        let Some(tasks) = &mut self.tasks else { return };
+        let Some(switch) = tasks.config.switch else { return };
+        let costs = switch.costs;
+        let packets = tasks
+            .switch_ring
+            .iter()
+            .map(|(_, packet)| costs.of_packet(u32::from(self.net.packet(*packet).wire_bytes)));
+        let turn = packets.fold(costs.system_call + switch.wake_cost, |sum, cost| sum + cost);
+        tasks.switch_interrupts = true;
+        if let Some(victim) = tasks.running.first().copied() {
+            tasks.task(victim).until = tasks.task(victim).until + turn;
+            self.schedule_task(victim);
+        }
+        let Some(tasks) = &mut self.tasks else { return };
+        let switch = tasks.switch();
+        self.start_turn(switch);
+    }
+
+    /// Begins a turn on a processor.
+    fn start_turn(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(tasks) = &mut self.tasks else { return };
+        if number == tasks.switch() {
+            tasks.switch_began = now;
+            let left = tasks.switch_ring.len() as u32;
+            let Some(switch) = tasks.config.switch.filter(|_| left > 0) else {
+                return self.end_turn(number);
+            };
+            let task = tasks.task(number);
+            (task.stage, task.left, task.debt) = (Stage::Receiving, left, switch.costs.system_call);
+            return self.work_on_next(number);
+        }
+        self.continue_turn(number, true);
+    }
+
+    /// Continues with what there is to do; `receive_first` if both directions wait.
+    fn continue_turn(&mut self, number: u32, receive_first: bool) {
+        let Some(tasks) = &self.tasks else { return };
+        let (receives, sends) = (tasks.receives(number), tasks.sends(number));
+        if receives && (receive_first || !sends) {
+            self.start_receiving(number);
+        } else if !sends || !self.start_sending(number) {
+            let Some(tasks) = &self.tasks else { return };
+            if tasks.receives(number) {
+                self.start_receiving(number);
+            } else {
+                self.end_turn(number);
+            }
+        }
+    }
+
+    fn start_receiving(&mut self, number: u32) {
+        let Some(tasks) = &mut self.tasks else { return };
+        let waiting = tasks.rings[number as usize / 2].len() as u32;
+        let (batch, system_call) = (tasks.config.receive_batch, tasks.config.receive.system_call);
+        let task = tasks.task(number);
+        (task.stage, task.left) = (Stage::Receiving, waiting.min(batch));
+        task.debt += system_call;
+        self.work_on_next(number);
+    }
+
+    /// Schedules the end of the work on the first packet of the batch.
+    fn work_on_next(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(tasks) = &mut self.tasks else { return };
+        let cost = match (tasks.task(number).stage, tasks.config.switch) {
+            (Stage::Sending, _) => {
+                let outbox = self.hosts.outbox.as_ref();
+                let staged =
+                    outbox.and_then(|boxes| boxes[host_of(number).0 as usize].staged.front());
+                let bytes = staged.map_or(0, |packet| packet.wire_bytes);
+                tasks.config.send.of_packet(u32::from(bytes))
+            }
+            (_, Some(switch)) if number == tasks.switch() => {
+                let packet = tasks.switch_ring.front().map(|(_, packet)| *packet);
+                let bytes = packet.map_or(0, |packet| self.net.packet(packet).wire_bytes);
+                switch.costs.of_packet(u32::from(bytes))
+            }
+            _ => {
+                let packet = tasks.rings[number as usize / 2].front();
+                let bytes = packet.map_or(0, |packet| self.net.packet(*packet).wire_bytes);
+                tasks.config.receive.of_packet(u32::from(bytes))
+            }
+        };
+        let task = tasks.task(number);
+        task.until = now + cost + std::mem::take(&mut task.debt);
+        self.schedule_task(number);
+    }
+
+    /// Hands over the packet on which the work has ended, and goes on.
+    fn finish_received(&mut self, number: u32) {
+        let Some(tasks) = &mut self.tasks else { return };
+        let is_switch = number == tasks.switch();
+        let done = if is_switch {
+            tasks.switch_ring.pop_front()
+        } else {
+            let packet = tasks.rings[number as usize / 2].pop_front();
+            packet.map(|packet| (host_of(number), packet))
+        };
+        let task = tasks.task(number);
+        task.left = task.left.saturating_sub(1);
+        let left = task.left;
+        if let Some((host, packet)) = done {
+            if is_switch {
+                self.join_ring(host, packet);
+            } else {
+                self.receive(host, packet);
+            }
+        }
+        if left > 0 {
+            self.work_on_next(number);
+        } else if is_switch {
+            self.end_turn(number);
+        } else {
+            self.continue_turn(number, false);
+        }
+    }
+
+    /// Takes packets from the host's transports, as far ahead of the link as is allowed; false if there are none.
+    fn start_sending(&mut self, number: u32) -> bool {
+        let now = self.net.now();
+        let host = host_of(number);
+        let Some(tasks) = &mut self.tasks else { return false };
+        let config = Arc::clone(&tasks.config);
+        let rate = self.net.fabric().host_rate();
+        let mut link_free = tasks.task(number).link_free;
+        let mut wants = true;
+        let mut count = 0;
+        while count < config.send_batch && link_free <= now + config.send_ahead {
+            let packet = self.hosts.poll_machines(host, now, self.net.payloads());
+            let Some(packet) = packet else {
+                wants = false;
+                break;
+            };
+            link_free = link_free.max(now) + rate.span_of(u64::from(packet.wire_bytes));
+            if let Some(outbox) = &mut self.hosts.outbox {
+                outbox[host.0 as usize].staged.push_back(packet);
+            }
+            count += 1;
+        }
+        let task = tasks.task(number);
+        (task.link_free, task.wants_to_send) = (link_free, wants);
+        if count > 0 {
+            task.stage = Stage::Sending;
+            task.debt += config.send.system_call;
+            // Until the work is scheduled below, no other event is valid.
+            task.until = Time::MAX;
+        }
+        // Polling may have produced events, and changes the time of the next timer.
+        self.after_poll(host);
+        if count > 0 {
+            self.work_on_next(number);
+        }
+        count > 0
+    }
+
+    /// Passes the packet on which the work has ended to the NIC, and goes on.
+    fn finish_sent(&mut self, number: u32) {
+        let host = host_of(number);
+        self.flush(host);
+        let mut more = false;
+        if let Some(outbox) = &mut self.hosts.outbox {
+            let outbox = &mut outbox[host.0 as usize];
+            outbox.ready.extend(outbox.staged.pop_front());
+            more = !outbox.staged.is_empty();
+        }
+        self.net.wake(&mut self.hosts, host);
+        if more {
+            self.work_on_next(number);
+        } else {
+            self.continue_turn(number, true);
+        }
+    }
+
+    /// Ends a turn, after the cost of switching threads. It is paid here for the next wake-up too, because what of it delays
+    /// that one is in [`HostConfig::wake`] already.
+    fn end_turn(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(tasks) = &mut self.tasks else { return };
+        let cost = match tasks.config.switch {
+            Some(switch) if number == tasks.switch() => switch.wake_cost,
+            _ => tasks.config.wake_cost,
+        };
+        if cost == Span::ZERO {
+            return self.sleep(number);
+        }
+        let task = tasks.task(number);
+        (task.stage, task.until) = (Stage::Retiring, now + cost);
+        self.schedule_task(number);
+    }
+
+    /// Lets a task sleep, unless it has something to do again.
+    fn finish_turn(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(tasks) = &mut self.tasks else { return };
+        let may_send = tasks.sends(number)
+            && tasks.tasks[number as usize].link_free <= now + tasks.config.send_ahead;
+        if number != tasks.switch() && (tasks.receives(number) || may_send) {
+            return self.start_turn(number);
+        }
+        self.sleep(number);
+    }
+
+    /// The task sleeps, and the processor is free for another one.
+    fn sleep(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(tasks) = &mut self.tasks else { return };
+        let config = Arc::clone(&tasks.config);
+        let is_switch = number == tasks.switch();
+        let resume = match config.switch {
+            Some(switch) if is_switch => {
+                let window = tasks.switch_began + switch.window;
+                (!tasks.switch_ring.is_empty() || window > now).then_some(window)
+            }
+            // The link holds half of the time by which the host is ahead, as in `linux::Endpoint`.
+            _ => tasks.sends(number).then(|| {
+                let half = Span::from_ticks(config.send_ahead.ticks() / 2);
+                tasks.task(number).link_free.saturating_sub(half)
+            }),
+        };
+        let task = tasks.task(number);
+        match resume {
+            Some(at) => {
+                task.stage = Stage::Pausing;
+                task.until = at.max(now) + config.timer_grain;
+            }
+            None => task.stage = Stage::Asleep,
+        }
+        if resume.is_some() {
+            self.schedule_task(number);
+        }
+        self.release(number);
+    }
+
+    /// Frees the processor of a task whose turn has ended.
+    fn release(&mut self, number: u32) {
+        let Some(tasks) = &mut self.tasks else { return };
+        if !tasks.is_shared() {
+            return;
+        }
+        if number == tasks.switch() && std::mem::take(&mut tasks.switch_interrupts) {
+            return;
+        }
+        tasks.running.retain(|running| *running != number);
+        match tasks.waiting.pop_front() {
+            Some(next) => {
+                tasks.running.push(next);
+                self.start_turn(next);
+            }
+            None => tasks.idle += 1,
+        }
+    }
+}
+
+/// Packets on their way from a host's transports to its NIC.
+#[derive(Clone, Debug)]
+pub(super) struct Outbox<H> {
+    /// Those on which a processor works.
+    staged: VecDeque<Packet<H>>,
+    /// Those that the NIC may send.
+    pub(super) ready: VecDeque<Packet<H>>,
+}
+
+impl<H> Default for Outbox<H> {
+    fn default() -> Self {
+        Self { staged: VecDeque::new(), ready: VecDeque::new() }
+    }
+}
