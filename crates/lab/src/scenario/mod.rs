@@ -11,6 +11,7 @@ mod de;
 mod fabric;
 mod hosts;
 pub(crate) mod image;
+mod json;
 mod keys;
 mod measure;
 pub(crate) mod plan;
@@ -27,6 +28,7 @@ mod values;
 mod workload;
 
 pub use self::hosts::{FabricFile, Hosts};
+pub use self::json::set_argument;
 pub(crate) use self::keys::Choice;
 pub use self::measure::Unfinished;
 pub use self::testbed::{Nic, TcpBy, TestbedConfig, World};
