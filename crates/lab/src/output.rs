@@ -84,9 +84,10 @@ impl OutputDir {
             return Err(folder(std::io::ErrorKind::NotADirectory.into()));
         }
         std::fs::create_dir_all(path).map_err(folder)?;
-        let probe = path.join(format!(".probe{PARTIAL_SUFFIX}"));
-        std::fs::write(&probe, b"").map_err(folder)?;
-        std::fs::remove_file(&probe).map_err(folder)?;
+        // The probe's name is random, because the shards of a sweep test one directory at one time.
+        let mut probe = tempfile::Builder::new();
+        let probe = probe.prefix(".probe").suffix(PARTIAL_SUFFIX).tempfile_in(path);
+        probe.and_then(|file| file.close()).map_err(folder)?;
         Ok(Self { path: path.to_owned() })
     }
 

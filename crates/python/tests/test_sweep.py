@@ -14,8 +14,8 @@ from common import die_once, files, needs, small
 
 # 64 points.
 GRID = {
-    "workload.load": [0.2, 0.4, 0.6, 0.8],
-    "transport.name": ["homa", "dctcp", "tcp", "phost"],
+    "workload.load": [0.1, 0.2, 0.3, 0.4],
+    "transport.name": ["homa", "dctcp", "tcp", "polo"],
     "seed": [1, 2, 3, 4],
 }
 LITTLE = {"workload.load": [0.2, 0.4], "transport.name": ["homa", "tcp"]}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 from collections.abc import Iterable, Mapping
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from . import _native
 from ._progress import Callback, reporter
@@ -77,7 +78,7 @@ def sweep(
             if stopped is not None:
                 raise stopped
         else:
-            result = _Run(_native.Sweep(read, folder), read.points, _adapted(executor), retries).run(shown)
+            result = _Run(_native.Sweep(read, folder), read.points, _submit(executor), retries).run(shown)
     finally:
         shown.close()
     if folder is not None:
@@ -85,23 +86,23 @@ def sweep(
     return result
 
 
-def _adapted(executor: Any) -> Any:
-    """Returns an executor whose futures can be watched and whose tasks are not taken for repetitions of each other."""
-    if type(executor).__module__.partition(".")[0] == "distributed":
-        # A client gives tasks with equal arguments one future, also the one of a task that failed.
-        return executor.get_executor(pure=False)
+def _submit(executor: Any) -> "Callable[..., Any]":
+    """Returns the function that submits a task to an executor."""
     if not hasattr(executor, "submit"):
         raise TypeError(
             f"{type(executor).__name__} has no method submit; rackweave.executors has adapters for Ray and for pools of multiprocessing"
         )
-    return executor
+    if type(executor).__module__.partition(".")[0] == "distributed":
+        # Otherwise Dask gives tasks with equal arguments one future, also the one of a task that failed.
+        return functools.partial(executor.submit, pure=False)
+    return executor.submit
 
 
 class _Run:
     """A sweep in progress."""
 
-    def __init__(self, native: Any, points: int, executor: Any, retries: int) -> None:
-        self.native, self.points, self.executor, self.retries = native, points, executor, retries
+    def __init__(self, native: Any, points: int, start: "Callable[..., Any]", retries: int) -> None:
+        self.native, self.points, self.start, self.retries = native, points, start, retries
         self.spec = native.spec()
         self.done: "queue.SimpleQueue[tuple[int, Any]]" = queue.SimpleQueue()
         self.pending: "dict[int, Any]" = {}
@@ -131,7 +132,7 @@ class _Run:
 
     def submit(self, index: int) -> None:
         try:
-            future = self.executor.submit(_native.run_point, self.spec, index)
+            future = self.start(_native.run_point, self.spec, index)
         except RuntimeError as error:  # a broken or closed executor
             raise self.failed(f"the executor takes no more tasks: {error}") from error
         self.pending[index] = future
