@@ -125,7 +125,7 @@ pub struct ReduceSummary {
     /// The share of the time of uploads in which a job of another group was before its upload: in its map or local shuffle.
     pub beside_map: f64,
     /// The number of jobs that were finished at certain times.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<MarkSummary>,
     /// The jobs.
     pub jobs: Vec<JobSummary>,

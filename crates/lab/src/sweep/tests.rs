@@ -10,10 +10,10 @@ use crate::run::Batch;
 use crate::tables::Table;
 
 /// Workloads of every kind, with all that is written for each of them.
-const SCENARIOS: [&str; 6] = [
+const SCENARIOS: [&str; 7] = [
     "[fabric]\ntopology = 'leaf-spine'\nleaves = 2\nhosts_per_leaf = 4\nspines = 1\ncore_link = '10 Gbps'\n\
      [transport]\nname = 'homa'\nprofile = 'leverage-homa'\n\
-     [workload]\narrivals = 'poisson'\nsizes = 'W2'\nload = 0.4\n\
+     [workload]\narrivals = 'poisson'\nsizes = 'W2'\ntruncate = '100 KB'\nload = 0.4\n\
      [[background]]\ntransport = { name = 'dctcp' }\narrivals = 'incast'\nsizes = '30 KB'\nreceiver = 0\n\
      [measure]\nmessages = 200\nmessages_csv = true\ncapture = ['host 3 sends', 'host 1 receives']\nsample_every = '50 us'\n\
      [[measure.traffic]]\nname = 'in'\nat = 'switch 0'\ninterval = '100 us'\n\
@@ -24,7 +24,7 @@ const SCENARIOS: [&str; 6] = [
      [sweep]\ntransport.name = ['cast-unicast', 'cast-tcp', 'orca']",
     "[fabric]\ntopology = 'single-switch'\nhosts = 9\nhost_link = '1 Gbps'\n\
      [transport]\nname = 'frisbee'\nrate = '700 Mbps'\n\
-     [workload.image]\nsize = '4 MB'\n[measure]\ntime_limit = '60 s'",
+     [workload.image]\nsize = '4 MiB'\n[measure]\ntime_limit = '60 s'",
     "fabric = { topology = 'single-switch', hosts = 8 }\n\
      transport = { name = 'reduce-switch', slots = 4096 }\n\
      workload.reduce = { workers = 7, size = '200 KB', map = 'local' }\nmeasure = { time_limit = '60 s' }\n\
@@ -36,6 +36,9 @@ const SCENARIOS: [&str; 6] = [
      [[fabric.moves]]\nat = '1 ms'\ncircuits = [1, 1, 0, 0, 0, 0, 2, 2]\n\
      [transport]\nname = 'homa'\n[workload]\narrivals = 'poisson'\nsizes = 'W3'\nload = 0.5\n\
      [measure]\nwarmup = '0 s'\nmessages = 300",
+    "fabric = { topology = 'rackless', tors = [4, 2, 2], uplinks = [2, 1, 1] }\n\
+     transport = { name = 'circuit-plan' }\nworkload.plan = { instances = 6 }\n\
+     [sweep]\ntransport.algorithm = ['exact', 'heuristic', 'fixed']",
 ];
 
 fn scenario(text: &str, sets: &[&str]) -> Scenario {
