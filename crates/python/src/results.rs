@@ -57,11 +57,6 @@ impl Results {
         self.results.warnings().chain(failed).collect()
     }
 
-    /// Remarks about points that ran successfully.
-    fn notes(&self) -> Vec<String> {
-        self.results.notes().collect()
-    }
-
     /// Writes the files that the command writes.
     fn save(&self, py: Python<'_>, folder: PathBuf) -> PyResult<()> {
         py.detach(|| {

@@ -55,28 +55,10 @@ impl Scenario {
         Ok(Self { scenario, file })
     }
 
-    /// Its name.
-    #[getter]
-    fn name(&self) -> &str {
-        &self.scenario.name
-    }
-
     /// The number of points of its sweep.
     #[getter]
     fn points(&self) -> usize {
         self.scenario.points.len()
-    }
-
-    /// The scenario as TOML with all defaults.
-    #[getter]
-    fn resolved(&self) -> &str {
-        &self.scenario.resolved
-    }
-
-    /// The directory in which the command would write its results.
-    #[getter]
-    fn default_out(&self) -> PathBuf {
-        self.scenario.default_out()
     }
 
     /// Says what the scenario means and what it will cost, without running it.

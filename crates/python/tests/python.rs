@@ -34,13 +34,28 @@ fn reference(folder: &Path) -> PathBuf {
     out
 }
 
+/// Returns the interpreter, in a network namespace with loopback only if this machine can make one: Ray's workers listen at the
+/// machine's own address otherwise, and the test with Ray is skipped then.
+fn python() -> Command {
+    let isolated = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net", "sh", "-c", script, "sh"]);
+        command
+    };
+    if isolated("ip link set lo up").output().is_ok_and(|output| output.status.success()) {
+        isolated("ip link set lo up && exec python3 \"$@\"")
+    } else {
+        Command::new("python3")
+    }
+}
+
 #[test]
 fn the_package_passes_its_tests() {
     rackweave_testing::needs!(Python);
     let folder = tempfile::tempdir().unwrap();
     install(folder.path());
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let mut python = Command::new("python3");
+    let mut python = python();
     python.args(["-m", "unittest", "discover", "--verbose", "--start-directory"]).arg(tests);
     python.env("PYTHONPATH", folder.path()).env("PYTHONDONTWRITEBYTECODE", "1");
     python.env("RACKWEAVE_REFERENCE", reference(folder.path()));

@@ -1,5 +1,6 @@
 """Running scenarios in this process: inputs, frames, files, progress, interruptions, notebooks."""
 
+import ast
 import json
 import os
 import pathlib
@@ -50,6 +51,15 @@ class Inputs(unittest.TestCase):
             rackweave.run(SMALL, set={"workload.load": None})
         with self.assertRaises(TypeError):
             rackweave.run(42)
+
+    def test_doubtful_numbers_are_warned_of(self):
+        with self.assertWarnsRegex(rackweave.RunWarning, "unfinished"):
+            rackweave.run(small(measure={"messages": 100_000, "time_limit": "2 ms"}))
+
+    def test_a_result_prints_the_table_of_the_command(self):
+        text = str(rackweave.run(SMALL))
+        self.assertIn("slowdown", text)
+        self.assertIn("homa", text)
 
     def test_explain_runs_nothing(self):
         self.assertIn("small", rackweave.explain(SMALL))
@@ -228,6 +238,24 @@ class Control(unittest.TestCase):
         )
         self.assertIn("0/1 points", run("True").stderr)
         self.assertEqual(run("None").stderr, "")
+
+
+class Stubs(unittest.TestCase):
+    def test_stubs_have_what_the_module_has(self):
+        path = pathlib.Path(__file__).parent.parent / "python" / "rackweave" / "_native.pyi"
+        stubs = {}
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                stubs[node.name] = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+            elif isinstance(node, ast.FunctionDef):
+                stubs[node.name] = None
+        native = rackweave._native
+        names = {name for name in dir(native) if not name.startswith("__")}
+        self.assertEqual(set(stubs), names)
+        for name, methods in stubs.items():
+            if methods:
+                own = {method for method in vars(getattr(native, name)) if not method.startswith("__") or method.startswith("__arrow")}
+                self.assertEqual({method for method in methods if not method.startswith("__") or method.startswith("__arrow")}, own, name)
 
 
 class Notebooks(unittest.TestCase):

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 import rackweave
-from common import die_once, files, needs, small
+from common import die_once, files, has_only_loopback, needs, small
 
 # 64 points.
 GRID = {
@@ -192,6 +192,7 @@ class Sweeps(unittest.TestCase):
         self.assertEqual(files(self.path("a")), self.expect(GRID))
 
     @needs("ray")
+    @unittest.skipUnless(has_only_loopback(), "needs a network namespace (unshare --net): Ray's workers listen at the machine's address")
     def test_ray_survives_a_killed_worker(self):
         import ray
         from rackweave.executors import RayExecutor
@@ -207,6 +208,7 @@ class Sweeps(unittest.TestCase):
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}}
         # Without a token of its own, Ray would write one to the home directory.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment, _node_ip_address="127.0.0.1")
         self.addCleanup(ray.shutdown)
         rackweave.sweep(small(), GRID, executor=Dying(), out=self.path("a"))

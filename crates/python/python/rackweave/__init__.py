@@ -12,7 +12,7 @@ by the latency on an idle network.
 """
 
 from ._native import OutputError, RunError, ScenarioError, Table, __version__
-from ._result import Interrupted, Result, load
+from ._result import Interrupted, Result, RunWarning, load
 from ._run import explain, run
 from ._sweep import SweepError, sweep
 
@@ -21,6 +21,7 @@ __all__ = [
     "OutputError",
     "Result",
     "RunError",
+    "RunWarning",
     "ScenarioError",
     "SweepError",
     "Table",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import warnings
 from typing import Any, Optional, Union
 
 from . import _native
@@ -88,6 +89,12 @@ class Result:
         """
         self._native.save(os.fspath(folder))
 
+    def __str__(self) -> str:
+        """The tables that the command prints, for results of a run; folders that were loaded have no such text."""
+        if isinstance(self._native, _native.Results):
+            return self._native.text(120, True)
+        return repr(self)
+
     def __repr__(self) -> str:
         points = self.summary["points"]
         labels = ", ".join(dict.fromkeys(point["label"] for point in points))
@@ -99,6 +106,18 @@ class Result:
         page = html.escape(self.html(), quote=True)
         style = "width: 100%; height: 40em; border: 0; resize: vertical; overflow: auto"
         return f'<iframe title="rackweave report" sandbox srcdoc="{page}" style="{style}"></iframe>'
+
+
+class RunWarning(UserWarning):
+    """Numbers of a point are doubtful: messages failed or were unfinished, or the simulator failed in it."""
+
+
+def warned(result: Result) -> Result:
+    """Returns a result of a run after a warning for each doubtful point, as the command prints them."""
+    assert isinstance(result._native, _native.Results)
+    for line in result._native.warnings():
+        warnings.warn(line, RunWarning, stacklevel=3)
+    return result
 
 
 class Interrupted(KeyboardInterrupt):

@@ -6,7 +6,7 @@ from typing import Optional, Union
 
 from . import _native
 from ._progress import Callback, reporter
-from ._result import Interrupted, Result
+from ._result import Interrupted, Result, warned
 from ._scenario import Scenario, Settings, read
 
 
@@ -41,6 +41,11 @@ def run(
     Result
         The finished points, in the order of the sweep.
 
+    Warns
+    -----
+    RunWarning
+        Messages of a point failed or were unfinished at its end.
+
     Raises
     ------
     ScenarioError
@@ -63,7 +68,7 @@ def run(
         raise Interrupted(result) from stopped
     if stopped is not None:
         raise stopped
-    return result
+    return warned(result)
 
 
 def explain(scenario: Scenario, *, set: Settings = None, seed: Optional[int] = None) -> str:

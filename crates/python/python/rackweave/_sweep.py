@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, Union
 
 from . import _native
 from ._progress import Callback, reporter
-from ._result import Folder, Interrupted, Result
+from ._result import Folder, Interrupted, Result, warned
 from ._scenario import Scenario, Settings, arguments, source
 
 
@@ -83,7 +83,7 @@ def sweep(
         shown.close()
     if folder is not None:
         result.save(folder)
-    return result
+    return warned(result)
 
 
 def _submit(executor: Any) -> "Callable[..., Any]":
