@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::common::interrupt_after;
+use crate::common::{interrupt_after, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -518,9 +518,7 @@ fn an_interrupted_sweep_is_resumed() {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let points = place.path().join("resumed/points");
     let is_begun = || std::fs::read_dir(&points).is_ok_and(|mut entries| entries.next().is_some());
-    while !is_begun() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("a point is finished", is_begun);
     interrupt_after(&child, Duration::ZERO);
     let output = child.wait_with_output().unwrap();
     assert_eq!(code(&output), 130, "{}", stderr(&output));

@@ -209,7 +209,7 @@ enum StoredEnd {
 /// Why bytes are not a finished point.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum PointError {
-    /// They are not what [`encode`] writes, or are damaged.
+    /// They are of another layout, or are damaged.
     #[error("this is not a finished point, or it is damaged")]
     Damaged,
     /// They are of a point with another configuration.
@@ -412,7 +412,7 @@ impl Sweep {
         (0..self.scenario.points.len()).filter(|index| !self.ends.contains_key(index)).collect()
     }
 
-    /// Adds a finished point, which [`run_point`] returned, and stores it.
+    /// Adds a finished point, which [`crate::Batch::run_encoded`] returned, and stores it.
     ///
     /// # Errors
     /// If it is damaged or of another configuration, or cannot be stored.
