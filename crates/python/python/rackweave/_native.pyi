@@ -54,7 +54,7 @@ class Sweep:
 class Table:
     """A table of results: equally long columns of 64-bit integers, 64-bit floats or texts, any of whose values may be missing.
 
-    It has Arrow's PyCapsule interface, so ``polars.DataFrame(table)``, ``pyarrow.table(table)`` and DuckDB read it without a copy of numbers.
+    It has Arrow's PyCapsule interface, so ``polars.DataFrame(table)`` and ``pyarrow.table(table)`` read it without a copy of numbers.
     """
 
     @property
