@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::list::Topic;
+use rackweave_lab::sweep::Shard;
 
 use crate::cast::CastCommand;
 use crate::chaos::ChaosArgs;
@@ -32,6 +33,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Run a scenario in the simulator: all points of its sweep, on all cores.
     Run(RunArgs),
+    /// Combine the shards of a sweep into the results of one run.
+    Merge(MergeArgs),
     /// Run a scenario for real: one process per host, joined by a user-space switch at line rate.
     Testbed(TestbedArgs),
     /// Say what differs between two results, and by how much, beyond what their seeds explain.
@@ -76,7 +79,8 @@ pub(crate) enum Command {
     rackweave run quickstart\n  \
     rackweave run my.toml --set workload.load=0.5 --set fabric.host_link=\"25 Gbps\"\n  \
     rackweave run my.toml --set 'sweep.workload.load=[0.2, 0.5, 0.8]' --out out/loads\n  \
-    rackweave run my.toml --json | jq '.points[] | {transport, p99: .slowdown.p99}'")]
+    rackweave run my.toml --json | jq '.points[] | {transport, p99: .slowdown.p99}'\n  \
+    rackweave run my.toml --shard 3/8 --out out/shards; rackweave merge out/shards --out out/all")]
 pub(crate) struct RunArgs {
     /// Scenario file, `-` for standard input, or the name of a built-in one (see `rackweave list scenarios`).
     #[arg(value_name = "SCENARIO.toml")]
@@ -96,6 +100,12 @@ pub(crate) struct RunArgs {
     /// Directory for the results (default: out/NAME).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Keep each finished point in DIR/points, and take those that an interrupted run has left there.
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// Run only each N-th point, from the I-th on (0 <= I < N), and keep them in DIR/points for `merge`; implies --resume.
+    #[arg(long, value_name = "I/N", conflicts_with = "explain")]
+    pub(crate) shard: Option<Shard>,
     /// Print only summary.json on standard output, and nothing else there.
     #[arg(long)]
     pub(crate) json: bool,
@@ -103,6 +113,30 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) explain: bool,
     /// Print neither a progress bar nor a table.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// Combine the shards of a sweep into the results of one run.
+///
+/// Writes the files that one run of all points would have written, except for clocks: `wall_s` is the
+/// sum of the points' processor times. All points must be finished.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave merge out/shards --out out/all\n  \
+    rackweave merge node1/shards node2/shards --out out/all\n\n\
+    Exit codes: 0 done, 1 something failed in a point, 2 wrong usage, or points are missing.")]
+pub(crate) struct MergeArgs {
+    /// Directories that `rackweave run` has written with --shard or --resume.
+    #[arg(value_name = "DIR", required = true)]
+    pub(crate) folders: Vec<PathBuf>,
+    /// Directory for the results; may be one of the others.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Print only summary.json on standard output.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print no table.
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }

@@ -41,6 +41,7 @@ fn main() -> ExitCode {
     let result = std::panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(args),
         Command::Calibrate(args) => calibrate::calibrate(&args),
+        Command::Merge(args) => run::merge(&args),
         Command::Testbed(args) => testbed::testbed(&args),
         Command::TestbedPart(args) => Ok(testbed::worker(&args)),
         Command::Switch(args) => switch::switch(&args),

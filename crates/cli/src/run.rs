@@ -4,13 +4,18 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
 use miette::Context;
+use rackweave_lab::command_line;
+pub(crate) use rackweave_lab::command_line::quoted;
 use rackweave_lab::output::OutputDir;
 use rackweave_lab::report::table::Style;
 use rackweave_lab::results::PointFailure;
+use rackweave_lab::scenario::{ScenarioText, World};
+use rackweave_lab::sweep::{self, PointStore, Shard, SweepFile};
 use rackweave_lab::{Batch, Results, Scenario};
 
 use crate::args::RunArgs;
 use crate::calibrate::host_set;
+use crate::args::{MergeArgs, RunArgs};
 use crate::progress::Progress;
 use crate::{exit, print};
 
@@ -25,6 +30,8 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
         sets.push(host_set(host)?);
     }
     let scenario = Scenario::load(&args.scenario, &sets, args.seed)?;
+    let text = ScenarioText::load(&args.scenario)?;
+    let scenario = text.read(World::Simulator, &args.sets, args.seed)?;
     if args.explain {
         return print(&if args.json { scenario.explain_json() } else { scenario.explain() });
     }
@@ -33,10 +40,19 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     let batch = Arc::new(Batch::new(scenario));
     stop_on_ctrl_c(&batch, Batch::is_cancelled, Batch::cancel)?;
     let progress = Progress::start(&batch, Batch::progress, !args.quiet);
-    let results = batch.run(args.jobs.map(usize::from));
+    let jobs = args.jobs.map(usize::from);
+    let results = if args.resume || args.shard.is_some() {
+        let sweep = SweepFile::new(text, &args.sets, args.seed, &command);
+        run_stored(&batch, jobs, &out, &sweep, args.shard.unwrap_or(Shard::ALL))
+    } else {
+        batch.run(jobs).map_err(Into::into)
+    };
     drop(progress);
     let results = results?;
-    finish(batch.scenario(), &results, &out, &command, (args.json, args.quiet))?;
+    match args.shard {
+        Some(shard) => finish_shard(&batch, &results, &out, shard, (args.json, args.quiet))?,
+        None => finish(batch.scenario(), &results, &out, &command, (args.json, args.quiet))?,
+    }
     for failure in &results.summary.failures {
         warn(&format!(
             "error: the simulator failed in one of the points ({}): {}\n  \
@@ -45,6 +61,52 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
             failure.message,
             replay(&args, failure)
         ));
+    }
+    Ok(exit_code(&results))
+}
+
+/// Runs the points of a shard that are not in the folder yet.
+fn run_stored(
+    batch: &Batch,
+    jobs: Option<usize>,
+    out: &OutputDir,
+    sweep: &SweepFile,
+    shard: Shard,
+) -> miette::Result<Results> {
+    sweep.write(out)?;
+    let store = PointStore::create(out)?;
+    Ok(batch.run_stored(jobs, &store, shard)?)
+}
+
+/// Reports on a shard, whose points are in the folder.
+fn finish_shard(
+    batch: &Batch,
+    results: &Results,
+    out: &OutputDir,
+    shard: Shard,
+    (json, quiet): (bool, bool),
+) -> miette::Result<()> {
+    if json {
+        print(&results.to_json())?;
+    } else if !quiet {
+        let (ended, all) = (results.points.len(), batch.scenario().points.len());
+        let path = quoted(&out.path().display().to_string());
+        print(&format!(
+            "shard {shard}: {ended} of the sweep's {all} points are finished\n\
+             when all shards are: rackweave merge {path} --out DIR\n"
+        ))?;
+    }
+    report(results);
+    Ok(())
+}
+
+/// `rackweave merge`.
+pub(crate) fn merge(args: &MergeArgs) -> miette::Result<u8> {
+    let (scenario, results, command) = sweep::merge(&args.folders)?;
+    let out = OutputDir::prepare(&args.out)?;
+    finish(&scenario, &results, &out, &command, (args.json, args.quiet))?;
+    for failure in &results.summary.failures {
+        warn(&format!("error: {}: the simulator failed: {}", failure.transport, failure.message));
     }
     Ok(exit_code(&results))
 }
@@ -73,12 +135,17 @@ pub(crate) fn finish(
         print(&table(results, out))?;
         return Ok(());
     }
+    report(results);
+    Ok(())
+}
+
+/// Reports on stderr what a table would have shown beside the numbers.
+fn report(results: &Results) {
     results.warnings().for_each(|warning| warn(&format!("warning: {warning}")));
     results.notes().for_each(|note| warn(&format!("note: {note}")));
     if results.summary.interrupted {
         warn(INTERRUPTED);
     }
-    Ok(())
 }
 
 /// Writes a line to stderr. If stderr is closed, there is nowhere to report that.
@@ -159,6 +226,8 @@ pub(crate) fn quoted(text: &str) -> String {
     } else {
         format!("'{}'", text.replace('\'', "'\\''"))
     }
+    let sets: Vec<String> = args.sets.iter().chain(more).cloned().collect();
+    command_line::run(&args.scenario, &sets, seed)
 }
 
 #[cfg(test)]

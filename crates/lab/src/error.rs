@@ -67,7 +67,7 @@ impl Diagnostic for ScenarioError {
     }
 }
 
-/// Why results cannot be written.
+/// Why results cannot be written or read.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub enum OutputError {
     /// The directory cannot be created or written to.
@@ -79,6 +79,29 @@ pub enum OutputError {
         /// The error of the operating system.
         source: std::io::Error,
     },
+    /// A directory has no results.
+    #[error("`{}` has no results", .path.display())]
+    #[diagnostic(help(
+        "name a directory that `rackweave run` has written, in which summary.json is"
+    ))]
+    NoResults {
+        /// The path of the directory.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+    /// A file cannot be read.
+    #[error("cannot read `{}`", .path.display())]
+    Read {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+    /// A file has no table of results.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Table(#[from] crate::tables::TableError),
     /// A file cannot be written.
     #[error("cannot write `{}`", .path.display())]
     File {

@@ -4,6 +4,7 @@
 //! - [`explain`]: the meaning and the cost of a run, without running it.
 //! - [`list`]: the scenarios, transports, patterns and size distributions that exist.
 //! - [`run`]: runs in the simulator, on all cores.
+//! - [`sweep`]: sweeps whose points are run by several processes.
 //! - [`testbed`]: runs on real hosts.
 //! - [`cast`]: transfers of files from one host to many.
 //! - [`image`]: disk images for many hosts.
@@ -16,6 +17,8 @@
 //! - [`output`]: results as files.
 //! - [`difference`]: what differs between two results.
 //! - [`calibrate`]: what hosts cost on this machine.
+//! - [`output`]: results as files. [`tables`]: the same tables in memory.
+//! - [`command_line`]: the command that repeats a run.
 //! - [`paper`]: the claims of papers, checked against results.
 //!
 //! ```
@@ -48,6 +51,7 @@ pub mod calibrate;
 pub mod cast;
 pub mod chaos;
 pub mod difference;
+pub mod command_line;
 pub mod error;
 pub mod explain;
 pub mod image;
@@ -62,7 +66,9 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod sweep;
 pub mod systems;
+pub mod tables;
 pub mod testbed;
 
 pub use error::{OutputError, ScenarioError};

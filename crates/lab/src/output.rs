@@ -10,12 +10,10 @@ use rackweave_wire::pcapng::{CaptureError, CaptureWriter};
 use crate::error::OutputError;
 use crate::report::table::{self, Style};
 use crate::report::{Head, charts, html, svg};
-use crate::results::columns::{self, Arrival, Circuit, Column};
-use crate::results::seeds;
-use crate::results::{Capture, PointResult, Results, TrafficSeries, plain};
+use crate::results::columns::Column;
+use crate::results::{Capture, PointResult, Results};
 use crate::scenario::{Scenario, World};
-use rackweave_group::app::CastTimes;
-use rackweave_sim::config::Circuits;
+use crate::tables::{self, Lead, Sink, Table, in_files};
 
 impl Results {
     /// Returns the tables for a terminal of this width in columns.
@@ -56,6 +54,8 @@ pub struct OutputDir {
 
 /// The suffix of files that are not complete yet.
 const PARTIAL_SUFFIX: &str = ".part";
+/// Files that every run writes beside CSV files and pictures.
+const ALWAYS: [&str; 3] = ["summary.json", "scenario.resolved.toml", "report.html"];
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
 const OPTIONAL: [&str; 13] = [
     "over_seeds.csv",
@@ -84,9 +84,10 @@ impl OutputDir {
             return Err(folder(std::io::ErrorKind::NotADirectory.into()));
         }
         std::fs::create_dir_all(path).map_err(folder)?;
-        let probe = path.join(format!(".probe{PARTIAL_SUFFIX}"));
-        std::fs::write(&probe, b"").map_err(folder)?;
-        std::fs::remove_file(&probe).map_err(folder)?;
+        // The probe's name is random, because the shards of a sweep test one directory at one time.
+        let mut probe = tempfile::Builder::new();
+        let probe = probe.prefix(".probe").suffix(PARTIAL_SUFFIX).tempfile_in(path);
+        probe.and_then(|file| file.close()).map_err(folder)?;
         Ok(Self { path: path.to_owned() })
     }
 
@@ -123,11 +124,7 @@ impl OutputDir {
         if let Some(chart) = charts::streams_chart(&results.points, title) {
             staged.add("streams.svg", chart.render(svg::Theme::Standalone).as_bytes())?;
         }
-        staged.tables(&results.points)?;
-        if let Some(means) = seeds::combined(&results.points) {
-            let rows = |point: &PointResult| std::iter::once(point.summary.clone());
-            staged.csv("over_seeds.csv", &means, columns::OVER_SEEDS, rows)?;
-        }
+        tables::write(&results.points, &mut staged)?;
         let points = &results.points;
         for point in points.iter().filter(|point| !point.capture_names.is_empty()) {
             staged.capture(point)?;
@@ -162,6 +159,86 @@ impl OutputDir {
     }
 }
 
+/// A directory that [`OutputDir::write`] has written.
+#[derive(Debug)]
+pub struct SavedDir {
+    path: PathBuf,
+}
+
+impl SavedDir {
+    /// Opens a directory of results.
+    ///
+    /// # Errors
+    /// If there is no `summary.json` in it.
+    pub fn open(path: &Path) -> Result<Self, OutputError> {
+        let summary = path.join("summary.json");
+        match std::fs::metadata(&summary) {
+            Ok(_) => Ok(Self { path: path.to_owned() }),
+            Err(source) => Err(OutputError::NoResults { path: path.to_owned(), source }),
+        }
+    }
+
+    /// Returns the text of one of its files.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn text(&self, name: &str) -> Result<String, OutputError> {
+        let path = self.path.join(name);
+        std::fs::read_to_string(&path).map_err(|source| OutputError::Read { path, source })
+    }
+
+    /// Returns the names of its result files, sorted.
+    ///
+    /// # Errors
+    /// If the directory cannot be listed.
+    fn names(&self) -> Result<Vec<String>, OutputError> {
+        let cannot = |source| OutputError::Read { path: self.path.clone(), source };
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(cannot)? {
+            let Ok(name) = entry.map_err(cannot)?.file_name().into_string() else { continue };
+            let is_table = name.ends_with(".csv") || name.ends_with(".svg");
+            let is_capture = name.starts_with("capture-") && name.ends_with(".pcapng");
+            if ALWAYS.contains(&name.as_str()) || is_table || is_capture {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Returns the tables of its CSV files.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or is not a table of results.
+    pub fn tables(&self) -> Result<Vec<Table>, OutputError> {
+        let mut tables = Vec::new();
+        for file in self.names()? {
+            if let Some(name) = file.strip_suffix(".csv").filter(|name| tables::exists(name)) {
+                tables.push(Table::from_csv(name, &self.text(&file)?)?);
+            }
+        }
+        Ok(tables)
+    }
+
+    /// Copies its result files, byte for byte.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written; in the latter case no file of the other directory changes.
+    pub fn copy_to(&self, out: &OutputDir) -> Result<(), OutputError> {
+        let mut staged = Staged { folder: &out.path, names: Vec::new() };
+        for name in self.names()? {
+            let path = staged.part(&name);
+            staged.names.push(name.clone());
+            std::fs::copy(self.path.join(&name), &path)
+                .map_err(|error| OutputError::file(&path, error))?;
+        }
+        if self.path.canonicalize().ok() != out.path.canonicalize().ok() {
+            out.remove_optional();
+        }
+        staged.finish()
+    }
+}
+
 /// Files under temporary names, until they are renamed.
 struct Staged<'a> {
     folder: &'a Path,
@@ -187,91 +264,6 @@ impl Staged<'_> {
         let path = self.part(name);
         let file = std::fs::File::create(&path).map_err(|error| OutputError::file(&path, error))?;
         Ok((path, std::io::BufWriter::new(file)))
-    }
-
-    /// Writes the CSV files.
-    fn tables(&mut self, points: &[PointResult]) -> Result<(), OutputError> {
-        self.csv("points.csv", points, columns::POINT, |p| std::iter::once(&p.summary))?;
-        self.csv("slowdown_by_size.csv", points, columns::BY_SIZE, |p| &p.summary.by_size)?;
-        self.csv("slowdown_curve.csv", points, columns::CURVE, |p| &p.slowdown_curve)?;
-        self.csv("latency_cdf.csv", points, columns::CDF, |p| &p.latency_cdf)?;
-        self.csv("queues.csv", points, columns::QUEUES, |p| &p.queue_series)?;
-        self.csv("links.csv", points, columns::LINKS, |p| &p.links)?;
-        if points.iter().any(|point| !point.summary.background.is_empty()) {
-            self.csv("streams.csv", points, columns::STREAM, |p| &p.summary.background)?;
-        }
-        if points.iter().any(|point| point.messages.is_some()) {
-            self.csv("messages.csv", points, columns::MESSAGE, |p| p.messages.iter().flatten())?;
-        }
-        if points.iter().any(|point| !point.round_trips.is_empty()) {
-            self.csv("round_trips.csv", points, columns::ROUND_TRIP, |p| &p.round_trips)?;
-        }
-        if points.iter().any(|point| !point.traffic.is_empty()) {
-            self.csv("traffic.csv", points, columns::TRAFFIC, |point| {
-                point.traffic.iter().flat_map(TrafficSeries::samples)
-            })?;
-        }
-        if points.iter().any(|point| !point.circuits.is_empty()) {
-            self.csv("circuits.csv", points, columns::CIRCUITS, circuits)?;
-        }
-        if points.iter().any(|point| point.cast.is_some()) {
-            self.csv("cast_files.csv", points, columns::CAST_FILE, files)?;
-            self.csv("cast_receivers.csv", points, columns::CAST_RECEIVER, arrivals)?;
-        }
-        if points.iter().any(|point| point.summary.image.is_some()) {
-            self.csv("image_clients.csv", points, columns::IMAGE_CLIENT, |point| {
-                point.summary.image.iter().flat_map(|image| &image.clients)
-            })?;
-        }
-        if points.iter().any(|point| point.summary.reduce.is_some()) {
-            self.csv("reduce_jobs.csv", points, columns::REDUCE_JOB, |point| {
-                point.summary.reduce.iter().flat_map(|reduce| &reduce.jobs)
-            })?;
-        }
-        if points.iter().any(|point| point.summary.allreduce.is_some()) {
-            self.csv("allreduce_steps.csv", points, columns::ALLREDUCE_STEP, |point| {
-                point.summary.allreduce.iter().flat_map(|allreduce| &allreduce.steps)
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Writes a table with any number of rows for each point. The columns that identify the point come first.
-    fn csv<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
-        &mut self,
-        name: &str,
-        points: &'a [PointResult],
-        columns: &[Column<T>],
-        rows: impl Fn(&'a PointResult) -> R,
-    ) -> Result<(), OutputError> {
-        let (path, file) = self.file(name)?;
-        let mut writer = csv::Writer::from_writer(file);
-        let written = (|| {
-            let mut swept: Vec<&String> = Vec::new();
-            for key in points.iter().flat_map(|point| point.summary.set.keys()) {
-                let is_lead = key == "transport.name" || key == "transport.label";
-                if !is_lead && !LEAD_COLUMNS.contains(&key.as_str()) && !swept.contains(&key) {
-                    swept.push(key);
-                }
-            }
-            let columns = || columns.iter().filter(|column| !column.name.is_empty());
-            let lead = LEAD_COLUMNS.into_iter().chain(swept.iter().map(|key| key.as_str()));
-            writer.write_record(lead.chain(columns().map(|column| column.name)))?;
-            for point in points {
-                let PointResult { index, summary, .. } = point;
-                let mut lead =
-                    vec![index.to_string(), summary.transport.clone(), summary.label.clone()];
-                let value = |key: &&String| summary.set.get(*key).map_or(String::new(), plain);
-                lead.extend(swept.iter().map(value));
-                for row in rows(point) {
-                    let values = columns().map(|column| (column.get)(row.borrow()).to_string());
-                    writer.write_record(lead.iter().cloned().chain(values))?;
-                }
-            }
-            writer.flush()?;
-            Ok::<(), csv::Error>(())
-        })();
-        written.map_err(|error| OutputError::file(&path, std::io::Error::other(error)))
     }
 
     fn capture(&mut self, point: &PointResult) -> Result<(), OutputError> {
@@ -316,41 +308,37 @@ impl Drop for Staged<'_> {
     }
 }
 
-/// The first columns of every table, before the swept keys.
-const LEAD_COLUMNS: [&str; 3] = ["point", "transport", "label"];
+/// Writes the tables as CSV files. The columns that identify the point come first.
+impl Sink for Staged<'_> {
+    type Error = OutputError;
 
-/// Returns the circuits of a point after each change, one row for each circuit.
-fn circuits(point: &PointResult) -> impl Iterator<Item = Circuit> {
-    point.circuits.iter().flat_map(|(from, circuits)| {
-        let ends: Vec<(String, String)> = match circuits {
-            Circuits::None => Vec::new(),
-            Circuits::Servers(tor_of) => (0..)
-                .zip(tor_of)
-                .map(|(host, tor): (u32, _)| (format!("h{host}"), format!("tor{tor}")))
-                .collect(),
-            Circuits::Tors(pairs) => {
-                pairs.iter().map(|(a, b)| (format!("tor{a}"), format!("tor{b}"))).collect()
+    fn table<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
+        &mut self,
+        name: &str,
+        wanted: bool,
+        points: &'a [PointResult],
+        columns: &'static [Column<T>],
+        rows: impl Fn(&'a PointResult) -> R,
+    ) -> Result<(), OutputError> {
+        if !wanted {
+            return Ok(());
+        }
+        let (path, file) = self.file(&format!("{name}.csv"))?;
+        let mut writer = csv::Writer::from_writer(file);
+        let written = (|| {
+            let lead = Lead::of(points);
+            writer.write_record(lead.names().chain(in_files(columns).map(|column| column.name)))?;
+            for point in points {
+                let lead = lead.values(point);
+                for row in rows(point) {
+                    let values =
+                        in_files(columns).map(|column| (column.get)(row.borrow()).to_string());
+                    writer.write_record(lead.iter().cloned().chain(values))?;
+                }
             }
-        };
-        ends.into_iter().map(|ends| Circuit { from: *from, ends })
-    })
-}
-
-/// Returns the rows of a point's cast, one for each file.
-fn files(point: &PointResult) -> impl Iterator<Item = CastTimes> {
-    point.cast.iter().flat_map(|cast| &cast.app.casts).copied()
-}
-
-/// Returns the rows of a point's cast, one for each file at each receiver.
-fn arrivals(point: &PointResult) -> impl Iterator<Item = Arrival> {
-    point.cast.iter().flat_map(|cast| &cast.app.receivers).flat_map(|receiver| {
-        let before = std::iter::once(None).chain(receiver.completed.iter().map(Some));
-        let completed = (0..).zip(receiver.completed.iter().copied()).zip(before);
-        completed.map(|((file, completed), before)| Arrival {
-            host: receiver.host,
-            file,
-            completed,
-            wait: before.map(|before| completed.since(*before)),
-        })
-    })
+            writer.flush()?;
+            Ok::<(), csv::Error>(())
+        })();
+        written.map_err(|error| OutputError::file(&path, std::io::Error::other(error)))
+    }
 }

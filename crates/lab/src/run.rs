@@ -10,11 +10,13 @@ use rayon::prelude::*;
 
 use crate::allreduce::{self, AllreduceError, AllreduceSummary};
 use crate::cast::{self, CastError, CastSummary};
+use crate::error::OutputError;
 use crate::image::{self, ImageError, ImageSummary};
 use crate::plan::{self, PlanSummary};
 use crate::reduce::{self, ReduceError, ReduceSummary};
 use crate::results::{Capture, PointFailure, PointResult, Results, capture_layout};
 use crate::scenario::{PointSpec, Scenario};
+use crate::sweep::{self, PointError, PointStore, Shard};
 
 /// A run of a scenario's points, which other threads can watch and stop.
 #[derive(Debug)]
@@ -95,6 +97,14 @@ pub enum RunError {
         /// The reason why it cannot be run.
         source: AllreduceError,
     },
+    /// A finished point cannot be stored.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Store(#[from] OutputError),
+    /// A finished point cannot be encoded.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Encode(#[from] PointError),
     /// The worker threads cannot be started.
     #[error("can't start {jobs} threads: {message}")]
     Threads {
@@ -171,12 +181,62 @@ impl Batch {
     /// # Errors
     /// If the simulated network of a point cannot be built.
     pub fn run(&self, jobs: Option<usize>) -> Result<Results, RunError> {
-        self.run_with(jobs, &|spec, control| rackweave_sim::run(&spec.config, control))
+        self.run_with(jobs, &simulator)
     }
 
     /// Runs all points with the given function instead of the simulator.
-    #[expect(clippy::disallowed_methods, reason = "the wall time of a run is one of its results")]
     fn run_with(&self, jobs: Option<usize>, simulate: &Simulate) -> Result<Results, RunError> {
+        self.run_each(jobs, |index| self.run_point(index, simulate))
+    }
+
+    /// Runs the points of a shard that are not finished in a store, and stores each of them when it has ended. The results are those
+    /// of the shard's points; points of other shards are missing in them.
+    ///
+    /// # Errors
+    /// If the simulated network of a point cannot be built, or a point cannot be stored.
+    pub fn run_stored(
+        &self,
+        jobs: Option<usize>,
+        store: &PointStore,
+        shard: Shard,
+    ) -> Result<Results, RunError> {
+        let mut results = self.run_each(jobs, |index| {
+            let spec = &self.scenario.points[index];
+            if !shard.has(index) {
+                return Ok(PointEnd::Cancelled);
+            }
+            if let Some(end) = store.finished(spec, index) {
+                return Ok(end);
+            }
+            let end = self.run_point(index, &simulator)?;
+            if !matches!(end, PointEnd::Cancelled) {
+                store.put(spec, &sweep::encode(spec, &end, peak_rss_bytes())?)?;
+            }
+            Ok(end)
+        })?;
+        let wanted = (0..self.scenario.points.len()).filter(|index| shard.has(*index)).count();
+        let ended = results.points.len() + results.summary.failures.len();
+        results.summary.interrupted = self.is_cancelled() && ended < wanted;
+        Ok(results)
+    }
+
+    /// Runs one point, and returns it in the form that [`crate::sweep::Sweep::add`] takes, for results that another process collects.
+    ///
+    /// # Errors
+    /// If there is no such point, its network cannot be built, or the batch is cancelled.
+    pub fn run_encoded(&self, index: usize) -> Result<Vec<u8>, RunError> {
+        let spec = self.scenario.points.get(index).ok_or(PointError::Other { index })?;
+        let end = self.simulate(index)?;
+        Ok(sweep::encode(spec, &end, peak_rss_bytes())?)
+    }
+
+    /// Runs each point by a function on `jobs` threads.
+    #[expect(clippy::disallowed_methods, reason = "the wall time of a run is one of its results")]
+    fn run_each(
+        &self,
+        jobs: Option<usize>,
+        run: impl Fn(usize) -> Result<PointEnd, RunError> + Sync,
+    ) -> Result<Results, RunError> {
         let began = std::time::Instant::now();
         let jobs = jobs.unwrap_or(0);
         let pool = rayon::ThreadPoolBuilder::new()
@@ -186,7 +246,7 @@ impl Batch {
         let ends: Result<Vec<PointEnd>, RunError> = pool.install(|| {
             let all = (0..self.scenario.points.len()).into_par_iter().with_max_len(1);
             all.map(|index| {
-                let end = self.run_point(index, simulate);
+                let end = run(index);
                 self.done[index].store(true, Ordering::Relaxed);
                 end
             })
@@ -202,7 +262,7 @@ impl Batch {
 
     /// Runs one point, for callers that have their own thread pool.
     pub(crate) fn simulate(&self, index: usize) -> Result<PointEnd, RunError> {
-        let end = self.run_point(index, &|spec, control| rackweave_sim::run(&spec.config, control));
+        let end = self.run_point(index, &simulator);
         self.done[index].store(true, Ordering::Relaxed);
         end
     }
@@ -319,7 +379,12 @@ pub(crate) fn collect(
 /// A function that runs one point.
 type Simulate = dyn Fn(&PointSpec, &Control) -> Result<RunResult, BuildError> + Sync;
 
+fn simulator(spec: &PointSpec, control: &Control) -> Result<RunResult, BuildError> {
+    rackweave_sim::run(&spec.config, control)
+}
+
 /// The outcome of a point.
+#[derive(Debug)]
 pub(crate) enum PointEnd {
     Finished(Box<PointResult>),
     Failed(PointFailure),

@@ -72,6 +72,7 @@ pub enum Dark {
 
 /// An assignment of the ports of an OCS.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum Circuits {
     /// There is no OCS. Servers are at `ToR`s in the order of their numbers, as many as each has ports.
     None,

@@ -51,10 +51,12 @@ pub enum Need {
     Ext4,
     /// Block devices that are files, by `losetup`.
     Loop,
+    /// Python 3.9 or later.
+    Python,
 }
 
 impl Need {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::NetAdmin,
         Self::SysAdmin,
         Self::SetUid,
@@ -63,6 +65,7 @@ impl Need {
         Self::Multicast,
         Self::Ext4,
         Self::Loop,
+        Self::Python,
     ];
 
     /// Returns the name by which `RACKWEAVE_REQUIRE` lists the need.
@@ -77,6 +80,7 @@ impl Need {
             Self::Multicast => "multicast",
             Self::Ext4 => "ext4",
             Self::Loop => "loop",
+            Self::Python => "python3",
         }
     }
 
@@ -90,6 +94,7 @@ impl Need {
             Self::Multicast => "multicast on loopback",
             Self::Ext4 => "mkfs.ext4",
             Self::Loop => "CAP_SYS_ADMIN, loop devices and the program losetup",
+            Self::Python => "python3 (3.9 or later)",
         }
     }
 
@@ -107,6 +112,9 @@ impl Need {
             Self::SetUid => has_capability(7),
             Self::Clang => succeeds(&["clang", "--version"]),
             Self::Ipv6 => std::net::UdpSocket::bind("[::1]:0").is_ok(),
+            Self::Python => {
+                succeeds(&["python3", "-c", "import sys; sys.exit(sys.version_info < (3, 9))"])
+            }
             Self::Ext4 => succeeds(&["mkfs.ext4", "-V"]),
             Self::Loop => {
                 let script = "f=$(mktemp); truncate -s 1M $f; d=$(losetup -f --show $f) && losetup -d $d; r=$?; rm $f; exit $r";

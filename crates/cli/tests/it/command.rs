@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::common::interrupt_after;
+use crate::common::{interrupt_after, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -485,4 +485,118 @@ fn ctrl_c_keeps_what_is_finished_and_ends_with_130() {
         .unwrap()
         .any(|entry| entry.unwrap().file_name().to_string_lossy().ends_with(".part"));
     assert!(!partial);
+}
+
+/// The result files of a folder. What depends on the machine is removed from them.
+fn result_files(folder: &Path) -> std::collections::BTreeMap<String, String> {
+    let mut files = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() || name == "sweep.json" {
+            continue;
+        }
+        let mut text = std::fs::read_to_string(&path).unwrap();
+        if name == "summary.json" {
+            text = without_wall_clock(serde_json::from_str(&text).unwrap()).to_string();
+        } else if name == "points.csv" {
+            let column = text.split(['\n', ',']).position(|cell| cell == "cpu_s").unwrap();
+            let without = |line: &str| {
+                let cells = line.split(',').enumerate().filter(|(cell, _)| *cell != column);
+                cells.map(|(_, cell)| cell.to_owned()).collect::<Vec<_>>().join(",")
+            };
+            text = text.lines().map(without).collect::<Vec<_>>().join("\n");
+        }
+        files.insert(name, text);
+    }
+    files
+}
+
+/// A Slurm array and a Kubernetes indexed job differ in the name of the variable that has the number of the task.
+#[test]
+fn shards_of_array_jobs_are_one_run() {
+    let place = Place::new(SMALL);
+    assert_eq!(code(&place.run(&["run", "small.toml", "--quiet", "--out", "whole"])), 0);
+    for (variable, folder) in [("SLURM_ARRAY_TASK_ID", "slurm"), ("JOB_COMPLETION_INDEX", "k8s")] {
+        let shell = format!(
+            "exec \"$RACKWEAVE\" run small.toml --shard \"${variable}/4\" --out {folder} --quiet"
+        );
+        let task = |index: usize| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &shell]).current_dir(place.path()).stdin(Stdio::null());
+            command.env("RACKWEAVE", env!("CARGO_BIN_EXE_rackweave"));
+            command.env(variable, index.to_string()).spawn().unwrap()
+        };
+        // Three of four tasks, at one time; then it is said which points are missing.
+        let tasks: Vec<_> = [0, 1, 3].map(task).into_iter().collect();
+        for mut task in tasks {
+            assert!(task.wait().unwrap().success());
+        }
+        let early = place.run(&["merge", folder, "--out", "early"]);
+        assert_eq!(code(&early), 2);
+        assert!(stderr(&early).contains("1 of 6 points are missing: 2"), "{}", stderr(&early));
+        assert!(task(2).wait().unwrap().success());
+        let merged = format!("{folder}-merged");
+        let output = place.run(&["merge", folder, "--out", &merged, "--quiet"]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let [merged, whole] =
+            [&*merged, "whole"].map(|name| result_files(&place.path().join(name)));
+        assert_eq!(merged, whole);
+    }
+}
+
+#[test]
+fn shards_in_separate_folders_are_merged_and_those_of_other_sweeps_are_refused() {
+    let place = Place::new(SMALL);
+    for (shard, out, seed) in [("0/2", "a", "1"), ("1/2", "b", "1"), ("1/2", "c", "2")] {
+        let args = ["run", "small.toml", "--shard", shard, "--out", out];
+        let output = place.run(
+            &[&args[..], &["--set", "sweep.workload.load=[0.3, 0.5]", "--seed", seed]].concat(),
+        );
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert!(stdout(&output).contains(&format!("rackweave merge {out}")), "{}", stdout(&output));
+        assert!(!place.path().join(out).join("summary.json").exists());
+    }
+    let output = place.run(&["merge", "a", "b", "--out", "all", "--json"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let merged: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(merged["points"].as_array().unwrap().len(), 6);
+    let output = place.run(&["merge", "a", "c", "--out", "all"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("different scenarios"), "{}", stderr(&output));
+    let output = place.run(&["merge", "small.toml", "--out", "all"]);
+    assert_eq!(code(&output), 2);
+    assert_eq!(code(&place.run(&["run", "small.toml", "--shard", "2/2"])), 2);
+}
+
+#[test]
+fn an_interrupted_sweep_is_resumed() {
+    let place = Place::new(SMALL);
+    let args = ["run", "small.toml", "--resume", "--out", "resumed", "--set"];
+    let long = "sweep.measure.messages=[300, 100_000_000]";
+    let mut command = place.command(&[&args[..], &[long, "--jobs", "1"]].concat());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let points = place.path().join("resumed/points");
+    let is_begun = || std::fs::read_dir(&points).is_ok_and(|mut entries| entries.next().is_some());
+    until("a point is finished", is_begun);
+    interrupt_after(&child, Duration::ZERO);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 130, "{}", stderr(&output));
+    // What is finished is not run again: the file keeps its time. A damaged one is.
+    let entries = || std::fs::read_dir(&points).unwrap().map(|entry| entry.unwrap().path());
+    let finished: Vec<_> = entries().collect();
+    let time = |path: &Path| std::fs::metadata(path).unwrap().modified().unwrap();
+    let before: Vec<_> = finished.iter().map(|path| time(path)).collect();
+    let short = "sweep.measure.messages=[300, 200]";
+    assert_eq!(code(&place.run(&[&args[..], &[short, "--quiet"]].concat())), 0);
+    assert_eq!(finished.iter().map(|path| time(path)).collect::<Vec<_>>(), before);
+    std::fs::write(&finished[0], "rackweave point 1\n").unwrap();
+    assert_eq!(code(&place.run(&[&args[..], &[short, "--quiet"]].concat())), 0);
+    assert!(std::fs::metadata(&finished[0]).unwrap().len() > 100);
+    assert_eq!(
+        code(&place.run(&["run", "small.toml", "--quiet", "--out", "whole", "--set", short])),
+        0
+    );
+    let [resumed, whole] = ["resumed", "whole"].map(|name| result_files(&place.path().join(name)));
+    assert_eq!(resumed, whole);
 }

@@ -159,6 +159,7 @@ impl Collector {
 
 /// A cast as its sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct CastTimes {
     /// The index of the cast, from 0.
     pub cast: u32,
@@ -172,6 +173,7 @@ pub struct CastTimes {
 
 /// The casts as one of their receivers sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct ReceiverTimes {
     /// The receiver's host.
     pub host: HostId,
@@ -192,6 +194,7 @@ pub struct ReceiverTimes {
 
 /// The results of a cast application.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Results {
     /// The length of each cast in bytes, measured or not.
     lengths: Vec<u64>,

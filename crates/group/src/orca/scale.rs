@@ -60,6 +60,7 @@ impl Default for ScaleConfig {
 
 /// The measured sizes, which are those of the real tables when filled.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct ScaleReport {
     /// The number of hosts.
     pub hosts: u32,

@@ -6,7 +6,7 @@ use rackweave_group::reduce::vector::ring::Ring;
 use rackweave_group::reduce::vector::values::Values;
 use rackweave_sim::Fabric;
 use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::node::{Host, StepRecord, digest};
 use super::{AllreduceConfig, Scheme};
@@ -191,7 +191,7 @@ fn bound_gbps(config: &AllreduceConfig, rate: Rate) -> f64 {
 }
 
 /// The object `allreduce` of a point in `summary.json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct AllreduceSummary {
     /// The number of workers.
     pub workers: u64,
@@ -231,7 +231,7 @@ pub struct AllreduceSummary {
 }
 
 /// A step in `summary.json` and `allreduce_steps.csv`. Times that have not come are NaN (`null` in JSON).
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct StepSummary {
     /// The number of the step, from 0.
     pub step: u64,

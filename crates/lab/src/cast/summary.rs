@@ -1,15 +1,17 @@
 //! The results of a cast in `summary.json`.
 
+use std::borrow::Cow;
+
 use rackweave_core::{FailReason, Span};
 use rackweave_group::app::{ReceiverTimes, Results};
 use rackweave_group::orca::scale::ScaleReport;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::CastConfig;
 use crate::results::stats::percentile;
 
 /// The results of a cast, in either world.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CastResult {
     /// The results of the application.
     pub app: Results,
@@ -32,7 +34,7 @@ impl CastResult {
 }
 
 /// Statistics of a distribution. Without values they are NaN (`null` in JSON).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Quantiles {
     /// The 10th percentile (nearest rank).
     pub p10: f64,
@@ -64,10 +66,10 @@ impl Quantiles {
 }
 
 /// The object `cast` of a point in `summary.json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CastSummary {
     /// Who copies the data, as [`CastConfig::copied_by`] names it.
-    pub copied_by: &'static str,
+    pub copied_by: Cow<'static, str>,
     /// The execution time: from the first buffer of the first file to the last acknowledgement of the last file.
     pub execution_us: f64,
     /// The number of files.
@@ -109,7 +111,7 @@ pub struct CastSummary {
 }
 
 /// The sizes of filled control-plane tables on a separate fabric, as measured in memory.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PlaneSummary {
     /// The number of hosts, all of which are agents.
     pub hosts: u32,
@@ -169,7 +171,7 @@ impl From<&ScaleReport> for PlaneSummary {
 }
 
 /// The results of one receiver in `summary.json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ReceiverSummary {
     /// The number of its host.
     pub host: u32,
@@ -185,7 +187,7 @@ pub struct ReceiverSummary {
     pub lost: bool,
     /// Why it does not have all files: `"host crashed"`, `"sender crashed"`, the sender's reason for giving it up, such as `"peer silent"`,
     /// or `"unfinished"` at the end of the run; `None` if it has them.
-    pub incomplete: Option<&'static str>,
+    pub incomplete: Option<Cow<'static, str>>,
 }
 
 impl CastSummary {
@@ -193,7 +195,7 @@ impl CastSummary {
     #[must_use]
     pub(crate) fn incomplete(&self) -> Option<String> {
         let of = |receiver: &ReceiverSummary| {
-            receiver.incomplete.map(|why| format!("host {}: {why}", receiver.host))
+            receiver.incomplete.as_ref().map(|why| format!("host {}: {why}", receiver.host))
         };
         let found: Vec<String> = self.receivers.iter().filter_map(of).collect();
         let (shown, count) = (found.iter().take(4).cloned().collect::<Vec<_>>(), found.len());
@@ -210,7 +212,7 @@ impl CastSummary {
         let total = app.measured().iter().sum::<u64>();
         let execution_us = app.execution().map_or(f64::NAN, Span::as_us_f64);
         Self {
-            copied_by: config.copied_by(),
+            copied_by: config.copied_by().into(),
             execution_us,
             files: app.measured().len() as u64,
             total_bytes: total,
@@ -246,7 +248,7 @@ fn receiver_summary(config: &CastConfig, receiver: &ReceiverTimes) -> ReceiverSu
         files: receiver.completed.len() as u64,
         longest_gap_us: receiver.longest_gap.max(receiver.longest_gap_before).as_us_f64(),
         lost: receiver.failed.is_some(),
-        incomplete: (!whole).then_some(match receiver.failed {
+        incomplete: (!whole).then_some(Cow::Borrowed(match receiver.failed {
             _ if receiver.crashed => "host crashed",
             Some(FailReason::HostCrashed) => "sender crashed",
             Some(FailReason::PeerSilent) => "peer silent",
@@ -254,7 +256,7 @@ fn receiver_summary(config: &CastConfig, receiver: &ReceiverTimes) -> ReceiverSu
             Some(FailReason::Cancelled) => "cancelled",
             Some(FailReason::Deadline) => "deadline exceeded",
             None => "unfinished",
-        }),
+        })),
     }
 }
 

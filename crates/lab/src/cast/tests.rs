@@ -1,5 +1,6 @@
 //! Comparisons of the schemes in small runs.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use crate::{Batch, Results, Scenario};
@@ -191,7 +192,11 @@ fn ends(sets: &[&str]) -> Vec<Ending> {
     points
         .map(|summary| {
             let receivers = &summary.cast.as_ref().unwrap().receivers;
-            let why = receivers.iter().map(|receiver| receiver.incomplete).collect();
+            let why = receivers.iter().map(|receiver| match receiver.incomplete {
+                Some(Cow::Borrowed(why)) => Some(why),
+                Some(Cow::Owned(_)) | None => None,
+            });
+            let why = why.collect();
             (summary.end, why, summary.warning())
         })
         .collect()

@@ -110,7 +110,7 @@ pub struct ServerReport {
 }
 
 /// What the switches of SWP2P have counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct SwitchReport {
     /// The control packets that they have handled. One that crosses two switches counts twice.
     pub handled: u64,
@@ -214,7 +214,7 @@ impl ImageResult {
 }
 
 /// The lowest and highest of some times, and their mean, in microseconds. Without values they are NaN (`null` in JSON).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Range {
     /// The lowest.
     pub min: f64,
@@ -240,7 +240,7 @@ impl Range {
 }
 
 /// The object `image` of a point in `summary.json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ImageSummary {
     /// The length of the image in bytes.
     pub bytes: u64,
@@ -305,7 +305,7 @@ pub struct ImageSummary {
 }
 
 /// The results of one client.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ClientSummary {
     /// Its host.
     pub host: u32,

@@ -8,7 +8,7 @@ use rackweave_rackless::instances::periods;
 use rackweave_rackless::plan::{Algorithm, EXACT_LIMIT, Options, plan};
 use rackweave_sim::Control;
 use rackweave_sim::result::{Counters, End, MessageRecord, Outcome, RunResult};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
 
 use crate::results::stats::percentile;
@@ -46,7 +46,7 @@ pub struct PlanResult {
 }
 
 /// The object `plan` of a point in `summary.json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PlanSummary {
     /// The number of instances.
     pub instances: u64,
@@ -61,7 +61,7 @@ pub struct PlanSummary {
 }
 
 /// A distribution of gaps.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct GapSummary {
     /// The mean.
     pub mean: f64,

@@ -5,7 +5,7 @@ use rackweave_group::reduce::job::{Job, Record};
 use rackweave_group::reduce::switch;
 use rackweave_sim::Fabric;
 use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::ReduceConfig;
 use super::turns::Turns;
@@ -86,7 +86,7 @@ impl ReduceResult {
 }
 
 /// The object `reduce` of a point in `summary.json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ReduceSummary {
     /// The time of a job from its start until its result is there: the job completion time.
     pub jct_us: Range,
@@ -125,14 +125,14 @@ pub struct ReduceSummary {
     /// The share of the time of uploads in which a job of another group was before its upload: in its map or local shuffle.
     pub beside_map: f64,
     /// The number of jobs that were finished at certain times.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<MarkSummary>,
     /// The jobs.
     pub jobs: Vec<JobSummary>,
 }
 
 /// The number of jobs that were finished at a time.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct MarkSummary {
     /// The time.
     pub at_us: f64,
@@ -141,7 +141,7 @@ pub struct MarkSummary {
 }
 
 /// A job in `summary.json` and `reduce_jobs.csv`. Times that have not come are NaN (`null` in JSON).
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct JobSummary {
     /// The job's number.
     pub job: u16,

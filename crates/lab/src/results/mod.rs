@@ -19,7 +19,7 @@ use rackweave_wire::frame::Unframeable;
 use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::{Frame, Framed};
 use rackweave_workload::Pattern;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub(crate) use self::naming::{plain, short_key};
@@ -59,7 +59,8 @@ pub struct Summary {
 
 /// One point of the sweep. `slowdown`, `latency_us`, `goodput_gbps` and `by_size` are those of the measured stream;
 /// `drops` to `events` count the whole run, including the warm-up.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct PointSummary {
     /// The swept keys and their values.
     pub set: Map<String, Value>,
@@ -93,7 +94,8 @@ pub struct PointSummary {
     /// The CPU time of this point, in seconds.
     pub cpu_s: f64,
     /// Why the run ended.
-    pub end: &'static str,
+    #[serde(deserialize_with = "named_end")]
+    pub end: EndName,
     /// The slowdown by message size.
     pub by_size: Vec<SizeBucket>,
     /// The simulated time at the end of the run.
@@ -144,7 +146,7 @@ pub struct PointSummary {
 }
 
 /// A point in which an assertion of the simulator failed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PointFailure {
     /// The swept keys and their values.
     pub set: Map<String, Value>,
@@ -159,7 +161,7 @@ pub struct PointFailure {
 }
 
 /// The results of a stream beside the measured one.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct StreamSummary {
     /// The name of its transport.
     pub transport: String,
@@ -176,7 +178,7 @@ pub struct StreamSummary {
 }
 
 /// The outcomes of messages. `started` is the sum of `completed`, `failed` and `unfinished`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct MessageCounts {
     /// The number of messages submitted in the measured time.
     pub started: u64,
@@ -191,7 +193,7 @@ pub struct MessageCounts {
 }
 
 /// The queue lengths at the switches' ports in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct QueueBytes {
     /// The mean over time and ports.
     pub mean: f64,
@@ -200,7 +202,7 @@ pub struct QueueBytes {
 }
 
 /// The smallest, mean and largest of several values.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Spread {
     /// The smallest of the values.
     pub min: f64,
@@ -222,7 +224,7 @@ impl Spread {
 }
 
 /// The switch port with the longest queue, averaged over time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct BusiestPort {
     /// The two ends of its link, as in "leaf0->h3".
     pub name: String,
@@ -254,7 +256,7 @@ impl BusiestPort {
 }
 
 /// The errors of the smallest round trips that a transport measured, relative to those of the idle fabric.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct RoundTripErrors {
     /// The number of pairs of hosts, counted per direction, with a measured round trip.
     pub pairs: u64,
@@ -281,7 +283,7 @@ impl RoundTripErrors {
 }
 
 /// One point with all data for files and plots.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct PointResult {
     /// The index of the point in the sweep.
     pub index: usize,
@@ -304,10 +306,12 @@ pub struct PointResult {
     /// Every measured message; `None` unless the scenario requests them.
     pub messages: Option<Vec<MessageRecord>>,
     /// The layout of Homa's headers in the capture.
+    #[serde(skip)]
     pub capture_layout: Layout,
     /// The names of the capture's interfaces.
     pub capture_names: Vec<String>,
     /// The packets that the run captured.
+    #[serde(skip)]
     pub capture: Capture,
     /// The results of the cast for every file and receiver, if the workload is a cast.
     pub cast: Option<CastResult>,
@@ -323,7 +327,7 @@ pub struct PointResult {
 }
 
 /// Traffic over time.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct TrafficSeries {
     /// Its name in the scenario.
     pub name: String,
@@ -629,6 +633,17 @@ pub(crate) const fn end_name(end: End) -> &'static str {
         End::Stalled => "stalled",
         End::Cancelled => "cancelled",
     }
+}
+
+/// The name of an [`End`]. It has a name of its own because serde would otherwise borrow it from what it reads.
+pub type EndName = &'static str;
+
+/// Reads the name of an [`End`].
+fn named_end<'de, D: Deserializer<'de>>(deserializer: D) -> Result<EndName, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let ends = [End::AllDone, End::TimeLimit, End::Stalled, End::Cancelled];
+    let known = ends.into_iter().map(end_name).find(|known| *known == name);
+    known.ok_or_else(|| serde::de::Error::custom(format_args!("no end of a run: `{name}`")))
 }
 
 impl Results {

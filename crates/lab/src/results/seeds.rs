@@ -1,6 +1,6 @@
 //! Points that differ in nothing but their seed, as one: means, and confidence intervals of them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::stats::{CurvePoint, SizeBucket, Stats};
 use super::{MessageCounts, PointResult, PointSummary, QueueBytes, naming};
@@ -13,7 +13,7 @@ pub(crate) const SEED: &str = "seed";
 ///
 /// The intervals are Student's, which takes the values of the seeds for independent and normally distributed. They say nothing of
 /// what all seeds have in common, such as a run that is too short for its longest messages.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SeedSpread {
     /// The seeds, in the order of the sweep.
     pub seeds: Vec<u64>,

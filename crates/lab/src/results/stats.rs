@@ -2,7 +2,7 @@
 
 use rackweave_core::{HostId, Time};
 use rackweave_sim::result::{MessageRecord, Outcome};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A message as percentiles count it.
 ///
@@ -36,7 +36,7 @@ impl Sample {
 }
 
 /// Statistics of a distribution. Without values they are NaN (`null` in JSON).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Stats {
     /// The median (nearest rank).
     pub p50: f64,
@@ -88,7 +88,7 @@ fn rank(count: usize, p: f64) -> usize {
 }
 
 /// The slowdown of the messages in one size bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct SizeBucket {
     /// The largest size in the bucket; `None` if there is no limit.
     pub up_to_bytes: Option<u64>,
@@ -158,7 +158,7 @@ fn p99_by_receiver(samples: &mut [Sample]) -> f64 {
 }
 
 /// One step of a slowdown curve; all steps have about equally many messages.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct CurvePoint {
     /// The share of all messages that are at most as large as the largest of this step.
     pub count_fraction: f64,

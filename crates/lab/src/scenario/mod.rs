@@ -12,6 +12,7 @@ mod fabric;
 pub(crate) mod host;
 mod hosts;
 pub(crate) mod image;
+mod json;
 mod keys;
 mod measure;
 pub(crate) mod plan;
@@ -28,6 +29,7 @@ mod values;
 mod workload;
 
 pub use self::hosts::{FabricFile, Hosts};
+pub use self::json::set_argument;
 pub(crate) use self::keys::Choice;
 pub use self::measure::Unfinished;
 pub use self::testbed::{Nic, TcpBy, TestbedConfig, World};

@@ -1,0 +1,23 @@
+//! Commands that repeat a run, as reports print them.
+
+/// Returns the command that gives the results of a scenario with these `KEY=VALUE` arguments of `--set`.
+#[must_use]
+pub fn run(scenario: &str, sets: &[String], seed: u64) -> String {
+    let mut parts = vec!["rackweave".into(), "run".into(), quoted(scenario)];
+    for set in sets {
+        parts.extend(["--set".into(), quoted(set)]);
+    }
+    parts.extend(["--seed".into(), seed.to_string()]);
+    parts.join(" ")
+}
+
+/// Quotes a text for a shell if necessary.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
