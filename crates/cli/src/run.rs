@@ -13,9 +13,8 @@ use rackweave_lab::scenario::{ScenarioText, World};
 use rackweave_lab::sweep::{self, PointStore, Shard, SweepFile};
 use rackweave_lab::{Batch, Results, Scenario};
 
-use crate::args::RunArgs;
-use crate::calibrate::host_set;
 use crate::args::{MergeArgs, RunArgs};
+use crate::calibrate::host_set;
 use crate::progress::Progress;
 use crate::{exit, print};
 
@@ -29,9 +28,8 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     if let Some(host) = &args.host {
         sets.push(host_set(host)?);
     }
-    let scenario = Scenario::load(&args.scenario, &sets, args.seed)?;
     let text = ScenarioText::load(&args.scenario)?;
-    let scenario = text.read(World::Simulator, &args.sets, args.seed)?;
+    let scenario = text.read(World::Simulator, &sets, args.seed)?;
     if args.explain {
         return print(&if args.json { scenario.explain_json() } else { scenario.explain() });
     }
@@ -42,7 +40,7 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     let progress = Progress::start(&batch, Batch::progress, !args.quiet);
     let jobs = args.jobs.map(usize::from);
     let results = if args.resume || args.shard.is_some() {
-        let sweep = SweepFile::new(text, &args.sets, args.seed, &command);
+        let sweep = SweepFile::new(text, &sets, args.seed, &command);
         run_stored(&batch, jobs, &out, &sweep, args.shard.unwrap_or(Shard::ALL))
     } else {
         batch.run(jobs).map_err(Into::into)
@@ -207,27 +205,9 @@ fn replay(args: &RunArgs, failure: &PointFailure) -> String {
 
 /// Returns the command that reproduces these results, with further `--set` arguments.
 fn command_with(args: &RunArgs, more: &[String], seed: u64) -> String {
-    let mut parts = vec!["rackweave".into(), "run".into(), quoted(&args.scenario)];
-    for set in args.sets.iter().chain(more) {
-        parts.extend(["--set".into(), quoted(set)]);
-    }
-    if let Some(host) = &args.host {
-        parts.extend(["--host".into(), quoted(&host.to_string_lossy())]);
-    }
-    parts.extend(["--seed".into(), seed.to_string()]);
-    parts.join(" ")
-}
-
-/// Quotes a text for a shell if necessary.
-pub(crate) fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
     let sets: Vec<String> = args.sets.iter().chain(more).cloned().collect();
-    command_line::run(&args.scenario, &sets, seed)
+    let host = args.host.as_ref().map(|host| host.to_string_lossy());
+    command_line::run(&args.scenario, &sets, host.as_deref(), seed)
 }
 
 #[cfg(test)]

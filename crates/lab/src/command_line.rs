@@ -2,10 +2,13 @@
 
 /// Returns the command that gives the results of a scenario with these `KEY=VALUE` arguments of `--set`.
 #[must_use]
-pub fn run(scenario: &str, sets: &[String], seed: u64) -> String {
+pub fn run(scenario: &str, sets: &[String], host: Option<&str>, seed: u64) -> String {
     let mut parts = vec!["rackweave".into(), "run".into(), quoted(scenario)];
     for set in sets {
         parts.extend(["--set".into(), quoted(set)]);
+    }
+    if let Some(host) = host {
+        parts.extend(["--host".into(), quoted(host)]);
     }
     parts.extend(["--seed".into(), seed.to_string()]);
     parts.join(" ")
