@@ -187,7 +187,8 @@ fn messages(draw: &mut Draw) {
         "name = \"sird\"",
         "name = \"swift\"",
         "name = \"dcpim\"",
-        "name = \"uet\"",
+        // Without it the window does not shrink where an oversubscribed core trims: see docs/uet.md, "Trims in the core".
+        "name = \"uet\"\nshrink_on_trim = true",
         "name = \"uet\"\nprofile = \"eqds\"",
         "name = \"uet\"\nprofile = \"uet-nscc\"",
         "name = \"tcp\"",
