@@ -278,6 +278,7 @@ impl Engine {
                     Some(address) => self.on_invitation(now, session, (from, address), stream),
                     None => self.host.refuse(now, session, Reason::Refused),
                 },
+                Event::Withdrawn { session } => self.on_withdrawn(session),
                 Event::Sender(session, event) => self.handle_sender_event(now, session, event),
                 Event::Receiver(session, event) => self.handle_receiver_event(now, session, event),
             }
@@ -321,6 +322,12 @@ impl Engine {
                     receiver.retry = back.then(|| now + REINVITE_AFTER);
                 }
                 self.abort_if_deserted(now, session);
+            }
+            // The time that a receiver may take to return does not run while it reads what it has.
+            SenderEvent::Preparing { host } => {
+                if let Some(lost) = self.receiver(session, host).and_then(|it| it.lost.as_mut()) {
+                    *lost = now;
+                }
             }
             SenderEvent::Attached { .. } | SenderEvent::Detached { .. } => {}
         }

@@ -71,6 +71,7 @@ pub(super) struct Outcome {
 pub(super) fn state(receiver: &ReceiverProgress) -> String {
     match receiver.status {
         ReceiverStatus::Invited => "invited".into(),
+        ReceiverStatus::Preparing => "preparing (hashes what it has)".into(),
         ReceiverStatus::Attached => "receiving".into(),
         ReceiverStatus::Detached => match receiver.slow_reason {
             Some(SlowReason::NoMulticast) => "detached (no multicast)".into(),
