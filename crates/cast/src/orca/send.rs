@@ -186,10 +186,17 @@ impl Engine {
         }
         receivers.extend(self.host.receivers(session).map(|view| {
             let known = sending.hosts.get(&view.host).copied().unwrap_or_default();
+            // A receiver that has not returned since the stream was renewed has what it got before.
+            let joined = match view.status {
+                ReceiverStatus::Invited | ReceiverStatus::Preparing => false,
+                ReceiverStatus::Lost(_) => view.have > 0,
+                _ => true,
+            };
+            let had = known.past.filter(|_| !joined).map_or(0, |past| past.have);
             let progress = ReceiverProgress {
                 host: view.host,
                 address: address(view.host),
-                have: view.have,
+                have: view.have.max(had),
                 from: known.from,
                 status: view.status,
                 bits_per_second: view.rate.0,

@@ -102,6 +102,29 @@ fn each_has_its_outcome_after_a_renewal(secret: Option<&[u8]>) {
     assert_eq!(again.read("big"), content(20_000_000));
 }
 
+/// A receiver is killed, and does not return in the session that follows for it.
+#[test]
+fn what_a_receiver_had_before_a_renewal_is_still_reported() {
+    let receivers = [Receiving::start(None, None), Receiving::start(None, None)];
+    let to = receivers.each_ref().map(|it| it.address);
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "big", 20_000_000);
+    let mut engine = sender(None);
+    engine.config.retry = Span::from_secs(2);
+    open_slowly(&mut engine, &path, &to);
+    let (send, seen) = channel();
+    let thread = std::thread::spawn(move || drive(&mut engine, Some(&send)));
+    let [good, killed] = receivers;
+    until(|| stored(killed.folder.path()) >= 5_000_000);
+    let _ = killed.crash();
+    let view = thread.join().unwrap();
+    assert!(good.received());
+    assert!(seen.try_iter().any(|event| matches!(event, EngineEvent::Renewed { .. })));
+    let lost = view.receivers[1];
+    assert_eq!(lost.status, ReceiverStatus::Lost(Reason::Silent));
+    assert!(lost.have >= 4_000_000, "{lost:?}");
+}
+
 /// A receiver that takes one stream at a time, as `receive --once` does.
 fn one_place(secret: Option<&[u8]>) -> Receiving {
     let mut config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
