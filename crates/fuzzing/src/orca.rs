@@ -110,7 +110,7 @@ impl Station for Site {
                 }
                 Event::Invited { session, .. } => self.host.refuse(now, session, Reason::Busy),
                 Event::Receiver(session, event) => self.on_receiver_event(now, session, event),
-                Event::Sender(..) => {}
+                Event::Withdrawn { .. } | Event::Sender(..) => {}
             }
         }
         while let Some(controller) = &mut self.controller

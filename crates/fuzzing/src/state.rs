@@ -15,10 +15,10 @@ use crate::input::Input;
 const TICKETS: u8 = 255;
 
 const STREAM: u128 = 7;
-const CAST_MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 3\n";
+const CAST_MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 4\n";
 
-/// The length in bytes of the numbers of the stream and of the machine's start, which follow.
-const CAST_NUMBERS: usize = 32;
+/// The length in bytes of the number of the stream, which follows.
+const CAST_NUMBERS: usize = 16;
 
 /// Any bytes as a file of tickets, or as the files that an interrupted cast or image has left: the transfer begins from the start, or goes on from what is really there.
 ///

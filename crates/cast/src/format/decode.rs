@@ -4,8 +4,8 @@ use blake3::Hasher;
 
 use super::tree::{ChunkHash, TreeHash};
 use super::{
-    CHUNK, CHUNK_FRONT, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, MAGIC, MAX_PATH,
-    PathError, START_BYTES, VERSION, check_path, file_record_bytes, tag,
+    CHUNK, CHUNK_FRONT, DIGEST_BYTES, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, MAGIC,
+    MAX_PATH, PathError, START_BYTES, StreamDigest, VERSION, check_path, file_record_bytes, tag,
 };
 
 /// The largest number of files in a stream.
@@ -53,6 +53,13 @@ pub enum DecodeError {
     /// The file that the consumer has ([`Visitor::known`]) is not the one that is sent.
     #[error("a file of the same length that is here already is not the file that was sent")]
     KnownDiffers,
+    /// The files before the position at which the stream was resumed are not those that are sent, or the sender does not say
+    /// which it sends.
+    #[error("a file that an earlier attempt has received is not the file that is sent now")]
+    EarlierDiffers,
+    /// The digest of the files is wrong although all of them arrived in this attempt.
+    #[error("the digest of the files is wrong")]
+    Digest,
     /// Bytes follow the end record.
     #[error("bytes follow the end of the stream")]
     AfterEnd,
@@ -108,8 +115,10 @@ pub trait Visitor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
-    /// The decoder is between files: a file record or the end record follows.
+    /// The decoder is between files: a file record, the digest or the end record follows.
     Between,
+    /// The digest was right: the end record follows.
+    Closing,
     /// The decoder is in a file: a chunk or a file end record follows.
     Inside,
     Ended,
@@ -129,6 +138,8 @@ pub struct Resume {
     pub single: Option<Hash>,
     /// The offset of this position in the stream.
     pub at: u64,
+    /// The digest of the files and directories before this position, without the current one.
+    pub digest: StreamDigest,
 }
 
 /// Decodes a stream from pieces of any size. It buffers at most one record without the content of chunks. After an
@@ -145,6 +156,9 @@ pub struct Decoder {
     files: u64,
     bytes: u64,
     file: FileState,
+    digest: StreamDigest,
+    /// Whether files precede the position at which the decoder resumed.
+    resumed: bool,
     /// The number of the next bytes that are not needed.
     skip: u64,
 }
@@ -180,6 +194,8 @@ impl Default for Decoder {
             files: 0,
             bytes: 0,
             file: FileState::default(),
+            digest: StreamDigest::default(),
+            resumed: false,
             skip: 0,
         }
     }
@@ -191,9 +207,11 @@ impl Decoder {
     pub fn resume(from: Resume) -> Self {
         let mut this =
             Self { files: from.files, bytes: from.bytes, at: from.at, ..Self::default() };
+        (this.digest, this.resumed) = (from.digest, from.files > 0);
         this.state = if from.at == 0 { State::Start } else { State::Between };
         if let Some((header, hashes)) = from.file {
             this.state = State::Inside;
+            this.digest.file(&header);
             this.file.known = header.length;
             this.file.bytes = hashes.len() as u64 * CHUNK as u64;
             for hash in hashes {
@@ -305,7 +323,8 @@ impl Decoder {
         let tag = *self.buffer.first()?;
         let allowed = match self.state {
             State::Start => tag == tag::START,
-            State::Between => tag == tag::FILE || tag == tag::END,
+            State::Between => tag == tag::FILE || tag == tag::DIGEST || tag == tag::END,
+            State::Closing => tag == tag::END,
             State::Inside => tag == tag::CHUNK || tag == tag::FILE_END,
             State::Ended => false,
         };
@@ -329,6 +348,7 @@ impl Decoder {
             tag::CHUNK if self.chunk.is_none() => CHUNK_FRONT,
             tag::CHUNK => CHUNK_FRONT + HASH,
             tag::FILE_END => FILE_END_BYTES,
+            tag::DIGEST => DIGEST_BYTES,
             _ => END_BYTES,
         }))
     }
@@ -356,7 +376,7 @@ impl Decoder {
                     return Err(DecodeError::NoStream.into());
                 }
                 let version = u16::from_be_bytes([record[7], record[8]]);
-                if version != VERSION {
+                if !(1..=VERSION).contains(&version) {
                     return Err(DecodeError::Version(version).into());
                 }
                 self.state = State::Between;
@@ -367,6 +387,7 @@ impl Decoder {
                     return Err(DecodeError::Length { bytes: begins }.into());
                 }
                 visitor.file(&header, at)?;
+                self.digest.file(&header);
                 if header.directory {
                     self.files += 1;
                 } else {
@@ -418,11 +439,26 @@ impl Decoder {
                     .into());
                 }
                 visitor.file_end(length, &hash, at)?;
+                self.digest.file_end(&hash);
                 self.files += 1;
                 self.bytes = self.bytes.saturating_add(length);
                 self.state = State::Between;
             }
+            tag::DIGEST => {
+                if self.digest.finish() != record[1..] {
+                    let resumed = self.resumed;
+                    return Err(match resumed {
+                        true => DecodeError::EarlierDiffers,
+                        false => DecodeError::Digest,
+                    }
+                    .into());
+                }
+                self.state = State::Closing;
+            }
             _ => {
+                if self.resumed && self.state != State::Closing {
+                    return Err(DecodeError::EarlierDiffers.into());
+                }
                 let (files, bytes) = (number(&record[1..9]), number(&record[9..]));
                 if (files, bytes) != (self.files, self.bytes) {
                     return Err(DecodeError::Length { bytes: begins }.into());

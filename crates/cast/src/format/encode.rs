@@ -1,11 +1,15 @@
 //! The encoder of records.
 
+use blake3::Hasher;
+
 use super::{CHUNK_FRONT, FileHeader, Hash, MAGIC, VERSION, tag};
 
 /// The length of the start record in bytes.
 pub const START_BYTES: usize = 9;
 /// The length of a file end record in bytes.
 pub const FILE_END_BYTES: usize = 41;
+/// The length of the digest record in bytes.
+pub const DIGEST_BYTES: usize = 33;
 /// The length of the end record in bytes.
 pub const END_BYTES: usize = 17;
 
@@ -46,6 +50,42 @@ pub fn file_end(length: u64, hash: &Hash, out: &mut Vec<u8>) {
     out.push(tag::FILE_END);
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(hash);
+}
+
+/// The hash over the headers and hashes of a stream's files, in their order.
+#[derive(Clone, Debug)]
+pub struct StreamDigest(Hasher);
+
+impl Default for StreamDigest {
+    fn default() -> Self {
+        Self(Hasher::new_derive_key("rackweave cast 2 digest of files"))
+    }
+}
+
+impl StreamDigest {
+    /// Adds the header of the next file or directory.
+    pub fn file(&mut self, header: &FileHeader) {
+        let mut record = Vec::with_capacity(file_record_bytes(header.path.len()));
+        file(header, &mut record);
+        self.0.update(&record);
+    }
+
+    /// Adds the hash of the file whose header was added last. A directory has none.
+    pub fn file_end(&mut self, hash: &Hash) {
+        self.0.update(hash);
+    }
+
+    /// Returns the digest of what was added.
+    #[must_use]
+    pub fn finish(&self) -> Hash {
+        *self.0.finalize().as_bytes()
+    }
+}
+
+/// Appends the digest record, which precedes the end record.
+pub fn digest(digest: &StreamDigest, out: &mut Vec<u8>) {
+    out.push(tag::DIGEST);
+    out.extend_from_slice(&digest.finish());
 }
 
 /// Appends the end record: the number of files and their total bytes.

@@ -5,6 +5,7 @@
 //!  file      02 kind(1) mode(2) seconds(8) nanoseconds(4) length(8, all ones: unknown) path length(2) path
 //!  chunk     03 length(4) bytes hash(32)
 //!  file end  04 length(8) hash(32)
+//!  digest    06 hash(32)
 //!  end       05 files(8) bytes(8)
 //! ```
 //!
@@ -15,6 +16,10 @@
 //! **Hashes.** A file's hash is BLAKE3 of its bytes: what `b3sum` prints. With known length, a chunk's hash is the
 //! *chaining value* of its subtree in that tree, so that nothing is hashed twice: the file's hash follows from those of its
 //! chunks ([`tree::TreeHash`]). With unknown length, a chunk's hash is BLAKE3 of the chunk.
+//!
+//! **Digest.** The record before the end has a hash over the headers and hashes of all files ([`StreamDigest`]). A receiver that
+//! resumes has not seen the end records of the files that it received in earlier attempts: the digest shows that they are
+//! those that are sent now. Only a stream that can be resumed needs it.
 
 mod decode;
 mod encode;
@@ -25,10 +30,10 @@ pub mod tree;
 
 pub use decode::{DecodeError, Decoder, Resume, Visitor};
 pub use encode::{
-    END_BYTES, FILE_END_BYTES, START_BYTES, chunk_front, end, file, file_end, file_record_bytes,
-    start,
+    DIGEST_BYTES, END_BYTES, FILE_END_BYTES, START_BYTES, StreamDigest, chunk_front, digest, end,
+    file, file_end, file_record_bytes, start,
 };
-pub use path::{PathError, check_path};
+pub use path::{PathError, STATE_PREFIX, check_path};
 
 /// Content bytes of a full chunk: 1 MiB, a whole subtree of BLAKE3.
 pub const CHUNK: usize = 1 << 20;
@@ -39,8 +44,8 @@ pub const HASH: usize = 32;
 /// The length in bytes of a chunk record's header, which precedes the content.
 pub const CHUNK_FRONT: usize = 5;
 
-/// The version of this format.
-pub const VERSION: u16 = 1;
+/// The version of this format. Version 1, which had no digest, is still read.
+pub const VERSION: u16 = 2;
 
 /// The longest path in bytes.
 pub const MAX_PATH: usize = 4096;
@@ -53,6 +58,7 @@ mod tag {
     pub(super) const CHUNK: u8 = 3;
     pub(super) const FILE_END: u8 = 4;
     pub(super) const END: u8 = 5;
+    pub(super) const DIGEST: u8 = 6;
 }
 
 /// A BLAKE3 hash or chaining value.

@@ -5,6 +5,10 @@ use super::MAX_PATH;
 /// The longest file name that Linux allows.
 const MAX_NAME: usize = 255;
 
+/// The names of the files in which receivers record the progress of streams, beside the files of these streams, begin with this. A
+/// sender that could write such a file could tell a receiver that it has the files of another sender's stream.
+pub const STATE_PREFIX: &[u8] = b".rackweave-cast-";
+
 /// Why a path is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
@@ -20,6 +24,9 @@ pub enum PathError {
     /// A component is empty, `.` or `..`.
     #[error("a path with `.`, `..` or an empty component")]
     Escapes,
+    /// The path begins with [`STATE_PREFIX`].
+    #[error("a name that is reserved for the progress of receivers")]
+    Reserved,
     /// The path contains a zero byte.
     #[error("a path with a zero byte")]
     Zero,
@@ -41,6 +48,9 @@ pub fn check_path(path: &[u8]) -> Result<(), PathError> {
     }
     if path.contains(&0) {
         return Err(PathError::Zero);
+    }
+    if path.starts_with(STATE_PREFIX) {
+        return Err(PathError::Reserved);
     }
     for name in path.split(|byte| *byte == b'/') {
         if name.is_empty() || name == b"." || name == b".." {

@@ -48,8 +48,11 @@ fn stream(files: &[(&str, Vec<u8>, Option<usize>)]) -> Vec<u8> {
     let mut out = Vec::new();
     start(&mut out);
     let mut total = 0;
+    let mut whole = StreamDigest::default();
     for (path, bytes, chunk) in files {
-        file(&header(path, chunk.is_none().then_some(bytes.len() as u64)), &mut out);
+        let header = header(path, chunk.is_none().then_some(bytes.len() as u64));
+        file(&header, &mut out);
+        whole.file(&header);
         let mut tree = tree::TreeHash::default();
         for piece in bytes.chunks(chunk.unwrap_or(CHUNK)) {
             let hash = match chunk {
@@ -61,8 +64,10 @@ fn stream(files: &[(&str, Vec<u8>, Option<usize>)]) -> Vec<u8> {
             out.extend_from_slice(&hash);
         }
         file_end(bytes.len() as u64, blake3::hash(bytes).as_bytes(), &mut out);
+        whole.file_end(blake3::hash(bytes).as_bytes());
         total += bytes.len() as u64;
     }
+    digest(&whole, &mut out);
     end(files.len() as u64, total, &mut out);
     out
 }
@@ -104,7 +109,7 @@ fn a_stream_is_read_in_pieces_of_any_size() {
 fn known_lengths_tell_where_everything_is() {
     let bytes = vec![3; 2 * CHUNK + 9];
     let len = stream(&[("x", bytes.clone(), None)]).len();
-    let fixed = START_BYTES + file_record_bytes(1) + FILE_END_BYTES + END_BYTES;
+    let fixed = START_BYTES + file_record_bytes(1) + FILE_END_BYTES + DIGEST_BYTES + END_BYTES;
     assert_eq!(len as u64, fixed as u64 + chunks_bytes(bytes.len() as u64));
     assert_eq!(chunks_bytes(0), 0);
 }
@@ -113,6 +118,9 @@ fn known_lengths_tell_where_everything_is() {
 fn a_decoder_goes_on_at_a_chunk() {
     let sample = [("first", vec![1; 100], None), ("x", vec![9; 3 * CHUNK + 1], None)];
     let bytes = stream(&sample);
+    let mut of_first = StreamDigest::default();
+    of_first.file(&header("first", Some(100)));
+    of_first.file_end(blake3::hash(&[1; 100]).as_bytes());
     for chunks in 0..=3 {
         let hashes: Vec<Hash> =
             (0..chunks).map(|i| tree::chunk_hash(i, &vec![9; CHUNK]).0).collect();
@@ -128,6 +136,7 @@ fn a_decoder_goes_on_at_a_chunk() {
             file: Some((header("x", Some(3 * CHUNK as u64 + 1)), hashes)),
             single: None,
             at,
+            digest: of_first.clone(),
         };
         let mut decoder = Decoder::resume(resume);
         let mut got = Got::default();
@@ -136,6 +145,38 @@ fn a_decoder_goes_on_at_a_chunk() {
         decoder.push(&bytes[at as usize..], &mut got).unwrap();
         assert!(got.ended);
     }
+}
+
+/// A decoder that resumes after files of an earlier attempt compares them with those that are sent.
+#[test]
+fn earlier_files_that_are_not_those_that_are_sent_are_found_at_the_end() {
+    let sample = [("first", vec![1; 100], None), ("x", vec![9; 10], None)];
+    let bytes = stream(&sample);
+    let at = START_BYTES + file_record_bytes(5) + (CHUNK_FRONT + HASH + 100) + FILE_END_BYTES;
+    let without: Vec<u8> =
+        [&bytes[..bytes.len() - END_BYTES - DIGEST_BYTES], &bytes[bytes.len() - END_BYTES..]]
+            .concat();
+    let resume = |content: u8, name: &str, bytes: &[u8]| {
+        let mut digest = StreamDigest::default();
+        digest.file(&header(name, Some(100)));
+        digest.file_end(blake3::hash(&[content; 100]).as_bytes());
+        let (file, single) = (None, None);
+        let resume = Resume { files: 1, bytes: 100, file, single, at: at as u64, digest };
+        let mut got = Got { files: vec![(header("first", None), Vec::new(), None)], ended: false };
+        let result = Decoder::resume(resume).push(&bytes[at..], &mut got);
+        (result, got.ended)
+    };
+    assert_eq!(resume(1, "first", &bytes), (Ok(()), true));
+    for (content, name, bytes) in
+        [(2, "first", &bytes), (1, "other", &bytes), (1, "first", &without)]
+    {
+        let found = resume(content, name, bytes);
+        assert_eq!(found, (Err(DecodeError::EarlierDiffers), false), "{content} {name}");
+    }
+    // All files of this attempt were compared with their own hashes.
+    let mut got = Got::default();
+    Decoder::default().push(&without, &mut got).unwrap();
+    assert!(got.ended);
 }
 
 #[test]
@@ -160,7 +201,18 @@ fn a_byte_that_changed_is_found_wherever_it_is() {
 
 #[test]
 fn paths_that_lead_elsewhere_are_refused() {
-    for path in ["/etc/passwd", "..", "a/../b", ".", "./a", "a//b", "a/", "", "a\0b"] {
+    for path in [
+        "/etc/passwd",
+        "..",
+        "a/../b",
+        ".",
+        "./a",
+        "a//b",
+        "a/",
+        "",
+        "a\0b",
+        ".rackweave-cast-0.state",
+    ] {
         assert!(check_path(path.as_bytes()).is_err(), "{path:?}");
         let mut got = Got::default();
         let bytes = stream(&[(path, vec![1], None)]);

@@ -12,7 +12,7 @@ use rackweave_wire::orca::{GROUP, Reason, Session};
 use super::parity::Parities;
 use super::verify::{BLOCK, Checked, Verifier};
 use super::{Decision, Engine, EngineEvent, Offer, Progress, Stats};
-use crate::sink::{Drain, MakeSink, SinkError, Window};
+use crate::sink::{Drain, SinkError, Window};
 
 /// How long received bytes may wait for the rest of their block before they are passed to the sink.
 const FLUSH_AFTER: Span = Span::from_ms(2);
@@ -20,6 +20,13 @@ const FLUSH_AFTER: Span = Span::from_ms(2);
 /// How long a sender may take to answer this host's `Join` before the place of its session is given to another one. It
 /// is longer than any round trip; the sender of a recorded invitation never answers.
 const ANSWER_TIMEOUT: Span = Span::from_ms(250);
+
+/// A sender that has not been heard for this long does not keep a second one with the same stream out. Senders repeat invitations every
+/// 500 ms, and send as often while they have no data.
+const RIVAL_TIMEOUT: Span = Span::from_secs(1);
+
+/// How long packets of a sender that was killed may be on their way.
+const IN_FLIGHT: Span = Span::from_ms(50);
 
 /// The smallest window of a session that is reduced because other sessions use memory.
 const MIN_ROOM: u64 = 1 << 20;
@@ -43,6 +50,19 @@ pub(super) struct Incoming {
     pub(super) verifier: Option<Verifier>,
     /// Whether the sender serves this host by unicast.
     detached: bool,
+    /// If another sender has invited this host to the same stream: when it began to, and when it last did.
+    rival: Option<(Time, Time)>,
+}
+
+/// What follows for a sender that invites this host to a stream that another one sends here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rivalry {
+    /// The other one is there.
+    Busy,
+    /// It is not known yet whether the other one is there.
+    Wait,
+    /// There is no other one, or it is gone.
+    Free,
 }
 
 /// Returns the earlier of two times, if there is one.
@@ -156,6 +176,11 @@ impl Engine {
         (host, from): (HostId, SocketAddr),
         stream: u128,
     ) {
+        match self.rivalry(now, from, stream) {
+            Rivalry::Free => {}
+            Rivalry::Wait => return self.host.ignore(session),
+            Rivalry::Busy => return self.host.refuse(now, session, Reason::Busy),
+        }
         let opener = self.invited.remove(&session).filter(|(by, _)| *by == host);
         if opener.is_none() && self.secure.is_some() {
             // Invitations of two hosts to one session: the next repetition brings the key.
@@ -174,11 +199,9 @@ impl Engine {
             if let Some(mut incoming) = self.incoming.remove(&old) {
                 incoming.drain.advance(incoming.passable(), true);
                 incoming.drain.close();
+                self.part_with(now, old, incoming.stage);
                 before.push(incoming.drain);
             }
-            // For this reason code the sender invites the host again, in case the invitation was a replay of an old
-            // one.
-            self.host.leave(now, old, Reason::Unknown);
         }
         // Sinks of failed sessions of the same stream may still be writing.
         let (same, others): (Vec<_>, Vec<_>) =
@@ -210,14 +233,8 @@ impl Engine {
         };
         // Two sinks must not write the same files. The previous one may be blocked by a disk or a reader, so the thread
         // of the new sink waits for it.
-        let make: MakeSink = match before.is_empty() {
-            true => make,
-            false => Box::new(move || {
-                before.iter_mut().for_each(Drain::stop);
-                make()
-            }),
-        };
-        let Ok(drain) = Drain::start(make, room.unwrap_or_default(), self.waker.clone()) else {
+        let drain = Drain::start_after(before, make, room.unwrap_or_default(), self.waker.clone());
+        let Ok(drain) = drain else {
             return self.host.refuse(now, session, Reason::Busy);
         };
         let nonce = rackweave_linux::random() as u64;
@@ -238,6 +255,7 @@ impl Engine {
                 opener: opener.map(|(_, opener)| opener),
                 verifier,
                 detached: false,
+                rival: None,
             },
         );
         self.choose_group();
@@ -282,9 +300,52 @@ impl Engine {
     fn drop_unanswered(&mut self, now: Time, session: Session) {
         if let Some(mut incoming) = self.incoming.remove(&session) {
             incoming.drain.close();
+            self.part_with(now, session, incoming.stage);
             self.closing.push((incoming.stream, incoming.drain));
         }
-        self.host.leave(now, session, Reason::Unknown);
+    }
+
+    /// Leaves a session such that its sender invites this host again if it is alive after all. One whose invitation has not been
+    /// answered repeats that; one that this host had joined does so for this reason code.
+    fn part_with(&mut self, now: Time, session: Session, stage: Stage) {
+        match stage {
+            Stage::Preparing => self.host.ignore(session),
+            _ => self.host.leave(now, session, Reason::Unknown),
+        }
+    }
+
+    /// Returns whether another sender than the one at `from` sends this stream here. One that was killed and started again has another
+    /// address, and must not wait for its predecessor, which says nothing more. Two that are alive would otherwise replace each other's
+    /// sessions in turn.
+    fn rivalry(&mut self, now: Time, from: SocketAddr, stream: u128) -> Rivalry {
+        let Self { incoming, host, .. } = self;
+        for (session, incoming) in incoming {
+            let is_open = matches!(incoming.stage, Stage::Preparing | Stage::Taking);
+            let heard = host.last_heard(*session);
+            let Some(heard) = heard.filter(|heard| now.since(*heard) < RIVAL_TIMEOUT) else {
+                continue;
+            };
+            if !is_open || incoming.stream != stream || incoming.from == from {
+                continue;
+            }
+            let rival = incoming.rival.filter(|(_, last)| now.since(*last) < RIVAL_TIMEOUT);
+            let since = rival.map_or(now, |(since, _)| since);
+            incoming.rival = Some((since, now));
+            return match heard >= since + IN_FLIGHT {
+                true => Rivalry::Busy,
+                false => Rivalry::Wait,
+            };
+        }
+        Rivalry::Free
+    }
+
+    /// Drops a session whose sender has withdrawn its invitation while the sink was being created. Nothing was received.
+    pub(super) fn on_withdrawn(&mut self, session: Session) {
+        let is_preparing = |it: &Incoming| it.stage == Stage::Preparing;
+        if self.incoming.get(&session).is_some_and(is_preparing) {
+            self.close(vec![session]);
+            self.choose_group();
+        }
     }
 
     /// Leaves the multicast group while all senders serve this host by unicast because its link is too slow for both,
@@ -378,12 +439,14 @@ impl Engine {
                 let at = drain.begins_at();
                 (incoming.readable, incoming.consumed, incoming.joined) = (at, at, now);
                 incoming.verifier.iter_mut().for_each(|verifier| verifier.skip(at));
-                self.host.join(now, *session, at, drain.room());
+                if !self.host.join(now, *session, at, drain.room()) {
+                    failed.push(*session);
+                    continue;
+                }
                 let from = incoming.from;
                 self.events.push_back(EngineEvent::Receiving { session: *session, from, at });
             }
             if drain.is_failed() && (*stage == Stage::Preparing || *stage == Stage::Taking) {
-                let preparing = *stage == Stage::Preparing;
                 *stage = Stage::Leaving;
                 let (error, _) = drain.outcome();
                 if matches!(error, Some(SinkError::Again(_))) {
@@ -394,11 +457,7 @@ impl Engine {
                 }
                 let damaged = error.as_ref().is_some_and(SinkError::is_damage);
                 let reason = if damaged { Reason::Damaged } else { Reason::Refused };
-                if preparing {
-                    self.host.refuse(now, *session, reason);
-                } else {
-                    self.host.leave(now, *session, reason);
-                }
+                self.host.leave(now, *session, reason);
                 self.events.push_back(incoming.give_up(*session, reason, error));
                 failed.push(*session);
                 continue;

@@ -186,10 +186,17 @@ impl Engine {
         }
         receivers.extend(self.host.receivers(session).map(|view| {
             let known = sending.hosts.get(&view.host).copied().unwrap_or_default();
+            // A receiver that has not returned since the stream was renewed has what it got before.
+            let joined = match view.status {
+                ReceiverStatus::Invited | ReceiverStatus::Preparing => false,
+                ReceiverStatus::Lost(_) => view.have > 0,
+                _ => true,
+            };
+            let had = known.past.filter(|_| !joined).map_or(0, |past| past.have);
             let progress = ReceiverProgress {
                 host: view.host,
                 address: address(view.host),
-                have: view.have,
+                have: view.have.max(had),
                 from: known.from,
                 status: view.status,
                 bits_per_second: view.rate.0,
@@ -278,6 +285,7 @@ impl Engine {
                     Some(address) => self.on_invitation(now, session, (from, address), stream),
                     None => self.host.refuse(now, session, Reason::Refused),
                 },
+                Event::Withdrawn { session } => self.on_withdrawn(session),
                 Event::Sender(session, event) => self.handle_sender_event(now, session, event),
                 Event::Receiver(session, event) => self.handle_receiver_event(now, session, event),
             }
@@ -321,6 +329,12 @@ impl Engine {
                     receiver.retry = back.then(|| now + REINVITE_AFTER);
                 }
                 self.abort_if_deserted(now, session);
+            }
+            // The time that a receiver may take to return does not run while it reads what it has.
+            SenderEvent::Preparing { host } => {
+                if let Some(lost) = self.receiver(session, host).and_then(|it| it.lost.as_mut()) {
+                    *lost = now;
+                }
             }
             SenderEvent::Attached { .. } | SenderEvent::Detached { .. } => {}
         }

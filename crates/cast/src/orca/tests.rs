@@ -63,6 +63,14 @@ impl Receiving {
                 Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
             }))
         });
+        Self::start_accepting(folder, engine, accept)
+    }
+
+    fn start_accepting(
+        folder: tempfile::TempDir,
+        engine: EngineConfig,
+        accept: Accept,
+    ) -> Result<Self, EngineError> {
         let mut engine = Engine::new(engine, Some(accept))?;
         let (address, waker) = (engine.local_addr(), engine.waker());
         let stop = Arc::new(AtomicBool::new(false));

@@ -247,6 +247,8 @@ struct Shared {
     consumed: AtomicU64,
     ready: AtomicBool,
     complete: AtomicBool,
+    /// The input has ended, so that a sink that has not been created yet is not needed any more.
+    closed: AtomicBool,
     failed: AtomicBool,
     content: AtomicU64,
     expected: AtomicU64,
@@ -290,6 +292,7 @@ impl Drop for Panicked<'_> {
 }
 
 fn work(
+    before: &mut [Drain],
     make: MakeSink,
     shared: &Shared,
     from: &Receiver<Piece>,
@@ -301,6 +304,10 @@ fn work(
         (outcome.error, outcome.files) = (error, files);
     };
     let _panicked = Panicked(shared, waker);
+    before.iter_mut().for_each(Drain::stop);
+    if shared.closed.load(Ordering::Acquire) {
+        return;
+    }
     let mut sink = match make() {
         Ok(sink) => sink,
         Err(error) => {
@@ -355,12 +362,26 @@ impl Drain {
     /// # Errors
     /// If the thread cannot be started.
     pub fn start(make: MakeSink, room: u64, waker: Waker) -> std::io::Result<Self> {
+        Self::start_after(Vec::new(), make, room, waker)
+    }
+
+    /// As [`Self::start`], once other drains have ended, which this waits for in the sink's thread.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start_after(
+        mut before: Vec<Self>,
+        make: MakeSink,
+        room: u64,
+        waker: Waker,
+    ) -> std::io::Result<Self> {
         let (to, from) = sync_channel::<Piece>(QUEUE);
         let (give_back, back) = sync_channel(QUEUE);
         let shared = Arc::new(Shared::default());
         let ours = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("cast output".into());
-        let thread = builder.spawn(move || work(make, &ours, &from, &give_back, &waker))?;
+        let thread =
+            builder.spawn(move || work(&mut before, make, &ours, &from, &give_back, &waker))?;
         Ok(Self {
             window: Window::new(0, room),
             room,
@@ -468,6 +489,7 @@ impl Drain {
 
     /// Ends the input. The sink finishes with what it was given, without further waiting here.
     pub fn close(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
         self.to = None;
         (self.window, self.waiting) = (Window::new(0, 0), None);
     }

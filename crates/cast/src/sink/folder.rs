@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use super::state::{self, State};
+use super::state::{self, Done, Found, Place, State};
 use super::{FileDone, Sink, SinkError};
 use crate::format::tree::chunk_hash;
 use crate::format::{
-    CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Visitor,
+    CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, StreamDigest, Visitor,
 };
 use crate::store::disk::{DiskFile, Reading};
 use crate::store::{BlockConfig, BlockStore, Dir, Entry, Finish, StoreError, failed};
@@ -118,20 +118,54 @@ impl Folder {
             done: Vec::new(),
             directories: Vec::new(),
         };
-        let sync = writer.config.sync;
-        let found = state::load(&root, stream, sync, |header| writer.place(header).ok());
+        let found = state::load(&root, stream).map(|found| writer.keep_present(found));
+        let found = found.filter(|found| !found.done.is_empty() || found.current.is_some());
         let Some(found) = found else {
             return Ok(Self { decoder: Decoder::default(), writer, begins_at: 0 });
         };
-        let mut resume = found.resume;
-        (writer.directories, writer.left) = (found.directories, found.under_way);
-        let state = State::compact(&root, stream, &resume, writer.directories.iter());
+        let state = State::compact(&root, stream, &found);
         writer.state = Some(state.map_err(|error| failed(root.path(), error))?);
+        let mut resume = resume_after(&found);
         (writer.files, writer.bytes) = (resume.files, resume.bytes);
+        let is_directory = |done: &Done| done.hash.is_none();
+        let directories = found.done.into_iter().filter(is_directory);
+        writer.directories = directories.map(|done| done.header).collect();
         writer.resume_file(&mut resume)?;
         let begins_at = resume.at;
         Ok(Self { decoder: Decoder::resume(resume), writer, begins_at })
     }
+}
+
+/// Returns the position to which the entries of a state lead.
+fn resume_after(found: &Found) -> Resume {
+    let mut digest = StreamDigest::default();
+    for done in &found.done {
+        digest.file(&done.header);
+        done.hash.iter().for_each(|hash| digest.file_end(hash));
+    }
+    let last = found.done.last().map(|done| done.after).unwrap_or_default();
+    let Place { at, files, bytes } = found.current.as_ref().map_or(last, |current| current.1);
+    let file = found.current.as_ref().map(|(header, _)| (header.clone(), Vec::new()));
+    Resume { files, bytes, file, single: None, at, digest }
+}
+
+/// Returns the hash of a file; `None` if it cannot be read.
+fn hash_of(file: &dyn DiskFile) -> Option<Hash> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(Reading(file, 0)).ok()?;
+    Some(*hasher.finalize().as_bytes())
+}
+
+/// Gives a file the mode and time that it should have.
+fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Result<()> {
+    let stat = file.stat()?;
+    if stat.mode != u32::from(header.mode) {
+        file.set_mode(header.mode.into())?;
+    }
+    if stat.modified != (header.mtime_s, header.mtime_ns) {
+        file.set_modified((header.mtime_s, header.mtime_ns))?;
+    }
+    Ok(())
 }
 
 /// Returns an identifier of a file's content: the stream, and the offset of the file's first chunk.
@@ -176,6 +210,39 @@ impl Writer {
         })
     }
 
+    /// Returns of what an earlier attempt has left everything before the first file that is not there, or has another content.
+    fn keep_present(&mut self, mut found: Found) -> Found {
+        let present = found.done.iter().take_while(|done| self.is_present(done)).count();
+        let Some(first) = found.done.get(present) else {
+            self.left = found.current.as_ref().map(|(header, _)| header.path.clone());
+            return found;
+        };
+        // The earlier attempt may have been interrupted before the last file got its name.
+        let unnamed = present + 1 == found.done.len() && found.current.is_none();
+        self.left = unnamed.then(|| first.header.path.clone());
+        let begun = first.begun.filter(|_| unnamed);
+        found.current = begun.map(|place| (first.header.clone(), place));
+        found.done.truncate(present);
+        found
+    }
+
+    /// Returns whether a file or directory of an earlier attempt is there. A file must have its content: it is hashed, since a
+    /// file that is changed within a tick of the clock has the times and the length that were recorded.
+    fn is_present(&mut self, done: &Done) -> bool {
+        let Done { header, hash: Some(hash), .. } = done else {
+            // Its files are checked one by one.
+            return self.open_dir(&done.header.path).is_ok();
+        };
+        let Ok(entry) = self.place(header) else { return false };
+        let Some(file) = entry.open_read() else { return false };
+        // Neither may have been synced before the earlier attempt was interrupted.
+        let sync = || !self.config.sync || file.sync().is_ok() && entry.dir().sync().is_ok();
+        file.stat().is_ok_and(|stat| Some(stat.len) == header.length)
+            && hash_of(&*file) == Some(*hash)
+            && set_attributes(&*file, header).is_ok()
+            && sync()
+    }
+
     /// Returns a file that may be the one that is sent: it has the length. Its hash, which is compared in the end, decides. A file that
     /// may be replaced and has another modification time is compared only if that can save something: the sender learns
     /// from the end of the file on that it was another one, and begins it again.
@@ -188,11 +255,8 @@ impl Writer {
         if Some(stat.len) != header.length || !worth {
             return Ok(None);
         }
-        let mut hasher = blake3::Hasher::new();
-        if hasher.update_reader(Reading(&*file, 0)).is_err() {
-            return Ok(None);
-        }
-        let (path, header, hash) = (entry.path(), header.clone(), *hasher.finalize().as_bytes());
+        let Some(hash) = hash_of(&*file) else { return Ok(None) };
+        let (path, header) = (entry.path(), header.clone());
         Ok(Some(Known { file, dir: entry.dir().clone(), path, header, hash, at }))
     }
 
@@ -200,13 +264,7 @@ impl Writer {
     fn keep(&mut self, known: Known, length: u64, at: u64) -> Result<(), SinkError> {
         let Known { file, dir, path, header, hash, .. } = known;
         let wrap = |error| failed(&path, error);
-        let stat = file.stat().map_err(wrap)?;
-        if stat.mode != u32::from(header.mode) {
-            file.set_mode(header.mode.into()).map_err(wrap)?;
-        }
-        if stat.modified != (header.mtime_s, header.mtime_ns) {
-            file.set_modified((header.mtime_s, header.mtime_ns)).map_err(wrap)?;
-        }
+        set_attributes(&*file, &header).map_err(wrap)?;
         if self.config.sync {
             // Whoever wrote it may not have synced it.
             file.sync().map_err(wrap)?;
@@ -214,15 +272,20 @@ impl Writer {
         }
         self.done.push(FileDone { path, bytes: length, hash });
         (self.files, self.bytes) = (self.files + 1, self.bytes + length);
-        let (files, bytes) = (self.files, self.bytes);
-        self.note(|state| state.done([at, files, bytes]))
+        let place = self.place_at(at);
+        self.note(|state| state.done(&header, &hash, place))
+    }
+
+    /// Returns the position at an offset of the stream, after the files that are complete.
+    const fn place_at(&self, at: u64) -> Place {
+        Place { at, files: self.files, bytes: self.bytes }
     }
 
     /// Opens the file whose first chunk is at this offset of the stream.
     fn open(&mut self, header: &FileHeader, at: u64, resume: bool) -> Result<(), SinkError> {
         let entry = self.place(header)?;
         let resumable = header.length.is_some_and(|length| length >= CHUNK as u64);
-        let left = self.left.take().is_some_and(|path| path == header.path);
+        let left = self.left.take_if(|path| *path == header.path).is_some();
         let store = BlockStore::open(BlockConfig {
             target: entry.clone(),
             table: resumable.then(|| self.root.entry(&state::table_name(self.stream))),
@@ -244,7 +307,7 @@ impl Writer {
         if !self.config.overwrite {
             return Err(StoreError::Exists(path).into());
         }
-        let place = [at, self.files, self.bytes];
+        let place = self.place_at(at);
         self.note(|state| state.begin(&header, place))?;
         Err(SinkError::Again(path))
     }
@@ -273,24 +336,21 @@ impl Writer {
     }
 
     fn finish(&mut self, hash: &Hash, at: u64) -> Result<(), SinkError> {
-        let place = match &self.current {
-            // The content of a pipe cannot be sent a second time, and has no modification time.
-            Some(current) if current.header.length.is_some() => {
-                let bytes = self.bytes + current.bytes;
-                Some((current.header.clone(), [at, self.files + 1, bytes]))
-            }
-            _ => None,
-        };
-        if let Some((header, place)) = &place {
-            self.note(|state| state.naming(header, hash, *place))?;
+        let known = self.current.as_ref().filter(|current| current.header.length.is_some());
+        // The content of a pipe cannot be sent a second time, and has no modification time.
+        let known = known.map(|current| (current.header.clone(), current.bytes));
+        if let Some((header, bytes)) = &known {
+            let place = Place { at, files: self.files + 1, bytes: self.bytes + bytes };
+            self.note(|state| state.done(header, hash, place))?;
         }
         let Some(current) = self.current.take() else { return Ok(()) };
         let Current { store, entry, header, bytes, .. } = current;
         store.finish(&Finish {
             mode: header.mode.into(),
-            modified: place.is_some().then_some((header.mtime_s, header.mtime_ns)),
+            modified: known.is_some().then_some((header.mtime_s, header.mtime_ns)),
             sync: self.config.sync,
         })?;
+        (self.files, self.bytes) = (self.files + 1, self.bytes + bytes);
         self.done.push(FileDone { path: entry.path(), bytes, hash: *hash });
         Ok(())
     }
@@ -338,9 +398,10 @@ impl Visitor for Writer {
         }
         if header.directory {
             self.open_dir(&header.path)?;
-            self.note(|state| state.directory(header))?;
-            self.directories.push(header.clone());
             self.files += 1;
+            let place = self.place_at(at);
+            self.note(|state| state.directory(header, place))?;
+            self.directories.push(header.clone());
             return Ok(());
         }
         if header.length.is_some() {
@@ -351,7 +412,7 @@ impl Visitor for Writer {
         }
         self.open(header, at, false)?;
         if self.current.as_ref().is_some_and(|current| current.resumable) {
-            let place = [at, self.files, self.bytes];
+            let place = self.place_at(at);
             self.note(|state| state.begin(header, place))?;
         }
         Ok(())
@@ -393,23 +454,7 @@ impl Visitor for Writer {
         if let Some(known) = self.known.take() {
             return self.keep(known, length, at);
         }
-        let Some(current) = &self.current else { return Ok(()) };
-        let known = current.header.length.is_some();
-        self.finish(hash, at)?;
-        self.files += 1;
-        self.bytes += length;
-        let (files, bytes) = (self.files, self.bytes);
-        if known {
-            self.note(|state| state.done([at, files, bytes]))?;
-            if self.state.as_ref().is_some_and(State::is_long) {
-                let done = Resume { files, bytes, file: None, single: None, at };
-                let directories = self.directories.iter();
-                let state = State::compact(&self.root, self.stream, &done, directories)
-                    .map_err(|error| failed(self.root.path(), error))?;
-                self.state = Some(state);
-            }
-        }
-        Ok(())
+        self.finish(hash, at)
     }
 
     fn end(&mut self, _: u64, _: u64) -> Result<(), SinkError> {
@@ -445,6 +490,11 @@ impl Sink for Folder {
         // Either the file has changed since its first chunks arrived (but not its length and time), or the state is
         // damaged: the next attempt starts from the beginning.
         let stale = match &result {
+            // It begins at the first file, so that each of those that are here is compared with what is sent.
+            Err(SinkError::Stream(DecodeError::EarlierDiffers)) => {
+                result = Err(SinkError::Again(self.writer.root.path().to_owned()));
+                true
+            }
             Err(SinkError::Stream(DecodeError::FileHash)) => true,
             Err(SinkError::Store(StoreError::Conflict { .. })) => true,
             Err(SinkError::Stream(_)) => self.begins_at > 0,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use bytes::Bytes;
 use super::{Payload, Source, SourceError, gather, read_error};
 use crate::format::tree::{TreeHash, chunk_hash};
 use crate::format::{
-    self, CHUNK, CHUNK_FRONT, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, START_BYTES,
+    self, CHUNK, CHUNK_FRONT, DIGEST_BYTES, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash,
+    START_BYTES, StreamDigest,
 };
 
 /// The length in bytes of a full chunk record.
@@ -34,6 +36,8 @@ const AHEAD: u64 = 8 << 20;
 struct Entry {
     header: FileHeader,
     local: PathBuf,
+    /// The time of the last change of its inode. Unlike the modification time, it cannot be set.
+    changed: (i64, i64),
     /// The offset in the stream of the file record.
     start: u64,
     /// The offset in the stream of the first chunk.
@@ -49,6 +53,15 @@ impl Entry {
         self.header.length.unwrap_or(0)
     }
 
+    /// Returns the hash of the file, all of whose chunks were hashed.
+    fn hash(&self) -> Hash {
+        let mut tree = TreeHash::default();
+        for hash in self.hashes.iter().flatten() {
+            tree.push(*hash, self.single);
+        }
+        tree.finish()
+    }
+
     /// Returns the number of content bytes in a chunk.
     fn chunk_len(&self, chunk: u64) -> usize {
         (self.length() - chunk * CHUNK as u64).min(CHUNK as u64) as usize
@@ -62,10 +75,12 @@ pub struct Files {
     content: u64,
     stream: u128,
     open: Option<(usize, File)>,
-    /// The file whose chunks are being hashed for its end record.
-    hashing: Option<usize>,
-    /// The error of hashing it.
+    /// The files whose chunks are being hashed for an end record, or for the digest.
+    hashing: Range<usize>,
+    /// The error of hashing one.
     failed: Option<SourceError>,
+    /// The digest of the first entries, and their number.
+    digest: (StreamDigest, usize),
     /// Chunk records in memory as entry, chunk and bytes, the latest one last.
     kept: VecDeque<(usize, u64, Bytes)>,
     /// Chunk records that were released. Their memory may still be in the processor's cache, so it is reused first.
@@ -113,10 +128,10 @@ impl Files {
                 None => whole.file_name().map(|name| name.as_bytes().to_vec()),
             };
             let name = name.ok_or_else(|| SourceError::NoName { path: path.clone() })?;
-            walk(&whole, &name, &meta, &mut found, &mut skipped)?;
+            walk(&whole, &name, meta, &mut found, &mut skipped)?;
         }
         let mut names = BTreeSet::new();
-        for (_, header) in &found {
+        for (_, header, _) in &found {
             if !names.insert(header.path.clone()) {
                 let name = String::from_utf8_lossy(&header.path).into_owned();
                 return Err(SourceError::Twice { name });
@@ -126,7 +141,7 @@ impl Files {
         let mut content = 0_u64;
         let mut id = Hasher::new_derive_key("rackweave cast 1 stream of files");
         let mut entries = Vec::with_capacity(found.len());
-        for (local, header) in found {
+        for (local, header, meta) in found {
             let mut record = Vec::new();
             format::file(&header, &mut record);
             id.update(&record);
@@ -140,7 +155,9 @@ impl Files {
                 return Err(SourceError::Large);
             }
             let hashes = vec![None; length.div_ceil(CHUNK as u64) as usize];
-            entries.push(Entry { header, local, start: at, data, end, hashes, single: None });
+            let changed = (meta.ctime(), meta.ctime_nsec());
+            let (start, single) = (at, None);
+            entries.push(Entry { header, local, changed, start, data, end, hashes, single });
             at = end;
             content += length;
         }
@@ -148,12 +165,13 @@ impl Files {
         stream.copy_from_slice(&id.finalize().as_bytes()[..16]);
         Ok(Self {
             entries,
-            length: at + END_BYTES as u64,
+            length: at + (DIGEST_BYTES + END_BYTES) as u64,
             content,
             stream: u128::from_be_bytes(stream),
             open: None,
-            hashing: None,
+            hashing: 0..0,
             failed: None,
+            digest: (StreamDigest::default(), 0),
             kept: VecDeque::new(),
             spare: Vec::new(),
             skipped,
@@ -239,8 +257,11 @@ impl Files {
         }
         let meta = file.metadata().map_err(|error| read_error(path, error))?;
         let now = header_of(&entry.header.path, &meta);
+        // Whoever changes bytes can restore the modification time, but not that of the inode. It also changes with the mode, the
+        // owner or a further link, which is an error too: nothing tells these from a change of the content.
         if (now.length, now.mtime_s, now.mtime_ns)
             != (entry.header.length, entry.header.mtime_s, entry.header.mtime_ns)
+            || (meta.ctime(), meta.ctime_nsec()) != entry.changed
         {
             return Err(SourceError::Changed { path: path.clone() });
         }
@@ -249,33 +270,64 @@ impl Files {
 
     /// Returns the file end record. Chunks that no receiver has needed are read to be hashed.
     fn file_end(&mut self, index: usize) -> Result<Bytes, SourceError> {
-        if self.hash_some(index)? {
-            self.hashing = Some(index);
+        if self.hash_some(index, &mut { SLICE })? {
+            self.hashing = index..index + 1;
             return Err(SourceError::NotYet(self.entries[index].end));
         }
         let entry = &self.entries[index];
-        let mut tree = TreeHash::default();
-        for hash in entry.hashes.iter().flatten() {
-            tree.push(*hash, entry.single);
-        }
         let mut record = Vec::with_capacity(FILE_END_BYTES);
-        format::file_end(entry.length(), &tree.finish(), &mut record);
+        format::file_end(entry.length(), &entry.hash(), &mut record);
         Ok(Bytes::from(record))
     }
 
-    /// Hashes up to [`SLICE`] chunks of a file that have not been hashed. Returns whether there are more.
-    fn hash_some(&mut self, index: usize) -> Result<bool, SourceError> {
+    /// Returns the digest record. Files that no receiver has needed are read to be hashed.
+    fn digest(&mut self) -> Result<Bytes, SourceError> {
+        let mut left = SLICE;
+        while self.digest.1 < self.entries.len() {
+            let index = self.digest.1;
+            if self.hash_some(index, &mut left)? {
+                self.hashing = index..self.entries.len();
+                return Err(SourceError::NotYet(self.entries[index].end));
+            }
+            let entry = &self.entries[index];
+            self.digest.0.file(&entry.header);
+            if !entry.header.directory {
+                self.digest.0.file_end(&entry.hash());
+            }
+            self.digest.1 += 1;
+        }
+        let mut record = Vec::with_capacity(DIGEST_BYTES);
+        format::digest(&self.digest.0, &mut record);
+        Ok(Bytes::from(record))
+    }
+
+    /// Hashes up to `left` chunks of a file that have not been hashed, and counts them. Returns whether there are more.
+    fn hash_some(&mut self, index: usize, left: &mut usize) -> Result<bool, SourceError> {
         let mut buffer = Vec::new();
         let hashes = self.entries[index].hashes.iter().enumerate();
         let unknown: Vec<usize> =
-            hashes.filter(|it| it.1.is_none()).map(|it| it.0).take(SLICE + 1).collect();
-        for chunk in unknown.iter().take(SLICE) {
+            hashes.filter(|it| it.1.is_none()).map(|it| it.0).take(*left + 1).collect();
+        for chunk in unknown.iter().take(*left) {
             let chunk = *chunk as u64;
             buffer.resize(self.entries[index].chunk_len(chunk), 0);
             self.load(index, chunk, &mut buffer)?;
             self.hash(index, chunk, &buffer)?;
         }
-        Ok(unknown.len() > SLICE)
+        let more = unknown.len() > *left;
+        *left = left.saturating_sub(unknown.len());
+        Ok(more)
+    }
+
+    /// Hashes some chunks of the files that are to be hashed. Returns whether there are more.
+    fn hash_next(&mut self) -> Result<bool, SourceError> {
+        let mut left = SLICE;
+        while !self.hashing.is_empty() {
+            if self.hash_some(self.hashing.start, &mut left)? {
+                return Ok(true);
+            }
+            self.hashing.start += 1;
+        }
+        Ok(false)
     }
 
     /// Returns the record at an offset, and the offset at which it begins.
@@ -287,9 +339,13 @@ impl Files {
         }
         let index = self.entries.partition_point(|entry| entry.end <= offset);
         let Some(entry) = self.entries.get(index) else {
+            let ends = self.length - END_BYTES as u64;
+            if offset < ends {
+                return Ok((self.digest()?, ends - DIGEST_BYTES as u64));
+            }
             let mut record = Vec::new();
             format::end(self.entries.len() as u64, self.content, &mut record);
-            return Ok((record.into(), self.length - END_BYTES as u64));
+            return Ok((record.into(), ends));
         };
         if offset < entry.data {
             let mut record = Vec::new();
@@ -351,14 +407,19 @@ fn check(path: &Path, meta: &Metadata) -> Result<(), SourceError> {
 fn walk(
     local: &Path,
     name: &[u8],
-    meta: &Metadata,
-    found: &mut Vec<(PathBuf, FileHeader)>,
+    meta: Metadata,
+    found: &mut Vec<(PathBuf, FileHeader, Metadata)>,
     skipped: &mut Vec<PathBuf>,
 ) -> Result<(), SourceError> {
     format::check_path(name).map_err(|_| SourceError::NoName { path: local.to_owned() })?;
-    found.push((local.to_owned(), header_of(name, meta)));
+    let header = header_of(name, &meta);
     if !meta.is_dir() {
-        return check(local, meta);
+        check(local, &meta)?;
+    }
+    let is_file = !meta.is_dir();
+    found.push((local.to_owned(), header, meta));
+    if is_file {
+        return Ok(());
     }
     let read = std::fs::read_dir(local).and_then(Iterator::collect::<io::Result<Vec<_>>>);
     let mut inside = read.map_err(|error| read_error(local, error))?;
@@ -373,7 +434,7 @@ fn walk(
         let mut name = name.to_vec();
         name.push(b'/');
         name.extend_from_slice(entry.file_name().as_bytes());
-        walk(&path, &name, &meta, found, skipped)?;
+        walk(&path, &name, meta, found, skipped)?;
     }
     Ok(())
 }
@@ -396,14 +457,13 @@ impl Source for Files {
     }
 
     fn work(&mut self) -> bool {
-        let Some(index) = self.hashing else { return false };
-        match self.hash_some(index) {
-            Ok(true) => return true,
-            Ok(false) => {}
-            Err(error) => self.failed = Some(error),
+        match self.hash_next() {
+            Ok(more) => more,
+            Err(error) => {
+                (self.failed, self.hashing) = (Some(error), 0..0);
+                false
+            }
         }
-        self.hashing = None;
-        false
     }
 
     fn error(&mut self) -> Option<SourceError> {

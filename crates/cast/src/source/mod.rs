@@ -58,7 +58,7 @@ pub enum SourceError {
         path: PathBuf,
     },
     /// The path has no last component that could be its name in the stream.
-    #[error("{path} has no file name for the receivers")]
+    #[error("{path} has no file name that receivers accept")]
     NoName {
         /// The path as given.
         path: PathBuf,

@@ -93,6 +93,28 @@ fn a_file_that_changes_is_noticed() {
     assert!(matches!(twice, SourceError::Twice { .. }));
 }
 
+/// A byte that was read and one that was not are changed, and the modification time is restored: what was sent and the rest would
+/// be a mixture.
+#[test]
+fn a_file_that_changes_and_gets_its_time_back_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    std::fs::write(&path, vec![1; 3 * CHUNK]).unwrap();
+    let mut files = Files::new(std::slice::from_ref(&path)).unwrap();
+    files.read(100, 1000, &mut Payload::new()).unwrap();
+    let time = path.metadata().unwrap().modified().unwrap();
+    // The clock of a file system may advance by ticks of 10 ms.
+    #[expect(clippy::disallowed_methods, reason = "the inode must get another time")]
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    for at in [0, 2 * CHUNK as u64] {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[2], at).unwrap();
+    }
+    file.set_modified(time).unwrap();
+    let error = files.read(2 * CHUNK as u64, 1000, &mut Payload::new()).unwrap_err();
+    assert!(matches!(error, SourceError::Changed { .. }), "{error}");
+}
+
 #[test]
 fn a_pipe_is_spooled() {
     let folder = tempfile::tempdir().unwrap();

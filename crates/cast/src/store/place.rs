@@ -112,11 +112,6 @@ impl Dir {
     pub(crate) fn free(&self) -> Option<u64> {
         self.on.free()
     }
-
-    /// Returns a number that changes when the machine starts again; see [`Directory::boot`].
-    pub(crate) fn boot(&self) -> Option<u128> {
-        self.on.boot()
-    }
 }
 
 impl Entry {

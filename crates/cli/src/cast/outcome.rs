@@ -35,8 +35,9 @@ pub(super) const fn why(reason: Reason) -> &'static str {
     match reason {
         Reason::Left => "the receiver was stopped; it keeps what it has and can resume",
         Reason::Refused => {
-            "the receiver refused the files: others with their names exist there (receive --overwrite replaces them), \
-             its disk is full, or it takes one file only; its own messages say which"
+            "the receiver refused the files, and its own messages say why: others with their names exist there (receive --overwrite \
+             replaces them), a directory or a link is in the way, another transfer is writing them, its disk is full, read-only or not \
+             its user's to write, or it takes one file only"
         }
         Reason::Busy => "the receiver is taking another stream",
         Reason::Unknown => "the receiver was restarted and did not come back",
@@ -71,6 +72,7 @@ pub(super) struct Outcome {
 pub(super) fn state(receiver: &ReceiverProgress) -> String {
     match receiver.status {
         ReceiverStatus::Invited => "invited".into(),
+        ReceiverStatus::Preparing => "preparing (hashes what it has)".into(),
         ReceiverStatus::Attached => "receiving".into(),
         ReceiverStatus::Detached => match receiver.slow_reason {
             Some(SlowReason::NoMulticast) => "detached (no multicast)".into(),

@@ -79,7 +79,7 @@ impl Station {
                     self.received.insert(session, Received::default());
                 }
                 Event::Receiver(session, event) => self.on_receiver_event(now, session, event),
-                Event::Sender(..) => {}
+                Event::Withdrawn { .. } | Event::Sender(..) => {}
             }
         }
         self.events.len() > before

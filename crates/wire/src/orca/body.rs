@@ -25,6 +25,7 @@ mod tag {
     pub(super) const DENIED: u8 = 17;
     pub(super) const RENEW: u8 = 18;
     pub(super) const SERVED: u8 = 19;
+    pub(super) const PREPARING: u8 = 20;
 }
 
 /// The lengths of a status without its gaps, and of each gap.
@@ -45,7 +46,7 @@ pub(super) const fn bytes(body: &Body) -> usize {
         Body::Pong { .. } => 4,
         Body::SetActive { .. } => 2 + 1 + 4,
         Body::Sync { .. } => 2 + 8 + 4,
-        Body::Create | Body::Destroy | Body::Renew => 0,
+        Body::Preparing | Body::Create | Body::Destroy | Body::Renew => 0,
         Body::Served { .. } => 2 + 1 + 4,
         Body::Member { .. } => 4 + 1 + 4,
         Body::Labels { .. } => 16 + 8 + 4,
@@ -128,6 +129,7 @@ pub(super) fn put(body: &Body, out: &mut Vec<u8>) {
         }
         Body::Destroy => out.put_u8(tag::DESTROY),
         Body::Renew => out.put_u8(tag::RENEW),
+        Body::Preparing => out.put_u8(tag::PREPARING),
         Body::Served { rack, agent, epoch } => {
             out.put_u8(tag::SERVED);
             out.put_u16(rack);
@@ -184,6 +186,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
         },
         tag::DESTROY => Body::Destroy,
         tag::RENEW => Body::Renew,
+        tag::PREPARING => Body::Preparing,
         tag::SERVED => {
             Body::Served { rack: reader.u16()?, agent: flag(reader)?, epoch: reader.u32()? }
         }

@@ -217,6 +217,9 @@ pub enum Body {
         /// The end of its receive window.
         limit: u64,
     },
+    /// A receiver answers a repeated invitation before it can join, as while it hashes what an earlier attempt has stored. It is no longer
+    /// than the invitation. The paper knows no resumption; this is our addition.
+    Preparing,
     /// A status report to the sender or to the rack's agent.
     Status(Status),
     /// The sender states the length of the stream, until the receiver has all of it.

@@ -75,6 +75,7 @@ pub(crate) fn bodies() -> impl Strategy<Value = Body> {
         }),
         Just(Body::Destroy),
         Just(Body::Renew),
+        Just(Body::Preparing),
         any::<(u16, bool, u32)>().prop_map(|(rack, agent, epoch)| Body::Served {
             rack,
             agent,

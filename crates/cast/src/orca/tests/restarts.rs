@@ -102,6 +102,29 @@ fn each_has_its_outcome_after_a_renewal(secret: Option<&[u8]>) {
     assert_eq!(again.read("big"), content(20_000_000));
 }
 
+/// A receiver is killed, and does not return in the session that follows for it.
+#[test]
+fn what_a_receiver_had_before_a_renewal_is_still_reported() {
+    let receivers = [Receiving::start(None, None), Receiving::start(None, None)];
+    let to = receivers.each_ref().map(|it| it.address);
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "big", 20_000_000);
+    let mut engine = sender(None);
+    engine.config.retry = Span::from_secs(2);
+    open_slowly(&mut engine, &path, &to);
+    let (send, seen) = channel();
+    let thread = std::thread::spawn(move || drive(&mut engine, Some(&send)));
+    let [good, killed] = receivers;
+    until(|| stored(killed.folder.path()) >= 5_000_000);
+    let _ = killed.crash();
+    let view = thread.join().unwrap();
+    assert!(good.received());
+    assert!(seen.try_iter().any(|event| matches!(event, EngineEvent::Renewed { .. })));
+    let lost = view.receivers[1];
+    assert_eq!(lost.status, ReceiverStatus::Lost(Reason::Silent));
+    assert!(lost.have >= 4_000_000, "{lost:?}");
+}
+
 /// A receiver that takes one stream at a time, as `receive --once` does.
 fn one_place(secret: Option<&[u8]>) -> Receiving {
     let mut config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
@@ -154,6 +177,137 @@ fn an_invitation_whose_sender_is_gone_keeps_no_other_sender_out() {
         assert_eq!(completed(&view), 1, "{view:?}");
         assert!(receiver.received());
         assert_eq!(receiver.read("new"), content(3000));
+    }
+}
+
+/// A receiver whose sinks for a stream are created only once this is opened, as where what it has of that stream takes long to hash.
+#[derive(Clone, Default)]
+struct Gate(Arc<AtomicBool>);
+
+impl Gate {
+    fn open(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Starts a receiver with this many places; only the first stream has to wait.
+    fn receiver(&self, secret: Option<&[u8]>, places: u32) -> Receiving {
+        let mut config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
+        (config.max_sessions, config.secret) = (places, secret.map(<[u8]>::to_vec));
+        let folder = tempfile::tempdir().unwrap();
+        let into = FolderConfig { folder: folder.path().to_owned(), ..FolderConfig::default() };
+        let (gate, mut first) = (self.clone(), None);
+        let accept: Accept = Box::new(move |offer| {
+            let (into, stream, gate) = (into.clone(), offer.stream, gate.clone());
+            let waits = *first.get_or_insert(stream) == stream;
+            Decision::Accept(Box::new(move || {
+                until(|| !waits || gate.0.load(Ordering::Relaxed));
+                Folder::new(into, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
+            }))
+        });
+        Receiving::start_accepting(folder, config, accept).unwrap()
+    }
+}
+
+/// Opens a session with this patience, and turns the engine until its receiver has answered that it is preparing.
+fn open_until_preparing(
+    engine: &mut Engine,
+    path: &Path,
+    to: SocketAddr,
+    patience: Span,
+) -> Session {
+    let host = engine.add_peer(to);
+    let flow = FlowConfig { patience, ..engine.config.flow };
+    let source = Box::new(Files::new(&[path.to_owned()]).unwrap());
+    let session = engine.open(source, &[host], Spread::Unicast, flow).unwrap();
+    until(|| {
+        let _ = engine.turn().unwrap();
+        status(engine, session) == ReceiverStatus::Preparing
+    });
+    session
+}
+
+fn status(engine: &Engine, session: Session) -> ReceiverStatus {
+    engine.view(session).unwrap().receivers[0].status
+}
+
+#[test]
+fn a_receiver_that_takes_longer_than_patience_to_prepare_is_waited_for() {
+    for secret in SECRETS {
+        let gate = Gate::default();
+        let receiver = gate.receiver(secret, 1);
+        let from = tempfile::tempdir().unwrap();
+        let path = file(from.path(), "x", 3000);
+        let mut engine = sender(secret);
+        let patience = Span::from_ms(500);
+        let session = open_until_preparing(&mut engine, &path, receiver.address, patience);
+        let began = engine.clock().now();
+        let before = engine.stats();
+        while engine.clock().now().since(began) < patience * 4 {
+            let turned = engine.turn().unwrap();
+            assert_eq!(status(&engine, session), ReceiverStatus::Preparing);
+            engine.wait(turned).unwrap();
+        }
+        let after = engine.stats();
+        let (asked, answered) = (after.sent - before.sent, after.received - before.received);
+        assert!(answered <= asked + 1 && asked < 40, "{asked} {answered}");
+        gate.open();
+        assert_eq!(completed(&drive(&mut engine, None)), 1);
+        assert!(receiver.received());
+        assert_eq!(receiver.read("x"), content(3000));
+    }
+}
+
+#[test]
+fn a_sender_that_leaves_while_its_receiver_prepares_keeps_no_other_one_out() {
+    for secret in SECRETS {
+        let gate = Gate::default();
+        // The thread of the first sink still waits, so that there must be memory for a second one.
+        let receiver = gate.receiver(secret, 1);
+        let from = tempfile::tempdir().unwrap();
+        let (old, new) = (file(from.path(), "old", 3000), file(from.path(), "new", 3000));
+        let patience = Span::from_secs(3);
+        for _ in 0..3 {
+            let mut engine = sender(secret);
+            let session = open_until_preparing(&mut engine, &old, receiver.address, patience);
+            engine.abort(session);
+            let _ = engine.turn().unwrap();
+        }
+        let mut engine = sender(secret);
+        let view = send(&mut engine, Box::new(Files::new(&[new]).unwrap()), &[receiver.address]);
+        assert_eq!(completed(&view), 1, "{view:?}");
+        assert!(receiver.received());
+        assert_eq!(receiver.read("new"), content(3000));
+        gate.open();
+    }
+}
+
+/// Two senders send the same stream to a receiver at once: the first one has it, and the other one is told that it is busy.
+#[test]
+fn two_senders_of_one_stream_do_not_replace_each_other() {
+    for (secret, prepares) in SECRETS.into_iter().flat_map(|it| [(it, true), (it, false)]) {
+        let gate = Gate::default();
+        let receiver = gate.receiver(secret, 4);
+        let from = tempfile::tempdir().unwrap();
+        let path = file(from.path(), "big", 50_000_000);
+        let mut first = sender(secret);
+        if prepares {
+            open_until_preparing(&mut first, &path, receiver.address, Span::from_secs(3));
+        } else {
+            gate.open();
+            open_slowly(&mut first, &path, &[receiver.address]);
+            while stored(receiver.folder.path()) < 2_000_000 {
+                let turned = first.turn().unwrap();
+                first.wait(turned).unwrap();
+            }
+        }
+        let first = std::thread::spawn(move || drive(&mut first, None));
+        let source = Box::new(Files::new(&[path]).unwrap());
+        let view = send(&mut sender(secret), source, &[receiver.address]);
+        assert_eq!(view.receivers[0].status, ReceiverStatus::Lost(Reason::Busy));
+        gate.open();
+        assert_eq!(completed(&first.join().unwrap()), 1);
+        assert!(receiver.received());
+        assert_eq!(receiver.read("big"), content(50_000_000));
     }
 }
 

@@ -266,6 +266,7 @@ fn nothing_is_amplified() {
         Body::Create,
         Body::Destroy,
         Body::Renew,
+        Body::Preparing,
         Body::Sync { rack: 0, ports: 1, version: 3 },
     ];
     let mut datagrams: Vec<Vec<u8>> = Vec::new();

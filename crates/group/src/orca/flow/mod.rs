@@ -72,6 +72,11 @@ pub enum Outgoing {
 /// An event of a session for its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SenderEvent {
+    /// A receiver that was invited has answered that it cannot join yet. Reported at each answer.
+    Preparing {
+        /// The host of the receiver.
+        host: HostId,
+    },
     /// A receiver has joined. [`SenderEvent::Attached`] follows, at once or once it has caught up.
     Joined {
         /// The host of the receiver.
@@ -187,6 +192,8 @@ pub enum Placement {
 pub enum ReceiverStatus {
     /// It was invited and has not answered yet.
     Invited,
+    /// It was invited and has answered that it cannot join yet, because it hashes what it has of the stream.
+    Preparing,
     /// It receives the packets that are sent to the whole group.
     Attached,
     /// It is served by unicast, because it was too slow, joined late, or resumed an earlier transfer.

@@ -158,6 +158,11 @@ pub enum Event {
         /// The payload of its full data packets, in bytes.
         payload: u16,
     },
+    /// The host that had invited this one has withdrawn that before the application has answered.
+    Withdrawn {
+        /// The number of the session.
+        session: Session,
+    },
     /// An event of a session that this host sends.
     Sender(Session, SenderEvent),
     /// An event of a session that this host receives. [`ReceiverEvent::Recover`] is answered with [`Host::recovered`],
@@ -212,6 +217,8 @@ struct Invitation {
     place: Place,
     payload: u16,
     via_agent: bool,
+    /// The time at which it was last repeated.
+    heard: Time,
 }
 
 /// The key of a session in the queue of those that may have something to send.
@@ -468,13 +475,15 @@ impl Host {
 
     // --- as a receiver
 
-    /// Joins a session to which this host is invited, from byte `at` on and with a receive window of `room` bytes.
-    pub fn join(&mut self, now: Time, session: Session, at: u64, room: u64) {
-        let Some(invitation) = self.invitations.remove(&session) else { return };
-        let Invitation { from, stream, place, payload, via_agent } = invitation;
+    /// Joins a session to which this host is invited, from byte `at` on and with a receive window of `room` bytes. Returns `false`
+    /// if it is not invited, as after [`Event::Withdrawn`].
+    pub fn join(&mut self, now: Time, session: Session, at: u64, room: u64) -> bool {
+        let Some(invitation) = self.invitations.remove(&session) else { return false };
+        let Invitation { from, stream, place, payload, via_agent, .. } = invitation;
         let config = FlowConfig { payload: payload.max(1), ..self.config.flow };
         let me = (place, via_agent);
         self.receive(now, session, stream, from, at, room, me, config);
+        true
     }
 
     /// Joins a session without an invitation: after its start, or after leaving it.
@@ -551,6 +560,14 @@ impl Host {
         self.receiving.get(&session).is_some_and(|receiving| receiving.flow.is_joining())
     }
 
+    /// Returns when a packet of the sender of a session last arrived; `None` if this host has neither joined the session nor an
+    /// invitation to it.
+    #[must_use]
+    pub fn last_heard(&self, session: Session) -> Option<Time> {
+        let invited = self.invitations.get(&session).map(|invitation| invitation.heard);
+        invited.or_else(|| Some(self.receiving.get(&session)?.flow.last_heard()))
+    }
+
     /// Forgets the invitation to a session without an answer, so that a repetition of it is reported once more.
     pub fn ignore(&mut self, session: Session) {
         self.invitations.remove(&session);
@@ -601,8 +618,9 @@ impl Host {
         self.with_receiving(now, session, |flow| flow.complete(now));
     }
 
-    /// Leaves a session for this reason.
+    /// Leaves a session for this reason, or refuses the invitation to it.
     pub fn leave(&mut self, now: Time, session: Session, reason: Reason) {
+        self.refuse(now, session, reason);
         self.with_receiving(now, session, |flow| flow.leave(now, reason));
     }
 

@@ -154,6 +154,95 @@ fn poll_all(host: &mut Host, now: Time, port: u8) -> Vec<Packet<Header>> {
     std::iter::from_fn(|| host.poll_transmit(now, port)).take(1000).collect()
 }
 
+/// An invitation that the application has not answered: each repetition is answered, it can be refused by leaving, and the sender can
+/// withdraw it.
+#[test]
+fn a_pending_invitation_is_answered_left_and_withdrawn() {
+    let layout = Arc::new(Layout::flat(4));
+    let (session, now) = (Session(9), Time::ZERO);
+    let said = |from: u32, body| {
+        let control = Control { from: HostId(from), to: HostId(1), session, body };
+        packet(HostId(from), HostId(1), 1, Header::Control(control))
+    };
+    let invite =
+        Body::Invite { stream: 7, place: layout.place(HostId(1)), payload: 1400, via_agent: false };
+    let answers = |host: &mut Host| -> Vec<(HostId, Body)> {
+        let packets = poll_all(host, now + Span::from_secs(1), 0);
+        let controls = packets.into_iter().filter_map(|packet| match packet.header {
+            Header::Control(control) => Some((packet.dst, control.body)),
+            Header::Data(_) => None,
+        });
+        controls.collect()
+    };
+    let invited = || {
+        let mut host = Host::new(config(1, &layout));
+        let _ = host.handle_packet(now, 0, &said(0, invite));
+        assert!(matches!(host.poll_event(), Some(Event::Invited { .. })));
+        assert_eq!(answers(&mut host), []);
+        host
+    };
+    let bytes = |body| u64::from(said(0, body).wire_bytes);
+    assert!(bytes(Body::Preparing) <= bytes(invite), "nothing is amplified");
+
+    let mut host = invited();
+    let later = now + Span::from_ms(500);
+    let _ = host.handle_packet(later, 0, &said(0, invite));
+    let _ = host.handle_packet(later, 0, &said(2, invite));
+    assert_eq!(
+        answers(&mut host),
+        [(HostId(0), Body::Preparing)],
+        "the other did not invite first"
+    );
+    assert_eq!((host.poll_event(), host.last_heard(session)), (None, Some(later)));
+    assert!(host.join(later, session, 0, 1 << 20));
+    assert!(matches!(answers(&mut host)[..], [(HostId(0), Body::Join { .. })]));
+
+    let mut host = invited();
+    host.leave(now, session, Reason::Left);
+    assert_eq!(answers(&mut host), [(HostId(0), Body::Bye { reason: Reason::Left })]);
+    assert!(!host.join(now, session, 0, 1 << 20), "it has left");
+
+    let mut host = invited();
+    let bye = Body::Bye { reason: Reason::Left };
+    let _ = host.handle_packet(now, 0, &said(2, bye));
+    assert_eq!(host.poll_event(), None, "it is not that host's invitation");
+    let _ = host.handle_packet(now, 0, &said(0, bye));
+    assert_eq!(host.poll_event(), Some(Event::Withdrawn { session }));
+    assert!(!host.join(now, session, 0, 1 << 20) && host.is_idle());
+}
+
+/// A receiver that answers that it is preparing is not silent, and one that stops answering is.
+#[test]
+fn a_receiver_that_prepares_is_waited_for() {
+    let layout = Arc::new(Layout::flat(4));
+    let (session, mut now) = (Session(9), Time::ZERO);
+    let mut host = Host::new(config(0, &layout));
+    let flow = FlowConfig::default();
+    host.open(now, session, 7, &[HostId(1)], Spread::Unicast, flow).unwrap();
+    host.offer(now, session, LENGTH);
+    host.finish(now, session);
+    let mut turn = |answers: bool| {
+        now += Span::from_ms(100);
+        host.handle_timeout(now);
+        let invited = !poll_all(&mut host, now, 0).is_empty();
+        if answers && invited {
+            let body = Body::Preparing;
+            let control = Control { from: HostId(1), to: HostId(0), session, body };
+            let answer = packet(HostId(1), HostId(0), 1, Header::Control(control));
+            let _ = host.handle_packet(now, 0, &answer);
+        }
+        host.receivers(session).next().unwrap().status
+    };
+    for _ in 0..600 {
+        turn(true);
+    }
+    assert_eq!(turn(true), flow::ReceiverStatus::Preparing, "after a minute");
+    let patience = flow.patience.as_ms() as u64 / 100;
+    let states: Vec<_> = (0..patience + 10).map(|_| turn(false)).collect();
+    assert_eq!(states[patience as usize / 2], flow::ReceiverStatus::Preparing);
+    assert_eq!(states.last(), Some(&flow::ReceiverStatus::Lost(Reason::Silent)));
+}
+
 /// A full outbox drops packets and counts them; the driver sees beforehand how much room is left.
 #[test]
 fn the_outbox_is_bounded() {

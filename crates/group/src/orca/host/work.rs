@@ -103,7 +103,8 @@ impl Host {
                 self.handle_rack_status(now, rack, agent, epoch);
             }
             Body::Invite { stream, place, payload, via_agent } => {
-                let invitation = Invitation { from, stream, place, payload, via_agent };
+                let heard = now;
+                let invitation = Invitation { from, stream, place, payload, via_agent, heard };
                 self.handle_invitation(now, session, invitation, body);
             }
             Body::End { .. } | Body::Mode { .. } => {
@@ -118,14 +119,21 @@ impl Host {
             }
             Body::Bye { .. } => {
                 if !self.deliver_to_receiver(now, session, from, body) {
-                    self.invitations
-                        .retain(|s, invitation| *s != session || invitation.from != from);
+                    let pending = self.invitations.get(&session);
+                    if pending.is_some_and(|invitation| invitation.from == from) {
+                        self.invitations.remove(&session);
+                        self.events.push_back(Event::Withdrawn { session });
+                    }
                     self.with_sending(now, session, |sending, _| {
                         sending.handle_control(now, from, body);
                     });
                 }
             }
-            Body::Join { .. } | Body::Status(_) | Body::Complete { .. } | Body::SyncDone { .. } => {
+            Body::Join { .. }
+            | Body::Preparing
+            | Body::Status(_)
+            | Body::Complete { .. }
+            | Body::SyncDone { .. } => {
                 self.handle_receiver_packet(now, from, session, body);
             }
             _ => self.counters.ignored += 1,
@@ -140,7 +148,8 @@ impl Host {
         }
         let reason = match body {
             Body::Complete { .. } => Reason::Left,
-            Body::SyncDone { .. } => return,
+            // A late answer to an invitation.
+            Body::SyncDone { .. } | Body::Preparing => return,
             _ => Reason::Unknown,
         };
         self.send_control(Some(from), session, Body::Bye { reason });
@@ -200,7 +209,11 @@ impl Host {
             self.send_control(Some(from), session, Body::Bye { reason: Reason::Busy });
             return;
         }
-        if self.invitations.contains_key(&session) {
+        if let Some(pending) = self.invitations.get_mut(&session) {
+            if pending.from == from {
+                pending.heard = now;
+                self.send_control(Some(from), session, Body::Preparing);
+            }
             return;
         }
         if self.invitations.len() >= MAX_INVITATIONS {
@@ -247,7 +260,7 @@ impl Host {
         let mut over = false;
         while let Some(event) = sending.flow.poll_event() {
             match event {
-                SenderEvent::Joined { .. } => {}
+                SenderEvent::Joined { .. } | SenderEvent::Preparing { .. } => {}
                 SenderEvent::Attached { host } => sending.attach(now, host, layout, true),
                 SenderEvent::Detached { host }
                 | SenderEvent::Lost { host, .. }

@@ -400,6 +400,8 @@ impl Process {
                 Event::Invited { session, stream, from, .. } => {
                     self.on_invitation(now, session, stream, from);
                 }
+                // Each invitation is answered at once.
+                Event::Withdrawn { .. } => {}
                 Event::Receiver(session, event) => self.on_receiver_event(now, session, event),
                 Event::Sender(session, event) => self.on_sender_event(now, session, event),
             }
@@ -626,7 +628,9 @@ impl Process {
                 let all = receivers.values().all(|receiver| receiver.completed);
                 self.reports.push_back(Report::Exit(all));
             }
-            SenderEvent::Attached { .. } | SenderEvent::Detached { .. } => {}
+            SenderEvent::Preparing { .. }
+            | SenderEvent::Attached { .. }
+            | SenderEvent::Detached { .. } => {}
         }
     }
 }

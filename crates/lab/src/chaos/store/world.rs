@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use rackweave_cast::format::tree::{TreeHash, chunk_hash};
-use rackweave_cast::format::{self, CHUNK, FileHeader};
+use rackweave_cast::format::{self, CHUNK, FileHeader, StreamDigest};
 use rackweave_core::{HostId, Rng, Span, Time, frame};
 use rackweave_wire::orca::{TO_AGENT, TO_GROUP};
 
@@ -123,11 +123,16 @@ fn stream(scenario: &Scenario, contents: &[Vec<u8>]) -> Stream {
         mtime_ns: MODIFIED.1,
     };
     let nested = scenario.files.iter().any(|file| file.path.contains('/'));
+    let mut digest = StreamDigest::default();
+    let begin = |header: &FileHeader, digest: &mut StreamDigest, out: &mut Vec<u8>| {
+        format::file(header, out);
+        digest.file(header);
+    };
     if nested {
-        format::file(&header("d", true, 0, 0o755), &mut out);
+        begin(&header("d", true, 0, 0o755), &mut digest, &mut out);
     }
     for (file, bytes) in scenario.files.iter().zip(contents) {
-        format::file(&header(&file.path, false, bytes.len(), 0o640), &mut out);
+        begin(&header(&file.path, false, bytes.len(), 0o640), &mut digest, &mut out);
         let mut tree = TreeHash::default();
         for (number, chunk) in bytes.chunks(CHUNK).enumerate() {
             let (hash, single) = chunk_hash(number as u64, chunk);
@@ -136,9 +141,12 @@ fn stream(scenario: &Scenario, contents: &[Vec<u8>]) -> Stream {
             out.extend_from_slice(&hash);
             tree.push(hash, single);
         }
-        format::file_end(bytes.len() as u64, &tree.finish(), &mut out);
+        let hash = tree.finish();
+        format::file_end(bytes.len() as u64, &hash, &mut out);
+        digest.file_end(&hash);
     }
     let total = contents.iter().map(|bytes| bytes.len() as u64).sum();
+    format::digest(&digest, &mut out);
     // Directories count as files.
     format::end(contents.len() as u64 + u64::from(nested), total, &mut out);
     Stream { number: u128::from(scenario.seed) << 64 | 1, bytes: out }

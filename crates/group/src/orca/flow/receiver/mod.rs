@@ -122,6 +122,12 @@ impl Receiver {
         self.sender
     }
 
+    /// Returns when a packet of the sender last arrived; at first, when the session was joined.
+    #[must_use]
+    pub const fn last_heard(&self) -> Time {
+        self.last_heard
+    }
+
     /// Returns whether the sender has not answered its `Join` yet.
     #[must_use]
     pub fn is_joining(&self) -> bool {

@@ -32,6 +32,7 @@ impl Sender {
                     self.peers.queue_control(number, pending::BYE);
                 }
             }
+            Body::Preparing => self.handle_preparing(now, from),
             Body::Complete { .. } => self.handle_complete(now, from),
             Body::Bye { reason } => {
                 if let Some(number) = self.peers.find(from) {
@@ -128,6 +129,17 @@ impl Sender {
             self.peers.queue_control(number, pending::END);
         }
         self.tick_soon(now);
+    }
+
+    /// Handles that an invited receiver cannot join yet. It is not silent, however long that takes: only its own host knows how much it has
+    /// to read. The invitation is repeated as to one that has not answered, since the next answer shows that it is still there.
+    fn handle_preparing(&mut self, now: Time, from: HostId) {
+        let Some(number) = self.peers.find(from) else { return };
+        let peer = &mut self.peers.list[number as usize];
+        if peer.state == State::Invited {
+            (peer.last_heard, peer.is_preparing) = (now, true);
+            self.events.push_back(SenderEvent::Preparing { host: from });
+        }
     }
 
     fn handle_complete(&mut self, now: Time, from: HostId) {

@@ -156,7 +156,7 @@ impl Sender {
         };
         self.peers.set_place(number, place);
         let peer = &mut self.peers.list[number as usize];
-        peer.state = State::Invited;
+        (peer.state, peer.is_preparing) = (State::Invited, false);
         (peer.state_since, peer.last_heard, peer.attempts) = (now, now, 0);
         self.peers.queue_control(number, pending::INVITE);
         self.peers.dirty = true;
@@ -293,6 +293,7 @@ impl Sender {
             place: peer.place,
             have: peer.have,
             status: match peer.state {
+                State::Invited if peer.is_preparing => ReceiverStatus::Preparing,
                 State::Invited => ReceiverStatus::Invited,
                 State::Attached => ReceiverStatus::Attached,
                 State::Detached => ReceiverStatus::Detached,

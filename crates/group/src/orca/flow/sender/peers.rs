@@ -71,6 +71,8 @@ pub(super) struct Peer {
     pub(super) limit: u64,
     pub(super) last_heard: Time,
     pub(super) state_since: Time,
+    /// Whether it has answered the invitation that it cannot join yet.
+    pub(super) is_preparing: bool,
     /// The time since which its reports claim less than earlier ones, which may mean that it has restarted.
     pub(super) regressed_since: Option<Time>,
     /// The number of its start ([`rackweave_wire::orca::Body::Join`]).
@@ -122,6 +124,7 @@ impl Peer {
             limit: 0,
             last_heard: now,
             state_since: now,
+            is_preparing: false,
             regressed_since: None,
             incarnation: 0,
             restart: None,
