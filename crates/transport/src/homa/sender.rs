@@ -14,6 +14,10 @@ use super::{Control, Host, SERVER_PORT};
 /// The length or end of a range that covers the rest of the message.
 const ALL: u32 = u32::MAX;
 
+/// The multiple of `resend_ticks` without data after which a response is not arriving any more, if its server does not know of it. Our
+/// choice: the module's client asks for ever.
+const LOST_RESPONSE: u16 = 4;
+
 impl Host {
     /// Makes a queued control packet; `None` if it is obsolete.
     pub(super) fn control_packet(&mut self, now: Time, control: Control) -> Option<Packet<Header>> {
@@ -305,9 +309,14 @@ impl Host {
         }
         // The RESEND that UNKNOWN answers may have overtaken the data, and there may be many of them: the
         // client restarts once, after some silence (our choice). While its response is arriving, UNKNOWN only
-        // affects the reason of a failure, because the packet may be older than the response.
+        // affects the reason of a failure, because the packet may be older than the response; not after a long silence, though:
+        // then the server has restarted, and the rest of the response is gone.
         let rpc = self.rpcs.get_mut(slot);
         rpc.unknown = true;
+        let is_lost = rpc.silent >= self.config.resend_ticks.saturating_mul(LOST_RESPONSE);
+        if is_lost && matches!(rpc.state, State::Receiving(_)) {
+            return self.fail(now, slot, FailReason::PeerForgot);
+        }
         if u32::from(rpc.silent) >= self.config.finished_ticks {
             // The peer may have executed the request, and forgotten it since. (Our choice: the module would send it again.)
             return self.fail(now, slot, FailReason::PeerForgot);

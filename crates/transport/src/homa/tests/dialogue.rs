@@ -1,6 +1,6 @@
 //! Packet traces of whole conversations.
 
-use rackweave_core::{Kind, Span};
+use rackweave_core::{Kind, Packet, Span};
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
 
@@ -229,6 +229,28 @@ fn the_kernel_module_restarts_a_lost_request_with_its_whole_window() {
             "h1>h0 p7 CUTOFFS version 1",
         ]
     );
+}
+
+/// Its client learns of that within some silent ticks: not only when finished messages are forgotten, after 10,000 ticks.
+#[test]
+fn a_server_that_restarts_in_the_middle_of_its_response_has_forgotten_it() {
+    for config in [paper(), Config::linux(LINK), Config { max_restarts: 0, ..Config::linux(LINK) }]
+    {
+        let mut network = network(&config, 2, Span::from_us(1));
+        submit(&mut network, 0, 1, 1, 60_000, Kind::Request);
+        let is_response = |(_, packet): &(_, Packet<Header>)| {
+            packet.dst == HostId(0) && matches!(packet.header.body, Body::Data { .. })
+        };
+        let mut now = Span::ZERO;
+        while network.packets.iter().filter(|it| is_response(it)).count() < 5 {
+            now += Span::from_us(1);
+            network.run_until(at(now));
+        }
+        network.restart(1, Host::new(HostId(1), config.clone().into()));
+        network.run_until(at(MS(150)));
+        assert_eq!(events(&mut network).last().unwrap(), "h0: 1 with h1 failed: peer forgot");
+        assert_eq!(network.hosts[0].rpcs_under_way(), 0);
+    }
 }
 
 #[test]
