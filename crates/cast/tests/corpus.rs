@@ -31,19 +31,22 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// Encodes a stream of one file, of known or unknown length, whose first byte gives the position of the cut.
-fn one_file(cut: u8, length: Option<u64>, bytes: &[u8]) -> Vec<u8> {
-    let mut out = vec![cut];
-    format::start(&mut out);
-    let header = FileHeader {
+fn header(length: Option<u64>) -> FileHeader {
+    FileHeader {
         path: b"a/b".to_vec(),
         directory: false,
         length,
         mode: 0o644,
         mtime_s: 1,
         mtime_ns: 2,
-    };
-    format::file(&header, &mut out);
+    }
+}
+
+/// Encodes a stream of one file, of known or unknown length, whose first byte gives the position of the cut.
+fn one_file(cut: u8, length: Option<u64>, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![cut];
+    format::start(&mut out);
+    format::file(&header(length), &mut out);
     let hash = match length {
         Some(_) => format::tree::TreeHash::default().update(bytes),
         None => *blake3::hash(bytes).as_bytes(),
@@ -56,12 +59,23 @@ fn one_file(cut: u8, length: Option<u64>, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Adds a digest record to a stream of one file, before its end record.
+fn with_digest(mut stream: Vec<u8>) -> Vec<u8> {
+    let end = stream.split_off(stream.len() - format::END_BYTES);
+    let mut digest = format::StreamDigest::default();
+    digest.file(&header(Some(5)));
+    digest.file_end(blake3::hash(b"bytes").as_bytes());
+    format::digest(&digest, &mut stream);
+    stream.extend_from_slice(&end);
+    stream
+}
+
 #[test]
 fn streams() {
     for (name, bytes) in seeds("decode_cast") {
         println!("{name}");
         let whole = checks::stream(&bytes);
-        let good = ["chunk", "directory", "empty-file", "no-files", "pipe"];
+        let good = ["chunk", "digest", "directory", "empty-file", "no-files", "pipe"];
         assert_eq!(whole, good.contains(&name.as_str()), "{name}");
     }
 }
@@ -212,6 +226,7 @@ fn seeds_are_up_to_date() {
     let all = [
         ("chunk", one_file(60, Some(5), b"bytes")),
         ("pipe", one_file(200, None, b"some bytes of a pipe")),
+        ("digest", with_digest(one_file(60, Some(5), b"bytes"))),
         ("damaged", damaged),
         ("wrong-length", one_file(9, Some(6), b"bytes")),
     ];

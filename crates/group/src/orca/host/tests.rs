@@ -237,7 +237,7 @@ fn a_receiver_that_prepares_is_waited_for() {
         turn(true);
     }
     assert_eq!(turn(true), flow::ReceiverStatus::Preparing, "after a minute");
-    let patience = flow.patience.as_ms() as u64 / 100;
+    let patience = flow.patience.as_ms() / 100;
     let states: Vec<_> = (0..patience + 10).map(|_| turn(false)).collect();
     assert_eq!(states[patience as usize / 2], flow::ReceiverStatus::Preparing);
     assert_eq!(states.last(), Some(&flow::ReceiverStatus::Lost(Reason::Silent)));
