@@ -190,40 +190,40 @@ mod tests {
         of.to_be_bytes()
     }
 
-    /// An entry about a file or directory.
-    fn entry(tag: u8, numbers: &[u64], hash: &[u8], header: &FileHeader) -> Vec<u8> {
+    /// An entry about a file or directory: the position after it, or, for one that begins, of its first byte.
+    fn entry(tag: u8, place: [u64; 3], hash: &[u8], header: &FileHeader) -> Vec<u8> {
         let mut record = Vec::new();
         format::file(header, &mut record);
         let mut entry = vec![tag];
-        entry.extend(numbers.iter().chain([&(record.len() as u64)]).flat_map(|of| number(*of)));
+        entry.extend(place.iter().chain([&(record.len() as u64)]).flat_map(|of| number(*of)));
         [entry, hash.to_vec(), record].concat()
-    }
-
-    fn done(at: u64, files: u64, bytes: u64) -> Vec<u8> {
-        [vec![b'D'], [at, files, bytes].into_iter().flat_map(number).collect()].concat()
     }
 
     /// The seeds that are entries of states, and where in the stream the cast goes on.
     fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>, u64)> {
-        let file = large_file();
-        let short = FileHeader { path: b"b".to_vec(), length: Some(4), ..file.clone() };
+        let large = large_file();
+        let short = FileHeader { path: b"b".to_vec(), length: Some(4), ..large.clone() };
+        let absent = FileHeader { path: b"c".to_vec(), length: Some(1), ..large.clone() };
         let directory =
-            FileHeader { path: b"d".to_vec(), directory: true, length: None, ..file.clone() };
-        let naming = entry(b'N', &[900, 1, 4], &blake3::hash(b"abcd").as_bytes()[..], &short);
-        let another = entry(b'N', &[900, 1, 4], &[7; 32], &short);
-        let begun = entry(b'F', &[700, 0, 0], &[], &file);
-        let directories = vec![entry(b'P', &[], &[], &directory), done(400, 0, 0)];
+            FileHeader { path: b"d".to_vec(), directory: true, length: None, ..large.clone() };
+        let hash = *blake3::hash(b"abcd").as_bytes();
+        let done = entry(b'D', [500, 1, 4], &hash, &short);
+        let begun = |at, files, bytes| entry(b'F', [at, files, bytes], &[], &large);
+        let large_done = entry(b'D', [900, 1, 10 << 20], &[7; 32], &large);
         vec![
             ("cast_begun", vec![], 0),
-            ("cast_done", vec![done(500, 1, 4)], 500),
-            ("cast_two_done", vec![done(500, 1, 4), done(800, 2, 5)], 800),
-            ("cast_directory", directories, 400),
-            ("cast_file", vec![begun.clone()], 700),
-            ("cast_file_then_done", vec![begun, done(900, 1, 10 << 20)], 900),
-            ("cast_naming_found", vec![done(500, 1, 4), naming.clone()], 900),
-            ("cast_naming_of_another", vec![done(500, 1, 4), another], 500),
-            ("cast_named", vec![naming, done(900, 1, 4)], 900),
-            ("cast_at_beyond_48_bits", vec![done(1 << 48, 1, 4)], 0),
+            ("cast_done", vec![done.clone()], 500),
+            (
+                "cast_done_and_absent",
+                vec![done.clone(), entry(b'D', [800, 2, 5], &[7; 32], &absent)],
+                500,
+            ),
+            ("cast_done_of_another", vec![entry(b'D', [500, 1, 4], &[7; 32], &short)], 0),
+            ("cast_directory_absent", vec![entry(b'P', [400, 1, 0], &[], &directory)], 0),
+            ("cast_file", vec![begun(700, 0, 0)], 700),
+            ("cast_done_then_file", vec![done, begun(700, 1, 4)], 700),
+            ("cast_file_then_done", vec![begun(700, 0, 0), large_done], 700),
+            ("cast_at_beyond_48_bits", vec![entry(b'D', [1 << 48, 1, 4], &hash, &short)], 0),
         ]
     }
 

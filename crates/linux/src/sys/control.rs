@@ -40,7 +40,9 @@ impl<'a> Writer<'a> {
             (libc::CMSG_SPACE(bytes) as usize, libc::CMSG_LEN(bytes) as usize)
         };
         assert!(self.used + space <= Room::BYTES, "Room::BYTES is enough for all control messages");
-        let header = cmsghdr { cmsg_len: len as _, cmsg_level: level, cmsg_type: kind };
+        // SAFETY: all fields of a cmsghdr are integers, for which zeros are valid; musl's has one more, which is padding.
+        let mut header: cmsghdr = unsafe { std::mem::zeroed() };
+        (header.cmsg_len, header.cmsg_level, header.cmsg_type) = (len as _, level, kind);
         // SAFETY: `used + space` bytes are inside the room, which is aligned to 8 as `cmsghdr` wants, and
         // `space` is a multiple of 8; the data follow the header, aligned to 8 too.
         unsafe {

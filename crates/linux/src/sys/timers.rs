@@ -37,8 +37,9 @@ pub fn set_ordinary_priority() -> io::Result<()> {
 }
 
 fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
-    let wanted = libc::sched_param { sched_priority: priority };
-    // SAFETY: it reads the struct, which lives until the call returns; 0 is the calling thread.
-    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const wanted) };
+    // The system call, because musl's function refuses all calls. The kernel's `sched_param` is one int.
+    // SAFETY: it reads the int, which lives until the call returns; 0 is the calling thread.
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

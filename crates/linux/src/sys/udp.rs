@@ -335,16 +335,17 @@ impl UdpSocket {
             header.msg_name = addresses[index].as_ptr().cast_mut().cast();
             header.msg_namelen = addresses[index].len();
             header.msg_iov = vectors[from..].as_mut_ptr();
-            header.msg_iovlen = to - from;
+            header.msg_iovlen = (to - from) as _;
             header.msg_control = rooms[index].as_mut_ptr();
             header.msg_controllen = control_bytes as _;
             messages.push(mmsghdr { msg_hdr: header, msg_len: 0 });
         }
         // SAFETY: addresses, vectors, rooms and the bytes that vectors point to live until the call returns,
         // and none of them is moved after its address was taken.
+        // It is the system call, because musl's function sends one by one; what musl takes for padding is zero.
         let sent = unsafe {
-            let count = messages.len() as u32;
-            libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0)
+            let (socket, count) = (self.socket.as_raw_fd(), messages.len() as u32);
+            libc::syscall(libc::SYS_sendmmsg, socket, messages.as_mut_ptr(), count, 0)
         };
         let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
         Ok((sent, parts[..sent].iter().map(|part| part.3).sum()))
