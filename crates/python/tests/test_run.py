@@ -224,6 +224,9 @@ class Control(unittest.TestCase):
             if done:
                 signal.raise_signal(signal.SIGINT)
 
+        # A shell starts its background jobs with SIGINT ignored, and Python leaves it so.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         with self.assertRaises(KeyboardInterrupt) as caught:
             rackweave.run(LONG, set=sweep, jobs=1, progress=interrupt)
         self.assertIsInstance(caught.exception, rackweave.Interrupted)

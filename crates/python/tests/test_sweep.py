@@ -142,6 +142,8 @@ class Sweeps(unittest.TestCase):
             if done == 1:
                 signal.raise_signal(signal.SIGINT)
 
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         with self.assertRaises(rackweave.Interrupted) as caught, concurrent.futures.ThreadPoolExecutor(1) as pool:
             rackweave.sweep(small(), LITTLE, executor=pool, out=self.path("a"), progress=interrupt)
         self.assertGreaterEqual(len(caught.exception.result.points), 1)
