@@ -26,6 +26,8 @@ pub struct Outgoing {
     silent_since: Option<Time>,
     /// When the last packet was sent.
     last_sent: Time,
+    /// Whether the last packet was a probe, so that nothing has been sent for longer than any retransmission waits.
+    probed: bool,
 }
 
 impl Outgoing {
@@ -39,6 +41,7 @@ impl Outgoing {
             sent_to: 0,
             silent_since: None,
             last_sent: now,
+            probed: false,
         }
     }
 
@@ -80,8 +83,11 @@ impl Outgoing {
         if !has_restarted {
             self.note(next, sack, packet, max_gaps);
         }
+        // After a probe nothing is in flight. If the receiver misses packets then, its state is what counts: acknowledgements of it
+        // and of the one before its restart may together be of more than either has (our choice).
+        let is_probed = core::mem::take(&mut self.probed) && answered.is_none();
         // A receiver that has all packets says so by another packet: these acknowledgements are of two receivers.
-        let is_reset = has_restarted || self.acked.prefix() >= self.packets;
+        let is_reset = has_restarted || is_probed || self.acked.prefix() >= self.packets;
         if is_reset {
             self.acked = Assembler::starting_at(next);
             self.note(next, sack, packet, max_gaps);
@@ -203,6 +209,7 @@ impl Host {
             message_length = outgoing.length;
             outgoing.sent_to = outgoing.sent_to.max(piece.packet + 1);
             outgoing.last_sent = now;
+            outgoing.probed = false;
             outgoing.silent_since.get_or_insert(now);
             let deadline = outgoing.deadline(&self.config);
             self.timers.set_earlier(piece.slot, deadline);
@@ -325,7 +332,7 @@ impl Host {
         if outgoing.silent_since.is_some_and(|at| now.since(at) >= patience) {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
-        outgoing.last_sent = now;
+        (outgoing.last_sent, outgoing.probed) = (now, true);
         outgoing.silent_since.get_or_insert(now);
         let (message_length, deadline) = (outgoing.length, outgoing.deadline(&self.config));
         self.timers.set(slot, deadline);
