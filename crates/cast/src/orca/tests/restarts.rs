@@ -281,7 +281,7 @@ fn a_sender_that_leaves_while_its_receiver_prepares_keeps_no_other_one_out() {
     }
 }
 
-/// Two senders send the same stream to a receiver at once: the first one has it, and the other one is told that it is busy.
+/// Two senders send the same stream to a receiver at once: the first one has it, and the other one gets the reason Busy.
 #[test]
 fn two_senders_of_one_stream_do_not_replace_each_other() {
     for (secret, prepares) in SECRETS.into_iter().flat_map(|it| [(it, true), (it, false)]) {

@@ -138,7 +138,7 @@ fn later_rounds_choose_at_random() {
     assert!((25..75).contains(&shortest), "{shortest}");
 }
 
-/// A sender has its channels once in each epoch. What is accepted beyond that is taken back.
+/// A sender has its channels once in each epoch. What is accepted beyond that is released by RELEASE.
 #[test]
 fn accepted_channels_are_counted_in_their_epochs() {
     let mut host = host(&config());
