@@ -1,0 +1,187 @@
+//! A stream of several files that goes on: what was complete is checked against the disk and against the sender.
+
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::{big, bytes_of, config};
+use crate::format::{CHUNK, FileHeader};
+use crate::sink::{Folder, FolderConfig, Sink, SinkError, state};
+use crate::source::{Files, Source};
+use crate::store::StoreError;
+
+/// The lengths of the files of [`tree`], of which all but the last one arrive in the first attempt.
+const TREE: [(&str, usize); 4] =
+    [("d/a", CHUNK + 7), ("d/b", 3 * CHUNK), ("d/c", 10), ("d/e", 2 * CHUNK)];
+
+/// Writes the files of a directory; `seed` changes their content, and nothing else.
+fn tree(from: &Path, seed: u8) -> Files {
+    std::fs::create_dir_all(from.join("d")).unwrap();
+    for (name, len) in TREE {
+        let bytes: Vec<u8> = big(len).iter().map(|byte| byte ^ seed).collect();
+        std::fs::write(from.join(name), bytes).unwrap();
+        let file = std::fs::File::options().write(true).open(from.join(name)).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(7)).unwrap();
+    }
+    let file = std::fs::File::open(from.join("d")).unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(7)).unwrap();
+    Files::new(&[from.join("d")]).unwrap()
+}
+
+/// Receives a stream until it is complete, in at most `most` attempts, as the sender of an `Again` repeats it.
+fn receive_again(config: &FolderConfig, source: &mut Files, most: usize) -> Result<(), SinkError> {
+    let bytes = bytes_of(source, 0);
+    for _ in 0..most {
+        let mut sink = Folder::new(config.clone(), source.stream())?;
+        match sink.put(&bytes[sink.begins_at() as usize..]) {
+            Err(SinkError::Again(_)) => {}
+            result => {
+                assert_eq!(sink.is_complete(), result.is_ok());
+                return result;
+            }
+        }
+    }
+    panic!("it is not complete after {most} attempts")
+}
+
+fn assert_tree(at: &Path, seed: u8) {
+    for (name, len) in TREE {
+        let bytes: Vec<u8> = big(len).iter().map(|byte| byte ^ seed).collect();
+        assert!(at.join(name).symlink_metadata().unwrap().is_file(), "{name}");
+        assert!(std::fs::read(at.join(name)).unwrap() == bytes, "{name}");
+    }
+    assert_eq!(std::fs::read_dir(at).unwrap().count(), 1, "no state is left");
+}
+
+/// An attempt is interrupted in the last file; then one of the files that were complete is not what it was.
+#[test]
+fn complete_files_of_an_earlier_attempt_are_checked_before_it_goes_on() {
+    let from = tempfile::tempdir().unwrap();
+    let mut source = tree(from.path(), 0);
+    let (bytes, stream) = (bytes_of(&mut source, 0), source.stream());
+    let interrupted = || {
+        let to = tempfile::tempdir().unwrap();
+        let mut sink = Folder::new(config(to.path()), stream).unwrap();
+        sink.put(&bytes[..bytes.len() - CHUNK]).unwrap();
+        assert_eq!(sink.files().len(), 3);
+        to
+    };
+    let kept = interrupted();
+    let whole = Folder::new(config(kept.path()), stream).unwrap().begins_at();
+    assert!(whole as usize > 4 * CHUNK, "nothing that is there is sent again");
+    type Damage = fn(&Path);
+    let removed: Damage = |path| std::fs::remove_file(path).unwrap();
+    let changed: Damage = |path| {
+        let time = path.metadata().unwrap().modified().unwrap();
+        let mut there = std::fs::read(path).unwrap();
+        there[0] ^= 1;
+        std::fs::write(path, there).unwrap();
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(time).unwrap();
+    };
+    let shortened: Damage = |path| {
+        std::fs::File::options().write(true).open(path).unwrap().set_len(5).unwrap();
+    };
+    let link: Damage = |path| {
+        let aside = path.parent().unwrap().parent().unwrap().join("aside");
+        std::fs::rename(path, &aside).unwrap();
+        std::os::unix::fs::symlink(&aside, path).unwrap();
+    };
+    let directory: Damage = |path| {
+        std::fs::remove_file(path).unwrap();
+        std::fs::create_dir(path).unwrap();
+    };
+    for (name, _) in &TREE[..3] {
+        for (what, damage) in [
+            ("removed", removed),
+            ("changed", changed),
+            ("shortened", shortened),
+            ("link", link),
+            ("directory", directory),
+        ] {
+            let to = interrupted();
+            damage(&to.path().join(name));
+            let sink = Folder::new(config(to.path()), stream);
+            assert!(sink.is_ok_and(|sink| sink.begins_at() < whole), "{name} {what}");
+            let again = &mut source;
+            let result = receive_again(&config(to.path()), again, 1);
+            if what == "removed" {
+                result.unwrap();
+                assert_tree(to.path(), 0);
+                continue;
+            }
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains(name), "{name} {what}: {error}");
+            let overwrite = FolderConfig { overwrite: true, ..config(to.path()) };
+            let result = receive_again(&overwrite, again, 3);
+            if what == "directory" {
+                let error = result.unwrap_err().to_string();
+                assert!(error.contains("is a directory"), "{name}: {error}");
+                continue;
+            }
+            result.unwrap();
+            let _ = std::fs::remove_file(to.path().join("aside"));
+            assert_tree(to.path(), 0);
+        }
+    }
+    // All at once, as with `rm -rf DIR/*`, and a directory that is a link.
+    let to = interrupted();
+    std::fs::remove_dir_all(to.path().join("d")).unwrap();
+    receive_again(&config(to.path()), &mut source, 1).unwrap();
+    assert_tree(to.path(), 0);
+    let to = interrupted();
+    std::fs::rename(to.path().join("d"), to.path().join("aside")).unwrap();
+    std::os::unix::fs::symlink(to.path().join("aside"), to.path().join("d")).unwrap();
+    let error = receive_again(&config(to.path()), &mut source, 1).unwrap_err();
+    assert!(matches!(error, SinkError::Store(StoreError::NotDirectory(_))), "{error}");
+}
+
+/// The sender's files were made once more between two attempts, with the same names, lengths and times: the stream has the
+/// same number.
+#[test]
+fn complete_files_of_an_earlier_attempt_are_compared_with_the_senders() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut source = tree(from.path(), 0);
+    let (stream, bytes) = (source.stream(), bytes_of(&mut source, 0));
+    for overwrite in [false, true] {
+        let config = FolderConfig { overwrite, ..config(&to.path().join(overwrite.to_string())) };
+        let mut sink = Folder::new(config.clone(), stream).unwrap();
+        // The last file has begun, and none of its chunks is whole.
+        sink.put(&bytes[..bytes.len() - 2 * CHUNK]).unwrap();
+        drop(sink);
+        let mut other = tree(from.path(), 1);
+        assert_eq!(other.stream(), stream);
+        let result = receive_again(&config, &mut other, 10);
+        if overwrite {
+            result.unwrap();
+            assert_tree(&config.folder, 1);
+        } else {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("d/a exists already"), "{error}");
+        }
+    }
+}
+
+/// A file of a sender is no state of another sender's stream.
+#[test]
+fn a_sender_cannot_write_the_state_of_a_stream() {
+    let to = tempfile::tempdir().unwrap();
+    let name = String::from_utf8(state::name(7).into_encoded_bytes()).unwrap();
+    for (path, accepted) in [(name.clone(), false), (format!("d/{name}"), true)] {
+        let mut stream = Vec::new();
+        crate::format::start(&mut stream);
+        let path = path.into_bytes();
+        let (length, mode, mtime_s, mtime_ns) = (Some(1), 0o644, 0, 0);
+        let header = FileHeader { path, directory: false, length, mode, mtime_s, mtime_ns };
+        crate::format::file(&header, &mut stream);
+        let mut sink = Folder::new(config(to.path()), 9).unwrap();
+        assert_eq!(sink.put(&stream).is_ok(), accepted);
+    }
+    assert!(!to.path().join(&name).exists());
+    assert!(matches!(
+        Files::new(&[{
+            std::fs::write(to.path().join(&name), b"x").unwrap();
+            to.path().join(&name)
+        }]),
+        Err(crate::source::SourceError::NoName { .. })
+    ));
+}
