@@ -2,9 +2,6 @@
 //!
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`], [`dcpim`], [`uet`], [`datagram`]: the headers of one
 //!   protocol each; [`Codec`]: their common interface. [`transports!`] lists them.
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`dcpim`], [`datagram`]: the headers of one protocol each; [`Codec`]:
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`uet`], [`datagram`]: the headers of one protocol each; [`Codec`]:
-//!   their common interface. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
 //!   datagram; [`secure`]: the same between hosts that share a key.

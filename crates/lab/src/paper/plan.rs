@@ -147,6 +147,12 @@ impl Plan {
                                 delays of hosts are in ideal times only"
                         .to_owned(),
                 });
+            } else if request.host.is_some() {
+                planned.claim.deviations.push("hosts cost what `--host` says".to_owned());
+            }
+            if !request.sets.is_empty() {
+                let sets = request.sets.join(", ");
+                planned.claim.deviations.push(format!("keys were set by `--set`: {sets}"));
             }
             let ready = loaded.map_err(|error: ScenarioError| error.message().to_owned());
             planned.trouble = ready.and_then(|()| self.check(&planned)).err();

@@ -265,6 +265,8 @@ impl<M: Model> World<'_, M> {
     pub(super) fn run_deferred(&mut self) {
         // Actions that follow from a step join the list, so this loop is never nested.
         self.apps.is_running_deferred = true;
+        // Other hosts sleep, also if this follows from a timer.
+        self.on_time(false);
         while let Some(deferred) = self.apps.deferred.pop_front() {
             match deferred {
                 Deferred::Start(host) => self.run_app(host),

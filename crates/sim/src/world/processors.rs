@@ -4,7 +4,8 @@
 //! [`HostConfig`]. Each task has at most one valid pending event, the one at its `until`; others are ignored.
 //!
 //! That a turn takes what has arrived by its beginning is what `recvmmsg` does. That tasks share processors first come,
-//! first served is our simplification of the kernel's scheduler: turns are shorter than its time slices.
+//! first served is our simplification of the kernel's scheduler. A turn lasts as long as its task has work: an overloaded host is not
+//! preempted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -175,6 +176,10 @@ impl<M: Model> World<'_, M> {
         if tasks.config.switch.is_none() {
             return self.join_ring(host, packet);
         }
+        // The switch process has a socket for each host. That they are as long as the rings of hosts is our choice.
+        if tasks.switch_ring.len() >= RECEIVE_RING * tasks.rings.len() {
+            return self.net.discard(packet, DropReason::QueueFull);
+        }
         tasks.switch_ring.push_back((host, packet));
         let switch = tasks.switch();
         self.rouse(switch);
@@ -306,7 +311,8 @@ impl<M: Model> World<'_, M> {
             .switch_ring
             .iter()
             .map(|(_, packet)| costs.of_packet(u32::from(self.net.packet(*packet).wire_bytes)));
-        let turn = packets.fold(costs.system_call + switch.wake_cost, |sum, cost| sum + cost);
+        let call = if tasks.switch_ring.is_empty() { Span::ZERO } else { costs.system_call };
+        let turn = packets.fold(call + switch.wake_cost, |sum, cost| sum + cost);
         tasks.switch_interrupts = true;
         if let Some(victim) = tasks.running.first().copied() {
             tasks.task(victim).until = tasks.task(victim).until + turn;
@@ -322,11 +328,12 @@ impl<M: Model> World<'_, M> {
         let now = self.net.now();
         let Some(tasks) = &mut self.tasks else { return };
         if number == tasks.switch() {
-            tasks.switch_began = now;
             let left = tasks.switch_ring.len() as u32;
             let Some(switch) = tasks.config.switch.filter(|_| left > 0) else {
+                // Nothing has come during the window, so that no other window follows.
                 return self.end_turn(number);
             };
+            tasks.switch_began = now;
             let task = tasks.task(number);
             (task.stage, task.left, task.debt) = (Stage::Receiving, left, switch.costs.system_call);
             return self.work_on_next(number);

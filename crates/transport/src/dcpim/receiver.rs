@@ -225,7 +225,9 @@ impl Host {
             if free < packets {
                 self.resume(now, slot);
             } else {
-                let until = now.saturating_add(self.config.span_of(free));
+                let until = now.saturating_add(
+                    self.config.span_of(free.min(u32::from(self.config.free_packets))),
+                );
                 self.scheme.matching.hold(until);
             }
             self.arm(slot);

@@ -50,7 +50,7 @@ pub struct Config {
     pub initial_rto: Span,
     /// The shortest retransmission timeout.
     pub min_rto: Span,
-    /// The longest retransmission timeout, to which it doubles.
+    /// The longest retransmission timeout to which it doubles. One that follows from measured round trips may be longer.
     pub max_rto: Span,
     /// Priority of acknowledgements and of all other packets without data, 0 (lowest) to 7.
     pub control_priority: u8,

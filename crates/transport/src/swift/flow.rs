@@ -7,9 +7,9 @@ use rackweave_core::{HostId, RttEstimator, Span, Time};
 use super::config::Config;
 use super::congestion::{Ack, Rules, Scaling, Window};
 
-/// A packet counts as lost after this many later ones are known to have arrived. (Section 3.6 has holes in a bitmap that
-/// indicate "potentially" lost packets; the number is that of htsim, three duplicate acknowledgements, and of RFC 9002,
-/// section 6.1.1.)
+/// A packet counts as lost once one that was sent at least this many later is known to have arrived. (Section 3.6 has holes in a
+/// bitmap that indicate "potentially" lost packets. This is the packet threshold of RFC 9002, section 6.1.1; htsim waits for three
+/// duplicate acknowledgements.)
 const REORDERING: usize = 3;
 
 /// The weight of an endpoint's delay in its moving average is the inverse of this. (Section 3.3 filters that delay, and

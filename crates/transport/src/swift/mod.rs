@@ -14,7 +14,8 @@
 //! answer has waited at its own host. The clock of the peer is not used. A packet that is sent again has a new number.
 //!
 //! # Loss
-//! A packet is sent again when the acknowledgements of three later ones have arrived, or after a timeout (section 3.6).
+//! A packet is sent again when the acknowledgement of one that was sent at least three later has arrived, or after a timeout
+//! (section 3.6).
 //!
 //! # At most once
 //! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not start it
@@ -118,6 +119,8 @@ impl Swift {
     /// Puts a flow without work among those that are only remembered, of which the oldest may be forgotten.
     fn rest(&mut self, index: u32, config: &Config) {
         self.timers.remove(index);
+        // Nothing awaits an answer: an old silence does not count against what is sent later.
+        self.flow_mut(index).on_answer();
         if !self.idle.contains(index) {
             self.idle.push_back(index);
             self.idle_count += 1;

@@ -26,7 +26,7 @@ pub struct Outgoing {
     silent_since: Option<Time>,
     /// When the last packet was sent.
     last_sent: Time,
-    /// Whether the last packet was a probe, so that nothing has been sent for longer than any retransmission waits.
+    /// Whether the last packet was a probe, so that nothing has been sent for a quarter of the patience, longer than `max_rto`.
     probed: bool,
 }
 
@@ -83,14 +83,19 @@ impl Outgoing {
         if !has_restarted {
             self.note(next, sack, packet, max_gaps);
         }
-        // After a probe nothing is in flight. If the receiver misses packets then, its state is what counts: acknowledgements of it
-        // and of the one before its restart may together be of more than either has (our choice).
+        // After a probe nothing should be in flight. If the receiver misses packets then, its state is what counts (our choice):
+        // acknowledgements of it and of the one before its restart may together be of more than either has, and a late one of before
+        // this host's restart may have named a number that is now another packet's.
         let is_probed = core::mem::take(&mut self.probed) && answered.is_none();
         // A receiver that has all packets says so by another packet: these acknowledgements are of two receivers.
         let is_reset = has_restarted || is_probed || self.acked.prefix() >= self.packets;
         if is_reset {
             self.acked = Assembler::starting_at(next);
             self.note(next, sack, packet, max_gaps);
+            if self.acked.prefix() >= self.packets {
+                // Only a forged acknowledgement says that all has arrived and that it has not.
+                self.acked = Assembler::starting_at(next);
+            }
             self.next = self.acked.prefix();
         }
         if is_reset || self.acked.prefix() > before {

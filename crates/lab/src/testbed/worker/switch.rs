@@ -73,6 +73,7 @@ pub(super) fn run(
     super::send(&WorkerMessage::Bound(switch.udp_ports()));
     let control = Control::default();
     let (began, cpu_before) = (switch.clock().now(), super::process_cpu_s());
+    let slept = super::sleeps();
     let mut sleeps = 0;
     let mut refused = None;
     let ended = std::thread::scope(|threads| {
@@ -94,7 +95,7 @@ pub(super) fn run(
             }
         }
         // The switch's thread is counted while it still runs.
-        sleeps = super::sleeps();
+        sleeps = super::sleeps().saturating_sub(slept);
         control.stop.store(true, Ordering::Relaxed);
         running.join()
     });

@@ -187,6 +187,24 @@ fn the_switch_process_interrupts_hosts_and_handles_a_window_together() {
     assert_eq!(latency(&result.messages[0]), began + US(200) + US(3) + US(5));
 }
 
+/// An idle switch process sleeps: it does not wait for windows without end, and what comes much later wakes it as the first packet did.
+#[test]
+fn an_idle_switch_process_sleeps() {
+    let host = HostConfig {
+        switch: Some(SwitchProcess {
+            costs: Costs::default(),
+            wake_cost: Span::ZERO,
+            window: US(50),
+        }),
+        switch_wake: Quantiles::new(vec![(0, US(20))]).unwrap(),
+        ..HostConfig::default()
+    };
+    let result = run_trace(2, &[(0, 0, 1, 1), (10_007, 0, 1, 1)], host);
+    for message in &result.messages {
+        assert_eq!(latency(message), ideal(2, 1) + US(20));
+    }
+}
+
 /// The switch process and hosts wake up by distributions of their own.
 #[test]
 fn the_switch_process_wakes_up_by_its_own_distribution() {

@@ -1,6 +1,6 @@
 //! Times of long messages.
 
-use rackweave_core::{Kind, Span};
+use rackweave_core::{Event, Kind, Span};
 
 use super::{Config, DrivenSubject as _, LINK, Swift};
 use crate::tests::suite::{at, deliveries, network, submit};
@@ -20,4 +20,28 @@ fn a_long_message_takes_its_ideal_time() {
         let ideal = LINK.span_of(1_538) * 1_001 + delay;
         assert_eq!(delivered, at(ideal), "{us} us");
     }
+}
+
+/// A message failed because its receiver was away. Much later the receiver is back, and a first window is lost: that is one timeout,
+/// and not a silence since then.
+#[test]
+fn an_old_silence_does_not_count_against_later_messages() {
+    let mut network = network::<Swift>(&Config::htsim(), 2, Span::from_us(1));
+    let failed = |network: &crate::tests::Network<_>| {
+        network.events.iter().filter(|(.., event)| matches!(event, Event::Failed { .. })).count()
+    };
+    network.set_down(1, true);
+    submit(&mut network, 0, 1, 1, 1_000, Kind::OneWay);
+    network.run_until(at(Span::from_ms(400)));
+    assert_eq!(failed(&network), 1);
+    network.set_down(1, false);
+    network.run_until(at(Span::from_ms(800)));
+    network.lose = Some(|_| true);
+    for number in 2..=30 {
+        submit(&mut network, 0, 1, number, 10_000, Kind::OneWay);
+    }
+    network.run_until(at(Span::from_ms(800) + Span::from_us(50)));
+    network.lose = None;
+    network.run_until(at(Span::from_ms(1_500)));
+    assert_eq!((failed(&network), deliveries(&network).count()), (1, 29));
 }
