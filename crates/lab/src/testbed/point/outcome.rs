@@ -1,0 +1,267 @@
+//! What the processes of a point have reported, as results of the simulator are.
+
+use rackweave_core::{DropReason, Framing, HostId, Span, Time, frame};
+use rackweave_group::reduce::job::{Job, Record};
+use rackweave_group::reduce::switch;
+use rackweave_sim::result::{Counters, End, MeasuredRoundTrip, Outcome, RunResult};
+
+use super::{PointOutcome, PointRun};
+use crate::cast::{CastConfig, CastResult};
+use crate::image::{ClientReport, ImageConfig, ImageResult, SwitchReport};
+use crate::reduce::{Controller, ReduceConfig, ReduceResult};
+use crate::testbed::protocol::{HostWork, SwitchEnd};
+use crate::testbed::{PointWork, captured_links};
+
+/// The size of the smallest packet on a link, which answers data in a base round trip.
+const SMALLEST: u32 = frame::wire_bytes(0);
+/// Full frames with a UDP header and no other transport header.
+const PLAIN: Framing = Framing {
+    max_payload: frame::MTU - frame::IPV4 - 8,
+    header_bytes: frame::IPV4 + 8,
+    spray_above_bytes: u32::MAX,
+};
+
+impl PointRun<'_> {
+    pub(super) fn result(&mut self, end: End, ended_at: Time, switch: &SwitchEnd) -> PointOutcome {
+        let since = self.point.config.measure.warmup.ticks().min(ended_at.ticks());
+        let until = match (end, self.collector.last_end()) {
+            (End::AllDone, Some(last)) => last.max(since),
+            (End::AllDone, None) => since,
+            _ => ended_at.ticks(),
+        };
+        let mut messages = self.collector.messages(&self.fabric);
+        for message in &mut messages {
+            // Messages that ended while the workers were being stopped were too late.
+            if matches!(message.outcome, Outcome::Completed(at) if end == End::TimeLimit && at > ended_at)
+            {
+                message.outcome = Outcome::Unfinished;
+            }
+        }
+        let (delivered_bytes, delivered_by_sender) = self.collector.delivered(until);
+        let ends = self.host_ends.values();
+        let counters =
+            Counters { events: ends.clone().map(|end| end.packets).sum(), ..switch.counters };
+        let links = switch.links.clone();
+        let ports = links.get(self.fabric.hosts() as usize..).unwrap_or_default();
+        let mean = ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>();
+        let mut result = RunResult {
+            end,
+            ended_at,
+            measured: Span::from_ticks(until - since),
+            messages,
+            delivered_bytes,
+            delivered_by_sender,
+            round_trips: self.round_trips(),
+            counters,
+            refused: ends.clone().map(|end| end.refused).sum(),
+            mean_queue_bytes: mean / ports.len().max(1) as f64,
+            max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
+            queue_series: switch.queues.clone(),
+            links,
+            traffic: Vec::new(),
+            circuits: switch
+                .circuits
+                .iter()
+                .map(|(at, circuits)| (Time::from_ticks(*at), circuits.clone().into()))
+                .collect(),
+            capture_names: captured_links(self.point, &self.fabric)
+                .into_iter()
+                .map(|link| self.fabric.link_name(link))
+                .collect(),
+            capture: Vec::new(),
+            peak_packets: 0,
+            verified_messages: ends.clone().map(|end| end.verified).sum(),
+        };
+        let cpu_s = switch.cpu_s + ends.map(|end| end.cpu_s).sum::<f64>();
+        let cast = self.point.cast.as_ref().map(|config| {
+            let cast = self.cast_result(config, ended_at);
+            cast.put_into(&self.fabric, &mut result);
+            cast
+        });
+        let image = self.point.image.as_ref().map(|config| {
+            let image = self.image_result(config, (end, ended_at), switch);
+            image.put_into(config, &self.fabric, &mut result);
+            image
+        });
+        let reduce = self.point.reduce.as_ref().map(|config| {
+            let reduce = self.reduce_result(config, (end, ended_at), switch);
+            reduce.put_into(&self.fabric, &mut result);
+            reduce
+        });
+        let doubts = self.doubts(switch);
+        PointOutcome {
+            result,
+            cast,
+            image,
+            reduce,
+            capture: Vec::new(),
+            cpu_s,
+            work: self.work(switch),
+            doubts,
+        }
+    }
+
+    /// Returns the work of all processes, with the bytes of hosts' links.
+    fn work(&self, switch: &SwitchEnd) -> PointWork {
+        let bytes = |link: u32| switch.links.get(link as usize).map_or(0, |link| link.bytes);
+        let host = |host| HostWork {
+            sent_bytes: bytes(host),
+            received_bytes: bytes(self.fabric.downlink(HostId(host))),
+            ..self.host_ends.get(&host).map_or(HostWork::default(), |end| end.work)
+        };
+        PointWork { hosts: self.hosts().map(host).collect(), switch: switch.work }
+    }
+
+    /// Returns the results of an image from the hosts' reports.
+    fn image_result(
+        &self,
+        config: &ImageConfig,
+        (end, ended_at): (End, Time),
+        switch: &SwitchEnd,
+    ) -> ImageResult {
+        let report = |host: &HostId| self.host_ends.get(&host.0)?.image.as_ref();
+        // What was written while the workers were being stopped was too late.
+        let in_time = |at: &Time| end != End::TimeLimit || *at <= ended_at;
+        let client = |(host, _): &(HostId, Time)| {
+            let client = report(host).and_then(|end| end.client).unwrap_or_default();
+            let (received, finished) =
+                (client.received.filter(in_time), client.finished.filter(in_time));
+            ClientReport { received, finished, ..client }
+        };
+        let server = report(&config.server);
+        ImageResult {
+            clients: config.clients.iter().map(client).collect(),
+            server: server.and_then(|end| end.server).unwrap_or_default(),
+            switches: SwitchReport::of_program(&switch.program),
+            server_link_bytes: server.map_or(0, |end| end.link_bytes),
+            trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
+        }
+    }
+
+    /// Returns the results of jobs from the reports of their masters.
+    fn reduce_result(
+        &self,
+        config: &ReduceConfig,
+        (end, ended_at): (End, Time),
+        switch: &SwitchEnd,
+    ) -> ReduceResult {
+        // What finished while the workers were being stopped was too late.
+        let in_time = |at: &Time| end != End::TimeLimit || *at <= ended_at;
+        let of_job = |job: &Job| {
+            let ends = &self.host_ends.get(&job.master.0)?.reduce.as_ref()?.jobs;
+            let record = ends.iter().find(|end| end.job == job.number)?.record();
+            Some(Record { finished: record.finished.filter(in_time), ..record })
+        };
+        let jobs = config.jobs.iter().map(|job| (job.clone(), of_job(job).unwrap_or_default()));
+        let count = |name: &str| switch.program.get(name).copied().unwrap_or_default();
+        ReduceResult {
+            jobs: jobs.collect(),
+            switches: switch::Counters {
+                packets: count("packets_added"),
+                pairs: count("pairs"),
+                absorbed: count("pairs_absorbed"),
+                residual: count("pairs_residual"),
+                duplicates: count("duplicates"),
+                fetched: count("sums_fetched"),
+                stale: count("stale"),
+                refused: count("jobs_refused"),
+                emitted: count("words_emitted"),
+                chunks: count("chunks_added"),
+                chunk_duplicates: count("chunk_duplicates"),
+                chunk_sums: count("chunk_sums"),
+            },
+            trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
+            reconfigurations: self.controller.as_ref().map_or(0, Controller::reconfigurations),
+            lost_in_moves: switch.counters.drops[DropReason::Reconfiguration as usize],
+            ..ReduceResult::of(config)
+        }
+    }
+
+    /// Returns the results of a cast from the hosts' reports.
+    fn cast_result(&self, config: &CastConfig, ended_at: Time) -> CastResult {
+        let mut collector = config.collector(&self.point.config, ended_at);
+        let mut sender_link_bytes = 0;
+        for (host, end) in &self.host_ends {
+            let (host, Some(end)) = (HostId(*host), &end.cast) else { continue };
+            collector.add(host, &end.report);
+            if config.senders.contains(&host) {
+                sender_link_bytes += end.link_bytes;
+            }
+        }
+        CastResult { app: collector.results(), sender_link_bytes, plane: None }
+    }
+
+    fn round_trips(&self) -> Vec<MeasuredRoundTrip> {
+        let mut measured = Vec::new();
+        for (number, endpoint) in self.endpoints.endpoints.iter().enumerate() {
+            let first = self.endpoints.of_stream.iter().position(|of| usize::from(*of) == number);
+            let framing = endpoint.transport.framing();
+            for (host, end) in &self.host_ends {
+                let src = HostId(*host);
+                let of_it = end.round_trips.iter().filter(|of| usize::from(of.endpoint) == number);
+                let trips = of_it.flat_map(|of| &of.trips);
+                let trips = trips.filter(|trip| trip.peer.0 < self.fabric.hosts());
+                measured.extend(trips.filter(|trip| trip.peer != src).map(|trip| {
+                    let dst = trip.peer;
+                    MeasuredRoundTrip {
+                        stream: first.unwrap_or(0) as u16,
+                        src,
+                        dst,
+                        min: trip.min,
+                        recent: trip.recent,
+                        base: self.fabric.base_rtt_between(src, dst, framing, SMALLEST),
+                        samples: trip.samples,
+                    }
+                }));
+            }
+        }
+        measured
+    }
+
+    /// Returns reasons to doubt the results: if the machine did not keep up, they measure the machine instead of the
+    /// transports.
+    fn doubts(&self, switch: &SwitchEnd) -> Vec<String> {
+        let framing =
+            self.endpoints.endpoints.first().map_or(PLAIN, |endpoint| endpoint.transport.framing());
+        let round_trip = self.fabric.base_rtt(framing, SMALLEST);
+        let mut doubts = Vec::new();
+        let late = switch.late_p99;
+        if late > round_trip {
+            let worst = switch.late_max;
+            doubts.push(format!(
+                "the switch was late: 1 of 100 packets by more than {late} (at most {worst}), and an idle round \
+                 trip of this fabric is {round_trip}"
+            ));
+        }
+        let lost: Vec<String> = (switch.lost.iter())
+            .filter(|(_, packets)| *packets > 0)
+            .map(|(where_, packets)| format!("{packets} {where_}"))
+            .collect();
+        if !lost.is_empty() {
+            let lost = lost.join(", ");
+            doubts.push(format!("packets were lost elsewhere than in the fabric's queues: {lost}"));
+        }
+        for (host, end) in &self.host_ends {
+            if let Some(problem) = end.image.as_ref().and_then(|image| image.problem.as_ref()) {
+                doubts.push(format!("host {host}: {problem}"));
+            }
+        }
+        let jobs = self.host_ends.values().filter_map(|end| end.reduce.as_ref());
+        for job in jobs.flat_map(|end| &end.jobs) {
+            if let Some(why) = &job.failed {
+                doubts.push(format!("job {}: {why}", job.job));
+            }
+        }
+        let slowest = self.host_ends.iter().max_by_key(|(_, end)| end.lag.p99);
+        if let Some((host, end)) = slowest
+            && end.lag.p99 > round_trip
+        {
+            let (lag, worst) = (end.lag.p99, end.lag.max);
+            doubts.push(format!(
+                "host {host} started messages late: 1 of 100 by more than {lag} (at most {worst}), which counts as \
+                 part of their latency"
+            ));
+        }
+        doubts
+    }
+}
