@@ -30,7 +30,11 @@ pub(crate) fn calibrate(args: &CalibrateArgs) -> miette::Result<u8> {
             warn("Interrupted: nothing was written.");
             return Ok(exit::INTERRUPTED);
         }
-        Err(error @ (CalibrateError::Spread(_) | CalibrateError::NoWork(_))) => {
+        Err(
+            error @ (CalibrateError::Spread(_)
+            | CalibrateError::Undivided(_)
+            | CalibrateError::NoWork(_)),
+        ) => {
             warn(&format!("{:?}", miette::Report::new(error)));
             warn("Nothing was written.");
             return Ok(exit::FAILED);
@@ -44,10 +48,10 @@ pub(crate) fn calibrate(args: &CalibrateArgs) -> miette::Result<u8> {
         warn(&format!("note: missing: {missing}"));
     }
     if args.json {
-        return print(&measured.to_json());
+        return print(&measured.to_json()?);
     }
     match &args.file {
-        None => print(&measured.to_toml()),
+        None => print(&measured.to_toml()?),
         Some(_) if args.quiet => Ok(exit::DONE),
         Some(file) => print(&summary(&measured, file)),
     }

@@ -22,6 +22,17 @@ pub(super) struct Times {
     /// The same for a thread with the real-time priority of the switch process, or with the priority that it has without
     /// privileges.
     pub(super) switch_wakes_us: Vec<f64>,
+    /// The processor time in nanoseconds that a thread needs to sleep in `poll` and to wake up, without what it does then.
+    pub(super) wake_cost_ns: f64,
+    /// The same with the priority of the switch process.
+    pub(super) switch_wake_cost_ns: f64,
+}
+
+/// What waking up costs a thread.
+#[derive(Debug, Default)]
+struct Wakes {
+    late_us: Vec<f64>,
+    cost_ns: f64,
 }
 
 /// The time between two events, long enough for the processor to become idle.
@@ -35,11 +46,15 @@ pub(super) fn measure(samples: usize, is_cancelled: &AtomicBool) -> io::Result<T
     let measuring = || {
         be_a_host();
         let clock = Clock::start();
+        let of_host = wakes(clock, samples, is_cancelled, be_a_host)?;
+        let of_switch = wakes(clock, samples, is_cancelled, be_the_switch)?;
         Ok(Times {
             clock_grain_ns: clock_grain_ns(clock),
             timers_us: timers(clock, samples, is_cancelled)?,
-            wakes_us: wakes(clock, samples, is_cancelled, be_a_host)?,
-            switch_wakes_us: wakes(clock, samples, is_cancelled, be_the_switch)?,
+            wakes_us: of_host.late_us,
+            switch_wakes_us: of_switch.late_us,
+            wake_cost_ns: of_host.cost_ns,
+            switch_wake_cost_ns: of_switch.cost_ns,
         })
     };
     std::thread::scope(|threads| joined(threads.spawn(measuring)))
@@ -86,34 +101,38 @@ fn timers(clock: Clock, samples: usize, is_cancelled: &AtomicBool) -> io::Result
 }
 
 /// Another thread, which `prepare` gives its priority, sleeps in `poll` until a datagram arrives, as the testbed's
-/// processes do.
+/// processes do. The processor time of such a wake-up is what is left of the thread's when reading the datagrams is subtracted,
+/// which costs what it costs to read a queue of as many.
 fn wakes(
     clock: Clock,
     samples: usize,
     is_cancelled: &AtomicBool,
     prepare: fn(),
-) -> io::Result<Vec<f64>> {
+) -> io::Result<Wakes> {
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0")?;
     receiver.set_nonblocking(true)?;
     let sender = std::net::UdpSocket::bind("127.0.0.1:0")?;
     sender.connect(receiver.local_addr()?)?;
     std::thread::scope(|threads| {
-        let receiving = threads.spawn(move || -> io::Result<Vec<f64>> {
+        let receiving = threads.spawn(move || -> io::Result<Wakes> {
             prepare();
-            let mut late = Vec::with_capacity(samples);
+            let mut late_us = Vec::with_capacity(samples);
             let mut silent_since = clock.now();
-            while late.len() < samples && clock.now().since(silent_since) < Span::from_secs(2) {
+            let (began_ns, mut waits) = (thread_cpu_ns(), 0_u32);
+            while late_us.len() < samples && clock.now().since(silent_since) < Span::from_secs(2) {
                 let until = clock.now() + Span::from_ms(100);
                 wait::until(clock, &[(receiver.as_fd(), false)], Some(until), Span::ZERO)?;
+                waits += 1;
                 let now = clock.now();
-                let mut stamp = [0; 8];
-                while let Ok(8) = receiver.recv(&mut stamp) {
-                    let sent = Time::from_ticks(u64::from_le_bytes(stamp));
-                    late.push(now.since(sent).as_us_f64());
+                while let Some(stamp) = read(&receiver) {
+                    late_us.push(now.since(Time::from_ticks(stamp)).as_us_f64());
                     silent_since = now;
                 }
             }
-            Ok(late)
+            let (used_ns, read_count) = (thread_cpu_ns() - began_ns, late_us.len());
+            let reading_ns = reading_cost_ns(read_count, waits)?;
+            let cost_ns = ((used_ns - reading_ns) / f64::from(waits.max(1))).max(0.0);
+            Ok(Wakes { late_us, cost_ns })
         });
         for _ in 0..samples {
             if is_cancelled.load(Ordering::Relaxed) {
@@ -124,6 +143,47 @@ fn wakes(
         }
         joined(receiving)
     })
+}
+
+/// Reads a datagram, if there is one.
+fn read(receiver: &std::net::UdpSocket) -> Option<u64> {
+    let mut stamp = [0; 8];
+    (receiver.recv(&mut stamp).ok()? == stamp.len()).then(|| u64::from_le_bytes(stamp))
+}
+
+/// The processor time to read this number of datagrams that are there, and this number of times to find none.
+fn reading_cost_ns(datagrams: usize, vain: u32) -> io::Result<f64> {
+    /// Fewer than any socket's buffer has room for.
+    const QUEUED: usize = 64;
+    let receiver = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    receiver.set_nonblocking(true)?;
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    sender.connect(receiver.local_addr()?)?;
+    let mut used_ns = 0.0;
+    let mut left = datagrams;
+    while left > 0 {
+        let queued = left.min(QUEUED);
+        for _ in 0..queued {
+            sender.send(&[0; 8])?;
+        }
+        let began_ns = thread_cpu_ns();
+        for _ in 0..queued {
+            read(&receiver);
+        }
+        used_ns += thread_cpu_ns() - began_ns;
+        left -= queued;
+    }
+    let began_ns = thread_cpu_ns();
+    for _ in 0..vain {
+        read(&receiver);
+    }
+    Ok(used_ns + (thread_cpu_ns() - began_ns))
+}
+
+/// The processor time of the calling thread.
+fn thread_cpu_ns() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
 #[cfg(test)]
@@ -141,6 +201,9 @@ mod tests {
             "no thread wakes up before the datagram is sent"
         );
         assert!((1.0..1e6).contains(&times.clock_grain_ns));
+        // A wake-up is at least a system call that sleeps, and costs less time than it takes.
+        assert!((100.0..1e6).contains(&times.wake_cost_ns), "{}", times.wake_cost_ns);
+        assert!((100.0..1e6).contains(&times.switch_wake_cost_ns));
     }
 
     #[test]
