@@ -6,23 +6,38 @@ use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::list::Topic;
 use rackweave_lab::sweep::Shard;
 
+#[cfg(feature = "hosts")]
 use crate::cast::CastCommand;
+#[cfg(feature = "hosts")]
 use crate::chaos::ChaosArgs;
 use crate::compare::CompareArgs;
 use crate::generate::{CompletionsArgs, ManArgs};
+#[cfg(feature = "hosts")]
 use crate::image::ImageCommand;
+#[cfg(feature = "hosts")]
 use crate::reduce::ReduceCommand;
+#[cfg(feature = "hosts")]
 use crate::rpc::RpcCommand;
+#[cfg(feature = "hosts")]
 use crate::switch::args::SwitchArgs;
+
+#[cfg(feature = "hosts")]
+const AFTER_HELP: &str = "Start here:\n  rackweave run quickstart          compare Homa, DCTCP and TCP\n  \
+                          rackweave list scenarios          list the built-in scenarios\n\n\
+                          Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file, 130 interrupted.";
+#[cfg(not(feature = "hosts"))]
+const AFTER_HELP: &str = "Start here:\n  rackweave run quickstart          compare Homa, DCTCP and TCP\n  \
+                          rackweave list scenarios          list the built-in scenarios\n\n\
+                          This build has no commands for real hosts (cast, image, reduce, rpc, switch, testbed, ...): those need\n\
+                          Linux and the feature `hosts`.\n\n\
+                          Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file, 130 interrupted.";
 
 /// Compare data-center transports in simulation, and run the same code on real hosts.
 #[derive(Debug, Parser)]
 #[command(
     name = "rackweave",
     version,
-    after_help = "Start here:\n  rackweave run quickstart          compare Homa, DCTCP and TCP\n  \
-                  rackweave list scenarios          list the built-in scenarios\n\n\
-                  Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file, 130 interrupted."
+    after_help = AFTER_HELP
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -36,32 +51,41 @@ pub(crate) enum Command {
     /// Combine the shards of a sweep into the results of one run.
     Merge(MergeArgs),
     /// Run a scenario for real: one process per host, joined by a user-space switch at line rate.
+    #[cfg(feature = "hosts")]
     Testbed(TestbedArgs),
     /// Say what differs between two results, and by how much, beyond what their seeds explain.
     Compare(CompareArgs),
     /// Measure what hosts cost on this machine, for `run --host`.
+    #[cfg(feature = "hosts")]
     Calibrate(CalibrateArgs),
     /// Reproduce the claims of papers, and report which of them hold.
     Paper(PaperArgs),
     /// Run random scenarios with random faults, and check what must hold in all of them.
+    #[cfg(feature = "hosts")]
     Chaos(ChaosArgs),
     /// Run a user-space switch with the simulator's queues, for real hosts.
+    #[cfg(feature = "hosts")]
     Switch(Box<SwitchArgs>),
     /// List transports, fabrics, workloads, scenarios or claims.
     List(ListArgs),
     /// A host of a testbed, started by `testbed`.
+    #[cfg(feature = "hosts")]
     #[command(hide = true)]
     TestbedPart(WorkerArgs),
     /// Serve or measure calls and streams between real hosts.
+    #[cfg(feature = "hosts")]
     #[command(subcommand)]
     Rpc(RpcCommand),
     /// Send files and streams to many hosts at once, hashed and resumable.
+    #[cfg(feature = "hosts")]
     #[command(subcommand)]
     Cast(CastCommand),
     /// Make, check and write images of disks, in chunks.
+    #[cfg(feature = "hosts")]
     #[command(subcommand)]
     Image(ImageCommand),
     /// Add up pairs of key and value on their way to a master, count words, and plan racks for it.
+    #[cfg(feature = "hosts")]
     #[command(subcommand)]
     Reduce(ReduceCommand),
     /// Print the completions of a shell on standard output.
@@ -146,6 +170,7 @@ pub(crate) struct MergeArgs {
 /// Reads and writes the same files as `run`. Each host is a network namespace with a link to the
 /// switch, which requires root; with --overlay it is a UDP socket on loopback, which requires no privileges.
 /// Transports are the simulator's code. TCP is the kernel's, except in the overlay.
+#[cfg(feature = "hosts")]
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave testbed testbed-incast --overlay\n  \
@@ -181,6 +206,7 @@ pub(crate) struct TestbedArgs {
 /// system call, a message, a packet and a byte, for sending and for receiving, and of the switch process. It also
 /// measures how late timers and sleeping threads are. Namespaces require root; without it, or with --overlay, hosts are UDP
 /// sockets on loopback, and the command reports what is missing. The file is written only when everything is measured.
+#[cfg(feature = "hosts")]
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     sudo rackweave calibrate host.toml\n  \
@@ -205,6 +231,7 @@ pub(crate) struct CalibrateArgs {
     pub(crate) quiet: bool,
 }
 
+#[cfg(feature = "hosts")]
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkerArgs {
     /// The worker's name, which shows in the list of processes.

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use miette::IntoDiagnostic;
 use rackweave_lab::calibrate::{CalibrateError, Calibration, Measured, Request};
 
 use crate::args::CalibrateArgs;
@@ -64,17 +63,4 @@ fn summary(measured: &Measured, file: &Path) -> String {
         measured.spread * 100.0,
         file.display()
     )
-}
-
-/// Returns the argument of `--set` that simulates hosts as in a file.
-///
-/// # Errors
-/// If the present directory is unknown.
-pub(crate) fn host_set(file: &Path) -> miette::Result<String> {
-    let path = std::path::absolute(file).into_diagnostic()?;
-    let text = path
-        .to_str()
-        .ok_or_else(|| miette::miette!("the path of `{}` is not UTF-8", file.display()))?;
-    // A TOML string: JSON's escapes are valid in it.
-    Ok(format!("host={}", serde_json::Value::from(text)))
 }

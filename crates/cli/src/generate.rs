@@ -64,6 +64,12 @@ fn write_pages(command: &clap::Command, dir: &Path) -> Result<(), (PathBuf, std:
 
 /// Makes a temporary file readable by everybody, as a manual has to be; `tempfile` gives it to its owner only.
 fn make_readable(file: &tempfile::NamedTempFile) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+    }
+    #[cfg(not(unix))]
+    let _ = file;
+    Ok(())
 }

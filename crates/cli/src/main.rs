@@ -1,19 +1,28 @@
 //! The `rackweave` command. It parses arguments and prints results; the libraries do the work.
 
 mod args;
+#[cfg(feature = "hosts")]
 mod calibrate;
+#[cfg(feature = "hosts")]
 mod cast;
+#[cfg(feature = "hosts")]
 mod chaos;
 mod compare;
 mod generate;
+#[cfg(feature = "hosts")]
 mod image;
 mod paper;
 mod progress;
+#[cfg(feature = "hosts")]
 mod reduce;
+#[cfg(feature = "hosts")]
 mod rpc;
 mod run;
+#[cfg(feature = "hosts")]
 mod secret;
+#[cfg(feature = "hosts")]
 mod switch;
+#[cfg(feature = "hosts")]
 mod testbed;
 
 use std::io::Write;
@@ -40,18 +49,27 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = std::panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(args),
+        #[cfg(feature = "hosts")]
         Command::Calibrate(args) => calibrate::calibrate(&args),
         Command::Merge(args) => run::merge(&args),
+        #[cfg(feature = "hosts")]
         Command::Testbed(args) => testbed::testbed(&args),
+        #[cfg(feature = "hosts")]
         Command::TestbedPart(args) => Ok(testbed::worker(&args)),
+        #[cfg(feature = "hosts")]
         Command::Switch(args) => switch::switch(&args),
         Command::List(args) => list(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Paper(args) => paper::paper(&args),
+        #[cfg(feature = "hosts")]
         Command::Chaos(args) => chaos::chaos(&args),
+        #[cfg(feature = "hosts")]
         Command::Rpc(command) => rpc::rpc(command),
+        #[cfg(feature = "hosts")]
         Command::Cast(command) => cast::cast(command),
+        #[cfg(feature = "hosts")]
         Command::Image(command) => image::image(command),
+        #[cfg(feature = "hosts")]
         Command::Reduce(command) => reduce::reduce(&command),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
@@ -100,7 +118,7 @@ pub(crate) fn print(text: &str) -> miette::Result<u8> {
 
 /// Returns a text with control characters escaped, as a path may have some that a terminal would obey, or that hide what others are.
 pub(crate) fn escaped(text: &str) -> String {
-    rackweave_image::visible(text)
+    rackweave_core::visible(text)
 }
 
 /// Returns a text of several lines with the control characters in each line escaped.
@@ -109,6 +127,7 @@ pub(crate) fn escaped_lines(text: &str) -> String {
 }
 
 /// Returns the error message for a text that is not an address.
+#[cfg(feature = "hosts")]
 pub(crate) fn not_an_address(text: &str) -> String {
     format!(
         "`{text}` is neither an IP address nor a resolvable host name (expected HOST or HOST:PORT)"

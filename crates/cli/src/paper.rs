@@ -8,10 +8,8 @@ use rackweave_lab::output::OutputDir;
 use rackweave_lab::paper::{ClaimResults, Request, Session};
 
 use crate::args::PaperArgs;
-use crate::calibrate::host_set;
 use crate::progress::Progress;
-use crate::run::{PLAIN_WIDTH, quoted, stop_on_ctrl_c, warn};
-use crate::testbed::worker_command;
+use crate::run::{PLAIN_WIDTH, host_set, quoted, stop_on_ctrl_c, warn};
 use crate::{exit, print};
 
 /// The widest line that is printed; longer ones are hard to read on any terminal.
@@ -24,7 +22,10 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
         quick: args.quick,
         sets: args.sets.clone(),
         host: args.host.as_deref().map(host_set).transpose()?,
-        workers: Some(worker_command()?),
+        #[cfg(feature = "hosts")]
+        workers: Some(crate::testbed::worker_command()?),
+        #[cfg(not(feature = "hosts"))]
+        workers: None,
     };
     let session = Arc::new(Session::prepare(&request)?);
     if args.list {

@@ -1,4 +1,5 @@
 //! The progress bar, shown on a terminal only.
+#![cfg_attr(not(feature = "hosts"), allow(dead_code, reason = "commands for hosts show more"))]
 
 use std::io::IsTerminal;
 use std::sync::Arc;

@@ -1,9 +1,11 @@
 //! `rackweave run`.
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use miette::Context;
+use miette::IntoDiagnostic as _;
 use rackweave_lab::command_line;
 pub(crate) use rackweave_lab::command_line::quoted;
 use rackweave_lab::output::OutputDir;
@@ -14,7 +16,6 @@ use rackweave_lab::sweep::{self, PointStore, Shard, SweepFile};
 use rackweave_lab::{Batch, Results, Scenario};
 
 use crate::args::{MergeArgs, RunArgs};
-use crate::calibrate::host_set;
 use crate::progress::Progress;
 use crate::{exit, print};
 
@@ -208,6 +209,19 @@ fn command_with(args: &RunArgs, more: &[String], seed: u64) -> String {
     let sets: Vec<String> = args.sets.iter().chain(more).cloned().collect();
     let host = args.host.as_ref().map(|host| host.to_string_lossy());
     command_line::run(&args.scenario, &sets, host.as_deref(), seed)
+}
+
+/// Returns the argument of `--set` that simulates hosts as in a file.
+///
+/// # Errors
+/// If the present directory is unknown.
+pub(crate) fn host_set(file: &Path) -> miette::Result<String> {
+    let path = std::path::absolute(file).into_diagnostic()?;
+    let text = path
+        .to_str()
+        .ok_or_else(|| miette::miette!("the path of `{}` is not UTF-8", file.display()))?;
+    // A TOML string: JSON's escapes are valid in it.
+    Ok(format!("host={}", serde_json::Value::from(text)))
 }
 
 #[cfg(test)]

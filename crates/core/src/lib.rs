@@ -28,7 +28,7 @@
 //! - [`node`]: [`Node`], the contract of every protocol state machine of a host.
 //! - [`queue`]: [`Pool`] and [`Fifo`]; [`program`]: [`SwitchProgram`].
 //! - [`rng`]: named random streams, [`Rng::stream`].
-//! - [`ranges`]: [`RangeSet`], [`Assembler`]; [`rtt`]: [`RttEstimator`]; [`schedule`]: [`Schedule`].
+//! - [`ranges`]: [`RangeSet`], [`Assembler`]; [`rtt`]: [`RttEstimator`]; [`schedule`]: [`Schedule`]; [`text`]: texts of others.
 
 pub mod frame;
 pub mod ids;
@@ -41,6 +41,7 @@ pub mod ranges;
 pub mod rng;
 pub mod rtt;
 pub mod schedule;
+pub mod text;
 pub mod time;
 pub mod transport;
 pub mod units;
@@ -56,6 +57,7 @@ pub use ranges::{Assembler, RangeSet, TooManyRanges};
 pub use rng::Rng;
 pub use rtt::RttEstimator;
 pub use schedule::Schedule;
+pub use text::{is_hidden, visible};
 pub use time::{Span, Time};
 pub use transport::{
     Event, FailReason, Kind, Open, Placement, Refused, RoundTrip, StreamEvent, Submit, Transport,

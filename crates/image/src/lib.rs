@@ -44,7 +44,6 @@ mod scan;
 mod source;
 mod stored;
 mod target;
-mod text;
 
 pub use self::bits::ChunkSet;
 pub use self::error::ImageError;
@@ -60,7 +59,6 @@ pub use self::progress::Progress;
 pub use self::scan::scan;
 pub use self::stored::StoredChunk;
 pub use self::target::{Target, TargetConfig, TargetReader};
-pub use self::text::{is_hidden, visible};
 
 /// The number of bytes that are read or written at once where a chunk may be much larger.
 const PIECE: usize = 256 << 10;

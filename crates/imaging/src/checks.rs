@@ -38,7 +38,7 @@ fn frame(kind: u8, bytes: &[u8]) -> bool {
     assert_eq!(encoded[4], kind);
     match &frame {
         Frame::Refused(why) | Frame::Seen(why) => {
-            assert!(!why.contains(rackweave_image::is_hidden));
+            assert!(!why.contains(rackweave_core::is_hidden));
             assert_eq!(Frame::decode(kind, encoded[5..].to_vec()).ok().as_ref(), Some(&frame));
         }
         _ => assert_eq!(&encoded[5..], bytes),
@@ -64,7 +64,7 @@ fn status(json: &[u8]) -> bool {
         );
         assert!(safe.from.len() <= MOST_PEERS && safe.to.len() <= MOST_PEERS);
         assert!(
-            !safe.failure.as_ref().is_some_and(|text| text.contains(rackweave_image::is_hidden))
+            !safe.failure.as_ref().is_some_and(|text| text.contains(rackweave_core::is_hidden))
         );
         assert!(!safe.phase.is_complete() || safe.written == chunks);
         let _ = safe.average_rate();

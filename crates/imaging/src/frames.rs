@@ -21,7 +21,7 @@
 
 use std::io;
 
-use rackweave_image::is_hidden;
+use rackweave_core::is_hidden;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use rackweave_image::is_hidden;
+use rackweave_core::is_hidden;
 use serde::{Deserialize, Serialize};
 
 /// How far a client is.

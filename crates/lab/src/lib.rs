@@ -45,10 +45,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(
+    not(feature = "hosts"),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "the testbed and the simulated programs share code with the simulator"
+    )
+)]
+
 pub mod allreduce;
 pub mod builtin;
+#[cfg(feature = "hosts")]
 pub mod calibrate;
 pub mod cast;
+#[cfg(feature = "hosts")]
 pub mod chaos;
 pub mod command_line;
 pub mod difference;
@@ -67,8 +78,10 @@ pub mod results;
 pub mod run;
 pub mod scenario;
 pub mod sweep;
+#[cfg(feature = "hosts")]
 pub mod systems;
 pub mod tables;
+#[cfg_attr(not(feature = "hosts"), path = "testbed/absent.rs")]
 pub mod testbed;
 
 pub use error::{OutputError, ScenarioError};

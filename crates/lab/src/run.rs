@@ -397,8 +397,7 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 fn thread_cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    cpu_time::ThreadTime::try_now().map_or(0.0, |time| time.as_duration().as_secs_f64())
 }
 
 /// Returns the peak resident memory of this process in bytes; 0 where the system does not report it.

@@ -14,7 +14,7 @@ use rackweave_switch::config::{FabricConfig, Topology};
 use rackweave_wire::{frisbee, orca};
 
 use crate::cast::Scheme;
-use crate::image::{self, ImageConfig, Redirects};
+use crate::image::{self, ImageConfig, Redirects, hosts_per_rack};
 
 /// The systems that the switches of a fabric run; `None` for those that they do not.
 pub type Systems = ((Option<Orca>, Option<Swp2p>), (Option<Multicast>, Option<Reduce>));
@@ -65,14 +65,6 @@ pub(crate) fn of_reduce(jobs: &crate::reduce::ReduceConfig) -> Systems {
         Reduce { config, switches: vec![chosen.number] }
     });
     (NONE.0, (None, reduce))
-}
-
-/// Returns how many hosts each rack of a fabric has, if its hosts are numbered by rack: directories prefer holders in the requester's.
-pub(crate) const fn hosts_per_rack(fabric: &FabricConfig) -> Option<u32> {
-    match fabric.topology {
-        Topology::LeafSpine { hosts_per_leaf, .. } => Some(hosts_per_leaf),
-        _ => None,
-    }
 }
 
 /// The name of a system's switch programs on the command line.

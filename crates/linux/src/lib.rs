@@ -39,6 +39,11 @@
 //!
 //! The threat model in `docs/security.md` describes what is protected against whom, and what is not.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the commands and libraries for real hosts need Linux: build the simulator with `cargo build --release -p rackweave --no-default-features`"
+);
+
 mod any;
 mod clock;
 mod driver;

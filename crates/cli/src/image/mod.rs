@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use miette::miette;
-use rackweave_image::{Image, ImageError, Progress, PublicKey, SecretKey, is_hidden};
+use rackweave_core::is_hidden;
+use rackweave_image::{Image, ImageError, Progress, PublicKey, SecretKey};
 
 use crate::escaped;
 use crate::exit;

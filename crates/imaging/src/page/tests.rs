@@ -429,7 +429,7 @@ async fn what_a_hostile_client_reports_is_text_everywhere() {
     };
     let row = &event["clients"][0];
     let shown: String =
-        failure.chars().filter(|letter| !rackweave_image::is_hidden(*letter)).collect();
+        failure.chars().filter(|letter| !rackweave_core::is_hidden(*letter)).collect();
     assert_eq!((&row["address"], &row["slow"]), (&"127.0.0.1".into(), &shown.into()));
     assert_eq!(row["have"], 128, "no more than there is");
     let samples = parsed(&get(server.page, "/metrics").await.body);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rackweave_core::visible;
 use rackweave_core::{Span, Time};
-use rackweave_image::visible;
 
 use super::{Guest, Inner};
 use crate::status::{ClientView, ImageView, Limit, MulticastView, Phase, ServerStatus, hex};

@@ -7,6 +7,15 @@
 mod nodes;
 mod run;
 mod summary;
+
+/// Returns how many hosts each rack of a fabric has, if its hosts are numbered by rack: directories prefer holders in the requester's.
+pub(crate) const fn hosts_per_rack(fabric: &rackweave_sim::config::FabricConfig) -> Option<u32> {
+    match fabric.topology {
+        rackweave_sim::config::Topology::LeafSpine { hosts_per_leaf, .. } => Some(hosts_per_leaf),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests;
 

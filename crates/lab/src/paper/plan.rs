@@ -8,8 +8,9 @@ use super::rule::{self, refuse_unknown};
 use super::select::PointKey;
 use super::{figure, papers};
 use crate::error::{ScenarioError, nearest};
+use crate::scenario::host::NO_COSTS;
 use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
-use crate::testbed::{NO_COSTS, WorkerCommand};
+use crate::testbed::WorkerCommand;
 
 /// The user's request.
 #[derive(Clone, Debug, Default)]
@@ -155,7 +156,12 @@ impl Plan {
                 planned.claim.deviations.push(format!("keys were set by `--set`: {sets}"));
             }
             let ready = loaded.map_err(|error: ScenarioError| error.message().to_owned());
-            planned.trouble = ready.and_then(|()| self.check(&planned)).err();
+            planned.trouble = match ready.and_then(|()| self.check(&planned)) {
+                Ok(()) if request.workers.is_none() && planned.runs.values().any(is_real) => {
+                    Some(NO_HOSTS.to_owned())
+                }
+                checked => checked.err(),
+            };
             self.claims.push(planned);
         }
         Ok(())
@@ -225,6 +231,9 @@ fn load(paper: &Paper, name: &str, request: &Request) -> Result<Run, ScenarioErr
     let keys = scenario.points.iter().map(PointKey::of).collect();
     Ok(Run { name: format!("{}-{name}", paper.name()), scenario, real, keys, whole })
 }
+
+/// Why a claim about both worlds cannot be decided.
+const NO_HOSTS: &str = "it compares the simulator with real hosts, which need Linux and a build with the feature `hosts`";
 
 /// The key that distinguishes the points of the two worlds.
 const WORLD: &str = "world";

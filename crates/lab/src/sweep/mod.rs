@@ -182,8 +182,11 @@ fn write_aside(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), OutputErro
         let mut file = tempfile::Builder::new().prefix(".").suffix(".part").tempfile_in(folder)?;
         file.write_all(bytes)?;
         // Temporary files are readable by their owner only, and merging may be another user's.
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-        file.as_file().set_permissions(mode)?;
+        #[cfg(unix)]
+        {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+            file.as_file().set_permissions(mode)?;
+        }
         file.persist(&path).map_err(|error| error.error)?;
         Ok::<(), std::io::Error>(())
     })();

@@ -17,6 +17,7 @@ use super::worker::{RpcHeader, longest, longest_request};
 use crate::cast::{CastConfig, Scheme};
 use crate::image::{self, ImageConfig, P2pScheme, Redirects};
 use crate::reduce::ReduceConfig;
+use crate::scenario::host::NO_COSTS;
 use crate::scenario::{PointSpec, Scenario, TcpBy};
 
 /// The longest message in bytes: both ends hold a message in memory as a whole.
@@ -390,10 +391,6 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
     }
     Ok(sum * links)
 }
-
-/// What a simulation leaves out that is compared with real hosts.
-pub(crate) const NO_COSTS: &str = "without a [host] table `rackweave run` leaves out what hosts cost (processor time, late \
-                                   wake-ups and timers); `rackweave calibrate` measures it for `run --host`";
 
 /// Returns remarks that hold for all results of a scenario.
 pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {

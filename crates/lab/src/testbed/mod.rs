@@ -25,7 +25,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rackweave_core::Time;
 use rackweave_sim::Fabric;
 
-pub(crate) use self::check::NO_COSTS;
 pub use self::process::WorkerCommand;
 pub use self::protocol::Role;
 pub(crate) use self::protocol::{HostWork, SwitchWork};

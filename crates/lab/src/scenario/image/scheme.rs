@@ -18,9 +18,8 @@ use super::super::tree::{Entry, Node, Origin, Table};
 use super::super::values::{AboveZero, AtMost, Unit, Whole};
 use super::key;
 use crate::error::nearest;
-use crate::image::{P2pScheme, Redirects, Scheme};
+use crate::image::{P2pScheme, Redirects, Scheme, hosts_per_rack};
 use crate::item::About;
-use crate::systems;
 
 /// The names of the schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -330,7 +329,7 @@ impl Chosen {
             (RequestOrder::Random, _) => Order::Random,
             (RequestOrder::InOrder, _) => Order::InOrder,
         };
-        let hosts_per_rack = systems::hosts_per_rack(fabric);
+        let hosts_per_rack = hosts_per_rack(fabric);
         let mut directory = directory::Config { hosts_per_rack, ..directory::Config::default() };
         peers.apply(&mut directory);
         let assist = peers.assist.unwrap_or_default();
