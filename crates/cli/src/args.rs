@@ -28,8 +28,8 @@ const AFTER_HELP: &str = "Start here:\n  rackweave run quickstart          compa
 #[cfg(not(feature = "hosts"))]
 const AFTER_HELP: &str = "Start here:\n  rackweave run quickstart          compare Homa, DCTCP and TCP\n  \
                           rackweave list scenarios          list the built-in scenarios\n\n\
-                          This build has no commands for real hosts (cast, image, reduce, rpc, switch, testbed, ...): those need\n\
-                          Linux and the feature `hosts`.\n\n\
+                          This build has no commands for real hosts (cast, image, rpc, switch, ...): those\n\
+                          need Linux and the feature `hosts`.\n\n\
                           Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file, 130 interrupted.";
 
 /// Compare data-center transports in simulation, and run the same code on real hosts.
