@@ -3,9 +3,12 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::UdpSocket;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::casts::{Receiver, content, rackweave};
 use crate::common::until;
@@ -100,19 +103,72 @@ fn a_host_without_a_route_costs_the_others_nothing() {
     assert!(message(&output).contains("no route to this host"), "{output:?}");
 }
 
-/// A receiver at all addresses of its host answers from the address of the route back.
+/// A receiver at all addresses of its host answers from the one that it was addressed by, which is not that of the route back.
+#[test]
+fn every_address_of_a_receiver_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, key] = ["file", "key"].map(|name| folder.path().join(name));
+    std::fs::write(&file, content(3_000_000)).unwrap();
+    std::fs::write(&key, "sixteen bytes and more").unwrap();
+    for with_key in [false, true] {
+        for any in ["0.0.0.0:0", "[::]:0"] {
+            let place = folder.path().join("place");
+            std::fs::create_dir(&place).unwrap();
+            let protect = |command: &mut Command| match with_key {
+                true => drop(command.arg("--key").arg(&key)),
+                false => {}
+            };
+            let mut command = rackweave(&["receive", "--listen", any, "--from", "127.0.0.1"]);
+            command.arg("--dir").arg(&place);
+            protect(&mut command);
+            let receiver = Receiver::spawn(command);
+            let port = receiver.address.rsplit(':').next().unwrap();
+            // The second time it is there already.
+            for last in [2, 3] {
+                let mut command = send(&file, &format!("127.0.0.{last}:{port}"));
+                protect(&mut command);
+                let output = command.output().unwrap();
+                assert_eq!(output.status.code(), Some(0), "{any} {with_key}: {output:?}");
+            }
+            drop(receiver);
+            assert!(std::fs::read(place.join("file")).unwrap() == content(3_000_000));
+            std::fs::remove_dir_all(&place).unwrap();
+        }
+    }
+}
+
+/// As a host behind an address translation, or an earlier version at all addresses of its host.
 #[test]
 fn an_answer_from_another_address_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, content(1000)).unwrap();
-    let mut command = rackweave(&["receive", "--listen", "0.0.0.0:0", "--from", "127.0.0.1"]);
-    command.arg("--dir").arg(folder.path());
-    let receiver = Receiver::spawn(command);
-    let port = receiver.address.rsplit(':').next().unwrap();
-    let output = send(&file, &format!("127.0.0.2:{port}")).output().unwrap();
+    // At the same port: another program of the machine may have it at one of the addresses.
+    let pair = || {
+        let asked = UdpSocket::bind("127.0.0.2:0").unwrap();
+        let other = UdpSocket::bind(("127.0.0.1", asked.local_addr().unwrap().port())).ok()?;
+        Some([asked, other])
+    };
+    let [asked, other] = std::iter::repeat_with(pair).flatten().next().unwrap();
+    let [to, from] = [&asked, &other].map(|socket| socket.local_addr().unwrap());
+    asked.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let sender = send(&file, &to.to_string()).stderr(Stdio::piped()).spawn().unwrap();
+    let done = AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut bytes = [0; 2048];
+            while !done.load(Ordering::Relaxed) {
+                if let Ok((len, sender)) = asked.recv_from(&mut bytes) {
+                    other.send_to(&bytes[..len], sender).unwrap();
+                }
+            }
+        });
+        let output = sender.wait_with_output();
+        done.store(true, Ordering::Relaxed);
+        output.unwrap()
+    });
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let expected = format!("datagrams came from 127.0.0.1:{port} instead");
+    let expected = format!("datagrams came from {from} instead");
     assert!(message(&output).contains(&expected), "{output:?}");
 }
 

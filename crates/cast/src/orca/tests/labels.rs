@@ -239,7 +239,7 @@ impl Scene {
         orca::encode_relayed(&data, insider.words, Check::Sealed { counter, tag }, &mut packet);
         packet.extend_from_slice(&sealed);
         let to = insider.address(HostId(VICTIM as u32)).unwrap();
-        insider.reply(to, &packet);
+        insider.reply(to.into(), &packet);
     }
 
     /// All receivers must have the file, and nothing else.
