@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::casts::{Receiver, content, rackweave};
 use crate::common::until;
@@ -170,6 +170,54 @@ fn an_answer_from_another_address_is_named() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let expected = format!("datagrams came from {from} instead");
     assert!(message(&output).contains(&expected), "{output:?}");
+}
+
+/// A file of a tebibyte, which takes no room, and minutes to hash.
+fn sparse(path: &Path) {
+    File::create(path).unwrap().set_len(1 << 40).unwrap();
+}
+
+/// The receiver hashes a file that may be the one that is sent. It would have gone on for ten seconds after a signal.
+#[test]
+fn a_signal_ends_hosts_of_which_one_hashes() {
+    let folder = tempfile::tempdir().unwrap();
+    let [from, place] = ["from", "place"].map(|name| folder.path().join(name));
+    for at in [&from, &place] {
+        std::fs::create_dir(at).unwrap();
+        sparse(&at.join("big"));
+    }
+    for (is_receiver, name) in [(true, "INT"), (true, "TERM"), (false, "INT")] {
+        let mut receiver = Receiver::into(&place, &["--once"]);
+        let mut sender = send(&from.join("big"), &receiver.address);
+        let mut sender = sender.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let pid = receiver.child.id();
+        until("the receiver hashes", || processor_ticks(pid) > 20);
+        let child = if is_receiver { &mut receiver.child } else { &mut sender };
+        signal(child, name);
+        let began = Instant::now();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(130), "{name}");
+        assert!(began.elapsed() < Duration::from_secs(3), "{name}: {:?}", began.elapsed());
+        if !is_receiver {
+            // Its cast is over, so that the receiver need not hash for it.
+            let ticks = || processor_ticks(pid);
+            until("the receiver is idle", || {
+                let before = ticks();
+                std::thread::sleep(Duration::from_millis(200));
+                ticks() <= before + 1
+            });
+        }
+        let _ = sender.kill();
+        sender.wait().unwrap();
+    }
+}
+
+/// The time that a process has used of processors, in hundredths of a second.
+fn processor_ticks(pid: u32) -> u64 {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0 };
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
 #[test]

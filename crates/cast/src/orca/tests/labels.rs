@@ -120,7 +120,7 @@ impl Spaces {
         let folder = FolderConfig { folder: folder.to_owned(), ..FolderConfig::default() };
         let accept: Accept = Box::new(move |offer| {
             let (config, stream) = (folder.clone(), offer.stream);
-            Decision::Accept(Box::new(move || {
+            Decision::Accept(Box::new(move |_| {
                 Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
             }))
         });

@@ -18,7 +18,7 @@ pub(super) fn receiver(folder: &Path, secret: Option<&[u8]>, memory: u64) -> Eng
     let config = FolderConfig { folder: folder.to_owned(), ..FolderConfig::default() };
     let accept: Accept = Box::new(move |offer| {
         let (config, stream) = (config.clone(), offer.stream);
-        Decision::Accept(Box::new(move || {
+        Decision::Accept(Box::new(move |_| {
             Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
         }))
     });
