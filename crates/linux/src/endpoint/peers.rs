@@ -242,11 +242,13 @@ impl PeerTable {
 
     /// Forgets an address that this host does not have any more: peers are sent to from another one.
     pub(super) fn forget_local(&mut self, local: IpAddr) {
-        for host in self.by_address.values() {
-            if let Some(peer) = self.peers.get_mut(host) {
-                peer.path.local.take_if(|it| *it == local);
-            }
-        }
+        let by_path = &self.by_path;
+        let sent_from = |host: &HostId, peer: &Peer| {
+            let is_other = by_path.get(&(peer.path.remote, local)) == Some(host);
+            peer.path.local == Some(local) && !is_other
+        };
+        let peers = self.peers.iter_mut().filter(|(host, peer)| sent_from(host, peer));
+        peers.for_each(|(_, peer)| peer.path.local = None);
     }
 
     /// Records that an authentic packet of a peer has arrived now, at this address of the host: the peer is answered from there.

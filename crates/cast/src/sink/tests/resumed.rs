@@ -199,6 +199,7 @@ fn sparse(path: &Path) {
 }
 
 /// Starts a sink that hashes something long, ends its input, and waits for it.
+#[expect(clippy::disallowed_methods, reason = "a thread that reads a disk is waited for")]
 fn ends_when_closed(config: &FolderConfig, stream: u128, begin: &[u8]) {
     let waker = Waker::new().unwrap();
     let into = config.clone();
