@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use rackweave_cast::orca::{Accept, Decision, Engine, EngineConfig, EngineEvent};
 use rackweave_cast::sink::{PipeSink, Sink};
 use rackweave_cast::source::Files;
+use rackweave_cast::store::Cancel;
 use rackweave_core::Span;
 use rackweave_group::orca::flow::{FlowConfig, ReceiverStatus};
 use rackweave_group::orca::host::Spread;
@@ -31,7 +32,7 @@ struct Receiver {
 
 fn receiver(secret: Option<&[u8]>, stop: &Arc<AtomicBool>) -> Result<Receiver, Box<dyn Error>> {
     let accept: Accept = Box::new(|_| {
-        let make = || Ok(Box::new(PipeSink::new(io::sink())) as Box<dyn Sink>);
+        let make = |_: &Cancel| Ok(Box::new(PipeSink::new(io::sink())) as Box<dyn Sink>);
         Decision::Accept(Box::new(make))
     });
     let mut engine = Engine::new(config(secret)?, Some(accept))?;

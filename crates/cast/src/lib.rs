@@ -18,7 +18,11 @@
 //! let accept: Accept = Box::new(move |offer| {
 //!     let config = FolderConfig { folder: folder.clone(), ..FolderConfig::default() };
 //!     let stream = offer.stream;
-//!     Decision::Accept(Box::new(move || Ok(Box::new(Folder::new(config, stream)?) as Box<dyn Sink>)))
+//!     Decision::Accept(Box::new(move |cancel| {
+//!         // Files that are there already are hashed until the transfer ends.
+//!         let config = FolderConfig { cancel: cancel.clone(), ..config };
+//!         Ok(Box::new(Folder::new(config, stream)?) as Box<dyn Sink>)
+//!     }))
 //! });
 //! let mut receiver = Engine::new(EngineConfig::new("127.0.0.1:0".parse()?), Some(accept))?;
 //!

@@ -11,7 +11,7 @@
 //! [`Clock`] and [`wait::until`].
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -199,6 +199,11 @@ impl<P: Platform> Driver<P> {
     /// The datagrams that wait to be sent.
     pub const fn batch(&mut self) -> &mut SendBatch {
         &mut self.batch
+    }
+
+    /// Takes an address that packets were to be sent from and that this host does not have any more.
+    pub fn take_lost(&mut self) -> Option<IpAddr> {
+        self.batch.take_lost()
     }
 
     /// Whether datagrams wait because the socket's send buffer is full: the next turn is due when it is writable.

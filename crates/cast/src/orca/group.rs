@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 
 use rackweave_core::Span;
 use rackweave_linux::Driver;
+use rackweave_linux::sys::Path;
 
 use super::Engine;
 use super::peers::plain;
@@ -96,7 +97,7 @@ pub(super) struct Query {
 
 impl Engine {
     /// Answers a query if this host is a member, and collects answers to this host's own query.
-    pub(super) fn handle_group(&mut self, from: SocketAddr, bytes: &[u8], admitted: bool) {
+    pub(super) fn handle_group(&mut self, from: Path, bytes: &[u8], admitted: bool) {
         let Some(message) = GroupMessage::decode(bytes, self.secret.as_ref()) else {
             self.stats.malformed += 1;
             return;
@@ -106,7 +107,7 @@ impl Engine {
                 && (query.nonce, query.name.as_str()) == (message.nonce, message.name)
                 && query.members.len() < MAX_MEMBERS
             {
-                query.members.insert(plain(from));
+                query.members.insert(plain(from.remote));
             }
             return;
         }

@@ -34,6 +34,8 @@ const MIN_ROOM: u64 = 1 << 20;
 /// A session that this host receives.
 pub(super) struct Incoming {
     pub(super) drain: Drain,
+    /// The sender, and its address.
+    host: HostId,
     from: SocketAddr,
     stream: u128,
     stage: Stage,
@@ -82,14 +84,9 @@ enum Stage {
 }
 
 impl Incoming {
-    /// Returns whether the session's sender is at an address.
-    pub(super) fn is_from(&self, address: SocketAddr) -> bool {
-        self.from == address
-    }
-
-    /// Returns the address of the session's sender.
-    pub(super) const fn from(&self) -> SocketAddr {
-        self.from
+    /// Returns the session's sender.
+    pub(super) const fn host(&self) -> HostId {
+        self.host
     }
 
     /// Returns the report that this host leaves the session, and why.
@@ -176,7 +173,7 @@ impl Engine {
         (host, from): (HostId, SocketAddr),
         stream: u128,
     ) {
-        match self.rivalry(now, from, stream) {
+        match self.rivalry(now, host, stream) {
             Rivalry::Free => {}
             Rivalry::Wait => return self.host.ignore(session),
             Rivalry::Busy => return self.host.refuse(now, session, Reason::Busy),
@@ -243,6 +240,7 @@ impl Engine {
             session,
             Incoming {
                 drain,
+                host,
                 from,
                 stream,
                 stage: Stage::Preparing,
@@ -314,10 +312,10 @@ impl Engine {
         }
     }
 
-    /// Returns whether another sender than the one at `from` sends this stream here. One that was killed and started again has another
+    /// Returns whether another sender than `from` sends this stream here. One that was killed and started again has another
     /// address, and must not wait for its predecessor, which says nothing more. Two that are alive would otherwise replace each other's
     /// sessions in turn.
-    fn rivalry(&mut self, now: Time, from: SocketAddr, stream: u128) -> Rivalry {
+    fn rivalry(&mut self, now: Time, from: HostId, stream: u128) -> Rivalry {
         let Self { incoming, host, .. } = self;
         for (session, incoming) in incoming {
             let is_open = matches!(incoming.stage, Stage::Preparing | Stage::Taking);
@@ -325,7 +323,7 @@ impl Engine {
             let Some(heard) = heard.filter(|heard| now.since(*heard) < RIVAL_TIMEOUT) else {
                 continue;
             };
-            if !is_open || incoming.stream != stream || incoming.from == from {
+            if !is_open || incoming.stream != stream || incoming.host == from {
                 continue;
             }
             let rival = incoming.rival.filter(|(_, last)| now.since(*last) < RIVAL_TIMEOUT);
@@ -478,7 +476,7 @@ impl Engine {
                 continue;
             }
             if checked.request.is_some() || checked.key_request.is_some() {
-                requests.push((incoming.from, checked));
+                requests.push((incoming.host, checked));
             }
             if incoming.end(now, *session, &checked, &mut self.host, &mut self.stats) {
                 next = Some(now);
@@ -526,8 +524,8 @@ impl Engine {
                 }
             }
         }
-        for (from, checked) in requests {
-            self.send_requests(from, &checked);
+        for (host, checked) in requests {
+            self.send_requests(host, &checked);
         }
         self.close(failed);
         next

@@ -404,6 +404,9 @@ impl Driven for Engine {
         if self.host.poll_timeout().is_some_and(|at| at <= now) {
             self.host.handle_timeout(now);
         }
+        while let Some(address) = self.driver.take_lost() {
+            self.peers.forget_local(address);
+        }
         self.feed_sources(now);
         self.handle_events(now);
         self.flush_at = self.drain(now, !more);

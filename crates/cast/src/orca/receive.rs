@@ -1,13 +1,12 @@
 //! Receiving: datagrams from the sockets to the host, the controller and the sinks.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Node as _, Packet, Time};
 use rackweave_crypt::OpenError;
 use rackweave_group::orca::flow::Placement;
-use rackweave_linux::sys::ReceiveBatch;
+use rackweave_linux::sys::{Path, ReceiveBatch};
 use rackweave_wire::Malformed;
 use rackweave_wire::orca::{
     self, Body, Check, Control, Data, Header, Labelled, Reason, Session, TO_AGENT, TO_GROUP,
@@ -42,19 +41,19 @@ fn is_invitation(bytes: &[u8]) -> bool {
 impl Engine {
     pub(super) fn handle_batch(&mut self, now: Time, batch: &ReceiveBatch) {
         // All datagrams of a train come from one host.
-        let mut known: Option<(SocketAddr, HostId)> = None;
+        let mut known: Option<(Path, HostId)> = None;
         for datagram in batch.datagrams() {
             self.stats.received += 1;
             self.arrivals.bytes += datagram.bytes.len() as u64;
-            let (address, bytes) = (datagram.from, datagram.bytes);
-            let from = known.filter(|known| known.0 == address).map(|known| known.1);
-            let from = from.or_else(|| self.peers.find(now, address));
-            known = from.map(|from| (address, from));
+            let (address, path, bytes) = (datagram.from, datagram.path(), datagram.bytes);
+            let from = known.filter(|known| known.0 == path).map(|known| known.1);
+            let from = from.or_else(|| self.peers.find(now, path));
+            known = from.map(|from| (path, from));
             let admitted = from.is_some() || self.peers.admits(address);
             match bytes.first() {
                 // Members of a group answer queries from addresses that were previously unknown.
                 Some(&group::TAG) if admitted || self.query.is_some() => {
-                    self.handle_group(address, bytes, admitted);
+                    self.handle_group(path, bytes, admitted);
                 }
                 _ if !admitted => {
                     self.stats.foreign += 1;
@@ -62,18 +61,18 @@ impl Engine {
                         self.foreign.push(address);
                     }
                 }
-                Some(&probe::TAG) => self.handle_probe(now, address, bytes),
-                Some(&cookie::TAG) => self.handle_cookie(now, address, from, bytes),
+                Some(&probe::TAG) => self.handle_probe(now, path, bytes),
+                Some(&cookie::TAG) => self.handle_cookie(now, path, from, bytes),
                 Some(&rackweave_wire::secure::VERSION) => {
-                    self.handle_secure(now, address, from, bytes);
+                    self.handle_secure(now, path, from, bytes);
                 }
-                _ => self.handle_orca(now, address, from, bytes),
+                _ => self.handle_orca(now, path, from, bytes),
             }
         }
     }
 
-    /// Handles an Orca packet from an admitted address. `from` is the host at it.
-    fn handle_orca(&mut self, now: Time, address: SocketAddr, from: Option<HostId>, bytes: &[u8]) {
+    /// Handles an Orca packet from an admitted address. `from` is the host that sends by its path.
+    fn handle_orca(&mut self, now: Time, path: Path, from: Option<HostId>, bytes: &[u8]) {
         let decoded = match orca::decode(bytes, self.key.as_ref()) {
             Ok(decoded) => decoded,
             Err(error) => {
@@ -82,7 +81,7 @@ impl Engine {
                 self.stats.key_mismatch += u64::from(mismatch);
                 // Only invitations, which go to one host, are answered: data without a key may be multicast, to many with one.
                 if matches!(error, Malformed::NotKeyed) && is_invitation(bytes) {
-                    self.send_notice(address, Notice::NeedsKey);
+                    self.send_notice(path, Notice::NeedsKey);
                 }
                 return;
             }
@@ -120,13 +119,13 @@ impl Engine {
             }
             Header::Control(control) => {
                 if let Body::Invite { .. } = control.body
-                    && !self.is_invited(control.session, address)
+                    && !self.is_invited(control.session, from)
                 {
-                    return self.challenge(now, address, control.session);
+                    return self.challenge(now, path, control.session);
                 }
                 match from {
                     Some(from) => self.handle_control(now, from, control, bytes.len()),
-                    None => self.answer_stranger(address, &control),
+                    None => self.answer_stranger(path, &control),
                 }
             }
         }
@@ -254,26 +253,20 @@ impl Engine {
         }
     }
 
-    /// Returns whether this host has already accepted an invitation to a session from an address.
-    fn is_invited(&self, session: Session, from: SocketAddr) -> bool {
-        self.incoming.get(&session).is_some_and(|incoming| incoming.is_from(plain(from)))
+    /// Returns whether this host has already accepted an invitation to a session from a host.
+    fn is_invited(&self, session: Session, from: Option<HostId>) -> bool {
+        self.incoming.get(&session).is_some_and(|incoming| Some(incoming.host()) == from)
     }
 
     /// Answers an invitation from an address that has proved nothing. Nothing is kept.
-    fn challenge(&mut self, now: Time, from: SocketAddr, session: Session) {
+    fn challenge(&mut self, now: Time, from: Path, session: Session) {
         self.stats.challenged += 1;
-        let cookie = self.cookies.cookie(now, random_bytes, plain(from), session);
+        let cookie = self.cookies.cookie(now, random_bytes, plain(from.remote), session);
         self.reply(from, &CookieMessage::Challenge { session, cookie }.encode());
     }
 
     /// Handles a cookie for an invitation of this host, or an invitation behind one.
-    fn handle_cookie(
-        &mut self,
-        now: Time,
-        address: SocketAddr,
-        from: Option<HostId>,
-        bytes: &[u8],
-    ) {
+    fn handle_cookie(&mut self, now: Time, path: Path, from: Option<HostId>, bytes: &[u8]) {
         let message = CookieMessage::decode(bytes).filter(|_| self.secure.is_none());
         match message {
             Some(CookieMessage::Challenge { session, cookie }) => {
@@ -283,7 +276,7 @@ impl Engine {
                     && let Some(invitation) = receiver.invitation
                 {
                     receiver.cookie = Some(cookie);
-                    self.send_invitation(address, &invitation, cookie);
+                    self.send_invitation(path, &invitation, cookie);
                 }
             }
             Some(CookieMessage::Echo { session, cookie, packet }) => {
@@ -294,10 +287,9 @@ impl Engine {
                 };
                 if !matches!(control.body, Body::Invite { .. }) || control.session != session {
                     self.stats.malformed += 1;
-                } else if !self.cookies.is_valid(now, plain(address), session, cookie) {
-                    self.challenge(now, address, session);
-                } else if let Some(from) = from.or_else(|| self.learn(now, address).map(|it| it.0))
-                {
+                } else if !self.cookies.is_valid(now, plain(path.remote), session, cookie) {
+                    self.challenge(now, path, session);
+                } else if let Some((from, _)) = self.learn(now, path) {
                     self.handle_control(now, from, control, packet.len());
                 }
             }
@@ -305,17 +297,17 @@ impl Engine {
         }
     }
 
-    /// Returns the number of the host at an address that has proved to receive there, as [`Peers::learn`](super::Peers::learn).
-    /// A host with which there is a session keeps its number.
-    pub(super) fn learn(&mut self, now: Time, from: SocketAddr) -> Option<(HostId, bool)> {
+    /// Returns the number of the host that sends by a path and has proved to receive at its address, as
+    /// [`Peers::learn`](super::Peers::learn). A host with which there is a session keeps its number.
+    pub(super) fn learn(&mut self, now: Time, from: Path) -> Option<(HostId, bool)> {
         let used: BTreeSet<HostId> =
             (self.sending.values().flat_map(|it| it.hosts.keys().copied()))
-                .chain(self.incoming.values().filter_map(|it| self.peers.at(it.from())))
+                .chain(self.incoming.values().map(|it| it.host()))
                 .collect();
         self.peers.learn(now, from, |host| used.contains(&host))
     }
 
-    pub(super) fn send_invitation(&mut self, to: SocketAddr, control: &Control, cookie: u64) {
+    pub(super) fn send_invitation(&mut self, to: Path, control: &Control, cookie: u64) {
         let mut packet = Vec::with_capacity(64);
         orca::encode_header(&Header::Control(*control), 1, None, &[], &mut packet);
         let session = control.session;
@@ -324,7 +316,7 @@ impl Engine {
 
     /// Answers a host without a key that is not known, as after a restart of this one, without learning its address: it must
     /// not send here any more. The answer is not longer than the packet.
-    fn answer_stranger(&mut self, to: SocketAddr, control: &Control) {
+    fn answer_stranger(&mut self, to: Path, control: &Control) {
         let reason = match control.body {
             Body::End { .. } | Body::Mode { .. } | Body::Join { .. } | Body::Status(_) => {
                 Reason::Unknown
@@ -343,13 +335,13 @@ impl Engine {
     }
 
     /// Sends a datagram outside the order of packets, unless too many wait already.
-    pub(super) fn reply(&mut self, to: SocketAddr, bytes: &[u8]) {
+    pub(super) fn reply(&mut self, to: Path, bytes: &[u8]) {
         if self.driver.batch().len() < MAX_REPLIES {
             self.push(to, |out| out.extend_from_slice(bytes), Payload::new());
         }
     }
 
-    fn handle_probe(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) {
+    fn handle_probe(&mut self, now: Time, from: Path, bytes: &[u8]) {
         let Some((probe, nonce)) = probe::decode(bytes, self.secret.as_ref()) else {
             self.stats.malformed += 1;
             return;
@@ -377,7 +369,7 @@ impl Engine {
         }
     }
 
-    fn send_probe(&mut self, to: SocketAddr, probe: Probe, nonce: u64) {
+    fn send_probe(&mut self, to: impl Into<Path>, probe: Probe, nonce: u64) {
         let bytes = probe::encode(probe, nonce, self.secret.as_ref());
         self.push(to, |out| out.extend_from_slice(&bytes), Payload::new());
     }
@@ -393,8 +385,8 @@ impl Engine {
     pub(super) fn send_probes(&mut self, hosts: &[HostId]) {
         let nonce = self.probes.nonce;
         for host in hosts {
-            if let Some(address) = self.peers.address(*host) {
-                self.send_probe(address, Probe::Unicast, nonce);
+            if let Some(path) = self.peers.path(*host) {
+                self.send_probe(path, Probe::Unicast, nonce);
             }
         }
         if hosts.len() > 1 && self.config.bind.is_ipv4() {

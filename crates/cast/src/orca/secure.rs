@@ -16,7 +16,6 @@
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 
 use rackweave_core::{HostId, Time};
 use rackweave_crypt::{
@@ -24,6 +23,7 @@ use rackweave_crypt::{
     Unopened,
 };
 use rackweave_group::orca::agent::ANY_RACK;
+use rackweave_linux::sys::Path;
 use rackweave_wire::orca::{self, Body, Control, Header, TO_AGENT};
 use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Datagram, Handshake, Kind, Notice};
 
@@ -231,7 +231,7 @@ impl Engine {
     pub(super) fn handle_secure(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: Path,
         known: Option<HostId>,
         bytes: &[u8],
     ) {
@@ -275,15 +275,9 @@ impl Engine {
         }
     }
 
-    fn handle_handshake(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        known: Option<HostId>,
-        read: &Handshake,
-    ) {
+    fn handle_handshake(&mut self, now: Time, from: Path, known: Option<HostId>, read: &Handshake) {
         let Some(secure) = &mut self.secure else { return };
-        let address = rackweave_crypt::address_bytes(plain(from));
+        let address = rackweave_crypt::address_bytes(plain(from.remote));
         secure.offers.advance(now, random_bytes);
         match read.kind {
             Kind::Accept if read.to == secure.incarnation => {
@@ -338,7 +332,7 @@ impl Engine {
     fn handle_sealed(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: Path,
         known: Option<HostId>,
         fields: Clear,
         bytes: &[u8],
@@ -357,6 +351,7 @@ impl Engine {
         secure.put_back(buffer);
         match opened {
             Ok((host, message, confirmed)) => {
+                self.peers.prove(host, from.local);
                 if confirmed {
                     self.release_held(now, host);
                 }
@@ -430,9 +425,8 @@ impl Engine {
         });
     }
 
-    /// Sends a receiver's requests to the sender at an address. Without a session of the two they are repeated later.
-    pub(super) fn send_requests(&mut self, to: SocketAddr, checked: &Checked) {
-        let Some(host) = self.peers.at(to) else { return };
+    /// Sends a receiver's requests to its sender. Without a session of the two they are repeated later.
+    pub(super) fn send_requests(&mut self, host: HostId, checked: &Checked) {
         if let Some(request) = &checked.request {
             self.send_sealed(host, |out| SealedMessage::encode_request(request, out));
         }
@@ -442,7 +436,7 @@ impl Engine {
     }
 
     pub(super) fn send_sealed(&mut self, host: HostId, body: impl FnOnce(&mut Vec<u8>)) {
-        let Some(address) = self.peers.address(host) else {
+        let Some(path) = self.peers.path(host) else {
             self.stats.unroutable += 1;
             return;
         };
@@ -460,7 +454,7 @@ impl Engine {
             debug_assert_eq!(sealed, Ok(()));
             bytes = out.len() - before;
         };
-        self.driver.batch().push(address, 0, write, Payload::new());
+        self.driver.batch().push(path, 0, write, Payload::new());
         self.stats.sent_bytes += bytes as u64 + 28;
     }
 
@@ -497,8 +491,8 @@ impl Engine {
             true
         });
         for (host, bytes) in due {
-            if let Some(address) = self.peers.address(host) {
-                self.reply(address, &bytes);
+            if let Some(path) = self.peers.path(host) {
+                self.reply(path, &bytes);
             }
         }
     }
@@ -517,7 +511,7 @@ impl Engine {
         self.mismatched.contains(&host)
     }
 
-    pub(super) fn send_notice(&mut self, to: SocketAddr, notice: Notice) {
+    pub(super) fn send_notice(&mut self, to: Path, notice: Notice) {
         let mut bytes = Vec::with_capacity(wire::NOTICE_BYTES);
         wire::encode_notice(notice, &mut bytes);
         self.reply(to, &bytes);

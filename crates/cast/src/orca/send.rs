@@ -9,6 +9,7 @@ use rackweave_core::{HostId, Node as _, Packet, Span, Time};
 use rackweave_crypt::{GroupOpen, GroupSeal};
 use rackweave_group::orca::flow::{FlowConfig, ReceiverStatus, SenderEvent};
 use rackweave_group::orca::host::{Event, OpenError, Spread};
+use rackweave_linux::sys::Path;
 use rackweave_wire::orca::{
     self, Body, Control, Data, GROUP, Header, Reason, Session, TO_AGENT, TO_GROUP,
 };
@@ -423,7 +424,7 @@ impl Engine {
     /// Appends a datagram to the batch: the bytes that `write` appends, then the payload.
     pub(super) fn push(
         &mut self,
-        to: SocketAddr,
+        to: impl Into<Path>,
         write: impl FnOnce(&mut Vec<u8>),
         payload: Payload,
     ) {
@@ -432,9 +433,9 @@ impl Engine {
 
     fn push_packet(&mut self, packet: &Packet<Header>) {
         let to = match packet.dst {
-            TO_GROUP | TO_AGENT => Some(self.group_address()),
-            _ if controller::is_for_rack(&packet.header) => Some(self.group_address()),
-            host => self.peers.address(host),
+            TO_GROUP | TO_AGENT => Some(self.group_address().into()),
+            _ if controller::is_for_rack(&packet.header) => Some(self.group_address().into()),
+            host => self.peers.path(host),
         };
         if let Header::Control(control) = &packet.header {
             let host = packet.dst;

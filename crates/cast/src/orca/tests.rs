@@ -59,7 +59,7 @@ impl Receiving {
             FolderConfig { folder: folder.path().to_owned(), limit, ..FolderConfig::default() };
         let accept: Accept = Box::new(move |offer| {
             let (config, stream) = (config.clone(), offer.stream);
-            Decision::Accept(Box::new(move || {
+            Decision::Accept(Box::new(move |_| {
                 Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
             }))
         });

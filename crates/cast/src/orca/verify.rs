@@ -732,7 +732,7 @@ impl Engine {
 
     fn incoming_of(&mut self, session: Session, host: HostId) -> Option<&mut Incoming> {
         let incoming = self.incoming.get_mut(&session)?;
-        (self.peers.at(incoming.from()) == Some(host)).then_some(incoming)
+        (incoming.host() == host).then_some(incoming)
     }
 
     /// Handles hashes of a host.

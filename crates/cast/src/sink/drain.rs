@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 
 use super::{FileDone, Sink, SinkError};
+use crate::store::Cancel;
 use crate::wake::Waker;
 
 /// The size in bytes of a block of the window.
@@ -242,13 +243,13 @@ impl Drop for LentBlock {
     }
 }
 
-#[derive(Default)]
 struct Shared {
     consumed: AtomicU64,
     ready: AtomicBool,
     complete: AtomicBool,
-    /// The input has ended, so that a sink that has not been created yet is not needed any more.
-    closed: AtomicBool,
+    /// Set when the input has ended: a sink that has not been created yet is not needed any more, nor is what one that reads files that
+    /// are there already would find.
+    closed: Cancel,
     failed: AtomicBool,
     content: AtomicU64,
     expected: AtomicU64,
@@ -305,10 +306,10 @@ fn work(
     };
     let _panicked = Panicked(shared, waker);
     before.iter_mut().for_each(Drain::stop);
-    if shared.closed.load(Ordering::Acquire) {
+    if shared.closed.is_set() {
         return;
     }
-    let mut sink = match make() {
+    let mut sink = match make(&shared.closed) {
         Ok(sink) => sink,
         Err(error) => {
             end(Some(error), Vec::new());
@@ -346,8 +347,9 @@ fn work(
     }
 }
 
-/// Creates a sink, in the thread that will feed it: reading what an earlier attempt stored may take long.
-pub type MakeSink = Box<dyn FnOnce() -> Result<Box<dyn Sink>, SinkError> + Send>;
+/// Creates a sink, in the thread that will feed it: reading what an earlier attempt stored may take long, and ends when the input does
+/// if the sink gets the argument ([`FolderConfig::cancel`](super::FolderConfig::cancel)).
+pub type MakeSink = Box<dyn FnOnce(&Cancel) -> Result<Box<dyn Sink>, SinkError> + Send>;
 
 impl Drain {
     /// Returns the size in bytes of the window with which the sink was started.
@@ -377,7 +379,16 @@ impl Drain {
     ) -> std::io::Result<Self> {
         let (to, from) = sync_channel::<Piece>(QUEUE);
         let (give_back, back) = sync_channel(QUEUE);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            consumed: AtomicU64::new(0),
+            ready: AtomicBool::new(false),
+            complete: AtomicBool::new(false),
+            closed: Cancel::new(),
+            failed: AtomicBool::new(false),
+            content: AtomicU64::new(0),
+            expected: AtomicU64::new(0),
+            outcome: Mutex::default(),
+        });
         let ours = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("cast output".into());
         let thread =
@@ -487,9 +498,10 @@ impl Drain {
         (outcome.error.take(), std::mem::take(&mut outcome.files))
     }
 
-    /// Ends the input. The sink finishes with what it was given, without further waiting here.
+    /// Ends the input. The sink finishes with what it was given, without further waiting here, unless it reads files that are there
+    /// already: that ends, and with it the sink.
     pub fn close(&mut self) {
-        self.shared.closed.store(true, Ordering::Release);
+        self.shared.closed.set();
         self.to = None;
         (self.window, self.waiting) = (Window::new(0, 0), None);
     }

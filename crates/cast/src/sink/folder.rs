@@ -12,7 +12,9 @@ use crate::format::{
     CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, StreamDigest, Visitor,
 };
 use crate::store::disk::{DiskFile, Reading};
-use crate::store::{BlockConfig, BlockStore, Dir, Entry, Finish, StoreError, failed};
+use crate::store::{
+    BlockConfig, BlockStore, Cancel, Dir, Entry, Finish, StoreError, UntilCancelled, failed,
+};
 
 /// What a sender has sent of a file, in bytes, by the time it learns that the receiver has it already: its window.
 const SENT_AHEAD: u64 = 8 << 20;
@@ -30,6 +32,8 @@ pub struct FolderConfig {
     pub sync: bool,
     /// The number of bytes after which the disk is treated as full; `None` for no limit.
     pub limit: Option<u64>,
+    /// Ends the hashing of files that are there already: with [`StoreError::Cancelled`], and nothing that was recorded is lost.
+    pub cancel: Cancel,
 }
 
 /// Writes a stream's files. An incomplete file has the suffix `.part` and stays when the transfer is interrupted: the
@@ -119,6 +123,7 @@ impl Folder {
             directories: Vec::new(),
         };
         let found = state::load(&root, stream).map(|found| writer.keep_present(found));
+        let found = found.transpose()?;
         let found = found.filter(|found| !found.done.is_empty() || found.current.is_some());
         let Some(found) = found else {
             return Ok(Self { decoder: Decoder::default(), writer, begins_at: 0 });
@@ -150,10 +155,13 @@ fn resume_after(found: &Found) -> Resume {
 }
 
 /// Returns the hash of a file; `None` if it cannot be read.
-fn hash_of(file: &dyn DiskFile) -> Option<Hash> {
+fn hash_of(file: &dyn DiskFile, entry: &Entry, cancel: &Cancel) -> Result<Option<Hash>, SinkError> {
     let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(Reading(file, 0)).ok()?;
-    Some(*hasher.finalize().as_bytes())
+    let read = hasher.update_reader(UntilCancelled(Reading(file, 0), cancel)).map(|_| ());
+    if cancel.is_set() {
+        return Err(StoreError::Cancelled(entry.path()).into());
+    }
+    Ok(read.ok().map(|()| *hasher.finalize().as_bytes()))
 }
 
 /// Gives a file the mode and time that it should have.
@@ -211,11 +219,17 @@ impl Writer {
     }
 
     /// Returns of what an earlier attempt has left everything before the first file that is not there, or has another content.
-    fn keep_present(&mut self, mut found: Found) -> Found {
-        let present = found.done.iter().take_while(|done| self.is_present(done)).count();
+    fn keep_present(&mut self, mut found: Found) -> Result<Found, SinkError> {
+        let mut present = 0;
+        for done in &found.done {
+            if !self.is_present(done)? {
+                break;
+            }
+            present += 1;
+        }
         let Some(first) = found.done.get(present) else {
             self.left = found.current.as_ref().map(|(header, _)| header.path.clone());
-            return found;
+            return Ok(found);
         };
         // The earlier attempt may have been interrupted before the last file got its name.
         let unnamed = present + 1 == found.done.len() && found.current.is_none();
@@ -223,24 +237,24 @@ impl Writer {
         let begun = first.begun.filter(|_| unnamed);
         found.current = begun.map(|place| (first.header.clone(), place));
         found.done.truncate(present);
-        found
+        Ok(found)
     }
 
     /// Returns whether a file or directory of an earlier attempt is there. A file must have its content: it is hashed, since a
     /// file that is changed within a tick of the clock has the times and the length that were recorded.
-    fn is_present(&mut self, done: &Done) -> bool {
+    fn is_present(&mut self, done: &Done) -> Result<bool, SinkError> {
         let Done { header, hash: Some(hash), .. } = done else {
             // Its files are checked one by one.
-            return self.open_dir(&done.header.path).is_ok();
+            return Ok(self.open_dir(&done.header.path).is_ok());
         };
-        let Ok(entry) = self.place(header) else { return false };
-        let Some(file) = entry.open_read() else { return false };
+        let Ok(entry) = self.place(header) else { return Ok(false) };
+        let Some(file) = entry.open_read() else { return Ok(false) };
         // Neither may have been synced before the earlier attempt was interrupted.
         let sync = || !self.config.sync || file.sync().is_ok() && entry.dir().sync().is_ok();
-        file.stat().is_ok_and(|stat| Some(stat.len) == header.length)
-            && hash_of(&*file) == Some(*hash)
+        Ok(file.stat().is_ok_and(|stat| Some(stat.len) == header.length)
+            && hash_of(&*file, &entry, &self.config.cancel)? == Some(*hash)
             && set_attributes(&*file, header).is_ok()
-            && sync()
+            && sync())
     }
 
     /// Returns a file that may be the one that is sent: it has the length. Its hash, which is compared in the end, decides. A file that
@@ -255,7 +269,8 @@ impl Writer {
         if Some(stat.len) != header.length || !worth {
             return Ok(None);
         }
-        let Some(hash) = hash_of(&*file) else { return Ok(None) };
+        let hash = hash_of(&*file, &entry, &self.config.cancel)?;
+        let Some(hash) = hash else { return Ok(None) };
         let (path, header) = (entry.path(), header.clone());
         Ok(Some(Known { file, dir: entry.dir().clone(), path, header, hash, at }))
     }
@@ -294,6 +309,7 @@ impl Writer {
             resume,
             replace: self.config.overwrite,
             ours: self.config.overwrite || left,
+            cancel: self.config.cancel.clone(),
         })?;
         let header = header.clone();
         self.current = Some(Current { store, entry, header, bytes: 0, resumable });

@@ -385,7 +385,7 @@ proptest! {
         let total: usize = pieces.iter().sum();
         let content = big(total);
         let (send, receive) = std::sync::mpsc::channel();
-        let make: MakeSink = Box::new(move || Ok(Box::new(Collect(send, start))));
+        let make: MakeSink = Box::new(move |_| Ok(Box::new(Collect(send, start))));
         let mut drain = Drain::start(make, 16 << 20, Waker::new().unwrap()).unwrap();
         while !drain.is_ready() {
             std::thread::yield_now();
@@ -545,7 +545,7 @@ impl Sink for Bad {
 #[test]
 fn a_sink_that_panics_has_failed() {
     let waker = Waker::new().unwrap();
-    let make: MakeSink = Box::new(|| Ok(Box::new(Bad)));
+    let make: MakeSink = Box::new(|_| Ok(Box::new(Bad)));
     let mut drain = Drain::start(make, 1 << 20, waker.clone()).unwrap();
     while !drain.is_ready() {
         waker.wait_in_tests();

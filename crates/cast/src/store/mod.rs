@@ -34,6 +34,7 @@
 //! ```
 
 pub use rackweave_disk as disk;
+mod cancel;
 mod place;
 mod set;
 mod table;
@@ -43,6 +44,8 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
+pub use self::cancel::Cancel;
+pub(crate) use self::cancel::UntilCancelled;
 use self::disk::{DiskFile, FileKind, write_all_at};
 pub(crate) use self::place::failed;
 pub use self::place::{Dir, Entry};
@@ -105,6 +108,9 @@ pub enum StoreError {
         /// The number of the block.
         block: u64,
     },
+    /// Reading what is there was ended before its end, because nobody needs the result any more ([`Cancel`]).
+    #[error("the transfer has ended while {0} was read")]
+    Cancelled(PathBuf),
     /// The system refused to write for another reason.
     #[error("cannot write {path}: {source}")]
     Write {
@@ -142,6 +148,8 @@ pub struct BlockConfig {
     pub replace: bool,
     /// Whether an existing incomplete file was certainly left by an earlier attempt, whatever its mode and length.
     pub ours: bool,
+    /// Ends [`BlockStore::open`] while it hashes what is there.
+    pub cancel: Cancel,
 }
 
 impl BlockConfig {
@@ -156,6 +164,7 @@ impl BlockConfig {
             resume: false,
             replace: false,
             ours: false,
+            cancel: Cancel::never(),
         }
     }
 }
@@ -215,19 +224,22 @@ fn range_of(block: u64, length: u64) -> Option<(u64, usize)> {
     Some((offset, (length - offset).min(CHUNK as u64) as usize))
 }
 
-/// Returns the blocks whose bytes have the hashes in the table.
-fn check_all(file: &dyn DiskFile, length: u64, table: &Table) -> BlockSet {
+/// Returns the blocks whose bytes have the hashes in the table; `None` if the result is not needed any more.
+fn check_all(file: &dyn DiskFile, length: u64, table: &Table, cancel: &Cancel) -> Option<BlockSet> {
     let mut have = BlockSet::new(length.div_ceil(CHUNK as u64));
     let mut buffer = vec![0; CHUNK];
     let blocks = (0..).map_while(|block| Some((block, range_of(block, length)?)));
     for (block, (offset, len)) in blocks {
+        if cancel.is_set() {
+            return None;
+        }
         let Some(hash) = table.get(block) else { continue };
         let read = read_full(file, &mut buffer[..len], offset);
         if read.is_ok() && chunk_hash(block, &buffer[..len]).0 == hash {
             have.insert(block);
         }
     }
-    have
+    Some(have)
 }
 
 impl BlockStore {
@@ -241,7 +253,8 @@ impl BlockStore {
     /// # Errors
     /// If the target exists, another transfer writes the same file, or the system refuses.
     pub fn open(config: BlockConfig) -> Result<Self, StoreError> {
-        let BlockConfig { target, table: entry, content, length, resume, replace, ours } = config;
+        let BlockConfig { target, table: entry, content, length, resume, replace, ours, cancel } =
+            config;
         let entry = entry.zip(length);
         let left = entry.as_ref().filter(|_| resume);
         let left = left.and_then(|(entry, length)| Table::open(entry, &content, *length));
@@ -255,7 +268,8 @@ impl BlockStore {
             && part.kind().is_none()
             && let Some(file) = target.open_read()
         {
-            let have = check_all(&*file, length, table);
+            let have = check_all(&*file, length, table, &cancel)
+                .ok_or_else(|| StoreError::Cancelled(target.path()))?;
             if have.is_full() && file.stat().is_ok_and(|stat| stat.len == length) {
                 let (length, table, named) = (Some(length), left, true);
                 return Ok(Self { file, target, length, replace, have, table, named, buffer });
@@ -269,7 +283,8 @@ impl BlockStore {
         let mut have = BlockSet::new(blocks);
         let mut keep = 0;
         if let (Some(table), Some(length)) = (&left, length) {
-            have = check_all(&*file, length, table);
+            have = check_all(&*file, length, table, &cancel)
+                .ok_or_else(|| StoreError::Cancelled(part.path()))?;
             let last = (0..blocks).rev().find(|block| have.contains(*block));
             keep = last.map_or(0, |block| length.min((block + 1) * CHUNK as u64));
         }

@@ -265,7 +265,7 @@ fn accepts(request: &ReceiveRequest, offer: &Offer, keyed: bool) -> bool {
 /// Gives the offered stream to the application.
 fn assign(waiting: Waiting, offer: Offer) -> Decision {
     let Waiting { stream, request } = waiting;
-    Decision::Accept(Box::new(move || {
+    Decision::Accept(Box::new(move |_| {
         Ok(match request.records {
             true => Box::new(StreamSink::new(stream, offer.stream, offer.from)?) as Box<dyn Sink>,
             false => Box::new(PipeSink::new(stream)),

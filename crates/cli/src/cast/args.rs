@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use miette::miette;
 use rackweave_cast::sink::{Folder, FolderConfig, PipeSink, Sink, SinkError};
+use rackweave_cast::store::Cancel;
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_group::orca::host::Spread;
 
@@ -242,9 +243,13 @@ pub(super) enum Target {
 }
 
 impl Target {
-    pub(super) fn sink(&self, stream: u128) -> Result<Box<dyn Sink>, SinkError> {
+    /// Creates the sink of a stream; `cancel` ends it while it hashes what is there.
+    pub(super) fn sink(&self, stream: u128, cancel: &Cancel) -> Result<Box<dyn Sink>, SinkError> {
         Ok(match self {
-            Self::Folder(config) => Box::new(Folder::new(config.clone(), stream)?),
+            Self::Folder(config) => {
+                let config = FolderConfig { cancel: cancel.clone(), ..config.clone() };
+                Box::new(Folder::new(config, stream)?)
+            }
             Self::Stdout => Box::new(PipeSink::new(std::io::stdout())),
         })
     }
@@ -262,6 +267,7 @@ impl ReceiveArgs {
             overwrite: self.overwrite,
             sync: self.sync,
             limit: None,
+            cancel: Cancel::never(),
         };
         if self.is_stdout() {
             return Ok(Target::Stdout);

@@ -12,6 +12,7 @@ use miette::miette;
 use rackweave_cast::baseline;
 use rackweave_cast::orca::{Engine, EngineConfig, EngineEvent, SendView};
 use rackweave_cast::source::{Files, Source as _};
+use rackweave_cast::store::Cancel;
 use rackweave_core::{HostId, Span};
 use rackweave_group::orca::flow::FlowConfig;
 use rackweave_group::orca::host::Spread;
@@ -244,8 +245,9 @@ pub(super) fn receive_tcp(
     loop {
         #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
         let began = Instant::now();
-        let taken = baseline::receive(&listener, admits, |stream| target.sink(stream))
-            .map_err(|error| miette!("cannot accept connections: {error}"))?;
+        let taken =
+            baseline::receive(&listener, admits, |stream| target.sink(stream, &Cancel::never()))
+                .map_err(|error| miette!("cannot accept connections: {error}"))?;
         let bytes = taken.files.iter().map(|file| file.bytes).sum();
         let seconds = began.elapsed().as_secs_f64();
         report(args, taken.from, bytes, &taken.files, seconds, taken.error.as_deref())?;

@@ -61,7 +61,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         let target = target_of.clone();
         Box::new(move |offer| {
             let (target, stream) = (target.clone(), offer.stream);
-            Decision::Accept(Box::new(move || target.sink(stream)))
+            Decision::Accept(Box::new(move |cancel| target.sink(stream, cancel)))
         })
     };
     let engine = match Engine::new(config.clone(), Some(accept())) {

@@ -3,9 +3,12 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::UdpSocket;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::casts::{Receiver, content, rackweave};
 use crate::common::until;
@@ -100,20 +103,121 @@ fn a_host_without_a_route_costs_the_others_nothing() {
     assert!(message(&output).contains("no route to this host"), "{output:?}");
 }
 
-/// A receiver at all addresses of its host answers from the address of the route back.
+/// A receiver at all addresses of its host answers from the one that it was addressed by, which is not that of the route back.
+#[test]
+fn every_address_of_a_receiver_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, key] = ["file", "key"].map(|name| folder.path().join(name));
+    std::fs::write(&file, content(3_000_000)).unwrap();
+    std::fs::write(&key, "sixteen bytes and more").unwrap();
+    for with_key in [false, true] {
+        for any in ["0.0.0.0:0", "[::]:0"] {
+            let place = folder.path().join("place");
+            std::fs::create_dir(&place).unwrap();
+            let protect = |command: &mut Command| match with_key {
+                true => drop(command.arg("--key").arg(&key)),
+                false => {}
+            };
+            let mut command = rackweave(&["receive", "--listen", any, "--from", "127.0.0.1"]);
+            command.arg("--dir").arg(&place);
+            protect(&mut command);
+            let receiver = Receiver::spawn(command);
+            let port = receiver.address.rsplit(':').next().unwrap();
+            // The second time it is there already.
+            for last in [2, 3] {
+                let mut command = send(&file, &format!("127.0.0.{last}:{port}"));
+                protect(&mut command);
+                let output = command.output().unwrap();
+                assert_eq!(output.status.code(), Some(0), "{any} {with_key}: {output:?}");
+            }
+            drop(receiver);
+            assert!(std::fs::read(place.join("file")).unwrap() == content(3_000_000));
+            std::fs::remove_dir_all(&place).unwrap();
+        }
+    }
+}
+
+/// As a host behind an address translation, or an earlier version at all addresses of its host.
 #[test]
 fn an_answer_from_another_address_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, content(1000)).unwrap();
-    let mut command = rackweave(&["receive", "--listen", "0.0.0.0:0", "--from", "127.0.0.1"]);
-    command.arg("--dir").arg(folder.path());
-    let receiver = Receiver::spawn(command);
-    let port = receiver.address.rsplit(':').next().unwrap();
-    let output = send(&file, &format!("127.0.0.2:{port}")).output().unwrap();
+    // At the same port: another program of the machine may have it at one of the addresses.
+    let pair = || {
+        let asked = UdpSocket::bind("127.0.0.2:0").unwrap();
+        let other = UdpSocket::bind(("127.0.0.1", asked.local_addr().unwrap().port())).ok()?;
+        Some([asked, other])
+    };
+    let [asked, other] = std::iter::repeat_with(pair).flatten().next().unwrap();
+    let [to, from] = [&asked, &other].map(|socket| socket.local_addr().unwrap());
+    asked.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let sender = send(&file, &to.to_string()).stderr(Stdio::piped()).spawn().unwrap();
+    let done = AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut bytes = [0; 2048];
+            while !done.load(Ordering::Relaxed) {
+                if let Ok((len, sender)) = asked.recv_from(&mut bytes) {
+                    other.send_to(&bytes[..len], sender).unwrap();
+                }
+            }
+        });
+        let output = sender.wait_with_output();
+        done.store(true, Ordering::Relaxed);
+        output.unwrap()
+    });
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let expected = format!("datagrams came from 127.0.0.1:{port} instead");
+    let expected = format!("datagrams came from {from} instead");
     assert!(message(&output).contains(&expected), "{output:?}");
+}
+
+/// A file of a tebibyte, which takes no room, and minutes to hash.
+fn sparse(path: &Path) {
+    File::create(path).unwrap().set_len(1 << 40).unwrap();
+}
+
+/// The receiver hashes a file that may be the one that is sent. It would have gone on for ten seconds after a signal.
+#[test]
+fn a_signal_ends_hosts_of_which_one_hashes() {
+    let folder = tempfile::tempdir().unwrap();
+    let [from, place] = ["from", "place"].map(|name| folder.path().join(name));
+    for at in [&from, &place] {
+        std::fs::create_dir(at).unwrap();
+        sparse(&at.join("big"));
+    }
+    for (is_receiver, name) in [(true, "INT"), (true, "TERM"), (false, "INT")] {
+        let mut receiver = Receiver::into(&place, &["--once"]);
+        let mut sender = send(&from.join("big"), &receiver.address);
+        let mut sender = sender.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let pid = receiver.child.id();
+        until("the receiver hashes", || processor_ticks(pid) > 20);
+        let child = if is_receiver { &mut receiver.child } else { &mut sender };
+        signal(child, name);
+        let began = Instant::now();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(130), "{name}");
+        assert!(began.elapsed() < Duration::from_secs(3), "{name}: {:?}", began.elapsed());
+        if !is_receiver {
+            // Its cast is over, so that the receiver need not hash for it.
+            let ticks = || processor_ticks(pid);
+            until("the receiver is idle", || {
+                let before = ticks();
+                std::thread::sleep(Duration::from_millis(200));
+                ticks() <= before + 1
+            });
+        }
+        let _ = sender.kill();
+        sender.wait().unwrap();
+    }
+}
+
+/// The time that a process has used of processors, in hundredths of a second.
+fn processor_ticks(pid: u32) -> u64 {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0 };
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
 #[test]

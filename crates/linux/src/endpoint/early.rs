@@ -17,6 +17,7 @@ use super::tickets::TicketStore;
 use super::{Endpoint, SendError};
 use crate::clock::realtime_ns;
 use crate::driver::Platform;
+use crate::sys::Path;
 
 /// Bytes of an address without its port. A ticket is for these: a client that restarts gets another port (as with a token of
 /// RFC 9000, section 8.1.4).
@@ -139,7 +140,7 @@ impl<P: Platform> Endpoint<P> {
     pub(super) fn on_resume(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: Path,
         known: Option<HostId>,
         ours: u32,
         read: &Handshake,
@@ -153,7 +154,7 @@ impl<P: Platform> Endpoint<P> {
             Some(peer) => &mut peer.association,
             None => &mut first,
         };
-        let ip = &address_bytes(from)[..IP_BYTES];
+        let ip = &address_bytes(from.remote)[..IP_BYTES];
         if association.on_resume(now, &local, tickets, ip, read).is_err() {
             // It is sent twice.
             let is_known = association.incarnation() == Some(read.from);
@@ -171,7 +172,7 @@ impl<P: Platform> Endpoint<P> {
             early.expires(host, &peer.association);
         }
         self.stats.resumed += 1;
-        self.peers.heard(now, host);
+        self.peers.heard(now, host, from.local);
     }
 
     /// Drops the sessions of resumptions whose time is over.
@@ -194,7 +195,7 @@ impl<P: Platform> Endpoint<P> {
             return;
         }
         tickets.advance(now, || random_bytes(self.driver.platform()));
-        let ip = &address_bytes(peer.address)[..IP_BYTES];
+        let ip = &address_bytes(peer.path.remote)[..IP_BYTES];
         let mut random = [0; 12];
         random.copy_from_slice(&self.driver.platform().random().to_ne_bytes()[..12]);
         let issued = tickets.issue(now, ip, random);
@@ -215,7 +216,7 @@ impl<P: Platform> Endpoint<P> {
         let ticket =
             Ticket::new(name, secret, cipher, self.driver.platform().realtime_ns() / 1_000_000);
         peer.association.set_ticket(ticket.clone());
-        store.insert(peer.address, ticket);
+        store.insert(peer.path.remote, ticket);
         own.early.changed = true;
     }
 }
@@ -246,7 +247,7 @@ mod tests {
 
     /// Whether an endpoint has a session of a resumption with the host at an address.
     fn is_early(endpoint: &Endpoint, address: SocketAddr) -> bool {
-        let peer = endpoint.peers.at(address).and_then(|host| endpoint.peers.get(host));
+        let peer = endpoint.peers.at(address.into()).and_then(|host| endpoint.peers.get(host));
         peer.is_some_and(|peer| peer.association.early_until().is_some())
     }
 

@@ -290,7 +290,7 @@ impl<P: Platform> Endpoint<P> {
     /// The address of a peer; with [`Peers::Switch`], that of the switch's port.
     #[must_use]
     pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
-        self.peers.get(peer).map(|peer| peer.address)
+        self.peers.get(peer).map(|peer| peer.path.remote)
     }
 
     fn check(&self, peer: HostId, bytes: usize) -> Result<(), SendError> {

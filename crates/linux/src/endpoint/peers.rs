@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{Hash as _, Hasher as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use rackweave_core::{HostId, MessageId, Packet, Span, Time};
 use rackweave_crypt::Association;
@@ -16,6 +16,7 @@ use siphasher::sip::SipHasher24;
 
 use super::config::{FIRST_GUEST, Network, Peers};
 use super::event::KeyMismatch;
+use crate::sys::Path;
 
 /// The most packets that wait for a peer's incarnation; more are dropped, and the transport retransmits them.
 const MAX_HELD: usize = 256;
@@ -64,7 +65,8 @@ impl Secret {
 
 #[derive(Debug)]
 pub(super) struct Peer {
-    pub(super) address: SocketAddr,
+    /// Its address, and that of this host at which it has last proved itself.
+    pub(super) path: Path,
     /// This host's incarnation, as announced to the peer.
     pub(super) ours: u32,
     /// The peer's incarnation, once known.
@@ -88,9 +90,9 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    fn new(address: SocketAddr, ours: u32) -> Self {
+    fn new(path: Path, ours: u32) -> Self {
         Self {
-            address,
+            path,
             ours,
             incarnation: None,
             candidate: None,
@@ -153,6 +155,9 @@ pub(super) enum Incarnation {
 pub(super) struct PeerTable {
     peers: FxHashMap<HostId, Peer>,
     by_address: FxHashMap<SocketAddr, HostId>,
+    /// Guests at an address of `by_address` whose packets go to another address of this host. To them this host is two peers, with two
+    /// incarnations, so that they are two to this host as well.
+    by_path: FxHashMap<(SocketAddr, IpAddr), HostId>,
     allow: Vec<Network>,
     switch: Option<SocketAddr>,
     secret: Secret,
@@ -172,6 +177,7 @@ impl PeerTable {
         let mut table = Self {
             peers: FxHashMap::default(),
             by_address: FxHashMap::default(),
+            by_path: FxHashMap::default(),
             allow: Vec::new(),
             switch: None,
             secret,
@@ -185,24 +191,31 @@ impl PeerTable {
             Peers::Direct { hosts, allow } => {
                 table.allow = allow;
                 for (host, address) in hosts {
-                    table.insert(host, address);
+                    table.insert(host, address.into());
                 }
             }
             Peers::Switch { port, hosts } => {
                 table.switch = Some(port);
                 for host in (0..hosts).map(HostId).filter(|host| *host != this) {
                     let ours = secret.for_host(host);
-                    table.peers.insert(host, Peer::new(port, ours));
+                    table.peers.insert(host, Peer::new(port.into(), ours));
                 }
             }
         }
         table
     }
 
-    fn insert(&mut self, host: HostId, address: SocketAddr) {
-        self.by_address.insert(address, host);
-        let ours = self.secret.for_address(address);
-        self.peers.insert(host, Peer::new(address, ours));
+    fn insert(&mut self, host: HostId, path: Path) {
+        match path.local {
+            Some(local) if self.by_address.contains_key(&path.remote) => {
+                self.by_path.insert((path.remote, local), host);
+            }
+            _ => {
+                self.by_address.insert(path.remote, host);
+            }
+        }
+        let ours = self.secret.for_address(path.remote);
+        self.peers.insert(host, Peer::new(path, ours));
     }
 
     pub(super) fn knows(&self, host: HostId) -> bool {
@@ -217,16 +230,34 @@ impl PeerTable {
         self.peers.get_mut(&host)
     }
 
-    /// The number of the peer at an address.
-    pub(super) fn at(&self, address: SocketAddr) -> Option<HostId> {
-        self.by_address.get(&address).copied()
+    /// The number of the peer that sends by a path.
+    pub(super) fn at(&self, path: Path) -> Option<HostId> {
+        let first = self.by_address.get(&path.remote).copied();
+        let Some(local) = path.local else { return first };
+        let fits = |peer: &Peer| peer.path.local.is_none_or(|known| known == local);
+        first
+            .filter(|host| self.peers.get(host).is_some_and(fits))
+            .or_else(|| self.by_path.get(&(path.remote, local)).copied())
     }
 
-    /// Records that an authentic packet of a peer has arrived now.
-    pub(super) fn heard(&mut self, now: Time, host: HostId) {
-        if let Some(heard) = self.peers.get_mut(&host).and_then(|peer| peer.guest.as_mut()) {
+    /// Forgets an address that this host does not have any more: peers are sent to from another one.
+    pub(super) fn forget_local(&mut self, local: IpAddr) {
+        let by_path = &self.by_path;
+        let sent_from = |host: &HostId, peer: &Peer| {
+            let is_other = by_path.get(&(peer.path.remote, local)) == Some(host);
+            peer.path.local == Some(local) && !is_other
+        };
+        let peers = self.peers.iter_mut().filter(|(host, peer)| sent_from(host, peer));
+        peers.for_each(|(_, peer)| peer.path.local = None);
+    }
+
+    /// Records that an authentic packet of a peer has arrived now, at this address of the host: the peer is answered from there.
+    pub(super) fn heard(&mut self, now: Time, host: HostId, local: Option<IpAddr>) {
+        let Some(peer) = self.peers.get_mut(&host) else { return };
+        if let Some(heard) = &mut peer.guest {
             *heard = now;
         }
+        peer.path.local = local.or(peer.path.local);
     }
 
     /// The number of the peer at an address, which is added if it is not known.
@@ -241,7 +272,7 @@ impl PeerTable {
         }
         let host = self.next_guest;
         self.next_guest.0 += 1;
-        self.insert(host, address);
+        self.insert(host, address.into());
         host
     }
 
@@ -258,32 +289,37 @@ impl PeerTable {
 
     /// The origin of a datagram from an admitted address. `claimed` is the sender's number in its header, and `to_us`
     /// whether it is addressed to this host.
-    pub(super) fn origin(&self, from: SocketAddr, claimed: HostId, to_us: bool) -> Origin {
+    pub(super) fn origin(&self, from: Path, claimed: HostId, to_us: bool) -> Origin {
         if self.switch.is_some() {
             return match self.peers.get(&claimed) {
                 Some(peer) if to_us => Origin::Peer(claimed, peer.ours),
                 _ => Origin::Foreign,
             };
         }
-        match self.by_address.get(&from).and_then(|host| Some((*host, self.peers.get(host)?))) {
+        match self.at(from).and_then(|host| Some((host, self.peers.get(&host)?))) {
             Some((host, peer)) => Origin::Peer(host, peer.ours),
-            None => Origin::Guest(self.secret.for_address(from)),
+            None => Origin::Guest(self.secret.for_address(from.remote)),
         }
     }
 
     /// Adds a guest that has proved its address; `None` if there are too many.
-    pub(super) fn admit(&mut self, now: Time, from: SocketAddr) -> Option<HostId> {
+    pub(super) fn admit(&mut self, now: Time, from: Path) -> Option<HostId> {
         if self.guests >= MAX_GUESTS {
             if self.swept.is_some_and(|at| now.since(at) < CANDIDATE_LIFETIME) {
                 return None;
             }
             self.swept = Some(now);
-            let by_address = &mut self.by_address;
+            let (by_address, by_path) = (&mut self.by_address, &mut self.by_path);
             let guests = &mut self.guests;
-            self.peers.retain(|_, peer| {
+            self.peers.retain(|host, peer| {
                 let idle = peer.guest.is_some_and(|heard| now.since(heard) >= GUEST_IDLE);
                 if idle {
-                    by_address.remove(&peer.address);
+                    let Path { remote, local } = peer.path;
+                    if by_address.get(&remote) == Some(host) {
+                        by_address.remove(&remote);
+                    } else if let Some(local) = local {
+                        by_path.remove(&(remote, local));
+                    }
                     *guests -= 1;
                 }
                 !idle
@@ -435,8 +471,10 @@ mod tests {
     #[test]
     fn each_peer_gets_a_different_incarnation() {
         let table = table();
-        let Origin::Peer(HOST, first) = table.origin(address(1), HostId(9), true) else { panic!() };
-        let Origin::Guest(second) = table.origin(address(2), HOST, true) else { panic!() };
+        let Origin::Peer(HOST, first) = table.origin(address(1).into(), HostId(9), true) else {
+            panic!()
+        };
+        let Origin::Guest(second) = table.origin(address(2).into(), HOST, true) else { panic!() };
         assert_ne!(first, second);
         let again = PeerTable::new(
             Peers::Direct { hosts: [(HOST, address(1))].into(), allow: Vec::new() },
@@ -477,17 +515,51 @@ mod tests {
         let mut table = table();
         let many = |n: usize| SocketAddr::from(([127, 1, (n >> 8) as u8, n as u8], 9));
         for n in 0..MAX_GUESTS {
-            assert!(table.admit(at(0), many(n)).is_some());
+            assert!(table.admit(at(0), many(n).into()).is_some());
         }
-        assert_eq!(table.admit(at(1), address(5)), None);
+        assert_eq!(table.admit(at(1), address(5).into()), None);
         // A guest with recent traffic stays, and so does a peer that the application added.
-        let Origin::Peer(heard, _) = table.origin(many(3), HOST, true) else { panic!() };
+        let Origin::Peer(heard, _) = table.origin(many(3).into(), HOST, true) else { panic!() };
         assert_eq!(table.on_incarnation(at(50_000), heard, 1, false), Incarnation::Current);
         let named = table.add(many(4));
-        assert!(table.admit(at(61_000), address(5)).is_some());
-        assert!(table.admit(at(61_000), address(6)).is_some());
+        assert!(table.admit(at(61_000), address(5).into()).is_some());
+        assert!(table.admit(at(61_000), address(6).into()).is_some());
         assert_eq!((table.guests, table.peers.len()), (3, 5));
         assert!(table.knows(heard) && table.knows(named) && table.knows(HOST));
+    }
+
+    /// To a guest, two addresses of this host are two peers: it announces another incarnation to each.
+    #[test]
+    fn a_guest_that_sends_to_two_addresses_of_this_host_is_two() {
+        let mut table = table();
+        let [first, second] = [[127, 0, 0, 2], [127, 0, 0, 3]]
+            .map(|local| Path { remote: address(5), local: Some(IpAddr::from(local)) });
+        let group = Path::from(address(5));
+        let one = table.admit(at(0), first).unwrap();
+        assert_eq!(
+            (table.at(first), table.at(second), table.at(group)),
+            (Some(one), None, Some(one))
+        );
+        let other = table.admit(at(0), second).unwrap();
+        assert_eq!((table.at(first), table.at(second)), (Some(one), Some(other)));
+        assert_eq!(table.on_incarnation(at(1), one, 10, false), Incarnation::Current);
+        assert_eq!(table.on_incarnation(at(1), other, 20, false), Incarnation::Current);
+        assert_eq!(table.get(other).unwrap().path, second);
+        // One that the application has named is known by the first address at which it has proved itself, while this host has that.
+        let [named, moved] = [first, second].map(|path| Path { remote: address(1), ..path });
+        assert_eq!(table.at(moved), Some(HOST));
+        table.heard(at(2), HOST, first.local);
+        table.heard(at(3), HOST, None);
+        assert_eq!((table.at(named), table.at(moved)), (Some(HOST), None));
+        assert_eq!(table.get(HOST).unwrap().path, named);
+        table.forget_local(IpAddr::from([127, 0, 0, 2]));
+        assert_eq!(table.at(moved), Some(HOST));
+        table.heard(at(4), one, first.local);
+        // Both guests go when they are idle.
+        table.guests = MAX_GUESTS;
+        assert!(table.admit(at(90_000), address(6).into()).is_some());
+        assert!(table.by_path.is_empty() && table.at(first).is_none());
+        assert_eq!(table.peers.len(), 2);
     }
 
     #[test]

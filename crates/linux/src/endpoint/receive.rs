@@ -1,14 +1,12 @@
 //! Receiving: datagrams from the socket to the machine.
 
-use std::net::SocketAddr;
-
 use rackweave_core::{HostId, Node as _, Packet, Placement, Span, Time, Transport as _};
 use rackweave_wire::{Header, overlay, secure};
 
 use super::peers::{Incarnation, Origin};
 use super::{Endpoint, Event};
 use crate::driver::Platform;
-use crate::sys::ReceiveBatch;
+use crate::sys::{Path, ReceiveBatch};
 
 /// The least interval between attempts to free memory when there is no room for a packet.
 const MAKE_ROOM: Span = Span::from_ms(100);
@@ -27,24 +25,18 @@ impl<P: Platform> Endpoint<P> {
                 continue;
             }
             if secure::is_secure(datagram.bytes) {
-                self.handle_keyless(datagram.from, datagram.bytes);
+                self.handle_keyless(datagram.path(), datagram.bytes);
                 continue;
             }
             let Ok(read) = overlay::decode(datagram.bytes, datagram.traffic_class) else {
                 self.stats.malformed += 1;
                 continue;
             };
-            self.handle_datagram(now, datagram.from, &read, datagram.bytes);
+            self.handle_datagram(now, datagram.path(), &read, datagram.bytes);
         }
     }
 
-    fn handle_datagram(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        read: &overlay::Datagram,
-        bytes: &[u8],
-    ) {
+    fn handle_datagram(&mut self, now: Time, from: Path, read: &overlay::Datagram, bytes: &[u8]) {
         let envelope = read.envelope;
         let to_us = envelope.dst == self.config.host;
         let (known, ours) = match self.peers.origin(from, envelope.src, to_us) {
@@ -80,6 +72,9 @@ impl<P: Platform> Endpoint<P> {
                 }
                 return;
             }
+        }
+        if from.local.is_some() {
+            self.peers.heard(now, peer, from.local);
         }
         for packet in self.peers.release(peer) {
             self.queue(now, packet);

@@ -1,7 +1,5 @@
 //! Hosts that share a key: the handshake's datagrams, and sealed packets.
 
-use std::net::SocketAddr;
-
 use rackweave_core::{HostId, Packet, Slice, Time};
 use rackweave_crypt::{
     Accepted, Association, Cipher, Due, Early, Key, Local, Offers, OpenError, Unopened,
@@ -17,7 +15,7 @@ use super::peers::Origin;
 use super::send::{HELLO_CLASS, MAX_BATCH};
 use super::{Endpoint, Event};
 use crate::driver::Platform;
-use crate::sys;
+use crate::sys::{self, Path};
 
 /// What an endpoint with a key has besides its peers' associations.
 #[derive(Debug)]
@@ -72,7 +70,7 @@ pub(super) fn random_bytes(platform: &mut impl Platform) -> [u8; 32] {
 
 impl<P: Platform> Endpoint<P> {
     /// Handles a datagram between hosts with keys at a host that has none.
-    pub(super) fn handle_keyless(&mut self, from: SocketAddr, bytes: &[u8]) {
+    pub(super) fn handle_keyless(&mut self, from: Path, bytes: &[u8]) {
         self.stats.malformed += 1;
         match wire::decode(bytes) {
             Ok(Datagram::Notice(notice)) => self.on_notice(from, notice),
@@ -83,7 +81,7 @@ impl<P: Platform> Endpoint<P> {
 
     /// Handles any datagram from an admitted address at a host that has a key.
     pub(super) fn handle_secure(&mut self, now: Time, datagram: &sys::Datagram<'_>) {
-        let (from, bytes) = (datagram.from, datagram.bytes);
+        let (from, bytes) = (datagram.path(), datagram.bytes);
         let Some(secure) = &self.secure else { return };
         let Ok(read) = wire::decode(bytes) else {
             self.stats.malformed += 1;
@@ -114,7 +112,7 @@ impl<P: Platform> Endpoint<P> {
         }
     }
 
-    fn handle_handshake(&mut self, now: Time, from: SocketAddr, read: &Handshake) {
+    fn handle_handshake(&mut self, now: Time, from: Path, read: &Handshake) {
         let (known, ours) = match self.peers.origin(from, HostId(0), true) {
             Origin::Peer(host, ours) => (Some(host), ours),
             Origin::Guest(ours) => (None, ours),
@@ -128,7 +126,7 @@ impl<P: Platform> Endpoint<P> {
             self.on_resume(now, from, known, ours, read);
         }
         let Some(secure) = &mut self.secure else { return };
-        let address = rackweave_crypt::address_bytes(from);
+        let address = rackweave_crypt::address_bytes(from.remote);
         secure.offers.advance(now, || random_bytes(self.driver.platform()));
         let Secure { key, ciphers, offers, .. } = &mut **secure;
         let local = Local { key, ciphers: *ciphers, incarnation: ours };
@@ -153,6 +151,7 @@ impl<P: Platform> Endpoint<P> {
                 {
                     peer.association = first;
                 }
+                self.peers.heard(now, host, from.local);
                 self.send_empty(now, host);
                 if let Accepted::New(restarted) = accepted {
                     self.on_session(now, host, restarted);
@@ -179,7 +178,7 @@ impl<P: Platform> Endpoint<P> {
                 match resumed {
                     // What was sent early has arrived, or is lost like any other packet.
                     Some(true) => peer.drop_early(),
-                    Some(false) => secure.early.refused(from),
+                    Some(false) => secure.early.refused(from.remote),
                     None => {}
                 }
                 self.send_bytes(from, &accept);
@@ -212,15 +211,15 @@ impl<P: Platform> Endpoint<P> {
         clear: &[u8],
         sealed: &mut [u8],
     ) {
-        let Some(host) = self.peers.at(datagram.from) else {
-            return self.send_lost(datagram.from, fields);
+        let Some(host) = self.peers.at(datagram.path()) else {
+            return self.send_lost(datagram.path(), fields);
         };
         let Some(peer) = self.peers.get_mut(host) else { return };
         let opened = match peer.association.open(now, fields, clear, sealed) {
             Ok(opened) => opened,
             Err(Unopened::Unknown) => {
                 self.stats.unproven += 1;
-                return self.send_lost(datagram.from, fields);
+                return self.send_lost(datagram.path(), fields);
             }
             Err(Unopened::Session(OpenError::Forged)) => {
                 self.stats.forged += 1;
@@ -231,7 +230,7 @@ impl<P: Platform> Endpoint<P> {
                 return;
             }
         };
-        self.peers.heard(now, host);
+        self.peers.heard(now, host, datagram.local);
         if opened.confirmed {
             self.on_session(now, host, opened.restarted);
             self.issue_ticket(now, host);
@@ -281,7 +280,7 @@ impl<P: Platform> Endpoint<P> {
         if peer.idempotent.is_empty() {
             return;
         }
-        secure.early.equip(&mut peer.association, peer.address);
+        secure.early.equip(&mut peer.association, peer.path.remote);
         let local = secure.local(peer.ours);
         let wall_ms = self.driver.platform().realtime_ns() / 1_000_000;
         let nonce = || self.driver.platform().random() as u64;
@@ -304,10 +303,10 @@ impl<P: Platform> Endpoint<P> {
             let peer = peer.filter(|peer| peer.association.asking() == Some(nonce));
             let due = peer.map_or((Due::Idle, None), |peer| {
                 let due = peer.association.poll_ask(now, &secure.local(peer.ours));
-                (due, Some(peer.address))
+                (due, Some(peer.path))
             });
             match due {
-                (Due::Send(bytes), Some(address)) => self.send_bytes(address, &bytes),
+                (Due::Send(bytes), Some(path)) => self.send_bytes(path, &bytes),
                 (Due::Later(_), _) => {}
                 (due, _) => {
                     asking.swap_remove(index);
@@ -394,7 +393,7 @@ impl<P: Platform> Endpoint<P> {
         body: impl FnOnce(&mut Vec<u8>),
     ) {
         let Some(peer) = self.peers.get_mut(host) else { return };
-        let address = peer.address;
+        let path = peer.path;
         let session = match peer.association.is_ready() {
             true => peer.association.sealing(),
             false => peer.association.seal_early(now),
@@ -408,10 +407,10 @@ impl<P: Platform> Endpoint<P> {
             let sealed = session.seal(out, clear, body);
             debug_assert_eq!(sealed, Ok(()));
         };
-        self.driver.batch().push(address, class, write, Payload::new());
+        self.driver.batch().push(path, class, write, Payload::new());
     }
 
-    fn send_lost(&mut self, to: SocketAddr, fields: Clear) {
+    fn send_lost(&mut self, to: Path, fields: Clear) {
         let Some(secure) = &self.secure else { return };
         let mut bytes = Vec::with_capacity(wire::LOST_BYTES);
         wire::encode_lost(fields, &mut bytes);
@@ -420,13 +419,13 @@ impl<P: Platform> Endpoint<P> {
         self.send_bytes(to, &bytes);
     }
 
-    fn send_notice(&mut self, to: SocketAddr, notice: Notice) {
+    fn send_notice(&mut self, to: Path, notice: Notice) {
         let mut bytes = Vec::with_capacity(wire::NOTICE_BYTES);
         wire::encode_notice(notice, &mut bytes);
         self.send_bytes(to, &bytes);
     }
 
-    fn on_notice(&mut self, from: SocketAddr, notice: Notice) {
+    fn on_notice(&mut self, from: Path, notice: Notice) {
         let Some(host) = self.peers.at(from) else { return };
         let why = match (notice, self.secure.is_some()) {
             (Notice::NoKey, true) => KeyMismatch::PeerHasNone,
@@ -458,7 +457,7 @@ impl<P: Platform> Endpoint<P> {
     }
 
     /// Sends a datagram of the handshake, or a notice.
-    fn send_bytes(&mut self, to: SocketAddr, bytes: &[u8]) {
+    fn send_bytes(&mut self, to: Path, bytes: &[u8]) {
         if self.has_room() {
             let write = |out: &mut Vec<u8>| out.extend_from_slice(bytes);
             self.driver.batch().push(to, HELLO_CLASS, write, Payload::new());

@@ -1,7 +1,6 @@
 //! The endpoint's turn, and packets and HELLOs on their way to the socket.
 
 use std::io;
-use std::net::SocketAddr;
 use std::ops::ControlFlow;
 
 use rackweave_core::{HostId, Node as _, Packet, Slice, Time};
@@ -10,7 +9,7 @@ use rackweave_wire::{Header, frame, overlay};
 use super::Endpoint;
 use super::outgoing::Payload;
 use crate::driver::{Driven, Driver, Platform};
-use crate::sys::ReceiveBatch;
+use crate::sys::{Path, ReceiveBatch};
 
 /// Packets that are passed to the kernel together.
 const SEND_BATCH: usize = 128;
@@ -39,6 +38,9 @@ impl<P: Platform> Driven<P> for Endpoint<P> {
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
             self.changed();
+        }
+        while let Some(address) = self.driver.take_lost() {
+            self.peers.forget_local(address);
         }
         for host in self.peers.due(now) {
             self.send_hello(host);
@@ -127,18 +129,18 @@ impl<P: Platform> Endpoint<P> {
         let check = payload.iter().fold(0, |check, bytes| overlay::crc32c(check, bytes));
         let (layout, from) = (self.layout, peer.ours);
         let write = |out: &mut Vec<u8>| overlay::encode(&packet, layout, from, to, check, out);
-        self.driver.batch().push(peer.address, frame::traffic_class(&packet), write, payload);
+        self.driver.batch().push(peer.path, frame::traffic_class(&packet), write, payload);
     }
 
     /// Asks a peer for its incarnation.
     pub(super) fn send_hello(&mut self, host: HostId) {
         let Some(peer) = self.peers.get(host) else { return };
-        let (address, ours, theirs) = (peer.address, peer.ours, peer.incarnation.unwrap_or(0));
-        self.send_hello_to(address, host, ours, theirs);
+        let (path, ours, theirs) = (peer.path, peer.ours, peer.incarnation.unwrap_or(0));
+        self.send_hello_to(path, host, ours, theirs);
     }
 
-    /// Sends this host's incarnation, as that peer is to use it, to an address.
-    pub(super) fn send_hello_to(&mut self, to: SocketAddr, host: HostId, ours: u32, theirs: u32) {
+    /// Sends this host's incarnation, as that peer is to use it, by a path.
+    pub(super) fn send_hello_to(&mut self, to: Path, host: HostId, ours: u32, theirs: u32) {
         if self.driver.batch().len() >= MAX_BATCH {
             self.stats.not_held += 1;
             return;

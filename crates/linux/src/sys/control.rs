@@ -1,6 +1,7 @@
 //! Control messages of `sendmsg` and `recvmsg`.
 
 use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::{c_int, c_void, cmsghdr, msghdr};
 
@@ -10,7 +11,8 @@ use libc::{c_int, c_void, cmsghdr, msghdr};
 pub(super) struct Room([u8; Self::BYTES]);
 
 impl Room {
-    /// A time stamp, a traffic class and a segment size, with headers and padding: 32 + 24 + 24.
+    /// A time stamp, a traffic class, a segment size and an address of IPv6 with its interface, with headers and padding:
+    /// 32 + 24 + 24 + 40.
     pub(super) const BYTES: usize = 128;
 
     pub(super) const EMPTY: Self = Self([0; Self::BYTES]);
@@ -31,9 +33,9 @@ impl<'a> Writer<'a> {
         Self { room, used: 0 }
     }
 
-    /// Appends a control message; `T` is plain data of at most 8 bytes.
+    /// Appends a control message; `T` is plain data without padding, of at most 20 bytes and aligned to at most 8.
     pub(super) fn put<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
-        const { assert!(size_of::<T>() <= 8) };
+        const { assert!(size_of::<T>() <= 20 && align_of::<T>() <= 8) };
         // SAFETY: CMSG_SPACE and CMSG_LEN only compute.
         let (space, len) = unsafe {
             let bytes = size_of::<T>() as u32;
@@ -53,6 +55,29 @@ impl<'a> Writer<'a> {
         self.used += space;
     }
 
+    /// Appends the source address of a datagram, to an IPv4 or an IPv6 address. An interface is not named: the route chooses it.
+    pub(super) fn put_source(&mut self, local: IpAddr, to_v4: bool) {
+        match (local, to_v4) {
+            (IpAddr::V4(local), true) => {
+                let ipi_spec_dst = libc::in_addr { s_addr: u32::from(local).to_be() };
+                let ipi_addr = libc::in_addr { s_addr: 0 };
+                let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst, ipi_addr };
+                self.put(libc::IPPROTO_IP, libc::IP_PKTINFO, info);
+            }
+            (_, false) => {
+                let local = match local {
+                    IpAddr::V4(local) => local.to_ipv6_mapped(),
+                    IpAddr::V6(local) => local,
+                };
+                let ipi6_addr = libc::in6_addr { s6_addr: local.octets() };
+                let info = libc::in6_pktinfo { ipi6_addr, ipi6_ifindex: 0 };
+                self.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
+            }
+            // No datagram from there has an IPv4 address.
+            (IpAddr::V6(_), true) => {}
+        }
+    }
+
     pub(super) const fn len(&self) -> usize {
         self.used
     }
@@ -62,6 +87,8 @@ impl<'a> Writer<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ControlData {
     pub(super) traffic_class: u8,
+    /// The address of this host that the datagram was sent to; `None` if that is not known, or a group's.
+    pub(super) local: Option<IpAddr>,
     pub(super) segment: Option<usize>,
     pub(super) realtime_ns: Option<u64>,
 }
@@ -88,6 +115,21 @@ pub(super) unsafe fn read(message: &msghdr) -> ControlData {
                 (libc::IPPROTO_IP, libc::IP_TOS) if bytes >= 1 => said.traffic_class = *data,
                 (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) if bytes >= size_of::<c_int>() => {
                     said.traffic_class = data.cast::<c_int>().read_unaligned() as u8;
+                }
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) if bytes >= size_of::<libc::in_pktinfo>() => {
+                    let info = data.cast::<libc::in_pktinfo>().read_unaligned();
+                    // ip(7): `ipi_addr` is the destination in the header, `ipi_spec_dst` the address of this host. They differ
+                    // for groups and broadcasts.
+                    let [to, own] = [info.ipi_addr, info.ipi_spec_dst]
+                        .map(|address| Ipv4Addr::from(u32::from_be(address.s_addr)));
+                    said.local = (to == own).then_some(IpAddr::V4(to));
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
+                    if bytes >= size_of::<libc::in6_pktinfo>() =>
+                {
+                    let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
+                    let to = Ipv6Addr::from(info.ipi6_addr.s6_addr).to_canonical();
+                    said.local = (!to.is_multicast()).then_some(to);
                 }
                 (libc::SOL_UDP, libc::UDP_GRO) if bytes >= size_of::<c_int>() => {
                     let segment = data.cast::<c_int>().read_unaligned();

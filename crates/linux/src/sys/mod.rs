@@ -21,4 +21,4 @@ pub use local::{connect_to_own, is_own, listen_privately, make_runtime_folder, r
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use tcp::{bind_late, disconnect, set_receive_low_water, unanswered_for};
 pub use timers::{set_ordinary_priority, set_realtime_priority, tighten_timers};
-pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket, route_to};
+pub use udp::{Datagram, Path, ReceiveBatch, SendBatch, UdpSocket, route_to};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 
@@ -35,11 +35,32 @@ pub struct UdpSocket {
     segmentation: bool,
 }
 
+/// The two ends of an exchange of datagrams: the other host's address, and the address of this one.
+///
+/// A socket that is bound to all addresses of its host sends from the address of the route, unless it is told another one. A host
+/// that was addressed by another of its addresses has to answer from that one (RFC 1122, section 4.1.3.5): who has sent there does
+/// not know the address of the route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Path {
+    /// The other host's address.
+    pub remote: SocketAddr,
+    /// This host's address. `None` for the one that the socket is bound to or, if it is bound to all, that of the route.
+    pub local: Option<IpAddr>,
+}
+
+impl From<SocketAddr> for Path {
+    fn from(remote: SocketAddr) -> Self {
+        Self { remote, local: None }
+    }
+}
+
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// The sender's address.
     pub from: SocketAddr,
+    /// The address of this host that it was sent to, if the socket is bound to all of them. `None` if it was sent to a group.
+    pub local: Option<IpAddr>,
     /// The traffic class of its IP header: DSCP and ECN.
     pub traffic_class: u8,
     /// When the kernel received it, in nanoseconds of `CLOCK_REALTIME`.
@@ -48,10 +69,18 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
+impl Datagram<'_> {
+    /// The path by which it has come, on which it is to be answered.
+    #[must_use]
+    pub const fn path(&self) -> Path {
+        Path { remote: self.from, local: self.local }
+    }
+}
+
 /// A datagram that waits to be sent: front bytes in the batch's arena, then the payload.
 #[derive(Debug)]
 struct Outgoing {
-    to: SocketAddr,
+    to: Path,
     traffic_class: u8,
     front: std::ops::Range<usize>,
     payload: SmallVec<[Bytes; 2]>,
@@ -68,13 +97,16 @@ pub struct SendBatch {
     /// System calls so far, and trains in them.
     calls: u64,
     trains: u64,
+    /// Addresses that this host does not have any more, which were the sources of datagrams.
+    lost: Vec<IpAddr>,
 }
 
 impl SendBatch {
-    /// Adds a datagram: `write` appends its front bytes to a buffer, `payload` follows without a copy.
+    /// Adds a datagram: `write` appends its front bytes to a buffer, `payload` follows without a copy. With a [`Path`] it is sent
+    /// from the path's local address; that must be the one at which the peer was heard.
     pub fn push(
         &mut self,
-        to: SocketAddr,
+        to: impl Into<Path>,
         traffic_class: u8,
         write: impl FnOnce(&mut Vec<u8>),
         payload: SmallVec<[Bytes; 2]>,
@@ -83,6 +115,7 @@ impl SendBatch {
         write(&mut self.arena);
         let front = start..self.arena.len();
         let bytes = front.len() + payload.iter().map(Bytes::len).sum::<usize>();
+        let to = to.into();
         self.datagrams.push(Outgoing { to, traffic_class, front, payload, bytes });
     }
 
@@ -94,7 +127,7 @@ impl SendBatch {
         let mut all = Vec::with_capacity(*bytes);
         all.extend_from_slice(&self.arena[front.clone()]);
         payload.iter().for_each(|piece| all.extend_from_slice(piece));
-        let taken = (*to, *traffic_class, all);
+        let taken = (to.remote, *traffic_class, all);
         self.done += 1;
         if self.is_empty() {
             self.clear();
@@ -133,7 +166,7 @@ impl SendBatch {
     }
 
     /// The number of datagrams from `first` on that can be sent as one train: of one length (the last may be shorter), to one
-    /// address, of one traffic class.
+    /// address from one address, of one traffic class.
     fn train(&self, first: usize, segmentation: bool) -> usize {
         let head = &self.datagrams[first];
         if !segmentation {
@@ -158,6 +191,24 @@ impl SendBatch {
         }
         count
     }
+
+    /// Lets the system choose the source of the next datagrams, as many as there are. Returns whether it had not before.
+    fn forget_source(&mut self, count: usize) -> bool {
+        let mut lost = None;
+        for datagram in self.datagrams.iter_mut().skip(self.done).take(count) {
+            lost = datagram.to.local.take().or(lost);
+        }
+        let Some(address) = lost else { return false };
+        if !self.lost.contains(&address) {
+            self.lost.push(address);
+        }
+        true
+    }
+
+    /// Takes an address that was the source of datagrams and that this host does not have any more: peers cannot be sent to from there.
+    pub fn take_lost(&mut self) -> Option<IpAddr> {
+        self.lost.pop()
+    }
 }
 
 impl UdpSocket {
@@ -180,6 +231,15 @@ impl UdpSocket {
         }
         socket.bind(&address.into())?;
         let this = Self { address, socket, segmentation: true };
+        if address.ip().is_unspecified() {
+            match address {
+                SocketAddr::V4(_) => this.set_option(libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?,
+                // Also for datagrams over IPv4.
+                SocketAddr::V6(_) => {
+                    this.set_option(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+                }
+            }
+        }
         // Without it, datagrams are received one by one.
         let _ = this.set_option(libc::SOL_UDP, libc::UDP_GRO, 1);
         if stamps {
@@ -274,6 +334,9 @@ impl UdpSocket {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EBADF | libc::ENOTSOCK) => return Err(error),
+                    // This host has lost the address since: without it the datagram at least arrives.
+                    Some(libc::EINVAL | libc::ENETUNREACH | libc::EADDRNOTAVAIL)
+                        if batch.forget_source(batch.train(batch.done, self.segmentation)) => {}
                     // The device does not support segmentation: datagrams are sent one by one from now on.
                     Some(libc::EIO | libc::EINVAL)
                         if batch.train(batch.done, self.segmentation) > 1 =>
@@ -316,16 +379,19 @@ impl UdpSocket {
             let mut room = Room::EMPTY;
             let mut control = Writer::new(&mut room);
             let class = c_int::from(head.traffic_class);
-            match head.to {
+            match head.to.remote {
                 SocketAddr::V4(_) => control.put(libc::IPPROTO_IP, libc::IP_TOS, class),
                 SocketAddr::V6(_) => control.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class),
+            }
+            if let Some(local) = head.to.local {
+                control.put_source(local, head.to.remote.is_ipv4());
             }
             if count > 1 {
                 control.put(libc::SOL_UDP, libc::UDP_SEGMENT, head.bytes as u16);
             }
             let control_bytes = control.len();
             rooms.push(room);
-            addresses.push(head.to.into());
+            addresses.push(head.to.remote.into());
             parts.push((first_vector, vectors.len(), control_bytes, count));
             next += count;
         }
@@ -525,6 +591,7 @@ impl ReceiveBatch {
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         let pushed = self.pushed.iter().map(|(from, traffic_class, bytes)| Datagram {
             from: *from,
+            local: None,
             traffic_class: *traffic_class,
             realtime_ns: None,
             bytes,
@@ -542,6 +609,7 @@ impl ReceiveBatch {
                 from.into_iter().flat_map(move |from| {
                     bytes.chunks(segment).map(move |bytes| Datagram {
                         from,
+                        local: said.local,
                         traffic_class: said.traffic_class,
                         realtime_ns: said.realtime_ns,
                         bytes,
@@ -644,5 +712,88 @@ mod tests {
         assert_eq!(from.send(&mut batch).unwrap(), 1);
         assert!(from.segmentation && batch.is_empty());
         assert_eq!(received(&to, 3).len(), 3);
+    }
+
+    fn fill(out: &mut Vec<u8>, len: usize) {
+        out.extend(std::iter::repeat_n(1, len));
+    }
+
+    fn at(address: &str) -> UdpSocket {
+        UdpSocket::bind(address.parse().unwrap(), 1 << 20, true).unwrap()
+    }
+
+    /// The first datagrams that arrive: where each came from, the address that it was sent to, and its length.
+    fn paths(socket: &UdpSocket, count: usize) -> Vec<(Path, usize)> {
+        let mut batch = ReceiveBatch::default();
+        let mut found = Vec::new();
+        for _ in 0..10_000 {
+            let _ = socket.receive(&mut batch).unwrap();
+            found.extend(batch.datagrams().map(|it| (it.path(), it.bytes.len())));
+            if found.len() >= count {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        found
+    }
+
+    /// With trains, and traffic classes and time stamps beside the address.
+    #[test]
+    fn a_socket_at_all_addresses_answers_from_the_one_that_was_addressed() {
+        let sizes = [1000, 1000, 1000, 400, 7];
+        for any in ["0.0.0.0:0", "[::]:0"] {
+            let (mut server, mut client) = (at(any), at("127.0.0.1:0"));
+            let port = server.local_addr().port();
+            for last in [1, 2, 3] {
+                let to = SocketAddr::from(([127, 0, 0, last], port));
+                let mut batch = SendBatch::default();
+                for len in sizes {
+                    batch.push(to, 0b1010_0010, |out| fill(out, len), SmallVec::new());
+                }
+                assert_eq!(client.send(&mut batch).unwrap(), 0);
+                let came = paths(&server, sizes.len());
+                assert_eq!(came.iter().map(|it| it.1).collect::<Vec<_>>(), sizes);
+                for (path, len) in came {
+                    assert_eq!(path.local, Some(to.ip()), "{any}");
+                    batch.push(path, 0b1010_0010, |out| fill(out, len), SmallVec::new());
+                }
+                assert_eq!(server.send(&mut batch).unwrap(), 0);
+                assert!(batch.calls().1 < batch.calls().0 * sizes.len() as u64, "trains");
+                // The client is bound to one address, so that nothing needs to be known about it.
+                let answer = Path::from(to);
+                assert_eq!(paths(&client, sizes.len()), sizes.map(|len| (answer, len)), "{any}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_source_that_this_host_does_not_have_costs_neither_datagrams_nor_trains() {
+        let (mut from, to) = (at("0.0.0.0:0"), at("127.0.0.1:0"));
+        let mut batch = SendBatch::default();
+        let local = Some(IpAddr::from([192, 0, 2, 1]));
+        for _ in 0..5 {
+            let to = Path { remote: to.local_addr(), local };
+            batch.push(to, 0, |out| fill(out, 1000), SmallVec::new());
+        }
+        assert_eq!(from.send(&mut batch).unwrap(), 0);
+        assert!(from.segmentation && batch.calls().1 == 1);
+        assert_eq!((batch.take_lost(), batch.take_lost()), (local, None));
+        let from = SocketAddr::from(([127, 0, 0, 1], from.local_addr().port()));
+        assert_eq!(paths(&to, 5), [(from.into(), 1000); 5]);
+    }
+
+    #[test]
+    fn the_address_of_a_group_is_not_answered_from() {
+        rackweave_testing::needs!(Multicast);
+        let (group, interface) = (Ipv4Addr::new(239, 255, 0, 77), Ipv4Addr::LOCALHOST);
+        let (server, mut client) = (at("0.0.0.0:0"), at("127.0.0.1:0"));
+        server.join(group, interface).unwrap();
+        client.send_groups_by(interface, 1, true).unwrap();
+        let mut batch = SendBatch::default();
+        let to = SocketAddr::from((group, server.local_addr().port()));
+        batch.push(to, 0, |out| out.push(1), SmallVec::new());
+        assert_eq!(client.send(&mut batch).unwrap(), 0);
+        assert_eq!(paths(&server, 1), [(client.local_addr().into(), 1)]);
+        server.leave(group, interface).unwrap();
     }
 }

@@ -1,5 +1,6 @@
 //! Endpoints, the switch and the kernel's TCP on real sockets.
 
+mod addresses;
 mod common;
 mod early;
 mod faults;

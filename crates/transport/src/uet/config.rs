@@ -298,6 +298,17 @@ impl Config {
         u32::try_from(self.max_window.div_ceil(u64::from(QUANTUM))).unwrap_or(u32::MAX)
     }
 
+    /// The most credit for retransmissions that a message can wait for, in quanta: that of two windows of full packets, and of one more
+    /// in each, since a sender sends as long as it has any credit. An honest sender has sent a window before the first answer, and may
+    /// have been given what it asked for since, a window at most. Whoever forges trimmed packets can ask for more, without a limit
+    /// (our choice).
+    pub(super) fn most_retransmissions(&self) -> u32 {
+        let full = u64::from(self.packet_bytes());
+        let packets = 2 * (self.max_window.div_ceil(full).min(u64::from(u32::MAX)) + 1);
+        let quanta = packets.saturating_mul(full.div_ceil(u64::from(QUANTUM)));
+        u32::try_from(quanta).unwrap_or(u32::MAX)
+    }
+
     /// The credit of one PULL, in quanta. It is rounded down to the payload, as in UET's simulator: the pace follows the quanta,
     /// so that the rate does not depend on it.
     #[inline]

@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 
 use rackweave_crypt::GroupSeal;
-use rackweave_wire::orca::{self, Check, Data, Label, Labelled, Reason};
+use rackweave_wire::orca::{self, Check, Data, Label, Labelled, Parity, Reason};
 
 use super::super::verify::{BLOCK, HashRequest};
 use super::secrecy::receiver;
@@ -129,6 +129,19 @@ impl Scene {
         self.inject(&data, (counter, tag), &sealed);
     }
 
+    /// Sends all parities of a block of this many cells to the victim, with these bytes: it computes what has not arrived of it.
+    fn forge_parity(&mut self, seal: &mut GroupSeal, offset: u64, cells: u8, bytes: u8) {
+        let len = self.sender.sending[&self.session].flow.payload;
+        let offset = offset - offset % u64::from(len);
+        for index in 0..cells {
+            let parity = Some(Parity { index, data: cells, parity: cells, last: len });
+            let data = Data { offset, len, parity, ..self.data() };
+            let mut sealed = vec![bytes; usize::from(len)];
+            let (counter, tag) = seal.seal(orca::associated(&data).as_ref(), &mut sealed).unwrap();
+            self.inject(&data, (counter, tag), &sealed);
+        }
+    }
+
     /// Sends a sealed packet, or what looks like one, to the victim.
     fn inject(&mut self, data: &Data, (counter, tag): (u64, [u8; 16]), sealed: &[u8]) {
         let mut packet = Vec::new();
@@ -191,6 +204,42 @@ fn wrong_bytes_in_a_block_cost_that_block_only() {
         let stats = scene.ends_well();
         assert_eq!(stats.forged, 1, "{offset}: {stats:?}");
     }
+}
+
+/// The victim computes a block from parities of the insider. No byte of it is passed on: its hash is not the sender's.
+#[test]
+fn forged_parity_costs_the_block_that_it_repairs_only() {
+    for (ahead, cells) in [(20_000, 1), (400_000, 8), (1_500_000, 16)] {
+        let mut scene = Scene::new();
+        scene.run(|scene| scene.readable() > 0);
+        let mut seal = scene.seal(SOON);
+        scene.forge_parity(&mut seal, scene.readable() + ahead, cells, 9);
+        let recovered = scene.victim.stats().recovered;
+        assert!(recovered > 0 && recovered <= u64::from(cells), "{recovered} of {cells}");
+        let stats = scene.ends_well();
+        assert_eq!(stats.forged, 1, "{ahead}: {stats:?}");
+    }
+}
+
+/// Parities of all blocks, for the whole transfer.
+#[test]
+fn an_insider_that_goes_on_to_forge_parity_costs_time_only() {
+    let mut scene = Scene::new();
+    scene.run(|scene| scene.readable() > 0);
+    let mut seal = scene.seal(SOON);
+    let mut random = 1_u64;
+    while scene.view.is_none() || scene.end.is_none() {
+        let turns = std::cell::Cell::new(0);
+        scene.run(|_| turns.replace(turns.get() + 1) == 20);
+        // The session ends with the transfer.
+        if scene.sender.sending.contains_key(&scene.session) {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+            let offset = scene.readable() + (random >> 40) % 600_000;
+            scene.forge_parity(&mut seal, offset, 1 + (random >> 33 & 7) as u8, 7);
+        }
+    }
+    let stats = scene.ends_well();
+    assert_eq!(stats.forged, 1, "{stats:?}");
 }
 
 #[test]

@@ -120,7 +120,7 @@ impl Spaces {
         let folder = FolderConfig { folder: folder.to_owned(), ..FolderConfig::default() };
         let accept: Accept = Box::new(move |offer| {
             let (config, stream) = (folder.clone(), offer.stream);
-            Decision::Accept(Box::new(move || {
+            Decision::Accept(Box::new(move |_| {
                 Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
             }))
         });
@@ -239,7 +239,7 @@ impl Scene {
         orca::encode_relayed(&data, insider.words, Check::Sealed { counter, tag }, &mut packet);
         packet.extend_from_slice(&sealed);
         let to = insider.address(HostId(VICTIM as u32)).unwrap();
-        insider.reply(to, &packet);
+        insider.reply(to.into(), &packet);
     }
 
     /// All receivers must have the file, and nothing else.

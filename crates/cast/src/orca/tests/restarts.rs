@@ -199,7 +199,7 @@ impl Gate {
         let accept: Accept = Box::new(move |offer| {
             let (into, stream, gate) = (into.clone(), offer.stream, gate.clone());
             let waits = *first.get_or_insert(stream) == stream;
-            Decision::Accept(Box::new(move || {
+            Decision::Accept(Box::new(move |_| {
                 until(|| !waits || gate.0.load(Ordering::Relaxed));
                 Folder::new(into, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
             }))
@@ -319,4 +319,56 @@ impl Engine {
             None => self.sending[&session].hosts[&host].cookie.is_some(),
         }
     }
+}
+
+/// The sink of a receiver that has all but the end of a stream already.
+struct AtEnd(u64);
+
+impl Sink for AtEnd {
+    fn begins_at(&self) -> u64 {
+        self.0
+    }
+
+    fn put(&mut self, _: &[u8]) -> Result<(), crate::sink::SinkError> {
+        Ok(())
+    }
+
+    fn is_complete(&self) -> bool {
+        false
+    }
+}
+
+/// To send the end of a stream, a sender hashes what no receiver needs: here a tebibyte, which takes minutes.
+#[test]
+fn a_sender_that_hashes_can_be_ended() {
+    let from = tempfile::tempdir().unwrap();
+    let path = from.path().join("big");
+    std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    let source = Files::new(&[path]).unwrap();
+    let end = source.end().unwrap();
+    let accept: Accept = Box::new(move |_| {
+        Decision::Accept(Box::new(move |_| Ok(Box::new(AtEnd(end - 60)) as Box<dyn Sink>)))
+    });
+    let config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
+    let to = Receiving::start_accepting(tempfile::tempdir().unwrap(), config, accept).unwrap();
+    let mut engine = sender(None);
+    let host = engine.add_peer(to.address);
+    let flow = engine.config.flow;
+    let session = engine.open(Box::new(source), &[host], Spread::Unicast, flow).unwrap();
+    until(|| {
+        let _ = engine.turn().unwrap();
+        engine.has_work()
+    });
+    for _ in 0..10 {
+        let began = engine.clock().now();
+        let _ = engine.turn().unwrap();
+        let took = engine.clock().now().since(began);
+        assert!(took < Span::from_secs(2) && engine.has_work(), "{took}");
+    }
+    engine.abort(session);
+    let began = engine.clock().now();
+    drive(&mut engine, None);
+    let took = engine.clock().now().since(began);
+    assert!(took < Span::from_secs(2), "{took}");
+    drop(to.crash());
 }

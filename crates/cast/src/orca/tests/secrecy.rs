@@ -18,7 +18,7 @@ pub(super) fn receiver(folder: &Path, secret: Option<&[u8]>, memory: u64) -> Eng
     let config = FolderConfig { folder: folder.to_owned(), ..FolderConfig::default() };
     let accept: Accept = Box::new(move |offer| {
         let (config, stream) = (config.clone(), offer.stream);
-        Decision::Accept(Box::new(move || {
+        Decision::Accept(Box::new(move |_| {
             Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
         }))
     });
@@ -178,7 +178,7 @@ fn forged_invitations_take_no_place_and_no_memory() {
         }
         attackers.iter().for_each(|attacker| back += answers(attacker).1);
         assert!(back > 0 && back < out, "{back} {out}");
-        assert!(engine.peers.at(attackers[0].local_addr().unwrap()).is_none());
+        assert!(engine.peers.find(Time::MAX, attackers[0].local_addr().unwrap().into()).is_none());
         assert!(secret.is_some() || engine.stats().challenged == 4000);
         // The real sender is served while the flood goes on.
         let from = tempfile::tempdir().unwrap();

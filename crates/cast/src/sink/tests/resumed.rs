@@ -1,13 +1,16 @@
 //! A stream of several files that goes on: what was complete is checked against the disk and against the sender.
 
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::{big, bytes_of, config};
 use crate::format::{CHUNK, FileHeader};
-use crate::sink::{Folder, FolderConfig, Sink, SinkError, state};
+use crate::sink::{Drain, Folder, FolderConfig, MakeSink, Sink, SinkError, state};
 use crate::source::{Files, Source};
-use crate::store::StoreError;
+use crate::store::{Dir, StoreError};
+use crate::wake::Waker;
 
 /// The lengths of the files of [`tree`], of which all but the last one arrive in the first attempt.
 const TREE: [(&str, usize); 4] =
@@ -184,4 +187,101 @@ fn a_sender_cannot_write_the_state_of_a_stream() {
         }]),
         Err(crate::source::SourceError::NoName { .. })
     ));
+}
+
+/// A file so long that hashing it takes minutes, but takes no room.
+const SPARSE: u64 = 1 << 40;
+
+fn sparse(path: &Path) {
+    let file = std::fs::File::create(path).unwrap();
+    file.set_len(SPARSE).unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(7)).unwrap();
+}
+
+/// Starts a sink that hashes something long, ends its input, and waits for it.
+#[expect(clippy::disallowed_methods, reason = "a thread that reads a disk is waited for")]
+fn ends_when_closed(config: &FolderConfig, stream: u128, begin: &[u8]) {
+    let waker = Waker::new().unwrap();
+    let into = config.clone();
+    let make: MakeSink = Box::new(move |cancel| {
+        let config = FolderConfig { cancel: cancel.clone(), ..into };
+        Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
+    });
+    let mut drain = Drain::start(make, 1 << 20, waker).unwrap();
+    if !begin.is_empty() {
+        while !drain.is_ready() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(drain.put(0, begin));
+        drain.advance(begin.len() as u64, true);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!drain.is_ready() || !begin.is_empty(), "it hashes");
+    let began = Instant::now();
+    drain.close();
+    while !drain.has_ended() {
+        assert!(began.elapsed() < Duration::from_secs(5), "it goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(matches!(drain.outcome().0, Some(SinkError::Store(StoreError::Cancelled(_)))));
+}
+
+/// Whatever is hashed, that ends with the transfer, and what was recorded is kept.
+#[test]
+fn hashing_ends_with_the_transfer() {
+    let from = tempfile::tempdir().unwrap();
+    let source = from.path().join("big");
+    sparse(&source);
+    let mut source = Files::new(&[source]).unwrap();
+    let stream = source.stream();
+    let (mut begin, header) = (Vec::new(), 2 * CHUNK);
+    let mut pieces = crate::source::Payload::new();
+    source.read(0, header, &mut pieces).unwrap();
+    pieces.iter().for_each(|piece| begin.extend_from_slice(piece));
+    // A file that may be the one that is sent.
+    let to = tempfile::tempdir().unwrap();
+    sparse(&to.path().join("big"));
+    ends_when_closed(&config(to.path()), stream, &begin[..200]);
+    // A file that an earlier attempt has left incomplete: its table says of every block that it may be there.
+    let to = tempfile::tempdir().unwrap();
+    let mut sink = Folder::new(config(to.path()), stream).unwrap();
+    sink.put(&begin).unwrap();
+    drop(sink);
+    let part = std::fs::File::options().write(true).open(to.path().join("big.part")).unwrap();
+    part.set_len(SPARSE).unwrap();
+    let table = to.path().join(state::table_name(stream));
+    let mut entries = std::fs::read(&table).unwrap();
+    entries.resize(entries.len() + 32 * 200_000, 1);
+    std::fs::write(&table, &entries).unwrap();
+    ends_when_closed(&config(to.path()), stream, &[]);
+    assert!(std::fs::read(&table).unwrap() == entries);
+    // A file that an earlier attempt has completed.
+    let to = tempfile::tempdir().unwrap();
+    let dir = Dir::open(to.path()).unwrap();
+    let meta = std::fs::metadata(from.path().join("big")).unwrap();
+    let header = FileHeader {
+        path: b"big".to_vec(),
+        directory: false,
+        length: Some(SPARSE),
+        mode: (meta.mode() & 0o777) as u16,
+        mtime_s: 7,
+        mtime_ns: 0,
+    };
+    let mut recorded = state::State::create(&dir, stream).unwrap();
+    let place = state::Place { at: 5000, files: 1, bytes: SPARSE };
+    recorded.done(&header, &[7; 32], place).unwrap();
+    drop(recorded);
+    sparse(&to.path().join("big"));
+    let before = names(to.path());
+    ends_when_closed(&config(to.path()), stream, &[]);
+    assert_eq!(names(to.path()), before, "the state is kept");
+}
+
+/// The files of a directory with their lengths.
+fn names(at: &Path) -> BTreeMap<String, u64> {
+    let all = std::fs::read_dir(at).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().len())
+    });
+    all.collect()
 }

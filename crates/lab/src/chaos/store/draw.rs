@@ -68,6 +68,8 @@ pub(super) struct Host {
     pub(super) before: Before,
     /// Whether its processor has instructions for AES, which decides the cipher.
     pub(super) has_aes: bool,
+    /// How long it reads what it has, before it joins a session.
+    pub(super) preparing: Span,
 }
 
 /// A scenario. The first host is the sender.
@@ -137,6 +139,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
                 clock: pick(rng, &[Time::ZERO, Time::ZERO + Span::from_secs(1_000_000), LATE]),
                 before,
                 has_aes: true,
+                preparing: Span::ZERO,
             }
         })
         .collect();
@@ -171,6 +174,11 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     let attack = Span::from_us(pick(keys, &[0, 200, 2000, 20_000]));
     for host in &mut hosts {
         host.has_aes = keys.chance(0.7);
+    }
+    // As well: less and more than a sender's patience, and more than the time for which it waits for a receiver to return.
+    let times = &mut Rng::stream(seed, 0, 0, "preparing");
+    for host in hosts.iter_mut().skip(1) {
+        host.preparing = Span::from_ms(pick(times, &[0, 0, 20, 600, 5000, 12_000]));
     }
     let insider = Span::from_us(pick(keys, &[0, 300, 3000, 30_000]));
     Scenario {
@@ -219,11 +227,11 @@ impl Scenario {
             let _ = writeln!(text, "\n[[file]]\npath = \"{path}\"\nlength = {length}");
         }
         for (number, host) in self.hosts.iter().enumerate() {
-            let Host { mtu, rate, delay, clock, before, has_aes } = host;
+            let Host { mtu, rate, delay, clock, before, has_aes, preparing } = host;
             let _ = writeln!(text, "\n[[host]]\nnumber = {number}\nmtu = {mtu}\nlink = \"{rate}\"");
             let _ = writeln!(
                 text,
-                "delay = \"{delay}\"\nclock_ticks = {}\nhas = \"{before:?}\"\nhas_aes = {has_aes}",
+                "delay = \"{delay}\"\nclock_ticks = {}\nhas = \"{before:?}\"\nhas_aes = {has_aes}\npreparing = \"{preparing}\"",
                 clock.ticks()
             );
         }

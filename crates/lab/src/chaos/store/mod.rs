@@ -64,14 +64,18 @@ mod tests {
 
     /// What the seeds are for occurs in the first of them.
     #[test]
-    fn the_first_seeds_have_keys_and_attacks() {
-        let (mut forged, mut replayed, mut found) = (0, 0, 0);
-        for outcome in (0..40).filter_map(|seed| run(seed).ok()) {
+    fn the_first_seeds_have_keys_attacks_and_receivers_that_prepare() {
+        let (mut forged, mut replayed, mut found, mut prepared) = (0, 0, 0, [0; 2]);
+        for (seed, outcome) in (0..40).filter_map(|seed| Some((seed, run(seed).ok()?))) {
             forged += outcome.refused.forged;
             replayed += outcome.refused.replayed;
             found += outcome.forged;
+            // Senders wait for receivers that prepare, with a key and without one.
+            let waits = outcome.trace.iter().filter(|line| line.contains(" prepares")).count();
+            prepared[usize::from(draw::scenario(seed).key)] += waits;
         }
         assert!(forged > 0 && replayed > 0 && found > 5, "{forged} {replayed} {found}");
+        assert!(prepared.iter().all(|waits| *waits > 50), "{prepared:?}");
     }
 
     /// A probe that was sealed as before was refused as a replay, so that its receiver, behind an MTU of 1300, got a packet a second.

@@ -59,6 +59,15 @@ struct Incoming {
     verified: Option<Box<Verified>>,
 }
 
+/// An invitation that waits for its sink.
+#[derive(Clone, Copy, Debug)]
+struct Preparing {
+    from: HostId,
+    stream: u128,
+    /// When the sink is ready.
+    until: Time,
+}
+
 /// The bytes that have arrived in a session with a key.
 #[derive(Debug)]
 struct Verified {
@@ -110,6 +119,10 @@ pub(super) struct Process {
     pub(super) disk: Disk,
     pub(super) is_up: bool,
     incoming: BTreeMap<Session, Incoming>,
+    /// Sessions whose invitations are not answered yet, because their sinks still read what this host has.
+    preparing: BTreeMap<Session, Preparing>,
+    /// How long a sink reads.
+    prepares_for: Span,
     sending: Option<Sending>,
     sessions: u32,
     config: FolderConfig,
@@ -151,6 +164,8 @@ impl Process {
             disk,
             is_up: true,
             incoming: BTreeMap::new(),
+            preparing: BTreeMap::new(),
+            prepares_for: scenario.hosts[number as usize].preparing,
             sending: None,
             sessions: 0,
             config: FolderConfig { overwrite, sync, ..FolderConfig::default() },
@@ -175,6 +190,7 @@ impl Process {
     pub(super) fn kill(&mut self) {
         self.is_up = false;
         self.incoming.clear();
+        self.preparing.clear();
         self.sending = None;
         self.disk.release();
         self.node = self.node.restarted();
@@ -229,7 +245,8 @@ impl Process {
         let retry = retry.filter_map(|receiver| receiver.retry).min();
         let ask = self.secure.as_ref().and_then(|secure| secure.poll_timeout());
         let verified = self.incoming.values().filter_map(|it| it.verified.as_ref()?.next).min();
-        [self.node.poll_timeout(), retry, ask, verified].into_iter().flatten().min()
+        let ready = self.preparing.values().map(|it| it.until).min();
+        [self.node.poll_timeout(), retry, ask, verified, ready].into_iter().flatten().min()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time) {
@@ -246,6 +263,11 @@ impl Process {
                     self.node.add(now, sending.session, *host);
                 }
             }
+        }
+        let ready = self.preparing.iter().filter(|(_, it)| it.until <= now);
+        for (session, it) in ready.map(|(session, it)| (*session, *it)).collect::<Vec<_>>() {
+            self.preparing.remove(&session);
+            self.start(now, session, it.stream, it.from);
         }
         self.work(now);
     }
@@ -386,7 +408,8 @@ impl Process {
             self.handle_events(now);
         }
         if let Some(secure) = &mut self.secure {
-            secure.retain(|session| self.incoming.contains_key(&session));
+            let (incoming, preparing) = (&self.incoming, &self.preparing);
+            secure.retain(|it| incoming.contains_key(&it) || preparing.contains_key(&it));
             let sending = self.sending.as_ref().map(|it| it.session);
             secure.retain_sent(|session| sending == Some(session));
         }
@@ -400,8 +423,11 @@ impl Process {
                 Event::Invited { session, stream, from, .. } => {
                     self.on_invitation(now, session, stream, from);
                 }
-                // Each invitation is answered at once.
-                Event::Withdrawn { .. } => {}
+                Event::Withdrawn { session } => {
+                    if self.preparing.remove(&session).is_some() {
+                        self.note(format_args!("session {:08x} is withdrawn", session.0));
+                    }
+                }
                 Event::Receiver(session, event) => self.on_receiver_event(now, session, event),
                 Event::Sender(session, event) => self.on_sender_event(now, session, event),
             }
@@ -478,6 +504,20 @@ impl Process {
         for old in std::mem::take(&mut self.incoming).into_keys() {
             self.node.leave(now, old, Reason::Unknown);
         }
+        for old in std::mem::take(&mut self.preparing).into_keys() {
+            self.node.ignore(old);
+        }
+        if self.prepares_for > Span::ZERO {
+            self.note(format_args!("reads what it has, for session {:08x}", session.0));
+            let until = now + self.prepares_for;
+            self.preparing.insert(session, Preparing { from, stream, until });
+            return;
+        }
+        self.start(now, session, stream, from);
+    }
+
+    /// Starts the sink of a session, and joins the session.
+    fn start(&mut self, now: Time, session: Session, stream: u128, from: HostId) {
         let root = Dir::on(self.disk.root(), "/srv".into());
         match Folder::in_dir(root, self.config.clone(), stream) {
             Ok(sink) => {
@@ -495,7 +535,9 @@ impl Process {
                     session,
                     Incoming { from, sink, stored, consumed, readable, is_complete, verified },
                 );
-                self.node.join(now, session, at, ROOM);
+                if !self.node.join(now, session, at, ROOM) {
+                    self.incoming.remove(&session);
+                }
             }
             Err(error) => {
                 self.note(format_args!("refuses session {:08x}: {error}", session.0));
@@ -628,9 +670,15 @@ impl Process {
                 let all = receivers.values().all(|receiver| receiver.completed);
                 self.reports.push_back(Report::Exit(all));
             }
-            SenderEvent::Preparing { .. }
-            | SenderEvent::Attached { .. }
-            | SenderEvent::Detached { .. } => {}
+            // As in the engine: the time that a receiver may take to return does not run meanwhile.
+            SenderEvent::Preparing { host } => {
+                let receiver = sending.receivers.get_mut(&host);
+                if let Some(lost) = receiver.and_then(|it| it.lost.as_mut()) {
+                    *lost = now;
+                }
+                self.note(format_args!("host {} prepares", host.0));
+            }
+            SenderEvent::Attached { .. } | SenderEvent::Detached { .. } => {}
         }
     }
 }

@@ -143,6 +143,36 @@ fn a_trimmed_packet_is_retransmitted_with_credit_and_before_new_ones() {
     }
 }
 
+/// Each trimmed packet asks for credit for one more. Of those that somebody forges, no more than two windows count, and no message has
+/// credit for more than that and its window.
+#[test]
+fn forged_trimmed_packets_give_credit_for_two_windows_at_most() {
+    let mut network = network::<Uet>(&small(Config::eqds(LINK)), 2, US(1));
+    network.set_down(1, true);
+    submit(&mut network, 0, 1, 1, 1_000 * 1_436, Kind::OneWay);
+    network.run_until(at(US(10)));
+    network.set_down(1, false);
+    let sent: Vec<_> = network.packets.drain(..).map(|(_, packet)| packet).collect();
+    network.set_down(0, true);
+    for (number, packet) in sent.into_iter().enumerate() {
+        network.inject(packet);
+        for _ in 0..if number == 0 { 5_000 } else { 0 } {
+            let mut forged = packet;
+            if let Body::Data { offset, .. } = &mut forged.header.body {
+                *offset += 10 * 1_436;
+            }
+            forged.trim();
+            network.inject(forged);
+        }
+    }
+    network.run_until(at(MS(10)));
+    let pulls = lines(&mut network, &["h1>h0 p7 PULL"]);
+    let last = pulls.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok()).max();
+    // The sender had asked for 18 to 24 quanta. A window of four packets is 24, and two of one packet more are 60.
+    assert!(last.unwrap() <= 24 + 60 + 24 + 5, "{last:?}");
+    assert!(pulls.len() <= 25, "{}", pulls.len());
+}
+
 /// EQDS: credit for packets that were trimmed precedes all other credit.
 #[test]
 fn eqds_serves_trimmed_messages_first() {

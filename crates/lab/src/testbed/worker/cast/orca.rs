@@ -117,7 +117,9 @@ impl Sender {
             let Some(client) = client else { return Decision::Refuse(Reason::Refused) };
             let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
             sessions.insert(offer.session, *client);
-            Decision::Accept(Box::new(move || Ok(Box::new(CountingSink { left }) as Box<dyn Sink>)))
+            Decision::Accept(Box::new(
+                move |_| Ok(Box::new(CountingSink { left }) as Box<dyn Sink>),
+            ))
         });
         Ok(Self {
             engine: engine(place, scheme, accept)?,
@@ -231,7 +233,7 @@ impl Receiver {
         let (content, given) = (place.content.clone(), app.clone());
         let accept: Accept = Box::new(move |_| {
             let sink = content.sink(&given, None);
-            Decision::Accept(Box::new(move || Ok(Box::new(sink) as Box<dyn Sink>)))
+            Decision::Accept(Box::new(move |_| Ok(Box::new(sink) as Box<dyn Sink>)))
         });
         let acks = vec![0; place.cast.files.len() * ACK_BYTES as usize];
         let (acks, gate) = Content(Bytes::from(acks)).source(FILES + 1 + u128::from(place.this.0));
