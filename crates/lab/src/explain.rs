@@ -329,6 +329,11 @@ impl Plan {
                 let senders = given.map_or(senders.min(hosts - 1), u64::from);
                 messages = Some(senders.saturating_mul(*messages_per_sender));
             }
+            Pattern::RecurringIncast { senders: given, messages_per_sender, every, .. } => {
+                let senders = given.map_or(senders.min(hosts - 1), u64::from);
+                let messages = senders.saturating_mul(*messages_per_sender);
+                per_second = Some(messages as f64 / every.as_secs_f64());
+            }
             Pattern::Permutation { messages_per_host, .. } => {
                 messages = Some(senders.saturating_mul(*messages_per_host));
             }

@@ -9,6 +9,7 @@ use std::convert::Infallible;
 use rackweave_group::app::CastTimes;
 use rackweave_sim::config::Circuits;
 
+use crate::report::compare;
 use crate::results::columns::{self, Arrival, Circuit, Column, Kind, Value};
 use crate::results::{PointResult, Results, TrafficSeries, plain, seeds};
 
@@ -225,7 +226,7 @@ pub(crate) fn write<S: Sink>(points: &[PointResult], sink: &mut S) -> Result<(),
     sink.table("queues", always, points, columns::QUEUES, |p| &p.queue_series)?;
     sink.table("links", always, points, columns::LINKS, |p| &p.links)?;
     let wanted = any(&|point| !point.summary.background.is_empty());
-    sink.table("streams", wanted, points, columns::STREAM, |p| &p.summary.background)?;
+    sink.table("streams", wanted, points, columns::STREAM, compare::streams)?;
     let wanted = any(&|point| point.messages.is_some());
     sink.table("messages", wanted, points, columns::MESSAGE, |p| p.messages.iter().flatten())?;
     let wanted = any(&|point| !point.round_trips.is_empty());

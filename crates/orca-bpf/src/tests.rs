@@ -365,7 +365,7 @@ fn a_leaf_decides_as_ours() {
 
 #[test]
 fn an_edge_of_a_fat_tree_with_a_key_decides_as_ours() {
-    compare(Topology::FatTree { k: 8, host_link: RATE }, 9, Some(3), true);
+    compare(Topology::fat_tree(8, RATE), 9, Some(3), true);
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn sizes(bytes: u64) -> SizeDist {
 }
 
 const fn fat_tree(k: u32) -> Topology {
-    Topology::FatTree { k, host_link: LINK }
+    Topology::fat_tree(k, LINK)
 }
 
 fn incast() -> Pattern {

@@ -64,12 +64,17 @@ pub enum Topology {
         /// Rate of the links between leaves and spines.
         core_link: Rate,
     },
-    /// The three-stage fat-tree of k-port switches: k^3/4 hosts, all links alike.
+    /// The three-stage fat-tree of k-port switches: k^3/4 hosts. In the paper (Al-Fares et al., SIGCOMM 2008) all links
+    /// are alike; see [`Topology::fat_tree`].
     FatTree {
         /// Number of ports of a switch, which must be even.
         k: u32,
-        /// Rate of every link.
+        /// Rate of the hosts' links.
         host_link: Rate,
+        /// Rate of the links between edge and aggregation switches.
+        aggregation_link: Rate,
+        /// Rate of the links between aggregation and core switches.
+        core_link: Rate,
     },
     /// `ToR`s of any sizes below one core switch, with or without an optical circuit switch.
     Pod(Arc<Pod>),

@@ -33,7 +33,7 @@ pub enum FabricError {
     /// A link whose rate is below the minimum.
     #[error("the {name} link must have a rate of at least {SLOWEST}, not {rate}")]
     TooSlow {
-        /// The kind of the link: "host" or "core".
+        /// The kind of the link: "host", "aggregation" or "core".
         name: &'static str,
         /// The configured rate.
         rate: Rate,
@@ -142,13 +142,16 @@ pub const fn serialisation(ticks_per_byte_q16: u64, wire_bytes: u32) -> Span {
     Span::from_ticks((wire_bytes as u64 * ticks_per_byte_q16 + 0xffff) >> 16)
 }
 
+/// The role of a fat-tree's highest switches.
+const CORE: &str = "core";
+
 impl Fabric {
     /// Lays out a fabric.
     ///
     /// # Errors
     /// See [`FabricError`].
     pub fn new(config: &FabricConfig) -> Result<Self, FabricError> {
-        let (host_link, core_link) = rates(&config.topology)?;
+        let [host_link, aggregation_link, core_link] = rates(&config.topology)?;
         if config.host_link_delays.len() > MAX_HOST_DELAYS {
             return Err(FabricError::TooManyDelays(config.host_link_delays.len()));
         }
@@ -203,7 +206,12 @@ impl Fabric {
             {
                 let (rate, delay) = match to {
                     Node::Host(host) => (host_link, config.delay_to(HostId(host))),
-                    Node::Switch(_) => (core_link, core),
+                    Node::Switch(other)
+                        if draft.role == CORE || drafts[other as usize].role == CORE =>
+                    {
+                        (core_link, core)
+                    }
+                    Node::Switch(_) => (aggregation_link, core),
                 };
                 links.push(LinkSpec { from, to, rate, delay });
             }
@@ -640,6 +648,12 @@ impl Topology {
         }
     }
 
+    /// A fat-tree with links that are all alike.
+    #[must_use]
+    pub const fn fat_tree(k: u32, rate: Rate) -> Self {
+        Self::FatTree { k, host_link: rate, aggregation_link: rate, core_link: rate }
+    }
+
     /// Number of paths between the two hosts that are farthest from each other: the path numbers that a sender can
     /// use. A pod has none, because the paths between its hosts change.
     #[must_use]
@@ -662,22 +676,23 @@ impl Topology {
     }
 }
 
-/// The rates of hosts' links and of those between switches.
-fn rates(topology: &Topology) -> Result<(Rate, Rate), FabricError> {
-    let (host, core) = match *topology {
-        Topology::SingleSwitch { host_link, .. } | Topology::FatTree { host_link, .. } => {
-            (host_link, host_link)
+/// The rates of hosts' links, of those between the two lower stages of switches, and of those to the core.
+fn rates(topology: &Topology) -> Result<[Rate; 3], FabricError> {
+    let rates = match *topology {
+        Topology::SingleSwitch { host_link, .. } => [host_link; 3],
+        Topology::FatTree { host_link, aggregation_link, core_link, .. } => {
+            [host_link, aggregation_link, core_link]
         }
         Topology::Dumbbell { host_link, core_link, .. }
-        | Topology::LeafSpine { host_link, core_link, .. } => (host_link, core_link),
-        Topology::Pod(ref pod) => (pod.host_link, pod.core_link),
+        | Topology::LeafSpine { host_link, core_link, .. } => [host_link, core_link, core_link],
+        Topology::Pod(ref pod) => [pod.host_link, pod.core_link, pod.core_link],
     };
-    for (name, rate) in [("host", host), ("core", core)] {
+    for (name, rate) in ["host", "aggregation", "core"].into_iter().zip(rates) {
         if rate < SLOWEST {
             return Err(FabricError::TooSlow { name, rate });
         }
     }
-    Ok((host, core))
+    Ok(rates)
 }
 
 /// The switches of a topology other than a pod.
@@ -751,7 +766,7 @@ fn fat_tree(k: u32) -> Result<Vec<Draft>, FabricError> {
     for core in 0..half * half {
         let i = core / half;
         let downs = (0..k).map(|pod| Node::Switch(edges + pod * half + i)).collect();
-        drafts.push(Draft::new("core", core, 0, half * half, downs, vec![]));
+        drafts.push(Draft::new(CORE, core, 0, half * half, downs, vec![]));
     }
     Ok(drafts)
 }

@@ -64,6 +64,9 @@ pub enum WorkloadError {
     /// This sender has no destination except itself.
     #[error("host {0} has no destination other than itself")]
     NoDestination(u32),
+    /// Incasts recur without any time between them.
+    #[error("the time between incasts must be above 0")]
+    NoPeriod,
     /// An incast to this receiver has no sender.
     #[error("the only sender of the incast is its receiver, host {0}")]
     NoSender(u32),

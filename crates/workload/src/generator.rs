@@ -59,6 +59,7 @@ enum Plan {
     ClosedLoop { sizes: SizeDist, think: Span, outstanding: u32, ramp: Span },
     Periodic { sizes: SizeDist, rate: Rate },
     Incast { sizes: SizeDist, receiver: HostId, at: Time, per_sender: u64 },
+    RecurringIncast(RecurringIncast),
     Permutation { sizes: SizeDist, per_host: u64, to: Vec<u32> },
     AllToAll { sizes: SizeDist, per_pair: u64 },
     Trace { trace: Trace, order: Vec<u32> },
@@ -71,6 +72,7 @@ enum HostState {
     ClosedLoop(ClosedLoopHost),
     Periodic(PeriodicHost),
     Incast(IncastHost),
+    RecurringIncast(RecurringIncastHost),
     Batch(BatchHost),
     /// The remaining entries of the trace, as indices into its order by sender.
     Trace(Range<u32>),
@@ -109,6 +111,16 @@ struct IncastHost {
     sizes: Rng,
 }
 
+/// What a host still starts of the present incast, and the number of the next one.
+#[derive(Clone, Debug)]
+struct RecurringIncastHost {
+    next: u32,
+    at: Time,
+    receiver: HostId,
+    left: u64,
+    sizes: Rng,
+}
+
 #[derive(Clone, Debug)]
 struct BatchHost {
     started: u64,
@@ -116,7 +128,7 @@ struct BatchHost {
 }
 
 /// The origin of the workload's random streams.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Streams {
     seed: u64,
     run: u64,
@@ -201,6 +213,21 @@ impl Generator {
                 }
                 let per_sender = messages_per_sender;
                 Incast { sizes, senders, receiver, per_sender, at, spread }.plan(&peers, streams)?
+            }
+            &Pattern::RecurringIncast {
+                senders,
+                receiver,
+                ref sizes,
+                messages_per_sender,
+                every,
+            } => {
+                if every == Span::ZERO {
+                    return Err(WorkloadError::NoPeriod);
+                }
+                let (per_sender, sizes) = (messages_per_sender, sizes.clone());
+                let incast =
+                    RecurringIncast { sizes, senders, receiver, every, per_sender, streams };
+                incast.plan(&peers)?
             }
             Pattern::Permutation { sizes, messages_per_host } => {
                 Plan::permutation(sizes, *messages_per_host, &peers, streams)?
@@ -328,6 +355,14 @@ impl HostState {
                     dst: *receiver,
                     bytes: sizes.sample(&mut state.sizes),
                 }
+            }
+            (Plan::RecurringIncast(incast), Self::RecurringIncast(state)) => {
+                while state.left == 0 {
+                    incast.advance(state, host, peers, *start, *stop)?;
+                }
+                state.left -= 1;
+                let bytes = incast.sizes.sample(&mut state.sizes);
+                Arrival { at: state.at, dst: state.receiver, bytes }
             }
             (Plan::Permutation { sizes, per_host, to }, Self::Batch(state)) => {
                 let dst = HostId(to[peers.sender_index(host)?]);
@@ -477,6 +512,92 @@ impl Incast<'_> {
     }
 }
 
+/// Incasts that recur ([`Pattern::RecurringIncast`]). Each host works out by itself which incasts it takes part in, from random
+/// streams that all hosts have in common.
+#[derive(Debug)]
+struct RecurringIncast {
+    sizes: SizeDist,
+    senders: Option<u32>,
+    receiver: Option<HostId>,
+    every: Span,
+    per_sender: u64,
+    streams: Streams,
+}
+
+impl RecurringIncast {
+    fn plan(self, peers: &Peers) -> Result<Planned, WorkloadError> {
+        let Peers { senders, receivers } = peers;
+        let only_receiver = match self.receiver {
+            None => (receivers.len() == 1).then_some(receivers.start),
+            Some(receiver) => Some(receiver.0),
+        };
+        if let Some(receiver) = only_receiver.filter(|it| *senders == (*it..it + 1)) {
+            return Err(WorkloadError::NoSender(receiver));
+        }
+        product(&[
+            ("the number of senders", self.senders.map_or(1, u64::from)),
+            ("the number of messages per sender", self.per_sender),
+        ])?;
+        let hosts = senders.clone().map(|host| {
+            HostState::RecurringIncast(RecurringIncastHost {
+                next: 0,
+                at: Time::ZERO,
+                receiver: HostId(0),
+                left: 0,
+                sizes: self.streams.host(host, "sizes"),
+            })
+        });
+        let hosts = hosts.collect();
+        Ok((Plan::RecurringIncast(self), hosts, None))
+    }
+
+    /// Goes on to the next incast, of which the host may have no share. Returns `None` after the last one.
+    fn advance(
+        &self,
+        state: &mut RecurringIncastHost,
+        host: HostId,
+        peers: &Peers,
+        start: Time,
+        stop: Time,
+    ) -> Option<()> {
+        let number = state.next;
+        let after = Span::from_ticks(self.every.ticks().checked_mul(u64::from(number))?);
+        state.at = start.saturating_add(after);
+        state.next = number.checked_add(1).filter(|_| state.at <= stop)?;
+        let mut rng = self.streams.host(number, "incasts");
+        let among = u64::from(peers.receivers.end - peers.receivers.start);
+        let drawn = HostId(peers.receivers.start + rng.below(among) as u32);
+        state.receiver = self.receiver.unwrap_or(drawn);
+        if state.receiver == host {
+            // A fixed receiver never takes part in any incast.
+            return self.receiver.is_none().then_some(());
+        }
+        let is_sender = peers.senders.contains(&state.receiver.0);
+        let on_hosts = u64::from(peers.senders.end - peers.senders.start) - u64::from(is_sender);
+        let skipped = is_sender && host > state.receiver;
+        let place = u64::from(host.0 - peers.senders.start) - u64::from(skipped);
+        // Senders are distinct, and drawn without a table of all hosts: the places of hosts are permuted by an affine map.
+        let factor = loop {
+            let factor = 1 + rng.below(on_hosts);
+            if gcd(factor, on_hosts) == 1 {
+                break factor;
+            }
+        };
+        let rank = (factor * place + rng.below(on_hosts)) % on_hosts;
+        let senders = self.senders.map_or(on_hosts, u64::from);
+        let mine = senders / on_hosts + u64::from(rank < senders % on_hosts);
+        state.left = mine.saturating_mul(self.per_sender);
+        Some(())
+    }
+}
+
+const fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 /// A plan, the state of its hosts, and the number of messages if it is known.
 type Planned = (Plan, Vec<HostState>, Option<u64>);
 
@@ -567,6 +688,10 @@ impl Peers {
         let (may_restrict_senders, may_restrict_receivers) = match config.pattern {
             Pattern::Trace(_) => (false, false),
             Pattern::Incast { receiver, .. } => {
+                check_host("the receiver", receiver.0, hosts)?;
+                (true, false)
+            }
+            Pattern::RecurringIncast { receiver: Some(receiver), .. } => {
                 check_host("the receiver", receiver.0, hosts)?;
                 (true, false)
             }

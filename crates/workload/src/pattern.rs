@@ -129,6 +129,20 @@ pub enum Pattern {
         /// The upper bound of the uniformly distributed random delay of each sender.
         spread: Span,
     },
+    /// Incasts at a constant rate: every time, some of the senders, drawn at random, send to one host at once.
+    RecurringIncast {
+        /// Number of senders of each incast; `None`: every host but the receiver, once. More senders than hosts are
+        /// spread over them round robin.
+        senders: Option<u32>,
+        /// The host that receives all messages; `None`: a host drawn uniformly for each incast.
+        receiver: Option<HostId>,
+        /// Distribution of message sizes.
+        sizes: SizeDist,
+        /// The number of messages per sender and incast.
+        messages_per_sender: u64,
+        /// The time from one incast to the next; the first is at the start of the workload.
+        every: Span,
+    },
     /// Each sender sends to one receiver and each receiver receives from one sender, drawn at
     /// random; no host sends to itself. All messages start at once.
     Permutation {
@@ -156,7 +170,7 @@ impl Pattern {
             Self::OpenLoop { .. } => "poisson",
             Self::ClosedLoop { .. } => "closed-loop",
             Self::Periodic { .. } => "periodic",
-            Self::Incast { .. } => "incast",
+            Self::Incast { .. } | Self::RecurringIncast { .. } => "incast",
             Self::Permutation { .. } => "permutation",
             Self::AllToAll { .. } => "all-to-all",
             Self::Trace(_) => "trace",
@@ -171,6 +185,7 @@ impl Pattern {
             | Self::ClosedLoop { sizes, .. }
             | Self::Periodic { sizes, .. }
             | Self::Incast { sizes, .. }
+            | Self::RecurringIncast { sizes, .. }
             | Self::Permutation { sizes, .. }
             | Self::AllToAll { sizes, .. } => Some(sizes),
             Self::Trace(_) => None,

@@ -251,7 +251,7 @@ mod tests {
             fabric(Topology::SingleSwitch { hosts: 9, host_link }),
             fabric(Topology::Dumbbell { left: 4, right: 5, host_link, core_link }),
             leaf_spine(),
-            fabric(Topology::FatTree { k: 4, host_link }),
+            fabric(Topology::fat_tree(4, host_link)),
         ];
         for fabric in fabrics {
             for group in [&[0, 1][..], &[0, 8], &[0, 2, 5, 8], &[0, 1, 2, 3, 4, 5, 6, 7, 8]] {

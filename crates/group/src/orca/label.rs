@@ -495,7 +495,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn fat_tree(k: u32) -> Topology {
-        Topology::FatTree { k, host_link: GBPS }
+        Topology::fat_tree(k, GBPS)
     }
 
     fn of(topology: Topology) -> Layout {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::number;
-use crate::results::columns::{Better, Column, POINT, Shown, Unit, Value};
-use crate::results::{PointResult, PointSummary, SizeBucket, short_key};
+use crate::results::columns::{Better, Column, POINT, STREAM, Shown, Unit, Value};
+use crate::results::{PointResult, PointSummary, SizeBucket, StreamSummary};
 
 /// A column that the report shows, with its presentation.
 pub(super) type ShownColumn<T> = (&'static Column<T>, Shown);
@@ -21,6 +21,14 @@ pub(super) fn measures(points: &[PointResult]) -> Vec<ShownColumn<PointSummary>>
         points.iter().any(|point| (column.get)(&point.summary).number() > 0.0)
     };
     shown(POINT).filter(|(column, shown)| !shown.optional || says(column)).collect()
+}
+
+/// Returns the shown columns of streams, without those that are zero or missing for all of them.
+pub(super) fn stream_columns(points: &[PointResult]) -> Vec<ShownColumn<StreamSummary>> {
+    let says = |column: &Column<StreamSummary>| {
+        points.iter().flat_map(streams).any(|stream| (column.get)(stream).number() > 0.0)
+    };
+    shown(STREAM).filter(|(column, shown)| !shown.optional || says(column)).collect()
 }
 
 /// Formats a value for people.
@@ -47,14 +55,18 @@ pub(super) fn measure(point: &PointSummary, (column, shown): ShownColumn<PointSu
 }
 
 /// Returns half the width of the confidence interval of a measure, by its name in CSV files; 0 if none is known.
-fn half_width(point: &PointSummary, name: &str) -> f64 {
+pub(super) fn half_width(point: &PointSummary, name: &str) -> f64 {
     let Some(spread) = &point.over_seeds else { return 0.0 };
     let half = match name {
         "slowdown_p50" => spread.slowdown.p50,
         "slowdown_p99" => spread.slowdown.p99,
+        "slowdown_p999" => spread.slowdown.p999,
+        "slowdown_max" => spread.slowdown.max,
         "slowdown_mean" => spread.slowdown.mean,
         "latency_p50_us" => spread.latency_us.p50,
         "latency_p99_us" => spread.latency_us.p99,
+        "latency_p999_us" => spread.latency_us.p999,
+        "latency_max_us" => spread.latency_us.max,
         "latency_mean_us" => spread.latency_us.mean,
         "goodput_gbps" => spread.goodput_gbps,
         _ => 0.0,
@@ -107,8 +119,13 @@ pub(super) fn best(
 
 /// Returns whether two values, each with half the width of its confidence interval, look equal: when written with three digits, or
 /// because their intervals meet.
-fn are_close((a, a_half): (f64, f64), (b, b_half): (f64, f64)) -> bool {
+pub(super) fn are_close((a, a_half): (f64, f64), (b, b_half): (f64, f64)) -> bool {
     (a - b).abs() <= (0.0005 * b.abs()).max(a_half + b_half)
+}
+
+/// Returns the streams beside the measured one, and all streams together.
+pub(crate) fn streams(point: &PointResult) -> impl Iterator<Item = &StreamSummary> {
+    point.summary.background.iter().chain(&point.summary.all_streams)
 }
 
 /// Describes what is wrong with a point; `None` if nothing is.
@@ -137,90 +154,6 @@ pub(super) fn warning(point: &PointResult) -> Option<String> {
         }
     };
     Some(format!("{}: {missing}the run ended with \"{}\"{left_out}", point.label, summary.end))
-}
-
-/// Names the best point or group in a sentence; `None` if there is nothing to compare.
-pub(super) fn verdict(points: &[PointResult]) -> Option<String> {
-    let p99 = |p: &PointResult| p.summary.slowdown.p99;
-    let mut ranked: Vec<&PointResult> =
-        points.iter().filter(|p| p99(p).is_finite() && p.summary.is_complete()).collect();
-    if ranked.len() < 2 {
-        return None;
-    }
-    let variants = points.iter().map(PointResult::variant_label).collect::<BTreeSet<_>>();
-    let several_groups = points.iter().any(|p| p.summary.label != points[0].summary.label);
-    if several_groups && variants.len() > 1 {
-        let wins = best(points, true, |p| {
-            let value = if p.summary.is_complete() { p99(p) } else { f64::NAN };
-            (value, half_width(&p.summary, "slowdown_p99"))
-        });
-        let mut count: Vec<(&str, usize)> = Vec::new();
-        for (point, _) in points.iter().zip(wins).filter(|(_, won)| *won) {
-            match count.iter_mut().find(|(group, _)| *group == point.summary.label) {
-                Some((_, n)) => *n += 1,
-                None => count.push((&point.summary.label, 1)),
-            }
-        }
-        count.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-        return match count[..] {
-            [] => None,
-            [(group, n)] if n == variants.len() => {
-                Some(format!("{group} has the lowest p99 slowdown at all {n} {}.", values(points)))
-            }
-            _ => {
-                let of: Vec<String> =
-                    count.iter().map(|(group, n)| format!("{group} at {n}")).collect();
-                let (of, all) = (of.join(", "), variants.len());
-                Some(format!("Lowest p99 slowdown at the {all} {}: {of}.", values(points)))
-            }
-        };
-    }
-    ranked.sort_by(|a, b| p99(a).total_cmp(&p99(b)));
-    let (first, rest) = ranked.split_first()?;
-    let mut others: Vec<String> = rest
-        .iter()
-        .take(4)
-        .map(|p| {
-            format!(
-                "{} {} ({} times)",
-                p.label,
-                number::short(p99(p)),
-                number::short(p99(p) / p99(first))
-            )
-        })
-        .collect();
-    let with_half = |p: &PointResult| (p99(p), half_width(&p.summary, "slowdown_p99"));
-    let tied = rest.iter().filter(|p| are_close(with_half(p), with_half(first))).count();
-    let is_tied = match (first.summary.over_seeds.is_some(), tied) {
-        (false, _) | (true, 0) => String::new(),
-        (true, 1) => format!(" The seeds do not tell {} from {}.", first.label, rest[0].label),
-        (true, n) => format!(" The seeds do not tell {} from the next {n}.", first.label),
-    };
-    if rest.len() > others.len() {
-        others.push(format!("{} more", rest.len() - others.len()));
-    }
-    let missing = points.len() - ranked.len();
-    let not_compared = match missing {
-        0 => String::new(),
-        1 => " One point with missing messages is not compared.".to_owned(),
-        n => format!(" {n} points with missing messages are not compared."),
-    };
-    Some(format!(
-        "Lowest p99 slowdown: {} with {}; {}.{is_tied}{not_compared}",
-        first.label,
-        number::short(p99(first)),
-        others.join(", ")
-    ))
-}
-
-/// Names the values of the sweep other than the groups: "values of load" if it has one key.
-fn values(points: &[PointResult]) -> String {
-    let keys: BTreeSet<&str> =
-        points.iter().flat_map(PointResult::variant).map(|(key, _)| short_key(key)).collect();
-    match (keys.first(), keys.len()) {
-        (Some(key), 1) => format!("values of {key}"),
-        _ => "combinations of the sweep".to_owned(),
-    }
 }
 
 /// Divides points into ranges of adjacent points with the same buckets; each range is a table.

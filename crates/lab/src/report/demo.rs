@@ -6,6 +6,7 @@ use rackweave_sim::result::QueueSample;
 use super::Head;
 use crate::results::{
     CurvePoint, MessageCounts, PointResult, PointSummary, QueueBytes, SizeBucket, Stats,
+    StreamSummary,
 };
 
 /// A synthetic comparison.
@@ -168,6 +169,32 @@ pub(super) fn sweep() -> Demo {
         }
     }
     demo("W4 from 5 to 95 % load", points)
+}
+
+/// Returns two transports at three loads, with an incast beside them that the one with the lower slowdown delays; the second is at
+/// other settings of the switch, which follow from it.
+pub(super) fn incast() -> Demo {
+    let mut points = Vec::new();
+    for (name, badness, incast) in [("homa", 0.0, 40.0), ("ndp", 0.8, 10.0)] {
+        for load in [0.3, 0.5, 0.7] {
+            let mut point = point(name, load, 0.05 + badness);
+            point.label = format!("{name}, load {load}");
+            point.variant.push(("workload.load".to_owned(), load.to_string()));
+            let stats =
+                |p99: f64| Stats { p50: p99 / 2.0, p99, mean: p99 / 2.0, p999: p99, max: p99 };
+            point.summary.background.push(StreamSummary {
+                arrivals: "incast".to_owned(),
+                transport: name.to_owned(),
+                label: name.to_owned(),
+                messages: MessageCounts { started: 32, completed: 32, ..Default::default() },
+                slowdown: stats(incast * (1.0 + load)),
+                latency_us: stats(incast * (1.0 + load) * 30.0),
+                goodput_gbps: 1.0,
+            });
+            points.push(point);
+        }
+    }
+    demo("W4 and an incast", points)
 }
 
 /// Returns one transport with one setting at thirty values.

@@ -10,9 +10,9 @@ use serde_json::Value;
 use super::charts::{self, Section};
 use super::compare::{self, ShownColumn, bucket, shown};
 use super::svg::{self, Look, PodChart, Theme, escape};
-use super::{Head, number, pods};
+use super::{Head, number, pods, verdict};
 use crate::results::columns::{
-    ALLREDUCE, ALLREDUCE_STEP, CAST, IMAGE, IMAGE_CLIENT, RECEIVER, REDUCE, REDUCE_JOB, STREAM,
+    ALLREDUCE, ALLREDUCE_STEP, CAST, IMAGE, IMAGE_CLIENT, RECEIVER, REDUCE, REDUCE_JOB,
 };
 use crate::results::{PointResult, SizeBucket, end_name};
 
@@ -162,7 +162,7 @@ fn cell(page: &mut String, text: &str, best: bool, class: &str, note: &str) {
 
 fn summary(page: &mut String, points: &[PointResult]) {
     page.push_str("<section><h2>Summary</h2>\n");
-    if let Some(verdict) = compare::verdict(points) {
+    if let Some(verdict) = verdict::verdict(points) {
         let _ = writeln!(page, "<p class=\"verdict\">{}</p>", escape(&verdict));
     }
     let columns = compare::measures(points);
@@ -365,10 +365,11 @@ fn streams(page: &mut String, points: &[PointResult]) {
         return;
     }
     page.push_str("<section><h2>Beside the measured workload</h2>\n");
-    let rows = points.iter().zip(charts::looks(points)).flat_map(|(point, look)| {
-        point.summary.background.iter().map(move |stream| (point, look, stream))
-    });
-    plain_table(page, &shown(STREAM).collect::<Vec<_>>(), rows);
+    let rows = points
+        .iter()
+        .zip(charts::looks(points))
+        .flat_map(|(point, look)| compare::streams(point).map(move |stream| (point, look, stream)));
+    plain_table(page, &compare::stream_columns(points), rows);
     if let Some(section) = charts::streams_section(points) {
         legend(page, &section);
         figure_rows(page, &section);

@@ -14,13 +14,14 @@
 
 mod allreduce;
 pub mod charts;
-mod compare;
+pub(crate) mod compare;
 pub mod html;
 pub mod number;
 pub(crate) mod pods;
 pub mod svg;
 pub mod table;
 pub mod ticks;
+mod verdict;
 
 #[cfg(test)]
 mod demo;

@@ -8,8 +8,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use super::compare::{
     self, best_in, best_in_bucket, bucket, bucket_edges, measures, with_equal_buckets,
 };
-use super::number;
-use crate::results::columns::{REDUCE, STREAM};
+use super::{number, verdict};
+use crate::results::columns::{Kind, REDUCE};
 use crate::results::{PointResult, SizeBucket, StreamSummary};
 
 /// The capabilities of the terminal.
@@ -67,7 +67,7 @@ pub fn render(points: &[PointResult], width: usize, style: Style) -> String {
             text.push('\n');
         }
     }
-    if let Some(verdict) = compare::verdict(points) {
+    if let Some(verdict) = verdict::verdict(points) {
         text.push('\n');
         for line in wrap(&printable(&verdict), width) {
             text.push_str(&line);
@@ -146,8 +146,8 @@ fn jobs(points: &[PointResult], width: usize, style: Style) -> String {
 
 /// Returns the table of the streams beside the measured workload, by point.
 fn streams(points: &[PointResult], width: usize, style: Style) -> String {
-    let rows =
-        || points.iter().flat_map(|p| p.summary.background.iter().map(move |stream| (p, stream)));
+    let columns_of = points;
+    let rows = || points.iter().flat_map(|p| compare::streams(p).map(move |stream| (p, stream)));
     if rows().next().is_none() {
         return String::new();
     }
@@ -162,13 +162,14 @@ fn streams(points: &[PointResult], width: usize, style: Style) -> String {
         cells: rows().map(label).collect(),
         left: true,
     };
-    let strips = compare::shown(STREAM).map(|(column, shown)| {
+    let strips = compare::stream_columns(columns_of).into_iter().map(|(column, shown)| {
         let cell = |(_, stream): (&PointResult, &StreamSummary)| {
             let text = compare::text(&(column.get)(stream), shown.unit);
             Cell { text: printable(&text), best: false }
         };
         let (heading, name) = (String::new(), shown.name.to_owned());
-        Strip { heading, name, cells: rows().map(cell).collect(), left: false }
+        let left = column.kind == Kind::Text;
+        Strip { heading, name, cells: rows().map(cell).collect(), left }
     });
     let strips: Vec<Strip> = strips.collect();
     let mut all: Vec<&Strip> = std::iter::once(&points).chain(&strips).collect();
@@ -382,6 +383,11 @@ mod tests {
     #[test]
     fn a_sweep_in_ascii_and_80_columns() {
         insta::assert_snapshot!(render(&demo::sweep().points, 80, ASCII));
+    }
+
+    #[test]
+    fn streams_beside_the_measured_ones() {
+        insta::assert_snapshot!(render(&demo::incast().points, 100, ASCII));
     }
 
     #[test]

@@ -193,7 +193,12 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     column("unfinished", Count, |p| p.messages.unfinished.into()),
     shown("slowdown_p50", Real, Shown { name: "p50", ..SLOWDOWN }, |p| p.slowdown.p50.into()),
     shown("slowdown_p99", Real, Shown { name: "p99", ..SLOWDOWN }, |p| p.slowdown.p99.into()),
-    column("slowdown_p999", Real, |p| p.slowdown.p999.into()),
+    shown("slowdown_p999", Real, Shown { name: "p99.9", rank: 11, ..SLOWDOWN }, |p| {
+        p.slowdown.p999.into()
+    }),
+    shown("slowdown_max", Real, Shown { name: "max", rank: 12, ..SLOWDOWN }, |p| {
+        p.slowdown.max.into()
+    }),
     shown("slowdown_mean", Real, Shown { name: "mean", rank: 6, ..SLOWDOWN }, |p| {
         p.slowdown.mean.into()
     }),
@@ -203,7 +208,12 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     shown("latency_p99_us", Real, Shown { name: "p99", rank: 3, ..LATENCY }, |p| {
         p.latency_us.p99.into()
     }),
-    column("latency_p999_us", Real, |p| p.latency_us.p999.into()),
+    shown("latency_p999_us", Real, Shown { name: "p99.9", rank: 13, ..LATENCY }, |p| {
+        p.latency_us.p999.into()
+    }),
+    shown("latency_max_us", Real, Shown { name: "max", rank: 14, ..LATENCY }, |p| {
+        p.latency_us.max.into()
+    }),
     shown("latency_mean_us", Real, Shown { name: "mean", rank: 7, ..LATENCY }, |p| {
         p.latency_us.mean.into()
     }),
@@ -541,16 +551,22 @@ pub(crate) const ALLREDUCE_STEP: &[Column<StepSummary>] = &[
 
 /// The columns for a stream beside the measured workload, for `streams.csv` and the report.
 pub(crate) const STREAM: &[Column<StreamSummary>] = &[
-    shown("stream", Text, Shown { name: "stream", ..PLAIN }, |s| (&*s.label).into()),
+    shown("arrivals", Text, Shown { name: "arrivals", ..PLAIN }, |s| (&*s.arrivals).into()),
+    shown("stream", Text, Shown { name: "transport", ..PLAIN }, |s| (&*s.label).into()),
     column("started", Count, |s| s.messages.started.into()),
     shown("completed", Count, Shown { name: "messages", unit: Unit::Count, ..PLAIN }, |s| {
         s.messages.completed.into()
+    }),
+    reported(Shown { name: "missing", unit: Unit::Count, optional: true, ..PLAIN }, |s| {
+        s.messages.failed.saturating_add(s.messages.unfinished).into()
     }),
     column("failed", Count, |s| s.messages.failed.into()),
     column("unfinished", Count, |s| s.messages.unfinished.into()),
     shown("slowdown_p50", Real, Shown { name: "slowdown p50", ..PLAIN }, |s| s.slowdown.p50.into()),
     shown("slowdown_p99", Real, Shown { name: "slowdown p99", ..PLAIN }, |s| s.slowdown.p99.into()),
     column("slowdown_mean", Real, |s| s.slowdown.mean.into()),
+    column("slowdown_p999", Real, |s| s.slowdown.p999.into()),
+    column("slowdown_max", Real, |s| s.slowdown.max.into()),
     shown("latency_p50_us", Real, Shown { name: "latency p50", ..MICROS }, |s| {
         s.latency_us.p50.into()
     }),

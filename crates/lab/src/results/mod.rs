@@ -23,7 +23,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub(crate) use self::naming::{plain, short_key};
-pub use self::seeds::SeedSpread;
+pub use self::seeds::{SeedSpread, StreamSpread};
 use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::allreduce::AllreduceSummary;
@@ -122,6 +122,9 @@ pub struct PointSummary {
     /// The results of the streams beside the measured one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<StreamSummary>,
+    /// The messages of the measured stream and of those beside it together; `None` with one stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub all_streams: Option<StreamSummary>,
     /// The results of the cast, if the workload is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cast: Option<CastSummary>,
@@ -163,6 +166,9 @@ pub struct PointFailure {
 /// The results of a stream beside the measured one.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct StreamSummary {
+    /// Its `arrivals` in the scenario, such as "incast"; of all streams together, "all".
+    #[serde(default)]
+    pub arrivals: String,
     /// The name of its transport.
     pub transport: String,
     /// The transport's name in tables: its `label`, or else the name.
@@ -434,10 +440,26 @@ impl PointResult {
         let counts = |messages: &[&MessageRecord]| MessageCounts::of(messages, spec.unfinished);
         let main = samples(&by_stream[0]);
         let (slowdown, latency_us) = distributions(&main);
+        let goodput_of_all = (0..streams).map(goodput).sum();
+        let all_streams = (streams > 1 && first == 0).then(|| {
+            let all: Vec<&MessageRecord> = by_stream.iter().flatten().copied().collect();
+            let (slowdown, latency_us) = distributions(&samples(&all));
+            StreamSummary {
+                arrivals: "all".to_owned(),
+                transport: spec.transport.clone(),
+                label: "all streams".to_owned(),
+                messages: counts(&all),
+                slowdown,
+                latency_us,
+                goodput_gbps: goodput_of_all,
+            }
+        });
         let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
             let (slowdown, latency_us) = distributions(&samples(messages));
+            let config = &spec.config.streams[stream - first];
             StreamSummary {
-                transport: spec.config.streams[stream - first].transport.name().to_owned(),
+                arrivals: config.workload.pattern.name().to_owned(),
+                transport: config.transport.name().to_owned(),
                 label: spec.labels[stream].clone(),
                 messages: counts(messages),
                 slowdown,
@@ -475,6 +497,7 @@ impl PointResult {
             peak_packets: result.peak_packets,
             verified_messages: result.verified_messages,
             background: background.collect(),
+            all_streams,
             cast: None,
             image: None,
             reduce: None,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::stats::{CurvePoint, SizeBucket, Stats};
-use super::{MessageCounts, PointResult, PointSummary, QueueBytes, naming};
+use super::{MessageCounts, PointResult, PointSummary, QueueBytes, StreamSummary, naming};
 
 /// The swept key whose values are repetitions of a point and not alternatives to it.
 pub(crate) const SEED: &str = "seed";
@@ -17,6 +17,20 @@ pub(crate) const SEED: &str = "seed";
 pub struct SeedSpread {
     /// The seeds, in the order of the sweep.
     pub seeds: Vec<u64>,
+    /// Of the mean of each seed's statistics of the slowdown.
+    pub slowdown: Stats,
+    /// Of the mean of each seed's statistics of the latency in microseconds.
+    pub latency_us: Stats,
+    /// Of the mean goodput.
+    pub goodput_gbps: f64,
+    /// Of the streams beside the measured one, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub background: Vec<StreamSpread>,
+}
+
+/// Half the widths of the confidence intervals of a stream beside the measured one.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct StreamSpread {
     /// Of the mean of each seed's statistics of the slowdown.
     pub slowdown: Stats,
     /// Of the mean of each seed's statistics of the latency in microseconds.
@@ -64,16 +78,8 @@ fn combine(group: &[&PointResult]) -> PointResult {
     let summaries = || group.iter().map(|point| &point.summary);
     let estimate =
         |of: &dyn Fn(&PointSummary) -> f64| Estimate::of(&summaries().map(of).collect::<Vec<_>>());
-    let stats = |of: fn(&PointSummary) -> &Stats| {
-        let estimate = |field: fn(&Stats) -> f64| estimate(&|point| field(of(point)));
-        Estimates {
-            p50: estimate(|s| s.p50),
-            p99: estimate(|s| s.p99),
-            mean: estimate(|s| s.mean),
-            p999: estimate(|s| s.p999),
-            max: estimate(|s| s.max),
-        }
-    };
+    let stats =
+        |of: fn(&PointSummary) -> &Stats| Estimates::of(&summaries().map(of).collect::<Vec<_>>());
     let (slowdown, latency) = (stats(|p| &p.slowdown), stats(|p| &p.latency_us));
     let goodput = estimate(&|p| p.goodput_gbps);
     let mean = |of: fn(&PointSummary) -> f64| estimate(&of).mean;
@@ -82,21 +88,28 @@ fn combine(group: &[&PointResult]) -> PointResult {
         // Rounded to the nearest.
         (sum + group.len() as u64 / 2) / group.len() as u64
     };
-    let total = |of: fn(&MessageCounts) -> u64| summaries().map(|p| of(&p.messages)).sum::<u64>();
     // A point that did not end by itself decides how all of them ended.
+    let streams: Vec<(StreamSummary, StreamSpread)> = (0..first.summary.background.len())
+        .filter_map(|nth| {
+            let all: Option<Vec<&StreamSummary>> =
+                summaries().map(|point| point.background.get(nth)).collect();
+            Some(combine_streams(&all?))
+        })
+        .collect();
+    let (background, spreads): (Vec<StreamSummary>, Vec<StreamSpread>) =
+        streams.into_iter().unzip();
+    let all: Option<Vec<&StreamSummary>> =
+        summaries().map(|point| point.all_streams.as_ref()).collect();
+    let all_streams = all.map(|all| combine_streams(&all).0);
     let end = summaries().find(|p| !p.is_complete()).map_or(first.summary.end, |p| p.end);
     let mut set = first.summary.set.clone();
     set.remove(SEED);
     let seeds = summaries().filter_map(|p| p.set.get(SEED)?.as_u64()).collect();
     let summary = PointSummary {
         set,
-        messages: MessageCounts {
-            started: total(|m| m.started),
-            completed: total(|m| m.completed),
-            failed: total(|m| m.failed),
-            unfinished: total(|m| m.unfinished),
-            left_out: total(|m| m.left_out),
-        },
+        messages: sum_of_counts(&summaries().map(|p| p.messages).collect::<Vec<_>>()),
+        background,
+        all_streams,
         slowdown: slowdown.means(),
         latency_us: latency.means(),
         goodput_gbps: goodput.mean,
@@ -119,10 +132,42 @@ fn combine(group: &[&PointResult]) -> PointResult {
             slowdown: slowdown.half_widths(),
             latency_us: latency.half_widths(),
             goodput_gbps: goodput.half_width,
+            background: spreads,
         }),
         ..first.summary.clone()
     };
     PointResult { summary, slowdown_curve: curve(group), latency_cdf: cdf(group), ..first.clone() }
+}
+
+/// Returns the means of a stream over seeds, and half the widths of their confidence intervals.
+fn combine_streams(all: &[&StreamSummary]) -> (StreamSummary, StreamSpread) {
+    let slowdown = Estimates::of(&all.iter().map(|stream| &stream.slowdown).collect::<Vec<_>>());
+    let latency = Estimates::of(&all.iter().map(|stream| &stream.latency_us).collect::<Vec<_>>());
+    let goodput = Estimate::of(&all.iter().map(|stream| stream.goodput_gbps).collect::<Vec<_>>());
+    let summary = StreamSummary {
+        messages: sum_of_counts(&all.iter().map(|stream| stream.messages).collect::<Vec<_>>()),
+        slowdown: slowdown.means(),
+        latency_us: latency.means(),
+        goodput_gbps: goodput.mean,
+        ..all[0].clone()
+    };
+    let spread = StreamSpread {
+        slowdown: slowdown.half_widths(),
+        latency_us: latency.half_widths(),
+        goodput_gbps: goodput.half_width,
+    };
+    (summary, spread)
+}
+
+fn sum_of_counts(all: &[MessageCounts]) -> MessageCounts {
+    let total = |of: fn(&MessageCounts) -> u64| all.iter().map(of).sum::<u64>();
+    MessageCounts {
+        started: total(|m| m.started),
+        completed: total(|m| m.completed),
+        failed: total(|m| m.failed),
+        unfinished: total(|m| m.unfinished),
+        left_out: total(|m| m.left_out),
+    }
 }
 
 /// A mean of several values, and half the width of its confidence interval.
@@ -155,6 +200,19 @@ struct Estimates {
 }
 
 impl Estimates {
+    fn of(all: &[&Stats]) -> Self {
+        let estimate = |field: fn(&Stats) -> f64| {
+            Estimate::of(&all.iter().map(|stats| field(stats)).collect::<Vec<_>>())
+        };
+        Self {
+            p50: estimate(|s| s.p50),
+            p99: estimate(|s| s.p99),
+            mean: estimate(|s| s.mean),
+            p999: estimate(|s| s.p999),
+            max: estimate(|s| s.max),
+        }
+    }
+
     fn map(&self, of: fn(&Estimate) -> f64) -> Stats {
         Stats {
             p50: of(&self.p50),

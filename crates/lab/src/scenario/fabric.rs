@@ -52,6 +52,8 @@ pub(crate) struct Fabric {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) core_link: Option<Unit<Rate>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    aggregation_link: Option<Unit<Rate>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) oversubscription: Option<f64>,
     #[serde(default = "default_link_delay")]
     host_link_delay: Unit<Span>,
@@ -242,8 +244,8 @@ impl Fabric {
             Dumbbell, FatTree, LeafSpine, Rackless, Racks, SingleSwitch, TorCircuits,
         };
         let (pods, with_ocs) = (&[Racks, Rackless, TorCircuits], &[Rackless, TorCircuits]);
-        let with_core_link = &[Dumbbell, LeafSpine, Racks, Rackless, TorCircuits];
-        let given: [(&str, bool, &[TopologyName]); 17] = [
+        let with_core_link = &[Dumbbell, LeafSpine, FatTree, Racks, Rackless, TorCircuits];
+        let given: [(&str, bool, &[TopologyName]); 18] = [
             ("hosts", self.hosts.is_some(), &[SingleSwitch, Rackless]),
             ("left", self.left.is_some(), &[Dumbbell]),
             ("right", self.right.is_some(), &[Dumbbell]),
@@ -252,6 +254,7 @@ impl Fabric {
             ("spines", self.spines.is_some(), &[LeafSpine]),
             ("k", self.k.is_some(), &[FatTree]),
             ("core_link", self.core_link.is_some(), with_core_link),
+            ("aggregation_link", self.aggregation_link.is_some(), &[FatTree]),
             ("oversubscription", self.oversubscription.is_some(), with_core_link),
             ("tors", self.tors.is_some(), pods),
             ("uplinks", self.uplinks.is_some(), pods),
@@ -273,10 +276,11 @@ impl Fabric {
                     format!("fabric.{key}"),
                     format!("`{key}` has no meaning in a {} fabric", self.topology.name()),
                 )
-                .with_help(match self.topology {
-                    FatTree => "a fat-tree takes `k`; all its links run at `host_link`".to_owned(),
-                    other => format!("a {} fabric takes {}", other.name(), own.join(", ")),
-                }));
+                .with_help(format!(
+                    "a {} fabric takes {}",
+                    self.topology.name(),
+                    own.join(", ")
+                )));
             }
         }
         Ok(())
@@ -313,12 +317,27 @@ impl Fabric {
                         .with_help("half of a switch's k ports go up and half go down"));
                 }
                 hosts("fabric.k", u64::from(k).saturating_pow(3) / 4)?;
-                Ok(Topology::FatTree { k, host_link })
+                self.fat_tree(k, host_link)
             }
             TopologyName::Racks | TopologyName::Rackless | TopologyName::TorCircuits => {
                 self.pod(host_link)
             }
         }
+    }
+
+    fn fat_tree(&self, k: u32, host_link: Rate) -> Result<Topology, Problem> {
+        let core_link = match (self.core_link, self.oversubscription) {
+            (Some(_), Some(_)) => return Err(either_or()),
+            (Some(rate), None) => positive_rate("fabric.core_link", rate)?,
+            // A switch has as many ports up as down.
+            (None, Some(times)) => divided(host_link.0 as f64, times)?,
+            (None, None) => host_link,
+        };
+        let aggregation_link = match self.aggregation_link {
+            Some(rate) => positive_rate("fabric.aggregation_link", rate)?,
+            None => core_link,
+        };
+        Ok(Topology::FatTree { k, host_link, aggregation_link, core_link })
     }
 
     fn leaf_spine(&self, host_link: Rate) -> Result<Topology, Problem> {

@@ -176,6 +176,24 @@ const TOP_LEVEL: [&str; 14] = [
     "sweep",
 ];
 
+/// Keys that are often written without their table.
+const USUAL_PATHS: [&str; 14] = [
+    "workload.load",
+    "workload.sizes",
+    "workload.arrivals",
+    "workload.senders",
+    "fabric.topology",
+    "fabric.hosts",
+    "fabric.k",
+    "fabric.host_link",
+    "fabric.core_link",
+    "fabric.switch.buffer",
+    "fabric.switch.trim",
+    "fabric.switch.ecn_threshold",
+    "measure.messages",
+    "measure.warmup",
+];
+
 impl ScenarioText {
     /// Reads the scenario for a world, with arguments of `--set`.
     ///
@@ -482,7 +500,7 @@ impl Reader<'_> {
             cast: Some(Arc::new(config?)),
             ..Streams::default()
         };
-        self.background(background, context, &mut streams)?;
+        self.background(background, None, context, &mut streams)?;
         Ok(streams)
     }
 
@@ -511,7 +529,7 @@ impl Reader<'_> {
             image: Some(Arc::new(config)),
             ..Streams::default()
         };
-        self.background(background, context, &mut streams)?;
+        self.background(background, None, context, &mut streams)?;
         Ok(streams)
     }
 
@@ -535,7 +553,7 @@ impl Reader<'_> {
             reduce: Some(Arc::new(config)),
             ..Streams::default()
         };
-        self.background(background, context, &mut streams)?;
+        self.background(background, None, context, &mut streams)?;
         Ok(streams)
     }
 
@@ -586,7 +604,7 @@ impl Reader<'_> {
             allreduce: Some(Arc::new(config)),
             ..Streams::default()
         };
-        self.background(background, context, &mut streams)?;
+        self.background(background, None, context, &mut streams)?;
         Ok(streams)
     }
 
@@ -604,14 +622,17 @@ impl Reader<'_> {
         };
         let mut streams = Streams { endless: messages.is_endless(), ..Streams::default() };
         self.stream("workload", messages, ("transport", &transport.node), context, &mut streams)?;
-        self.background(background, context, &mut streams)?;
+        self.background(background, Some(transport), context, &mut streams)?;
         Ok(streams)
     }
 
     /// Resolves the streams of messages beside the measured workload.
+    ///
+    /// Those without a transport have that of the measured messages, if there is one.
     fn background(
         &self,
         background: Option<&tree::Entry>,
+        measured: Option<&tree::Entry>,
         context: PointContext<'_>,
         streams: &mut Streams,
     ) -> Result<(), DeError> {
@@ -627,13 +648,18 @@ impl Reader<'_> {
             let Value::Table(table) = &item.value else { return Err(not_tables(item.origin)) };
             let mut table = table.clone();
             let path = format!("background.{index}");
-            let Some(transport) = table.remove("transport") else {
-                return Err(Problem::new(path, "this background stream has no `transport`")
-                    .with_help("such as: transport = { name = \"tcp\" }")
-                    .into());
-            };
+            let own = table.remove("transport");
             let messages: workload::Workload = de::from_table(&table, item.origin)?;
-            let transport = (&*format!("{path}.transport"), &transport.node);
+            let own_path = format!("{path}.transport");
+            let transport = match (&own, measured) {
+                (Some(own), _) => (&*own_path, &own.node),
+                (None, Some(measured)) => ("transport", &measured.node),
+                (None, None) => {
+                    return Err(Problem::new(path, "this background stream has no `transport`")
+                        .with_help("such as: transport = { name = \"tcp\" }")
+                        .into());
+                }
+            };
             self.stream(&path, &messages, transport, context, streams)?;
         }
         Ok(())
@@ -672,9 +698,25 @@ impl Reader<'_> {
             Some(entry) => {
                 let message = format!("unknown key `{}`", entry.key);
                 let error = DeError::new(message, "unknown key").at(entry.key_origin);
-                Err(error.with_help(de::suggest(&entry.key, &TOP_LEVEL)))
+                let help = match self.paths_to(&entry.key, root).first() {
+                    Some(path) => format!("did you mean `{path}`?"),
+                    None => de::suggest(&entry.key, &TOP_LEVEL),
+                };
+                Err(error.with_help(help))
             }
         }
+    }
+
+    /// Returns the paths that end with a key, such as `workload.load` for `load`: those of the scenario, or else usual ones.
+    fn paths_to(&self, key: &str, root: &Table) -> Vec<String> {
+        let in_tables = root.0.iter().filter_map(|entry| {
+            let Value::Table(table) = &entry.node.value else { return None };
+            table.get(key).map(|_| format!("{}.{key}", entry.key))
+        });
+        let ends_so = |path: &&str| path.rsplit_once('.').is_some_and(|(_, last)| last == key);
+        let axes = self.axes.iter().map(|axis| axis.key.as_str());
+        let usual = axes.chain(USUAL_PATHS).filter(ends_so).map(str::to_owned);
+        in_tables.chain(usual).collect()
     }
 
     /// Returns the scenario as TOML. `file` has the defaults; the tree has what serde did not read.

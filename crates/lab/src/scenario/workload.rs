@@ -47,7 +47,7 @@ pub(crate) struct Workload {
     #[serde(skip_serializing_if = "Option::is_none")]
     receivers: Option<Hosts>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    receiver: Option<u32>,
+    receiver: Option<Receiver>,
     #[serde(skip_serializing_if = "Option::is_none")]
     outstanding: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,6 +56,8 @@ pub(crate) struct Workload {
     ramp: Option<Unit<Span>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     messages_per_sender: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    every: Option<Unit<Span>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<Unit<Span>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,6 +162,46 @@ impl Serialize for Sizes {
     }
 }
 
+/// The receiver of an incast: a host, or `"any"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receiver {
+    Host(u32),
+    Any,
+}
+
+impl<'de> Deserialize<'de> for Receiver {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Receiver;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("the number of a host, or \"any\"")
+            }
+            fn visit_u64<E: Error>(self, n: u64) -> Result<Receiver, E> {
+                let host = u32::try_from(n);
+                host.map(Receiver::Host)
+                    .map_err(|_| E::custom(format_args!("there is no host {n}")))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Receiver, E> {
+                if text == "any" {
+                    return Ok(Receiver::Any);
+                }
+                Err(E::custom(format_args!("{text:?} is neither the number of a host nor \"any\"")))
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
+}
+
+impl Serialize for Receiver {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Host(number) => to.serialize_u32(*number),
+            Self::Any => to.serialize_str("any"),
+        }
+    }
+}
+
 /// A number of hosts, or a range of hosts: "0-15".
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hosts {
@@ -214,6 +256,12 @@ impl Workload {
     /// Returns whether the workload goes on until it is stopped.
     pub(crate) const fn is_endless(&self) -> bool {
         matches!(self.arrivals, Arrivals::Poisson | Arrivals::ClosedLoop | Arrivals::Periodic)
+            || self.is_recurring()
+    }
+
+    /// Returns whether incasts recur.
+    const fn is_recurring(&self) -> bool {
+        matches!(self.arrivals, Arrivals::Incast) && (self.every.is_some() || self.load.is_some())
     }
 
     /// Checks the keys against each other, and that the workload can be run.
@@ -259,18 +307,18 @@ impl Workload {
         use Arrivals::{AllToAll, ClosedLoop, Incast, Periodic, Permutation, Poisson, Trace};
         const ALL_BUT_TRACE: &[Arrivals] =
             &[Poisson, ClosedLoop, Periodic, Incast, Permutation, AllToAll];
-        let given: [(&str, bool, &[Arrivals]); 15] = [
+        let given: [(&str, bool, &[Arrivals]); 16] = [
             ("sizes", self.sizes.is_some(), ALL_BUT_TRACE),
             ("truncate", self.truncate.is_some(), ALL_BUT_TRACE),
             ("interpolate", self.interpolate.is_some(), ALL_BUT_TRACE),
-            ("load", self.load.is_some(), &[Poisson]),
+            ("load", self.load.is_some(), &[Poisson, Incast]),
             ("load_counts", self.load_counts.is_some(), &[Poisson]),
             ("rate", self.rate.is_some(), &[Periodic]),
             ("senders", self.senders.is_some(), ALL_BUT_TRACE),
             (
                 "receivers",
                 self.receivers.is_some(),
-                &[Poisson, ClosedLoop, Periodic, Permutation, AllToAll],
+                &[Poisson, ClosedLoop, Periodic, Incast, Permutation, AllToAll],
             ),
             ("receiver", self.receiver.is_some(), &[Incast]),
             ("outstanding", self.outstanding.is_some(), &[ClosedLoop]),
@@ -281,6 +329,7 @@ impl Workload {
                 self.messages_per_sender.is_some(),
                 &[Incast, Permutation, AllToAll],
             ),
+            ("every", self.every.is_some(), &[Incast]),
             ("spread", self.spread.is_some(), &[Incast]),
             ("file", self.file.is_some(), &[Trace]),
         ];
@@ -323,12 +372,18 @@ impl Workload {
                 }
                 Pattern::Periodic { sizes: self.size_dist(place, context)?, rate }
             }
+            Arrivals::Incast if self.is_recurring() => self.recurring_incast(place, context)?,
             Arrivals::Incast => Pattern::Incast {
                 senders: match &self.senders {
                     Some(Hosts::Number(n)) => Some(*n),
                     Some(Hosts::Range(_)) | None => None,
                 },
-                receiver: HostId(self.receiver.unwrap_or(0)),
+                receiver: self.receiver(place)?.ok_or_else(|| {
+                    let message = "a single incast has one receiver, which must be named";
+                    Problem::new(place.key("receiver"), message).with_help(
+                        "incasts that recur can have another one each time: with `every` or `load`",
+                    )
+                })?,
                 sizes: self.size_dist(place, context)?,
                 messages_per_sender: count,
                 at: Span::ZERO,
@@ -352,6 +407,67 @@ impl Workload {
                 Pattern::Trace(trace)
             }
         })
+    }
+
+    /// Returns the receiver of an incast; `None` for any.
+    fn receiver(&self, place: Place<'_>) -> Result<Option<HostId>, Problem> {
+        match (self.receiver, &self.receivers) {
+            (Some(Receiver::Any), _) => Ok(None),
+            (_, Some(_)) => {
+                let message = "`receivers` has no meaning for an incast to one host";
+                Err(Problem::new(place.key("receivers"), message).with_help("receiver = \"any\""))
+            }
+            (receiver, None) => Ok(Some(match receiver {
+                Some(Receiver::Host(number)) => HostId(number),
+                _ => HostId(0),
+            })),
+        }
+    }
+
+    /// Returns incasts every so often, or as a share of the load of their receivers' links.
+    fn recurring_incast(
+        &self,
+        place: Place<'_>,
+        context: &Context<'_>,
+    ) -> Result<Pattern, Problem> {
+        if self.spread.is_some() {
+            let message = "`spread` has no meaning for incasts that recur";
+            return Err(Problem::new(place.key("spread"), message));
+        }
+        let (sizes, receiver) = (self.size_dist(place, context)?, self.receiver(place)?);
+        let messages_per_sender = self.messages_per_sender.unwrap_or(1);
+        let number = |hosts: &Option<Hosts>| match hosts {
+            Some(Hosts::Range(range)) => u64::from(range.end.saturating_sub(range.start)),
+            Some(Hosts::Number(n)) => u64::from(*n),
+            None => context.hosts,
+        };
+        let senders = match &self.senders {
+            Some(Hosts::Number(n)) => Some(*n),
+            Some(Hosts::Range(_)) | None => None,
+        };
+        let every = match (self.every, self.load) {
+            (Some(_), Some(_)) => {
+                let message = "incasts recur either `every` so often or as a share of the `load`";
+                return Err(Problem::new(place.key("every"), message));
+            }
+            (Some(every), None) => every.0,
+            (None, load) => {
+                let load = load.map_or(1.0, |load| load.0);
+                let of_all = match &self.senders {
+                    Some(Hosts::Number(n)) => u64::from(*n),
+                    // One of them receives.
+                    all => number(all).saturating_sub(1).max(1),
+                };
+                let bytes = of_all as f64 * messages_per_sender as f64 * sizes.mean();
+                let receivers = receiver.map_or_else(|| number(&self.receivers), |_| 1) as f64;
+                if load <= 0.0 {
+                    return Err(Problem::new(place.key("load"), "`load` must be above 0"));
+                }
+                let rate = load * receivers * context.host_link.0 as f64;
+                Span::from_secs_f64(bytes * 8.0 / rate).max(Span::TICK)
+            }
+        };
+        Ok(Pattern::RecurringIncast { senders, receiver, sizes, messages_per_sender, every })
     }
 
     fn exchange(&self, place: Place<'_>) -> Result<Exchange, Problem> {
@@ -518,6 +634,7 @@ impl Place<'_> {
             E::NoSuchHost { what: "the receiver", .. } => self.key("receiver"),
             E::NoSuchHost { what, .. } => self.key(what),
             E::NoSender(_) => self.key("senders"),
+            E::NoPeriod => self.key("every"),
             E::StopsBeforeStart { .. } => self.key("stop"),
             E::Trace(_) => self.key("file"),
             E::UnknownDistribution(_) | E::Sizes(_) => self.key("sizes"),

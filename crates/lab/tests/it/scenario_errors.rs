@@ -147,7 +147,11 @@ mistakes! {
     size_buckets_that_fall: with("", "[measure]\nsize_buckets = [\"1 KB\", \"1 KB\"]");
     capture_of_nothing: with("", "[measure]\ncapture = [\"host 3\"]");
     capture_of_a_link_that_is_not_there: with("", "[measure]\ncapture = [\"core link 4\"]");
-    background_without_transport: with("", "[[background]]\narrivals = \"permutation\"\nsizes = \"1 MB\"");
+    incasts_that_recur_in_two_ways: with("",
+        "[[background]]\narrivals = \"incast\"\nsizes = \"1 MB\"\nload = 0.1\nevery = \"1 ms\"");
+    incast_to_anybody_once: with("",
+        "[[background]]\narrivals = \"incast\"\nsizes = \"1 MB\"\nreceiver = \"any\"");
+    key_without_its_table: with("[workload]", "sizes = \"W3\"\n[workload]");
     background_with_a_wrong_load: with("",
         "[[background]]\narrivals = \"poisson\"\nsizes = \"W4\"\nload = 2\ntransport = { name = \"tcp\" }");
     time_limit_within_the_warmup: with("", "[measure]\ntime_limit = \"1 us\"");

@@ -7,7 +7,7 @@ use rackweave_core::{Bytes, Rate, Span};
 use rackweave_lab::{Batch, Scenario, builtin};
 use rackweave_sim::config::{BufferConfig, Topology};
 use rackweave_transport::{TransportConfig, phost, polo};
-use rackweave_workload::{Exchange, StreamMode};
+use rackweave_workload::{Exchange, Pattern, StreamMode};
 use serde_json::json;
 
 const BASE: &str = r#"
@@ -535,4 +535,57 @@ fn the_busiest_port_and_the_senders_have_numbers_of_their_own() {
     assert!((82.0..86.0).contains(&rtt), "{rtt}");
     assert!(scenario.resolved.contains("host_link_delays = [\"1 us\", \"20 us\"]"));
     assert!(scenario.resolved.contains("queues_from = \"300 us\""));
+}
+
+/// The fabric of most data centers: hosts at 25 Gbps, and a core at 100 Gbps.
+#[test]
+fn a_fat_tree_has_a_rate_for_each_tier() {
+    let text = "fabric = { topology = 'fat-tree', k = 4, host_link = '25G', core_link = '100 gbps' }\n\
+                transport.name = 'tcp'\nworkload = { arrivals = 'permutation', sizes = '1 MB' }";
+    let rates = |scenario: &Scenario| {
+        let fabric = &scenario.points[0].fabric;
+        let mut rates: Vec<u64> =
+            fabric.links().iter().map(|link| link.rate.0 / 1_000_000_000).collect();
+        rates.sort_unstable();
+        // 16 hosts, 16 cables to the aggregation and 16 to the core, with two directions each.
+        [rates[0], rates[31], rates[32], rates[63], rates[64], rates[95]]
+    };
+    assert_eq!(rates(&parse(text, &[])), [25, 25, 100, 100, 100, 100]);
+    let tiers = parse(text, &["fabric.aggregation_link=50 Gbps"]);
+    assert_eq!(rates(&tiers), [25, 25, 50, 50, 100, 100]);
+    let text = text.replace("core_link = '100 gbps'", "oversubscription = 2.5");
+    assert_eq!(rates(&parse(&text, &[])), [10, 10, 10, 10, 25, 25]);
+}
+
+#[test]
+fn a_background_has_the_swept_transport_unless_it_names_one() {
+    let text = format!(
+        "{BASE}\n[[background]]\narrivals = 'incast'\nsizes = '100 KB'\n\
+         [[background]]\narrivals = 'incast'\nsizes = '100 KB'\ntransport.name = 'dctcp'\n\
+         [sweep]\ntransport.name = ['homa', 'tcp']"
+    );
+    let labels: Vec<Vec<String>> =
+        parse(&text, &[]).points.iter().map(|point| point.labels.clone()).collect();
+    assert_eq!(labels, [["homa", "homa", "dctcp"], ["tcp", "tcp", "dctcp"]]);
+}
+
+#[test]
+fn an_incast_recurs_as_a_share_of_the_load() {
+    let incast = |keys: &str| {
+        let text = format!("{BASE}\n[[background]]\narrivals = 'incast'\nsizes = '125 KB'\n{keys}");
+        let scenario = parse(&text, &[]);
+        let resolved = Scenario::parse("r.toml", &scenario.resolved, Path::new("."), &[], None);
+        let config = scenario.points[0].config.streams[1].workload.pattern.clone();
+        assert_eq!(resolved.unwrap().points[0].config.streams[1].workload.pattern, config);
+        let Pattern::RecurringIncast { senders, receiver, every, .. } = config else {
+            panic!("{config:?}")
+        };
+        (senders, receiver.map(|host| host.0), every)
+    };
+    // Four times a megabit, over a tenth of 8 x 10 Gbps.
+    let any = incast("receiver = 'any'\nsenders = 4\nload = 0.1");
+    assert_eq!(any, (Some(4), None, Span::from_us(500)));
+    // Seven times a megabit, over half of 10 Gbps.
+    assert_eq!(incast("load = 0.5"), (None, Some(0), Span::from_us(1400)));
+    assert_eq!(incast("receiver = 3\nevery = '1 ms'"), (None, Some(3), Span::from_ms(1)));
 }

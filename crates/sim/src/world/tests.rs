@@ -220,7 +220,7 @@ fn latency(record: &crate::result::MessageRecord) -> Span {
 
 #[test]
 fn an_idle_path_takes_exactly_the_ideal_time() {
-    let fat_tree = Topology::FatTree { k: 4, host_link: G10 };
+    let fat_tree = Topology::fat_tree(4, G10);
     let odd =
         Topology::Dumbbell { left: 2, right: 3, host_link: Rate(3_000_000_007), core_link: G10 };
     let single = Topology::SingleSwitch { hosts: 5, host_link: Rate::from_gbps(25) };
@@ -271,7 +271,7 @@ fn uneven() -> Vec<Span> {
 
 #[test]
 fn the_longest_round_trip_is_that_of_the_farthest_pair() {
-    let fat_tree = Topology::FatTree { k: 4, host_link: G10 };
+    let fat_tree = Topology::fat_tree(4, G10);
     let dumbbell = Topology::Dumbbell { left: 2, right: 5, host_link: G10, core_link: G10 };
     let single = Topology::SingleSwitch { hosts: 7, host_link: G10 };
     let long = |at: usize| {

@@ -8,7 +8,7 @@ use rackweave_sim::result::RunResult;
 use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 
-const FAT_TREE: Topology = Topology::FatTree { k: 8, host_link: G10 };
+const FAT_TREE: Topology = Topology::fat_tree(8, G10);
 
 fn quick(fabric: FabricConfig, transport: TransportConfig, pattern: Pattern) -> RunConfig {
     let mut config = config(fabric, vec![stream(transport, pattern)]);

@@ -12,7 +12,7 @@ use rackweave_workload::{Exchange, LoadCounts, Pattern, SizeDist};
 /// On an idle path a message takes exactly its ideal time: slowdown 1.00 at every size.
 #[test]
 fn homa_on_an_idle_path_takes_exactly_the_ideal_time() {
-    let fat_tree = Topology::FatTree { k: 4, host_link: G10 };
+    let fat_tree = Topology::fat_tree(4, G10);
     let slow = Topology::SingleSwitch { hosts: 4, host_link: Rate::from_gbps(1) };
     for topology in [LEAF_SPINE, fat_tree, slow, single_switch(2)] {
         let fabric = fabric(topology.clone());

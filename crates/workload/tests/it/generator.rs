@@ -475,3 +475,79 @@ fn a_constant_rate_is_kept_to_the_tick() {
     let error = Generator::new(&WorkloadConfig::new(none), 2, None, 1, 0, 0).unwrap_err();
     assert_eq!(error.to_string(), "a constant rate must be above 0");
 }
+
+fn recurring(senders: Option<u32>, receiver: Option<u32>) -> WorkloadConfig {
+    WorkloadConfig::new(Pattern::RecurringIncast {
+        senders,
+        receiver: receiver.map(HostId),
+        sizes: SizeDist::fixed(1000).unwrap(),
+        messages_per_sender: 2,
+        every: Span::from_us(50),
+    })
+}
+
+/// Returns the messages of each of the first `incasts` incasts: the receiver, and how many each host sends.
+fn by_incast(config: &WorkloadConfig, hosts: u32, incasts: u64) -> Vec<(HostId, Vec<u32>)> {
+    let mut generator = generator(config, hosts);
+    let mut found: Vec<Option<(HostId, Vec<u32>)>> = vec![None; incasts as usize];
+    for host in 0..hosts {
+        while let Some(message) = generator.next(HostId(host)) {
+            assert_eq!(message.at.as_ns() % 50_000, 0, "incasts are at regular times");
+            let number = (message.at.as_ns() / 50_000) as usize;
+            let Some(incast) = found.get_mut(number) else { break };
+            let (receiver, sent) =
+                incast.get_or_insert_with(|| (message.dst, vec![0; hosts as usize]));
+            assert_eq!(*receiver, message.dst, "an incast has one receiver");
+            sent[host as usize] += 1;
+        }
+    }
+    found.into_iter().map(|incast| incast.expect("every incast has messages")).collect()
+}
+
+#[test]
+fn recurring_incasts_have_their_number_of_distinct_senders() {
+    let incasts = by_incast(&recurring(Some(5), None), 16, 400);
+    let mut received = [0_u32; 16];
+    let mut sent = [0_u32; 16];
+    for (receiver, of) in &incasts {
+        assert_eq!(of.iter().filter(|n| **n == 2).count(), 5, "{of:?}");
+        assert_eq!(of.iter().sum::<u32>(), 10);
+        assert_eq!(of[receiver.0 as usize], 0, "no host sends to itself");
+        received[receiver.0 as usize] += 1;
+        of.iter().zip(&mut sent).for_each(|(n, sent)| *sent += n);
+    }
+    // 400 / 16 = 25 and 4000 / 16 = 250, within five standard deviations.
+    assert!(received.iter().all(|n| (5..=50).contains(n)), "{received:?}");
+    assert!(sent.iter().all(|n| (140..=360).contains(n)), "{sent:?}");
+}
+
+#[test]
+fn recurring_incasts_to_one_host_are_of_all_others_or_as_many_as_given() {
+    for (receiver, sent) in by_incast(&recurring(None, Some(3)), 6, 20) {
+        assert_eq!((receiver, sent), (HostId(3), vec![2, 2, 2, 0, 2, 2]));
+    }
+    // Twelve senders on five hosts: each has two, and two of them have a third.
+    for (_, mut sent) in by_incast(&recurring(Some(12), Some(3)), 6, 20) {
+        sent.sort_unstable();
+        assert_eq!(sent, [0, 4, 4, 4, 6, 6]);
+    }
+}
+
+#[test]
+fn recurring_incasts_end_with_the_workload_and_need_time_and_senders() {
+    let mut config = recurring(Some(3), None);
+    config.start = Span::from_us(10);
+    config.stop = Span::from_us(110);
+    let mut generator = generator(&config, 4);
+    let all: Vec<Arrival> = (0..4).flat_map(|host| drain(&mut generator, host, 100)).collect();
+    // At 10, 60 and 110 us.
+    assert_eq!(all.len(), 3 * 3 * 2);
+    let mut none = recurring(None, None);
+    if let Pattern::RecurringIncast { every, .. } = &mut none.pattern {
+        *every = Span::ZERO;
+    }
+    assert_eq!(refused(&none, 4), "the time between incasts must be above 0");
+    let mut only = recurring(None, Some(1));
+    only.senders = Some(1..2);
+    assert_eq!(refused(&only, 4), "the only sender of the incast is its receiver, host 1");
+}

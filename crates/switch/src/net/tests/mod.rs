@@ -265,7 +265,7 @@ fn verdicts_are_obeyed_and_counted() {
 fn programs_know_the_port_by_which_a_packet_came() {
     let topologies = [
         LEAF_SPINE,
-        Topology::FatTree { k: 4, host_link: LINK },
+        Topology::fat_tree(4, LINK),
         Topology::Dumbbell { left: 2, right: 3, host_link: LINK, core_link: LINK },
         Topology::SingleSwitch { hosts: 3, host_link: LINK },
     ];

@@ -81,7 +81,7 @@ impl SwitchProgram for Adder {
 
 #[test]
 fn values_are_added_at_the_switch_that_they_are_addressed_to() {
-    let topologies = [LEAF_SPINE, Topology::FatTree { k: 4, host_link: LINK }];
+    let topologies = [LEAF_SPINE, Topology::fat_tree(4, LINK)];
     for topology in topologies {
         let fabric = Arc::new(Fabric::new(&config(topology.clone())).unwrap());
         for target in 0..fabric.switches() {
