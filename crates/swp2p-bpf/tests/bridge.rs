@@ -338,7 +338,7 @@ fn forged_and_damaged_messages_change_nothing() {
     let mut batch = SendBatch::default();
     for _ in 0..8 {
         let piece = Bytes::from(c.batch(5, 0));
-        batch.push(c.server.into(), 0, |_| {}, [piece].into_iter().collect());
+        batch.push(SocketAddr::from(c.server), 0, |_| {}, [piece].into_iter().collect());
     }
     while !batch.is_empty() {
         assert_eq!(socket.send(&mut batch).unwrap(), 0);
