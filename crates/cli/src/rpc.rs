@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Subcommand, ValueEnum};
 use rackweave_core::{Bytes, Rate, Span};
+use rackweave_lab::deploy::Deployment;
 use rackweave_linux::Key;
 use rackweave_rpc_bench::{
-    Bench, BenchConfig, BenchError, Load, Mode, Network, Profile, ServeConfig, Server, Setup,
-    Sizes, Transport, report,
+    Bench, BenchConfig, BenchError, Custom, Load, Mode, Network, Profile, ServeConfig, Server,
+    Setup, Sizes, Transport, is_refused, report,
 };
 
 use crate::{exit, print};
@@ -40,6 +41,13 @@ pub(crate) struct SetupArgs {
     /// Profile of Homa: the published parameters to use.
     #[arg(long, default_value = "leverage-homa")]
     profile: ProfileArg,
+    /// Use the transport of this scenario with its parameters, and its link rate: a file, such as out/NAME/scenario.resolved.toml, or a
+    /// built-in one.
+    #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["transport", "profile", "congestion", "link"])]
+    scenario: Option<String>,
+    /// Set a key of the scenario, for instance to choose one of several transports.
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "scenario")]
+    sets: Vec<String>,
     /// Rate of this host's link, which Homa and Polo do not exceed.
     #[arg(long, value_name = "RATE", default_value = "10 Gbps")]
     link: Rate,
@@ -193,8 +201,9 @@ impl SetupArgs {
             ProfileArg::Linux => Profile::Linux,
             ProfileArg::Fabric => Profile::Fabric,
         };
-        Ok(Setup {
+        let setup = Setup {
             transport,
+            custom: None,
             profile,
             link: self.link,
             busy_poll: Span::from_us(self.busy_poll.min(1_000_000)),
@@ -203,6 +212,19 @@ impl SetupArgs {
             key,
             accept_early: false,
             tickets: None,
+        };
+        let Some(scenario) = &self.scenario else { return Ok(setup) };
+        let Deployment { name, config, link, kernel_tcp, notes } =
+            Deployment::load(scenario, &self.sets)?;
+        for note in notes {
+            print_status(&format!("note: {note}\n"));
+        }
+        Ok(match kernel_tcp {
+            Some(congestion) => {
+                let congestion = Some(congestion.to_owned());
+                Setup { transport: Transport::Tcp, congestion, link, ..setup }
+            }
+            None => Setup { custom: Some(Custom { name, config }), link, ..setup },
         })
     }
 }
@@ -289,7 +311,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
         ports: args.ports,
         allow: args.allow,
     };
-    let name = config.setup.transport.name();
+    let name = config.setup.name().to_owned();
     let server = match Server::start(&config) {
         Ok(server) => server,
         Err(error) => return refused(&error),
@@ -316,7 +338,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
         if seconds >= 1.0 {
             let now = server.served();
             if now != before {
-                print(&report::servers_line(name, before, now, seconds))?;
+                print(&report::servers_line(&name, before, now, seconds))?;
             }
             (before, since) = (now, clock());
         }
@@ -397,7 +419,14 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
         Ok(config) => config,
         Err(error) => return refused(&error),
     };
-    let name = config.setup.transport.name();
+    if config.setup.protocol() == "UDP" {
+        for server in config.servers.iter().filter(|server| is_refused(**server)) {
+            print_status(&format!(
+                "note: no process listens at {server}, its host says; waiting for one for some seconds\n"
+            ));
+        }
+    }
+    let name = config.setup.name().to_owned();
     let stream = config.mode == Mode::Stream;
     let mut bench = match Bench::start(config) {
         Ok(bench) => bench,
@@ -421,9 +450,9 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
                 continue;
             }
             let line = if stream {
-                report::stream_line(name, &interval)
+                report::stream_line(&name, &interval)
             } else {
-                report::clients_line(name, &interval)
+                report::clients_line(&name, &interval)
             };
             if json {
                 print_status(&line);

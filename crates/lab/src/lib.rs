@@ -15,6 +15,7 @@
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
 //! - [`output`]: results as files.
+//! - `deploy`: the transport of a scenario, for hosts.
 //! - [`difference`]: what differs between two results.
 //! - [`calibrate`]: what hosts cost on this machine.
 //! - [`output`]: results as files. [`tables`]: the same tables in memory.
@@ -62,6 +63,8 @@ pub mod cast;
 #[cfg(feature = "hosts")]
 pub mod chaos;
 pub mod command_line;
+#[cfg(feature = "hosts")]
+pub mod deploy;
 pub mod difference;
 pub mod error;
 pub mod explain;

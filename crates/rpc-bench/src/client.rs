@@ -163,13 +163,13 @@ impl Client {
     /// Greets each server, and requests the kind of responses that it must send.
     fn greet(&mut self) -> Result<(), Trouble> {
         let greeting = self.greeting();
-        let transport = self.config.setup.transport;
+        let (name, protocol) = (self.config.setup.name().to_owned(), self.config.setup.protocol());
         let began = self.clock.now();
         for (host, server) in self.servers.clone() {
             let no_answer = |now: Time| Trouble::NoAnswer {
                 server,
-                transport: transport.name(),
-                protocol: transport.protocol(),
+                transport: name.clone(),
+                protocol,
                 waited_s: Seconds(now.since(began).as_secs_f64()),
             };
             let until = self.clock.now() + GREET_FOR;

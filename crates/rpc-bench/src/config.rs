@@ -48,6 +48,15 @@ impl Transport {
     }
 }
 
+/// A transport with parameters of the caller's, such as those of a scenario.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Custom {
+    /// Its name in reports.
+    pub name: String,
+    /// The parameters.
+    pub config: TransportConfig,
+}
+
 /// A profile of Homa: a published set of parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
@@ -65,6 +74,8 @@ pub enum Profile {
 pub struct Setup {
     /// The transport that carries the calls.
     pub transport: Transport,
+    /// The parameters that are used in place of those of `transport` and `profile`; not with [`Transport::Tcp`].
+    pub custom: Option<Custom>,
     /// The profile of Homa; other transports ignore it.
     pub profile: Profile,
     /// The rate of the host's link, which Homa and Polo do not exceed.
@@ -86,6 +97,10 @@ pub struct Setup {
 /// The longest message over Homa or Polo, by the size of the packets' length field.
 const MAX_UDP_MESSAGE: u64 = u32::MAX as u64;
 
+/// The longest message with the parameters of a scenario, most of which permit any length: both ends hold a message in memory as a
+/// whole. The choice is ours.
+const MAX_CUSTOM_MESSAGE: u64 = 128 << 20;
+
 /// The bytes in flight during a round trip that the profile `fabric` assumes.
 const FABRIC_RTT_BYTES: u32 = 60_000;
 
@@ -101,6 +116,7 @@ impl Setup {
     pub const fn new(transport: Transport) -> Self {
         Self {
             transport,
+            custom: None,
             profile: Profile::LeverageHoma,
             link: Rate::from_gbps(10),
             busy_poll: Span::ZERO,
@@ -112,9 +128,33 @@ impl Setup {
         }
     }
 
+    /// Returns the transport's name in reports.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.custom.as_ref().map_or(self.transport.name(), |custom| &custom.name)
+    }
+
+    /// Returns the IP protocol that carries the transport, as firewalls see it.
+    #[must_use]
+    pub const fn protocol(&self) -> &'static str {
+        if self.custom.is_some() { "UDP" } else { self.transport.protocol() }
+    }
+
+    /// Whether the transport has streams.
+    pub(crate) fn has_streams(&self) -> bool {
+        match &self.custom {
+            Some(custom) => custom.config.has_streams(),
+            None => self.transport != Transport::Polo,
+        }
+    }
+
     /// Returns the length of the longest message in bytes.
     #[must_use]
     pub fn longest(&self) -> u64 {
+        if let Some(custom) = &self.custom {
+            let most = custom.config.max_message_bytes().min(MAX_CUSTOM_MESSAGE);
+            return self.max_message.map_or(most, |max| max.min(most));
+        }
         match (self.transport, self.max_message) {
             (Transport::Tcp, Some(max)) => max,
             (_, Some(max)) => max.min(MAX_UDP_MESSAGE),
@@ -125,6 +165,9 @@ impl Setup {
     }
 
     fn machine(&self) -> Option<TransportConfig> {
+        if let Some(custom) = &self.custom {
+            return Some(custom.config.clone());
+        }
         let longest = self.longest().min(MAX_UDP_MESSAGE) as u32;
         match self.transport {
             Transport::Homa => {
@@ -299,11 +342,11 @@ impl BenchConfig {
         }
         let longest = self.setup.longest();
         if self.mode == Mode::Stream {
-            return match (self.setup.transport, self.check) {
-                (Transport::Polo, _) => Err(BenchError::NoStreams),
-                (_, false) => Ok(()),
+            return match (self.setup.has_streams(), self.check) {
+                (false, _) => Err(BenchError::NoStreams),
+                (true, false) => Ok(()),
                 // Streams are always digested.
-                (_, true) => {
+                (true, true) => {
                     self.check = false;
                     Ok(())
                 }
@@ -316,7 +359,7 @@ impl BenchConfig {
             return Err(BenchError::TooLong {
                 name: self.sizes.name().to_owned(),
                 max: self.sizes.max(),
-                transport: self.setup.transport.name(),
+                transport: self.setup.name().to_owned(),
                 longest,
             });
         }
@@ -341,7 +384,7 @@ pub enum BenchError {
         /// The length of its longest message.
         max: u64,
         /// The name of the transport.
-        transport: &'static str,
+        transport: String,
         /// The length of the transport's longest message.
         longest: u64,
     },

@@ -19,6 +19,7 @@ mod calls;
 mod client;
 mod config;
 mod measure;
+mod refused;
 pub mod report;
 mod run;
 mod server;
@@ -26,7 +27,10 @@ mod stream;
 
 pub use rackweave_linux::endpoint::Network;
 
-pub use config::{BenchConfig, BenchError, Load, Mode, NotASize, Profile, Setup, Sizes, Transport};
+pub use config::{
+    BenchConfig, BenchError, Custom, Load, Mode, NotASize, Profile, Setup, Sizes, Transport,
+};
 pub use measure::{Interval, Summary, Trouble};
+pub use refused::is_refused;
 pub use run::Bench;
 pub use server::{ServeConfig, Served, Server};

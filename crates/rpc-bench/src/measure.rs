@@ -176,7 +176,7 @@ pub enum Trouble {
         /// The address of the servers.
         server: SocketAddr,
         /// The name of the transport.
-        transport: &'static str,
+        transport: String,
         /// Its IP protocol, as firewalls see it.
         protocol: &'static str,
         /// For how long they were greeted.

@@ -94,7 +94,7 @@ fn group_name(most: u64) -> String {
 #[must_use]
 pub fn summary(config: &BenchConfig, summary: &Summary) -> String {
     let all = &summary.all;
-    let name = config.setup.transport.name();
+    let name = config.setup.name();
     let mut text = String::from("\n");
     text += &if config.mode == Mode::Stream {
         stream_line(name, all)
@@ -195,7 +195,7 @@ pub fn to_json(config: &BenchConfig, summary: &Summary) -> Value {
         Load::Unloaded { .. } => ("unloaded", None),
     };
     json!({
-        "transport": config.setup.transport.name(),
+        "transport": config.setup.name(),
         "servers": config.servers,
         "mode": match config.mode { Mode::Echo => "echo", Mode::OneWay => "one-way", Mode::Stream => "stream" },
         "workload": (config.mode != Mode::Stream).then(|| config.sizes.name()),

@@ -123,6 +123,12 @@ impl TransportConfig {
         for_config!(self, config => config.feedback())
     }
 
+    /// The length of the longest message; see [`Profile::max_message_bytes`].
+    #[must_use]
+    pub fn max_message_bytes(&self) -> u64 {
+        for_config!(self, config => Profile::max_message_bytes(&**config))
+    }
+
     /// Whether the transport has streams.
     #[must_use]
     pub fn has_streams(&self) -> bool {

@@ -57,6 +57,10 @@ pub trait Profile: Clone {
     #[must_use]
     fn feedback(&self) -> Feedback;
 
+    /// The length of the longest message in bytes.
+    #[must_use]
+    fn max_message_bytes(&self) -> u64;
+
     /// Whether the transport has streams ([`Transport::open`]).
     #[must_use]
     fn has_streams(&self) -> bool {

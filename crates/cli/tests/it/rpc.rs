@@ -277,6 +277,8 @@ fn without_a_server_the_client_reports_what_to_check() {
         for part in [&address, "nobody answers", "--allow", "firewall", protocol, transport] {
             assert!(message.contains(part), "{message}");
         }
+        // The host itself says that nobody listens, and that is passed on before anything is waited for.
+        assert_eq!(message.contains("no process listens"), protocol == "UDP", "{message}");
     }
 }
 
@@ -371,4 +373,39 @@ fn a_key_that_cannot_be_used_is_refused_at_once() {
     refused(&["bench", "--key", short], "has 15 bytes; at least 16 are required");
     refused(&["serve", "--key", "/no/such/file"], "cannot read the key file /no/such/file");
     refused(&["bench", "--transport", "tcp", "--key", &key], "the kernel's TCP is not encrypted");
+}
+
+/// What won in the simulator is what is loaded: the scenario's transport, with its parameters, at both ends.
+#[test]
+fn the_transport_of_a_scenario_is_served_and_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = folder.path().join("x.toml");
+    std::fs::write(
+        &scenario,
+        r#"
+fabric = { topology = "single-switch", hosts = 4, host_link = "25 Gbps", host_send_delay = "20 us", host_receive_delay = "20 us" }
+workload = { arrivals = "poisson", sizes = "W3", load = 0.5 }
+sweep.transport.name = ["sird", "dctcp"]
+"#,
+    )
+    .unwrap();
+    let scenario = scenario.to_str().unwrap();
+    // Both transports are in the file: one must be chosen, and the message says how.
+    let output = command(&["bench", "--scenario", scenario]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains("several transports") && said.contains("transport.name"), "{said}");
+    for name in ["sird", "dctcp"] {
+        let set = format!("transport.name={name}");
+        let chosen = ["--scenario", scenario, "--set", &set];
+        let serving = ["serve", "--listen", "127.0.0.1:0"];
+        let mut server = Running::start(&[&serving[..], &chosen].concat());
+        let line = server.line();
+        let address = line.strip_prefix(&format!("{name} server at ")).expect("where it is");
+        let asked = ["bench", "--server", address, "--workload", "20000", "--total", "2 MB"];
+        let more = ["--check", "--json", "--outstanding", "4"];
+        let output = command(&[&asked[..], &more, &chosen].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(json(&output)["transport"], name);
+    }
 }

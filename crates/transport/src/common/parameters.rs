@@ -100,6 +100,10 @@ macro_rules! shared_parameters {
                 self.framing()
             }
 
+            fn max_message_bytes(&self) -> u64 {
+                u64::from(self.max_message_bytes)
+            }
+
             fn feedback(&self) -> $crate::profile::Feedback {
                 let free_packets = u64::from(0_u16 $(+ self.$free_packets)?);
                 let free_bytes = free_packets * u64::from(self.max_payload);

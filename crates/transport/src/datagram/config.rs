@@ -131,6 +131,10 @@ impl Profile for Config {
         self.framing()
     }
 
+    fn max_message_bytes(&self) -> u64 {
+        u64::from(self.max_message_bytes)
+    }
+
     fn feedback(&self) -> Feedback {
         Feedback { free_bytes: 0, packets: 0.0 }
     }

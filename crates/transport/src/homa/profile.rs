@@ -39,6 +39,10 @@ impl Profile for Config {
         self.framing()
     }
 
+    fn max_message_bytes(&self) -> u64 {
+        u64::from(self.max_message_bytes)
+    }
+
     fn feedback(&self) -> Feedback {
         Feedback { free_bytes: u64::from(self.unscheduled_bytes), packets: 1.0 }
     }

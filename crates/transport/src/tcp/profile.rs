@@ -37,6 +37,10 @@ impl Profile for Config {
         self.framing()
     }
 
+    fn max_message_bytes(&self) -> u64 {
+        u64::from(u32::MAX)
+    }
+
     fn feedback(&self) -> Feedback {
         // Every message is acknowledged, and of a long one every second segment.
         Feedback { free_bytes: 0, packets: 0.6 }
