@@ -323,6 +323,11 @@ impl NodeConfig {
         self
     }
 
+    /// Whether there are peers that the node serves before it has called them.
+    pub(crate) fn serves_anybody(&self) -> bool {
+        !self.peers.is_empty() || !self.allow.is_empty() || self.switch.is_some()
+    }
+
     /// Binds the socket, and reads the file of tickets.
     pub(crate) fn endpoint(&self) -> Result<(AnyEndpoint, Option<TicketFile>), BindError> {
         if (self.tickets.is_some() || self.accept_early) && self.key.is_none() {

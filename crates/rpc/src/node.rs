@@ -105,10 +105,17 @@ impl Node {
         let socket = watch(socket, Interest::READABLE).map_err(BindError::Timer)?;
         let watched = watch(timer.clone(), Interest::READABLE).map_err(BindError::Timer)?;
         let number = NODES.fetch_add(1, Ordering::Relaxed);
+        let serves = config.serves_anybody();
         let shared = Arc::new(Shared::new((endpoint, tickets), timer, number, config));
         let driver = Driver::new(Arc::clone(&shared), socket, watched, runtime.runtime_flavor());
         runtime.spawn(driver.run());
-        Ok(Self { owner: Arc::new(Owner(shared)) })
+        let node = Self { owner: Arc::new(Owner(shared)) };
+        tracing::info!(address = %node.local_addr(), number, "node bound");
+        if !serves {
+            let address = node.local_addr();
+            tracing::info!(%address, "it serves only peers that it calls: NodeConfig::allow and ::peer admit others");
+        }
+        Ok(node)
     }
 
     /// Returns the address of its socket.

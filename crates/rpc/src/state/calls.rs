@@ -196,7 +196,11 @@ impl State {
         let Some(entry) = self.take_call(token) else { return };
         match &outcome {
             Ok(_) => self.counted.answered += 1,
-            Err(_) => self.counted.failed += 1,
+            Err(error) => {
+                self.counted.failed += 1;
+                let peer = self.peer_addr(entry.peer.host);
+                tracing::debug!(node = self.number, %peer, %error, "call failed");
+            }
         }
         self.wakes.push(Wake::Call(entry.done, outcome));
     }

@@ -485,6 +485,8 @@ impl State {
     /// Fails the work that a restarted peer has lost. It would otherwise be left to the transport, which might restart
     /// it.
     fn on_restart(&mut self, peer: HostId) {
+        let address = self.peer_addr(peer);
+        tracing::info!(node = self.number, peer = %address, "peer has restarted");
         self.restart_calls(peer);
         self.restart_streams(peer);
         self.forget_requests(peer);

@@ -132,6 +132,8 @@ impl State {
         };
         if self.refusal(bytes.len()).is_some() {
             self.counted.dropped_messages += 1;
+            let address = self.peer_addr(peer);
+            tracing::debug!(node = self.number, peer = %address, "one-way message dropped");
         } else {
             self.arrived(Arrived::OneWay { peer, bytes });
         }
@@ -196,6 +198,8 @@ impl State {
         }
         if why != Status::Unanswered {
             self.counted.refused += 1;
+            let peer = self.peer_addr(host);
+            tracing::debug!(node = self.number, %peer, ?why, "request refused");
         }
         let answer = trailer::answer(Bytes::new(), why);
         // If the transport has forgotten the request, its client no longer waits.

@@ -8,3 +8,4 @@ mod faults;
 mod keys;
 mod kill;
 mod streams;
+mod traces;
