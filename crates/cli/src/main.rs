@@ -47,6 +47,8 @@ pub(crate) mod exit {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    #[cfg(feature = "hosts")]
+    log_events();
     let result = std::panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(args),
         #[cfg(feature = "hosts")]
@@ -85,6 +87,20 @@ fn main() -> ExitCode {
             exit::USAGE
         }
     })
+}
+
+/// Prints the libraries' events on stderr, down to the level that the environment variable `RACKWEAVE_LOG` names.
+#[cfg(feature = "hosts")]
+fn log_events() {
+    let level = std::env::var("RACKWEAVE_LOG").ok().and_then(|level| level.parse().ok());
+    if let Some(level) = level {
+        let level: tracing_subscriber::filter::LevelFilter = level;
+        tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_ansi(false)
+            .with_writer(std::io::stderr)
+            .init();
+    }
 }
 
 fn list(args: &ListArgs) -> miette::Result<u8> {

@@ -309,7 +309,9 @@ impl Engine {
     /// Returns the next event for the application.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
-        self.events.pop_front()
+        let event = self.events.pop_front()?;
+        tracing::debug!(?event);
+        Some(event)
     }
 
     /// Receives what has arrived, serves timeouts, and sends what may be sent. Returns when the next turn is due if

@@ -353,3 +353,21 @@ fn an_application_that_has_gone_does_not_get_the_next_stream() {
     stream.read_to_string(&mut message).unwrap();
     assert!(message.contains("\"complete\":false"), "{message}");
 }
+
+#[test]
+fn events_are_printed_on_stderr_at_the_level_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("small");
+    std::fs::write(&source, b"small").unwrap();
+    for (level, shown) in [("debug", true), ("info", false), ("nonsense", false)] {
+        let place = folder.path().join(level);
+        let mut receiver = Receiver::into(&place, &["--once"]);
+        let mut send = rackweave(&["send", source.to_str().unwrap(), "--to", &receiver.address]);
+        let output = send.env("RACKWEAVE_LOG", level).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
+        let text = String::from_utf8(output.stderr).unwrap();
+        let is_shown = text.contains("DEBUG rackweave_cast") && text.contains("Sent {");
+        assert_eq!(is_shown, shown, "{level}: {text}");
+    }
+}
