@@ -45,6 +45,7 @@ impl<M: Model> World<'_, M> {
                 for packet in ring {
                     self.handle_packet(host, &packet);
                 }
+                self.rouse_resumed(host);
                 self.resume_app(host);
             }
             (None | Some(FaultKind::Pause), HostState::Down) => {
@@ -70,6 +71,7 @@ impl<M: Model> World<'_, M> {
         if let HostState::Paused(ring) = before {
             self.net.count_drops(DropReason::HostDown, ring.len() as u64);
         }
+        self.clear_tasks(host);
         self.crash_node(host, true);
         self.crash_app(host);
     }

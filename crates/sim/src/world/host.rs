@@ -154,6 +154,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
         payloads: &mut B,
     ) -> Option<Packet<M::Header>> {
         match &mut self.outbox {
+            Some(_) if !self.all[host.0 as usize].is_up() => None,
             Some(outbox) => outbox[host.0 as usize].ready.pop_front(),
             None => self.poll_machines(host, at, payloads),
         }

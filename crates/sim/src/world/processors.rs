@@ -4,18 +4,24 @@
 //! [`HostConfig`]. Each task has at most one valid pending event, the one at its `until`; others are ignored.
 //!
 //! That a turn takes what has arrived by its beginning is what `recvmmsg` does. That tasks share processors first come,
-//! first served is our simplification of the kernel's scheduler. A turn lasts as long as its task has work: an overloaded host is not
-//! preempted.
+//! first served is our simplification of the kernel's scheduler. A turn lasts as long as its task has work, but on a shared processor for
+//! which others wait not longer than a slice and the batch that the slice ends in; the task then waits behind the others.
+//!
+//! A paused host finishes the packet that its processor works on, and stops there. A crashed one loses what has arrived and what has not left.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rackweave_core::{DropReason, HostId, Packet, PacketRef, Rng, Span, Time};
+use rackweave_core::{DropReason, HostId, Packet, PacketRef, PayloadStore as _, Rng, Span, Time};
 
 use super::World;
-use super::host::RECEIVE_RING;
+use super::host::{Host, HostState, RECEIVE_RING};
 use crate::host::{Costs, HostConfig, Processors};
 use crate::model::Model;
+
+/// Linux' base slice for one processor, which grows with the logarithm of their number up to eight (`kernel/sched/fair.c`:
+/// `sysctl_sched_base_slice`, 0.75 ms from 6.6 to 6.12, and `SCHED_TUNABLESCALING_LOG`). That a slice ends between two batches is ours.
+const BASE_SLICE: Span = Span::from_us(750);
 
 /// What a task is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +47,9 @@ struct Task {
     stage: Stage,
     /// When its pending event is due.
     until: Time,
-    /// Packets of the current batch that are left, the present one included.
+    /// Since when it has had its shared processor.
+    since: Time,
+    /// Packets of the current batch that are left, the present one included. 0 if a crash has discarded them.
     left: u32,
     /// Costs that the next packet pays too.
     debt: Span,
@@ -85,6 +93,7 @@ impl Tasks {
         let task = |number| Task {
             stage: Stage::Asleep,
             until: Time::ZERO,
+            since: Time::ZERO,
             left: 0,
             debt: Span::ZERO,
             wants_to_send: false,
@@ -153,6 +162,15 @@ impl Tasks {
     fn charge(&mut self, number: u32, cost: Span) {
         self.task(number).debt += cost;
     }
+
+    /// Whether the task has had its processor for a slice while others wait for one.
+    fn slice_is_over(&self, number: u32, now: Time) -> bool {
+        let Processors::Shared(processors) = self.config.processors else { return false };
+        let slice = BASE_SLICE * u64::from(1 + processors.clamp(1, 8).ilog2());
+        number != self.switch()
+            && !self.waiting.is_empty()
+            && now >= self.tasks[number as usize].since + slice
+    }
 }
 
 const fn host_of(task: u32) -> HostId {
@@ -188,8 +206,15 @@ impl<M: Model> World<'_, M> {
     fn join_ring(&mut self, host: HostId, packet: PacketRef) {
         let Some(tasks) = &mut self.tasks else { return };
         let ring = &mut tasks.rings[host.0 as usize];
-        if ring.len() >= RECEIVE_RING {
-            return self.net.discard(packet, DropReason::QueueFull);
+        match &self.hosts.all[host.0 as usize].state {
+            HostState::Down => return self.net.discard(packet, DropReason::HostDown),
+            HostState::Paused(_) if ring.len() >= RECEIVE_RING => {
+                return self.net.discard(packet, DropReason::HostPaused);
+            }
+            HostState::Up if ring.len() >= RECEIVE_RING => {
+                return self.net.discard(packet, DropReason::QueueFull);
+            }
+            _ => {}
         }
         ring.push_back(packet);
         self.rouse(Tasks::receiver(host));
@@ -201,6 +226,10 @@ impl<M: Model> World<'_, M> {
         let Costs { call, .. } = if is_sent { tasks.config.send } else { tasks.config.receive };
         let task = if is_sent { tasks.sender(host) } else { Tasks::receiver(host) };
         tasks.charge(task, call);
+        if !is_sent && call > Span::ZERO {
+            // A message that fails by a timer may find the receiving thread asleep.
+            self.rouse(task);
+        }
     }
 
     /// Must be called when a host may have something to send.
@@ -237,9 +266,43 @@ impl<M: Model> World<'_, M> {
         }
     }
 
+    /// Whether this is the switch process, or a task of a host that neither is paused nor has crashed.
+    fn is_runnable(&self, number: u32) -> bool {
+        self.hosts.all.get(number as usize / 2).is_none_or(Host::is_up)
+    }
+
+    /// Wakes the tasks of a host that has been paused.
+    pub(super) fn rouse_resumed(&mut self, host: HostId) {
+        if self.tasks.as_ref().is_some_and(|tasks| tasks.receives(Tasks::receiver(host))) {
+            self.rouse(Tasks::receiver(host));
+        }
+    }
+
+    /// Discards what waits for the processors of a host that has crashed, in both directions.
+    pub(super) fn clear_tasks(&mut self, host: HostId) {
+        let Some(tasks) = &mut self.tasks else { return };
+        for number in [Tasks::receiver(host), tasks.sender(host)] {
+            let task = tasks.task(number);
+            (task.left, task.debt, task.wants_to_send) = (0, Span::ZERO, false);
+            task.link_free = Time::ZERO;
+        }
+        for packet in std::mem::take(&mut tasks.rings[host.0 as usize]) {
+            self.net.discard(packet, DropReason::HostDown);
+        }
+        if let Some(outbox) = &mut self.hosts.outbox {
+            let Outbox { staged, ready } = std::mem::take(&mut outbox[host.0 as usize]);
+            for packet in staged.iter().chain(&ready) {
+                self.net.payloads().release(packet);
+            }
+        }
+    }
+
     /// Wakes a task that sleeps.
     fn rouse(&mut self, number: u32) {
         let now = self.net.now();
+        if !self.is_runnable(number) {
+            return;
+        }
         let Some(tasks) = &mut self.tasks else { return };
         let (is_switch, is_awake) = (number == tasks.switch(), tasks.is_awake);
         let receives = tasks.receives(number);
@@ -291,7 +354,7 @@ impl<M: Model> World<'_, M> {
         if tasks.is_shared() {
             if tasks.idle > 0 {
                 tasks.idle -= 1;
-                tasks.running.push(number);
+                self.occupy(number);
             } else if number == tasks.switch() {
                 return self.interrupt();
             } else {
@@ -300,6 +363,14 @@ impl<M: Model> World<'_, M> {
             }
         }
         self.start_turn(number);
+    }
+
+    /// Gives the task a shared processor.
+    fn occupy(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(tasks) = &mut self.tasks else { return };
+        tasks.running.push(number);
+        tasks.task(number).since = now;
     }
 
     /// The switch process, which has a real-time priority, runs in place of the host that began first.
@@ -343,8 +414,17 @@ impl<M: Model> World<'_, M> {
 
     /// Continues with what there is to do; `receive_first` if both directions wait.
     fn continue_turn(&mut self, number: u32, receive_first: bool) {
-        let Some(tasks) = &self.tasks else { return };
+        let now = self.net.now();
+        if !self.is_runnable(number) {
+            return self.end_turn(number);
+        }
+        let Some(tasks) = &mut self.tasks else { return };
         let (receives, sends) = (tasks.receives(number), tasks.sends(number));
+        if (receives || sends) && tasks.slice_is_over(number, now) {
+            tasks.task(number).stage = Stage::Waiting;
+            tasks.waiting.push_back(number);
+            return self.release(number);
+        }
         if receives && (receive_first || !sends) {
             self.start_receiving(number);
         } else if !sends || !self.start_sending(number) {
@@ -397,10 +477,13 @@ impl<M: Model> World<'_, M> {
 
     /// Hands over the packet on which the work has ended, and goes on.
     fn finish_received(&mut self, number: u32) {
+        let is_runnable = self.is_runnable(number);
         let Some(tasks) = &mut self.tasks else { return };
         let is_switch = number == tasks.switch();
         let done = if is_switch {
             tasks.switch_ring.pop_front()
+        } else if tasks.task(number).left == 0 {
+            None
         } else {
             let packet = tasks.rings[number as usize / 2].pop_front();
             packet.map(|packet| (host_of(number), packet))
@@ -415,7 +498,7 @@ impl<M: Model> World<'_, M> {
                 self.receive(host, packet);
             }
         }
-        if left > 0 {
+        if left > 0 && is_runnable {
             self.work_on_next(number);
         } else if is_switch {
             self.end_turn(number);
@@ -429,6 +512,13 @@ impl<M: Model> World<'_, M> {
         let now = self.net.now();
         let host = host_of(number);
         let Some(tasks) = &mut self.tasks else { return false };
+        let staged = self.hosts.outbox.as_ref().map(|boxes| &boxes[host.0 as usize].staged);
+        if staged.is_some_and(|staged| !staged.is_empty()) {
+            // A pause has interrupted the batch.
+            tasks.task(number).stage = Stage::Sending;
+            self.work_on_next(number);
+            return true;
+        }
         let config = Arc::clone(&tasks.config);
         let rate = self.net.fabric().host_rate();
         let mut link_free = tasks.task(number).link_free;
@@ -465,6 +555,7 @@ impl<M: Model> World<'_, M> {
     /// Passes the packet on which the work has ended to the NIC, and goes on.
     fn finish_sent(&mut self, number: u32) {
         let host = host_of(number);
+        let is_runnable = self.is_runnable(number);
         self.flush(host);
         let mut more = false;
         if let Some(outbox) = &mut self.hosts.outbox {
@@ -473,14 +564,14 @@ impl<M: Model> World<'_, M> {
             more = !outbox.staged.is_empty();
         }
         self.net.wake(&mut self.hosts, host);
-        if more {
+        if more && is_runnable {
             self.work_on_next(number);
         } else {
             self.continue_turn(number, true);
         }
     }
 
-    /// Ends a turn, after the cost of switching threads. It is paid here for the next wake-up too, because what of it delays
+    /// Ends a turn, after what calls have cost since its last packet, and the cost of switching threads. The latter is paid here for the next wake-up too, because what of it delays
     /// that one is in [`HostConfig::wake`] already.
     fn end_turn(&mut self, number: u32) {
         let now = self.net.now();
@@ -489,6 +580,7 @@ impl<M: Model> World<'_, M> {
             Some(switch) if number == tasks.switch() => switch.wake_cost,
             _ => tasks.config.wake_cost,
         };
+        let cost = cost + std::mem::take(&mut tasks.task(number).debt);
         if cost == Span::ZERO {
             return self.sleep(number);
         }
@@ -500,10 +592,11 @@ impl<M: Model> World<'_, M> {
     /// Lets a task sleep, unless it has something to do again.
     fn finish_turn(&mut self, number: u32) {
         let now = self.net.now();
+        let is_runnable = self.is_runnable(number);
         let Some(tasks) = &mut self.tasks else { return };
         let may_send = tasks.sends(number)
             && tasks.tasks[number as usize].link_free <= now + tasks.config.send_ahead;
-        if number != tasks.switch() && (tasks.receives(number) || may_send) {
+        if number != tasks.switch() && is_runnable && (tasks.receives(number) || may_send) {
             return self.start_turn(number);
         }
         self.sleep(number);
@@ -512,6 +605,7 @@ impl<M: Model> World<'_, M> {
     /// The task sleeps, and the processor is free for another one.
     fn sleep(&mut self, number: u32) {
         let now = self.net.now();
+        let is_runnable = self.is_runnable(number);
         let Some(tasks) = &mut self.tasks else { return };
         let config = Arc::clone(&tasks.config);
         let is_switch = number == tasks.switch();
@@ -521,7 +615,7 @@ impl<M: Model> World<'_, M> {
                 (!tasks.switch_ring.is_empty() || window > now).then_some(window)
             }
             // The link holds half of the time by which the host is ahead, as in `linux::Endpoint`.
-            _ => tasks.sends(number).then(|| {
+            _ => (is_runnable && tasks.sends(number)).then(|| {
                 let half = Span::from_ticks(config.send_ahead.ticks() / 2);
                 tasks.task(number).link_free.saturating_sub(half)
             }),
@@ -552,7 +646,7 @@ impl<M: Model> World<'_, M> {
         tasks.running.retain(|running| *running != number);
         match tasks.waiting.pop_front() {
             Some(next) => {
-                tasks.running.push(next);
+                self.occupy(next);
                 self.start_turn(next);
             }
             None => tasks.idle += 1,

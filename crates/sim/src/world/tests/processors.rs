@@ -308,3 +308,97 @@ fn the_tail_is_drawn_by_the_seed() {
     case.seed = 2;
     assert_ne!(slowest(&case), first);
 }
+
+/// A sender with 10 ms of work keeps a shared processor for a slice and the rest of a batch; then the other host has its turn.
+#[test]
+fn a_busy_host_does_not_keep_a_shared_processor() {
+    let host = |processors| HostConfig {
+        processors: Processors::Shared(processors),
+        send: Costs { packet: US(10), ..Costs::default() },
+        send_batch: 10,
+        send_ahead: Span::from_ms(100),
+        ..HostConfig::default()
+    };
+    let messages = [(0, 0, 1, 1000 * 1460), (1000, 2, 3, 1)];
+    let result = run_trace(4, &messages, host(1));
+    let short = result.messages.iter().find(|record| record.src == HostId(2)).map(latency);
+    // The sender and the receiver of the short message wait for a slice and a batch each. Without slices they waited for 9 ms.
+    let most = ideal(4, 1) + US(2 * (750 + 100) + 10);
+    assert!(short.unwrap() > US(300) && short.unwrap() <= most, "{short:?}, not {most}");
+    // With two processors slices are twice as long, but one of them is idle.
+    let result = run_trace(4, &messages, host(2));
+    let short = result.messages.iter().find(|record| record.src == HostId(2)).map(latency);
+    assert_eq!(short, Some(ideal(4, 1) + US(10)));
+}
+
+/// What a message costs when it is delivered is over long before the next one comes, also if the thread has gone to sleep.
+#[test]
+fn the_cost_of_the_last_call_is_paid_before_the_thread_sleeps() {
+    let receive = Costs { packet: US(1), call: US(30), ..Costs::default() };
+    for processors in [Processors::PerDirection, Processors::Shared(2)] {
+        let host = HostConfig { processors, receive, ..HostConfig::default() };
+        for (gap, wait) in [(1000, 0), (10, 30 - 10 + 1)] {
+            let result = run_trace(2, &[(0, 0, 1, 1), (gap, 0, 1, 1)], host.clone());
+            let latencies: Vec<Span> = result.messages.iter().map(latency).collect();
+            let first = ideal(2, 1) + US(1);
+            assert_eq!(latencies, [first, first + US(wait)], "{processors:?}, {gap} us");
+        }
+    }
+}
+
+fn faulty(host: u32, kind: FaultKind, rows: &[(u64, u32, u32, u64)], costs: HostConfig) -> Case {
+    let mut case = Case::new(single_switch(2), trace_of(rows));
+    case.host = Some(Arc::new(costs));
+    let at = |us| Time::ZERO + US(us);
+    let place = FaultPlace::Host(HostId(host));
+    case.faults = vec![Fault { from: at(55), until: at(1055), place, kind }];
+    case
+}
+
+fn sending() -> HostConfig {
+    let costs = Costs { packet: US(10), ..Costs::default() };
+    HostConfig { send: costs, send_ahead: Span::from_ms(10), ..HostConfig::default() }
+}
+
+/// At 55 us the sender has sent five of 20 packets, and works on the sixth. Its processor ends that one, and goes on at 1055 us.
+#[test]
+fn a_paused_host_sends_nothing_of_what_its_processor_has_taken() {
+    for processors in [Processors::PerDirection, Processors::Shared(1)] {
+        let host = HostConfig { processors, ..sending() };
+        let result = faulty(0, FaultKind::Pause, &[(0, 0, 1, 20 * 1460)], host).run();
+        let expected = ideal(2, 1460) + US(1055 + 14 * 10);
+        assert_eq!(latency(&result.messages[0]), expected, "{processors:?}");
+        assert_eq!(result.counters.sent, 20);
+    }
+}
+
+/// A receiver that is paused has handled five packets of 10 us, and has the others in its ring.
+#[test]
+fn a_paused_host_handles_what_has_arrived_when_it_goes_on() {
+    let receive = Costs { packet: US(10), ..Costs::default() };
+    let host = HostConfig { receive, ..HostConfig::default() };
+    let result = faulty(1, FaultKind::Pause, &[(0, 0, 1, 20 * 1460)], host).run();
+    let delay = fabric(single_switch(2)).host_receive_delay;
+    let handled = (US(55) - (ideal(2, 1460))).ticks() / US(10).ticks() + 1;
+    // That a packet in work ends during the pause saves a part of its time.
+    let expected = US(1055) + US(10) * (20 - handled);
+    let latency = latency(&result.messages[0]);
+    assert!(latency >= expected - delay && latency <= expected + US(10), "{latency} {expected}");
+    assert_eq!(result.counters.drops.iter().sum::<u64>(), 0);
+}
+
+#[test]
+fn a_crashed_host_loses_what_its_processors_have_not_handled() {
+    let mut case = faulty(0, FaultKind::Crash, &[(0, 0, 1, 20 * 1460)], sending());
+    case.measure.verify = false;
+    case.measure.time_limit = Span::from_ms(10);
+    assert_eq!(case.run().counters.sent, 5);
+    let receive = Costs { packet: US(10), ..Costs::default() };
+    let host = HostConfig { receive, ..HostConfig::default() };
+    let mut case = faulty(1, FaultKind::Crash, &[(0, 0, 1, 20 * 1460)], host);
+    case.measure.verify = false;
+    case.measure.time_limit = Span::from_ms(10);
+    let result = case.run();
+    assert_eq!(result.counters.drops[DropReason::HostDown as usize], 15);
+    assert!(!matches!(result.messages[0].outcome, Outcome::Completed(_)));
+}
