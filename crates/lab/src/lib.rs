@@ -53,6 +53,7 @@ pub mod chaos;
 pub mod command_line;
 pub mod difference;
 pub mod error;
+mod estimate;
 pub mod explain;
 pub mod image;
 mod item;
