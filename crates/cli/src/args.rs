@@ -249,7 +249,7 @@ pub(crate) struct WorkerArgs {
     rackweave paper --claim homa-sigcomm --json | jq '.claims[] | {id, holds, here}'\n\n\
     Exit codes: 0 every claim was decided, 1 one could not be, 2 wrong usage or file, 130 interrupted.")]
 pub(crate) struct PaperArgs {
-    /// A paper (homa, polo, orca, two-worlds), or a claims file (default: all papers).
+    /// A paper (dcpim, homa, orca, ordc, pfabric, polo, sird, swift, swp2p, two-worlds, uet), or a claims file (default: all papers).
     #[arg(value_name = "PAPER")]
     pub(crate) paper: Option<String>,
     /// Simulate hosts that cost what this file says, as `rackweave calibrate` writes it.

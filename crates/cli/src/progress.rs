@@ -1,4 +1,4 @@
-//! The progress bar, shown on a terminal only.
+//! Progress: a bar on a terminal, and elsewhere a line now and then.
 #![cfg_attr(not(feature = "hosts"), allow(dead_code, reason = "commands for hosts show more"))]
 
 use std::io::IsTerminal;
@@ -9,6 +9,12 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// The time until the first line of progress where there is no terminal, and the longest time between two lines: short runs print
+/// none, and a run of a day some hundred.
+const PLAIN_PERIOD: Duration = Duration::from_secs(10);
+const LONGEST_PLAIN_PERIOD: Duration = Duration::from_secs(600);
+/// A bar with a message. `wide_msg` keeps it on one line: a wrapped line could not be redrawn.
+const BAR: &str = "{bar:20} {percent:>3}%  {elapsed} elapsed, about {eta} left  {wide_msg}";
 /// The number of steps of the bar.
 const STEPS: u64 = 1000;
 
@@ -20,7 +26,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Shows the progress of a simulation on stderr, if that is a terminal.
+    /// Shows the progress of a simulation on stderr: a bar on a terminal, and else a line now and then.
     pub(crate) fn start<T: Send + Sync + 'static>(
         work: &Arc<T>,
         progress: fn(&T) -> rackweave_lab::Progress,
@@ -45,7 +51,7 @@ impl Progress {
         message: fn(&rackweave_lab::Progress, f64) -> String,
     ) -> Self {
         let (work, mut events) = (Arc::clone(work), 0);
-        Self::drawn(wanted, move |period| {
+        Self::styled(wanted, BAR, true, move |period| {
             let now = progress(&work);
             let per_second = now.events.saturating_sub(events) as f64 / period.as_secs_f64();
             events = now.events;
@@ -58,25 +64,36 @@ impl Progress {
         wanted: bool,
         state: impl FnMut(Duration) -> (f64, String) + Send + 'static,
     ) -> Self {
-        // `wide_msg` keeps it on one line: a wrapped line could not be redrawn.
-        let style = "{bar:20} {percent:>3}%  {elapsed} elapsed, about {eta} left  {wide_msg}";
-        Self::styled(wanted, style, state)
+        Self::styled(wanted, BAR, false, state)
     }
 
     /// Shows a line on stderr, if that is a terminal. Each period, it is asked for.
     pub(crate) fn line(wanted: bool, mut text: impl FnMut() -> String + Send + 'static) -> Self {
-        Self::styled(wanted, "{wide_msg}", move |_| (0.0, text()))
+        Self::styled(wanted, "{wide_msg}", false, move |_| (0.0, text()))
     }
 
     fn styled(
         wanted: bool,
         style: &'static str,
+        has_lines: bool,
         mut state: impl FnMut(Duration) -> (f64, String) + Send + 'static,
     ) -> Self {
-        if !wanted || !std::io::stderr().is_terminal() {
+        let is_terminal = std::io::stderr().is_terminal();
+        if !wanted || !(is_terminal || has_lines) {
             return Self { bar: None, stop: None, thread: None };
         }
         let (stop, stopped) = channel();
+        if !is_terminal {
+            let thread = std::thread::spawn(move || {
+                let mut period = PLAIN_PERIOD;
+                while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                    let (fraction, message) = state(period);
+                    crate::run::warn(&format!("{:3.0}%  {message}", fraction * 100.0));
+                    period = (period * 2).min(LONGEST_PLAIN_PERIOD);
+                }
+            });
+            return Self { bar: None, stop: Some(stop), thread: Some(thread) };
+        }
         let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::stderr());
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
@@ -104,8 +121,14 @@ impl Progress {
 }
 
 fn simulated(now: &rackweave_lab::Progress, events_per_second: f64) -> String {
+    let waiting = match (now.waiting, now.waiting_for) {
+        (0, _) => String::new(),
+        (_, 1) => ", waits for the last message".to_owned(),
+        (1, n) => format!(", waits for the last {n} messages"),
+        (points, n) => format!(", {points} points wait for their last {n} messages"),
+    };
     format!(
-        "{}/{} points, {:.1} M events/s, {} messages, {:.1} ms simulated",
+        "{}/{} points, {:.1} M events/s, {} messages, {:.1} ms simulated{waiting}",
         now.points_done,
         now.points,
         events_per_second / 1e6,

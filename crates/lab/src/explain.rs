@@ -1,13 +1,15 @@
 //! What a scenario means and costs, without running it.
 
-use rackweave_core::Span;
+use rackweave_core::{Span, frame};
 use rackweave_sim::Fabric;
-use rackweave_sim::config::StreamConfig;
+use rackweave_sim::config::{StreamConfig, Topology};
+use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 use serde::Serialize;
 
 use crate::allreduce::{AllreduceConfig, Scheme};
 use crate::cast::CastConfig;
+use crate::estimate::Load;
 use crate::image::ImageConfig;
 use crate::path::Path;
 use crate::reduce::ReduceConfig;
@@ -17,8 +19,12 @@ use crate::scenario::{PointSpec, Scenario};
 
 /// Packet-hops that a core simulates in a second, measured with Homa, DCTCP and TCP: 7 to 12 million.
 const HOPS_PER_CPU_SECOND: f64 = 9e6;
-/// What a message costs beside its packets: it counts where messages are short.
-const CPU_SECONDS_PER_MESSAGE: f64 = 1.2e-6;
+/// What a message costs beside its packets, with TCP and with other transports: it counts where messages are short. Measured with W3 on
+/// a fat-tree of 128 hosts.
+const CPU_SECONDS_PER_TCP_MESSAGE: f64 = 12e-6;
+const CPU_SECONDS_PER_MESSAGE: f64 = 6e-6;
+/// A run that is this many times as long as its measured messages take to start gets a warning.
+const LONG_DRAIN: f64 = 3.0;
 /// Fabrics with more hosts than this leave the processor's caches, and run at about half the speed.
 const CACHED_HOSTS: u64 = 2000;
 /// Bytes of memory of a host with its links and transports: measured at 16,000 hosts.
@@ -58,7 +64,13 @@ pub struct Explanation {
     /// Messages that are measured.
     pub messages: Option<u64>,
     /// Simulated time until they have started, warm-up included.
+    pub started_us: Option<f64>,
+    /// Simulated time until they have ended: an estimate.
     pub simulated_us: Option<f64>,
+    /// The streams beside the measured messages, in words.
+    pub background: Vec<String>,
+    /// Why the run will take longer than one would think.
+    pub warning: Option<String>,
     /// Packets times links: an estimate.
     pub packet_hops: Option<f64>,
     /// Memory: an estimate.
@@ -101,12 +113,49 @@ impl Explanation {
             _ => None,
         };
         let simulated = started_in.map(|span| (span + measure.warmup).min(measure.time_limit));
-        // Load goes on in the warm-up.
-        let all = match (plan.per_second, simulated) {
-            (Some(rate), Some(simulated)) => Some(rate * simulated.as_secs_f64()),
-            _ => messages.map(|messages| messages as f64),
+        let is_group = point.cast.is_some() || plan_is_of_a_group(point);
+        let beside = point.config.streams.iter().skip(usize::from(!is_group));
+        let beside: Vec<(&StreamConfig, Plan)> =
+            beside.map(|stream| (stream, Plan::of(stream, &point.fabric))).collect();
+        let started = simulated;
+        let is_by_number = asked.is_some() && asked == messages;
+        let simulated = match (point.config.streams.first().filter(|_| !is_group), started) {
+            (Some(stream), Some(last_start)) if is_by_number => {
+                Some(end_of(point, stream, &plan, &beside, last_start))
+            }
+            _ => started,
         };
-        let hops = all.map(|all| all * plan.packets_per_message * path.hops() as f64);
+        // Load goes on in the warm-up, and until the last measured message has ended.
+        let loaded = if measure.stop_load { started } else { simulated };
+        let all_of = |plan: &Plan| match (plan.per_second, loaded) {
+            (Some(rate), Some(loaded)) => Some(rate * loaded.as_secs_f64()),
+            _ => plan.messages.map(|messages| messages as f64),
+        };
+        let measured = match plan.per_second {
+            Some(_) => all_of(&plan),
+            None => messages.map(|messages| messages as f64),
+        };
+        let others: Vec<(f64, f64)> = (beside.iter())
+            .filter_map(|(_, plan)| Some((all_of(plan)?, plan.packets_per_message)))
+            .collect();
+        let all = measured.map(|measured| measured + others.iter().map(|(n, _)| n).sum::<f64>());
+        let hops = measured.map(|measured| {
+            let packets = others.iter().map(|(n, packets)| n * packets).sum::<f64>();
+            (measured * plan.packets_per_message + packets) * path.hops() as f64
+        });
+        let warning = match (started, simulated, point.config.streams.first()) {
+            (Some(started), Some(end), Some(stream))
+                if end.as_us_f64() > LONG_DRAIN * started.as_us_f64() =>
+            {
+                Some(long_drain(started, end, stream, measure.stop_load))
+            }
+            _ => None,
+        };
+        let is_tcp = point.config.streams.first().filter(|_| !is_group);
+        let is_tcp =
+            is_tcp.is_some_and(|stream| matches!(stream.transport, TransportConfig::Tcp(_)));
+        let per_message =
+            if is_tcp { CPU_SECONDS_PER_TCP_MESSAGE } else { CPU_SECONDS_PER_MESSAGE };
         let slower = if hosts > CACHED_HOSTS { 2.0 } else { 1.0 };
         Self {
             set: point.set.iter().cloned().collect(),
@@ -122,15 +171,18 @@ impl Explanation {
             messages_per_s_per_host: plan.per_second.map(|rate| rate / plan.senders as f64),
             messages_per_s: plan.per_second,
             messages,
+            started_us: started.map(Span::as_us_f64),
             simulated_us: simulated.map(Span::as_us_f64),
+            background: beside.iter().map(|(stream, plan)| described(stream, plan)).collect(),
+            warning,
             packet_hops: hops,
             memory_bytes: messages.map(|messages| {
                 let hosts = hosts as f64 * BYTES_PER_HOST;
                 BYTES_PER_PROCESS + hosts + messages as f64 * BYTES_PER_MESSAGE
             }),
-            cpu_s: hops.zip(all).map(|(hops, all)| {
-                slower * (hops / HOPS_PER_CPU_SECOND + all * CPU_SECONDS_PER_MESSAGE)
-            }),
+            cpu_s: hops
+                .zip(all)
+                .map(|(hops, all)| slower * (hops / HOPS_PER_CPU_SECOND + all * per_message)),
         }
     }
 
@@ -169,15 +221,29 @@ impl Explanation {
             self.messages.map_or("as many messages as the time limit allows".into(), |messages| {
                 format!("{messages} messages")
             });
-        let simulated = self.simulated_us.map_or(String::new(), |simulated| {
-            format!(" in about {} of simulated time", Span::from_secs_f64(simulated / 1e6))
-        });
+        let simulated = match (self.started_us, self.simulated_us) {
+            (Some(started), Some(simulated)) if simulated > 1.05 * started => format!(
+                ", which start within {} and have ended after about {} of simulated time",
+                in_words(started),
+                in_words(simulated)
+            ),
+            (_, Some(simulated)) => {
+                format!(" in about {} of simulated time", in_words(simulated))
+            }
+            _ => String::new(),
+        };
         line("measured", measured + &simulated);
+        for stream in &self.background {
+            line("beside them", stream.clone());
+        }
         if let (Some(hops), Some(cpu), Some(memory)) =
             (self.packet_hops, self.cpu_s, self.memory_bytes)
         {
-            let cost = format!("{} packet-hops, {cpu:.1} s on one core", short(hops));
+            let cost = format!("{} packet-hops, {} on one core", short(hops), seconds(cpu));
             line("estimate", format!("{cost} and {} of memory", bytes(memory)));
+        }
+        if let Some(warning) = &self.warning {
+            line("warning", warning.clone());
         }
         lines.join("\n")
     }
@@ -187,14 +253,15 @@ impl Scenario {
     /// What its points mean, and the scenario with all defaults: the output of `--explain`.
     #[must_use]
     pub fn explain(&self) -> String {
-        let points: Vec<String> =
-            self.points.iter().map(|point| Explanation::of(point).to_text()).collect();
+        let explained: Vec<Explanation> = self.points.iter().map(Explanation::of).collect();
+        let points: Vec<String> = explained.iter().map(Explanation::to_text).collect();
+        let total = total(&explained);
         let head = match self.points.len() {
             1 => format!("{}: one run, seed {}", self.name, self.seed),
             n => format!("{}: {n} runs, seed {}", self.name, self.seed),
         };
         let resolved = &self.resolved;
-        format!("{head}\n\n{}\n\n# With all defaults:\n\n{resolved}", points.join("\n\n"))
+        format!("{head}\n\n{}\n{total}\n# With all defaults:\n\n{resolved}", points.join("\n\n"))
     }
 
     /// The same as JSON.
@@ -204,6 +271,7 @@ impl Scenario {
         let document = serde_json::json!({
             "scenario": self.name,
             "seed": self.seed,
+            "cpu_s": points.iter().map(|point| point.cpu_s).sum::<Option<f64>>(),
             "points": points,
             "resolved": self.resolved,
         });
@@ -221,6 +289,124 @@ impl Scenario {
             ("Bandwidth-delay product".into(), format!("{} bytes", first.bdp_bytes)),
         ]
     }
+}
+
+/// Returns the estimate for all runs of a sweep; empty for a single run.
+fn total(points: &[Explanation]) -> String {
+    let known: Vec<f64> = points.iter().filter_map(|point| point.cpu_s).collect();
+    if points.len() < 2 || known.is_empty() {
+        return String::new();
+    }
+    let (sum, longest) = (known.iter().sum::<f64>(), known.iter().copied().fold(0.0, f64::max));
+    let unknown = match points.len() - known.len() {
+        0 => String::new(),
+        n => format!(", without {n} whose length is not known"),
+    };
+    let runs = points.len();
+    let (sum, longest) = (seconds(sum), seconds(longest));
+    format!("\nall {runs} runs: {sum} on one core{unknown}; the longest takes {longest}\n")
+}
+
+/// Returns a time on a processor as people say it.
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 100.0 => format!("{s:.1} s"),
+        s if s < 6000.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+fn in_words(us: f64) -> String {
+    crate::report::number::micros(us)
+}
+
+fn plan_is_of_a_group(point: &PointSpec) -> bool {
+    let is_many_to_one = point.reduce.is_some() || point.allreduce.is_some();
+    point.image.is_some() || point.plan.is_some() || is_many_to_one
+}
+
+/// Describes a stream beside the measured messages.
+fn described(stream: &StreamConfig, plan: &Plan) -> String {
+    let number = match (plan.per_second, plan.messages) {
+        (Some(rate), _) => format!("{} messages/s", short(rate)),
+        (None, Some(messages)) => format!("{messages} messages"),
+        (None, None) => "messages".to_owned(),
+    };
+    let (pattern, transport) = (stream.workload.pattern.name(), stream.transport.name());
+    format!("{pattern} over {transport}: {number} of {} on average", bytes(plan.mean_bytes))
+}
+
+/// Says that few messages will take nearly all of the time.
+fn long_drain(started: Span, end: Span, stream: &StreamConfig, is_stopped: bool) -> String {
+    let share = 100.0 * (1.0 - started.as_us_f64() / end.as_us_f64());
+    let longest = stream.workload.pattern.sizes().map_or(0, rackweave_workload::SizeDist::max);
+    let longest = bytes(longest as f64);
+    let cure = if is_stopped {
+        "`workload.truncate` shortens it"
+    } else {
+        "`measure.load_after = \"stop\"` or `workload.truncate` shortens it"
+    };
+    format!(
+        "about {share:.0} % of the simulated time passes after the last measured message has started, until \
+         the few longest (up to {longest}) have ended: {cure}"
+    )
+}
+
+/// Estimates when the last measured message of an open loop ends. Other loads end when their messages have started, as far as is
+/// known here.
+fn end_of(
+    point: &PointSpec,
+    stream: &StreamConfig,
+    plan: &Plan,
+    beside: &[(&StreamConfig, Plan)],
+    last_start: Span,
+) -> Span {
+    let (Pattern::OpenLoop { sizes, .. }, Some(rate)) = (&stream.workload.pattern, plan.per_second)
+    else {
+        return last_start;
+    };
+    let (framing, feedback) = (stream.transport.framing(), stream.transport.feedback());
+    let one_way = |size: u64| {
+        let (full, data) = (u64::from(framing.max_payload), framing.message_wire_bytes(size));
+        let answered = size.div_ceil(full).max(1).saturating_sub(feedback.free_bytes / full);
+        data as f64 + answered as f64 * feedback.packets * f64::from(frame::wire_bytes(0))
+    };
+    let wire_bytes = |size: u64| {
+        one_way(size) + stream.workload.exchange.response_bytes(size).map_or(0.0, one_way)
+    };
+    let hosts = u64::from(point.fabric.hosts());
+    let receivers = stream.workload.receivers.as_ref();
+    let receivers = receivers.map_or(hosts, |range| u64::from(range.end - range.start)).max(1);
+    let each = |links: u64| (links, rate / links as f64);
+    let others = beside.iter().filter_map(|(_, plan)| Some(plan.per_second? * plan.mean_bytes));
+    let load = Load {
+        sizes,
+        wire_bytes: &wire_bytes,
+        links: [each(plan.senders), each(receivers)],
+        link_bps: share_of_a_host(&point.fabric),
+        taken_bps: others.sum::<f64>() * 8.0 / hosts as f64,
+        warmup: point.config.measure.warmup,
+        last_start,
+        time_limit: point.config.measure.time_limit,
+    };
+    load.end()
+}
+
+/// Returns what a host has of the narrowest tier of links, if all hosts send to each other alike.
+fn share_of_a_host(fabric: &Fabric) -> f64 {
+    let (host, hosts) = (fabric.host_rate().0 as f64, f64::from(fabric.hosts()));
+    let core = match fabric.config().topology {
+        Topology::LeafSpine { hosts_per_leaf, spines, core_link, .. } => {
+            let local = f64::from(hosts_per_leaf);
+            Some((f64::from(spines) * core_link.0 as f64 / local, local))
+        }
+        Topology::FatTree { k, aggregation_link, core_link, .. } => {
+            Some((aggregation_link.0.min(core_link.0) as f64, f64::from(k) / 2.0))
+        }
+        _ => None,
+    };
+    let across = |(bps, local): (f64, f64)| bps * (hosts - 1.0) / (hosts - local).max(1.0);
+    core.map_or(host, |core| across(core).min(host))
 }
 
 /// A workload in numbers.
@@ -393,5 +579,42 @@ mod tests {
         // Half of 10 Gbps are 5000 messages of a megabit.
         assert!((explained.messages_per_s_per_host.unwrap() - 5000.0).abs() < 0.1);
         assert!((explained.messages_per_s.unwrap() - 50_000.0).abs() < 1.0);
+    }
+
+    /// The trial's fat-tree: what was simulated is from runs of it (`simulated_us` and `packet_hops` of `summary.json`).
+    #[test]
+    fn estimates_are_within_twice_what_was_simulated() {
+        let text = "fabric = { topology = 'fat-tree', k = 8, host_link = '25 Gbps', switch.trim = true }\n\
+                    transport.name = 'homa'\n\
+                    workload = { arrivals = 'poisson', sizes = 'W3', load = 0.7 }\n\
+                    measure.messages = 200_000";
+        let cases = [
+            ("homa", "0.3", 19.4e3, 18.7e6),
+            ("homa", "0.7", 98.7e3, 214e6),
+            ("dctcp", "0.7", 62.9e3, 158e6),
+            ("tcp", "0.7", 59.8e3, 151e6),
+            ("ndp", "0.7", 186e3, 721e6),
+        ];
+        for (transport, load, simulated_us, hops) in cases {
+            let text = text.replace("homa", transport).replace("0.7", load);
+            let explained = explain(&text);
+            let factor = explained.simulated_us.unwrap() / simulated_us;
+            assert!((0.5..2.0).contains(&factor), "{transport} at {load}: {factor} of the time");
+            let factor = explained.packet_hops.unwrap() / hops;
+            assert!((0.5..2.0).contains(&factor), "{transport} at {load}: {factor} of the hops");
+            assert_eq!(explained.warning.is_some(), load == "0.7", "{:?}", explained.warning);
+        }
+    }
+
+    #[test]
+    fn what_runs_beside_counts() {
+        let text = "fabric = { topology = 'single-switch', hosts = 10 }\ntransport.name = 'tcp'\n\
+                    workload = { arrivals = 'permutation', sizes = '125 KB' }\n\
+                    background = [{ arrivals = 'incast', sizes = '125 KB', messages_per_sender = 10 }]";
+        let explained = explain(text);
+        assert_eq!(explained.background, ["incast over tcp: 90 messages of 125 KB on average"]);
+        let single = explain(text.split("background").next().unwrap());
+        let factor = explained.packet_hops.unwrap() / single.packet_hops.unwrap();
+        assert!((factor - 10.0).abs() < 1e-9, "{factor}");
     }
 }

@@ -67,6 +67,7 @@ pub mod command_line;
 pub mod deploy;
 pub mod difference;
 pub mod error;
+mod estimate;
 pub mod explain;
 pub mod image;
 mod item;

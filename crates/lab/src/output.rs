@@ -25,6 +25,11 @@ impl Results {
     /// Returns the HTML page; `command` is the command that reproduces the numbers.
     #[must_use]
     pub fn to_html(&self, scenario: &Scenario, command: &str) -> String {
+        self.to_html_beside(scenario, command, Vec::new())
+    }
+
+    /// Returns the HTML page with links to the files beside it.
+    fn to_html_beside(&self, scenario: &Scenario, command: &str, files: Vec<String>) -> String {
         let head = Head {
             title: scenario.title.clone(),
             description: scenario.description.clone(),
@@ -33,6 +38,7 @@ impl Results {
             version: self.summary.version.to_owned(),
             seed: scenario.seed,
             facts: scenario.facts(),
+            files,
         };
         html::render(&head, &self.compared())
     }
@@ -57,9 +63,10 @@ const PARTIAL_SUFFIX: &str = ".part";
 /// Files that every run writes beside CSV files and pictures.
 const ALWAYS: [&str; 3] = ["summary.json", "scenario.resolved.toml", "report.html"];
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
-const OPTIONAL: [&str; 13] = [
+const OPTIONAL: [&str; 14] = [
     "over_seeds.csv",
     "traffic.csv",
+    "goodput.csv",
     "circuits.csv",
     "streams.svg",
     "streams.csv",
@@ -118,7 +125,6 @@ impl OutputDir {
             env!("CARGO_PKG_VERSION")
         );
         staged.add("scenario.resolved.toml", (head + &scenario.resolved).as_bytes())?;
-        staged.add("report.html", results.to_html(scenario, command).as_bytes())?;
         staged.add("slowdown.svg", results.to_svg().as_bytes())?;
         let title = "99th-percentile slowdown beside each run";
         if let Some(chart) = charts::streams_chart(&results.points, title) {
@@ -129,6 +135,10 @@ impl OutputDir {
         for point in points.iter().filter(|point| !point.capture_names.is_empty()) {
             staged.capture(point)?;
         }
+        let is_linked = |name: &&String| !name.ends_with(".pcapng");
+        let files = staged.names.iter().filter(is_linked).cloned().collect();
+        let page = results.to_html_beside(scenario, command, files);
+        staged.add("report.html", page.as_bytes())?;
         self.remove_optional();
         staged.finish()
     }

@@ -42,6 +42,10 @@ pub struct Progress {
     pub events: u64,
     /// The number of measured messages that have ended.
     pub messages: u64,
+    /// The number of points whose measured messages have all started, and that wait for the last of them.
+    pub waiting: usize,
+    /// The number of messages that those points wait for.
+    pub waiting_for: u64,
     /// The lowest simulated time among the points that are running.
     pub simulated: Time,
 }
@@ -159,10 +163,15 @@ impl Batch {
             let now = control.sim_time_ticks.load(Ordering::Relaxed);
             progress.events += control.events.load(Ordering::Relaxed);
             progress.messages += finished;
+            let started = control.started.load(Ordering::Relaxed);
             if done.load(Ordering::Relaxed) {
                 progress.points_done += 1;
                 shares += 1.0;
             } else if wanted > 0 {
+                if started == wanted {
+                    progress.waiting += 1;
+                    progress.waiting_for += wanted.saturating_sub(finished);
+                }
                 // The time limit may come first, if messages do not end.
                 let by_time = now as f64 / spec.config.measure.time_limit.ticks() as f64;
                 shares += (finished as f64 / wanted as f64).max(by_time).min(1.0);

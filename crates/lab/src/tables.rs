@@ -231,6 +231,14 @@ pub(crate) fn write<S: Sink>(points: &[PointResult], sink: &mut S) -> Result<(),
     sink.table("messages", wanted, points, columns::MESSAGE, |p| p.messages.iter().flatten())?;
     let wanted = any(&|point| !point.round_trips.is_empty());
     sink.table("round_trips", wanted, points, columns::ROUND_TRIP, |p| &p.round_trips)?;
+    let wanted = any(&|point| point.goodput_samples().next().is_some());
+    sink.table(
+        "goodput",
+        wanted,
+        points,
+        columns::GOODPUT_OVER_TIME,
+        PointResult::goodput_samples,
+    )?;
     let wanted = any(&|point| !point.traffic.is_empty());
     sink.table("traffic", wanted, points, columns::TRAFFIC, |point| {
         point.traffic.iter().flat_map(TrafficSeries::samples)

@@ -168,6 +168,7 @@ fn run(name: &str, topology: Topology, packets: u64) {
         capture: Vec::new(),
         capture_limit: 0,
         traffic: Vec::new(),
+        stop_load: false,
     };
     let mut world = World::<GroupsOnly<Peer, Copies>>::new(Setup {
         seed: 1,

@@ -232,6 +232,7 @@ fn measure(traffic: &Traffic, name: &str) {
             capture: Vec::new(),
             capture_limit: 0,
             traffic: Vec::new(),
+            stop_load: false,
         },
     };
     let result = run(&config, &Control::default()).expect("a possible run");

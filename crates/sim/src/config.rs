@@ -99,6 +99,9 @@ pub struct MeasureConfig {
     pub capture_limit: usize,
     /// The traffic that is counted over time.
     pub traffic: Vec<TrafficConfig>,
+    /// Whether no stream starts messages any more once all measured ones have started. Otherwise the load continues until they
+    /// have ended.
+    pub stop_load: bool,
 }
 
 /// Traffic that is counted over time.

@@ -62,6 +62,7 @@
 //!     capture: Vec::new(),
 //!     capture_limit: 0,
 //!     traffic: Vec::new(),
+//!     stop_load: false,
 //! };
 //! let config = RunConfig {
 //!     seed: 1,

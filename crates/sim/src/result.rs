@@ -41,6 +41,16 @@ pub struct MeasuredRoundTrip {
     pub samples: u64,
 }
 
+/// Payload that receivers have stored over time, from the start of the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Goodput {
+    /// The length of an interval.
+    pub interval: Span,
+    /// The bytes of each interval, by stream; intervals after the last byte are missing.
+    pub bytes: Vec<Vec<u64>>,
+}
+
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct RunResult<H = Header> {
@@ -56,6 +66,8 @@ pub struct RunResult<H = Header> {
     pub delivered_bytes: Vec<u64>,
     /// The same bytes for the first stream, by the host that started the message (or sent the request).
     pub delivered_by_sender: Vec<u64>,
+    /// All payload over time, by stream.
+    pub goodput: Goodput,
     /// Round trips that transports measured, by transport, then host, then peer.
     pub round_trips: Vec<MeasuredRoundTrip>,
     /// Counts of the whole run, warm-up included.
@@ -97,6 +109,7 @@ impl<H> RunResult<H> {
             messages: self.messages,
             delivered_bytes: self.delivered_bytes,
             delivered_by_sender: self.delivered_by_sender,
+            goodput: self.goodput,
             round_trips: self.round_trips,
             counters: self.counters,
             refused: self.refused,

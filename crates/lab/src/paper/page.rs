@@ -68,6 +68,14 @@ impl ClaimResults {
             }
             text.push('\n');
         }
+        let widest = self.claims.iter().map(|claim| claim.id.len()).max().unwrap_or(0);
+        for claim in &self.claims {
+            let not_tried = match claim.points_not_tried {
+                0 => String::new(),
+                n => format!(" ({n} points not tried)"),
+            };
+            let _ = writeln!(text, "{:<widest$}  {}{not_tried}", claim.id, claim.word());
+        }
         let count = |wanted| self.claims.iter().filter(|claim| claim.holds == wanted).count();
         let _ = writeln!(
             text,

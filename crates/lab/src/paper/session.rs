@@ -59,6 +59,8 @@ pub struct ClaimResult {
     pub seconds: f64,
     /// Where the experiment differs from the paper's.
     pub deviations: Vec<String>,
+    /// The number of points of the full run that a quick run leaves out.
+    pub points_not_tried: u64,
     /// Warnings about the numbers, such as unfinished messages.
     pub warnings: Vec<String>,
     /// The files of the redrawn figures.
@@ -366,6 +368,19 @@ impl Session {
                 format!("a point ({}) failed: {}", failure.transport, failure.message)
             }),
         );
+        let runs_of = || planned.runs.values().map(|run| &self.plan.runs[*run]);
+        let (whole, tried) = (
+            runs_of().map(|run| run.whole.len()).sum::<usize>(),
+            runs_of().map(|run| run.keys.len()).sum::<usize>(),
+        );
+        let points_not_tried = whole.saturating_sub(tried) as u64;
+        let mut deviations = claim.deviations.clone();
+        if points_not_tried > 0 {
+            let note = format!(
+                "{points_not_tried} of {whole} points were not tried (--quick): the verdict says nothing of them"
+            );
+            deviations.push(note);
+        }
         let (holds, here, why) = match &planned.trouble {
             None => verdict(&rules, &claim.cause),
             Some(why) => (
@@ -387,7 +402,8 @@ impl Session {
             rules,
             scenario: planned.scenario.clone(),
             seconds,
-            deviations: claim.deviations.clone(),
+            deviations,
+            points_not_tried,
             warnings,
             figures,
             results: planned

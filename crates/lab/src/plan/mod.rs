@@ -7,7 +7,7 @@ use rackweave_rackless::fabric::Fabric;
 use rackweave_rackless::instances::periods;
 use rackweave_rackless::plan::{Algorithm, EXACT_LIMIT, Options, plan};
 use rackweave_sim::Control;
-use rackweave_sim::result::{Counters, End, MessageRecord, Outcome, RunResult};
+use rackweave_sim::result::{Counters, End, Goodput, MessageRecord, Outcome, RunResult};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
 
@@ -130,6 +130,7 @@ pub(crate) fn as_run(config: &PlanConfig, results: &[PlanResult]) -> RunResult {
         messages: results.iter().map(message).collect(),
         delivered_bytes: vec![0],
         delivered_by_sender: Vec::new(),
+        goodput: Goodput::default(),
         round_trips: Vec::new(),
         counters: Counters { drops: [0; DropReason::ALL.len()], ..Counters::default() },
         refused: 0,

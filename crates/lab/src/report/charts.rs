@@ -10,7 +10,7 @@ use rackweave_core::{Bytes, Rate, Span};
 use rackweave_sim::result::QueueSample;
 
 use super::number;
-use super::svg::{Axis, Chart, Look, Series};
+use super::svg::{Axis, Chart, LIGHT, Look, Series};
 use super::ticks::{self, Quantity, Scale};
 use crate::results::stats::cdf;
 use crate::results::{PointResult, Stats, TrafficSeries, short_key};
@@ -19,7 +19,7 @@ use crate::results::{PointResult, Stats, TrafficSeries, short_key};
 pub(super) const LATENCY_TITLE: &str = "Latency";
 
 /// The number of lines that a reader can distinguish in one chart.
-const MAX_LINES: usize = 8;
+pub(super) const MAX_LINES: usize = 8;
 /// The number of lines above which lines that come in groups are divided among small charts.
 const MAX_LINES_OF_GROUPS: usize = 6;
 /// The largest number of small charts of one kind.
@@ -100,20 +100,23 @@ pub fn sections(points: &[PointResult]) -> Vec<Section> {
     };
 
     let axis = size_axis(points);
+    let has_sizes = points.iter().any(has_several_sizes);
     let by_count = matches!(axis, SizeAxis::ByCount(_));
-    add(
-        "Slowdown by message size",
-        if by_count {
-            "Message sizes along the bottom are spaced by how many messages are at most as large: \
+    if has_sizes {
+        add(
+            "Slowdown by message size",
+            if by_count {
+                "Message sizes along the bottom are spaced by how many messages are at most as large: \
              each tenth of the width stands for a tenth of all messages. Lower is better; 1 is \
              the best possible."
-        } else {
-            "Lower is better; 1 is the best possible."
-        },
-        true,
-        (facets(&|f| slowdown(points, f, &axis, Percentile::P99)), "99th percentile"),
-        (facets(&|f| slowdown(points, f, &axis, Percentile::P50)), "Median"),
-    );
+            } else {
+                "Lower is better; 1 is the best possible."
+            },
+            true,
+            (facets(&|f| slowdown(points, f, &axis, Percentile::P99)), "99th percentile"),
+            (facets(&|f| slowdown(points, f, &axis, Percentile::P50)), "Median"),
+        );
+    }
     add(
         LATENCY_TITLE,
         "From the moment a message is submitted until its last byte has arrived, over all \
@@ -511,6 +514,68 @@ pub(super) fn streams_section(points: &[PointResult]) -> Option<Section> {
         legend: (0..streams).map(|stream| (name(stream), Look::nth(stream), true)).collect(),
         rows: vec![Row { folded_as: None, charts }],
         note: String::new(),
+    })
+}
+
+/// Returns whether messages of a point differ in size: over a single size, a curve would be a dot.
+fn has_several_sizes(point: &PointResult) -> bool {
+    let mut sizes = point.slowdown_curve.iter().map(|step| step.size_bytes);
+    let first = sizes.next();
+    sizes.any(|size| Some(size) != first)
+}
+
+/// Returns the looks that a line of a page may have.
+pub(super) fn all_looks() -> impl Iterator<Item = Look> {
+    let crossed =
+        (0..LIGHT.len()).flat_map(|colour| (0..MAX_LINES).map(move |dash| Look { colour, dash }));
+    let mut looks: Vec<Look> = (0..MAX_LINES).map(Look::nth).collect();
+    for look in crossed {
+        if !looks.contains(&look) {
+            looks.push(look);
+        }
+    }
+    looks.into_iter()
+}
+
+/// Returns the section on the goodput of the streams over time: a chart for each point. `None` if none is known.
+pub(super) fn goodput_section(points: &[PointResult]) -> Option<Section> {
+    let is_known = |point: &&PointResult| point.goodput_series().next().is_some();
+    let first = points.iter().find(is_known)?;
+    let all = points.iter().filter(is_known).count();
+    let shown: Vec<&PointResult> = points.iter().filter(is_known).take(MAX_FACETS).collect();
+    let size = if shown.len() > 1 { SMALL } else { SIZE };
+    let chart = |point: &&PointResult| {
+        let line = |(nth, (name, samples)): (usize, (String, Vec<(f64, f64)>))| Series {
+            label: name,
+            look: Look::nth(nth),
+            points: samples,
+            stroke: 1.4,
+            step: true,
+            marked: false,
+            notes: Vec::new(),
+        };
+        Chart {
+            title: point.label.clone(),
+            x: Axis::new("time", Scale::Linear, Quantity::Micros).including(0.0),
+            y: Axis::new("Gbit/s", Scale::Linear, Quantity::Number).including(0.0),
+            series: point.goodput_series().enumerate().map(line).take(MAX_LINES).collect(),
+            size,
+        }
+    };
+    let charts: Vec<Chart> = shown.iter().map(chart).collect();
+    let note = match all - shown.len() {
+        0 => String::new(),
+        _ => format!("The first {} of {all} points are shown.", shown.len()),
+    };
+    let names = first.goodput_series().enumerate().take(MAX_LINES);
+    Some(Section {
+        title: "Goodput over time".to_owned(),
+        text: "Payload that arrived at all hosts together, by stream, from the start of the run to its end, warm-up included. Each \
+               chart has its own time axis, because runs differ in length."
+            .to_owned(),
+        legend: names.map(|(nth, (name, _))| (name, Look::nth(nth), false)).collect(),
+        rows: vec![Row { folded_as: None, charts }],
+        note,
     })
 }
 

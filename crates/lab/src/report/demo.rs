@@ -140,6 +140,7 @@ fn demo(title: &str, points: Vec<PointResult>) -> Demo {
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .to_vec(),
+        files: vec!["points.csv".to_owned()],
     };
     Demo { head, points }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::charts::{self, Section};
 use super::compare::{self, ShownColumn, bucket, shown};
 use super::svg::{self, Look, PodChart, Theme, escape};
-use super::{Head, number, pods, verdict};
+use super::{Head, heat, number, pods, verdict};
 use crate::results::columns::{
     ALLREDUCE, ALLREDUCE_STEP, CAST, IMAGE, IMAGE_CLIENT, RECEIVER, REDUCE, REDUCE_JOB,
 };
@@ -61,11 +61,16 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
         }
         by_size(&mut page, points);
         streams(&mut page, points);
+        if let Some(section) = charts::goodput_section(points) {
+            figures(&mut page, &section);
+        }
         for section in sections {
             figures(&mut page, &section);
         }
+        heat::links(&mut page, points);
         drops(&mut page, points);
     }
+    files(&mut page, head);
     reproduce(&mut page, head);
     terms(&mut page, points);
     page.push_str("</main>\n");
@@ -86,11 +91,22 @@ pub(crate) fn colours() -> String {
         })
     };
     format!(
-        "{}\n@media (prefers-color-scheme:dark){{{}}}\n@media print{{{}}}",
+        "{}\n@media (prefers-color-scheme:dark){{{}}}\n@media print{{{}}}\n{}",
         rules(&svg::LIGHT),
         rules(&svg::DARK),
-        rules(&svg::LIGHT)
+        rules(&svg::LIGHT),
+        toggles()
     )
+}
+
+/// Returns rules by which the legend of a section hides its lines, without a script.
+fn toggles() -> String {
+    charts::all_looks().fold(String::new(), |mut rules, look| {
+        let class = look.line_class();
+        let _ =
+            write!(rules, "section:has(input.{class}:not(:checked)) .line.{class}{{display:none}}");
+        rules
+    })
 }
 
 fn header(page: &mut String, head: &Head, points: &[PointResult], title: &str) {
@@ -381,7 +397,13 @@ fn streams(page: &mut String, points: &[PointResult]) {
 fn legend(page: &mut String, section: &Section) {
     page.push_str("<ul class=\"legend\">");
     for (label, look, marked) in &section.legend {
-        let _ = write!(page, "<li>{}{}</li>", svg::swatch(*look, *marked), escape(label));
+        let _ = write!(
+            page,
+            "<li><label><input type=\"checkbox\" checked=\"checked\" class=\"{}\"/>{}{}</label></li>",
+            look.line_class(),
+            svg::swatch(*look, *marked),
+            escape(label)
+        );
     }
     page.push_str("</ul>\n");
 }
@@ -540,6 +562,18 @@ fn drops(page: &mut String, points: &[PointResult]) {
     page.push_str("</tbody></table></div></section>\n");
 }
 
+/// Writes links to the files beside the page.
+fn files(page: &mut String, head: &Head) {
+    if head.files.is_empty() {
+        return;
+    }
+    page.push_str("<section><h2>Files</h2>\n<p>The numbers behind this page, in the same directory:</p>\n<ul class=\"files\">");
+    for file in &head.files {
+        let _ = write!(page, "<li><a href=\"{0}\">{0}</a></li>", escape(file));
+    }
+    page.push_str("</ul></section>\n");
+}
+
 fn reproduce(page: &mut String, head: &Head) {
     page.push_str("<section><h2>Reproduce this run</h2>\n");
     if !head.command.is_empty() {
@@ -575,7 +609,10 @@ const TERMS: [(&str, &str); 8] = [
         "From the moment a message is submitted at its sender until its last byte has arrived at \
          its receiver; of a request, until its response has arrived.",
     ),
-    ("p50, p99", "The median and the 99th percentile: 50 or 99 of 100 messages do no worse."),
+    (
+        "p50, p99, p99.9, max",
+        "The median, the 99th and the 99.9th percentile (50 or 99 of 100, or 999 of 1000 messages do no worse), and the worst message.",
+    ),
     (
         "Goodput",
         "Payload bytes that arrived in the measured time, over that time, for all hosts together; \

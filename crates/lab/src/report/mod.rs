@@ -15,6 +15,7 @@
 mod allreduce;
 pub mod charts;
 pub(crate) mod compare;
+mod heat;
 pub mod html;
 pub mod number;
 pub(crate) mod pods;
@@ -45,4 +46,6 @@ pub struct Head {
     pub seed: u64,
     /// Further facts for the head of the page, as (name, value): hosts, links, workload...
     pub facts: Vec<(String, String)>,
+    /// The names of the files with numbers beside the page, which it links to.
+    pub files: Vec<String>,
 }

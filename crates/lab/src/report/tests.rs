@@ -35,6 +35,8 @@ fn pages_are_self_contained() {
     let page = demo::sweep().page();
     let page =
         page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "");
+    // Links lead to files beside the page only.
+    let page = page.replace("href=\"points.csv\"", "");
     for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
         assert!(!page.contains(outside), "{outside}");
     }
@@ -120,9 +122,10 @@ fn nothing_to_show() {
     assert_eq!(parse(&page), Ok(0));
     assert!(page.contains("no points"));
 
+    // Without sizes there is nothing to show by size.
     let page = html::render(&Head::default(), &[demo::unknown()]);
-    assert_eq!(parse(&page), Ok(6));
-    assert_eq!(page.matches(">no data<").count(), 6);
+    assert_eq!(parse(&page), Ok(4));
+    assert_eq!(page.matches(">no data<").count(), 4);
     assert!(!page.contains("NaN") && !page.contains("inf"));
 }
 
@@ -133,10 +136,52 @@ fn one_point_is_drawn() {
     point.latency_cdf = vec![(5.0, 1.0)];
     point.queue_series.truncate(1);
     let page = html::render(&Head::default(), &[point]);
-    assert_eq!(parse(&page), Ok(6));
+    // A curve over a single size would be a dot.
+    assert_eq!(parse(&page), Ok(4));
     // Every chart has data except the tail of the distribution: one message has no tail.
     assert_eq!(page.matches(">no data<").count(), 1);
     assert!(!page.contains("NaN"));
+}
+
+/// Every line of the page has a box in a legend of its section, and a rule by which the box hides it.
+#[test]
+fn legends_hide_their_lines() {
+    for report in [demo::transports(), demo::sweep(), demo::tuning()] {
+        let page = report.page();
+        for section in page.split("<section>").skip(1) {
+            for line in section.split("<g class=\"line ").skip(1) {
+                let class = line.split('"').next().and_then(|it| it.rsplit(' ').next()).unwrap();
+                let input =
+                    format!("<input type=\"checkbox\" checked=\"checked\" class=\"{class}\"/>");
+                assert!(section.contains(&input), "{class}");
+                assert!(page.contains(&format!(
+                    "input.{class}:not(:checked)) .line.{class}{{display:none}}"
+                )));
+            }
+        }
+    }
+}
+
+/// The latency and queues of the demonstration are lines without marks.
+#[test]
+fn lines_without_marks_show_their_values() {
+    let page = demo::transports().page();
+    assert!(page.matches("class=\"value\"").count() > 3 * 16);
+    assert!(!demo::transports().page().contains("NaN"));
+}
+
+#[test]
+fn goodput_over_time_is_drawn_by_stream() {
+    let mut report = demo::incast();
+    for point in &mut report.points {
+        point.goodput.interval = rackweave_core::Span::from_us(10);
+        point.goodput.bytes = vec![vec![12_500, 25_000], vec![0, 12_500]];
+    }
+    let page = report.page();
+    assert!(page.contains("Goodput over time") && page.contains("incast (homa)"));
+    let samples: Vec<f64> = report.points[0].goodput_samples().map(|sample| sample.gbps).collect();
+    assert_eq!(samples, [10.0, 20.0, 0.0, 10.0]);
+    assert!(!demo::transports().page().contains("Goodput over time"));
 }
 
 #[test]

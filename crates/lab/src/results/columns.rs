@@ -8,7 +8,8 @@ use rackweave_sim::result::{LinkStats, MeasuredRoundTrip, MessageRecord, Outcome
 
 use self::Kind::{Count, Real, Text};
 use super::{
-    CurvePoint, PointSummary, SeedSpread, SizeBucket, Spread, StreamSummary, TrafficSample,
+    CurvePoint, GoodputSample, PointSummary, SeedSpread, SizeBucket, Spread, StreamSummary,
+    TrafficSample,
 };
 use crate::allreduce::{AllreduceSummary, StepSummary};
 use crate::cast::{CastSummary, ReceiverSummary};
@@ -311,6 +312,13 @@ pub(crate) const QUEUES: &[Column<QueueSample>] = &[
 
 pub(crate) const TRAFFIC: &[Column<TrafficSample>] = &[
     column("traffic", Text, |sample| Value::Text(sample.name.as_str().into())),
+    column("from_us", Real, |sample| sample.at.into()),
+    column("bytes", Count, |sample| sample.bytes.into()),
+    column("gbps", Real, |sample| sample.gbps.into()),
+];
+
+pub(crate) const GOODPUT_OVER_TIME: &[Column<GoodputSample>] = &[
+    column("stream", Count, |sample| sample.stream.into()),
     column("from_us", Real, |sample| sample.at.into()),
     column("bytes", Count, |sample| sample.bytes.into()),
     column("gbps", Real, |sample| sample.gbps.into()),

@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use rackweave_core::{DropReason, HostId, Span, Time};
 use rackweave_sim::config::{Circuits, Dark, Pod, TrafficConfig};
 use rackweave_sim::result::{
-    Captured, End, LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample, RunResult,
+    Captured, End, Goodput, LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample,
+    RunResult,
 };
 use rackweave_transport::TransportConfig;
 use rackweave_wire::Header;
@@ -309,6 +310,9 @@ pub struct PointResult {
     pub links: Vec<LinkStats>,
     /// The round trips that the transports measured.
     pub round_trips: Vec<MeasuredRoundTrip>,
+    /// The payload that arrived over time, by stream.
+    #[serde(default)]
+    pub goodput: Goodput,
     /// Every measured message; `None` unless the scenario requests them.
     pub messages: Option<Vec<MessageRecord>>,
     /// The layout of Homa's headers in the capture.
@@ -364,6 +368,54 @@ impl TrafficSeries {
             at: Time::from_ticks(self.interval.ticks() * index),
             bytes: *bytes,
             gbps: *bytes as f64 * 8e3 / self.interval.as_ps() as f64,
+        })
+    }
+}
+
+/// The goodput of a stream in one interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GoodputSample {
+    /// The number of the stream; 0 is the measured one.
+    pub stream: u64,
+    /// When the interval begins.
+    pub at: Time,
+    /// The payload bytes that arrived in it.
+    pub bytes: u64,
+    /// The rate in Gbit/s.
+    pub gbps: f64,
+}
+
+impl PointResult {
+    /// Returns the goodput of all streams over time.
+    pub fn goodput_samples(&self) -> impl Iterator<Item = GoodputSample> + '_ {
+        let interval = self.goodput.interval;
+        (0..).zip(&self.goodput.bytes).flat_map(move |(stream, bytes)| {
+            (0..).zip(bytes).map(move |(index, bytes)| GoodputSample {
+                stream,
+                at: Time::from_ticks(interval.ticks() * index),
+                bytes: *bytes,
+                gbps: *bytes as f64 * 8e3 / interval.as_ps() as f64,
+            })
+        })
+    }
+
+    /// Returns a name and pairs of microseconds and Gbit/s for each stream that has any goodput.
+    pub(crate) fn goodput_series(&self) -> impl Iterator<Item = (String, Vec<(f64, f64)>)> + '_ {
+        // A cast is not one of the streams.
+        let beside = self.summary.background.len();
+        let measured = self.goodput.bytes.len().saturating_sub(beside);
+        (0..self.goodput.bytes.len()).filter_map(move |stream| {
+            let name =
+                match stream.checked_sub(measured).and_then(|n| self.summary.background.get(n)) {
+                    None => "measured messages".to_owned(),
+                    Some(other) => format!("{} ({})", other.arrivals, other.label),
+                };
+            let own = self.goodput_samples().filter(|sample| sample.stream == stream as u64);
+            let mut samples: Vec<(f64, f64)> =
+                own.map(|sample| (sample.at.as_us_f64(), sample.gbps)).collect();
+            let end = samples.last()?.0 + self.goodput.interval.as_us_f64();
+            samples.push((end, 0.0));
+            Some((name, samples))
         })
     }
 }
@@ -519,6 +571,7 @@ impl PointResult {
             queue_series: result.queue_series,
             links: result.links,
             round_trips: result.round_trips,
+            goodput: result.goodput,
             messages: spec.messages_csv.then_some(result.messages),
             capture_layout: capture_layout(spec),
             capture_names: result.capture_names,

@@ -21,6 +21,8 @@ pub(crate) struct Measure {
     queues_from: Option<Unit<Span>>,
     time_limit: Unit<Span>,
     pub(crate) unfinished: Unfinished,
+    #[serde(skip_serializing_if = "LoadAfter::is_default")]
+    load_after: LoadAfter,
     sample_every: Unit<Span>,
     size_buckets: Vec<Unit<Bytes>>,
     verify: bool,
@@ -63,6 +65,7 @@ impl Default for Measure {
             queues_from: None,
             time_limit: Unit(Span::from_secs(10)),
             unfinished: Unfinished::Count,
+            load_after: LoadAfter::Continue,
             sample_every: Unit(Span::from_us(20)),
             size_buckets: [100, 1_000, 10_000, 100_000, 1_000_000].map(|n| Unit(Bytes(n))).into(),
             verify: false,
@@ -85,6 +88,24 @@ pub enum Unfinished {
     /// stop after a fixed time. This favours the longest messages.
     #[serde(rename = "leave out")]
     LeaveOut,
+}
+
+/// What the load does once all measured messages have started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum LoadAfter {
+    /// It goes on until they have ended.
+    #[default]
+    Continue,
+    /// No stream starts messages any more. The last messages find an emptier network than the others.
+    Stop,
+}
+
+impl LoadAfter {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Measure {
@@ -127,6 +148,7 @@ impl Measure {
                 })?,
             capture_limit: self.capture_limit as usize,
             traffic: self.traffic(places)?,
+            stop_load: self.load_after == LoadAfter::Stop,
         })
     }
 

@@ -256,6 +256,8 @@ impl Testbed {
             events: 0,
             messages: get(&self.watch.finished_before) + finished,
             simulated: Time::from_ticks(now),
+            waiting: 0,
+            waiting_for: 0,
         }
     }
 

@@ -589,3 +589,18 @@ fn an_incast_recurs_as_a_share_of_the_load() {
     assert_eq!(incast("load = 0.5"), (None, Some(0), Span::from_us(1400)));
     assert_eq!(incast("receiver = 3\nevery = '1 ms'"), (None, Some(3), Span::from_ms(1)));
 }
+
+/// W5's messages are of up to 30 MB, which take long at a load of 0.8.
+#[test]
+fn the_load_may_stop_when_all_measured_messages_have_started() {
+    let text = BASE.replace("W4", "W5").replace("load = 0.5", "load = 0.8");
+    let run = |after: &str| {
+        let text = format!("{text}\n[measure]\nmessages = 300\nload_after = '{after}'");
+        let results = Batch::new(parse(&text, &[])).run(Some(1)).unwrap();
+        results.points[0].summary.clone()
+    };
+    let (on, off) = (run("continue"), run("stop"));
+    assert_eq!((on.messages.completed, off.messages.completed), (300, 300));
+    assert_eq!((on.end, off.end), ("all done", "all done"));
+    assert!(off.simulated_us < on.simulated_us && off.packet_hops < on.packet_hops);
+}

@@ -18,6 +18,7 @@ use rackweave_workload::app::{
     MessageKey, MessageRecord, OneWayEnd, Record, RecordId, WireIds,
 };
 
+use super::timeline::Timeline;
 use super::{World, wake};
 use crate::config::{MeasureConfig, StreamConfig};
 use crate::model::Model;
@@ -79,6 +80,9 @@ pub(super) struct Apps<'a> {
     /// For each host, the collector's ids of its messages, by [`MessageKey::slot`].
     records: Vec<Vec<RecordId>>,
     collector: Collector,
+    pub(super) timeline: Timeline,
+    /// Whether applications must still be stopped once all measured messages have started.
+    stop_load: bool,
     deferred: VecDeque<Deferred>,
     /// Whether a caller further up the stack is handling the deferred actions.
     is_running_deferred: bool,
@@ -132,6 +136,8 @@ impl<'a> Apps<'a> {
             streams: streams.iter().map(|(config, instance, _)| (*config, *instance)).collect(),
             apps,
             collector,
+            timeline: Timeline::new(streams.len()),
+            stop_load: measure.stop_load && is_measured,
             deferred: VecDeque::new(),
             is_running_deferred: false,
             is_measured,
@@ -145,9 +151,23 @@ impl<'a> Apps<'a> {
         self.collector.progress()
     }
 
+    /// The number of measured messages of the first stream that have started.
+    pub(super) fn started(&self) -> u64 {
+        self.collector.started_messages()
+    }
+
     /// Whether all measured messages have ended; runs that are measured by their nodes have none.
     pub(super) const fn is_done(&self) -> bool {
         !self.is_measured || self.collector.is_done()
+    }
+
+    /// Stops all applications: they start no more messages.
+    fn stop(&mut self) {
+        self.stop_load = false;
+        for (host, app) in (0..).map(HostId).zip(&mut self.apps) {
+            app.stop();
+            self.collector.set_ended(host, app.has_ended(0));
+        }
     }
 
     /// When the last measured message ended.
@@ -306,6 +326,9 @@ impl<M: Model> World<'_, M> {
         let app = &self.apps.apps[host.0 as usize];
         let has_ended = self.apps.streams.is_empty() || app.has_ended(0);
         self.apps.collector.set_ended(host, has_ended);
+        if self.apps.stop_load && self.apps.started() == self.apps.progress().0 {
+            self.apps.stop();
+        }
         self.apps.may_be_done |= self.apps.is_done();
     }
 
@@ -482,6 +505,7 @@ impl<M: Model> World<'_, M> {
         };
         let Exchange { stream, client, .. } = exchange;
         apps.collector.stored(self.net.now(), stream, client, u64::from(slice.len));
+        apps.timeline.add(self.net.now(), stream, u64::from(slice.len));
         if self.measure.verify || is_stream {
             assert_eq!((src, host), exchange.ends(id), "bytes of message {id} astray");
         }

@@ -178,6 +178,7 @@ fn a_node_changes_circuits_and_hears_when_they_are_up() {
         capture: Vec::new(),
         capture_limit: 0,
         traffic: Vec::new(),
+        stop_load: false,
     };
     let mut world = world(&measure);
     assert_eq!(world.run_to_end(&Control::default()), End::AllDone);

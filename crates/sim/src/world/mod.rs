@@ -19,6 +19,7 @@ mod processors;
 mod stream_tests;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,6 +46,8 @@ pub use nodes::Attached;
 pub struct Control {
     /// Set by the caller to end the run.
     pub cancel: AtomicBool,
+    /// Measured messages that have started.
+    pub started: AtomicU64,
     /// Measured messages that have ended.
     pub finished: AtomicU64,
     /// Number of measured messages after which the run ends (`u64::MAX` if unknown).
@@ -264,6 +267,7 @@ impl<'a, M: Model> World<'a, M> {
     }
 
     fn publish(&self, control: &Control) {
+        control.started.store(self.apps.started(), Ordering::Relaxed);
         control.finished.store(self.apps.progress().1, Ordering::Relaxed);
         control.sim_time_ticks.store(self.net.now().ticks(), Ordering::Relaxed);
         control.events.store(self.net.counters().events, Ordering::Relaxed);

@@ -204,6 +204,7 @@ fn setup<P: SwitchProgram<Header = Numbered> + Clone + 'static>(
         capture: Vec::new(),
         capture_limit: 0,
         traffic: Vec::new(),
+        stop_load: false,
     };
     Setup {
         seed: 3,

@@ -115,6 +115,7 @@ impl<M: Model> World<'_, M> {
             messages: self.records(),
             delivered_bytes: self.apps.delivered_bytes(),
             delivered_by_sender: self.apps.delivered_by_sender(),
+            goodput: self.apps.timeline.result(),
             round_trips: self.round_trips(),
             mean_queue_bytes: ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>()
                 / ports.len().max(1) as f64,

@@ -281,6 +281,7 @@ impl Case {
             capture: Vec::new(),
             capture_limit: 0,
             traffic: Vec::new(),
+            stop_load: false,
         };
         Self { hosts, workload, gap: None, faults: Vec::new(), measure }
     }

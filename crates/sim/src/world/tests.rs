@@ -157,6 +157,7 @@ fn measure(messages: u64) -> MeasureConfig {
         capture: Vec::new(),
         capture_limit: 0,
         traffic: Vec::new(),
+        stop_load: false,
     }
 }
 

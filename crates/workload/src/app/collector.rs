@@ -331,6 +331,12 @@ impl Collector {
         (self.config.wanted, started.saturating_sub(self.under_way))
     }
 
+    /// Number of measured messages of the first stream that have started.
+    #[must_use]
+    pub fn started_messages(&self) -> u64 {
+        self.started.min(self.config.wanted)
+    }
+
     /// When the last measured message ended; `None` if none has.
     #[must_use]
     pub fn last_end(&self) -> Option<Time> {

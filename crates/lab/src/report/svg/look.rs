@@ -33,8 +33,14 @@ impl Look {
         Self { colour: index % LIGHT.len(), dash: index + index / LIGHT.len() }
     }
 
-    pub(super) fn class(self) -> String {
+    pub(crate) fn class(self) -> String {
         format!("s{}", self.colour % LIGHT.len())
+    }
+
+    /// Returns the class of the lines of this look in a page, by which a legend hides them.
+    #[must_use]
+    pub fn line_class(self) -> String {
+        format!("l{}-{}", self.colour % LIGHT.len(), self.dash)
     }
 
     pub(super) fn dash_attribute(self) -> String {

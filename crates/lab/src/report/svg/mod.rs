@@ -126,6 +126,8 @@ const BOTTOM: f64 = 46.0;
 const CHARACTER: f64 = 6.8;
 /// The same on a narrow screen, where the page's style enlarges letters.
 const PHONE_CHARACTER: f64 = 8.5;
+/// The number of places at which a page shows the values of a line without marks.
+const VALUES: usize = 16;
 /// The height of a row of the legend in pixels.
 const LEGEND_ROW: f64 = 20.0;
 
@@ -193,13 +195,13 @@ impl Chart {
             );
             self.legend(&mut svg);
         }
-        self.plot(&mut svg, head, height);
+        self.plot(&mut svg, head, height, theme);
         svg.push_str("</svg>");
         svg
     }
 
     /// Draws frame, marks and lines, between the vertical positions `head` and `height`.
-    fn plot(&self, svg: &mut String, head: f64, height: f64) {
+    fn plot(&self, svg: &mut String, head: f64, height: f64, theme: Theme) {
         let (left, right) = (LEFT, self.size.0 - RIGHT);
         let (top, bottom) = (head + TOP, height - BOTTOM);
         let ranges = self.x_range().zip(self.y_range());
@@ -270,7 +272,7 @@ impl Chart {
             escape(&y.title),
         );
         for series in self.series.iter().rev() {
-            self.line(svg, series, x.map, y.map);
+            self.line(svg, series, (x.map, y.map), theme);
         }
     }
 
@@ -308,7 +310,7 @@ impl Chart {
     }
 
     /// Draws one line with its marks.
-    fn line(&self, svg: &mut String, series: &Series, x: Map, y: Map) {
+    fn line(&self, svg: &mut String, series: &Series, (x, y): (Map, Map), theme: Theme) {
         let mut path = String::new();
         let mut marks = String::new();
         let mut last: Option<(f64, f64)> = None;
@@ -346,14 +348,50 @@ impl Chart {
                 series.look.mark(&mut marks, at, series.notes.get(index).map(String::as_str));
             }
         }
+        let mut class = series.look.class();
+        if theme == Theme::Page {
+            class = format!("line {class} {}", series.look.line_class());
+            if marks.is_empty() {
+                self.values(&mut marks, series, (x, y));
+            }
+        }
         let _ = write!(
             svg,
-            "<g class=\"{}\"><path d=\"{path}\" fill=\"none\" stroke=\"currentColor\" \
+            "<g class=\"{class}\"><path d=\"{path}\" fill=\"none\" stroke=\"currentColor\" \
              stroke-width=\"{}\" stroke-linejoin=\"round\"{}/>{marks}</g>",
-            series.look.class(),
             series.stroke,
             series.look.dash_attribute(),
         );
+    }
+
+    /// Adds places of a line without marks at which a page shows its values.
+    fn values(&self, svg: &mut String, series: &Series, (x, y): (Map, Map)) {
+        let shown: Vec<&(f64, f64)> =
+            series.points.iter().filter(|p| self.x.shows(p.0) && self.y.shows(p.1)).collect();
+        if shown.is_empty() {
+            return;
+        }
+        for nth in 0..VALUES.min(shown.len()) {
+            // The values are spread over the width of the chart, and the last of them is the line's last.
+            let at = x.from + (x.to - x.from) * (nth + 1) as f64 / VALUES as f64;
+            let index = shown.partition_point(|point| x.at(point.0) < at).min(shown.len() - 1);
+            let point = shown[index];
+            let value = |axis: &Axis, value: f64| {
+                let (names, unit) = ticks::labels(&[value], axis.scale, axis.quantity);
+                let name = names.into_iter().next().unwrap_or_default();
+                let name = if name.is_empty() { super::number::short(value) } else { name };
+                if unit.is_empty() { name } else { format!("{name} {unit}") }
+            };
+            let _ = write!(
+                svg,
+                "<circle class=\"value\" cx=\"{}\" cy=\"{}\" r=\"6\"><title>{}: {}, {}</title></circle>",
+                px(x.at(point.0)),
+                px(y.at(point.1)),
+                escape(&series.label),
+                escape(&value(&self.x, point.0)),
+                escape(&value(&self.y, point.1)),
+            );
+        }
     }
 
     /// Returns the position of each entry of the legend, as (column, row).

@@ -3,7 +3,7 @@
 use rackweave_core::{DropReason, Framing, HostId, Span, Time, frame};
 use rackweave_group::reduce::job::{Job, Record};
 use rackweave_group::reduce::switch;
-use rackweave_sim::result::{Counters, End, MeasuredRoundTrip, Outcome, RunResult};
+use rackweave_sim::result::{Counters, End, Goodput, MeasuredRoundTrip, Outcome, RunResult};
 
 use super::{PointOutcome, PointRun};
 use crate::cast::{CastConfig, CastResult};
@@ -51,6 +51,7 @@ impl PointRun<'_> {
             messages,
             delivered_bytes,
             delivered_by_sender,
+            goodput: Goodput::default(),
             round_trips: self.round_trips(),
             counters,
             refused: ends.clone().map(|end| end.refused).sum(),
