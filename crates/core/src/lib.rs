@@ -27,6 +27,7 @@
 //! - [`transport`]: the [`Transport`] trait, its commands and its events.
 //! - [`node`]: [`Node`], the contract of every protocol state machine of a host.
 //! - [`queue`]: [`Pool`] and [`Fifo`]; [`program`]: [`SwitchProgram`].
+//! - [`prefetch`](mod@prefetch): requests for cache lines ahead of their use.
 //! - [`rng`]: named random streams, [`Rng::stream`].
 //! - [`ranges`]: [`RangeSet`], [`Assembler`]; [`rtt`]: [`RttEstimator`]; [`schedule`]: [`Schedule`]; [`text`]: texts of others.
 
@@ -35,6 +36,7 @@ pub mod ids;
 pub mod mixed;
 pub mod node;
 pub mod packet;
+pub mod prefetch;
 pub mod program;
 pub mod queue;
 pub mod ranges;
@@ -51,6 +53,7 @@ pub use ids::{HostId, MessageId, Port};
 pub use mixed::Mixed;
 pub use node::Node;
 pub use packet::{Ecn, Header, Packet, Rank, Slice};
+pub use prefetch::prefetch;
 pub use program::{Destination, Egress, PayloadStore, PortSet, SwitchProgram, Verdict};
 pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool};
 pub use ranges::{Assembler, RangeSet, TooManyRanges};

@@ -46,6 +46,16 @@ pub trait Node {
     #[must_use]
     fn poll_timeout(&self) -> Option<Time>;
 
+    /// Requests the cache lines that most calls read. It changes nothing: a driver with many nodes calls it some time
+    /// before it handles one.
+    #[inline]
+    fn prefetch(&self) {}
+
+    /// Requests the cache lines that [`Node::handle_packet`] will read for this packet, once those of
+    /// [`Node::prefetch`] are there.
+    #[inline]
+    fn prefetch_for(&self, _packet: &Packet<Self::Header>) {}
+
     /// Returns the next event for the application.
     #[must_use]
     fn poll_event(&mut self) -> Option<Self::Event>;

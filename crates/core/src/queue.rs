@@ -5,6 +5,7 @@
 //! allocation per packet.
 
 use crate::packet::{Header, Packet};
+use crate::prefetch::prefetch;
 use crate::time::Time;
 
 /// The index of a slot in a [`Pool`].
@@ -153,6 +154,19 @@ impl<H: Header> Pool<H> {
     #[inline]
     pub fn time(&self, packet: PacketRef) -> Time {
         self.links[packet.0 as usize].at
+    }
+
+    /// Requests the cache lines of a packet.
+    #[inline]
+    pub fn prefetch(&self, packet: PacketRef) {
+        prefetch(&self.slots[packet.0 as usize]);
+        self.prefetch_link(packet);
+    }
+
+    /// Requests the cache line with the packet's place in its list.
+    #[inline]
+    pub fn prefetch_link(&self, packet: PacketRef) {
+        prefetch(&self.links[packet.0 as usize]);
     }
 
     /// Returns the number of packets in flight.

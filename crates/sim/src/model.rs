@@ -166,6 +166,18 @@ impl<T: Transport, G: Header> Node for MixedTransport<T, G> {
     fn poll_event(&mut self) -> Option<Event> {
         self.0.poll_event()
     }
+
+    #[inline]
+    fn prefetch(&self) {
+        self.0.prefetch();
+    }
+
+    #[inline]
+    fn prefetch_for(&self, packet: &Packet<Self::Header>) {
+        if let Mixed::Transport(header) = packet.header {
+            self.0.prefetch_for(&packet.map(|_| header));
+        }
+    }
 }
 
 impl<T: Transport, G: Header> Transport for MixedTransport<T, G> {

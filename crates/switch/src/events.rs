@@ -18,7 +18,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use rackweave_core::time::PS_PER_TICK;
-use rackweave_core::{Span, Time};
+use rackweave_core::{Span, Time, prefetch};
 
 /// An event's subject: a number that the engine assigns.
 pub type Component = u32;
@@ -45,6 +45,11 @@ impl Entry {
     #[inline]
     const fn since_start(self) -> u64 {
         self.0 >> 32
+    }
+
+    #[inline]
+    const fn component(self) -> Component {
+        self.0 as u32
     }
 }
 
@@ -323,11 +328,31 @@ impl EventQueue {
         Some((at, permuted ^ scramble(at)))
     }
 
-    /// The events after the popped one, if the popped one was the first of several in its bucket.
+    /// Requests the first chunk of the bucket that is so many after the current one, for [`Self::ahead`].
     #[inline]
-    pub fn read_ahead(&mut self) -> Option<impl Iterator<Item = Component> + Clone + '_> {
-        let turned = std::mem::replace(&mut self.turned, false);
-        turned.then(|| self.current.iter().rev().map(|key| self.unkey(*key).1))
+    pub fn prefetch_ahead(&self, buckets: u64) {
+        let head = self.heads[((self.bucket + buckets) & self.mask) as usize];
+        if let Some(chunk) = self.chunks.all.get(head as usize) {
+            prefetch(chunk);
+        }
+    }
+
+    /// The components with events in the bucket that is so many after the current one, in no order.
+    #[inline]
+    pub fn ahead(&self, buckets: u64) -> impl Iterator<Item = Component> + '_ {
+        self.entries(self.bucket + buckets).map(Entry::component)
+    }
+
+    /// Whether the queue has entered a bucket of several events since the last call.
+    #[inline]
+    pub const fn has_turned(&mut self) -> bool {
+        std::mem::replace(&mut self.turned, false)
+    }
+
+    /// The components with events left in the current bucket, the next one first.
+    #[inline]
+    pub fn current(&self) -> impl Iterator<Item = Component> + '_ {
+        self.current.iter().rev().map(|key| self.unkey(*key).1)
     }
 
     #[inline]

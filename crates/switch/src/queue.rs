@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{Admission, DropReason, Fifo, Header, Packet, PacketRef, Pool, Rng, frame};
+use rackweave_core::{
+    Admission, DropReason, Fifo, Header, Packet, PacketRef, Pool, Rng, frame, prefetch,
+};
 
 use crate::PRIORITIES;
 use crate::ranked::Ranked;
@@ -87,6 +89,12 @@ impl PortQueue {
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.occupied == 0
+    }
+
+    /// Requests the cache line with the list of the priority that is sent next.
+    #[inline]
+    pub fn prefetch(&self) {
+        prefetch(&self.fifos[TOP - (self.occupied | 1).leading_zeros() as usize]);
     }
 
     /// The packet that is sent next.

@@ -91,6 +91,16 @@ macro_rules! define_transports {
                     _ => Placement::Discard,
                 }
             }
+
+            #[inline]
+            fn read_ahead(&self, packet: &Packet<Header>) {
+                match (self, packet.header) {
+                    $((Self::$variant(machine), Header::$variant(header)) => {
+                        machine.prefetch_for(&packet.map(|_| header));
+                    })+
+                    _ => {}
+                }
+            }
         }
     };
 }
@@ -187,6 +197,16 @@ impl Node for Machine {
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
         delegate!(self, machine => machine.poll_event())
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        delegate!(self, machine => machine.prefetch());
+    }
+
+    #[inline]
+    fn prefetch_for(&self, packet: &Packet<Header>) {
+        self.read_ahead(packet);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rackweave_core::{
     DropReason, HostId, Node as _, Packet, PacketRef, PayloadStore, Placement, Span, Time,
-    Transport,
+    Transport, prefetch,
 };
 use rackweave_switch::Edge;
 
@@ -157,6 +157,26 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
             Some(_) if !self.all[host.0 as usize].is_up() => None,
             Some(outbox) => outbox[host.0 as usize].ready.pop_front(),
             None => self.poll_machines(host, at, payloads),
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, host: HostId) {
+        prefetch(&self.all[host.0 as usize]);
+    }
+
+    #[inline]
+    fn prefetch_node(&self, host: HostId) {
+        for transport in &self.all[host.0 as usize].transports {
+            transport.prefetch();
+        }
+    }
+
+    #[inline]
+    fn prefetch_for(&self, host: HostId, packet: &Packet<M::Header>) {
+        let state = &self.all[host.0 as usize];
+        if let Some(transport) = state.transports.get(usize::from(packet.instance())) {
+            transport.prefetch_for(packet);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The hosts' NICs: they poll for the next packet as of the time when their link became free, and keep one
 //! timer.
 
-use rackweave_core::{Header, HostId, Packet, PayloadStore, SwitchProgram, Time};
+use rackweave_core::{Header, HostId, Packet, PayloadStore, SwitchProgram, Time, prefetch};
 
 use super::Net;
 
@@ -28,6 +28,19 @@ pub trait Edge<H: Header> {
     ) -> Option<Packet<H>> {
         self.poll_transmit(host, at)
     }
+
+    /// Requests the cache lines of a host that will be polled, or that a packet will reach. It changes nothing.
+    #[inline]
+    fn prefetch(&self, _host: HostId) {}
+
+    /// Requests the cache lines of the host's node, once those of [`Edge::prefetch`] are there.
+    #[inline]
+    fn prefetch_node(&self, _host: HostId) {}
+
+    /// Requests the cache lines that the host needs for a packet which is about to arrive there, once those of
+    /// [`Edge::prefetch_node`] are there.
+    #[inline]
+    fn prefetch_for(&self, _host: HostId, _packet: &Packet<H>) {}
 
     /// When the host asks for [`NetEvent::Timer`](super::NetEvent::Timer); [`Time::MAX`] means never.
     fn poll_timeout(&self, host: HostId) -> Time;
@@ -89,6 +102,12 @@ impl Nics {
             }
         }
         Self { nics: vec![nic; hosts as usize], node_of, nodes }
+    }
+
+    /// Requests the cache line of a host's NIC.
+    #[inline]
+    pub(super) fn prefetch(&self, host: HostId) {
+        prefetch(&self.nics[host.0 as usize]);
     }
 
     #[inline]

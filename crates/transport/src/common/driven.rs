@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rackweave_core::{
     Event, FailReason, Framing, Header, HostId, Kind, MessageId, Node, Packet, Placement, Refused,
-    Submit, Time, Transport,
+    Submit, Time, Transport, prefetch,
 };
 use rackweave_wire::Id64;
 
@@ -462,6 +462,23 @@ impl<S: Scheme> Node for Driven<S> {
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(&self.exchanges);
+        prefetch(&self.control);
+        prefetch(&self.timers);
+        prefetch(&self.events);
+        prefetch(&self.scheme);
+    }
+
+    #[inline]
+    fn prefetch_for(&self, packet: &Packet<S::Header>) {
+        // The id of the packet's message is the local one at its sender, and its counterpart here.
+        let (id, _) = S::message_of(&packet.header);
+        let from_sender = S::is_from_sender(&packet.header);
+        self.exchanges.prefetch(packet.src, if from_sender { id ^ 1 } else { id });
     }
 }
 

@@ -1,6 +1,6 @@
 //! The state of exchanges (a request with its response, or a one-way message), and the slab that holds them.
 
-use rackweave_core::{HostId, Kind, MessageId, Refused, Span, Submit, Time};
+use rackweave_core::{HostId, Kind, MessageId, Refused, Span, Submit, Time, prefetch};
 use rustc_hash::FxHashMap;
 
 use super::Finished;
@@ -125,6 +125,16 @@ impl<O, I> Exchanges<O, I> {
             Some(&slot) => Known::Slot(slot),
             None if self.finished.contains(peer, local) => Known::Finished,
             None => Known::No,
+        }
+    }
+
+    /// Requests the cache lines of the exchange with this local id.
+    #[inline]
+    pub(crate) fn prefetch(&self, peer: HostId, local: u64) {
+        if let Some(&slot) = self.index.get(&(peer, local)) {
+            let exchange = &self.slots[slot as usize];
+            prefetch(exchange);
+            prefetch(&exchange.state);
         }
     }
 

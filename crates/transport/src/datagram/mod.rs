@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use rackweave_core::{
     Assembler, Event, Framing, HostId, Kind, MessageId, Node, Packet, Placement, Refused, Submit,
-    Time, Transport,
+    Time, Transport, prefetch,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::datagram::Header;
@@ -196,6 +196,18 @@ impl Node for Host {
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(&self.sending);
+        prefetch(&self.arriving);
+        prefetch(&self.deadlines);
+    }
+
+    #[inline]
+    fn prefetch_for(&self, packet: &Packet<Header>) {
+        self.arriving.prefetch(packet.src, packet.header.id.get() ^ 1);
     }
 }
 

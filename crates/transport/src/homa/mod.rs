@@ -61,7 +61,7 @@ use std::sync::Arc;
 
 use rackweave_core::{
     Event, FailReason, Framing, HostId, Kind, MessageId, Node, Open, Packet, Placement, Refused,
-    RoundTrip, Submit, Time, Transport,
+    RoundTrip, Submit, Time, Transport, prefetch,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
@@ -453,6 +453,23 @@ impl Node for Host {
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(&self.rpcs);
+        prefetch(&self.peers);
+        prefetch(&self.control);
+        prefetch(&self.queue);
+        prefetch(&self.grants);
+        prefetch(&self.repairs);
+        prefetch(&self.events);
+        prefetch(&self.next_tick);
+    }
+
+    #[inline]
+    fn prefetch_for(&self, packet: &Packet<Header>) {
+        self.rpcs.prefetch(packet.src, packet.header.local_id());
     }
 }
 

@@ -1,6 +1,6 @@
 //! The state of RPCs, and the slab that holds them.
 
-use rackweave_core::{Assembler, HostId};
+use rackweave_core::{Assembler, HostId, prefetch};
 use rackweave_wire::homa::stream::Reason;
 use rustc_hash::FxHashMap;
 
@@ -208,6 +208,16 @@ impl Rpcs {
             None => Known::No,
             Some(&slot) if slot >= GIVEN_UP => Known::Finished,
             Some(&slot) => Known::Slot(slot),
+        }
+    }
+
+    /// Requests the cache lines of the RPC with this local id.
+    #[inline]
+    pub(super) fn prefetch(&self, host: HostId, id: u64) {
+        if let Known::Slot(slot) = self.find(host, id) {
+            let rpc = &self.slots[slot as usize];
+            prefetch(rpc);
+            prefetch(&rpc.state);
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rackweave_core::{
     Ecn, Event, FailReason, Framing, HostId, Kind, MessageId, Node, Open, Packet, Placement,
-    Refused, Submit, Time, Transport,
+    Refused, Submit, Time, Transport, prefetch,
 };
 use rackweave_wire::tcp::{Body, Header, flags};
 use rustc_hash::FxHashMap;
@@ -540,6 +540,27 @@ impl Node for Host {
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(&self.slots);
+        prefetch(&self.index);
+        prefetch(&self.control);
+        prefetch(&self.data);
+        prefetch(&self.timers);
+        prefetch(&self.events);
+    }
+
+    #[inline]
+    fn prefetch_for(&self, packet: &Packet<Header>) {
+        let key = Key { peer: packet.src, ports: packet.ports.rotate_left(16) };
+        if let Some(slot) = self.index.get(&key)
+            && let Some(connection) = &self.slots[*slot as usize].connection
+        {
+            prefetch(&connection.sender);
+            prefetch(&connection.receiver);
+        }
     }
 }
 
