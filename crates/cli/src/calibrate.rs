@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rackweave_lab::calibrate::{CalibrateError, Calibration, Measured, Request};
+use rackweave_lab::output::OutputDir;
 
 use crate::args::CalibrateArgs;
 use crate::progress::Progress;
@@ -12,6 +13,11 @@ use crate::testbed::worker_command;
 use crate::{exit, print};
 
 pub(crate) fn calibrate(args: &CalibrateArgs) -> miette::Result<u8> {
+    if let Some(file) = &args.file {
+        // A directory that cannot be written to is found before a minute of measuring.
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        OutputDir::probe(folder.unwrap_or(Path::new(".")))?;
+    }
     let command = worker_command()?;
     let request = Request { overlay: args.overlay, rounds: args.rounds, command };
     let calibration = Arc::new(Calibration::new(request));

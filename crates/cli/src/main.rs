@@ -27,6 +27,7 @@ mod testbed;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
 use rackweave_lab::list;
@@ -45,10 +46,14 @@ pub(crate) mod exit {
     pub(crate) const INTERRUPTED: u8 = 130;
 }
 
+/// Whether something could not be written to standard output.
+static IS_INCOMPLETE: AtomicBool = AtomicBool::new(false);
+
 fn main() -> ExitCode {
     let args = Args::parse();
     #[cfg(feature = "hosts")]
     log_events();
+    let reports = is_report(&args.command);
     let result = std::panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(args),
         #[cfg(feature = "hosts")]
@@ -77,6 +82,7 @@ fn main() -> ExitCode {
         Command::Man(args) => generate::man(&args),
     });
     ExitCode::from(match result {
+        Ok(Ok(exit::DONE)) if reports && IS_INCOMPLETE.load(Ordering::Relaxed) => exit::FAILED,
         Ok(Ok(code)) => code,
         // The panic message has been printed.
         Err(_) => exit::FAILED,
@@ -114,11 +120,22 @@ fn list(args: &ListArgs) -> miette::Result<u8> {
     }
 }
 
+/// Whether what a command prints is what it is for, so that it has failed if that is lost. Files and images are where they are wanted,
+/// whoever reads the report.
+fn is_report(command: &Command) -> bool {
+    match command {
+        Command::Run(_) | Command::Merge(_) | Command::Compare(_) | Command::Paper(_) => true,
+        #[cfg(feature = "hosts")]
+        Command::Testbed(_) | Command::Calibrate(_) | Command::Chaos(_) | Command::Rpc(_) => true,
+        _ => false,
+    }
+}
+
 /// Writes to stdout, and returns the exit code of that. Where stdout cannot be written (a full disk), stderr says so, and the command goes
 /// on: a receiver of files does not end because its log is full. A reader that has gone away (`| head`) is not an error.
 ///
 /// # Errors
-/// None. Commands return the result as theirs.
+/// None. A command that only prints returns the result as its own; for others `main` remembers it.
 pub(crate) fn print(text: &str) -> miette::Result<u8> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -126,6 +143,7 @@ pub(crate) fn print(text: &str) -> miette::Result<u8> {
             let mut stderr = std::io::stderr().lock();
             // If stderr is closed too, the error cannot be reported anywhere.
             let _ = writeln!(stderr, "error: cannot write to standard output: {error}");
+            IS_INCOMPLETE.store(true, Ordering::Relaxed);
             Ok(exit::FAILED)
         }
         _ => Ok(exit::DONE),

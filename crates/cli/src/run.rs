@@ -61,7 +61,22 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
             replay(&args, failure)
         ));
     }
-    Ok(exit_code(&results))
+    Ok(match args.shard {
+        Some(_) => shard_code(&results),
+        None => exit_code(&results),
+    })
+}
+
+/// The exit code of a shard: 0 if all of its points are stored. What they warn of, `merge` reports: a job array that depends on this code
+/// is not to stop, or to try again, because messages were unfinished at a high load.
+fn shard_code(results: &Results) -> u8 {
+    if results.summary.interrupted {
+        exit::INTERRUPTED
+    } else if results.summary.failures.is_empty() {
+        exit::DONE
+    } else {
+        exit::FAILED
+    }
 }
 
 /// Runs the points of a shard that are not in the folder yet.

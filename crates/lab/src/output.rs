@@ -63,7 +63,7 @@ const PARTIAL_SUFFIX: &str = ".part";
 /// Files that every run writes beside CSV files and pictures.
 const ALWAYS: [&str; 3] = ["summary.json", "scenario.resolved.toml", "report.html"];
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
-const OPTIONAL: [&str; 14] = [
+const OPTIONAL: [&str; 13] = [
     "over_seeds.csv",
     "traffic.csv",
     "goodput.csv",
@@ -72,7 +72,6 @@ const OPTIONAL: [&str; 14] = [
     "streams.csv",
     "messages.csv",
     "round_trips.csv",
-    "capture",
     "cast_files.csv",
     "cast_receivers.csv",
     "image_clients.csv",
@@ -91,11 +90,20 @@ impl OutputDir {
             return Err(folder(std::io::ErrorKind::NotADirectory.into()));
         }
         std::fs::create_dir_all(path).map_err(folder)?;
-        // The probe's name is random, because the shards of a sweep test one directory at one time.
+        Self::probe(path)?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Tests that files can be created in a directory.
+    ///
+    /// # Errors
+    /// If they cannot.
+    pub fn probe(path: &Path) -> Result<(), OutputError> {
+        // The name is random, because the shards of a sweep test one directory at one time.
         let mut probe = tempfile::Builder::new();
         let probe = probe.prefix(".probe").suffix(PARTIAL_SUFFIX).tempfile_in(path);
-        probe.and_then(|file| file.close()).map_err(folder)?;
-        Ok(Self { path: path.to_owned() })
+        let closed = probe.and_then(|file| file.close());
+        closed.map_err(|source| OutputError::Folder { path: path.to_owned(), source })
     }
 
     /// Returns the path of the directory.
@@ -107,14 +115,14 @@ impl OutputDir {
     /// Writes all result files; `command` is the command that reproduces the results.
     ///
     /// # Errors
-    /// If a file cannot be written; in that case no file changes.
+    /// If a file cannot be written, or a directory has its name: in both cases no file changes.
     pub fn write(
         &self,
         scenario: &Scenario,
         results: &Results,
         command: &str,
     ) -> Result<(), OutputError> {
-        let mut staged = Staged { folder: &self.path, names: Vec::new() };
+        let mut staged = Staged::new(&self.path);
         staged.add("summary.json", results.to_json().as_bytes())?;
         let subcommand = match scenario.world {
             World::Simulator => "`rackweave run` with this file gives the same results.",
@@ -135,12 +143,13 @@ impl OutputDir {
         for point in points.iter().filter(|point| !point.capture_names.is_empty()) {
             staged.capture(point)?;
         }
-        let is_linked = |name: &&String| !name.ends_with(".pcapng");
-        let files = staged.names.iter().filter(is_linked).cloned().collect();
+        let names = staged.files.iter().map(|(name, _)| name);
+        let files = names.filter(|name| !name.ends_with(".pcapng")).cloned().collect();
         let page = results.to_html_beside(scenario, command, files);
         staged.add("report.html", page.as_bytes())?;
-        self.remove_optional();
-        staged.finish()
+        let written = staged.finish()?;
+        self.remove_optional(&written);
+        Ok(())
     }
 
     /// Writes files of any kind, all of them or none.
@@ -148,25 +157,31 @@ impl OutputDir {
     /// # Errors
     /// If a file cannot be written; in that case no file changes.
     pub(crate) fn write_all(&self, files: &[(String, String)]) -> Result<(), OutputError> {
-        let mut staged = Staged { folder: &self.path, names: Vec::new() };
+        let mut staged = Staged::new(&self.path);
         for (name, text) in files {
             staged.add(name, text.as_bytes())?;
         }
-        staged.finish()
+        staged.finish().map(drop)
     }
 
-    fn remove_optional(&self) {
+    /// Removes what an earlier run has written and this one has not. Files of others may have similar names.
+    fn remove_optional(&self, written: &[String]) {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return };
         for entry in entries.flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let whole = !name.ends_with(PARTIAL_SUFFIX);
-            if whole && OPTIONAL.iter().any(|optional| name.starts_with(optional)) {
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let is_result = OPTIONAL.contains(&name.as_str()) || is_capture(&name);
+            if is_result && !written.contains(&name) {
                 // A file that cannot be removed is overwritten or remains, which is no reason to lose the results.
                 let _ = std::fs::remove_file(entry.path());
             }
         }
     }
+}
+
+/// Whether a file has the name of a capture, `capture-N.pcapng`.
+fn is_capture(name: &str) -> bool {
+    let number = name.strip_prefix("capture-").and_then(|rest| rest.strip_suffix(".pcapng"));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit()))
 }
 
 /// A directory that [`OutputDir::write`] has written.
@@ -207,8 +222,7 @@ impl SavedDir {
         for entry in std::fs::read_dir(&self.path).map_err(cannot)? {
             let Ok(name) = entry.map_err(cannot)?.file_name().into_string() else { continue };
             let is_table = name.ends_with(".csv") || name.ends_with(".svg");
-            let is_capture = name.starts_with("capture-") && name.ends_with(".pcapng");
-            if ALWAYS.contains(&name.as_str()) || is_table || is_capture {
+            if ALWAYS.contains(&name.as_str()) || is_table || is_capture(&name) {
                 names.push(name);
             }
         }
@@ -235,44 +249,56 @@ impl SavedDir {
     /// # Errors
     /// If a file cannot be read or written; in the latter case no file of the other directory changes.
     pub fn copy_to(&self, out: &OutputDir) -> Result<(), OutputError> {
-        let mut staged = Staged { folder: &out.path, names: Vec::new() };
+        let mut staged = Staged::new(&out.path);
         for name in self.names()? {
-            let path = staged.part(&name);
-            staged.names.push(name.clone());
-            std::fs::copy(self.path.join(&name), &path)
+            let from = self.path.join(&name);
+            let mut from = std::fs::File::open(&from)
+                .map_err(|source| OutputError::Read { path: from.clone(), source })?;
+            let (path, mut file) = staged.file(&name)?;
+            std::io::copy(&mut from, &mut file)
+                .and_then(|_| file.flush())
                 .map_err(|error| OutputError::file(&path, error))?;
         }
+        let written = staged.finish()?;
         if self.path.canonicalize().ok() != out.path.canonicalize().ok() {
-            out.remove_optional();
+            out.remove_optional(&written);
         }
-        staged.finish()
+        Ok(())
     }
 }
 
-/// Files under temporary names, until they are renamed.
+/// Files under temporary names, which no other process uses, until they are renamed. What is not renamed is removed on drop.
 struct Staged<'a> {
     folder: &'a Path,
-    names: Vec<String>,
+    files: Vec<(String, tempfile::TempPath)>,
 }
 
-impl Staged<'_> {
-    fn part(&self, name: &str) -> PathBuf {
-        self.folder.join(format!(".{name}{PARTIAL_SUFFIX}"))
+impl<'a> Staged<'a> {
+    const fn new(folder: &'a Path) -> Self {
+        Self { folder, files: Vec::new() }
     }
 
     fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {
-        self.names.push(name.to_owned());
-        let path = self.part(name);
-        std::fs::write(&path, bytes).map_err(|error| OutputError::file(&path, error))
+        let (path, mut file) = self.file(name)?;
+        let written = file.write_all(bytes).and_then(|()| file.flush());
+        written.map_err(|error| OutputError::file(&path, error))
     }
 
+    /// Creates a file; the path is the final one.
     fn file(
         &mut self,
         name: &str,
     ) -> Result<(PathBuf, std::io::BufWriter<std::fs::File>), OutputError> {
-        self.names.push(name.to_owned());
-        let path = self.part(name);
-        let file = std::fs::File::create(&path).map_err(|error| OutputError::file(&path, error))?;
+        let path = self.folder.join(name);
+        let prefix = format!(".{name}.");
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix).suffix(PARTIAL_SUFFIX);
+        // As for any new file: readable as far as the umask permits it.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = builder.tempfile_in(self.folder);
+        let (file, part) = file.map_err(|error| OutputError::file(&path, error))?.into_parts();
+        self.files.push((name.to_owned(), part));
         Ok((path, std::io::BufWriter::new(file)))
     }
 
@@ -299,22 +325,25 @@ impl Staged<'_> {
         written.map_err(|error| OutputError::file(&path, std::io::Error::other(error)))
     }
 
-    fn finish(mut self) -> Result<(), OutputError> {
-        for name in std::mem::take(&mut self.names) {
+    /// Renames all files, and returns their names.
+    fn finish(self) -> Result<Vec<String>, OutputError> {
+        for (name, _) in &self.files {
+            let path = self.folder.join(name);
+            // Found before the first file is renamed.
+            if path.is_dir() {
+                return Err(OutputError::file(
+                    &path,
+                    std::io::Error::from(std::io::ErrorKind::IsADirectory),
+                ));
+            }
+        }
+        let mut names = Vec::new();
+        for (name, part) in self.files {
             let path = self.folder.join(&name);
-            std::fs::rename(self.part(&name), &path)
-                .map_err(|error| OutputError::file(&path, error))?;
+            part.persist(&path).map_err(|error| OutputError::file(&path, error.error))?;
+            names.push(name);
         }
-        Ok(())
-    }
-}
-
-impl Drop for Staged<'_> {
-    /// After an error, the temporary files are removed.
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = std::fs::remove_file(self.part(name));
-        }
+        Ok(names)
     }
 }
 
@@ -350,5 +379,62 @@ impl Sink for Staged<'_> {
             Ok::<(), csv::Error>(())
         })();
         written.map_err(|error| OutputError::file(&path, std::io::Error::other(error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "fabric = { topology = 'single-switch', hosts = 2 }\ntransport.name = 'homa'\n\
+                        workload = { arrivals = 'permutation', sizes = '10 KB' }\n";
+
+    fn results() -> (Scenario, Results) {
+        let scenario = Scenario::parse("x.toml", TEXT, Path::new("."), &[], None).unwrap();
+        let results = crate::Batch::new(scenario.clone()).run(Some(1)).unwrap();
+        (scenario, results)
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn files_of_an_earlier_run_go_and_those_of_others_stay() {
+        let (scenario, results) = results();
+        let folder = tempfile::tempdir().unwrap();
+        let others = ["capture.py", "capture-0.pcapng.gz", "traffic.csv.orig", "messages.csv.bak"];
+        let ours = ["capture-12.pcapng", "traffic.csv", "messages.csv"];
+        for name in others.iter().chain(&ours) {
+            std::fs::write(folder.path().join(name), name).unwrap();
+        }
+        let out = OutputDir::prepare(folder.path()).unwrap();
+        out.write(&scenario, &results, "rackweave run x.toml").unwrap();
+        let left = names(folder.path());
+        assert!(others.iter().all(|name| left.contains(&(*name).to_owned())), "{left:?}");
+        assert!(!ours.iter().any(|name| left.contains(&(*name).to_owned())), "{left:?}");
+        let copied = tempfile::tempdir().unwrap();
+        std::fs::write(copied.path().join("capture.py"), "mine").unwrap();
+        let saved = SavedDir::open(folder.path()).unwrap();
+        saved.copy_to(&OutputDir::prepare(copied.path()).unwrap()).unwrap();
+        assert!(names(copied.path()).contains(&"capture.py".to_owned()));
+    }
+
+    #[test]
+    fn a_directory_with_the_name_of_a_result_changes_nothing_and_leaves_nothing() {
+        let (scenario, results) = results();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("report.html")).unwrap();
+        std::fs::write(folder.path().join("messages.csv"), "earlier").unwrap();
+        std::fs::write(folder.path().join("summary.json"), "earlier").unwrap();
+        let out = OutputDir::prepare(folder.path()).unwrap();
+        let error = out.write(&scenario, &results, "rackweave run x.toml").unwrap_err();
+        assert!(error.to_string().contains("report.html"), "{error}");
+        assert_eq!(names(folder.path()), ["messages.csv", "report.html", "summary.json"]);
+        assert_eq!(std::fs::read_to_string(folder.path().join("summary.json")).unwrap(), "earlier");
     }
 }

@@ -600,3 +600,38 @@ fn an_interrupted_sweep_is_resumed() {
     let [resumed, whole] = ["resumed", "whole"].map(|name| result_files(&place.path().join(name)));
     assert_eq!(resumed, whole);
 }
+
+/// What a report's reader does not get is no success, whichever command writes it.
+#[test]
+fn a_report_that_cannot_be_written_to_standard_output_ends_with_1() {
+    let place = Place::new(SMALL);
+    assert_eq!(code(&place.run(&["run", "small.toml", "--quiet", "--out", "a"])), 0);
+    for args in [
+        &["run", "small.toml", "--json", "--out", "b"][..],
+        &["run", "small.toml", "--out", "b"],
+        &["run", "small.toml", "--explain"],
+        &["compare", "a", "a", "--json"],
+        &["list", "transports"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = place.command(args).stdout(full).output().unwrap();
+        assert_eq!(code(&output), 1, "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("cannot write to standard output"), "{args:?}");
+    }
+}
+
+/// Job arrays depend on the exit code of shards: points that are stored are a success, whatever they warn of.
+#[test]
+fn a_shard_with_unfinished_messages_is_stored_and_merging_reports_them() {
+    let place = Place::new(SMALL);
+    let mut shard = vec!["run", "small.toml", "--shard", "0/1", "--out", "shards"];
+    shard.extend(["--set", "workload={ arrivals = 'permutation', sizes = '100 MB' }"]);
+    shard.extend(["--set", "measure={ time_limit = '10 ms' }"]);
+    for _ in 0..2 {
+        let output = place.run(&shard);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert!(stderr(&output).contains("messages were unfinished"), "{}", stderr(&output));
+    }
+    let merged = place.run(&["merge", "shards", "--out", "all"]);
+    assert_eq!(code(&merged), 1, "{}", stderr(&merged));
+}

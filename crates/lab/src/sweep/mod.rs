@@ -112,7 +112,7 @@ impl SweepFile {
     #[must_use]
     pub fn new(text: ScenarioText, sets: &[String], seed: Option<u64>, command: &str) -> Self {
         Self {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: BUILD.to_owned(),
             command: command.to_owned(),
             file: text.file,
             // Another process may have another working directory.
@@ -128,11 +128,11 @@ impl SweepFile {
     /// # Errors
     /// If it is invalid, or of another version of Rackweave.
     pub fn scenario(&self) -> Result<Scenario, ScenarioError> {
-        let own = env!("CARGO_PKG_VERSION");
+        let own = BUILD;
         if self.version != own {
             let message = format!("the sweep is of Rackweave {}, and this is {own}", self.version);
             return Err(ScenarioError::new(message)
-                .with_help("results of different versions may differ: use one for all points"));
+                .with_help("results of different builds may differ: use one for all points"));
         }
         let (file, text) = (self.file.clone(), self.text.clone());
         let text = ScenarioText { file, text, folder: self.folder.clone() };
@@ -234,6 +234,9 @@ pub enum PointError {
     Cancelled,
 }
 
+/// The build: its version, and a fingerprint of the sources (`build.rs`), so that whoever changes a transport does not get points of before.
+const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "+", env!("RACKWEAVE_SOURCES"));
+
 /// Returns the key of a point: a hash of all that its results depend on.
 ///
 /// It covers the checked configuration rather than the text, so that it is the same for all scenarios that mean the same, and differs if
@@ -268,9 +271,8 @@ fn key(spec: &PointSpec) -> String {
     let mut hash = Hash(blake3::Hasher::new());
     let names = (world, set, transport, labels, arguments);
     let measured = (size_buckets, unfinished, messages_csv);
-    let version = env!("CARGO_PKG_VERSION");
     // Writing to a hash cannot fail.
-    let _ = write!(hash, "{version}\n{names:?}\n{config:?}\n{measured:?}\n");
+    let _ = write!(hash, "{BUILD}\n{names:?}\n{config:?}\n{measured:?}\n");
     let _ = write!(hash, "{cast:?}\n{image:?}\n{reduce:?}\n{plan:?}\n{allreduce:?}\n");
     hash.0.finalize().to_hex().chars().take(32).collect()
 }

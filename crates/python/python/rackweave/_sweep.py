@@ -144,8 +144,9 @@ class _Run:
         try:
             self.native.add(index, bytes(future.result()))
             return True
-        except (_native.ScenarioError, _native.RunError, _native.OutputError, ValueError):
-            raise  # The same again would fail again.
+        except (_native.ScenarioError, _native.RunError, _native.OutputError, ValueError) as error:
+            # The same again would fail again.
+            raise self.failed(f"point {index} cannot be run: {error}") from error
         except Exception as error:
             self.attempts[index] = self.attempts.get(index, 0) + 1
             if self.attempts[index] > self.retries:
