@@ -281,12 +281,14 @@ impl Scenario {
     /// A few lines for the head of a report.
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
         let Some(point) = self.points.first() else { return Vec::new() };
-        let first = Explanation::of(point);
+        // An [`Explanation`] would estimate how long the run takes, which takes a while itself.
+        let (fabric, path) = (&point.fabric, Path::longest(&point.fabric));
+        let host_link = point.config.fabric.topology.host_link().as_gbps_f64();
         vec![
-            ("Hosts".into(), format!("{} at {} Gbps", first.hosts, first.host_link_gbps)),
-            ("Switches".into(), first.switches.to_string()),
-            ("Base RTT".into(), format!("{:.2} us", first.base_rtt_us)),
-            ("Bandwidth-delay product".into(), format!("{} bytes", first.bdp_bytes)),
+            ("Hosts".into(), format!("{} at {host_link} Gbps", fabric.hosts())),
+            ("Switches".into(), fabric.switches().to_string()),
+            ("Base RTT".into(), format!("{:.2} us", path.base_rtt().as_us_f64())),
+            ("Bandwidth-delay product".into(), format!("{} bytes", path.base_rtt_bytes())),
         ]
     }
 }

@@ -100,6 +100,7 @@ fn a_run_prints_a_table_and_writes_its_files() {
     assert_eq!(
         names,
         [
+            "goodput.csv",
             "latency_cdf.csv",
             "links.csv",
             "messages.csv",

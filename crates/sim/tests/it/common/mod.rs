@@ -200,6 +200,7 @@ pub(crate) fn measure() -> MeasureConfig {
         capture: Vec::new(),
         capture_limit: 0,
         traffic: Vec::new(),
+        stop_load: false,
     }
 }
 
