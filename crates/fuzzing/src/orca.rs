@@ -1,6 +1,6 @@
 //! Orca's hosts: as senders, receivers, agents and relays, with their controller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rackweave_core::{HostId, Node as _, Packet, RangeSet, Span, Time};
@@ -30,10 +30,27 @@ struct Site {
     controller: Option<Controller>,
     /// How the application answers, by bits.
     habits: u8,
+    /// Invitations that the application has yet to answer: it prepares.
+    preparing: BTreeSet<Session>,
     received: BTreeMap<Session, Received>,
 }
 
 impl Site {
+    fn join(&mut self, now: Time, session: Session) {
+        self.received.insert(session, Received::default());
+        self.host.join(now, session, 0, 64 << 10);
+    }
+
+    /// Answers an invitation that waits, or forgets it.
+    fn answer(&mut self, now: Time, session: Session, how: u8) {
+        self.preparing.remove(&session);
+        match how % 4 {
+            0 => self.host.ignore(session),
+            1 => self.host.refuse(now, session, Reason::Refused),
+            _ => self.join(now, session),
+        }
+    }
+
     fn on_receiver_event(&mut self, now: Time, session: Session, event: ReceiverEvent) {
         let received = self.received.entry(session).or_default();
         match event {
@@ -104,13 +121,16 @@ impl Station for Site {
     fn work(&mut self, now: Time) {
         while let Some(event) = self.host.poll_event() {
             match event {
-                Event::Invited { session, .. } if self.habits & 8 == 0 => {
-                    self.received.insert(session, Received::default());
-                    self.host.join(now, session, 0, 64 << 10);
+                Event::Invited { session, .. } if self.habits & 16 != 0 => {
+                    assert!(self.preparing.insert(session), "it is invited a second time");
                 }
+                Event::Invited { session, .. } if self.habits & 8 == 0 => self.join(now, session),
                 Event::Invited { session, .. } => self.host.refuse(now, session, Reason::Busy),
                 Event::Receiver(session, event) => self.on_receiver_event(now, session, event),
-                Event::Withdrawn { .. } | Event::Sender(..) => {}
+                Event::Withdrawn { session } => {
+                    self.preparing.remove(&session);
+                }
+                Event::Sender(..) => {}
             }
         }
         while let Some(controller) = &mut self.controller
@@ -160,7 +180,8 @@ pub fn orca(bytes: &[u8]) {
             ))
         });
         let (host, received) = (Host::new(config), BTreeMap::new());
-        Site { id: HostId(id), host, controller, habits: 0, received }
+        let (habits, preparing) = (0, BTreeSet::new());
+        Site { id: HostId(id), host, controller, habits, preparing, received }
     };
     let mut mesh = Mesh::new(Time::ZERO, (0..HOSTS).map(site).collect());
     for _ in 0..400 {
@@ -201,6 +222,12 @@ pub fn orca(bytes: &[u8]) {
             8 => {
                 me.host = me.host.restarted();
                 me.received.clear();
+                me.preparing.clear();
+            }
+            9 if !me.preparing.is_empty() => {
+                let index = input.below(me.preparing.len());
+                let (session, how) = (me.preparing.iter().nth(index).copied(), input.u8());
+                session.into_iter().for_each(|session| me.answer(now, session, how));
             }
             _ => mesh.step(&mut input),
         }
@@ -218,6 +245,7 @@ fn command(input: &mut Input<'_>, now: Time, me: &mut Site) {
         2 => me.host.remove(now, session, other),
         3 => {
             me.received.entry(session).or_default();
+            me.preparing.remove(&session);
             me.host.join_late(now, session, other, 1, 0, number);
         }
         4 => me.host.consume(now, session, number),

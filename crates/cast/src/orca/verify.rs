@@ -76,6 +76,10 @@ const ACK_AFTER: Span = Span::from_ms(100);
 const STALLED_AFTER: Span = Span::from_ms(500);
 const STALLED_REPLAYS: u32 = 64;
 const STALLED_SHARE: u64 = 4;
+/// The same with fewer packets, for longer: to a receiver behind a small MTU only a few packets a second come that are small enough, and their
+/// sender gives it up after ten seconds.
+const STALLED_LONG: Span = Span::from_secs(2);
+const STALLED_LONG_REPLAYS: u32 = 8;
 
 fn block_end(offset: u64) -> u64 {
     (offset / BLOCK + 1) * BLOCK
@@ -346,7 +350,9 @@ impl Replays {
         if self.excess == 0 {
             *self = Self::new(now, readable);
         }
-        self.packets >= STALLED_REPLAYS && now.since(self.since) >= STALLED_AFTER
+        let lasts = now.since(self.since);
+        self.packets >= STALLED_REPLAYS && lasts >= STALLED_AFTER
+            || self.packets >= STALLED_LONG_REPLAYS && lasts >= STALLED_LONG
     }
 }
 

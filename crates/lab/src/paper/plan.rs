@@ -157,7 +157,7 @@ impl Plan {
             }
             let ready = loaded.map_err(|error: ScenarioError| error.message().to_owned());
             planned.trouble = match ready.and_then(|()| self.check(&planned)) {
-                Ok(()) if request.workers.is_none() && planned.runs.values().any(is_real) => {
+                Ok(()) if !cfg!(feature = "hosts") && planned.runs.values().any(is_real) => {
                     Some(NO_HOSTS.to_owned())
                 }
                 checked => checked.err(),

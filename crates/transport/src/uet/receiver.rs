@@ -286,11 +286,14 @@ impl Host {
         if self.config.credit == Credit::None {
             return;
         }
-        let most = self.config.most_retransmissions();
-        let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
         let retransmits = if self.config.credit == Credit::Eqds { retransmits } else { 0 };
-        incoming.retransmissions = incoming.retransmissions.saturating_add(retransmits).min(most);
+        let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
         incoming.waits |= wants || retransmits > 0;
+        if retransmits > 0 {
+            let most = self.config.most_retransmissions();
+            let all = incoming.retransmissions.saturating_add(retransmits);
+            incoming.retransmissions = all.min(most);
+        }
         if wants {
             self.scheme.giving.want(now, slot, false);
         }
