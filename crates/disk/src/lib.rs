@@ -106,10 +106,6 @@ pub trait Directory: Debug + Send + Sync {
 
     /// Returns the number of bytes that this user can still write to the file system, if it is known.
     fn free(&self) -> Option<u64>;
-
-    /// Returns a number that changes when the machine starts again: what was written under the same number cannot have been
-    /// lost. `None` if it is not known.
-    fn boot(&self) -> Option<u128>;
 }
 
 /// An open regular file.
@@ -352,11 +348,6 @@ impl Directory for OsDirectory {
 
     fn free(&self) -> Option<u64> {
         fstatvfs(&self.0).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
-    }
-
-    fn boot(&self) -> Option<u128> {
-        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
     }
 }
 

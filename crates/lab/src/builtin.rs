@@ -14,7 +14,7 @@ pub struct Builtin {
 /// Declares built-ins by their name and their file below `scenarios/`.
 macro_rules! builtins {
     ($($name:literal: $file:literal,)*) => {
-        [$(Builtin {
+        &[$(Builtin {
             name: $name,
             file: concat!("scenarios/", $file),
             text: include_str!(concat!("../scenarios/", $file)),
@@ -23,7 +23,7 @@ macro_rules! builtins {
 }
 
 /// The built-in scenarios, in the order in which they are listed.
-pub const SCENARIOS: [Builtin; 73] = builtins! {
+pub const SCENARIOS: &[Builtin] = builtins! {
     "quickstart": "quickstart.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
@@ -100,7 +100,7 @@ pub const SCENARIOS: [Builtin; 73] = builtins! {
 };
 
 /// The built-in files of claims, by the name of the paper.
-pub const CLAIMS: [Builtin; 11] = builtins! {
+pub const CLAIMS: &[Builtin] = builtins! {
     "homa": "papers/homa/claims.toml",
     "polo": "papers/polo/claims.toml",
     "pfabric": "papers/pfabric/claims.toml",
@@ -128,5 +128,5 @@ impl Builtin {
 #[must_use]
 pub fn scenario(name: &str) -> Option<Builtin> {
     let short = name.strip_prefix("papers/").unwrap_or(name);
-    SCENARIOS.into_iter().find(|scenario| scenario.name == short)
+    SCENARIOS.iter().find(|scenario| scenario.name == short).copied()
 }

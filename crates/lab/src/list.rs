@@ -132,7 +132,7 @@ fn workloads() -> Vec<Item> {
 }
 
 fn scenarios() -> Vec<Item> {
-    let built_in = builtin::SCENARIOS.into_iter().map(|scenario| {
+    let built_in = builtin::SCENARIOS.iter().map(|scenario| {
         let read = Scenario::parse(scenario.file, scenario.text, Path::new("."), &[], None);
         let (description, points) =
             read.map_or((String::new(), 0), |read| (read.description, read.points.len()));

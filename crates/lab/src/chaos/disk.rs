@@ -97,7 +97,6 @@ struct State {
     rng: Rng,
     nodes: BTreeMap<u64, Node>,
     handles: u64,
-    boots: u128,
     failing: Failing,
     /// After how many operations the process is killed that uses the disk.
     kill_after: Option<u64>,
@@ -180,7 +179,6 @@ impl State {
 
     /// The power fails.
     fn lose_power(&mut self) {
-        self.boots += 1;
         let Self { rng, nodes, .. } = self;
         for node in nodes.values_mut() {
             match node {
@@ -248,7 +246,6 @@ impl Disk {
             rng,
             nodes,
             handles: 0,
-            boots: 1,
             failing: Failing::default(),
             kill_after: None,
         })))
@@ -424,10 +421,6 @@ impl Directory for Folder {
 
     fn free(&self) -> Option<u64> {
         None
-    }
-
-    fn boot(&self) -> Option<u128> {
-        Some(self.disk.state().boots)
     }
 }
 

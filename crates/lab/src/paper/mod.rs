@@ -37,7 +37,7 @@ use crate::item::Item;
 /// # Errors
 /// If a file of claims is invalid.
 pub fn papers() -> Result<Vec<Paper>, ScenarioError> {
-    let files = builtin::CLAIMS.into_iter();
+    let files = builtin::CLAIMS.iter();
     files.map(|file| Paper::parse(file.file, file.text, None)).collect()
 }
 

@@ -58,12 +58,14 @@ fn read_file(path: &Path) -> Result<String, ScenarioError> {
         return Err(ScenarioError::new(format!("`{shown}` is a directory, not a scenario file")));
     }
     let cannot = |error: std::io::Error| {
-        let built_in = builtin::SCENARIOS.map(|scenario| scenario.name);
+        let built_in: Vec<&str> = builtin::SCENARIOS.iter().map(|scenario| scenario.name).collect();
         let made = ScenarioError::new(format!("cannot read `{shown}`: {error}"));
-        made.with_help(match crate::error::nearest(&path.to_string_lossy(), built_in) {
-            Some(near) => format!("did you mean the built-in scenario `{near}`?"),
-            None => format!("built-in scenarios are {}", built_in.join(", ")),
-        })
+        made.with_help(
+            match crate::error::nearest(&path.to_string_lossy(), built_in.iter().copied()) {
+                Some(near) => format!("did you mean the built-in scenario `{near}`?"),
+                None => format!("built-in scenarios are {}", built_in.join(", ")),
+            },
+        )
     };
     let Some(bytes) = read_at_most(path, MAX_FILE_BYTES).map_err(cannot)? else {
         return Err(ScenarioError::new(format!(

@@ -321,8 +321,8 @@ fn a_resolved_scenario_means_the_same() {
         "{BASE}\n[sweep]\ncases = [{{ fabric.switch.trim = true, measure.warmup = '3 ms' }}, \
          {{ transport.name = 'tcp' }}]"
     );
-    let texts = builtin::SCENARIOS.map(|scenario| scenario.text.to_owned());
-    for text in texts.into_iter().chain([BASE.to_owned(), everything, cases]) {
+    let texts = builtin::SCENARIOS.iter().map(|scenario| scenario.text.to_owned());
+    for text in texts.chain([BASE.to_owned(), everything, cases]) {
         let scenario = parse(&text, &["seed=77"]);
         let again = parse(&scenario.resolved, &[]);
         assert_eq!(configs(&again), configs(&scenario));

@@ -143,11 +143,11 @@ pub(crate) fn eqds(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) {
 /// The transport with this name, and the fabric that it needs: trimming for NDP, EQDS and UET, a plain one for pHost and SIRD.
 pub(crate) fn receiver_driven(
     fabric: &FabricConfig,
-) -> [(&'static str, TransportConfig, FabricConfig); 7] {
+) -> Vec<(&'static str, TransportConfig, FabricConfig)> {
     let trimming = trimming(fabric.clone(), 8, true);
     let paths = fabric.topology.paths();
     let ((uet, uet_fabric), (eqds, eqds_fabric)) = (uet(fabric), eqds(fabric));
-    [
+    vec![
         ("uet", uet, uet_fabric),
         ("eqds", eqds, eqds_fabric),
         ("ndp", ndp(&trimming, paths), trimming),
