@@ -53,7 +53,7 @@ fn poisson(name: &str) -> Pattern {
 
 const ALL: u64 = u64::MAX;
 
-static TRAFFIC: [Traffic; 9] = [
+static TRAFFIC: [Traffic; 10] = [
     Traffic { name: "incast-128", topology: fat_tree(8), pattern: incast, messages: ALL },
     Traffic {
         name: "permutation-16",
@@ -89,6 +89,12 @@ static TRAFFIC: [Traffic; 9] = [
         name: "permutation-16000",
         topology: fat_tree(40),
         pattern: || permutation(300_000),
+        messages: ALL,
+    },
+    Traffic {
+        name: "permutation-101306",
+        topology: fat_tree(74),
+        pattern: || permutation(50_000),
         messages: ALL,
     },
     Traffic {

@@ -50,7 +50,7 @@ impl<M: Model> World<'_, M> {
             }
             (None | Some(FaultKind::Pause), HostState::Down) => {
                 let transports = (self.factory)(host);
-                self.hosts.all[number].transports = transports;
+                self.hosts.all[number].transports = transports.into();
                 self.crash_node(host, false);
                 if fault.is_some() {
                     self.hosts.all[number].state = HostState::Paused(VecDeque::new());

@@ -1,6 +1,7 @@
 //! Hosts: their transports and nodes, which the network polls for packets.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 
 use rackweave_core::{
     DropReason, HostId, Node as _, Packet, PacketRef, PayloadStore, Placement, Span, Time,
@@ -29,11 +30,54 @@ pub(super) struct Hosts<M: Model> {
 
 /// A host of the fabric: its transports and at most one node of a group system.
 pub(super) struct Host<M: Model> {
-    pub(super) transports: Vec<M::Transport>,
+    pub(super) transports: Transports<M::Transport>,
     node: Option<(u32, u8)>,
     /// The transport or node that is polled first for the next packet.
     next_polled: u8,
     pub(super) state: HostState<M::Header>,
+}
+
+/// The transports of a host. Nearly all hosts have one, which is stored in the host itself: in a large fabric a pointer to
+/// it would be one more cache miss.
+#[derive(Debug)]
+pub(super) enum Transports<T> {
+    One(T),
+    Others(Vec<T>),
+}
+
+impl<T> From<Vec<T>> for Transports<T> {
+    fn from(mut all: Vec<T>) -> Self {
+        match (all.pop(), all.is_empty()) {
+            (Some(only), true) => Self::One(only),
+            (Some(last), false) => {
+                all.push(last);
+                Self::Others(all)
+            }
+            (None, _) => Self::Others(all),
+        }
+    }
+}
+
+impl<T> Deref for Transports<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::One(only) => std::slice::from_ref(only),
+            Self::Others(all) => all,
+        }
+    }
+}
+
+impl<T> DerefMut for Transports<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::One(only) => std::slice::from_mut(only),
+            Self::Others(all) => all,
+        }
+    }
 }
 
 /// Whether a host is running.
@@ -67,7 +111,7 @@ impl<M: Model> Hosts<M> {
         config: Option<&HostConfig>,
     ) -> Self {
         let host = |number| Host {
-            transports: transports(HostId(number)),
+            transports: transports(HostId(number)).into(),
             node: None,
             next_polled: 0,
             state: HostState::Up,
@@ -100,7 +144,7 @@ impl<M: Model> Hosts<M> {
             return None;
         }
         let node = state.node();
-        match (state.transports.as_mut_slice(), node) {
+        match (&mut *state.transports, node) {
             ([only], None) => only.poll_transmit(at, 0),
             ([], Some((node, port))) => self.nodes.poll_transmit(node, at, port, payloads),
             _ => self.next_round_robin(host, at, payloads),
@@ -167,7 +211,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
 
     #[inline]
     fn prefetch_node(&self, host: HostId) {
-        for transport in &self.all[host.0 as usize].transports {
+        for transport in self.all[host.0 as usize].transports.iter() {
             transport.prefetch();
         }
     }
@@ -186,7 +230,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
         if !state.is_up() {
             return Time::MAX;
         }
-        let first = match state.transports.as_slice() {
+        let first = match &*state.transports {
             [] => Time::MAX,
             [only] => only.poll_timeout().unwrap_or(Time::MAX),
             several => first_timeout(several),
@@ -249,7 +293,7 @@ impl<M: Model> World<'_, M> {
         let node = state.node();
         self.flush(host);
         let now = self.net.now();
-        for transport in &mut self.hosts.all[host.0 as usize].transports {
+        for transport in self.hosts.all[host.0 as usize].transports.iter_mut() {
             if transport.poll_timeout().is_some_and(|at| at <= now) {
                 transport.handle_timeout(now);
             }

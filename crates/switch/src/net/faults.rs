@@ -245,14 +245,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             None => None,
         };
         if let Some(reason) = reason {
-            self.stats[number].drops += 1;
+            self.stats[number].count_drop();
             self.discard(packet, reason);
             return false;
         }
         if rng.chance(faults.corruption) {
             let payloads = &mut self.payloads;
             if !self.pool.modify(packet, |packet| payloads.damage(packet, rng)) {
-                self.stats[number].drops += 1;
+                self.stats[number].count_drop();
                 self.discard(packet, DropReason::Corrupted);
                 return false;
             }

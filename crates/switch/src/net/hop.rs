@@ -156,7 +156,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         } else {
             DropReason::NoBuffer
         };
-        self.stats[link as usize].drops += 1;
+        self.stats[link as usize].count_drop();
         self.counters.drops[reason as usize] += 1;
     }
 
@@ -229,7 +229,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[inline(never)]
     fn join(&mut self, switch: u32, link: u32, packet: PacketRef) {
         if self.links[link as usize].down {
-            self.stats[link as usize].drops += 1;
+            self.stats[link as usize].count_drop();
             return self.discard(packet, self.why_down(link));
         }
         self.catch_up(link, self.now);
@@ -245,7 +245,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     fn wait(&mut self, number: u32, link: u32, packet: PacketRef) {
         let now = self.now;
         if self.shares_buffers && !self.shared_buffer_admits(number, link, packet) {
-            self.stats[link as usize].drops += 1;
+            self.stats[link as usize].count_drop();
             return self.discard(packet, DropReason::SharedBufferFull);
         }
         let switch = &mut self.switches[number as usize];
@@ -265,7 +265,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             Admission::Trimmed => self.counters.trims += 1,
             Admission::ReturnedToSender(_) => self.counters.returned_to_sender += 1,
             Admission::Dropped(reason) => {
-                stats.drops += 1;
+                stats.count_drop();
                 self.counters.drops[reason as usize] += 1;
                 // The queue may have freed another packet than the arriving one. Its slot in the pool can be
                 // read until the next packet is inserted.
@@ -287,7 +287,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[inline(never)]
     fn evict(&mut self, link: u32) {
         while let Some(packet) = self.links[link as usize].queue.evict(&self.pool) {
-            self.stats[link as usize].drops += 1;
+            self.stats[link as usize].count_drop();
             self.discard(packet, DropReason::QueueFull);
         }
     }
@@ -386,7 +386,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             let after = queue.bytes();
             let stats = &mut self.stats[link as usize];
             stats.queue_changes(self.now, before, after);
-            stats.drops += 1;
+            stats.count_drop();
             if self.shares_buffers {
                 self.give_back(link, before - after);
             }

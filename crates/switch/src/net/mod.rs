@@ -459,7 +459,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let start = link.busy_until.max(at);
         let full = start.since(at) > self.nic_queue;
         if link.down || full {
-            self.stats[host.0 as usize].drops += 1;
+            self.stats[host.0 as usize].count_drop();
             let reason = if full { DropReason::QueueFull } else { self.why_down(host.0) };
             return self.discard(packet, reason);
         }

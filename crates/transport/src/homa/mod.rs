@@ -38,6 +38,7 @@
 
 pub mod config;
 pub mod cutoffs;
+mod finished;
 mod grantable;
 mod grants;
 pub mod leverage;
@@ -69,6 +70,7 @@ use rackweave_wire::homa::{Body, Header};
 use crate::common::Heap;
 pub use config::{Config, HeaderBytes, InvalidConfig, PriorityBy};
 pub use cutoffs::Cutoffs;
+use finished::{Finished, FinishedQueue};
 use grants::{Grants, Key};
 pub use leverage::{Detection, Leverage};
 use peer::Peers;
@@ -98,14 +100,6 @@ enum Control {
     },
 }
 
-/// A finished RPC, remembered so that late packets of it are recognised.
-#[derive(Clone, Copy, Debug)]
-struct Finished {
-    tick: u64,
-    host: HostId,
-    id: u64,
-}
-
 /// Homa at one host.
 #[derive(Debug)]
 pub struct Host {
@@ -117,7 +111,7 @@ pub struct Host {
     queue: SendQueue,
     grants: Grants,
     repairs: Repairs,
-    finished: VecDeque<Finished>,
+    finished: FinishedQueue,
     events: VecDeque<Event>,
     next_tick: Option<Time>,
     leverage: windows::State,
@@ -140,7 +134,7 @@ impl Host {
             queue,
             grants: Grants::default(),
             repairs: Repairs::default(),
-            finished: VecDeque::new(),
+            finished: FinishedQueue::default(),
             events: VecDeque::new(),
             next_tick: None,
             leverage: windows::State::default(),
@@ -256,14 +250,14 @@ impl Host {
     }
 
     fn remember_finished(&mut self, entry: Finished) {
-        self.finished.push_back(entry);
+        self.finished.push(entry);
         let keep = u64::from(self.config.finished_ticks);
-        while let Some(&Finished { tick, host, id }) = self.finished.front() {
+        while let Some(Finished { tick, host, id }) = self.finished.front() {
             let expired = entry.tick.saturating_sub(tick) >= keep;
             if !expired && self.finished.len() <= self.config.max_finished as usize {
                 break;
             }
-            self.finished.pop_front();
+            self.finished.pop();
             self.rpcs.forget(host, id);
             // Only servers refuse ids.
             if !expired

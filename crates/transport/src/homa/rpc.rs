@@ -1,5 +1,7 @@
 //! The state of RPCs, and the slab that holds them.
 
+use core::hash::{Hash, Hasher};
+
 use rackweave_core::{Assembler, HostId, prefetch};
 use rackweave_wire::homa::stream::Reason;
 use rustc_hash::FxHashMap;
@@ -184,6 +186,29 @@ pub(super) enum Known {
     Finished,
 }
 
+/// The peer and the local id of an RPC. Two halves of the id keep an entry of the index at 16 bytes, of which there is one
+/// for each RPC that is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    host: HostId,
+    id: [u32; 2],
+}
+
+impl Key {
+    #[inline]
+    const fn new(host: HostId, id: u64) -> Self {
+        Self { host, id: [id as u32, (id >> 32) as u32] }
+    }
+}
+
+impl Hash for Key {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u32(self.host.0);
+        state.write_u64(u64::from(self.id[1]) << 32 | u64::from(self.id[0]));
+    }
+}
+
 /// The RPCs of a host.
 #[derive(Debug)]
 pub(super) struct Rpcs {
@@ -191,7 +216,7 @@ pub(super) struct Rpcs {
     free: u32,
     live: u32,
     births: u64,
-    index: FxHashMap<(HostId, u64), u32>,
+    index: FxHashMap<Key, u32>,
 }
 
 impl Default for Rpcs {
@@ -204,7 +229,7 @@ impl Rpcs {
     /// Looks up the RPC with this local id.
     #[inline]
     pub(super) fn find(&self, host: HostId, id: u64) -> Known {
-        match self.index.get(&(host, id)) {
+        match self.index.get(&Key::new(host, id)) {
             None => Known::No,
             Some(&slot) if slot >= GIVEN_UP => Known::Finished,
             Some(&slot) => Known::Slot(slot),
@@ -260,14 +285,14 @@ impl Rpcs {
             self.slots[slot as usize] = rpc;
             slot
         };
-        self.index.insert((host, id), slot);
+        self.index.insert(Key::new(host, id), slot);
         slot
     }
 
     /// Frees a slot. If `finished`, the id is remembered.
     pub(super) fn remove(&mut self, slot: u32, finished: bool) {
         let rpc = &mut self.slots[slot as usize];
-        let key = (rpc.host, rpc.id);
+        let key = Key::new(rpc.host, rpc.id);
         rpc.state = State::Free(self.free);
         self.free = slot;
         self.live -= 1;
@@ -281,13 +306,15 @@ impl Rpcs {
     /// Forgets a finished RPC.
     pub(super) fn forget(&mut self, host: HostId, id: u64) {
         if self.find(host, id) == Known::Finished {
-            self.index.remove(&(host, id));
+            self.index.remove(&Key::new(host, id));
         }
     }
 
     /// Records how a finished stream ended.
     pub(super) fn set_ended(&mut self, host: HostId, id: u64, reason: Reason) {
-        if let Some(slot) = self.index.get_mut(&(host, id)).filter(|slot| **slot >= GIVEN_UP) {
+        if let Some(slot) =
+            self.index.get_mut(&Key::new(host, id)).filter(|slot| **slot >= GIVEN_UP)
+        {
             *slot = match reason {
                 Reason::Closed => FINISHED,
                 Reason::Cancelled => CANCELLED,
@@ -299,7 +326,7 @@ impl Rpcs {
 
     /// How a stream ended that is remembered as finished.
     pub(super) fn ended(&self, host: HostId, id: u64) -> Reason {
-        match self.index.get(&(host, id)) {
+        match self.index.get(&Key::new(host, id)) {
             Some(&FINISHED) => Reason::Closed,
             Some(&CANCELLED) => Reason::Cancelled,
             Some(&DEADLINE) => Reason::Deadline,
