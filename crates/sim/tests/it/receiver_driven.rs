@@ -89,7 +89,8 @@ fn thousands_of_senders_at_one_port() {
 /// `scenarios/papers/uet/eqds-validate.toml`: 2 MB for each pair of hosts.
 fn eqds_validation(k: u32, pairs: &[(u32, u32)]) -> RunResult {
     let link = Rate(100_916_000_000);
-    let mut fabric = fabric(Topology::FatTree { k, host_link: link });
+    let mut fabric =
+        fabric(Topology::FatTree { k, host_link: link, aggregation_link: link, core_link: link });
     (fabric.host_link_delay, fabric.core_link_delay) = (Span::from_us(1), Span::from_us(1));
     (fabric.host_send_delay, fabric.host_receive_delay) = (Span::ZERO, Span::ZERO);
     fabric.switch.latency = Span::ZERO;

@@ -193,7 +193,6 @@ pub(crate) fn measure() -> MeasureConfig {
         warmup: Span::ZERO,
         ports_from: None,
         messages: u64::MAX,
-        stop_load: false,
         time_limit: Span::from_secs(10),
         sample_every: Span::ZERO,
         verify: true,
