@@ -5,6 +5,8 @@
 mod read;
 mod text;
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -79,6 +81,9 @@ pub struct Point {
     pub paired: bool,
     /// The measures that both sides have.
     pub measures: Vec<Measure>,
+    /// The measures that one side has only, or that it has no value of for some of its seeds: those of messages that did not arrive, for
+    /// instance. The values of the other seeds are no sample of all, so that nothing is said about them.
+    pub incomplete: Vec<String>,
 }
 
 /// A setting that differs.
@@ -148,12 +153,15 @@ impl Difference {
         measures.filter(|measure| measure.finding == finding).count()
     }
 
-    /// Returns whether the results are the same as far as can be said: the same points, and no measure that differs, or of which
-    /// that is not known.
+    /// Returns whether the results are the same as far as can be said: both complete, with the same points and measures, and no measure
+    /// that differs, or of which that is not known.
     #[must_use]
     pub fn is_none(&self) -> bool {
         let differs = |finding| self.count(finding) > 0;
-        self.only_in_a.is_empty()
+        !self.points.is_empty()
+            && !self.of.iter().any(|origin| origin.is_partial)
+            && self.points.iter().all(|point| point.incomplete.is_empty())
+            && self.only_in_a.is_empty()
             && self.only_in_b.is_empty()
             && !differs(Finding::Differs)
             && !differs(Finding::Unknown)
@@ -195,14 +203,23 @@ fn compare(a: &Group, b: &Group, all: bool) -> Point {
         let other_systems = ["cast", "image", "reduce", "allreduce", "plan"].contains(&first);
         all || HEADLINES.contains(&name) || other_systems
     };
-    let shown = a.measures.iter().filter(|(name, _)| is_shown(name));
-    let both = shown.filter_map(|(name, x)| Some((name, x, b.measures.get(name)?)));
+    let names: BTreeSet<&String> = a.measures.keys().chain(b.measures.keys()).collect();
+    let (mut measures, mut incomplete) = (Vec::new(), Vec::new());
+    for name in names.into_iter().filter(|name| is_shown(name)) {
+        match (a.measures.get(name), b.measures.get(name)) {
+            (Some(x), Some(y)) if x.len() == a.runs && y.len() == b.runs => {
+                measures.push(measure(name.clone(), x, y));
+            }
+            _ => incomplete.push(name.clone()),
+        }
+    }
     Point {
         label: a.label.clone(),
         set: a.set.clone(),
         seeds: [a.runs, b.runs],
         paired: a.seeds == b.seeds && a.runs > 1,
-        measures: both.map(|(name, x, y)| measure(name.clone(), x, y)).collect(),
+        measures,
+        incomplete,
     }
 }
 

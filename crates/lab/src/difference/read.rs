@@ -192,9 +192,13 @@ fn collect(path: &str, value: &Value, seed: Option<u64>, measures: &mut BTreeMap
             }
         }
         Value::Array(entries) => {
-            for entry in entries {
-                let name = match (&entry["up_to_bytes"], &entry["label"]) {
-                    (Value::Number(edge), _) => edge.to_string(),
+            for (nth, entry) in entries.iter().enumerate() {
+                let name = match (entry.get("up_to_bytes"), &entry["label"]) {
+                    (Some(Value::Number(edge)), _) => edge.to_string(),
+                    // The last size bucket has no edge.
+                    (Some(Value::Null), _) => "more".to_owned(),
+                    // Several streams may have one label.
+                    (_, Value::String(label)) if nth > 0 => format!("{label} {nth}"),
                     (_, Value::String(label)) => label.clone(),
                     _ => continue,
                 };

@@ -166,3 +166,68 @@ fn settings_that_differ_are_named() {
     assert_eq!(difference.settings, [setting]);
     assert!(difference.to_text(false).contains("fabric.switch.buffer  500 KB -> 1 MB"));
 }
+
+fn of_points(points: &serde_json::Value) -> Results {
+    let summary = json!({"scenario": "s", "version": "v", "points": points});
+    Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).expect("a summary")
+}
+
+/// Messages that did not arrive leave no percentile: the other seeds' are no sample of all.
+#[test]
+fn a_measure_that_some_seeds_lack_is_not_compared() {
+    let point = |seed: u64, p99: Option<f64>| {
+        json!({
+            "label": "homa", "set": {"seed": seed}, "slowdown": {"p99": p99}, "messages": {"completed": 10},
+        })
+    };
+    let whole = of_points(&json!([1, 2, 3].map(|seed| point(seed, Some(10.0 + seed as f64)))));
+    let holes = of_points(&json!([point(1, Some(2.0)), point(2, None), point(3, None)]));
+    for (a, b) in [(&whole, &holes), (&holes, &whole)] {
+        let difference = Difference::between(a, b, false);
+        let point = &difference.points[0];
+        assert_eq!(point.incomplete, ["slowdown.p99"]);
+        assert!(point.measures.iter().all(|it| it.name != "slowdown.p99"));
+        assert!(!difference.is_none());
+        let text = difference.to_text(false);
+        assert!(text.contains("not compared") && text.contains("slowdown.p99"), "{text}");
+    }
+    assert!(Difference::between(&whole, &whole, false).is_none());
+}
+
+#[test]
+fn streams_with_one_label_are_two_and_the_largest_messages_have_a_bucket() {
+    let point = |p99: f64| {
+        json!([{
+            "label": "homa", "set": {"seed": 1},
+            "background": [
+                {"label": "tcp", "latency_us": {"p99": p99}},
+                {"label": "tcp", "latency_us": {"p99": 2.0 * p99}},
+            ],
+            "by_size": [{"up_to_bytes": 100, "p99": p99}, {"up_to_bytes": null, "p99": p99}],
+        }])
+    };
+    let difference = Difference::between(&of_points(&point(1.0)), &of_points(&point(2.0)), true);
+    let measures = &difference.points[0].measures;
+    let names: Vec<_> = measures.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "background[tcp 1].latency_us.p99",
+            "background[tcp].latency_us.p99",
+            "by_size[100].p99",
+            "by_size[more].p99"
+        ]
+    );
+    // One seed says nothing of noise.
+    assert!(measures.iter().all(|it| it.finding == Finding::Unknown));
+}
+
+#[test]
+fn results_without_a_common_point_or_that_were_interrupted_are_not_the_same() {
+    let none = of_points(&json!([]));
+    assert!(!Difference::between(&none, &none, false).is_none());
+    let point = json!({"label": "homa", "set": {"seed": 1}, "slowdown": {"p99": 1.0}});
+    let summary = json!({"scenario": "s", "version": "v", "interrupted": true, "points": [point]});
+    let partial = Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).unwrap();
+    assert!(!Difference::between(&partial, &partial, false).is_none());
+}

@@ -84,7 +84,7 @@ fn point_text(point: &Point, all: bool) -> String {
     let rows = point.measures.iter();
     let shown = |it: &&Measure| all || matches!(it.finding, Finding::Differs | Finding::Unknown);
     let rows: Vec<[String; 5]> = rows.filter(shown).map(row).collect();
-    if rows.is_empty() {
+    if rows.is_empty() && point.incomplete.is_empty() {
         return String::new();
     }
     let seeds = match point.seeds {
@@ -103,6 +103,16 @@ fn point_text(point: &Point, all: bool) -> String {
         );
         text.push_str(line.trim_end());
         text.push('\n');
+    }
+    if let Some(first) = point.incomplete.first() {
+        let more = match point.incomplete.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let _ = writeln!(
+            text,
+            "  not compared, because one side has no value of some seed: {first}{more}"
+        );
     }
     text
 }

@@ -1,6 +1,7 @@
 //! Points that differ in nothing but their seed, as one: means, and confidence intervals of them.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::stats::{CurvePoint, SizeBucket, Stats};
 use super::{MessageCounts, PointResult, PointSummary, QueueBytes, StreamSummary, naming};
@@ -83,6 +84,8 @@ fn combine(group: &[&PointResult]) -> PointResult {
     let (slowdown, latency) = (stats(|p| &p.slowdown), stats(|p| &p.latency_us));
     let goodput = estimate(&|p| p.goodput_gbps);
     let mean = |of: fn(&PointSummary) -> f64| estimate(&of).mean;
+    // Sums, like the messages: a rounded mean would turn one dropped packet of five seeds into none.
+    let total = |of: fn(&PointSummary) -> u64| summaries().map(of).fold(0, u64::saturating_add);
     let count = |of: fn(&PointSummary) -> u64| {
         let sum = summaries().map(of).fold(0, u64::saturating_add);
         // Rounded to the nearest.
@@ -113,9 +116,10 @@ fn combine(group: &[&PointResult]) -> PointResult {
         slowdown: slowdown.means(),
         latency_us: latency.means(),
         goodput_gbps: goodput.mean,
-        drops: count(|p| p.drops),
-        trims: count(|p| p.trims),
-        ecn_marks: count(|p| p.ecn_marks),
+        drops: total(|p| p.drops),
+        drops_by_reason: sum_of_reasons(summaries()),
+        trims: total(|p| p.trims),
+        ecn_marks: total(|p| p.ecn_marks),
         queue_bytes: QueueBytes {
             mean: mean(|p| p.queue_bytes.mean),
             max: count(|p| p.queue_bytes.max),
@@ -157,6 +161,17 @@ fn combine_streams(all: &[&StreamSummary]) -> (StreamSummary, StreamSpread) {
         goodput_gbps: goodput.half_width,
     };
     (summary, spread)
+}
+
+/// Returns how many packets were dropped in all seeds, by reason.
+fn sum_of_reasons<'a>(all: impl Iterator<Item = &'a PointSummary>) -> Map<String, Value> {
+    let mut sums = Map::new();
+    for (reason, count) in all.flat_map(|point| &point.drops_by_reason) {
+        let before = sums.get(reason).and_then(Value::as_u64).unwrap_or(0);
+        let sum = before.saturating_add(count.as_u64().unwrap_or(0));
+        sums.insert(reason.clone(), sum.into());
+    }
+    sums
 }
 
 fn sum_of_counts(all: &[MessageCounts]) -> MessageCounts {
@@ -366,6 +381,24 @@ mod tests {
         assert_eq!(
             (combined[0].summary.end, combined[0].summary.messages.unfinished),
             ("time limit", 3)
+        );
+    }
+
+    /// A mean would have been rounded to none.
+    #[test]
+    fn dropped_packets_are_summed_and_so_are_their_reasons() {
+        let mut points: Vec<_> = (1..=5).map(|seed| point("homa", seed, 0.5, 1.0)).collect();
+        points[3].summary.drops = 2;
+        points[3].summary.drops_by_reason.insert("buffer_full".to_owned(), 2.into());
+        points[4].summary.drops = 1;
+        points[4].summary.drops_by_reason.insert("link_down".to_owned(), 1.into());
+        let combined = combined(&points).expect("seeds are swept");
+        let summary = &combined[0].summary;
+        assert_eq!(summary.drops, 3);
+        let reasons: Vec<_> = summary.drops_by_reason.iter().collect();
+        assert_eq!(
+            reasons,
+            [(&"buffer_full".to_owned(), &2.into()), (&"link_down".to_owned(), &1.into())]
         );
     }
 
