@@ -167,7 +167,7 @@ fn settings_that_differ_are_named() {
     assert!(difference.to_text(false).contains("fabric.switch.buffer  500 KB -> 1 MB"));
 }
 
-fn of_points(points: &serde_json::Value) -> Results {
+fn of_points(points: &Value) -> Results {
     let summary = json!({"scenario": "s", "version": "v", "points": points});
     Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).expect("a summary")
 }
