@@ -134,8 +134,10 @@ class Sweeps(unittest.TestCase):
             def submit(self, function, spec, index):
                 return super().submit(function, spec, 0)
 
-        with Wrong(1) as pool, self.assertRaisesRegex(ValueError, "another configuration than point 1"):
+        with Wrong(1) as pool, self.assertRaisesRegex(rackweave.SweepError, "another configuration than point 1") as caught:
             rackweave.sweep(small(), LITTLE, executor=pool)
+        # The points that were finished are not lost.
+        self.assertEqual(len(caught.exception.result.points), 1)
 
     def test_ctrl_c_keeps_what_is_finished(self):
         def interrupt(done, *_):

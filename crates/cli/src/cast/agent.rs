@@ -207,7 +207,7 @@ impl Serving<'_> {
             }
             EngineEvent::ReceiveFailed { from, error, reason, .. } => {
                 let why = error.map_or_else(|| format!("{reason:?}"), |it| it.to_string());
-                print_status(&format!("a stream from {from} failed: {why}\n"));
+                print_status(&format!("a stream from {from} failed: {}\n", crate::escaped(&why)));
             }
             _ => {}
         }

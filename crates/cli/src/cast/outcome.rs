@@ -204,7 +204,7 @@ pub(super) fn report(
         return print(&line);
     }
     if let Some(error) = error {
-        print_status(&format!("error: {from}: {error}\n"));
+        print_status(&format!("error: {from}: {}\n", escaped(error)));
         return Ok(exit::DONE);
     }
     let speed = rate(bytes as f64 * 8.0 / seconds.max(1e-6));

@@ -139,7 +139,9 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
                 _ => {}
             }
         }
-        if let Some((at, from)) = given_up
+        // A successor that is there already, for which this host hashes what it has, is waited for.
+        let giving_up = given_up.filter(|_| engine.incoming().is_empty());
+        if let Some((at, from)) = giving_up
             && at <= engine.clock().now()
         {
             let seconds = engine.clock().now().since(began).as_secs_f64();
@@ -165,7 +167,7 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
             return Ok(if args.once { exit::INTERRUPTED } else { exit::DONE });
         }
         let redraw = show.draw(engine);
-        let until = [until, redraw, given_up.map(|it| it.0)].into_iter().flatten().min();
+        let until = [until, redraw, giving_up.map(|it| it.0)].into_iter().flatten().min();
         engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
     }
 }

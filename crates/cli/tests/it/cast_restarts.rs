@@ -452,3 +452,28 @@ fn the_same_send_again_succeeds_and_sends_only_what_differs() {
     assert!(last < first * 2 / 3, "{last} of {first}");
     assert!(["a", "b", "c", "d"].into_iter().all(same));
 }
+
+/// A receiver whose file differs begins again. The other one keeps the session alive, to which it is invited once more.
+#[test]
+fn a_receiver_that_begins_again_is_served_beside_one_that_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("set");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("a"), content(20_000_000)).unwrap();
+    std::fs::write(source.join("b"), content(60_000_000)).unwrap();
+    let places = [folder.path().join("x"), folder.path().join("y")];
+    // The second receiver has a file of the same length with other bytes.
+    std::fs::create_dir_all(places[1].join("set")).unwrap();
+    std::fs::write(places[1].join("set/a"), vec![7; 20_000_000]).unwrap();
+    let receivers = places.each_ref().map(|place| Receiver::into(place, &["--overwrite"]));
+    let to = receivers.each_ref().map(|it| it.address.clone()).join(",");
+    let mut command = rackweave(&["send", "--json", "--rate", "200 Mbps", "--to", &to]);
+    let output = command.arg(&source).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    for place in &places {
+        for name in ["a", "b"] {
+            let (found, sent) = (place.join("set").join(name), source.join(name));
+            assert!(std::fs::read(found).unwrap() == std::fs::read(sent).unwrap(), "{name}");
+        }
+    }
+}

@@ -208,6 +208,9 @@ struct Receiving {
     flow: flow::Receiver,
     /// The time at which labelled data last arrived; the rack's agent knows the sender of such a session.
     data_at: Time,
+    /// Whether the application has left it such that its sender invites this host again, to the same session if other receivers have
+    /// kept it.
+    returns: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -537,7 +540,7 @@ impl Host {
             via_agent,
             config,
         );
-        self.receiving.insert(session, Receiving { flow, data_at: now });
+        self.receiving.insert(session, Receiving { flow, data_at: now, returns: false });
         self.mark_ready(now, Key::Receive(session));
     }
 
@@ -618,9 +621,13 @@ impl Host {
         self.with_receiving(now, session, |flow| flow.complete(now));
     }
 
-    /// Leaves a session for this reason, or refuses the invitation to it.
+    /// Leaves a session for this reason, or refuses the invitation to it. After [`Reason::Unknown`], which says that this host knows
+    /// nothing of the session and can begin again, an invitation to the same session is a new one.
     pub fn leave(&mut self, now: Time, session: Session, reason: Reason) {
         self.refuse(now, session, reason);
+        if let Some(receiving) = self.receiving.get_mut(&session) {
+            receiving.returns = reason == Reason::Unknown;
+        }
         self.with_receiving(now, session, |flow| flow.leave(now, reason));
     }
 

@@ -287,7 +287,7 @@ impl Host {
                 *waiting = upto;
                 continue;
             }
-            if event == ReceiverEvent::Closed {
+            if event == ReceiverEvent::Closed && !receiving.returns {
                 if self.ended.len() >= MAX_ENDED {
                     self.ended.pop_front();
                 }
