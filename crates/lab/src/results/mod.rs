@@ -472,52 +472,35 @@ impl PointResult {
             let span = if stream < first || first == 0 { result.measured } else { whole_run };
             if span.ticks() == 0 { 0.0 } else { bytes as f64 * 8e3 / span.as_ps() as f64 }
         };
-        let mut senders: BTreeSet<HostId> =
-            by_stream[0].iter().map(|message| message.src).collect();
-        // In a closed loop, a host that starts no message is starved by the hosts that it waits for.
-        if let Some(workload) = spec.config.streams.first().map(|stream| &stream.workload)
-            && first == 0
-            && let (Pattern::ClosedLoop { .. }, Some(range)) =
-                (&workload.pattern, &workload.senders)
-        {
-            senders.extend(range.clone().map(HostId));
-        }
-        let by_sender = senders.iter().filter_map(|sender| {
-            let bytes = result.delivered_by_sender.get(sender.0 as usize)?;
-            (result.measured.ticks() > 0)
-                .then(|| *bytes as f64 * 8e3 / result.measured.as_ps() as f64)
-        });
         let hosts = spec.config.fabric.topology.hosts() as usize;
         let samples = |messages: &[&MessageRecord]| samples(messages, &result, spec.unfinished);
         let counts = |messages: &[&MessageRecord]| MessageCounts::of(messages, spec.unfinished);
         let main = samples(&by_stream[0]);
         let (slowdown, latency_us) = distributions(&main);
         let goodput_of_all = (0..streams).map(goodput).sum();
+        let summary_of = |messages: &[&MessageRecord], names: [&str; 3], goodput_gbps: f64| {
+            let (slowdown, latency_us) = distributions(&samples(messages));
+            let [arrivals, transport, label] = names.map(str::to_owned);
+            let messages = counts(messages);
+            StreamSummary {
+                arrivals,
+                transport,
+                label,
+                messages,
+                slowdown,
+                latency_us,
+                goodput_gbps,
+            }
+        };
         let all_streams = (streams > 1 && first == 0).then(|| {
             let all: Vec<&MessageRecord> = by_stream.iter().flatten().copied().collect();
-            let (slowdown, latency_us) = distributions(&samples(&all));
-            StreamSummary {
-                arrivals: "all".to_owned(),
-                transport: spec.transport.clone(),
-                label: "all streams".to_owned(),
-                messages: counts(&all),
-                slowdown,
-                latency_us,
-                goodput_gbps: goodput_of_all,
-            }
+            summary_of(&all, ["all", &spec.transport, "all streams"], goodput_of_all)
         });
         let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
-            let (slowdown, latency_us) = distributions(&samples(messages));
             let config = &spec.config.streams[stream - first];
-            StreamSummary {
-                arrivals: config.workload.pattern.name().to_owned(),
-                transport: config.transport.name().to_owned(),
-                label: spec.labels[stream].clone(),
-                messages: counts(messages),
-                slowdown,
-                latency_us,
-                goodput_gbps: goodput(stream),
-            }
+            let arrivals = config.workload.pattern.name();
+            let names = [arrivals, config.transport.name(), &spec.labels[stream]];
+            summary_of(messages, names, goodput(stream))
         });
         let counters = &result.counters;
         let by_reason = DropReason::ALL.iter().zip(counters.drops).filter(|(_, drops)| *drops > 0);
@@ -529,7 +512,7 @@ impl PointResult {
             slowdown,
             latency_us,
             goodput_gbps: goodput(0),
-            goodput_by_sender_gbps: Spread::of(by_sender),
+            goodput_by_sender_gbps: goodput_by_sender(spec, &result, &by_stream[0]),
             drops: counters.drops.iter().sum(),
             trims: counters.trims,
             returned_to_sender: counters.returned_to_sender,
@@ -583,6 +566,22 @@ impl PointResult {
             is_all_dark: pod.is_some_and(|pod| pod.ocs.dark == Dark::All),
         }
     }
+}
+
+/// The goodput of each host that sends measured messages, or would: in a closed loop, a host that starts no message is starved by the hosts
+/// that it waits for.
+fn goodput_by_sender(spec: &PointSpec, result: &RunResult, messages: &[&MessageRecord]) -> Spread {
+    let mut senders: BTreeSet<HostId> = messages.iter().map(|message| message.src).collect();
+    if let Some(workload) = spec.config.streams.first().map(|stream| &stream.workload)
+        && !is_group(spec)
+        && let (Pattern::ClosedLoop { .. }, Some(range)) = (&workload.pattern, &workload.senders)
+    {
+        senders.extend(range.clone().map(HostId));
+    }
+    Spread::of(senders.iter().filter_map(|sender| {
+        let bytes = result.delivered_by_sender.get(sender.0 as usize)?;
+        (result.measured.ticks() > 0).then(|| *bytes as f64 * 8e3 / result.measured.as_ps() as f64)
+    }))
 }
 
 impl PointSummary {

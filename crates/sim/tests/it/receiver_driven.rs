@@ -1,11 +1,11 @@
-//! NDP, pHost and EQDS on simulated fabrics: links used, incasts, thousands of senders.
+//! NDP and pHost on simulated fabrics: links used, incasts, thousands of senders.
 
 use crate::common::*;
-use rackweave_core::{HostId, Rate, Span};
+use rackweave_core::Span;
 use rackweave_sim::RunConfig;
-use rackweave_sim::config::{FabricConfig, Topology, TrimConfig};
+use rackweave_sim::config::{FabricConfig, Topology};
 use rackweave_sim::result::RunResult;
-use rackweave_transport::{TransportConfig, uet};
+use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 
 const FAT_TREE: Topology = Topology::fat_tree(8, G10);
@@ -83,64 +83,4 @@ fn thousands_of_senders_at_one_port() {
             assert!((0.95..most).contains(&times), "{name}, {senders}: {times} times the ideal");
         }
     }
-}
-
-/// A run with the links, packets and queues of EQDS's validation (`docs/sources.md#eqds-validation`), as in
-/// `scenarios/papers/uet/eqds-validate.toml`: 2 MB for each pair of hosts.
-fn eqds_validation(k: u32, pairs: &[(u32, u32)]) -> RunResult {
-    let link = Rate(100_916_000_000);
-    let mut fabric =
-        fabric(Topology::FatTree { k, host_link: link, aggregation_link: link, core_link: link });
-    (fabric.host_link_delay, fabric.core_link_delay) = (Span::from_us(1), Span::from_us(1));
-    (fabric.host_send_delay, fabric.host_receive_delay) = (Span::ZERO, Span::ZERO);
-    fabric.switch.latency = Span::ZERO;
-    fabric.switch.ecn_threshold_bytes = None;
-    let (data_queue_bytes, header_queue_bytes) = (146_580, 293_160);
-    fabric.switch.trim =
-        Some(TrimConfig { data_queue_bytes, header_queue_bytes, return_to_sender: false });
-    let config = uet::Config {
-        max_payload: 4086,
-        max_window: 50 * 4150,
-        entropies: 64,
-        ..uet::Config::eqds(link)
-    };
-    let rows: Vec<_> = pairs.iter().map(|(src, dst)| (0.0, *src, *dst, 2_000_000)).collect();
-    run_to_completion(&quick(fabric, config.into(), trace(&rows)))
-}
-
-/// The acknowledgement's way, which is in the simulator's times and not in ours.
-const WAY_BACK: Span = Span::from_ns(6_100);
-
-#[test]
-fn flows_over_eqds_end_within_the_bounds_of_its_simulator() {
-    let incast = |hosts: u32, receiver| {
-        let senders = (0..hosts).filter(|host| *host != receiver);
-        senders.map(|sender| (sender, receiver)).collect::<Vec<_>>()
-    };
-    let shifted = (0..16).map(|host| (host, (host + 7) % 16)).collect();
-    let cases = [
-        (4, vec![(0, 13)], 180),
-        (4, vec![(3, 4), (4, 3)], 190),
-        (4, incast(16, 15), 2_500),
-        (8, incast(128, 33), 23_000),
-        (4, shifted, 210),
-    ];
-    for (k, pairs, bound) in cases {
-        let last = last(&eqds_validation(k, &pairs)) + WAY_BACK;
-        println!("{} flows: {last}, bound {bound} us", pairs.len());
-        assert!(last <= Span::from_us(bound), "{} flows: {last}", pairs.len());
-    }
-}
-
-/// Hosts 1, 2 and 3 send to host 0, and the latter two to nine others each as well.
-#[test]
-fn over_eqds_a_sender_to_one_host_is_not_held_up_by_senders_to_ten() {
-    let mut pairs = vec![(1, 0), (2, 0), (3, 0)];
-    pairs.extend((4..13).map(|to| (2, to)));
-    pairs.extend((13..22).map(|to| (3, to)));
-    let result = eqds_validation(8, &pairs);
-    let first = result.messages.iter().find(|record| record.src == HostId(1)).map(latency).unwrap();
-    println!("outcast: {first}, all {}", last(&result));
-    assert!(first + WAY_BACK <= Span::from_us(215), "{first}");
-    assert!(last(&result) + WAY_BACK <= Span::from_us(2_500));
 }

@@ -25,9 +25,6 @@ pub struct Outgoing {
     tries_from: u32,
     /// Bytes that may be sent. A packet may be sent whenever there are any, so that they may be less than none after it.
     credit: i64,
-    /// What was left of EQDS's first window when speculation ended. It may not be sent, but counts against what the message asks for until
-    /// attempts to send have taken it away (`docs/sources.md#eqds-sender`).
-    leftover: i64,
     /// Whether no answer has arrived: what is sent is speculative.
     speculates: bool,
     /// The highest pull number.
@@ -120,8 +117,7 @@ impl Outgoing {
             }
         }
         let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-        let mut want =
-            signed(want.min(config.max_window)).saturating_sub(self.credit + self.leftover);
+        let mut want = signed(want.min(config.max_window)).saturating_sub(self.credit);
         // UET asks for a packet at least, since the first answer ends speculation. EQDS's simulator has no such rule, and there a message
         // that is shorter than the window, and longer than what is sent until then, stops until its timeout; so EQDS asks here too.
         if self.speculates && unsent > 0 {
@@ -156,7 +152,6 @@ impl Outgoing {
         let len = config.max_payload.min(self.length - offset) as u16;
         if config.credit != Credit::None {
             self.credit -= i64::from(config.header_bytes + u32::from(len));
-            self.attempt(config);
         }
         let full = u64::from(config.packet_bytes());
         let is_last = self.board.next() == self.packets
@@ -177,20 +172,10 @@ impl Outgoing {
     }
 
     /// Ends speculation: the receiver gives credit from now on.
-    fn stop_speculating(&mut self, config: &Config) {
+    fn stop_speculating(&mut self) {
         if self.speculates {
             self.speculates = false;
-            if config.credit == Credit::Eqds {
-                self.leftover = self.credit.max(0);
-            }
             self.credit = self.credit.min(0);
-        }
-    }
-
-    /// An attempt to send, which without pulled credit takes a packet of what is left of the first window.
-    fn attempt(&mut self, config: &Config) {
-        if !self.speculates && self.credit <= 0 && self.has_packet() {
-            self.leftover = (self.leftover - i64::from(config.packet_bytes())).max(0);
         }
     }
 
@@ -286,9 +271,7 @@ impl Outgoing {
             self.board.lose_oldest();
             self.timeout.expired(now, at);
             // What is left of the window is not for retransmissions (`docs/sources.md#uet-sender`).
-            self.stop_speculating(config);
-            // Ours: a message that has met a timeout asks for all that it may.
-            self.leftover = 0;
+            self.stop_speculating();
             if config.nscc {
                 self.nscc.timed_out(u64::from(config.packet_bytes()), params);
             }
@@ -353,9 +336,8 @@ impl Host {
             return self.fail(now, slot, FailReason::PeerForgot);
         }
         outgoing.last_received = now;
-        outgoing.stop_speculating(&self.config);
+        outgoing.stop_speculating();
         handle(outgoing, &self.config, &self.scheme.nscc);
-        outgoing.attempt(&self.config);
         if outgoing.board.base() == outgoing.packets {
             // The final answer to a complete message has the flag `complete`. This receiver lacks packets that
             // it, or its previous incarnation, had acknowledged.
@@ -484,7 +466,6 @@ impl Host {
             self.scheme.ready.push_back(slot);
         } else if asks && outgoing.has_packet() {
             outgoing.rts_at = Some(now);
-            outgoing.leftover = 0;
             let body = outgoing.rts(config);
             let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
             self.send_control(peer, id, one_way, body);
