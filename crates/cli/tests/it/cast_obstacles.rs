@@ -114,9 +114,10 @@ fn every_address_of_a_receiver_answers() {
         for any in ["0.0.0.0:0", "[::]:0"] {
             let place = folder.path().join("place");
             std::fs::create_dir(&place).unwrap();
-            let protect = |command: &mut Command| match with_key {
-                true => drop(command.arg("--key").arg(&key)),
-                false => {}
+            let protect = |command: &mut Command| {
+                if with_key {
+                    command.arg("--key").arg(&key);
+                }
             };
             let mut command = rackweave(&["receive", "--listen", any, "--from", "127.0.0.1"]);
             command.arg("--dir").arg(&place);
@@ -179,6 +180,7 @@ fn sparse(path: &Path) {
 
 /// The receiver hashes a file that may be the one that is sent. It would have gone on for ten seconds after a signal.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "processes are timed")]
 fn a_signal_ends_hosts_of_which_one_hashes() {
     let folder = tempfile::tempdir().unwrap();
     let [from, place] = ["from", "place"].map(|name| folder.path().join(name));

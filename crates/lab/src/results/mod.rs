@@ -473,28 +473,18 @@ impl PointResult {
             if span.ticks() == 0 { 0.0 } else { bytes as f64 * 8e3 / span.as_ps() as f64 }
         };
         let hosts = spec.config.fabric.topology.hosts() as usize;
-        let samples = |messages: &[&MessageRecord]| samples(messages, &result, spec.unfinished);
-        let counts = |messages: &[&MessageRecord]| MessageCounts::of(messages, spec.unfinished);
-        let main = samples(&by_stream[0]);
+        let main = samples(&by_stream[0], &result, spec.unfinished);
         let (slowdown, latency_us) = distributions(&main);
-        let goodput_of_all = (0..streams).map(goodput).sum();
         let summary_of = |messages: &[&MessageRecord], names: [&str; 3], goodput_gbps: f64| {
-            let (slowdown, latency_us) = distributions(&samples(messages));
-            let [arrivals, transport, label] = names.map(str::to_owned);
-            let messages = counts(messages);
-            StreamSummary {
-                arrivals,
-                transport,
-                label,
-                messages,
-                slowdown,
-                latency_us,
-                goodput_gbps,
-            }
+            stream_summary(spec, &result, messages, names, goodput_gbps)
         };
         let all_streams = (streams > 1 && first == 0).then(|| {
             let all: Vec<&MessageRecord> = by_stream.iter().flatten().copied().collect();
-            summary_of(&all, ["all", &spec.transport, "all streams"], goodput_of_all)
+            summary_of(
+                &all,
+                ["all", &spec.transport, "all streams"],
+                (0..streams).map(goodput).sum(),
+            )
         });
         let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
             let config = &spec.config.streams[stream - first];
@@ -508,7 +498,7 @@ impl PointResult {
             set: spec.set.iter().cloned().collect(),
             transport: spec.transport.clone(),
             label: spec.labels[0].clone(),
-            messages: counts(&by_stream[0]),
+            messages: MessageCounts::of(&by_stream[0], spec.unfinished),
             slowdown,
             latency_us,
             goodput_gbps: goodput(0),
@@ -543,7 +533,6 @@ impl PointResult {
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
         let traffic = traffic_series(spec, &result);
-        let pod = spec.fabric.pod();
         Self {
             index,
             label: naming::label(&summary, spec.set.len(), true),
@@ -562,15 +551,33 @@ impl PointResult {
             cast: None,
             traffic,
             circuits: result.circuits,
-            dark: pod.map_or(Span::ZERO, Pod::dark_time),
-            is_all_dark: pod.is_some_and(|pod| pod.ocs.dark == Dark::All),
+            dark: spec.fabric.pod().map_or(Span::ZERO, Pod::dark_time),
+            is_all_dark: spec.fabric.pod().is_some_and(|pod| pod.ocs.dark == Dark::All),
         }
     }
 }
 
+/// What became of the messages of a stream, whose `names` are those of its arrivals and its transport, and its label.
+fn stream_summary(
+    spec: &PointSpec,
+    result: &RunResult,
+    messages: &[&MessageRecord],
+    names: [&str; 3],
+    goodput_gbps: f64,
+) -> StreamSummary {
+    let (slowdown, latency_us) = distributions(&samples(messages, result, spec.unfinished));
+    let [arrivals, transport, label] = names.map(str::to_owned);
+    let messages = MessageCounts::of(messages, spec.unfinished);
+    StreamSummary { arrivals, transport, label, messages, slowdown, latency_us, goodput_gbps }
+}
+
 /// The goodput of each host that sends measured messages, or would: in a closed loop, a host that starts no message is starved by the hosts
 /// that it waits for.
-fn goodput_by_sender(spec: &PointSpec, result: &RunResult, messages: &[&MessageRecord]) -> Spread {
+fn goodput_by_sender(
+    spec: &PointSpec,
+    result: &RunResult,
+    messages: &[&MessageRecord],
+) -> Option<Spread> {
     let mut senders: BTreeSet<HostId> = messages.iter().map(|message| message.src).collect();
     if let Some(workload) = spec.config.streams.first().map(|stream| &stream.workload)
         && !is_group(spec)
