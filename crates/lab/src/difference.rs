@@ -204,10 +204,12 @@ fn compare(a: &Group, b: &Group, all: bool) -> Point {
         all || HEADLINES.contains(&name) || other_systems
     };
     let names: BTreeSet<&String> = a.measures.keys().chain(b.measures.keys()).collect();
+    let is_equal = |x: &Values, y: &Values| a.seeds == b.seeds && x == y;
     let (mut measures, mut incomplete) = (Vec::new(), Vec::new());
     for name in names.into_iter().filter(|name| is_shown(name)) {
         match (a.measures.get(name), b.measures.get(name)) {
-            (Some(x), Some(y)) if x.len() == a.runs && y.len() == b.runs => {
+            // Values that are missing in the same runs of both, beside equal ones, are no difference.
+            (Some(x), Some(y)) if (x.len() == a.runs && y.len() == b.runs) || is_equal(x, y) => {
                 measures.push(measure(name.clone(), x, y));
             }
             _ => incomplete.push(name.clone()),

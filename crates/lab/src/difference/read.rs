@@ -132,6 +132,10 @@ impl Results {
                     measures: BTreeMap::new(),
                 }),
             };
+            // A run that counts twice would narrow the interval.
+            if seed.is_some() && group.seeds.contains(&seed) {
+                return Err("two points have the same label, swept values and the same seed");
+            }
             group.runs += 1;
             group.seeds.push(seed);
             let fields = point.as_object().into_iter().flatten();

@@ -231,3 +231,24 @@ fn results_without_a_common_point_or_that_were_interrupted_are_not_the_same() {
     let partial = Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).unwrap();
     assert!(!Difference::between(&partial, &partial, false).is_none());
 }
+
+/// A percentile that is missing in the same seed of both is no difference between them.
+#[test]
+fn a_result_is_the_same_as_itself_where_seeds_lack_a_measure() {
+    let point = |seed: u64, p99: Option<f64>| json!({"label": "homa", "set": {"seed": seed}, "slowdown": {"p99": p99}});
+    let holes = |p99| of_points(&json!([point(1, Some(2.0)), point(2, None), point(3, p99)]));
+    let same = Difference::between(&holes(Some(3.0)), &holes(Some(3.0)), false);
+    assert!(same.is_none(), "{same:?}");
+    let other = Difference::between(&holes(Some(3.0)), &holes(Some(4.0)), false);
+    assert_eq!(other.points[0].incomplete, ["slowdown.p99"]);
+    assert!(!other.is_none());
+}
+
+/// A run that is counted twice would narrow the interval.
+#[test]
+fn a_seed_that_is_there_twice_is_refused() {
+    let point = json!({"label": "homa", "set": {"seed": 1}, "slowdown": {"p99": 1.0}});
+    let summary = json!({"scenario": "s", "version": "v", "points": [point, point]});
+    let error = Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).unwrap_err();
+    assert!(error.contains("same seed"), "{error}");
+}

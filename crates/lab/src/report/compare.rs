@@ -54,10 +54,11 @@ pub(super) fn measure(point: &PointSummary, (column, shown): ShownColumn<PointSu
     }
 }
 
-/// Returns half the width of the confidence interval of a measure, by its name in CSV files; 0 if none is known.
+/// Returns half the width of the confidence interval of a measure, by its name in CSV files: 0 of a single run, and NaN of a mean over
+/// seeds whose spread is not known.
 pub(super) fn half_width(point: &PointSummary, name: &str) -> f64 {
     let Some(spread) = &point.over_seeds else { return 0.0 };
-    let half = match name {
+    match name {
         "slowdown_p50" => spread.slowdown.p50,
         "slowdown_p99" => spread.slowdown.p99,
         "slowdown_p999" => spread.slowdown.p999,
@@ -69,9 +70,8 @@ pub(super) fn half_width(point: &PointSummary, name: &str) -> f64 {
         "latency_max_us" => spread.latency_us.max,
         "latency_mean_us" => spread.latency_us.mean,
         "goodput_gbps" => spread.goodput_gbps,
-        _ => 0.0,
-    };
-    if half.is_finite() { half } else { 0.0 }
+        _ => f64::NAN,
+    }
 }
 
 /// Returns which points are the best in a column.
@@ -92,7 +92,7 @@ pub(super) fn best_in(
 /// Returns which points have the best `value` among those that can be compared: where groups were run at several values
 /// of a sweep, those at the same value. Returns none unless two values differ. A value that is not finite is never
 /// best. With each value is half the width of its confidence interval: those whose intervals meet the best one's do not
-/// differ from it.
+/// differ from it, and one whose interval is not known (NaN) is not compared.
 pub(super) fn best(
     points: &[PointResult],
     lower: bool,
@@ -101,7 +101,8 @@ pub(super) fn best(
     let several_groups = points.iter().any(|p| p.summary.label != points[0].summary.label);
     let class = |p: &PointResult| if several_groups { p.variant_label() } else { String::new() };
     let classes: Vec<String> = points.iter().map(class).collect();
-    let values: Vec<(f64, f64)> = points.iter().map(value).collect();
+    let known = |(value, half): (f64, f64)| (if half.is_nan() { f64::NAN } else { value }, half);
+    let values: Vec<(f64, f64)> = points.iter().map(value).map(known).collect();
     (0..points.len())
         .map(|i| {
             let rivals = || {
@@ -118,9 +119,10 @@ pub(super) fn best(
 }
 
 /// Returns whether two values, each with half the width of its confidence interval, look equal: when written with three digits, or
-/// because their intervals meet.
+/// because their intervals meet. Those of which an interval is not known do not.
 pub(super) fn are_close((a, a_half): (f64, f64), (b, b_half): (f64, f64)) -> bool {
-    (a - b).abs() <= (0.0005 * b.abs()).max(a_half + b_half)
+    let halves = a_half + b_half;
+    !halves.is_nan() && (a - b).abs() <= (0.0005 * b.abs()).max(halves)
 }
 
 /// Returns the streams beside the measured one, and all streams together.
@@ -183,7 +185,8 @@ pub(super) fn bucket(point: &PointResult, edge: u64) -> Option<&SizeBucket> {
     point.summary.by_size.iter().find(|bucket| bucket.edge() == edge && bucket.count > 0)
 }
 
-/// Returns which points have the lowest `value` in the bucket with this edge.
+/// Returns which points have the lowest `value` in the bucket with this edge: none of means over seeds, as their spread within a bucket
+/// is not recorded.
 pub(super) fn best_in_bucket(
     points: &[PointResult],
     edge: u64,
@@ -191,6 +194,77 @@ pub(super) fn best_in_bucket(
 ) -> Vec<bool> {
     best(points, true, |p| {
         let bucket = bucket(p, edge).filter(|_| p.summary.is_complete());
-        (bucket.map_or(f64::NAN, value), 0.0)
+        let half = if p.summary.over_seeds.is_some() { f64::NAN } else { 0.0 };
+        (bucket.map_or(f64::NAN, value), half)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::demo;
+    use super::*;
+    use crate::results::{SeedSpread, Stats};
+
+    const ALL: Stats = Stats { p50: 0.1, p99: 0.1, mean: 0.1, p999: 0.1, max: 0.1 };
+
+    /// Points that are complete, and their lowest p99 slowdown first.
+    fn points(spread: impl Fn(usize) -> Option<Stats>) -> Vec<PointResult> {
+        let mut points = demo::transports().points;
+        points.truncate(2);
+        for (nth, point) in points.iter_mut().enumerate() {
+            let counts = &mut point.summary.messages;
+            (counts.failed, counts.unfinished) = (0, 0);
+            point.summary.end = "all done";
+            point.variant.clear();
+            point.summary.slowdown.p99 = 2.0 + 2.0 * nth as f64;
+            for bucket in &mut point.summary.by_size {
+                (bucket.count, bucket.p99) = (100, 2.0 + 2.0 * nth as f64);
+            }
+            point.summary.over_seeds = spread(nth).map(|stats| SeedSpread {
+                seeds: vec![1, 2],
+                slowdown: stats,
+                latency_us: stats,
+                goodput_gbps: 0.1,
+                background: Vec::new(),
+            });
+        }
+        points
+    }
+
+    fn best_p99(points: &[PointResult]) -> Vec<bool> {
+        let p99 = shown(POINT).find(|(column, _)| column.name == "slowdown_p99").expect("shown");
+        best_in(points, p99)
+    }
+
+    /// The seeds' spread of a bucket is not recorded: its mean cannot be called better than another.
+    #[test]
+    fn no_bucket_is_best_over_seeds() {
+        let of = |points: &[PointResult]| {
+            let edge = bucket_edges(points)[0];
+            best_in_bucket(points, edge, |bucket| bucket.p99)
+        };
+        assert_eq!(of(&points(|_| None)), [true, false]);
+        assert_eq!(of(&points(|_| Some(ALL))), [false, false]);
+    }
+
+    /// One seed of two failed: what is left has no interval.
+    #[test]
+    fn a_mean_without_an_interval_is_not_compared() {
+        assert_eq!(best_p99(&points(|_| Some(ALL))), [true, false]);
+        let one_seed = Stats { p99: f64::NAN, ..ALL };
+        assert_eq!(
+            best_p99(&points(|nth| Some(if nth == 0 { one_seed } else { ALL }))),
+            [false; 2]
+        );
+        assert_eq!(
+            best_p99(&points(|nth| Some(if nth == 1 { one_seed } else { ALL }))),
+            [false; 2]
+        );
+    }
+
+    #[test]
+    fn intervals_that_are_not_known_are_not_close() {
+        assert!(!are_close((1.0, f64::NAN), (1.0001, 0.1)));
+        assert!(are_close((1.0, 0.2), (1.2, 0.1)));
+    }
 }

@@ -234,7 +234,8 @@ fn summary(page: &mut String, points: &[PointResult]) {
         let _ = write!(
             page,
             " Measures are means over {} seeds, with 95 % confidence intervals of the means; values whose intervals meet do \
-             not count as different. Queues over time and circuits are those of the first seed.",
+             not count as different. Messages, drops, trims and marks are sums. Queues over time, circuits and what is shown of \
+             casts, images, jobs and all-reduces are those of the first seed.",
             spread.seeds.len()
         );
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::compare::{are_close, best, half_width};
 use super::number;
-use crate::results::{PointResult, StreamSummary, short_key};
+use crate::results::{PointResult, StreamSpread, StreamSummary, short_key};
 
 /// Says in sentences which point or group is the best in what; `None` if there is nothing to compare.
 ///
@@ -146,10 +146,11 @@ fn latency(points: &[PointResult], winner: &str) -> Option<String> {
 fn beside(points: &[PointResult], nth: usize, winner: Option<&str>) -> Option<String> {
     let measure = |point: &PointResult| {
         let stream = &point.summary.background[nth];
-        let half = point.summary.over_seeds.as_ref().and_then(|spread| spread.background.get(nth));
-        let half = half.map_or(0.0, |spread| spread.slowdown.p99);
+        let of = |spread: &StreamSpread| spread.slowdown.p99;
+        let half = point.summary.over_seeds.as_ref();
+        let half = half.map_or(0.0, |all| all.background.get(nth).map_or(f64::NAN, of));
         let value = if has_p99(stream) { stream.slowdown.p99 } else { f64::NAN };
-        (value, if half.is_finite() { half } else { 0.0 })
+        (value, half)
     };
     let standings = Standings::of(points, &measure);
     if standings.leaders.is_empty() {
@@ -296,7 +297,7 @@ fn values(points: &[PointResult]) -> String {
 mod tests {
     use super::super::demo;
     use super::*;
-    use crate::results::{SeedSpread, Stats, StreamSpread};
+    use crate::results::{SeedSpread, Stats};
 
     fn said(change: impl Fn(&mut PointResult)) -> String {
         let mut points = demo::incast().points;

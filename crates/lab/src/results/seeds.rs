@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::stats::{CurvePoint, SizeBucket, Stats};
-use super::{MessageCounts, PointResult, PointSummary, QueueBytes, StreamSummary, naming};
+use super::{MessageCounts, PointResult, PointSummary, QueueBytes, Spread, StreamSummary, naming};
 
 /// The swept key whose values are repetitions of a point and not alternatives to it.
 pub(crate) const SEED: &str = "seed";
@@ -40,8 +40,9 @@ pub struct StreamSpread {
     pub goodput_gbps: f64,
 }
 
-/// Returns the points with those that differ in nothing but their seed combined: measures are means, counts of messages are sums,
-/// and what has no mean (queues over time, circuits, casts) is that of the first seed. Returns `None` unless seeds are swept.
+/// Returns the points with those that differ in nothing but their seed combined: measures are means, counts of messages, drops, trims
+/// and marks are sums, and what is shown of one run (queues over time, circuits, casts, images, jobs, plans) is that of the first seed.
+/// The busiest port and the errors of round trips, which seeds do not share, are left out. Returns `None` unless seeds are swept.
 pub(crate) fn combined(points: &[PointResult]) -> Option<Vec<PointResult>> {
     let is_swept = points.iter().any(|point| point.summary.set.contains_key(SEED));
     if !is_swept {
@@ -124,6 +125,14 @@ fn combine(group: &[&PointResult]) -> PointResult {
             mean: mean(|p| p.queue_bytes.mean),
             max: count(|p| p.queue_bytes.max),
         },
+        round_trips: None,
+        returned_to_sender: total(|p| p.returned_to_sender),
+        refused: total(|p| p.refused),
+        verified_messages: total(|p| p.verified_messages),
+        peak_packets: summaries().map(|p| p.peak_packets).max().unwrap_or(0),
+        goodput_by_sender_gbps: by_sender(&summaries().collect::<Vec<_>>()),
+        busiest_port: None,
+        doubts: doubts(summaries()),
         packet_hops: count(|p| p.packet_hops),
         events: count(|p| p.events),
         cpu_s: mean(|p| p.cpu_s),
@@ -161,6 +170,26 @@ fn combine_streams(all: &[&StreamSummary]) -> (StreamSummary, StreamSpread) {
         goodput_gbps: goodput.half_width,
     };
     (summary, spread)
+}
+
+/// Returns the means over seeds of the worst, the mean and the best sender's goodput; `None` if a seed has no sender.
+fn by_sender(all: &[&PointSummary]) -> Option<Spread> {
+    let spreads: Option<Vec<Spread>> =
+        all.iter().map(|point| point.goodput_by_sender_gbps).collect();
+    let spreads = spreads?;
+    let mean = |of: fn(&Spread) -> f64| spreads.iter().map(of).sum::<f64>() / spreads.len() as f64;
+    Some(Spread { min: mean(|s| s.min), mean: mean(|s| s.mean), max: mean(|s| s.max) })
+}
+
+/// Returns the reasons for doubt of any seed, each once.
+fn doubts<'a>(all: impl Iterator<Item = &'a PointSummary>) -> Vec<String> {
+    let mut doubts: Vec<String> = Vec::new();
+    for doubt in all.flat_map(|point| &point.doubts) {
+        if !doubts.contains(doubt) {
+            doubts.push(doubt.clone());
+        }
+    }
+    doubts
 }
 
 /// Returns how many packets were dropped in all seeds, by reason.
@@ -258,7 +287,7 @@ pub(crate) fn t_quantile(degrees: usize) -> f64 {
     TABLE[degrees.clamp(1, TABLE.len()) - 1]
 }
 
-/// Returns the means of buckets that all seeds have messages in, and the others as the first seed has them that does.
+/// Returns the means of buckets over the seeds that have messages in them, and the numbers of messages of all seeds together.
 fn by_size(group: &[&PointResult]) -> Vec<SizeBucket> {
     let buckets = group[0].summary.by_size.iter();
     buckets
@@ -325,6 +354,7 @@ fn cdf(group: &[&PointResult]) -> Vec<(f64, f64)> {
 mod tests {
     use serde_json::json;
 
+    use super::super::BusiestPort;
     use super::*;
 
     fn point(label: &str, seed: u64, load: f64, p99: f64) -> PointResult {
@@ -399,6 +429,40 @@ mod tests {
         assert_eq!(
             reasons,
             [(&"buffer_full".to_owned(), &2.into()), (&"link_down".to_owned(), &1.into())]
+        );
+    }
+
+    /// What has no mean over seeds is not that of one of them.
+    #[test]
+    fn nothing_but_a_queue_over_time_is_that_of_the_first_seed() {
+        let mut points: Vec<_> = (1..=3).map(|seed| point("homa", seed, 0.5, 1.0)).collect();
+        for (nth, point) in (0..).zip(&mut points) {
+            let at = nth as f64;
+            point.summary.returned_to_sender = nth;
+            point.summary.refused = 2 * nth;
+            point.summary.verified_messages = 10;
+            point.summary.peak_packets = 5 + nth;
+            point.summary.goodput_by_sender_gbps =
+                Some(Spread { min: at, mean: 2.0 * at, max: 3.0 * at });
+            point.summary.busiest_port = Some(BusiestPort {
+                name: format!("leaf0->h{nth}"),
+                mean_queue_bytes: at,
+                max_queue_bytes: nth,
+                drops: nth,
+                utilisation: 0.5,
+            });
+        }
+        points[2].summary.doubts = vec!["a clock jumped".to_owned()];
+        let combined = combined(&points).expect("seeds are swept");
+        let summary = &combined[0].summary;
+        assert_eq!((summary.returned_to_sender, summary.refused), (3, 6));
+        assert_eq!((summary.verified_messages, summary.peak_packets), (30, 7));
+        let senders = Spread { min: 1.0, mean: 2.0, max: 3.0 };
+        assert_eq!(summary.goodput_by_sender_gbps, Some(senders));
+        assert_eq!(summary.busiest_port, None);
+        assert_eq!(summary.doubts, ["a clock jumped"]);
+        assert!(
+            summary.warning().is_some_and(|warning| warning.contains("6 messages were refused"))
         );
     }
 
