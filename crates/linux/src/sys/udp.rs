@@ -37,7 +37,7 @@ pub struct UdpSocket {
 
 /// The two ends of an exchange of datagrams: the other host's address, and the address of this one.
 ///
-/// A socket that is bound to all addresses of its host sends from the address of the route, unless it is told another one. A host
+/// A socket that is bound to all addresses of its host sends from the address of the route, unless a datagram names another one. A host
 /// that was addressed by another of its addresses has to answer from that one (RFC 1122, section 4.1.3.5): who has sent there does
 /// not know the address of the route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -192,8 +192,14 @@ impl SendBatch {
         count
     }
 
-    /// Lets the system choose the source of the next datagrams, as many as there are. Returns whether it had not before.
+    /// Lets the system choose the source of the next datagrams if this host does not have their source any more. Returns whether it does
+    /// now.
     fn forget_source(&mut self, count: usize) -> bool {
+        let next = self.datagrams.iter().skip(self.done).take(count);
+        let sources: Vec<IpAddr> = next.filter_map(|datagram| datagram.to.local).collect();
+        if !sources.into_iter().any(is_lost) {
+            return false;
+        }
         let mut lost = None;
         for datagram in self.datagrams.iter_mut().skip(self.done).take(count) {
             lost = datagram.to.local.take().or(lost);
@@ -209,6 +215,13 @@ impl SendBatch {
     pub fn take_lost(&mut self) -> Option<IpAddr> {
         self.lost.pop()
     }
+}
+
+/// Whether this host no longer has an address. The errors of sending do not say so: they are the same where the destination has no route,
+/// or a segment is longer than its route permits, and then other peers are still to be answered from this address.
+fn is_lost(address: IpAddr) -> bool {
+    std::net::UdpSocket::bind((address, 0))
+        .is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
 }
 
 impl UdpSocket {
@@ -795,5 +808,18 @@ mod tests {
         assert_eq!(client.send(&mut batch).unwrap(), 0);
         assert_eq!(paths(&server, 1), [(client.local_addr().into(), 1)]);
         server.leave(group, interface).unwrap();
+    }
+
+    /// A route that is missing to one destination gives the same errors as a lost address, and must not cost other peers theirs.
+    #[test]
+    fn only_an_address_that_the_host_does_not_have_is_forgotten() {
+        for (address, is_lost) in [([127, 0, 0, 2], false), ([192, 0, 2, 1], true)] {
+            let local = Some(IpAddr::from(address));
+            let to = Path { remote: SocketAddr::from(([127, 0, 0, 1], 9)), local };
+            let mut batch = SendBatch::default();
+            batch.push(to, 0, |out: &mut Vec<u8>| out.push(1), SmallVec::new());
+            assert_eq!(batch.forget_source(1), is_lost, "{address:?}");
+            assert_eq!(batch.take_lost(), local.filter(|_| is_lost));
+        }
     }
 }
