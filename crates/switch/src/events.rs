@@ -328,7 +328,7 @@ impl EventQueue {
         Some((at, permuted ^ scramble(at)))
     }
 
-    /// Requests the first chunk of the bucket that is so many after the current one, for [`Self::ahead`].
+    /// Requests the first chunk of the bucket at this distance after the current one, for [`Self::ahead`].
     #[inline]
     pub fn prefetch_ahead(&self, buckets: u64) {
         let head = self.heads[((self.bucket + buckets) & self.mask) as usize];
@@ -337,7 +337,7 @@ impl EventQueue {
         }
     }
 
-    /// The components with events in the bucket that is so many after the current one, in no order.
+    /// The components with events in the bucket at this distance after the current one, in no order.
     #[inline]
     pub fn ahead(&self, buckets: u64) -> impl Iterator<Item = Component> + '_ {
         self.entries(self.bucket + buckets).map(Entry::component)

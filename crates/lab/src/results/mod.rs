@@ -1,38 +1,35 @@
 //! Results of runs: `summary.json` and the data behind tables and plots.
 
 pub(crate) mod columns;
+mod measured;
 mod naming;
 pub(crate) mod seeds;
 pub(crate) mod stats;
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
-use rackweave_core::{DropReason, HostId, Span, Time};
-use rackweave_sim::config::{Circuits, Dark, Pod, TrafficConfig};
+use rackweave_core::{Span, Time};
+use rackweave_sim::config::Circuits;
 use rackweave_sim::result::{
-    Captured, End, Goodput, LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample,
-    RunResult,
+    Captured, End, Goodput, LinkStats, MeasuredRoundTrip, MessageRecord, QueueSample,
 };
 use rackweave_transport::TransportConfig;
 use rackweave_wire::Header;
 use rackweave_wire::frame::Unframeable;
 use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::{Frame, Framed};
-use rackweave_workload::Pattern;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub(crate) use self::naming::{plain, short_key};
 pub use self::seeds::{SeedSpread, StreamSpread};
-use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::allreduce::AllreduceSummary;
 use crate::cast::{CastResult, CastSummary};
 use crate::image::ImageSummary;
 use crate::plan::PlanSummary;
 use crate::reduce::ReduceSummary;
-use crate::scenario::{PointSpec, Scenario, Unfinished};
+use crate::scenario::{PointSpec, Scenario};
 
 /// The fields of `summary.json` that depend on the machine and its load. All others are determined by scenario and
 /// seed, byte for byte.
@@ -454,143 +451,6 @@ impl Default for Capture {
     }
 }
 
-/// The number of steps of a slowdown curve.
-const CURVE_STEPS: usize = 100;
-
-impl PointResult {
-    /// Computes the results of a run.
-    #[must_use]
-    pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
-        // Casts, images and jobs are no streams of the configuration, but are measured like one.
-        let first = usize::from(is_group(spec));
-        let streams = spec.config.streams.len() + first;
-        let by_stream = by_stream(&result.messages, streams);
-        // The files of a cast have their own measured time; the streams beside it are measured over the whole run.
-        let whole_run = result.ended_at.since(Time::ZERO + spec.config.measure.warmup);
-        let goodput = |stream: usize| {
-            let bytes = result.delivered_bytes.get(stream).copied().unwrap_or(0);
-            let span = if stream < first || first == 0 { result.measured } else { whole_run };
-            if span.ticks() == 0 { 0.0 } else { bytes as f64 * 8e3 / span.as_ps() as f64 }
-        };
-        let hosts = spec.config.fabric.topology.hosts() as usize;
-        let main = samples(&by_stream[0], &result, spec.unfinished);
-        let (slowdown, latency_us) = distributions(&main);
-        let summary_of = |messages: &[&MessageRecord], names: [&str; 3], goodput_gbps: f64| {
-            stream_summary(spec, &result, messages, names, goodput_gbps)
-        };
-        let all_streams = (streams > 1 && first == 0).then(|| {
-            let all: Vec<&MessageRecord> = by_stream.iter().flatten().copied().collect();
-            summary_of(
-                &all,
-                ["all", &spec.transport, "all streams"],
-                (0..streams).map(goodput).sum(),
-            )
-        });
-        let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
-            let config = &spec.config.streams[stream - first];
-            let arrivals = config.workload.pattern.name();
-            let names = [arrivals, config.transport.name(), &spec.labels[stream]];
-            summary_of(messages, names, goodput(stream))
-        });
-        let counters = &result.counters;
-        let by_reason = DropReason::ALL.iter().zip(counters.drops).filter(|(_, drops)| *drops > 0);
-        let summary = PointSummary {
-            set: spec.set.iter().cloned().collect(),
-            transport: spec.transport.clone(),
-            label: spec.labels[0].clone(),
-            messages: MessageCounts::of(&by_stream[0], spec.unfinished),
-            slowdown,
-            latency_us,
-            goodput_gbps: goodput(0),
-            goodput_by_sender_gbps: goodput_by_sender(spec, &result, &by_stream[0]),
-            drops: counters.drops.iter().sum(),
-            trims: counters.trims,
-            returned_to_sender: counters.returned_to_sender,
-            ecn_marks: counters.ecn_marks,
-            queue_bytes: QueueBytes { mean: result.mean_queue_bytes, max: result.max_queue_bytes },
-            busiest_port: BusiestPort::of(result.links.get(hosts..).unwrap_or_default()),
-            round_trips: RoundTripErrors::of(&result.round_trips),
-            packet_hops: counters.packet_hops,
-            events: counters.events,
-            cpu_s,
-            end: end_name(result.end),
-            by_size: stats::by_size(&main, &spec.size_buckets),
-            simulated_us: result.ended_at.as_us_f64(),
-            measured_us: result.measured.as_us_f64(),
-            drops_by_reason: by_reason.map(|(r, n)| (r.name().to_owned(), n.into())).collect(),
-            refused: result.refused,
-            peak_packets: result.peak_packets,
-            verified_messages: result.verified_messages,
-            background: background.collect(),
-            all_streams,
-            cast: None,
-            image: None,
-            reduce: None,
-            plan: None,
-            allreduce: None,
-            doubts: Vec::new(),
-            over_seeds: None,
-        };
-        let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
-        let traffic = traffic_series(spec, &result);
-        Self {
-            index,
-            label: naming::label(&summary, spec.set.len(), true),
-            variant: Vec::new(),
-            summary,
-            slowdown_curve: stats::slowdown_curve(&main, CURVE_STEPS),
-            latency_cdf: stats::cdf(&mut latencies),
-            queue_series: result.queue_series,
-            links: result.links,
-            round_trips: result.round_trips,
-            goodput: result.goodput,
-            messages: spec.messages_csv.then_some(result.messages),
-            capture_layout: capture_layout(spec),
-            capture_names: result.capture_names,
-            capture: Capture::Packets(result.capture),
-            cast: None,
-            traffic,
-            circuits: result.circuits,
-            dark: spec.fabric.pod().map_or(Span::ZERO, Pod::dark_time),
-            is_all_dark: spec.fabric.pod().is_some_and(|pod| pod.ocs.dark == Dark::All),
-        }
-    }
-}
-
-/// What became of the messages of a stream, whose `names` are those of its arrivals and its transport, and its label.
-fn stream_summary(
-    spec: &PointSpec,
-    result: &RunResult,
-    messages: &[&MessageRecord],
-    names: [&str; 3],
-    goodput_gbps: f64,
-) -> StreamSummary {
-    let (slowdown, latency_us) = distributions(&samples(messages, result, spec.unfinished));
-    let [arrivals, transport, label] = names.map(str::to_owned);
-    let messages = MessageCounts::of(messages, spec.unfinished);
-    StreamSummary { arrivals, transport, label, messages, slowdown, latency_us, goodput_gbps }
-}
-
-/// The goodput of each host that sends measured messages, or would: in a closed loop, a host that starts no message is starved by the hosts
-/// that it waits for.
-fn goodput_by_sender(
-    spec: &PointSpec,
-    result: &RunResult,
-    messages: &[&MessageRecord],
-) -> Option<Spread> {
-    let mut senders: BTreeSet<HostId> = messages.iter().map(|message| message.src).collect();
-    if let Some(workload) = spec.config.streams.first().map(|stream| &stream.workload)
-        && !is_group(spec)
-        && let (Pattern::ClosedLoop { .. }, Some(range)) = (&workload.pattern, &workload.senders)
-    {
-        senders.extend(range.clone().map(HostId));
-    }
-    Spread::of(senders.iter().filter_map(|sender| {
-        let bytes = result.delivered_by_sender.get(sender.0 as usize)?;
-        (result.measured.ticks() > 0).then(|| *bytes as f64 * 8e3 / result.measured.as_ps() as f64)
-    }))
-}
-
 impl PointSummary {
     /// Returns whether no measured message is missing from the numbers.
     #[must_use]
@@ -642,70 +502,12 @@ impl PointSummary {
     }
 }
 
-impl MessageCounts {
-    fn of(messages: &[&MessageRecord], unfinished: Unfinished) -> Self {
-        let mut counts = Self { started: messages.len() as u64, ..Self::default() };
-        for message in messages {
-            match message.outcome {
-                Outcome::Completed(_) => counts.completed += 1,
-                Outcome::Failed(_) => counts.failed += 1,
-                Outcome::Unfinished => counts.unfinished += 1,
-            }
-        }
-        if unfinished == Unfinished::LeaveOut {
-            counts.left_out = counts.unfinished;
-        }
-        counts
-    }
-}
-
-/// Returns the traffic that a run has counted over time.
-fn traffic_series(spec: &PointSpec, result: &RunResult) -> Vec<TrafficSeries> {
-    let series = |(of, bytes): (&TrafficConfig, &Vec<u64>)| TrafficSeries {
-        name: of.name.clone(),
-        interval: of.interval,
-        bytes: bytes.clone(),
-    };
-    spec.config.measure.traffic.iter().zip(&result.traffic).map(series).collect()
-}
-
-/// Returns the messages of each stream.
-fn by_stream(messages: &[MessageRecord], streams: usize) -> Vec<Vec<&MessageRecord>> {
-    let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
-    for message in messages {
-        if let Some(stream) = by_stream.get_mut(usize::from(message.stream)) {
-            stream.push(message);
-        }
-    }
-    by_stream
-}
-
-/// Returns whether the measured workload is none of the configuration's streams.
-fn is_group(spec: &PointSpec) -> bool {
-    let is_many_to_one = spec.reduce.is_some() || spec.allreduce.is_some();
-    spec.cast.is_some() || spec.image.is_some() || is_many_to_one || spec.plan.is_some()
-}
-
 /// Returns the layout of headers that hosts with this configuration would write. The simulations of 2018 had no
 /// encoding.
 pub(crate) fn capture_layout(spec: &PointSpec) -> Layout {
     let mut homa = spec.config.streams.iter().map(|stream| &stream.transport);
     let homa = homa.find(|transport| matches!(transport, TransportConfig::Homa(_)));
     homa.map_or(Layout::Head, TransportConfig::layout)
-}
-
-fn samples(messages: &[&MessageRecord], result: &RunResult, unfinished: Unfinished) -> Vec<Sample> {
-    let counts = |message: &&&MessageRecord| {
-        unfinished == Unfinished::Count || message.outcome != Outcome::Unfinished
-    };
-    messages.iter().filter(counts).map(|message| Sample::of(message, result.ended_at)).collect()
-}
-
-/// Returns the statistics of slowdown and latency.
-fn distributions(samples: &[Sample]) -> (Stats, Stats) {
-    let mut slowdowns: Vec<f64> = samples.iter().map(|sample| sample.slowdown).collect();
-    let mut latencies: Vec<f64> = samples.iter().map(|sample| sample.latency_us).collect();
-    (Stats::of(&mut slowdowns), Stats::of(&mut latencies))
 }
 
 pub(crate) const fn end_name(end: End) -> &'static str {
