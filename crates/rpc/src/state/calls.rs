@@ -73,6 +73,9 @@ impl Calls {
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
+    pub(super) fn waits_for_room(&self) -> bool {
+        !self.waiting.is_empty() || !self.answers.is_empty()
+    }
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.answers.is_empty()
     }

@@ -200,6 +200,9 @@ pub(crate) struct State {
 /// responses: Homa's peers ask for that after some milliseconds.
 const QUIET: Duration = Duration::from_millis(30);
 
+/// The interval at which calls and responses are tried again that wait for room. The value is our choice.
+const ROOM_INTERVAL: Span = Span::from_ms(1);
+
 /// The file of tickets, and whether it is behind.
 #[derive(Debug)]
 struct Tickets {
@@ -391,7 +394,9 @@ impl State {
         let now = endpoint.clock().now();
         self.sending.turned(now);
         let first = self.due.first().map(|(at, _)| *at);
-        let next = [next, first].into_iter().flatten().min();
+        // What waits for room is tried again: no event reports that a transport has forgotten finished exchanges.
+        let again = self.calls.waits_for_room().then(|| now + ROOM_INTERVAL);
+        let next = [next, first, again].into_iter().flatten().min();
         if self.dirty || next.is_some_and(|next| next <= now) {
             return true;
         }

@@ -1,9 +1,12 @@
 //! Calls between nodes of one process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{PATIENCE, bytes, config, drained, homa, node, reverse, reversed, transports};
-use rackweave_rpc::{Bytes, CallError, Incoming, Node, Refusal};
+use rackweave_core::Span;
+use rackweave_rpc::{Bytes, CallError, Incoming, Node, Rate, Refusal, Transport};
+use rackweave_transport::{TransportConfig, polo};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -294,6 +297,33 @@ async fn calls_wait_for_room_in_their_order() {
     assert_eq!(refused, 9);
     drained(&here).await;
     drained(&there).await;
+}
+
+/// A transport that cannot remember more finished exchanges takes no new ones until it forgets some, which no packet and no timer of
+/// its own reports.
+#[tokio::test]
+async fn calls_go_on_when_the_transport_has_forgotten_earlier_ones() {
+    let link = Rate::from_gbps(10);
+    let mut polo = polo::Config::slides().for_path(link, Span::from_us(60)).for_hosts();
+    // Some 400 calls a second.
+    polo.max_finished = 100;
+    let few = Transport::custom(TransportConfig::Polo(Arc::new(polo)), link);
+    let (here, there) = (node(&few), node(&Transport::polo(link)));
+    tokio::spawn(reverse(there.server()));
+    let peer = here.peer(there.local_addr());
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let client = here.client();
+        tasks.spawn(async move {
+            for _ in 0..100 {
+                let answer = client.call(peer, "abc").deadline(Duration::from_secs(20)).await;
+                assert_eq!(answer.unwrap(), "cba");
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -31,6 +31,10 @@ pub(crate) use parameters::{Parameters, Shared};
 pub(crate) use scoreboard::{Before, Scoreboard};
 pub(crate) use timeout::{RtoBounds, Timeout};
 
+/// The most finished exchanges that a host remembers because its patience was raised: 48 MB, and more than a million
+/// exchanges a second with patience of two seconds. The value is our choice.
+pub(crate) const MAX_FINISHED: u32 = 1 << 22;
+
 /// The client's port in all packets. With [`SERVER_PORT`], it is what ECMP hashes.
 pub(crate) const CLIENT_PORT: u16 = 0x8000;
 /// The server's port in all packets.

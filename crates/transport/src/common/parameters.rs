@@ -119,9 +119,15 @@ macro_rules! shared_parameters {
 
             fn patient(mut self, at_least: Span) -> Self {
                 if self.patience < at_least {
-                    let margin = self.finished_for.ticks().saturating_sub(self.patience.ticks());
+                    let before = self.finished_for.ticks();
+                    let margin = before.saturating_sub(self.patience.ticks());
                     self.patience = at_least;
                     self.finished_for = Span::from_ticks(at_least.ticks().saturating_add(margin));
+                    // At `max_finished` no new exchange starts: it grows with the time, so that the rate of exchanges does not fall.
+                    let times = self.finished_for.ticks().div_ceil(before.max(1));
+                    let finished = u64::from(self.max_finished).saturating_mul(times);
+                    let most = $crate::common::MAX_FINISHED.max(self.max_finished);
+                    self.max_finished = finished.min(u64::from(most)) as u32;
                 }
                 self
             }

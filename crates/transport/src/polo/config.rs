@@ -273,6 +273,7 @@ shared_parameters!(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Profile as _;
 
     #[test]
     fn the_profiles_make_sense() {
@@ -291,6 +292,11 @@ mod tests {
         assert_eq!((hosts.first_window, hosts.rto), (18, Span::from_ms(10)));
         assert_eq!(hosts.check(), Ok(()));
         assert_eq!(far.for_hosts().rto, Span::from_ms(12));
+        // With more patience, exchanges are remembered for longer, and as many of each second.
+        let patient = hosts.clone().patient(Span::from_secs(2));
+        let rate =
+            |config: &Config| f64::from(config.max_finished) / config.finished_for.as_secs_f64();
+        assert!(patient.finished_for > hosts.finished_for && rate(&patient) >= rate(&hosts));
     }
 
     #[test]
