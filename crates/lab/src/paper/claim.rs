@@ -469,6 +469,9 @@ impl Rule {
             }
             _ => return Err("it needs `left`, `is` and `right`, or `cells` and `within`".into()),
         }
+        if self.is == Some(Relation::SameOrder) && self.for_each.is_empty() {
+            return Err("`same-order` compares the cases of `for_each`".into());
+        }
         let wrong = |x: f64| !(0.0..1.0).contains(&x);
         if !self.slack.is_finite() || self.slack < 0.0 {
             return Err("`slack` is a number of at least 0".into());

@@ -355,6 +355,15 @@ fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, RuleError> {
     let write = |x: f64| metric.map_or_else(|| short(x), |metric| metric.write(x));
     let cases = cases(rule, &points.keys).map_err(RuleError::Wrong)?;
     let mut checks = Vec::with_capacity(cases.len());
+    if relation == Relation::SameOrder {
+        let numbers = cases.into_iter().map(|case| {
+            let left = side(left, &case.left, points)?.number;
+            let right = side(right, &case.right, points)?.number * case.factor;
+            Ok(Numbers { name: case.name, left, right })
+        });
+        let numbers: Vec<Numbers> = numbers.collect::<Result<_, RuleError>>()?;
+        return Ok(orders(&numbers, rule.tolerance, write));
+    }
     for case in cases {
         let left_side = side(left, &case.left, points)?;
         let right_side = side(right, &case.right, points)?;
@@ -395,7 +404,44 @@ fn margin(relation: Relation, left: f64, right: f64, tolerance: f64) -> f64 {
         Relation::Below | Relation::AtMost => tolerance - over,
         Relation::Equal => -over.abs(),
         Relation::Within => tolerance - over.abs(),
+        Relation::SameOrder => over,
     }
+}
+
+/// A case with its numbers: of its left side and of its right side.
+struct Numbers {
+    name: String,
+    left: f64,
+    right: f64,
+}
+
+/// Returns a check for each two cases whose right sides are more than `apart` from each other, as a share of the smaller one: the left
+/// sides must have the same order.
+fn orders(cases: &[Numbers], apart: f64, write: impl Fn(f64) -> String) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for high in cases {
+        for low in cases.iter().filter(|low| high.right > low.right * (1.0 + apart)) {
+            let relation = Relation::SameOrder;
+            let holds = relation.holds(high.left, low.left, 0.0);
+            let sign = if holds { relation.to_string() } else { format!("not {relation}") };
+            checks.push(Check {
+                case: format!("{} and {}", high.name, low.name),
+                left: high.left,
+                relation: relation.to_string(),
+                right: low.left,
+                holds,
+                margin: margin(relation, high.left, low.left, 0.0),
+                text: format!(
+                    "{} {sign} {} (to be compared with {} > {})",
+                    write(high.left),
+                    write(low.left),
+                    write(high.right),
+                    write(low.right)
+                ),
+            });
+        }
+    }
+    checks
 }
 
 /// Returns the point of a cell; `None` if this run leaves it out.

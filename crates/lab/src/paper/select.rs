@@ -77,6 +77,9 @@ pub(crate) enum Relation {
     /// Equal up to the rule's tolerance.
     #[serde(rename = "within")]
     Within,
+    /// Of each two cases whose right sides differ by more than the rule's tolerance, the same one has the larger left side.
+    #[serde(rename = "same-order")]
+    SameOrder,
 }
 
 impl Relation {
@@ -89,6 +92,8 @@ impl Relation {
             Self::Equal => left == right,
             Self::AtLeast => left >= right - slack,
             Self::Above => left > right - slack,
+            // Its checks compare the left sides of two cases, without a tolerance.
+            Self::SameOrder => left > right,
             Self::Within => (left - right).abs() <= slack,
         }
     }
@@ -101,7 +106,7 @@ impl fmt::Display for Relation {
             Self::AtMost => "<=",
             Self::Equal => "==",
             Self::AtLeast => ">=",
-            Self::Above => ">",
+            Self::Above | Self::SameOrder => ">",
             Self::Within => "near",
         })
     }

@@ -114,6 +114,28 @@ fn the_best_of_several_points_and_the_worst_of_a_list() {
 }
 
 #[test]
+fn the_order_of_cases_is_compared_where_they_are_apart() {
+    // On the right 0.9, 0.8 and 0.4, and on the left 110, 120 and 130, or the opposite order.
+    let of = |tolerance: f64, times: f64| {
+        apply(&format!(
+            "for_each = 'workload.senders'\n\
+             left = {{ metric = 'latency_us.p99', times = {times:?}, of = {{ transport = 'ndp' }} }}\n\
+             is = 'same-order'\n\
+             right = {{ metric = 'goodput_gbps', of = {{ transport = 'homa' }} }}\n\
+             tolerance = {tolerance:?}"
+        ))
+    };
+    let all = of(0.0, 1.0);
+    assert_eq!((all.holds, all.checks.len()), (Some(false), 3), "{all:?}");
+    assert_eq!(of(0.0, -1.0).holds, Some(true));
+    // 0.9 and 0.8 are 12.5 % apart.
+    let apart = of(0.15, -1.0);
+    assert_eq!((apart.holds, apart.checks.len()), (Some(true), 2), "{apart:?}");
+    let cases: Vec<_> = apart.checks.iter().map(|check| check.case.as_str()).collect();
+    assert_eq!(cases, ["senders 1 and senders 100", "senders 10 and senders 100"]);
+}
+
+#[test]
 fn a_mean_is_shown_with_its_spread() {
     let ruling = apply(
         "left = { metric = 'goodput_gbps', of = { transport = 'homa' }, over = 'mean', times = 2 }\n\
