@@ -317,6 +317,9 @@ impl Batch {
                     allreduce = Some((AllreduceSummary::new(&run.allreduce), run.capture));
                     (run.result, None)
                 }
+                None if spec.is_oracle => {
+                    (rackweave_sim::oracle::run(&spec.config, control).map_err(build)?, None)
+                }
                 None => (simulate(spec, control).map_err(build)?, None),
                 Some(config) => {
                     let layout = capture_layout(spec);

@@ -38,6 +38,9 @@ pub enum BuildError {
     /// The configuration has no streams and no nodes to measure.
     #[error("there is no workload")]
     NoStreams,
+    /// A central scheduler with more than one stream of messages.
+    #[error("a central scheduler runs one stream of messages, without others beside it")]
+    OnlyOneStream,
     /// A run has more transports than the transport number in packets can express.
     #[error("a host can run at most {MAX_TRANSPORTS} different transports, not {0}")]
     TooManyTransports(usize),
@@ -133,7 +136,7 @@ fn transports(streams: &[StreamConfig]) -> (Vec<&TransportConfig>, Vec<u8>) {
     (kinds, instances)
 }
 
-fn check(config: &RunConfig, fabric: &Fabric) -> Result<(), BuildError> {
+pub(crate) fn check(config: &RunConfig, fabric: &Fabric) -> Result<(), BuildError> {
     check_fabric(&config.fabric)?;
     let measure = &config.measure;
     if measure.time_limit <= measure.warmup.max(measure.ports_from.unwrap_or(Span::ZERO)) {
@@ -209,7 +212,7 @@ fn check_fault(fault: &Fault) -> Result<(), BuildError> {
 }
 
 /// The streams of a run, each with the number of its transport at every host.
-fn streams<'a>(
+pub(crate) fn streams<'a>(
     config: &'a RunConfig,
     instances: Vec<u8>,
     fabric: &Fabric,

@@ -7,6 +7,7 @@
 //! - [`fabric`]: topologies, paths, ideal times.
 //! - [`world`]: a network with its hosts and applications. [`events`]: the event queue.
 //! - [`fluid`]: transfers as flows with max-min fair rates, in place of packets.
+//! - [`oracle`]: a central scheduler in place of transports and network.
 //! - [`model`]: the types of a run.
 //! - [`run`]: a whole run of [`rackweave_transport::Machine`]s.
 //!
@@ -85,6 +86,7 @@ pub mod config;
 pub mod fluid;
 mod host;
 pub mod model;
+pub mod oracle;
 pub mod result;
 pub mod world;
 

@@ -111,6 +111,8 @@ pub struct PointSpec {
     pub plan: Option<Arc<PlanConfig>>,
     /// The parameters of the all-reduce, if the workload is one; `config` then has only the other streams.
     pub allreduce: Option<Arc<AllreduceConfig>>,
+    /// Whether a central scheduler takes the place of transport and network.
+    pub is_oracle: bool,
 }
 
 /// The tables that serde reads directly.
@@ -284,6 +286,7 @@ struct Streams {
     reduce: Option<Arc<ReduceConfig>>,
     plan: Option<Arc<PlanConfig>>,
     allreduce: Option<Arc<AllreduceConfig>>,
+    is_oracle: bool,
 }
 
 /// The context in which the tables of streams and casts are checked.
@@ -455,6 +458,9 @@ impl Reader<'_> {
             moves,
             measure: file.measure.resolve(streams.endless, places)?,
         };
+        if streams.is_oracle {
+            transport::check_oracle(&config)?;
+        }
         if let Some(stream) = config.streams.first() {
             workload::check_ramp(&stream.workload, config.measure.warmup)?;
         }
@@ -476,6 +482,7 @@ impl Reader<'_> {
             reduce: streams.reduce,
             plan: streams.plan,
             allreduce: streams.allreduce,
+            is_oracle: streams.is_oracle,
         };
         Ok((file, point))
     }
@@ -684,6 +691,9 @@ impl Reader<'_> {
         chosen.check_streams(path, &transport, fabric, &workload)?;
         if streams.transport.is_empty() {
             chosen.name.as_str().clone_into(&mut streams.transport);
+        }
+        if chosen.is_oracle() {
+            streams.is_oracle = true;
         }
         streams.configs.push(StreamConfig { transport, workload });
         streams.labels.push(chosen.label());

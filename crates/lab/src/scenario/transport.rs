@@ -3,6 +3,7 @@
 mod datagram;
 mod dcpim;
 mod homa;
+mod oracle;
 mod pfabric;
 mod polo;
 mod receiver_driven;
@@ -19,6 +20,8 @@ use rackweave_workload::WorkloadConfig;
 use self::datagram::DatagramKeys;
 use self::dcpim::DcPimKeys;
 use self::homa::HomaKeys;
+use self::oracle::OracleKeys;
+pub(super) use self::oracle::check as check_oracle;
 use self::pfabric::PFabricKeys;
 use self::polo::PoloKeys;
 use self::receiver_driven::{NdpKeys, PHostKeys};
@@ -166,6 +169,12 @@ transports! {
         profiles: &[],
         sources: &["RFC 768"],
     };
+    SrptOracle: OracleKeys = About {
+        name: "srpt-oracle",
+        description: "no transport: a central scheduler that knows all messages; what others could still gain",
+        profiles: &[],
+        sources: &["SIGCOMM 2018"],
+    };
 }
 
 fn unknown(text: &str) -> DeError {
@@ -297,6 +306,13 @@ impl Chosen {
                 .bad("congestion", "only the kernel has BBR: the simulator has no such TCP")
                 .with_help("`rackweave testbed` runs it; here tcp has \"newreno\" and \"cubic\""));
         }
+        if world == World::Testbed && self.is_oracle() {
+            let message = "a central scheduler knows all messages in advance: no host can run it";
+            return Err(self
+                .place()
+                .bad("name", message)
+                .with_help("`rackweave run` simulates it"));
+        }
         let mut config = self.keys.resolve(self.place(), fabric, workload)?;
         let of_processes = (world == World::Testbed).then_some(PATIENCE_OF_PROCESSES);
         if let Some(patience) = self.patience.or(of_processes) {
@@ -307,6 +323,11 @@ impl Chosen {
         } else {
             config
         })
+    }
+
+    /// Whether a central scheduler takes the place of transport and network.
+    pub(super) fn is_oracle(&self) -> bool {
+        self.name == Name::SrptOracle
     }
 
     fn tcp_keys(&self) -> Option<&TcpKeys> {

@@ -40,6 +40,7 @@ use probe::Probe;
 use processors::Tasks;
 
 pub use nodes::Attached;
+pub(crate) use timeline::Timeline;
 
 /// Progress and cancellation of a run, shared with other threads.
 #[derive(Debug, Default)]

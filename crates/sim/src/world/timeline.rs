@@ -12,18 +12,18 @@ const FIRST: Span = Span::from_us(10);
 
 /// Counts the payload bytes that receivers store, in intervals of equal length.
 #[derive(Debug)]
-pub(super) struct Timeline {
+pub(crate) struct Timeline {
     interval: Span,
     bytes: Vec<Vec<u64>>,
 }
 
 impl Timeline {
-    pub(super) fn new(streams: usize) -> Self {
+    pub(crate) fn new(streams: usize) -> Self {
         Self { interval: FIRST, bytes: vec![Vec::new(); streams] }
     }
 
     #[inline]
-    pub(super) fn add(&mut self, at: Time, stream: u16, bytes: u64) {
+    pub(crate) fn add(&mut self, at: Time, stream: u16, bytes: u64) {
         let mut index = (at.ticks() / self.interval.ticks()) as usize;
         while index >= MAX_INTERVALS {
             self.interval = self.interval * 2;
@@ -39,7 +39,7 @@ impl Timeline {
         of_stream[index] += bytes;
     }
 
-    pub(super) fn result(&self) -> Goodput {
+    pub(crate) fn result(&self) -> Goodput {
         Goodput { interval: self.interval, bytes: self.bytes.clone() }
     }
 }

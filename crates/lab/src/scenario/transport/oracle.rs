@@ -1,0 +1,117 @@
+//! The keys of `srpt-oracle`, the central scheduler.
+
+use rackweave_core::frame;
+use rackweave_sim::Fabric;
+use rackweave_sim::config::RunConfig;
+use rackweave_transport::datagram;
+use rackweave_workload::WorkloadConfig;
+
+use super::super::keys::{Place, is_on_streams, keys};
+use super::super::problem::Problem;
+use super::super::values::Whole;
+
+keys! {
+    /// The keys of the central scheduler. By default its packets have the headers of UDP, as short as there are.
+    struct OracleKeys {
+        header_bytes: Whole<20, 1000, u32>,
+    }
+}
+
+impl OracleKeys {
+    pub(super) fn resolve(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        workload: &WorkloadConfig,
+    ) -> Result<datagram::Config, Problem> {
+        let refused = |message: &str| {
+            let help =
+                "it schedules messages and responses that are sent one by one, on one network";
+            Err(place.bad("name", message.to_owned()).with_help(help))
+        };
+        if is_on_streams(workload) {
+            return refused("a central scheduler has no streams");
+        }
+        if !workload.application.is_instant() {
+            return refused("a central scheduler has no applications that take time");
+        }
+        if fabric.has_ocs() {
+            return refused("a central scheduler needs paths that do not change");
+        }
+        let mut config = datagram::Config::default();
+        if let Some(bytes) = self.header_bytes {
+            config.header_bytes = bytes.0;
+            config.max_payload = frame::MTU - bytes.0;
+        }
+        Ok(config)
+    }
+}
+
+/// Refuses what a run without packets does not have.
+pub(in crate::scenario) fn check(config: &RunConfig) -> Result<(), Problem> {
+    let measure = &config.measure;
+    let absent = [
+        (config.streams.len() > 1, "background", "no other traffic"),
+        (!config.faults.is_empty(), "faults", "nothing that could fail"),
+        (config.host.is_some(), "host", "no hosts that cost time"),
+        (!measure.capture.is_empty(), "measure.capture", "no packets"),
+        (!measure.traffic.is_empty(), "measure.traffic", "no packets"),
+        (measure.verify, "measure.verify", "no bytes"),
+    ];
+    match absent.into_iter().find(|(is_set, ..)| *is_set) {
+        None => Ok(()),
+        Some((_, key, what)) => {
+            let message = format!("a central scheduler (`srpt-oracle`) has {what}");
+            Err(Problem::new(key, message).with_help("compare it in a sweep of its own"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::scenario::Scenario;
+
+    fn read(more: &str) -> Result<Scenario, String> {
+        let text = format!(
+            "fabric = {{ topology = 'single-switch', hosts = 3 }}\n\
+             transport.name = 'srpt-oracle'\n\
+             workload = {{ arrivals = 'poisson', load = 0.5, sizes = '1 KB' }}\n\
+             measure = {{ warmup = '1 ns', messages = 300 }}\n{more}"
+        );
+        let read = Scenario::parse("x.toml", &text, Path::new("."), &[], None);
+        read.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn it_has_one_stream_without_anything_that_needs_packets() {
+        let scenario = read("").unwrap();
+        assert!(scenario.points[0].is_oracle);
+        assert_eq!(scenario.points[0].transport, "srpt-oracle");
+        for (more, what) in [
+            (
+                "[[background]]\ntransport.name = 'tcp'\narrivals = 'poisson'\nload = 0.1\nsizes = '1 KB'",
+                "no other traffic",
+            ),
+            (
+                "[[faults]]\nkind = 'loss'\nplace = 'all links'\nprobability = 0.1",
+                "nothing that could fail",
+            ),
+            ("host = { send_packet_ns = 1000.0 }", "no hosts that cost time"),
+        ] {
+            let error = read(more).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn its_results_are_those_of_a_run() {
+        let scenario = read("").unwrap();
+        let results = crate::Batch::new(scenario).run(Some(1)).unwrap();
+        let point = &results.points[0].summary;
+        assert_eq!(point.messages.completed, 300);
+        let mean = point.slowdown.mean;
+        assert!((1.0..3.0).contains(&mean), "{mean}");
+    }
+}
