@@ -1,5 +1,6 @@
 //! Sessions that this host receives.
 
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -156,6 +157,48 @@ impl Incoming {
         }
         let due = self.progress.1 + patience;
         if now >= due { Err(SinkError::Stuck) } else { Ok(Some(due)) }
+    }
+
+    /// Joins the session once the sink has been created, and leaves it if the sink has failed. Returns when to look again, or the reason for
+    /// which it was left. `sinks` are what [`Self::prepare`] needs.
+    fn poll_sink(
+        &mut self,
+        now: Time,
+        session: Session,
+        (patience, closing): (Span, &[(u128, Drain)]),
+        host: &mut Host,
+        events: &mut VecDeque<EngineEvent>,
+    ) -> Result<Option<Time>, Reason> {
+        let mut due = None;
+        let mut error = None;
+        if self.stage == Stage::Preparing {
+            match self.prepare(now, patience, closing) {
+                Ok(at) => due = at,
+                Err(stuck) => error = Some(stuck),
+            }
+            if self.drain.is_ready() {
+                self.stage = Stage::Taking;
+                let at = self.drain.begins_at();
+                (self.readable, self.consumed, self.joined) = (at, at, now);
+                self.verifier.iter_mut().for_each(|verifier| verifier.skip(at));
+                if !host.join(now, session, at, self.drain.room()) {
+                    return Err(Reason::Left);
+                }
+                events.push_back(EngineEvent::Receiving { session, from: self.from, at });
+            }
+        }
+        let is_open = matches!(self.stage, Stage::Preparing | Stage::Taking);
+        if error.is_none() && !(is_open && self.drain.is_failed()) {
+            return Ok(due);
+        }
+        let error = error.or_else(|| self.drain.outcome().0);
+        let reason = error.as_ref().map_or(Reason::Refused, SinkError::reason);
+        host.leave(now, session, reason);
+        // After `Again` the sender invites this host once more, and then sends what is missing.
+        if reason != Reason::Unknown {
+            events.push_back(self.give_up(session, reason, error));
+        }
+        Err(reason)
     }
 
     /// Ends the input of the sink, which gets everything that has arrived in order.
@@ -482,44 +525,15 @@ impl Engine {
         let mut failed = Vec::new();
         let mut requests = Vec::new();
         for (session, incoming) in &mut self.incoming {
-            if incoming.stage == Stage::Preparing {
-                match incoming.prepare(now, self.config.prepare, &self.closing) {
-                    Ok(due) => next = earlier(next, due),
-                    Err(error) => {
-                        let reason = error.reason();
-                        self.host.leave(now, *session, reason);
-                        self.events.push_back(incoming.give_up(*session, reason, Some(error)));
-                        failed.push((*session, reason));
-                        continue;
-                    }
-                }
-            }
-            let (drain, stage) = (&mut incoming.drain, &mut incoming.stage);
-            if *stage == Stage::Preparing && drain.is_ready() {
-                *stage = Stage::Taking;
-                let at = drain.begins_at();
-                (incoming.readable, incoming.consumed, incoming.joined) = (at, at, now);
-                incoming.verifier.iter_mut().for_each(|verifier| verifier.skip(at));
-                if !self.host.join(now, *session, at, drain.room()) {
-                    failed.push((*session, Reason::Left));
+            let sinks = (self.config.prepare, &self.closing[..]);
+            match incoming.poll_sink(now, *session, sinks, &mut self.host, &mut self.events) {
+                Ok(due) => next = earlier(next, due),
+                Err(reason) => {
+                    failed.push((*session, reason));
                     continue;
                 }
-                let from = incoming.from;
-                self.events.push_back(EngineEvent::Receiving { session: *session, from, at });
             }
-            if drain.is_failed() && (*stage == Stage::Preparing || *stage == Stage::Taking) {
-                *stage = Stage::Leaving;
-                let (error, _) = drain.outcome();
-                let reason = error.as_ref().map_or(Reason::Refused, SinkError::reason);
-                self.host.leave(now, *session, reason);
-                // After `Again` the sender invites this host once more, and then sends what is missing.
-                if reason != Reason::Unknown {
-                    self.events.push_back(incoming.give_up(*session, reason, error));
-                }
-                failed.push((*session, reason));
-                continue;
-            }
-            if *stage != Stage::Taking {
+            if incoming.stage != Stage::Taking {
                 continue;
             }
             let due = incoming.flushed + FLUSH_AFTER;

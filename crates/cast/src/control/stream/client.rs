@@ -132,9 +132,8 @@ fn show(shared: &(Mutex<Work>, Condvar), mut socket: &UnixStream, cancel: &Mutex
         let looks = if work.progress.0 == checks { work.progress.1 + 1 } else { 0 };
         work.progress = (checks, looks);
         // While the application works the agent writes nothing but that the stream is cut off.
-        if is_readable(socket) {
-            cancel.set();
-        } else if looks < STUCK_AFTER && socket.write_all(text).is_err() {
+        let is_cut = is_readable(socket);
+        if is_cut || looks < STUCK_AFTER && socket.write_all(text).is_err() {
             cancel.set();
         }
     }
