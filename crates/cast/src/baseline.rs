@@ -83,12 +83,15 @@ pub fn send(
     Ok(results.collect())
 }
 
-/// Accepts one connection and receives its stream into the sink that `sink` creates for it.
+/// Accepts one connection and receives its stream into the sink that `sink` creates for it. With `forwards`, this host connects to the next
+/// receiver of a chain, whose address is what the sender says; otherwise such a stream is refused, so that a sender cannot make this host
+/// connect to anything.
 ///
 /// # Errors
 /// If the listener fails.
 pub fn receive(
     listener: &TcpListener,
+    forwards: bool,
     admits: impl Fn(SocketAddr) -> bool,
     sink: impl Fn(u128) -> Result<Box<dyn Sink>, SinkError>,
 ) -> io::Result<Received> {
@@ -97,7 +100,7 @@ pub fn receive(
         if !admits(from) {
             continue;
         }
-        return Ok(match serve(stream, &sink) {
+        return Ok(match serve(stream, forwards, &sink) {
             Ok(files) => Received { from, files, error: None },
             Err(error) => Received { from, files: Vec::new(), error: Some(error.to_string()) },
         });
@@ -106,6 +109,7 @@ pub fn receive(
 
 fn serve(
     stream: TcpStream,
+    forwards: bool,
     make: &impl Fn(u128) -> Result<Box<dyn Sink>, SinkError>,
 ) -> io::Result<Vec<FileDone>> {
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -120,7 +124,10 @@ fn serve(
     let behind: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
     let mut next = None;
     let mut broken = None;
-    if let Some((first, after)) = behind.split_first() {
+    let is_refused = !forwards && !behind.is_empty();
+    if is_refused {
+        broken = Some("the receiver before it does not forward".to_owned());
+    } else if let Some((first, after)) = behind.split_first() {
         let connect = || -> io::Result<TcpStream> {
             let mut next = TcpStream::connect_timeout(first, PATIENCE)?;
             next.set_write_timeout(Some(PATIENCE))?;
@@ -136,7 +143,10 @@ fn serve(
             Err(error) => broken = Some(format!("cannot reach {first}: {error}")),
         }
     }
-    let mut sink = make(stream);
+    let mut sink = match is_refused {
+        true => Err(SinkError::NoForwarding),
+        false => make(stream),
+    };
     // TCP cannot resume a stream.
     if let Ok(it) = &sink
         && it.begins_at() > 0
@@ -206,7 +216,7 @@ mod tests {
                     let sink = |stream| {
                         Folder::new(config.clone(), stream).map(|it| Box::new(it) as Box<dyn Sink>)
                     };
-                    receive(&listener, |_| true, sink).unwrap()
+                    receive(&listener, true, |_| true, sink).unwrap()
                 });
                 (address, folder, thread)
             })

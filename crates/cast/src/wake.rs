@@ -15,7 +15,6 @@ impl Waker {
     ///
     /// # Errors
     /// If the process has no file descriptor left.
-    /// If the process has no file descriptor left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)))
     }

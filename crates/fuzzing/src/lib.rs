@@ -4,7 +4,7 @@
 //! A target is a function of bytes that panics if a property does not hold. It reads its choices from the bytes (`input`): the configuration,
 //! then one action after the other. [`docs/reliability.md`](../../../docs/reliability.md) lists the targets, and what they have found.
 
-mod door;
+mod control_socket;
 mod imaging;
 mod input;
 mod mesh;
@@ -17,7 +17,7 @@ mod texts;
 mod transports;
 mod vectors;
 
-pub use door::door;
+pub use control_socket::control_socket;
 pub use imaging::{frisbee, swp2p};
 pub use orca::orca;
 pub use reduce::reduce;
@@ -38,7 +38,7 @@ pub type Target = fn(&[u8]);
 
 /// All targets of this crate, by the names that they have in `fuzz/`.
 pub const TARGETS: [(&str, Target); 11] = [
-    ("door", door),
+    ("control_socket", control_socket),
     ("frisbee", frisbee),
     ("grpc", grpc),
     ("orca", orca),

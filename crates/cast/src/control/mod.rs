@@ -3,7 +3,8 @@
 //!
 //! The first line is JSON. `{"send": {"to": ["192.0.2.7:6722"], "name": "log"}}` is followed by the stream's bytes
 //! until the application shuts down its writing end; the agent answers with the outcome as one line of JSON. After
-//! `{"receive": {}}` the agent writes the bytes of the next stream, each chunk as soon as its hash is verified.
+//! `{"receive": {}}` the agent writes the bytes of the next stream, each chunk as soon as its hash is verified, in blocks, and how the stream
+//! has ended ([`stream`]); with `"blocks": false` the bytes only.
 //! `{"sessions": {}}` is answered by one line of JSON that describes all sessions. On an agent's host, `cast send` and
 //! `cast receive` transfer whole streams of files in this way ([`Records`], [`stream`]). Nothing is dropped: a slow
 //! reader delays the sender, or is detached from the group and served by unicast.
@@ -163,7 +164,7 @@ fn first_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     Err(io::Error::other("the first line is too long"))
 }
 
-/// Parses any bytes as the first line of an application: for the fuzz target `door`. Not part of the interface.
+/// Parses any bytes as the first line of an application: for the fuzz target `control_socket`. Not part of the interface.
 ///
 /// # Errors
 /// What the application is answered.

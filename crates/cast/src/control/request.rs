@@ -43,15 +43,24 @@ pub struct Records {
 }
 
 /// A request to receive the next stream.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveRequest {
     /// Whether the application receives a whole stream of records ([`receive`](super::stream::receive)) instead of the bytes
     /// of one file.
     pub records: bool,
+    /// Whether the bytes of one file come in [blocks](super::stream::BlockSink) with an end, which [`read_stream`](super::stream::read_stream)
+    /// reads. Without it an application cannot tell a stream that was cut off from a complete one.
+    pub blocks: bool,
     /// Accept streams from these hosts only; if empty, from all hosts that the agent admits.
     pub from: Vec<IpAddr>,
     /// The proof of the key that the agent must have; `None` to require no particular key.
     pub key: Option<KeyProof>,
+}
+
+impl Default for ReceiveRequest {
+    fn default() -> Self {
+        Self { records: false, blocks: true, from: Vec::new(), key: None }
+    }
 }
 
 /// A request at the control socket.
@@ -98,6 +107,9 @@ impl ReceiveRequest {
     pub fn line(&self) -> Value {
         let from: Vec<_> = self.from.iter().map(ToString::to_string).collect();
         let mut receive = json!({ "records": self.records, "from": from });
+        if !self.blocks {
+            receive["blocks"] = json!(false);
+        }
         if let Some(key) = &self.key {
             receive["key"] = key.to_json();
         }
@@ -139,6 +151,7 @@ fn parse_receive(receive: &Map<String, Value>) -> Result<ReceiveRequest, String>
     };
     Ok(ReceiveRequest {
         records: optional(receive, "records", "true or false", Value::as_bool)?.unwrap_or(false),
+        blocks: optional(receive, "blocks", "true or false", Value::as_bool)?.unwrap_or(true),
         from: optional(receive, "from", "a list of addresses", addresses)?.unwrap_or_default(),
         key: optional(receive, "key", "a proof of a key", KeyProof::from_json)?,
     })
@@ -204,6 +217,7 @@ mod tests {
             br#"{"send": {"to": ["127.0.0.1:5"], "blocks": 1}}"#,
             br#"{"receive": {"from": ["nobody"]}}"#,
             br#"{"receive": {"records": 7}}"#,
+            br#"{"receive": {"blocks": 1}}"#,
             br#"{"receive": {"key": "text"}}"#,
             b"\xff\xfe",
         ] {
@@ -226,8 +240,11 @@ mod tests {
         let line = send.line().to_string();
         assert_eq!(parse(line.as_bytes()), Ok(Request::Send(Box::new(send))));
         let from = vec!["10.0.0.1".parse().unwrap()];
-        let receive = ReceiveRequest { records: true, from, key: Some(KeyProof::new(b"other", 6)) };
-        let line = receive.line().to_string();
-        assert_eq!(parse(line.as_bytes()), Ok(Request::Receive(receive)));
+        for blocks in [true, false] {
+            let (from, key) = (from.clone(), Some(KeyProof::new(b"other", 6)));
+            let receive = ReceiveRequest { records: true, blocks, from, key };
+            let line = receive.line().to_string();
+            assert_eq!(parse(line.as_bytes()), Ok(Request::Receive(receive)));
+        }
     }
 }

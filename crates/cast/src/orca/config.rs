@@ -52,6 +52,9 @@ pub struct EngineConfig {
     pub max_sessions: u32,
     /// For how long a receiver that fell silent is invited again.
     pub retry: Span,
+    /// For how long reading what this host has of a stream may make no progress, and so keep its sender waiting. It must be longer than any
+    /// single operation of a disk takes.
+    pub prepare: Span,
 }
 
 /// A host's position in a fabric in which each host knows all others.
@@ -101,6 +104,8 @@ impl EngineConfig {
             send_buffer: 1 << 20,
             max_sessions: 1024,
             retry: Span::from_secs(10),
+            // A system that writes much to a slow disk lets a sync wait for minutes.
+            prepare: Span::from_secs(300),
         }
     }
 

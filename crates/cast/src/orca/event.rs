@@ -90,6 +90,21 @@ pub enum EngineEvent {
     Control(ControllerEvent),
 }
 
+/// Describes to a receiver's user why a stream was not received to its end, if its own sink is not the cause.
+#[must_use]
+pub const fn why_receiving_failed(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Silent => {
+            "the sender stopped responding; partial files are kept, and the same `cast send` resumes from there"
+        }
+        Reason::Left => "the sender ended the transfer; partial files are kept for the next one",
+        Reason::Damaged => "the data received is not the data sent",
+        Reason::TooLate => "the sender no longer has the bytes that are missing here",
+        Reason::Refused => "the sender could not read its files",
+        _ => "the sender no longer knows this receiver",
+    }
+}
+
 /// The progress of a session that this host receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {

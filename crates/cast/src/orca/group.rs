@@ -96,8 +96,8 @@ pub(super) struct Query {
 }
 
 impl Engine {
-    /// Answers a query if this host is a member, and collects answers to this host's own query.
-    pub(super) fn handle_group(&mut self, from: Path, bytes: &[u8], admitted: bool) {
+    /// Answers a query if this host is a member and the querier is admitted as a sender, and collects answers to this host's own query.
+    pub(super) fn handle_group(&mut self, from: Path, bytes: &[u8], as_sender: bool) {
         let Some(message) = GroupMessage::decode(bytes, self.secret.as_ref()) else {
             self.stats.malformed += 1;
             return;
@@ -111,12 +111,12 @@ impl Engine {
             }
             return;
         }
-        if admitted
+        if as_sender
             && self.accept.is_some()
             && self.config.groups.iter().any(|mine| mine == message.name)
         {
             let answer = GroupMessage { answer: true, ..message }.encode(self.secret.as_ref());
-            self.push(from, |out| out.extend_from_slice(&answer), Payload::new());
+            self.reply(from, &answer);
         }
     }
 

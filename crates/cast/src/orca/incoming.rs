@@ -1,5 +1,6 @@
 //! Sessions that this host receives.
 
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -52,8 +53,22 @@ pub(super) struct Incoming {
     pub(super) verifier: Option<Verifier>,
     /// Whether the sender serves this host by unicast.
     detached: bool,
-    /// If another sender has invited this host to the same stream: when it began to, and when it last did.
+    /// [`Drain::progress`] while the sink is being created, and since when it is that.
+    progress: (u64, Time),
+    /// If another sender has invited this host to the same stream, or wants the place of this session: when it began to, and when it last
+    /// did.
     rival: Option<(Time, Time)>,
+}
+
+/// Whether there is a place for one more session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contest {
+    /// All sessions have senders that are there.
+    Busy,
+    /// It is not known yet whether one's is.
+    Wait,
+    /// This one's is gone.
+    Free(Session),
 }
 
 /// What follows for a sender that invites this host to a stream that another one sends here.
@@ -121,6 +136,91 @@ impl Incoming {
         true
     }
 
+    /// Starts the sink's thread once those in `closing` that write the same stream have ended, and watches that creating the sink goes on.
+    /// Returns when to look again.
+    fn prepare(
+        &mut self,
+        now: Time,
+        patience: Span,
+        closing: &[(u128, Drain)],
+    ) -> Result<Option<Time>, SinkError> {
+        let is_written = || closing.iter().any(|(of, it)| *of == self.stream && !it.has_ended());
+        if self.drain.is_pending() && !is_written() {
+            self.drain.begin().map_err(SinkError::Thread)?;
+        }
+        if self.drain.is_ready() || self.drain.is_failed() {
+            return Ok(None);
+        }
+        let progress = self.drain.progress();
+        if progress != self.progress.0 {
+            self.progress = (progress, now);
+        }
+        let due = self.progress.1 + patience;
+        if now >= due { Err(SinkError::Stuck) } else { Ok(Some(due)) }
+    }
+
+    /// Joins the session once the sink has been created, and leaves it if the sink has failed. Returns when to look again, or the reason for
+    /// which it was left. `sinks` are what [`Self::prepare`] needs.
+    fn poll_sink(
+        &mut self,
+        now: Time,
+        session: Session,
+        (patience, closing): (Span, &[(u128, Drain)]),
+        host: &mut Host,
+        events: &mut VecDeque<EngineEvent>,
+    ) -> Result<Option<Time>, Reason> {
+        let mut due = None;
+        let mut error = None;
+        if self.stage == Stage::Preparing {
+            match self.prepare(now, patience, closing) {
+                Ok(at) => due = at,
+                Err(stuck) => error = Some(stuck),
+            }
+            if self.drain.is_ready() {
+                self.stage = Stage::Taking;
+                let at = self.drain.begins_at();
+                (self.readable, self.consumed, self.joined) = (at, at, now);
+                self.verifier.iter_mut().for_each(|verifier| verifier.skip(at));
+                if !host.join(now, session, at, self.drain.room()) {
+                    return Err(Reason::Left);
+                }
+                events.push_back(EngineEvent::Receiving { session, from: self.from, at });
+            }
+        }
+        let is_open = matches!(self.stage, Stage::Preparing | Stage::Taking);
+        if error.is_none() && !(is_open && self.drain.is_failed()) {
+            return Ok(due);
+        }
+        let error = error.or_else(|| self.drain.outcome().0);
+        let reason = error.as_ref().map_or(Reason::Refused, SinkError::reason);
+        host.leave(now, session, reason);
+        // After `Again` the sender invites this host once more, and then sends what is missing.
+        if reason != Reason::Unknown {
+            events.push_back(self.give_up(session, reason, error));
+        }
+        Err(reason)
+    }
+
+    /// Ends the input of the sink, which gets everything that has arrived in order.
+    fn end_input(&mut self, reason: Reason) {
+        self.drain.end(self.passable(), reason);
+    }
+
+    /// Notes that a newcomer contests this session, and returns whether its sender is there: whether a packet of it has come since the
+    /// newcomer began to. It is not known in the beginning.
+    fn contest(&mut self, now: Time, heard: Time) -> Rivalry {
+        if now.since(heard) >= RIVAL_TIMEOUT {
+            return Rivalry::Free;
+        }
+        let rival = self.rival.filter(|(_, last)| now.since(*last) < RIVAL_TIMEOUT);
+        let since = rival.map_or(now, |(since, _)| since);
+        self.rival = Some((since, now));
+        match heard >= since + IN_FLIGHT {
+            true => Rivalry::Busy,
+            false => Rivalry::Wait,
+        }
+    }
+
     /// Forgets what has arrived from an offset on.
     pub(super) fn begin_again(&mut self, at: u64) {
         (self.readable, self.ended, self.parities) = (at, None, Parities::default());
@@ -152,17 +252,14 @@ impl Engine {
         self.accept = None;
     }
 
-    /// Leaves all incoming sessions. Bytes that arrived in order are still written.
+    /// Leaves all incoming sessions. Bytes that arrived in order are still written, for which [`Engine::wait_for_sinks`] waits.
     pub fn leave_all(&mut self) {
         let now = self.driver.now();
-        for (session, incoming) in &mut self.incoming {
-            if incoming.stage == Stage::Complete {
-                continue;
-            }
-            incoming.drain.advance(incoming.passable(), true);
-            incoming.drain.close();
-            incoming.stage = Stage::Leaving;
-            self.host.leave(now, *session, Reason::Left);
+        let open = self.incoming.iter().filter(|(_, it)| it.stage != Stage::Complete);
+        let open: Vec<Session> = open.map(|(session, _)| *session).collect();
+        for session in open {
+            self.host.leave(now, session, Reason::Left);
+            self.close(session, Reason::Left);
         }
     }
 
@@ -191,29 +288,18 @@ impl Engine {
             .filter(|(_, incoming)| incoming.stream == stream)
             .map(|(session, _)| *session)
             .collect();
-        let mut before = Vec::new();
         for old in old {
-            if let Some(mut incoming) = self.incoming.remove(&old) {
-                incoming.drain.advance(incoming.passable(), true);
-                incoming.drain.close();
-                self.part_with(now, old, incoming.stage);
-                before.push(incoming.drain);
-            }
+            let stage = self.incoming.get(&old).map_or(Stage::Leaving, |incoming| incoming.stage);
+            self.close(old, Reason::Unknown);
+            self.part_with(now, old, stage);
         }
-        // Sinks of failed sessions of the same stream may still be writing.
-        let (same, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.closing).into_iter().partition(|(of, _)| *of == stream);
-        self.closing = others;
-        before.extend(same.into_iter().map(|(_, drain)| drain));
-        if self.room().is_none()
-            && let Some((unanswered, since)) = self.unanswered(now)
-        {
-            if now.since(since) < ANSWER_TIMEOUT {
+        if self.room().is_none() {
+            match self.contest(now) {
+                Contest::Free(unanswered) => self.drop_unanswered(now, unanswered),
                 // By the time of the next repetition it is known whether that sender is there.
-                self.closing.extend(before.into_iter().map(|drain| (stream, drain)));
-                return self.host.ignore(session);
+                Contest::Wait => return self.host.ignore(session),
+                Contest::Busy => {}
             }
-            self.drop_unanswered(now, unanswered);
         }
         let room = self.room();
         let decision = match (&mut self.accept, room) {
@@ -222,18 +308,15 @@ impl Engine {
             (None, _) => Decision::Refuse(Reason::Refused),
         };
         let make = match decision {
-            Decision::Refuse(reason) => {
-                self.closing.extend(before.into_iter().map(|drain| (stream, drain)));
-                return self.host.refuse(now, session, reason);
-            }
+            Decision::Refuse(reason) => return self.host.refuse(now, session, reason),
             Decision::Accept(make) => make,
         };
-        // Two sinks must not write the same files. The previous one may be blocked by a disk or a reader, so the thread
-        // of the new sink waits for it.
-        let drain = Drain::start_after(before, make, room.unwrap_or_default(), self.waker.clone());
-        let Ok(drain) = drain else {
+        let mut drain = Drain::new(make, room.unwrap_or_default(), self.waker.clone());
+        // Two sinks must not write the same files. The previous one may be blocked by a disk or a reader: the thread of this one is started
+        // when that has ended, so that there is never more than one for a stream.
+        if !self.is_written(stream) && drain.begin().is_err() {
             return self.host.refuse(now, session, Reason::Busy);
-        };
+        }
         let nonce = rackweave_linux::random() as u64;
         let verifier = opener.is_some().then(|| Verifier::new(now, nonce));
         self.incoming.insert(
@@ -253,6 +336,7 @@ impl Engine {
                 opener: opener.map(|(_, opener)| opener),
                 verifier,
                 detached: false,
+                progress: (0, now),
                 rival: None,
             },
         );
@@ -282,25 +366,45 @@ impl Engine {
         (Window::memory(room) <= free).then_some(room)
     }
 
-    /// Returns the incoming session that has waited longest for an answer of its sender, and when it was joined. A sink
-    /// that takes long to prepare is no fault of its sender.
-    fn unanswered(&self, now: Time) -> Option<(Session, Time)> {
-        let waits = |session: &Session, incoming: &Incoming| match incoming.stage {
-            Stage::Preparing => now.since(incoming.joined) < ANSWER_TIMEOUT,
-            Stage::Taking => self.host.is_unanswered(*session),
-            Stage::Complete | Stage::Leaving => false,
-        };
-        let all = self.incoming.iter().filter(|(session, incoming)| waits(session, incoming));
-        all.map(|(session, incoming)| (*session, incoming.joined)).min_by_key(|it| it.1)
+    /// Returns whether the sink of an ended session of a stream still writes.
+    fn is_written(&self, stream: u128) -> bool {
+        self.closing.iter().any(|(of, drain)| *of == stream && !drain.has_ended())
     }
 
-    /// Drops an incoming session whose sender has not answered. If it is alive after all, it invites this host again.
-    fn drop_unanswered(&mut self, now: Time, session: Session) {
-        if let Some(mut incoming) = self.incoming.remove(&session) {
-            incoming.drain.close();
-            self.part_with(now, session, incoming.stage);
-            self.closing.push((incoming.stream, incoming.drain));
+    /// Returns whether a session keeps the place that another sender wants. A sender that has not answered this host's `Join`, or does not
+    /// repeat its invitation while this host prepares, is not there any more: it has been killed, or somebody has recorded its invitation.
+    fn contest(&mut self, now: Time) -> Contest {
+        let Self { incoming, host, .. } = self;
+        let mut result = Contest::Busy;
+        for (session, incoming) in incoming {
+            let rivalry = match incoming.stage {
+                Stage::Preparing => {
+                    let heard = host.last_heard(*session).unwrap_or(incoming.joined);
+                    incoming.contest(now, heard)
+                }
+                Stage::Taking if host.is_unanswered(*session) => {
+                    match now.since(incoming.joined) < ANSWER_TIMEOUT {
+                        true => Rivalry::Wait,
+                        false => Rivalry::Free,
+                    }
+                }
+                _ => continue,
+            };
+            match rivalry {
+                Rivalry::Free => return Contest::Free(*session),
+                Rivalry::Wait => result = Contest::Wait,
+                Rivalry::Busy => {}
+            }
         }
+        result
+    }
+
+    /// Drops an incoming session whose sender does not answer. If it is alive after all, it invites this host again.
+    fn drop_unanswered(&mut self, now: Time, session: Session) {
+        let Some(incoming) = self.incoming.get(&session) else { return };
+        let stage = incoming.stage;
+        self.close(session, Reason::Silent);
+        self.part_with(now, session, stage);
     }
 
     /// Leaves a session such that its sender invites this host again if it is alive after all. One whose invitation has not been
@@ -326,13 +430,7 @@ impl Engine {
             if !is_open || incoming.stream != stream || incoming.host == from {
                 continue;
             }
-            let rival = incoming.rival.filter(|(_, last)| now.since(*last) < RIVAL_TIMEOUT);
-            let since = rival.map_or(now, |(since, _)| since);
-            incoming.rival = Some((since, now));
-            return match heard >= since + IN_FLIGHT {
-                true => Rivalry::Busy,
-                false => Rivalry::Wait,
-            };
+            return incoming.contest(now, heard);
         }
         Rivalry::Free
     }
@@ -341,7 +439,7 @@ impl Engine {
     pub(super) fn on_withdrawn(&mut self, session: Session) {
         let is_preparing = |it: &Incoming| it.stage == Stage::Preparing;
         if self.incoming.get(&session).is_some_and(is_preparing) {
-            self.close(vec![session]);
+            self.close(session, Reason::Left);
             self.choose_group();
         }
     }
@@ -398,30 +496,26 @@ impl Engine {
             }
             ReceiverEvent::Failed { reason } => self.fail(session, reason),
             ReceiverEvent::Closed => {
-                let Some(mut incoming) = self.incoming.remove(&session) else { return };
-                if incoming.stage != Stage::Complete {
-                    self.incoming.insert(session, incoming);
-                    return self.fail(session, Reason::Left);
+                let Some(incoming) = self.incoming.get(&session) else { return };
+                match incoming.stage {
+                    Stage::Complete => self.close(session, Reason::Left),
+                    _ => self.fail(session, Reason::Left),
                 }
-                incoming.drain.close();
-                self.closing.push((incoming.stream, incoming.drain));
             }
         }
     }
 
     fn fail(&mut self, session: Session, reason: Reason) {
-        let Some(mut incoming) = self.incoming.remove(&session) else { return };
+        let Some(incoming) = self.incoming.get(&session) else { return };
         // If a sender vanishes between completion and its acknowledgement, nothing is lost: the files are complete.
         if incoming.stage != Stage::Complete {
-            incoming.drain.advance(incoming.passable(), true);
             let (error, _) = incoming.drain.outcome();
             let from = incoming.from;
             let bytes = incoming.passable().saturating_sub(incoming.drain.begins_at());
             let event = EngineEvent::ReceiveFailed { session, from, reason, error, bytes };
             self.events.push_back(event);
         }
-        incoming.drain.close();
-        self.closing.push((incoming.stream, incoming.drain));
+        self.close(session, reason);
     }
 
     /// Passes bytes that are in order to the sinks, and reports to the host what the sinks have consumed. Returns when
@@ -431,36 +525,15 @@ impl Engine {
         let mut failed = Vec::new();
         let mut requests = Vec::new();
         for (session, incoming) in &mut self.incoming {
-            let (drain, stage) = (&mut incoming.drain, &mut incoming.stage);
-            if *stage == Stage::Preparing && drain.is_ready() {
-                *stage = Stage::Taking;
-                let at = drain.begins_at();
-                (incoming.readable, incoming.consumed, incoming.joined) = (at, at, now);
-                incoming.verifier.iter_mut().for_each(|verifier| verifier.skip(at));
-                if !self.host.join(now, *session, at, drain.room()) {
-                    failed.push(*session);
+            let sinks = (self.config.prepare, &self.closing[..]);
+            match incoming.poll_sink(now, *session, sinks, &mut self.host, &mut self.events) {
+                Ok(due) => next = earlier(next, due),
+                Err(reason) => {
+                    failed.push((*session, reason));
                     continue;
                 }
-                let from = incoming.from;
-                self.events.push_back(EngineEvent::Receiving { session: *session, from, at });
             }
-            if drain.is_failed() && (*stage == Stage::Preparing || *stage == Stage::Taking) {
-                *stage = Stage::Leaving;
-                let (error, _) = drain.outcome();
-                if matches!(error, Some(SinkError::Again(_))) {
-                    // The sender invites this host again, and then sends what is missing.
-                    self.host.leave(now, *session, Reason::Unknown);
-                    failed.push(*session);
-                    continue;
-                }
-                let damaged = error.as_ref().is_some_and(SinkError::is_damage);
-                let reason = if damaged { Reason::Damaged } else { Reason::Refused };
-                self.host.leave(now, *session, reason);
-                self.events.push_back(incoming.give_up(*session, reason, error));
-                failed.push(*session);
-                continue;
-            }
-            if *stage != Stage::Taking {
+            if incoming.stage != Stage::Taking {
                 continue;
             }
             let due = incoming.flushed + FLUSH_AFTER;
@@ -472,7 +545,7 @@ impl Engine {
                 self.host.leave(now, *session, Reason::Damaged);
                 let error = Some(SinkError::Foreign(incoming.passable()));
                 self.events.push_back(incoming.give_up(*session, Reason::Damaged, error));
-                failed.push(*session);
+                failed.push((*session, Reason::Damaged));
                 continue;
             }
             if checked.request.is_some() || checked.key_request.is_some() {
@@ -519,25 +592,26 @@ impl Engine {
                     self.events.push_back(EngineEvent::Received { session, from, bytes, files });
                 } else if !drain.is_failed() {
                     // The stream ended without its end record.
-                    *stage = Stage::Leaving;
                     self.host.leave(now, *session, Reason::Damaged);
+                    self.events.push_back(incoming.give_up(*session, Reason::Damaged, None));
+                    failed.push((*session, Reason::Damaged));
                 }
             }
         }
         for (host, checked) in requests {
             self.send_requests(host, &checked);
         }
-        self.close(failed);
+        for (session, reason) in failed {
+            self.close(session, reason);
+        }
         next
     }
 
-    /// Ends the input of sessions that have failed.
-    fn close(&mut self, failed: Vec<Session>) {
-        for session in failed {
-            if let Some(mut incoming) = self.incoming.remove(&session) {
-                incoming.drain.close();
-                self.closing.push((incoming.stream, incoming.drain));
-            }
+    /// Ends the input of a session, whose sink still writes what has arrived.
+    fn close(&mut self, session: Session, reason: Reason) {
+        if let Some(mut incoming) = self.incoming.remove(&session) {
+            incoming.end_input(reason);
+            self.closing.push((incoming.stream, incoming.drain));
         }
     }
 

@@ -39,7 +39,9 @@ use rackweave_wire::orca::{GROUP, Key, Session};
 pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
 pub use self::cookie::CookieMessage;
 use self::cookie::Cookies;
-pub use self::event::{EngineError, EngineEvent, Progress, ReceiverProgress, SendView, Stats};
+pub use self::event::{
+    EngineError, EngineEvent, Progress, ReceiverProgress, SendView, Stats, why_receiving_failed,
+};
 pub use self::group::{GroupMessage, MAX_GROUP_NAME, is_group_name};
 use self::incoming::Incoming;
 use self::outgoing::{Memo, Relayed};

@@ -41,6 +41,8 @@ pub(crate) struct Peers {
     /// Learnt hosts at an address of `hosts` that have sent to another address of this host, which is two hosts to them.
     others: BTreeMap<(SocketAddr, IpAddr), HostId>,
     admission: Admission,
+    /// The hosts of a fabric have lower numbers, and are admitted as it names them.
+    first: u32,
     next: u32,
     /// Peers that were learnt from their packets, and the value of `heard` at the last packet of each.
     learnt: BTreeMap<HostId, u64>,
@@ -65,7 +67,7 @@ impl Peers {
     pub(crate) fn new(admission: Admission, first: u32) -> Self {
         let (paths, hosts, others) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (learnt, by_age) = (BTreeMap::new(), BTreeMap::new());
-        Self { paths, hosts, others, admission, next: first, learnt, by_age, heard: 0 }
+        Self { paths, hosts, others, admission, first, next: first, learnt, by_age, heard: 0 }
     }
 
     pub(crate) fn address(&self, host: HostId) -> Option<SocketAddr> {
@@ -204,7 +206,15 @@ impl Peers {
         }
     }
 
-    /// Returns whether packets from an address are accepted, without learning the peer.
+    /// Returns whether streams are accepted from an address. Receivers of this host's own streams are not admitted as senders for that.
+    pub(crate) fn admits_sender(&self, from: SocketAddr) -> bool {
+        let from = plain(from);
+        let of_fabric = |host: &HostId| host.0 < self.first;
+        self.admission.admits(from.ip()) || self.hosts.get(&from).is_some_and(of_fabric)
+    }
+
+    /// Returns whether packets from an address are accepted, without learning the peer: those of senders, and of the receivers of this
+    /// host's own streams.
     pub(crate) fn admits(&self, from: SocketAddr) -> bool {
         let from = plain(from);
         self.hosts.contains_key(&from) || self.admission.admits(from.ip())

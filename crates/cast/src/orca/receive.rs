@@ -22,7 +22,7 @@ use super::{CookieMessage, Engine, MAX_FOREIGN, cookie, group};
 use crate::source::Payload;
 
 /// The most datagrams that wait to be sent when an answer is added; further answers are dropped, and asked for again.
-const MAX_REPLIES: usize = 4096;
+pub(super) const MAX_REPLIES: usize = 4096;
 
 /// The number of a host whose address is admitted and not known.
 const NO_HOST: HostId = HostId(u32::MAX - 2);
@@ -53,7 +53,8 @@ impl Engine {
             match bytes.first() {
                 // Members of a group answer queries from addresses that were previously unknown.
                 Some(&group::TAG) if admitted || self.query.is_some() => {
-                    self.handle_group(path, bytes, admitted);
+                    let as_sender = self.peers.admits_sender(address);
+                    self.handle_group(path, bytes, as_sender);
                 }
                 _ if !admitted => {
                     self.stats.foreign += 1;
@@ -121,6 +122,10 @@ impl Engine {
                 if let Body::Invite { .. } = control.body
                     && !self.is_invited(control.session, from)
                 {
+                    if !self.peers.admits_sender(path.remote) {
+                        self.stats.foreign += 1;
+                        return;
+                    }
                     return self.challenge(now, path, control.session);
                 }
                 match from {
@@ -240,6 +245,13 @@ impl Engine {
         len: usize,
     ) {
         let me = self.config.me();
+        let address = self.peers.address(from);
+        if matches!(control.body, Body::Invite { .. })
+            && !address.is_some_and(|address| self.peers.admits_sender(address))
+        {
+            self.stats.foreign += 1;
+            return;
+        }
         if self.config.fabric.is_none() {
             // Without a fabric, host numbers are local to each process, so the address identifies the sender.
             control.from = from;
@@ -341,7 +353,7 @@ impl Engine {
         }
     }
 
-    fn handle_probe(&mut self, now: Time, from: Path, bytes: &[u8]) {
+    pub(super) fn handle_probe(&mut self, now: Time, from: Path, bytes: &[u8]) {
         let Some((probe, nonce)) = probe::decode(bytes, self.secret.as_ref()) else {
             self.stats.malformed += 1;
             return;
@@ -364,8 +376,9 @@ impl Engine {
             }
         };
         // Only receivers of streams answer probes.
-        if self.accept.is_some() {
-            self.send_probe(from, answer, nonce);
+        if self.accept.is_some() && self.peers.admits_sender(from.remote) {
+            let bytes = probe::encode(answer, nonce, self.secret.as_ref());
+            self.reply(from, &bytes);
         }
     }
 

@@ -33,6 +33,9 @@ const ETHERNET: u32 = 38;
 /// The interval at which a receiver that fell silent is invited again.
 const REINVITE_AFTER: Span = Span::from_ms(250);
 
+/// For how long a receiver that answers that it does not have the session is invited again, at least.
+const RETRY_ANSWERING: Span = Span::from_secs(1);
+
 /// A session that this host sends.
 pub(super) struct Sending {
     pub(super) source: Box<dyn Source>,
@@ -315,7 +318,11 @@ impl Engine {
             SenderEvent::Lost { host, reason } => {
                 let sending = self.sending.get(&session);
                 let readable = sending.is_some_and(|it| it.source.readable_from() == 0);
-                let patience = self.config.retry;
+                let patience = match reason {
+                    // It answers: it begins again, or has been started again. That is not the silence for which `retry` is.
+                    Reason::Unknown => self.config.retry.max(RETRY_ANSWERING),
+                    _ => self.config.retry,
+                };
                 if let Some(receiver) = self.receiver(session, host) {
                     let lost = *receiver.lost.get_or_insert(now);
                     // A receiver that had joined may have been restarted and return. If it needs bytes that the session

@@ -9,6 +9,7 @@ mod insider;
 mod labels;
 mod restarts;
 mod secrecy;
+mod waiting;
 
 use super::*;
 use rackweave_group::orca::flow::SenderEvent;
@@ -71,7 +72,10 @@ impl Receiving {
         engine: EngineConfig,
         accept: Accept,
     ) -> Result<Self, EngineError> {
-        let mut engine = Engine::new(engine, Some(accept))?;
+        Ok(Self::run(folder, Engine::new(engine, Some(accept))?))
+    }
+
+    fn run(folder: tempfile::TempDir, mut engine: Engine) -> Self {
         let (address, waker) = (engine.local_addr(), engine.waker());
         let stop = Arc::new(AtomicBool::new(false));
         let (send, events) = channel();
@@ -86,7 +90,7 @@ impl Receiving {
             }
             engine.stats()
         });
-        Ok(Self { address, folder, events, stop, waker, thread: Some(thread) })
+        Self { address, folder, events, stop, waker, thread: Some(thread) }
     }
 
     /// Stops without notifying the sender, as a crash does.

@@ -8,221 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
+use rackweave_wire::orca::Reason;
 
+use super::window::{Piece, Window};
 use super::{FileDone, Sink, SinkError};
 use crate::store::Cancel;
 use crate::wake::Waker;
 
-/// The size in bytes of a block of the window.
-const BLOCK: usize = 1 << 20;
-
-/// The least size in bytes at which a piece of a block is passed on without a copy.
-const MIN_SHARED: usize = 256 << 10;
-
-/// The most blocks that wait to be used again.
-const SPARE: usize = 16;
-
 /// The number of blocks that can wait for the sink, besides those in the window.
 const QUEUE: usize = 64;
-
-/// Received bytes by their offset in the stream. Bytes in order are passed on block by block, without a copy.
-#[derive(Debug)]
-pub struct Window {
-    /// The offset of the first block.
-    base: u64,
-    blocks: VecDeque<Option<Vec<u8>>>,
-    /// Bytes that were recently passed on, which the reconstruction of missing cells from parity may need: their first
-    /// offset, their end, and the block that holds them. It has only bytes whose blocks are no longer in `blocks`.
-    behind: VecDeque<(u64, u64, Arc<Vec<u8>>)>,
-    /// Blocks that can be reused.
-    spare: Vec<Vec<u8>>,
-    /// The offset below which all bytes have been passed on.
-    given: u64,
-    /// The offset above which no byte has been received.
-    top: u64,
-    room: u64,
-}
-
-impl Window {
-    /// Creates an empty window of `room` bytes that begins at an offset.
-    #[must_use]
-    pub fn new(at: u64, room: u64) -> Self {
-        let base = at - at % BLOCK as u64;
-        Self {
-            base,
-            blocks: VecDeque::new(),
-            behind: VecDeque::new(),
-            spare: Vec::new(),
-            given: at,
-            top: at,
-            room: room.max(BLOCK as u64),
-        }
-    }
-
-    /// Returns the size in bytes.
-    #[must_use]
-    pub const fn room(&self) -> u64 {
-        self.room
-    }
-
-    /// Returns how many bytes of memory a window of `room` bytes may need: those of the window and as many of parities, which
-    /// replace missing bytes, the blocks that wait to be used again, two that were passed on, and two that are used in part.
-    #[must_use]
-    pub const fn memory(room: u64) -> u64 {
-        let block = BLOCK as u64;
-        let room = if room < block { block } else { room };
-        let spare = SPARE as u64 * block;
-        let spare = if room < spare { room } else { spare };
-        2 * room + spare + 4 * block
-    }
-
-    /// Stores bytes; returns `false` if they lie too far beyond the window.
-    pub fn put(&mut self, offset: u64, mut bytes: &[u8]) -> bool {
-        if offset < self.given || offset + bytes.len() as u64 > self.given + 2 * self.room {
-            return false;
-        }
-        self.top = self.top.max(offset + bytes.len() as u64);
-        let mut at = (offset - self.base) as usize;
-        while !bytes.is_empty() {
-            let (index, within) = (at / BLOCK, at % BLOCK);
-            while self.blocks.len() <= index {
-                self.blocks.push_back(None);
-            }
-            let spare = &mut self.spare;
-            let block = self.blocks[index].get_or_insert_with(|| fresh(spare));
-            let (now, rest) = bytes.split_at(bytes.len().min(BLOCK - within));
-            block[within..within + now.len()].copy_from_slice(now);
-            at += now.len();
-            bytes = rest;
-        }
-        true
-    }
-
-    /// Returns the next piece below `upto`, the offset below which all bytes have arrived: a whole block or, with
-    /// `flush`, part of one.
-    fn take(&mut self, upto: u64, flush: bool) -> Option<Piece> {
-        let ends = self.base + BLOCK as u64;
-        let from = (self.given - self.base) as usize;
-        if upto >= ends {
-            let block = Arc::new(self.blocks.pop_front()??);
-            let at = self.given;
-            self.base = ends;
-            self.given = ends;
-            self.keep(ends, &block);
-            return Some(Piece { block, from, to: BLOCK, at });
-        }
-        if !flush || upto <= self.given {
-            return None;
-        }
-        let to = (upto - self.base) as usize;
-        let front = self.blocks.front_mut()?.as_mut()?;
-        let at = self.given;
-        self.given = upto;
-        if to - from < MIN_SHARED {
-            let block = front[from..to].to_vec();
-            return Some(Piece { to: block.len(), block: Arc::new(block), from: 0, at });
-        }
-        // Bytes beyond a gap are moved to the block that takes its place.
-        let mut next = fresh(&mut self.spare);
-        let top = BLOCK.min((self.top.max(upto) - self.base) as usize);
-        next[to..top].copy_from_slice(&front[to..top]);
-        let block = Arc::new(std::mem::replace(front, next));
-        self.keep(upto, &block);
-        Some(Piece { block, from, to, at })
-    }
-
-    /// Moves the window to an offset; the bytes before it are omitted, and [`Self::read`] does not return them.
-    fn skip(&mut self, to: u64) {
-        if to <= self.given {
-            return;
-        }
-        let base = to - to % BLOCK as u64;
-        while self.base < base {
-            let Some(block) = self.blocks.pop_front() else {
-                self.base = base;
-                break;
-            };
-            let spares = self.spares();
-            self.base += BLOCK as u64;
-            self.spare.extend(block.filter(|_| self.spare.len() < spares));
-        }
-        self.behind.clear();
-        (self.given, self.top) = (to, self.top.max(to));
-    }
-
-    /// Keeps a block that was passed on, for [`Self::read`].
-    fn keep(&mut self, to: u64, block: &Arc<Vec<u8>>) {
-        let first = (to - 1) - (to - 1) % BLOCK as u64;
-        let from = self.behind.back().map_or(first, |last| last.1.max(first));
-        self.behind.push_back((from, to, Arc::clone(block)));
-        while let Some(&(_, ended, _)) = self.behind.front()
-            && ended + BLOCK as u64 <= self.given
-        {
-            if let Some((_, _, block)) = self.behind.pop_front() {
-                self.recycle(block);
-            }
-        }
-    }
-
-    /// Returns bytes that were stored, if they are still available: those in the window, and at least 1 MiB before it.
-    #[must_use]
-    pub fn read(&self, offset: u64, len: usize) -> Option<Cow<'_, [u8]>> {
-        let end = offset.checked_add(len as u64)?;
-        let first = self.part(offset, end)?;
-        if first.len() == len {
-            return Some(Cow::Borrowed(first));
-        }
-        let mut all = first.to_vec();
-        while all.len() < len {
-            all.extend_from_slice(self.part(offset + all.len() as u64, end)?);
-        }
-        Some(Cow::Owned(all))
-    }
-
-    /// Returns the bytes between `from` and `end` that are in one block.
-    fn part(&self, from: u64, end: u64) -> Option<&[u8]> {
-        let left = self.behind.back().map_or(self.base, |last| last.1.max(self.base));
-        let (block, until) = if from >= left {
-            let block = self.blocks.get((from - self.base) as usize / BLOCK)?.as_ref()?;
-            (block, u64::MAX)
-        } else {
-            let holds = |kept: &&(u64, u64, Arc<Vec<u8>>)| (kept.0..kept.1).contains(&from);
-            let (_, until, block) = self.behind.iter().find(holds)?;
-            (&**block, *until)
-        };
-        let at = (from % BLOCK as u64) as usize;
-        let len = (end.min(until) - from).min((BLOCK - at) as u64) as usize;
-        block.get(at..at + len)
-    }
-
-    /// The most blocks that wait to be used again.
-    fn spares(&self) -> usize {
-        SPARE.min(self.room.div_ceil(BLOCK as u64) as usize)
-    }
-
-    /// Takes a block back for reuse, unless it is still in use.
-    fn recycle(&mut self, block: Arc<Vec<u8>>) {
-        if let Ok(block) = Arc::try_unwrap(block)
-            && block.len() == BLOCK
-            && self.spare.len() < self.spares()
-        {
-            self.spare.push(block);
-        }
-    }
-}
-
-fn fresh(spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
-    spare.pop().unwrap_or_else(|| vec![0; BLOCK])
-}
-
-/// Bytes that are in order, as a range of a block.
-struct Piece {
-    block: Arc<Vec<u8>>,
-    from: usize,
-    to: usize,
-    /// The offset in the stream of its first byte.
-    at: u64,
-}
 
 /// A block that the sink holds. When the last reference to it is dropped, it returns to the window.
 struct LentBlock {
@@ -251,9 +45,19 @@ struct Shared {
     /// are there already would find.
     closed: Cancel,
     failed: AtomicBool,
+    /// Whether the thread has dropped the sink, whose files are unlocked then.
+    ended: AtomicBool,
     content: AtomicU64,
     expected: AtomicU64,
+    rest: Mutex<Rest>,
     outcome: Mutex<Outcome>,
+}
+
+/// What the thread still gets when the input has ended.
+struct Rest {
+    pieces: VecDeque<Piece>,
+    /// Why the input has ended.
+    reason: Reason,
 }
 
 #[derive(Default)]
@@ -269,43 +73,47 @@ pub struct Drain {
     back: Receiver<Arc<Vec<u8>>>,
     waiting: Option<Piece>,
     shared: Arc<Shared>,
+    /// What the thread is made of, before it is started.
+    start: Option<Start>,
     thread: Option<JoinHandle<()>>,
     begins_at: Option<u64>,
     room: u64,
 }
 
+/// What a sink's thread needs.
+struct Start {
+    make: MakeSink,
+    from: Receiver<Piece>,
+    back: SyncSender<Arc<Vec<u8>>>,
+    waker: Waker,
+}
+
 impl std::fmt::Debug for Drain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Drain").field("window", &self.window.given).finish_non_exhaustive()
+        f.debug_struct("Drain").field("window", &self.window.given()).finish_non_exhaustive()
     }
 }
 
-/// Marks a sink that panics as failed, so that no thread waits for it.
-struct Panicked<'a>(&'a Shared, &'a Waker);
+/// Wakes the engine when a sink's thread ends, since another one may wait for that. A sink that panics has failed.
+struct OnEnd<'a>(&'a Shared, &'a Waker);
 
-impl Drop for Panicked<'_> {
+impl Drop for OnEnd<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.failed.store(true, Ordering::Release);
-            self.1.wake();
         }
+        self.0.ended.store(true, Ordering::Release);
+        self.1.wake();
     }
 }
 
-fn work(
-    before: &mut [Drain],
-    make: MakeSink,
-    shared: &Shared,
-    from: &Receiver<Piece>,
-    back: &SyncSender<Arc<Vec<u8>>>,
-    waker: &Waker,
-) {
+fn work(start: Start, shared: &Shared) {
+    let Start { make, from, back, waker } = start;
     let end = |error, files| {
         let mut outcome = shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         (outcome.error, outcome.files) = (error, files);
     };
-    let _panicked = Panicked(shared, waker);
-    before.iter_mut().for_each(Drain::stop);
+    let _on_end = OnEnd(shared, &waker);
     if shared.closed.is_set() {
         return;
     }
@@ -321,7 +129,9 @@ fn work(
     shared.consumed.store(next, Ordering::Release);
     shared.ready.store(true, Ordering::Release);
     waker.wake();
-    while let Ok(piece) = from.recv() {
+    let rest = || shared.rest.lock().unwrap_or_else(PoisonError::into_inner);
+    let piece = || from.recv().ok().or_else(|| rest().pieces.pop_front());
+    while let Some(piece) = piece() {
         if piece.at > next {
             sink.omit_rest();
         }
@@ -345,6 +155,10 @@ fn work(
             return;
         }
     }
+    let reason = rest().reason;
+    if !sink.is_complete() {
+        sink.interrupted(reason);
+    }
 }
 
 /// Creates a sink, in the thread that will feed it: reading what an earlier attempt stored may take long, and ends when the input does
@@ -364,19 +178,14 @@ impl Drain {
     /// # Errors
     /// If the thread cannot be started.
     pub fn start(make: MakeSink, room: u64, waker: Waker) -> std::io::Result<Self> {
-        Self::start_after(Vec::new(), make, room, waker)
+        let mut this = Self::new(make, room, waker);
+        this.begin()?;
+        Ok(this)
     }
 
-    /// As [`Self::start`], once other drains have ended, which this waits for in the sink's thread.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
-    pub fn start_after(
-        mut before: Vec<Self>,
-        make: MakeSink,
-        room: u64,
-        waker: Waker,
-    ) -> std::io::Result<Self> {
+    /// Returns what [`Self::begin`] starts, so that the thread of another sink with the same files can end before.
+    #[must_use]
+    pub fn new(make: MakeSink, room: u64, waker: Waker) -> Self {
         let (to, from) = sync_channel::<Piece>(QUEUE);
         let (give_back, back) = sync_channel(QUEUE);
         let shared = Arc::new(Shared {
@@ -385,24 +194,47 @@ impl Drain {
             complete: AtomicBool::new(false),
             closed: Cancel::new(),
             failed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             content: AtomicU64::new(0),
             expected: AtomicU64::new(0),
+            rest: Mutex::new(Rest { pieces: VecDeque::new(), reason: Reason::Left }),
             outcome: Mutex::default(),
         });
-        let ours = Arc::clone(&shared);
-        let builder = std::thread::Builder::new().name("cast output".into());
-        let thread =
-            builder.spawn(move || work(&mut before, make, &ours, &from, &give_back, &waker))?;
-        Ok(Self {
+        Self {
             window: Window::new(0, room),
             room,
             to: Some(to),
             back,
             waiting: None,
             shared,
-            thread: Some(thread),
+            start: Some(Start { make, from, back: give_back, waker }),
+            thread: None,
             begins_at: None,
-        })
+        }
+    }
+
+    /// Returns whether the thread is still to be started.
+    #[must_use]
+    pub const fn is_pending(&self) -> bool {
+        self.start.is_some()
+    }
+
+    /// Starts the thread; no effect if it was started before.
+    ///
+    /// # Errors
+    /// If the thread cannot be started. It is not tried once more.
+    pub fn begin(&mut self) -> std::io::Result<()> {
+        let Some(start) = self.start.take() else { return Ok(()) };
+        let shared = Arc::clone(&self.shared);
+        let builder = std::thread::Builder::new().name("cast output".into());
+        self.thread = Some(builder.spawn(move || work(start, &shared))?);
+        Ok(())
+    }
+
+    /// Returns a number that grows while the sink is being created; see [`Cancel::checks`].
+    #[must_use]
+    pub fn progress(&self) -> u64 {
+        self.shared.closed.checks()
     }
 
     /// Returns whether the sink has been created, from which time on [`Self::begins_at`] is known.
@@ -410,7 +242,7 @@ impl Drain {
         if self.begins_at.is_none() && self.shared.ready.load(Ordering::Acquire) {
             let at = self.shared.consumed.load(Ordering::Acquire);
             self.begins_at = Some(at);
-            self.window = Window::new(at, self.window.room);
+            self.window = Window::new(at, self.room);
         }
         self.begins_at.is_some()
     }
@@ -463,7 +295,7 @@ impl Drain {
     /// Returns whether bytes below `upto` have not been passed on yet.
     #[must_use]
     pub const fn lags(&self, upto: u64) -> bool {
-        self.window.given < upto || self.waiting.is_some()
+        self.window.lags(upto) || self.waiting.is_some()
     }
 
     /// Returns the offset below which the sink has consumed all bytes, or does not need them.
@@ -502,19 +334,37 @@ impl Drain {
     /// already: that ends, and with it the sink.
     pub fn close(&mut self) {
         self.shared.closed.set();
-        self.to = None;
+        (self.to, self.start) = (None, None);
         (self.window, self.waiting) = (Window::new(0, 0), None);
     }
 
-    /// Returns whether the thread has ended.
+    /// As [`Self::close`], after the bytes below `upto`, all of which have arrived: the sink gets them, however many wait for it already.
+    /// `reason` says why no more come.
+    pub fn end(&mut self, upto: u64, reason: Reason) {
+        if self.to.is_some() {
+            let pieces =
+                std::iter::from_fn(|| self.waiting.take().or_else(|| self.window.take(upto, true)));
+            let pieces = pieces.collect();
+            let mut rest = self.shared.rest.lock().unwrap_or_else(PoisonError::into_inner);
+            *rest = Rest { pieces, reason };
+        }
+        if reason == Reason::Unknown {
+            // The same stream follows once more.
+            self.shared.closed.set_to_begin_again();
+        }
+        self.close();
+    }
+
+    /// Returns whether the thread has ended, or will never be started.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        let has_ended = || self.shared.ended.load(Ordering::Acquire);
+        self.start.is_none() && (self.thread.is_none() || has_ended())
     }
 
     /// Ends the input and waits for the thread.
     pub fn stop(&mut self) {
-        self.to = None;
+        (self.to, self.start) = (None, None);
         if let Some(thread) = self.thread.take() {
             // The panic hook has already reported a panic.
             let _ = thread.join();

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
+use super::handover::{Handover, Handovers};
 use super::state::{self, Done, Found, Place, State};
 use super::{FileDone, Sink, SinkError};
 use crate::format::tree::chunk_hash;
@@ -34,6 +35,8 @@ pub struct FolderConfig {
     pub limit: Option<u64>,
     /// Ends the hashing of files that are there already: with [`StoreError::Cancelled`], and nothing that was recorded is lost.
     pub cancel: Cancel,
+    /// What attempts at streams leave to those that follow them at once; shared by the clones of a configuration.
+    pub handovers: Handovers,
 }
 
 /// Writes a stream's files. An incomplete file has the suffix `.part` and stays when the transfer is interrupted: the
@@ -63,6 +66,8 @@ struct Writer {
     written: u64,
     ended: bool,
     done: Vec<FileDone>,
+    /// The digest of the files and directories that are complete.
+    digest: StreamDigest,
     /// Directories that get their times and modes once no more files are put into them.
     directories: Vec<FileHeader>,
 }
@@ -106,6 +111,7 @@ impl Folder {
     /// # Errors
     /// The same as for [`Folder::new`].
     pub fn in_dir(root: Dir, config: FolderConfig, stream: u128) -> Result<Self, SinkError> {
+        let handover = config.handovers.take(stream);
         let mut writer = Writer {
             config,
             opened: (Vec::new(), root.clone()),
@@ -120,8 +126,12 @@ impl Folder {
             written: 0,
             ended: false,
             done: Vec::new(),
+            digest: StreamDigest::default(),
             directories: Vec::new(),
         };
+        if let Some(handover) = handover {
+            return writer.go_on(handover);
+        }
         let found = state::load(&root, stream).map(|found| writer.keep_present(found));
         let found = found.transpose()?;
         let found = found.filter(|found| !found.done.is_empty() || found.current.is_some());
@@ -130,14 +140,11 @@ impl Folder {
         };
         let state = State::compact(&root, stream, &found);
         writer.state = Some(state.map_err(|error| failed(root.path(), error))?);
-        let mut resume = resume_after(&found);
-        (writer.files, writer.bytes) = (resume.files, resume.bytes);
+        let resume = resume_after(&found);
         let is_directory = |done: &Done| done.hash.is_none();
         let directories = found.done.into_iter().filter(is_directory);
         writer.directories = directories.map(|done| done.header).collect();
-        writer.resume_file(&mut resume)?;
-        let begins_at = resume.at;
-        Ok(Self { decoder: Decoder::resume(resume), writer, begins_at })
+        writer.resume(resume)
     }
 }
 
@@ -185,6 +192,43 @@ fn content(stream: u128, at: u64, header: &FileHeader) -> Hash {
 }
 
 impl Writer {
+    /// Goes on at a position.
+    fn resume(mut self, mut resume: Resume) -> Result<Folder, SinkError> {
+        (self.files, self.bytes) = (resume.files, resume.bytes);
+        self.digest = resume.digest.clone();
+        self.resume_file(&mut resume)?;
+        let begins_at = resume.at;
+        Ok(Folder { decoder: Decoder::resume(resume), writer: self, begins_at })
+    }
+
+    /// Goes on where the attempt before has found another file than the one that is sent: with that file.
+    fn go_on(mut self, handover: Handover) -> Result<Folder, SinkError> {
+        let Handover { state, header, place, digest, done, directories } = handover;
+        (self.state, self.done, self.directories) = (state, done, directories);
+        let Place { at, files, bytes } = place;
+        self.resume(Resume {
+            files,
+            bytes,
+            file: Some((header, Vec::new())),
+            single: None,
+            at,
+            digest,
+        })
+    }
+
+    /// Leaves what this attempt has found and written to the next one.
+    fn hand_over(&mut self, header: FileHeader, place: Place) {
+        let handover = Handover {
+            state: self.state.take(),
+            header,
+            place,
+            digest: std::mem::take(&mut self.digest),
+            done: std::mem::take(&mut self.done),
+            directories: std::mem::take(&mut self.directories),
+        };
+        self.config.handovers.put(self.stream, handover);
+    }
+
     /// Opens the directory with this path in the stream, and creates directories that do not exist.
     fn open_dir(&mut self, path: &[u8]) -> Result<Dir, SinkError> {
         if self.opened.0 != path {
@@ -287,8 +331,14 @@ impl Writer {
         }
         self.done.push(FileDone { path, bytes: length, hash });
         (self.files, self.bytes) = (self.files + 1, self.bytes + length);
+        self.digest_file(&header, &hash);
         let place = self.place_at(at);
         self.note(|state| state.done(&header, &hash, place))
+    }
+
+    fn digest_file(&mut self, header: &FileHeader, hash: &Hash) {
+        self.digest.file(header);
+        self.digest.file_end(hash);
     }
 
     /// Returns the position at an offset of the stream, after the files that are complete.
@@ -325,6 +375,7 @@ impl Writer {
         }
         let place = self.place_at(at);
         self.note(|state| state.begin(&header, place))?;
+        self.hand_over(header, place);
         Err(SinkError::Again(path))
     }
 
@@ -367,6 +418,7 @@ impl Writer {
             sync: self.config.sync,
         })?;
         (self.files, self.bytes) = (self.files + 1, self.bytes + bytes);
+        self.digest_file(&header, hash);
         self.done.push(FileDone { path: entry.path(), bytes, hash: *hash });
         Ok(())
     }
@@ -415,6 +467,7 @@ impl Visitor for Writer {
         if header.directory {
             self.open_dir(&header.path)?;
             self.files += 1;
+            self.digest.file(header);
             let place = self.place_at(at);
             self.note(|state| state.directory(header, place))?;
             self.directories.push(header.clone());

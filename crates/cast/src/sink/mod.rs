@@ -2,16 +2,23 @@
 
 mod drain;
 mod folder;
+mod handover;
+mod output;
 mod state;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use bytes::Bytes;
-pub use drain::{Drain, MakeSink, Window};
+pub use drain::{Drain, MakeSink};
 pub use folder::{Folder, FolderConfig};
+pub use handover::Handovers;
+pub use output::Output;
+use rackweave_wire::orca::Reason;
+pub use window::Window;
 
 use crate::format::{DecodeError, Decoder, FileHeader, Hash, Visitor};
 use crate::store::StoreError;
@@ -31,6 +38,30 @@ pub enum SinkError {
     /// The application behind a control socket has refused the stream or failed.
     #[error("the application refuses the stream: {0}")]
     Application(String),
+    /// The application behind a control socket has received other bytes than were sent.
+    #[error("the application has received other bytes than were sent: {0}")]
+    Damaged(String),
+    /// The application behind a control socket writes nothing, not even that it is at work.
+    #[error(
+        "the application that takes the stream from this host's agent does not respond: it is stopped, or hangs"
+    )]
+    NoAnswer,
+    /// The output takes no stream now.
+    #[error("the output cannot take the stream: {0}")]
+    Output(&'static str),
+    /// The stream is to be forwarded along a chain of receivers, which this one does not do.
+    #[error(
+        "this receiver does not forward to the hosts that a sender names: start it with --forward"
+    )]
+    NoForwarding,
+    /// The thread that is to write cannot be started.
+    #[error("the system refuses a thread for the stream: {0}")]
+    Thread(io::Error),
+    /// Reading what an earlier attempt has stored does not go on.
+    #[error(
+        "what is here already of the stream cannot be read: the disk, or an earlier transfer of the same files, does not respond"
+    )]
+    Stuck,
     /// A file that was taken for the same has other content. The next attempt receives all of it.
     #[error("{0} has another content than the file that was sent")]
     Again(PathBuf),
@@ -46,7 +77,18 @@ impl SinkError {
     /// Returns whether the received bytes are at fault, and not this host.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
-        matches!(self, Self::Stream(_) | Self::Foreign(_))
+        matches!(self, Self::Stream(_) | Self::Foreign(_) | Self::Damaged(_))
+    }
+
+    /// Returns the reason that the sender is given. After [`Reason::Unknown`] it invites this host once more.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        match self {
+            Self::Again(_) => Reason::Unknown,
+            Self::NoAnswer | Self::Stuck => Reason::Unresponsive,
+            _ if self.is_damage() => Reason::Damaged,
+            _ => Reason::Refused,
+        }
     }
 }
 
@@ -77,6 +119,9 @@ pub trait Sink: Send {
 
     /// Records that all bytes before [`Self::needs_from`] that were not put are omitted.
     fn omit_rest(&mut self) {}
+
+    /// Handles that no more bytes come, although the stream is not complete.
+    fn interrupted(&mut self, _reason: Reason) {}
 
     /// Returns whether the stream is complete and verified, and its files have their final names.
     fn is_complete(&self) -> bool;

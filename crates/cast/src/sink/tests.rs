@@ -1,16 +1,14 @@
+mod drain;
 mod resumed;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use proptest::prelude::*;
-
 use super::*;
 use crate::format::CHUNK;
 use crate::source::{Files, Payload, Source};
 use crate::store::fault::FAULT;
-use crate::wake::Waker;
 
 fn bytes_of(source: &mut Files, from: u64) -> Vec<u8> {
     let end = source.end().unwrap();
@@ -357,71 +355,6 @@ fn one_file_goes_where_it_is_wanted() {
     assert!(matches!(PipeSink::new(&mut out).put(&bytes), Err(SinkError::Several)));
 }
 
-struct Collect(std::sync::mpsc::Sender<Vec<u8>>, u64);
-
-impl Sink for Collect {
-    fn begins_at(&self) -> u64 {
-        self.1
-    }
-    fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
-        let _ = self.0.send(bytes.to_vec());
-        Ok(())
-    }
-    fn is_complete(&self) -> bool {
-        false
-    }
-}
-
-proptest! {
-    #![proptest_config(rackweave_testing::cases(16))]
-
-    #[test]
-    fn bytes_find_their_order(
-        start in 0_u64..3_000_000,
-        pieces in proptest::collection::vec(1_usize..300_000, 1..40),
-        swaps in proptest::collection::vec(any::<prop::sample::Index>(), 40),
-        flush in any::<bool>(),
-    ) {
-        let total: usize = pieces.iter().sum();
-        let content = big(total);
-        let (send, receive) = std::sync::mpsc::channel();
-        let make: MakeSink = Box::new(move |_| Ok(Box::new(Collect(send, start))));
-        let mut drain = Drain::start(make, 16 << 20, Waker::new().unwrap()).unwrap();
-        while !drain.is_ready() {
-            std::thread::yield_now();
-        }
-        prop_assert_eq!(drain.begins_at(), start);
-        let mut ends = vec![0];
-        for piece in &pieces {
-            ends.push(ends.last().unwrap() + piece);
-        }
-        let mut order: Vec<usize> = (0..pieces.len()).collect();
-        for (index, swap) in swaps.iter().enumerate().take(pieces.len()) {
-            order.swap(index, swap.index(pieces.len()));
-        }
-        let mut there = vec![false; pieces.len()];
-        for index in order {
-            let bytes = &content[ends[index]..ends[index + 1]];
-            prop_assert!(drain.put(start + ends[index] as u64, bytes));
-            there[index] = true;
-            let upto = ends[there.iter().take_while(|it| **it).count()];
-            drain.advance(start + upto as u64, flush);
-            // Bytes that parity may need are still available.
-            let back = upto.saturating_sub(64 * 8900);
-            let read = drain.read(start + back as u64, upto - back);
-            prop_assert!(upto == 0 || read.is_some_and(|read| *read == content[back..upto]));
-        }
-        while drain.lags(start + total as u64) {
-            drain.advance(start + total as u64, true);
-            std::thread::yield_now();
-        }
-        drain.stop();
-        prop_assert_eq!(drain.consumed(), start + total as u64);
-        let got: Vec<u8> = receive.try_iter().flatten().collect();
-        prop_assert!(got == content);
-    }
-}
-
 #[test]
 fn a_transfer_killed_while_a_file_is_renamed_resumes_after_it() {
     let from = tempfile::tempdir().unwrap();
@@ -528,37 +461,6 @@ fn a_folder_that_vanishes_is_an_error_and_nothing_else() {
 }
 
 /// A sink that panics.
-struct Bad;
-
-impl Sink for Bad {
-    fn begins_at(&self) -> u64 {
-        0
-    }
-    fn put(&mut self, _: &[u8]) -> Result<(), SinkError> {
-        panic!("a defect, as this test wants it")
-    }
-    fn is_complete(&self) -> bool {
-        false
-    }
-}
-
-#[test]
-fn a_sink_that_panics_has_failed() {
-    let waker = Waker::new().unwrap();
-    let make: MakeSink = Box::new(|_| Ok(Box::new(Bad)));
-    let mut drain = Drain::start(make, 1 << 20, waker.clone()).unwrap();
-    while !drain.is_ready() {
-        waker.wait_in_tests();
-    }
-    drain.put(0, b"x");
-    drain.advance(1, true);
-    while !drain.is_failed() {
-        waker.wait_in_tests();
-    }
-    drain.stop();
-    assert!(drain.has_ended());
-}
-
 #[test]
 fn a_folder_that_becomes_a_link_leads_nowhere() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -45,7 +45,11 @@ struct Entry {
     /// The offset in the stream after the file end record.
     end: u64,
     hashes: Vec<Option<Hash>>,
+    /// All chunks before this one have their hashes.
+    hashed: usize,
     single: Option<Hash>,
+    /// The hash of the file, once it was computed.
+    whole: Option<Hash>,
 }
 
 impl Entry {
@@ -54,12 +58,14 @@ impl Entry {
     }
 
     /// Returns the hash of the file, all of whose chunks were hashed.
-    fn hash(&self) -> Hash {
-        let mut tree = TreeHash::default();
-        for hash in self.hashes.iter().flatten() {
-            tree.push(*hash, self.single);
-        }
-        tree.finish()
+    fn hash(&mut self) -> Hash {
+        *self.whole.get_or_insert_with(|| {
+            let mut tree = TreeHash::default();
+            for hash in self.hashes.iter().flatten() {
+                tree.push(*hash, self.single);
+            }
+            tree.finish()
+        })
     }
 
     /// Returns the number of content bytes in a chunk.
@@ -156,8 +162,19 @@ impl Files {
             }
             let hashes = vec![None; length.div_ceil(CHUNK as u64) as usize];
             let changed = (meta.ctime(), meta.ctime_nsec());
-            let (start, single) = (at, None);
-            entries.push(Entry { header, local, changed, start, data, end, hashes, single });
+            let (start, single, hashed, whole) = (at, None, 0, None);
+            entries.push(Entry {
+                header,
+                local,
+                changed,
+                start,
+                data,
+                end,
+                hashes,
+                hashed,
+                single,
+                whole,
+            });
             at = end;
             content += length;
         }
@@ -274,7 +291,7 @@ impl Files {
             self.hashing = index..index + 1;
             return Err(SourceError::NotYet(self.entries[index].end));
         }
-        let entry = &self.entries[index];
+        let entry = &mut self.entries[index];
         let mut record = Vec::with_capacity(FILE_END_BYTES);
         format::file_end(entry.length(), &entry.hash(), &mut record);
         Ok(Bytes::from(record))
@@ -289,7 +306,7 @@ impl Files {
                 self.hashing = index..self.entries.len();
                 return Err(SourceError::NotYet(self.entries[index].end));
             }
-            let entry = &self.entries[index];
+            let entry = &mut self.entries[index];
             self.digest.0.file(&entry.header);
             if !entry.header.directory {
                 self.digest.0.file_end(&entry.hash());
@@ -304,9 +321,12 @@ impl Files {
     /// Hashes up to `left` chunks of a file that have not been hashed, and counts them. Returns whether there are more.
     fn hash_some(&mut self, index: usize, left: &mut usize) -> Result<bool, SourceError> {
         let mut buffer = Vec::new();
-        let hashes = self.entries[index].hashes.iter().enumerate();
+        // A search from the first chunk on would take time that grows with the square of the file's length.
+        let Entry { hashes, hashed, .. } = &mut self.entries[index];
+        *hashed += hashes[*hashed..].iter().take_while(|hash| hash.is_some()).count();
+        let rest = hashes[*hashed..].iter().zip(*hashed..);
         let unknown: Vec<usize> =
-            hashes.filter(|it| it.1.is_none()).map(|it| it.0).take(*left + 1).collect();
+            rest.filter(|it| it.0.is_none()).map(|it| it.1).take(*left + 1).collect();
         for chunk in unknown.iter().take(*left) {
             let chunk = *chunk as u64;
             buffer.resize(self.entries[index].chunk_len(chunk), 0);

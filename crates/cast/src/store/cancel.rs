@@ -1,13 +1,20 @@
-//! Ending work that takes long.
+//! Ending work that takes long, and seeing that it goes on.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Says to work that takes long, such as hashing a file, that its result is not needed any more. Clones share one state; the default is
-/// never set.
+/// never set. Whoever works looks at it in intervals, which shows that the work goes on ([`Cancel::checks`]).
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Option<Arc<AtomicBool>>);
+pub struct Cancel(Option<Arc<Shared>>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    is_set: AtomicBool,
+    begins_again: AtomicBool,
+    checks: AtomicU64,
+}
 
 impl Cancel {
     /// Returns one that is never set.
@@ -24,15 +31,38 @@ impl Cancel {
 
     /// Ends the work.
     pub fn set(&self) {
-        if let Some(state) = &self.0 {
-            state.store(true, Ordering::Release);
+        if let Some(shared) = &self.0 {
+            shared.is_set.store(true, Ordering::Release);
         }
     }
 
-    /// Returns whether the result is not needed any more.
+    /// Ends the work, which follows once more.
+    pub fn set_to_begin_again(&self) {
+        if let Some(shared) = &self.0 {
+            shared.begins_again.store(true, Ordering::Relaxed);
+        }
+        self.set();
+    }
+
+    /// Returns whether the work that was ended follows once more.
+    #[must_use]
+    pub fn begins_again(&self) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.begins_again.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether the result is not needed any more, and counts the call as progress of the work.
     #[must_use]
     pub fn is_set(&self) -> bool {
-        self.0.as_ref().is_some_and(|state| state.load(Ordering::Acquire))
+        let Some(shared) = &self.0 else { return false };
+        shared.checks.fetch_add(1, Ordering::Relaxed);
+        shared.is_set.load(Ordering::Acquire)
+    }
+
+    /// Returns how often the work has called [`Self::is_set`]. A number that stays the same means that the work waits for something,
+    /// such as a disk that does not answer.
+    #[must_use]
+    pub fn checks(&self) -> u64 {
+        self.0.as_ref().map_or(0, |shared| shared.checks.load(Ordering::Relaxed))
     }
 }
 

@@ -5,17 +5,18 @@ use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use miette::miette;
-use rackweave_cast::control::stream::{Blocks, StreamSink};
+use rackweave_cast::control::stream::{BlockSink, Blocks, GiveBack, StreamSink};
 use rackweave_cast::control::{
     ControlSocket, KeyProof, ReceiveRequest, Records, Request, SendRequest, dismiss,
     is_disconnected,
 };
 use rackweave_cast::orca::{Accept, Admission, Decision, Engine, EngineEvent, FabricPlace, Offer};
-use rackweave_cast::sink::{PipeSink, Sink};
+use rackweave_cast::sink::{PipeSink, Sink, SinkError};
 use rackweave_cast::source::Pipe;
+use rackweave_cast::store::Cancel;
 use rackweave_core::{Bytes, HostId, Span, Time};
 use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::parity::MAX_CELLS;
@@ -32,7 +33,7 @@ use crate::exit;
 /// Serve applications of this host: streams in and out through a Unix socket.
 ///
 /// One connection is one stream. Its first line is JSON, {"send": {"to": ["192.0.2.7:6722"], "name": "log"}} or
-/// {"receive": {}}; then bytes follow. Nothing is dropped: the agent waits for slow readers. With --fabric and --controller it
+/// {"receive": {}}; then bytes follow, framed in blocks (docs/cast.md). Nothing is dropped: the agent waits for slow readers. With --fabric and --controller it
 /// is also an Orca agent, which labels packets for its rack.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -78,6 +79,24 @@ struct AgentState {
 struct Waiting {
     stream: UnixStream,
     request: ReceiveRequest,
+    /// The stream that it has received in part, and that begins again.
+    again: Option<u128>,
+}
+
+/// The applications that receive streams.
+#[derive(Default)]
+struct Applications {
+    /// Those that wait, in the order of their requests.
+    waiting: VecDeque<Waiting>,
+    /// The streams that others are receiving.
+    receiving: Vec<u128>,
+}
+
+/// The same, for the threads of sinks.
+type Shared = Arc<Mutex<Applications>>;
+
+fn lock(applications: &Mutex<Applications>) -> MutexGuard<'_, Applications> {
+    applications.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An application that is sending a stream.
@@ -98,19 +117,10 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         admission: config.admission.clone(),
         place: config.fabric.clone().filter(|place| place.tor),
     };
-    // Applications that wait for a stream, served in the order of their requests.
-    let waiting: Arc<Mutex<VecDeque<Waiting>>> = Arc::default();
-    let queue = Arc::clone(&waiting);
+    let applications: Shared = Arc::default();
+    let shared = Arc::clone(&applications);
     let keyed = state.secret.is_some();
-    let accept: Accept = Box::new(move |offer| {
-        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.retain(|waiting| !is_disconnected(&waiting.stream));
-        let wanted = queue.iter().position(|waiting| accepts(&waiting.request, offer, keyed));
-        match wanted.and_then(|at| queue.remove(at)) {
-            Some(waiting) => assign(waiting, *offer),
-            None => Decision::Refuse(Reason::Busy),
-        }
-    });
+    let accept: Accept = Box::new(move |offer| decide(&shared, *offer, keyed));
     let path = match &args.socket {
         Some(path) => path.clone(),
         None => match make_runtime_folder() {
@@ -145,7 +155,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         engine.local_addr(),
         path.display()
     ));
-    let mut serving = Serving { args, state, waiting, replies: BTreeMap::new() };
+    let mut serving = Serving { args, state, applications, replies: BTreeMap::new() };
     loop {
         let until = engine.turn().map_err(|error| miette!("the socket failed: {error}"))?;
         while let Some(event) = engine.poll_event() {
@@ -178,7 +188,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
 struct Serving<'a> {
     args: &'a AgentArgs,
     state: AgentState,
-    waiting: Arc<Mutex<VecDeque<Waiting>>>,
+    applications: Shared,
     replies: BTreeMap<Session, Reply>,
 }
 
@@ -217,13 +227,14 @@ impl Serving<'_> {
     fn on_request(&mut self, engine: &mut Engine, request: Request, mut stream: UnixStream) {
         match request {
             Request::Receive(request) => match self.state.check_receive(&request) {
-                Ok(()) => queue(&self.waiting, Waiting { stream, request }),
+                Ok(()) => queue(&self.applications, Waiting { stream, request, again: None }),
                 Err(error) => dismiss(&mut stream, &json!({ "error": error })),
             },
             Request::Sessions => {
                 let mut document = sessions(engine, self.replies.keys().copied());
-                let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                let there = waiting.iter().filter(|waiting| !is_disconnected(&waiting.stream));
+                let applications = lock(&self.applications);
+                let waiting = applications.waiting.iter();
+                let there = waiting.filter(|waiting| !is_disconnected(&waiting.stream));
                 document["waiting"] = json!(there.count());
                 dismiss(&mut stream, &document);
             }
@@ -244,8 +255,8 @@ impl Serving<'_> {
 /// The largest number of applications that wait for a stream.
 const MAX_WAITING: usize = 256;
 
-fn queue(waiting: &Mutex<VecDeque<Waiting>>, mut next: Waiting) {
-    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+fn queue(applications: &Mutex<Applications>, mut next: Waiting) {
+    let waiting = &mut lock(applications).waiting;
     waiting.retain(|waiting| !is_disconnected(&waiting.stream));
     if waiting.len() >= MAX_WAITING {
         return dismiss(
@@ -256,21 +267,131 @@ fn queue(waiting: &Mutex<VecDeque<Waiting>>, mut next: Waiting) {
     waiting.push_back(next);
 }
 
+impl Applications {
+    /// Returns the application that gets a stream: the one that has received a part of it, or else the first one that waits for any; the last
+    /// choice is one that waits for another stream to begin again.
+    fn choose(&mut self, offer: &Offer, keyed: bool) -> Option<Waiting> {
+        self.waiting.retain(|waiting| !is_disconnected(&waiting.stream));
+        let rank = |waiting: &Waiting| match waiting.again {
+            Some(stream) if stream == offer.stream => 0,
+            None => 1,
+            Some(_) => 2,
+        };
+        let all = self.waiting.iter().enumerate();
+        let all = all.filter(|(_, waiting)| accepts(&waiting.request, offer, keyed));
+        let at = all.min_by_key(|(_, waiting)| rank(waiting)).map(|it| it.0)?;
+        self.waiting.remove(at)
+    }
+}
+
+/// Decides about a stream that is offered to the applications.
+fn decide(shared: &Shared, offer: Offer, keyed: bool) -> Decision {
+    let mut applications = lock(shared);
+    // Its sender was started again: the application that receives it waits for it by the time at which the new sink is created.
+    let chosen = match applications.receiving.contains(&offer.stream) {
+        true => None,
+        false => match applications.choose(&offer, keyed) {
+            Some(waiting) => Some(waiting),
+            None => return Decision::Refuse(Reason::Busy),
+        },
+    };
+    let shared = Arc::clone(shared);
+    Decision::Accept(Box::new(move |cancel| {
+        let chosen = chosen.or_else(|| lock(&shared).choose(&offer, keyed));
+        let nobody = || SinkError::Application("no application waits for it any more".to_owned());
+        assign(&shared, chosen.ok_or_else(nobody)?, offer, cancel)
+    }))
+}
+
 /// Whether an application accepts a stream from this sender.
 fn accepts(request: &ReceiveRequest, offer: &Offer, keyed: bool) -> bool {
     let from = offer.from.ip().to_canonical();
     keyed || request.from.is_empty() || request.from.contains(&from)
 }
 
+/// A stream that an application receives.
+struct Receiving {
+    shared: Shared,
+    stream: u128,
+    sink: StreamSink,
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        forget(&self.shared, self.stream);
+    }
+}
+
+/// Records that an application does not receive a stream any more.
+fn forget(shared: &Shared, stream: u128) {
+    let receiving = &mut lock(shared).receiving;
+    if let Some(at) = receiving.iter().position(|it| *it == stream) {
+        receiving.swap_remove(at);
+    }
+}
+
+impl Sink for Receiving {
+    fn begins_at(&self) -> u64 {
+        self.sink.begins_at()
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
+        self.sink.put(bytes)
+    }
+
+    fn needs_from(&self) -> Option<u64> {
+        self.sink.needs_from()
+    }
+
+    fn omit_rest(&mut self) {
+        self.sink.omit_rest();
+    }
+
+    fn interrupted(&mut self, reason: Reason) {
+        self.sink.interrupted(reason);
+    }
+
+    fn is_complete(&self) -> bool {
+        self.sink.is_complete()
+    }
+}
+
 /// Gives the offered stream to the application.
-fn assign(waiting: Waiting, offer: Offer) -> Decision {
-    let Waiting { stream, request } = waiting;
-    Decision::Accept(Box::new(move |_| {
-        Ok(match request.records {
-            true => Box::new(StreamSink::new(stream, offer.stream, offer.from)?) as Box<dyn Sink>,
+fn assign(
+    shared: &Shared,
+    waiting: Waiting,
+    offer: Offer,
+    cancel: &Cancel,
+) -> Result<Box<dyn Sink>, SinkError> {
+    let Waiting { stream, request, .. } = waiting;
+    if !request.records {
+        return Ok(match request.blocks {
+            true => Box::new(BlockSink::new(stream)?) as Box<dyn Sink>,
             false => Box::new(PipeSink::new(stream)),
-        })
-    }))
+        });
+    }
+    let (back, again) = (Arc::clone(shared), Some(offer.stream));
+    let give_back: GiveBack = Box::new(move |stream| {
+        let waiting = &mut lock(&back).waiting;
+        // Those that nobody has sent to again for longest make room.
+        while waiting.len() >= MAX_WAITING
+            && let Some(at) = waiting.iter().position(|it| it.again.is_some())
+        {
+            waiting.remove(at);
+        }
+        waiting.push_back(Waiting { stream, request, again });
+    });
+    lock(shared).receiving.push(offer.stream);
+    match StreamSink::new(stream, offer.stream, offer.from, cancel, give_back) {
+        Ok(sink) => {
+            let shared = Arc::clone(shared);
+            Ok(Box::new(Receiving { shared, stream: offer.stream, sink }))
+        }
+        Err(error) => {
+            forget(shared, offer.stream);
+            Err(error)
+        }
+    }
 }
 
 impl AgentState {

@@ -10,7 +10,6 @@ use rackweave_cast::control::stream::{self, Offered, wait, write_block};
 use rackweave_cast::control::{ReceiveRequest, Records, SendRequest};
 use rackweave_cast::orca::EngineError;
 use rackweave_cast::source::{Payload, Source};
-use rackweave_cast::store::Cancel;
 use rackweave_linux::sys::connect_to_own;
 use serde_json::Value;
 
@@ -107,11 +106,11 @@ pub(super) fn receive(
     }
 }
 
-fn one(args: &ReceiveArgs, target: &Target, offered: Offered) -> miette::Result<u8> {
+fn one(args: &ReceiveArgs, target: &Target, mut offered: Offered) -> miette::Result<u8> {
     #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
     let began = Instant::now();
+    let taken = stream::receive(&mut offered, |stream, cancel| target.sink(stream, cancel));
     let from = offered.from;
-    let taken = stream::receive(offered, |stream| target.sink(stream, &Cancel::never()));
     let seconds = began.elapsed().as_secs_f64();
     match taken {
         Ok(sink) => report(args, from, sink.content().0, &sink.files(), seconds, None),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use miette::miette;
-use rackweave_cast::sink::{Folder, FolderConfig, PipeSink, Sink, SinkError};
+use rackweave_cast::sink::{Folder, FolderConfig, Handovers, Output, Sink, SinkError};
 use rackweave_cast::store::Cancel;
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_group::orca::host::Spread;
@@ -230,6 +230,9 @@ pub(crate) struct ReceiveArgs {
     /// Accept streams over the kernel's TCP on the same port instead, for comparison (see `send --method`).
     #[arg(long, conflicts_with = "key")]
     pub(super) tcp: bool,
+    /// With --tcp: connect to the next receiver that a sender names, for `send --method chain` (default: such streams are refused).
+    #[arg(long, requires = "tcp")]
+    pub(super) forward: bool,
     /// Receive through the agent of this host, at its control socket (default: only if the port is taken).
     #[arg(long, value_name = "PATH", conflicts_with_all = ["tcp", "group"])]
     pub(super) socket: Option<PathBuf>,
@@ -239,7 +242,7 @@ pub(crate) struct ReceiveArgs {
 #[derive(Clone)]
 pub(super) enum Target {
     Folder(FolderConfig),
-    Stdout,
+    Stdout(Output<std::io::Stdout>),
 }
 
 impl Target {
@@ -250,7 +253,7 @@ impl Target {
                 let config = FolderConfig { cancel: cancel.clone(), ..config.clone() };
                 Box::new(Folder::new(config, stream)?)
             }
-            Self::Stdout => Box::new(PipeSink::new(std::io::stdout())),
+            Self::Stdout(output) => output.sink(stream)?,
         })
     }
 }
@@ -268,9 +271,10 @@ impl ReceiveArgs {
             sync: self.sync,
             limit: None,
             cancel: Cancel::never(),
+            handovers: Handovers::default(),
         };
         if self.is_stdout() {
-            return Ok(Target::Stdout);
+            return Ok(Target::Stdout(Output::new(std::io::stdout())));
         }
         if let Some(out) = &self.out {
             if out.is_dir() || out.file_name().is_none() {

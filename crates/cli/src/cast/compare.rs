@@ -245,9 +245,9 @@ pub(super) fn receive_tcp(
     loop {
         #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
         let began = Instant::now();
-        let taken =
-            baseline::receive(&listener, admits, |stream| target.sink(stream, &Cancel::never()))
-                .map_err(|error| miette!("cannot accept connections: {error}"))?;
+        let sink = |stream| target.sink(stream, &Cancel::never());
+        let taken = baseline::receive(&listener, args.forward, admits, sink)
+            .map_err(|error| miette!("cannot accept connections: {error}"))?;
         let bytes = taken.files.iter().map(|file| file.bytes).sum();
         let seconds = began.elapsed().as_secs_f64();
         report(args, taken.from, bytes, &taken.files, seconds, taken.error.as_deref())?;

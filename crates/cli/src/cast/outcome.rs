@@ -48,6 +48,9 @@ pub(super) const fn why(reason: Reason) -> &'static str {
         Reason::Stalled => {
             "it answers, but no packets of data arrive there, of whatever size: a switch or a firewall on the path drops them"
         }
+        Reason::Unresponsive => {
+            "the receiver answers, but the application that takes the files from its agent, or its disk, does not: it is stopped, or hangs"
+        }
     }
 }
 
@@ -93,6 +96,7 @@ pub(super) fn state(receiver: &ReceiverProgress) -> String {
             Reason::TooLate => "too late",
             Reason::NoLabel => "no label",
             Reason::Stalled => "unreached",
+            Reason::Unresponsive => "unresponsive",
         }
         .into(),
     }
@@ -117,7 +121,7 @@ impl Outcome {
             "wall_s": self.seconds, "spread": self.spread.name(), "bytes": self.view.content,
             "link_bytes": self.link_bytes, "copies": self.view.copies,
             "repaired_bytes": summary.repaired_all + summary.repaired_one,
-            "parity_bytes": summary.parity, "alone_bytes": summary.catch_up, "receivers": receivers.collect::<Vec<_>>(),
+            "parity_bytes": summary.parity, "catch_up_bytes": summary.catch_up, "receivers": receivers.collect::<Vec<_>>(),
         })
     }
 

@@ -6,7 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
 use rackweave_cast::control::{KeyProof, ReceiveRequest};
-use rackweave_cast::orca::{Accept, Decision, Engine, EngineError, EngineEvent};
+use rackweave_cast::orca::{
+    Accept, Decision, Engine, EngineError, EngineEvent, why_receiving_failed,
+};
 use rackweave_core::{Span, Time};
 use rackweave_wire::orca::{PORT, Reason};
 
@@ -25,6 +27,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     let request = ReceiveRequest {
         records: true,
         from: admitted.clone(),
+        blocks: true,
         key: config
             .secret
             .as_deref()
@@ -90,11 +93,18 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         print_status(&format!("receiving at {}\n", engine.local_addr()));
     }
     let mut show = Show::new(!quiet && std::io::stderr().is_terminal());
-    run(args, &mut engine, &mut show)
+    let interrupted = interrupted(engine.waker())?;
+    run(args, &mut engine, &mut show, &interrupted, SUCCESSOR_TIMEOUT)
 }
 
-fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Result<u8> {
-    let interrupted = interrupted(engine.waker())?;
+/// Receives until a signal or, with `--once`, the end of a stream, after which it waits for `successor_timeout` if its sender vanished.
+fn run(
+    args: &ReceiveArgs,
+    engine: &mut Engine,
+    show: &mut Show,
+    interrupted: &Interrupted,
+    successor_timeout: Span,
+) -> miette::Result<u8> {
     let mut began = Time::ZERO;
     let mut ended = None;
     let mut given_up: Option<(Time, SocketAddr)> = None;
@@ -121,17 +131,20 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
                     if args.once && is_silence(reason) =>
                 {
                     show.clear();
-                    given_up = Some((engine.clock().now() + SUCCESSOR_TIMEOUT, from));
+                    given_up = Some((engine.clock().now() + successor_timeout, from));
                     if !args.common.quiet && !args.common.json {
                         print_status(&format!(
                             "note: {from}: the sender stopped responding; waiting {} s for it to start again\n",
-                            SUCCESSOR_TIMEOUT.as_secs_f64()
+                            successor_timeout.as_secs_f64()
                         ));
                     }
                 }
                 EngineEvent::ReceiveFailed { from, reason, error, .. } => {
                     show.clear();
-                    let why = error.map_or_else(|| why(reason).to_owned(), |it| it.to_string());
+                    let why = error.map_or_else(
+                        || why_receiving_failed(reason).to_owned(),
+                        |it| it.to_string(),
+                    );
                     let seconds = engine.clock().now().since(began).as_secs_f64();
                     report(args, from, 0, &[], seconds, Some(&why))?;
                     ended = Some(exit::FAILED);
@@ -145,13 +158,13 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
             && at <= engine.clock().now()
         {
             let seconds = engine.clock().now().since(began).as_secs_f64();
-            report(args, from, 0, &[], seconds, Some(why(Reason::Silent)))?;
+            report(args, from, 0, &[], seconds, Some(why_receiving_failed(Reason::Silent)))?;
             ended = Some(exit::FAILED);
         }
         if args.once
             && let Some(code) = ended
         {
-            linger(engine, &interrupted);
+            linger(engine, interrupted);
             return Ok(code);
         }
         if interrupted.is_set() {
@@ -204,20 +217,6 @@ fn linger(engine: &mut Engine, interrupted: &Interrupted) {
     engine.wait_for_sinks(WRITE_TIMEOUT);
 }
 
-/// Describes to the receiver's user why a transfer failed.
-fn why(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Silent => {
-            "the sender stopped responding; partial files are kept, and the same `cast send` resumes from there"
-        }
-        Reason::Left => "the sender ended the transfer; partial files are kept for the next one",
-        Reason::Damaged => "the data received is not the data sent",
-        Reason::TooLate => "the sender no longer has the bytes that are missing here",
-        Reason::Refused => "the sender could not read its files",
-        _ => "the sender no longer knows this receiver",
-    }
-}
-
 /// A progress bar, which is shown on a terminal only.
 struct Show {
     bar: Option<ProgressBar>,
@@ -257,5 +256,108 @@ impl Show {
             bar.set_message(size(bytes));
         }
         Some(self.next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use clap::Parser as _;
+    use rackweave_cast::orca::EngineConfig;
+    use rackweave_cast::sink::{Folder, FolderConfig, Sink};
+    use rackweave_cast::source::Files;
+    use rackweave_core::Rate;
+    use rackweave_group::orca::flow::{FlowConfig, ReceiverStatus};
+    use rackweave_group::orca::host::Spread;
+    use rackweave_wire::orca::Session;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ReceiveArgs,
+    }
+
+    const LEN: usize = 20_000_000;
+
+    fn local() -> EngineConfig {
+        EngineConfig::new("127.0.0.1:0".parse().unwrap())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "threads are waited for")]
+    fn pause(ms: u64) {
+        std::thread::sleep(Duration::from_millis(ms));
+    }
+
+    fn open(path: &PathBuf, to: SocketAddr) -> (Engine, Session) {
+        let mut engine = Engine::new(local(), None).unwrap();
+        let host = engine.add_peer(to);
+        let source = Box::new(Files::new(std::slice::from_ref(path)).unwrap());
+        let flow = FlowConfig { max_rate: Some(Rate(200_000_000)), ..FlowConfig::default() };
+        let session = engine.open(source, &[host], Spread::Unicast, flow).unwrap();
+        (engine, session)
+    }
+
+    /// Drives a sender while this holds.
+    fn drive(engine: &mut Engine, mut goes_on: impl FnMut(&Engine) -> bool) {
+        while goes_on(engine) {
+            let until = engine.turn().unwrap();
+            let poll = engine.clock().now() + Span::from_ms(20);
+            engine.wait(Some(until.map_or(poll, |until| until.min(poll)))).unwrap();
+        }
+    }
+
+    /// A sender is killed; the one that takes its place needs what is there to be hashed, which takes longer than the time for which one that
+    /// does not come is waited for.
+    #[test]
+    fn once_waits_while_it_hashes_for_the_successor_of_a_sender() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = from.path().join("big");
+        let content: Vec<u8> = (0..LEN).map(|i| (i / 3) as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        let args = ["receive", "--once", "--quiet", "--dir", to.path().to_str().unwrap()];
+        let args = Line::parse_from(args).args;
+        let hashed = Arc::new(AtomicBool::new(true));
+        let (gate, into) = (Arc::clone(&hashed), to.path().to_owned());
+        let accept: Accept = Box::new(move |offer| {
+            let (gate, stream) = (Arc::clone(&gate), offer.stream);
+            let config = FolderConfig { folder: into.clone(), ..FolderConfig::default() };
+            Decision::Accept(Box::new(move |_| {
+                while !gate.load(Ordering::Relaxed) {
+                    pause(1);
+                }
+                Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
+            }))
+        });
+        let mut config = local();
+        config.max_sessions = 1;
+        config.flow.patience = Span::from_ms(500);
+        let mut engine = Engine::new(config, Some(accept)).unwrap();
+        let address = engine.local_addr();
+        let receiver = std::thread::spawn(move || {
+            let wait = Span::from_secs(1);
+            run(&args, &mut engine, &mut Show::new(false), &Interrupted::default(), wait).unwrap()
+        });
+        let part = to.path().join("big.part");
+        let (mut first, _) = open(&path, address);
+        drive(&mut first, |_| part.metadata().map_or(0, |meta| meta.len()) < 3_000_000);
+        drop(first);
+        hashed.store(false, Ordering::Relaxed);
+        // By now the receiver has found that the sender is silent.
+        pause(900);
+        let (mut second, session) = open(&path, address);
+        let began = second.clock().now();
+        drive(&mut second, |engine| engine.clock().now().since(began) < Span::from_secs(3));
+        let status = second.view(session).unwrap().receivers[0].status;
+        assert_eq!(status, ReceiverStatus::Preparing);
+        hashed.store(true, Ordering::Relaxed);
+        drive(&mut second, |_| !receiver.is_finished());
+        assert_eq!(receiver.join().unwrap(), exit::DONE);
+        assert!(std::fs::read(to.path().join("big")).unwrap() == content);
     }
 }

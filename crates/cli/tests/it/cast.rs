@@ -101,7 +101,7 @@ fn tcp_and_a_chain_carry_the_same() {
     for name in ["a", "b"] {
         let address = free();
         let place = folder.path().join(name);
-        let args = ["receive", "--tcp", "--once", "--listen", &address, "--dir"];
+        let args = ["receive", "--tcp", "--forward", "--once", "--listen", &address, "--dir"];
         let mut command = rackweave(&args);
         children.push(command.arg(place).stdout(Stdio::null()).spawn().unwrap());
         addresses.push(address);
@@ -327,10 +327,11 @@ fn an_application_that_has_gone_does_not_get_the_next_stream() {
     let source = folder.path().join("x");
     std::fs::write(&source, content(300_000)).unwrap();
     drop(wait());
-    let mut stream = wait();
+    let stream = wait();
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).unwrap();
+        let read = rackweave_cast::control::stream::read_stream(&stream, &mut bytes).unwrap();
+        assert_eq!(read, Ok(bytes.len() as u64));
         bytes
     });
     // The agent is busy until it has registered the second receiver; the stream is never lost together with the first.

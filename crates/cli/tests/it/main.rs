@@ -2,6 +2,7 @@
 
 mod cast;
 mod cast_agent;
+mod cast_applications;
 mod cast_edges;
 mod cast_floods;
 mod cast_obstacles;

@@ -265,7 +265,7 @@ fn status(reader: &mut Reader<'_>) -> Result<Status, Malformed> {
     Ok(status)
 }
 
-const REASONS: [Reason; 9] = [
+const REASONS: [Reason; 10] = [
     Reason::Left,
     Reason::Refused,
     Reason::Busy,
@@ -275,6 +275,7 @@ const REASONS: [Reason; 9] = [
     Reason::TooLate,
     Reason::NoLabel,
     Reason::Stalled,
+    Reason::Unresponsive,
 ];
 
 fn code(reason: Reason) -> u8 {

@@ -185,6 +185,8 @@ pub enum Reason {
     NoLabel,
     /// It answers, but the data that is sent to it does not arrive.
     Stalled,
+    /// It answers, but what is behind it does not: the application of an agent, or its disk. Our addition, as [`Body::Preparing`].
+    Unresponsive,
 }
 
 /// The message of a control packet.

@@ -15,6 +15,7 @@ fn reasons() -> impl Strategy<Value = Reason> {
         Just(Reason::TooLate),
         Just(Reason::NoLabel),
         Just(Reason::Stalled),
+        Just(Reason::Unresponsive),
     ]
 }
 

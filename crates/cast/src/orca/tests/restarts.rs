@@ -23,7 +23,7 @@ fn stored(folder: &Path) -> u64 {
     folder.join("big.part").metadata().map_or(0, |meta| meta.len())
 }
 
-fn until(mut holds: impl FnMut() -> bool) {
+pub(super) fn until(mut holds: impl FnMut() -> bool) {
     for _ in 0..60_000 {
         if holds() {
             return;
@@ -34,12 +34,12 @@ fn until(mut holds: impl FnMut() -> bool) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "threads are waited for")]
-fn pause(ms: u64) {
+pub(super) fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
 /// Without a key, and with one.
-const SECRETS: [Option<&[u8]>; 2] = [None, Some(SECRET)];
+pub(super) const SECRETS: [Option<&[u8]>; 2] = [None, Some(SECRET)];
 
 #[test]
 fn a_receiver_that_is_started_again_goes_on_beside_others() {
@@ -126,7 +126,7 @@ fn what_a_receiver_had_before_a_renewal_is_still_reported() {
 }
 
 /// A receiver that takes one stream at a time, as `receive --once` does.
-fn one_place(secret: Option<&[u8]>) -> Receiving {
+pub(super) fn one_place(secret: Option<&[u8]>) -> Receiving {
     let mut config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
     (config.max_sessions, config.secret) = (1, secret.map(<[u8]>::to_vec));
     Receiving::start_with(tempfile::tempdir().unwrap(), None, config).unwrap()
@@ -182,17 +182,21 @@ fn an_invitation_whose_sender_is_gone_keeps_no_other_sender_out() {
 
 /// A receiver whose sinks for a stream are created only once this is opened, as where what it has of that stream takes long to hash.
 #[derive(Clone, Default)]
-struct Gate(Arc<AtomicBool>);
+pub(super) struct Gate(Arc<AtomicBool>);
 
 impl Gate {
-    fn open(&self) {
+    pub(super) fn open(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
     /// Starts a receiver with this many places; only the first stream has to wait.
-    fn receiver(&self, secret: Option<&[u8]>, places: u32) -> Receiving {
+    pub(super) fn receiver(&self, secret: Option<&[u8]>, places: u32) -> Receiving {
         let mut config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
         (config.max_sessions, config.secret) = (places, secret.map(<[u8]>::to_vec));
+        self.receiver_with(config)
+    }
+
+    pub(super) fn receiver_with(&self, config: EngineConfig) -> Receiving {
         let folder = tempfile::tempdir().unwrap();
         let into = FolderConfig { folder: folder.path().to_owned(), ..FolderConfig::default() };
         let (gate, mut first) = (self.clone(), None);
@@ -209,7 +213,7 @@ impl Gate {
 }
 
 /// Opens a session with this patience, and turns the engine until its receiver has answered that it is preparing.
-fn open_until_preparing(
+pub(super) fn open_until_preparing(
     engine: &mut Engine,
     path: &Path,
     to: SocketAddr,
@@ -226,7 +230,7 @@ fn open_until_preparing(
     session
 }
 
-fn status(engine: &Engine, session: Session) -> ReceiverStatus {
+pub(super) fn status(engine: &Engine, session: Session) -> ReceiverStatus {
     engine.view(session).unwrap().receivers[0].status
 }
 

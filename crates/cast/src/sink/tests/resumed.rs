@@ -9,7 +9,8 @@ use super::{big, bytes_of, config};
 use crate::format::{CHUNK, FileHeader};
 use crate::sink::{Drain, Folder, FolderConfig, MakeSink, Sink, SinkError, state};
 use crate::source::{Files, Source};
-use crate::store::{Dir, StoreError};
+use crate::store::disk::Reading;
+use crate::store::{Cancel, Dir, StoreError, UntilCancelled};
 use crate::wake::Waker;
 
 /// The lengths of the files of [`tree`], of which all but the last one arrive in the first attempt.
@@ -284,4 +285,58 @@ fn names(at: &Path) -> BTreeMap<String, u64> {
         (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().len())
     });
     all.collect()
+}
+
+/// Each file that differs ends an attempt. If the next one hashed what is before it once more, that would take time that grows with the
+/// square of their number.
+#[test]
+fn files_that_differ_are_replaced_without_hashing_the_others_again() {
+    const FILES: usize = 6;
+    // Shorter ones are not compared.
+    const LEN: usize = 9 << 20;
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for at in [from.path(), to.path()] {
+        std::fs::create_dir(at.join("d")).unwrap();
+    }
+    let content = big(LEN);
+    for file in 0..FILES {
+        let name = format!("d/{file}");
+        std::fs::write(from.path().join(&name), &content).unwrap();
+        let mut there = content.clone();
+        there[file] ^= 1;
+        std::fs::write(to.path().join(&name), there).unwrap();
+    }
+    let mut source = Files::new(&[from.path().join("d")]).unwrap();
+    let cancel = Cancel::new();
+    let overwrite = FolderConfig { overwrite: true, cancel: cancel.clone(), ..config(to.path()) };
+    let once = {
+        let found = Dir::open(to.path()).unwrap().entry("d/0".as_ref()).open_read().unwrap();
+        let before = cancel.checks();
+        let reading = UntilCancelled(Reading(&*found, 0), &cancel);
+        blake3::Hasher::new().update_reader(reading).unwrap();
+        cancel.checks() - before
+    };
+    let before = cancel.checks();
+    receive_again(&overwrite, &mut source, FILES + 1).unwrap();
+    let hashed = cancel.checks() - before;
+    assert!(hashed < (FILES as u64 + 1) * once, "{hashed} reads, {once} for each file");
+    for file in 0..FILES {
+        assert!(std::fs::read(to.path().join(format!("d/{file}"))).unwrap() == content);
+    }
+    assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 1, "no state is left");
+}
+
+/// Nothing is taken over from an attempt that has failed, since its files may have failed with it.
+#[test]
+fn an_attempt_after_a_failure_hashes_everything() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut source = tree(from.path(), 0);
+    let bytes = bytes_of(&mut source, 0);
+    let config = config(to.path());
+    let mut sink = Folder::new(config.clone(), source.stream()).unwrap();
+    sink.put(&bytes[..bytes.len() - CHUNK]).unwrap();
+    drop(sink);
+    std::fs::write(to.path().join("d/a"), b"another").unwrap();
+    let sink = Folder::new(config, source.stream()).unwrap();
+    assert!(sink.begins_at() < CHUNK as u64);
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use rackweave_cast::orca::Verifier;
-use rackweave_cast::sink::{Folder, FolderConfig, Sink as _, SinkError};
+use rackweave_cast::sink::{Folder, FolderConfig, Sink as _};
 use rackweave_cast::store::Dir;
 use rackweave_core::{HostId, Node as _, Packet, RangeSet, Rng, Span, Time};
 use rackweave_crypt::GroupSeal;
@@ -541,8 +541,7 @@ impl Process {
             }
             Err(error) => {
                 self.note(format_args!("refuses session {:08x}: {error}", session.0));
-                let reason = if error.is_damage() { Reason::Damaged } else { Reason::Refused };
-                self.node.refuse(now, session, reason);
+                self.node.refuse(now, session, error.reason());
             }
         }
     }
@@ -604,12 +603,7 @@ impl Process {
             }
             if let Err(error) = incoming.sink.put(bytes) {
                 self.incoming.remove(&session);
-                let reason = match &error {
-                    SinkError::Again(_) => Reason::Unknown,
-                    _ if error.is_damage() => Reason::Damaged,
-                    _ => Reason::Refused,
-                };
-                self.node.leave(now, session, reason);
+                self.node.leave(now, session, error.reason());
                 return self.note(format_args!("session {:08x}: {error}", session.0));
             }
             incoming.consumed = upto;

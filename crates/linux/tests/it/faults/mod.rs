@@ -1,29 +1,92 @@
 //! The fault schedules of the transports' own tests on real sockets: endpoints are connected by a relay that loses,
 //! duplicates, delays, reorders and damages datagrams, and hosts restart or are cut off. Each message is delivered
 //! exactly once and completely, or fails with a reason.
+//!
+//! That holds as long as no packet is under way for longer than the receiver remembers a message beyond the time for which its sender
+//! repeats it (`finished_for` beyond `patience`, 40 ms by default). All hosts and their network are one thread here, which a loaded
+//! machine stops for longer. The hosts' time therefore goes on by [`STEP`] at most from one round to the next, so that packets are as late as
+//! the schedule says, and not as late as this thread.
 
 mod relay;
 mod streams;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use crate::common::{PATIENCE, bytes, local, others, transports};
 use bytes::Bytes;
 use rackweave_core::{Event as Told, HostId, Kind, MessageId, Rng, Span, Time};
-use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
+use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket};
+use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers, Platform};
 use rackweave_transport::TransportConfig;
 use rackweave_transport::testkit::{Fates, Faults, Schedule};
 use relay::Relay;
+
+/// The most by which the hosts' time goes on between two rounds.
+const STEP: Span = Span::from_ms(2);
+
+/// The time of all hosts, which goes on between rounds only.
+#[derive(Clone)]
+struct Rounds {
+    now: Rc<Cell<Time>>,
+    /// The time of the machine at the beginning of the present round.
+    real: Rc<Cell<Time>>,
+    clock: Clock,
+}
+
+impl Rounds {
+    fn start() -> Self {
+        let clock = Clock::start();
+        Self { now: Rc::new(Cell::new(Time::ZERO)), real: Rc::new(Cell::new(clock.now())), clock }
+    }
+
+    fn begin_next(&self) {
+        let real = self.clock.now();
+        let step = real.since(self.real.replace(real)).min(STEP);
+        self.now.set(self.now.get() + step);
+    }
+}
+
+/// A socket with that time.
+struct Stepped(UdpSocket, Rounds);
+
+impl Platform for Stepped {
+    fn send(&mut self, batch: &mut SendBatch) -> io::Result<u64> {
+        Platform::send(&mut self.0, batch)
+    }
+
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<()> {
+        Platform::receive(&mut self.0, batch)
+    }
+
+    fn now(&self, _: Clock) -> Time {
+        self.1.now.get()
+    }
+
+    fn random(&mut self) -> u128 {
+        Platform::random(&mut self.0)
+    }
+
+    fn realtime_ns(&self) -> u64 {
+        Platform::realtime_ns(&self.0)
+    }
+
+    fn has_aes(&self) -> bool {
+        Platform::has_aes(&self.0)
+    }
+}
 
 /// One fault schedule with one transport.
 struct World {
     name: String,
     transport: TransportConfig,
     schedule: Schedule,
-    clock: Clock,
+    rounds: Rounds,
     relay: Relay,
-    hosts: Vec<Endpoint>,
+    hosts: Vec<Endpoint<Stepped>>,
     rng: Rng,
     fates: Fates,
     /// The content of each message, by sender, receiver and id.
@@ -35,36 +98,39 @@ struct World {
 }
 
 impl World {
-    fn new(name: &str, transport: &TransportConfig, schedule: Schedule, clock: Clock) -> Self {
+    fn new(name: &str, transport: &TransportConfig, schedule: Schedule, rounds: Rounds) -> Self {
+        let begun = rounds.now.get();
         let relay = Relay::new(schedule.seed, schedule.faults);
         let mut world = Self {
             name: format!("{name}: {schedule:?}"),
             transport: transport.clone(),
             relay,
-            clock,
+            rounds,
             hosts: Vec::new(),
             rng: Rng::stream(schedule.seed, 0, 0, "schedule"),
             fates: Fates::default(),
             contents: BTreeMap::new(),
             number: 0,
             step: 0,
-            next_step: clock.now(),
-            begun: clock.now(),
+            next_step: begun,
+            begun,
             schedule,
         };
         for host in 0..world.schedule.hosts {
-            let end = world.endpoint(host, local());
-            world.relay.hosts.push(end.local_addr());
+            let (end, address) = world.endpoint(host, local());
+            world.relay.hosts.push(address);
             world.hosts.push(end);
         }
         world
     }
 
-    fn endpoint(&self, host: u32, bind: SocketAddr) -> Endpoint {
+    fn endpoint(&self, host: u32, bind: SocketAddr) -> (Endpoint<Stepped>, SocketAddr) {
         let peers =
             Peers::Switch { port: self.relay.socket.local_addr(), hosts: self.schedule.hosts };
         let config = EndpointConfig::new(HostId(host), bind, peers, &self.transport);
-        Endpoint::new(EndpointConfig { clock: self.clock, ..config }).unwrap()
+        let socket = UdpSocket::bind(bind, config.socket_buffer, false).unwrap();
+        let address = socket.local_addr();
+        (Endpoint::on(config, Stepped(socket, self.rounds.clone())).unwrap(), address)
     }
 
     fn step(&mut self, now: Time) {
@@ -84,8 +150,8 @@ impl World {
             self.take_events();
             let at = self.relay.hosts[host as usize];
             // The socket of the old endpoint must be closed first.
-            self.hosts[host as usize] = self.endpoint(host, local());
-            self.hosts[host as usize] = self.endpoint(host, at);
+            self.hosts[host as usize] = self.endpoint(host, local()).0;
+            self.hosts[host as usize] = self.endpoint(host, at).0;
             self.fates.restarted(host);
         }
         let cut = self.schedule.outages >> self.step & 1 == 1;
@@ -130,7 +196,7 @@ impl World {
 
     /// Drives everything once, and returns whether all messages have ended.
     fn turn(&mut self) -> bool {
-        let now = self.clock.now();
+        let now = self.rounds.now.get();
         self.step(now);
         self.relay.turn(now);
         for end in &mut self.hosts {
@@ -144,8 +210,10 @@ impl World {
 }
 
 fn run(worlds: Vec<World>) {
+    let rounds = worlds[0].rounds.clone();
     let mut worlds: Vec<_> = worlds.into_iter().map(Some).collect();
     while worlds.iter().any(Option::is_some) {
+        rounds.begin_next();
         for place in &mut worlds {
             let Some(world) = place else { continue };
             if world.step == 16 {
@@ -162,12 +230,12 @@ fn run(worlds: Vec<World>) {
 }
 
 fn worlds(seeds: std::ops::Range<u64>, most: Faults, keep: impl Fn(&str) -> bool) -> Vec<World> {
-    let clock = Clock::start();
+    let rounds = Rounds::start();
     let mut worlds = Vec::new();
     for (name, transport) in transports() {
         for seed in seeds.clone().filter(|_| keep(name)) {
             let schedule = Schedule::any(seed, most);
-            worlds.push(World::new(name, &transport, schedule, clock));
+            worlds.push(World::new(name, &transport, schedule, rounds.clone()));
         }
     }
     worlds

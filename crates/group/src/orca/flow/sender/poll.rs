@@ -321,7 +321,7 @@ impl Sender {
         let (have, progress, limit) = (peer.have, peer.progress, peer.limit);
         let longest = peer.path.payload.map_or(payload, u64::from);
         let narrow = peer.path.payload.is_some();
-        let apart = peer.is_apart && self.peers.watermarks.attached == 0;
+        let apart = peer.is_apart;
         let channel = peer.channel.as_deref_mut()?;
         let rto = channel.rto(self.config.report_delay(false));
         let repeated = channel.retransmits_in_flight(now, rto);
@@ -350,8 +350,8 @@ impl Sender {
             have,
             progress,
             limit,
-            // A receiver that only smaller packets reach does not follow the group, nor does one that is not to be attached to it when
-            // nobody else is.
+            // A receiver that only smaller packets reach does not follow the group, nor does one that is never attached to it: it would
+            // wait for receivers whose packets it does not get.
             offered: if narrow || apart { self.source.offered } else { self.group.head },
             longest,
             length: self.source.length,

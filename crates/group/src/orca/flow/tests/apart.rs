@@ -164,3 +164,29 @@ fn a_receiver_that_was_slow_before_it_begins_again_stays_apart() {
     let attached = SenderEvent::Attached { host: HostId(0) };
     assert!(!events.contains(&attached), "{events:?}");
 }
+
+/// The only receiver of the group takes nothing, as an application that is stopped. One that gets no packets of the group must not wait for it.
+#[test]
+fn a_receiver_beside_the_group_does_not_wait_for_one_that_is_stuck() {
+    let place = |port| Place { rack: 0, port };
+    let mut sender = Sender::new(ms(0), Session(1), 7, false, config(false));
+    for port in 0..2 {
+        sender.invite(ms(0), HostId(port.into()), place(port));
+    }
+    sender.serve_by_unicast(HostId(0));
+    for port in 0..2 {
+        let limit = if port == 0 { 1 << 20 } else { 2 * P };
+        let join = Body::Join { incarnation: 1, stream: 7, place: place(port), at: 0, limit };
+        sender.handle_control(ms(1), HostId(port.into()), &join);
+    }
+    sender.offer(ms(1), 10 * P);
+    sender.finish(ms(1));
+    let mut to_it = 0;
+    for at in 1..50 {
+        sender.handle_timeout(ms(at));
+        while let Some(sent) = sender.poll(ms(at)) {
+            to_it += u64::from(matches!(sent, Outgoing::One(HostId(0), piece) if !piece.repair));
+        }
+    }
+    assert_eq!(to_it, 10);
+}

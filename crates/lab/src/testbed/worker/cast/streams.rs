@@ -131,7 +131,7 @@ impl Receiver {
         let take = move || {
             let sink = |_| Ok(Box::new(content.sink(&given, Some(line))) as Box<dyn Sink>);
             // The sink reports what arrives, and the sender what does not.
-            let _ = baseline::receive(&listener, |_| true, sink);
+            let _ = baseline::receive(&listener, true, |_| true, sink);
         };
         let thread = std::thread::Builder::new().name("cast".into());
         thread.spawn(take).map_err(failed)?;

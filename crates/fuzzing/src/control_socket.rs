@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 use rackweave_cast::control::{Request, check_line, stream};
-use rackweave_cast::sink::PipeSink;
+use rackweave_cast::sink::{PipeSink, Sink};
 
 /// The socket's buffer holds this much, so that one thread can write before it reads.
 const MOST: usize = 64 << 10;
@@ -14,7 +14,7 @@ const MOST: usize = 64 << 10;
 ///
 /// # Panics
 /// If a request is not what its own line is parsed to.
-pub fn door(bytes: &[u8]) {
+pub fn control_socket(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     if kind % 2 == 0 {
         request(bytes);
@@ -43,9 +43,9 @@ fn receives(bytes: &[u8]) {
     if agent.write_all(bytes).is_err() || agent.shutdown(Shutdown::Write).is_err() {
         return;
     }
-    let Ok(Ok(offered)) = stream::wait(application) else { return };
-    let received = stream::receive(offered, |_| Ok(Box::new(PipeSink::new(std::io::sink()))));
-    if let Ok(sink) = received {
+    let Ok(Ok(mut offered)) = stream::wait(application) else { return };
+    let make = |_, _: &_| Ok(Box::new(PipeSink::new(std::io::sink())) as Box<dyn Sink>);
+    if let Ok(sink) = stream::receive(&mut offered, make) {
         assert!(sink.is_complete());
     }
 }
