@@ -32,6 +32,7 @@ mod meters;
 mod nic;
 mod payload;
 mod read_ahead;
+mod shard;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -45,18 +46,20 @@ use rackweave_core::{
 
 use crate::config::{BufferConfig, Fault, Move};
 use crate::events::EventQueue;
-use crate::fabric::{Fabric, Node};
+use crate::fabric::{Fabric, Node, Partition};
 use crate::{Forwarder, PortQueue, SharedBuffer};
 
 pub use self::meters::MeterConfig;
 pub use self::nic::Edge;
 pub use self::payload::{ForwardOnly, HasPayload, PayloadId, Slab};
+pub use self::shard::Crossing;
 pub use self::stats::{Captured, Counters, LinkStats, QueueSample};
 
 use self::circuits::Ocs;
 use self::faults::{Delayed, Faults};
 use self::meters::Meters;
 use self::nic::Nics;
+use self::shard::Shard;
 use self::stats::{LinkCounts, PortStats, Taps};
 
 /// The configuration of a [`Net`].
@@ -86,6 +89,9 @@ pub struct NetConfig {
     /// Whether the frames and bytes of each link are counted ([`LinkStats::frames`]), which costs some time per
     /// packet.
     pub count_frames: bool,
+    /// The division of the fabric into shards and the number of the one that this network is; `None` if it is all of the
+    /// fabric. A shard has no faults, no circuits and no queue samples, and its programs are not active.
+    pub shard: Option<(Arc<Partition>, u32)>,
 }
 
 impl NetConfig {
@@ -104,6 +110,7 @@ impl NetConfig {
             wakes: 0,
             multi_homed: Vec::new(),
             count_frames: false,
+            shard: None,
         }
     }
 }
@@ -144,6 +151,8 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     towards_switches: BTreeMap<u32, Vec<u16>>,
     /// The optical circuit switch, if the fabric has one.
     ocs: Option<Box<Ocs>>,
+    /// The other shards, if the network is one.
+    shard: Option<Box<Shard<P::Header>>>,
 }
 
 /// Numbers of components in the event queue; links come first.
@@ -217,7 +226,7 @@ struct Link {
     to: Node32,
     /// Index of the link's rate and delay in [`Net::kinds`].
     kind: u16,
-    /// Bits of [`FAULTY`], [`TAPPED`], [`COUNTED`] and [`METERED`]; zero on most links.
+    /// Bits of [`FAULTY`], [`TAPPED`], [`COUNTED`], [`METERED`] and [`CROSSING`]; zero on most links.
     special: u8,
     down: bool,
     /// The packets queued for the link. Only ports of switches use it: hosts are polled instead.
@@ -240,6 +249,8 @@ const TAPPED: u8 = 2;
 const COUNTED: u8 = 4;
 /// The link's bytes are counted over time.
 const METERED: u8 = 8;
+/// The link leads to another shard.
+const CROSSING: u8 = 16;
 
 /// A rate and a delay: a fabric has few different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -344,6 +355,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                 fabric.has_ocs(),
                 (config.seed, config.run),
             ),
+            shard: config
+                .shard
+                .map(|(partition, number)| Box::new(Shard::new(number, partition, links.len()))),
             links,
             kinds,
             switches,
@@ -359,6 +373,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             ocs: fabric.has_ocs().then(|| Box::new(Ocs::new(config.moves, &fabric))),
             fabric,
         };
+        net.mark_crossing_ports();
         net.start_faults();
         net.start_moves();
         if net.sample_every > Span::ZERO {
@@ -555,6 +570,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             let (host, packet) = self.on_delayed()?;
             return Some(NetEvent::Arrived { host, packet });
         } else if component == c.since {
+            self.uncount_common_event();
             self.measure_now(edge);
         } else if component == c.sample {
             self.on_sample::<E>();

@@ -52,6 +52,40 @@ impl Counters {
     pub fn dropped(&self) -> u64 {
         self.drops.iter().sum()
     }
+
+    /// Adds the counts of another shard of the fabric.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            events,
+            sent,
+            packet_hops,
+            drops,
+            ecn_marks,
+            trims,
+            returned_to_sender,
+            corrupted,
+            duplicated,
+            reordered,
+            clamped,
+            copied,
+            consumed,
+            made,
+        } = other;
+        self.events += events;
+        self.sent += sent;
+        self.packet_hops += packet_hops;
+        self.drops.iter_mut().zip(drops).for_each(|(all, more)| *all += more);
+        self.ecn_marks += ecn_marks;
+        self.trims += trims;
+        self.returned_to_sender += returned_to_sender;
+        self.corrupted += corrupted;
+        self.duplicated += duplicated;
+        self.reordered += reordered;
+        self.clamped += clamped;
+        self.copied += copied;
+        self.consumed += consumed;
+        self.made += made;
+    }
 }
 
 /// Statistics of one direction of a cable and of the queue before it, since the measurement started.
@@ -206,6 +240,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.taps.cut();
         self.taps.last = None;
         std::mem::take(&mut self.taps.packets)
+    }
+
+    /// Adds the captured packets of other shards of the fabric, in any order.
+    pub fn add_captures(&mut self, packets: Vec<Captured<P::Header>>) {
+        self.taps.packets.extend(packets);
     }
 
     /// Captures a packet that is put on a link.
