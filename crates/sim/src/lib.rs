@@ -8,7 +8,7 @@
 //! - [`world`]: a network with its hosts and applications. [`events`]: the event queue.
 //! - [`fluid`]: transfers as flows with max-min fair rates, in place of packets.
 //! - [`model`]: the types of a run.
-//! - [`run`]: a whole run of [`rackweave_transport::Machine`]s.
+//! - [`run`]: a whole run of [`rackweave_transport::Machine`]s; [`run_on`]: the same on several threads.
 //!
 //! Three hosts send 100 KB each to a fourth one, over DCTCP:
 //!
@@ -85,13 +85,15 @@ pub mod config;
 pub mod fluid;
 mod host;
 pub mod model;
+mod parallel;
 pub mod result;
 pub mod world;
 
-pub use build::{BuildError, GroupModel, group_world, run};
+pub use build::{BuildError, GroupModel, group_world, run, run_divided, run_on};
 pub use config::RunConfig;
 pub use model::{GroupNode, Model};
+pub use parallel::{OneThread, PARALLEL_FROM_HOSTS, Threads, windows};
 pub use rackweave_switch::events;
 pub use rackweave_switch::fabric::{self, Fabric, FabricError};
 pub use result::RunResult;
-pub use world::{Attached, Control, Setup, World};
+pub use world::{Attached, Control, Division, Setup, World};
