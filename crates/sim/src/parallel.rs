@@ -50,11 +50,8 @@ pub enum OneThread {
     /// Changes of circuits.
     #[error("circuits change")]
     Moves,
-    /// Samples read all queues at one moment.
-    #[error("measure.sample_every reads all queues at one moment")]
-    Samples,
     /// All hosts stop when the last measured message starts.
-    #[error("measure.stop_load stops all hosts at one moment")]
+    #[error("measure.load_after = \"stop\" stops all hosts at one moment")]
     StopLoad,
     /// Messages that start when others end.
     #[error("{}the end of a message at its receiver starts the next one at its sender", of(*.0))]
@@ -104,9 +101,6 @@ pub(crate) fn possible_windows(config: &RunConfig, fabric: &Fabric) -> Result<Sp
     }
     if !moves.is_empty() {
         return Err(OneThread::Moves);
-    }
-    if measure.sample_every > Span::ZERO {
-        return Err(OneThread::Samples);
     }
     if measure.stop_load {
         return Err(OneThread::StopLoad);

@@ -187,6 +187,7 @@ impl<'a, M: Model> World<'a, M> {
             wakes: first_task + if tasks.is_some() { Tasks::count(n_hosts) } else { 0 },
             multi_homed: nodes.iter().map(|node| node.hosts.clone()).collect(),
             count_frames: !nodes.is_empty(),
+            samples_when_idle: division.is_some(),
             shard: division.as_ref().and_then(|division| division.shard.clone()),
             ..NetConfig::new(fabric, seed, run)
         };

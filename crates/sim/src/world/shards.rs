@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rackweave_core::{Span, Time};
-use rackweave_switch::net::{Captured, Counters, Crossing, LinkStats};
+use rackweave_switch::net::{Captured, Counters, Crossing, LinkStats, QueueSample};
 use rackweave_workload::app::{Collector, Position, limit_of};
 
 use super::timeline::Timeline;
@@ -113,6 +113,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Summary {
     /// When its next event is due.
     next: Option<Time>,
+    /// Whether no event is pending but that of the next sample.
+    is_idle: bool,
     now: Time,
     started: u64,
     under_way: u64,
@@ -125,6 +127,7 @@ struct Summary {
 impl Summary {
     const NONE: Self = Self {
         next: None,
+        is_idle: true,
         now: Time::ZERO,
         started: 0,
         under_way: 0,
@@ -137,6 +140,7 @@ impl Summary {
     fn add(self, other: Self) -> Self {
         Self {
             next: [self.next, other.next].into_iter().flatten().min(),
+            is_idle: self.is_idle && other.is_idle,
             now: self.now.max(other.now),
             started: self.started + other.started,
             under_way: self.under_way + other.under_way,
@@ -170,6 +174,7 @@ struct Share<H> {
     /// The links whose ports are in the shard.
     links: Vec<(u32, LinkStats)>,
     traffic: Vec<Vec<u64>>,
+    queue_series: Vec<QueueSample>,
     captured: Vec<Captured<H>>,
     round_trips: Vec<MeasuredRoundTrip>,
     refused: u64,
@@ -294,7 +299,7 @@ impl<M: Model> World<'_, M> {
             if sum.is_cancelled {
                 return Ok(End::Cancelled);
             }
-            let Some(next) = sum.next else {
+            let Some(next) = sum.next.filter(|_| !sum.is_idle) else {
                 self.net.advance(sum.now);
                 return Ok(End::Stalled);
             };
@@ -316,6 +321,7 @@ impl<M: Model> World<'_, M> {
         let collector = &self.apps.collector;
         Summary {
             next: self.net.next_due(),
+            is_idle: self.net.is_idle(),
             now: self.net.now(),
             started: collector.started_messages(),
             under_way: collector.under_way(),
@@ -384,6 +390,7 @@ impl<M: Model> World<'_, M> {
             timeline: self.apps.timeline.take(),
             counters: *self.net.counters(),
             traffic: self.net.metered(),
+            queue_series: self.net.series().to_vec(),
             captured: self.net.take_captures(),
             round_trips: self.round_trips(),
             refused: self.apps.refused,
@@ -408,6 +415,7 @@ impl<M: Model> World<'_, M> {
                 all.resize(all.len().max(more.len()), 0);
                 all.iter_mut().zip(more).for_each(|(all, more)| *all += more);
             }
+            self.net.add_series(&share.queue_series);
             self.net.add_captures(share.captured);
             round_trips.extend(share.round_trips);
             verified += share.verified;

@@ -232,7 +232,9 @@ impl<M: Model> World<'_, M> {
                 self.net.advance(reached);
                 break End::AllDone;
             }
-            let Some(next) = self.net.next_due() else { break End::Stalled };
+            let Some(next) = self.net.next_due().filter(|_| !self.net.is_idle()) else {
+                break End::Stalled;
+            };
             if next > limit {
                 self.net.advance(limit);
                 break End::TimeLimit;

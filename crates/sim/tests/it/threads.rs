@@ -190,6 +190,7 @@ fn what_is_measured_does_not_depend_on_threads() {
         CapturePort::CoreLink(2),
     ];
     config.measure.capture_limit = 700;
+    config.measure.sample_every = Span::from_us(7);
     config.measure.traffic = vec![TrafficConfig {
         name: "core".into(),
         at: TrafficPlace::Ports((0..16).map(CapturePort::CoreLink).collect()),
@@ -205,6 +206,7 @@ fn what_is_measured_does_not_depend_on_threads() {
         config.measure.time_limit = limit;
         let result = on_any_threads("measured", &config);
         assert_eq!(result.end, end);
+        assert!(result.queue_series.len() > 20, "{} samples", result.queue_series.len());
         assert!(!result.capture.is_empty() && result.traffic[0].iter().sum::<u64>() > 0);
         as_without_windows("measured", &config, &result);
     }
@@ -239,6 +241,7 @@ fn failures_and_refusals() {
             every: Span::from_us(100),
         };
         let mut config = config(fabric.clone(), vec![stream(transport, pattern)]);
+        config.measure.sample_every = Span::from_us(30);
         config.measure.messages = 800;
         config.measure.time_limit = Span::from_ms(20);
         let result = on_any_threads(name, &config);
@@ -246,6 +249,20 @@ fn failures_and_refusals() {
         let failures = result.messages.iter().filter(failed).count();
         assert!(failures > 20, "{name}: {failures} of {} failed", result.messages.len());
     }
+}
+
+/// A run in which nothing happens any more ends as stalled, although queues are sampled; and one that is sampled at the moments at which
+/// packets arrive.
+#[test]
+fn a_stalled_run_with_samples() {
+    let mut fabric = long_fabric(fat_tree());
+    fabric.switch.buffer = BufferConfig::PerPort { bytes: 10_000 };
+    let pattern = incast(None, 100_000);
+    let mut config = config(fabric, vec![stream(datagram::Config::default().into(), pattern)]);
+    config.measure.sample_every = Span::from_ns(10);
+    let result = on_any_threads("stalled", &config);
+    assert!(result.counters.dropped() > 0);
+    assert_eq!(result.end, End::Stalled);
 }
 
 #[test]
@@ -277,9 +294,8 @@ fn what_needs_one_thread_is_known_and_runs_on_one() {
     let single = Topology::SingleSwitch { hosts: 300, host_link: G10 };
     type Change<'a> = &'a dyn Fn(&mut RunConfig);
     let fast = Topology::fat_tree(12, rackweave_core::Rate::from_gbps(400));
-    let changes: [(Change<'_>, OneThread); 8] = [
+    let changes: [(Change<'_>, OneThread); 7] = [
         (&|config| config.faults = vec![fault], OneThread::Faults),
-        (&|config| config.measure.sample_every = Span::from_us(1), OneThread::Samples),
         (&|config| config.measure.stop_load = true, OneThread::StopLoad),
         (&|config| config.streams[0].workload.exchange = Exchange::Echo, OneThread::Calls(0)),
         (&|config| config.streams[0].workload.pattern = closed.clone(), OneThread::ClosedLoop(0)),

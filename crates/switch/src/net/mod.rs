@@ -89,8 +89,10 @@ pub struct NetConfig {
     /// Whether the frames and bytes of each link are counted ([`LinkStats::frames`]), which costs some time per
     /// packet.
     pub count_frames: bool,
+    /// Whether queues are sampled even if no other event is pending, for an owner that asks for [`Net::is_idle`].
+    pub samples_when_idle: bool,
     /// The division of the fabric into shards and the number of the one that this network is; `None` if it is all of the
-    /// fabric. A shard has no faults, no circuits and no queue samples, and its programs are not active.
+    /// fabric. A shard has no faults and no circuits, and its programs are not active.
     pub shard: Option<(Arc<Partition>, u32)>,
 }
 
@@ -110,6 +112,7 @@ impl NetConfig {
             wakes: 0,
             multi_homed: Vec::new(),
             count_frames: false,
+            samples_when_idle: false,
             shard: None,
         }
     }
@@ -146,6 +149,9 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     /// When the statistics of ports started.
     since: Time,
     sample_every: Span,
+    samples_when_idle: bool,
+    /// Whether the next sample has an event.
+    will_sample: bool,
     series: Vec<QueueSample>,
     /// The ports towards each switch that packets have been addressed to.
     towards_switches: BTreeMap<u32, Vec<u16>>,
@@ -368,6 +374,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             meters: Meters::default(),
             since: Time::ZERO,
             sample_every: config.sample_every,
+            samples_when_idle: config.samples_when_idle,
+            will_sample: false,
             series: Vec::new(),
             towards_switches: BTreeMap::new(),
             ocs: fabric.has_ocs().then(|| Box::new(Ocs::new(config.moves, &fabric))),
@@ -378,6 +386,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         net.start_moves();
         if net.sample_every > Span::ZERO {
             net.events.push_timer(Time::ZERO, net.components.sample);
+            net.will_sample = true;
         }
         if P::ACTIVE {
             for switch in 0..net.switches.len() as u32 {
@@ -449,6 +458,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
         self.events.is_empty()
+    }
+
+    /// Whether no event is pending but that of the next queue sample.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.events.len() == self.will_sample as usize
     }
 
     /// Requests [`NetEvent::Source`] at this time, or now if the time has passed. `source` must be below

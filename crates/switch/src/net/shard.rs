@@ -82,9 +82,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     /// Whether the port before a link is in this network: always, unless the network is a shard.
     #[must_use]
+    #[inline]
     pub fn has_port(&self, link: u32) -> bool {
-        let from = self.fabric.links()[link as usize].from;
-        self.shard.as_ref().is_none_or(|shard| shard.partition.of(from) == shard.number)
+        let is_own = |shard: &Box<Shard<_>>| {
+            shard.partition.of(self.fabric.links()[link as usize].from) == shard.number
+        };
+        self.shard.as_ref().is_none_or(is_own)
     }
 
     /// Whether events that concern the whole fabric are counted here: in the first of all shards.

@@ -297,8 +297,13 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     /// Samples the queues of all switches.
     pub(super) fn on_sample<E: Edge<P::Header>>(&mut self) {
+        self.uncount_common_event();
+        self.will_sample = false;
         let mut sample = QueueSample { at: self.now, max_bytes: 0, total_bytes: 0 };
         for link in self.switch_links() {
+            if !self.has_port(link) {
+                continue;
+            }
             self.catch_up(link, self.now);
             let bytes = self.links[link as usize].queue.bytes();
             sample.max_bytes = sample.max_bytes.max(bytes);
@@ -306,8 +311,19 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         self.series.push(sample);
         // Samples must not keep a run alive that has no other event.
-        if self.series.len() < MAX_SAMPLES && (E::EXTERNAL || !self.events.is_empty()) {
+        let goes_on = E::EXTERNAL || self.samples_when_idle || !self.events.is_empty();
+        if self.series.len() < MAX_SAMPLES && goes_on {
             self.events.push_timer(self.now + self.sample_every, self.components.sample);
+            self.will_sample = true;
+        }
+    }
+
+    /// Adds the samples of another shard of the fabric, which have the same times.
+    pub fn add_series(&mut self, series: &[QueueSample]) {
+        for (all, more) in self.series.iter_mut().zip(series) {
+            assert_eq!(all.at, more.at, "shards sample at the same times");
+            all.max_bytes = all.max_bytes.max(more.max_bytes);
+            all.total_bytes += more.total_bytes;
         }
     }
 
