@@ -84,10 +84,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[must_use]
     #[inline]
     pub fn has_port(&self, link: u32) -> bool {
-        let is_own = |shard: &Box<Shard<_>>| {
+        self.shard.as_ref().is_none_or(|shard| {
             shard.partition.of(self.fabric.links()[link as usize].from) == shard.number
-        };
-        self.shard.as_ref().is_none_or(is_own)
+        })
     }
 
     /// Whether events that concern the whole fabric are counted here: in the first of all shards.
