@@ -97,7 +97,7 @@ pub(crate) enum Command {
 /// Run a scenario in the simulator: all points of its sweep, on all cores.
 ///
 /// Prints a table, and writes summary.json, CSV files and report.html to a directory. The same
-/// scenario and seed give the same results, with any number of jobs.
+/// scenario and seed give the same results, with any number of jobs and threads.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave run quickstart\n  \
@@ -118,9 +118,12 @@ pub(crate) struct RunArgs {
     /// Random seed (default: the scenario's).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: Option<u64>,
-    /// Points to run in parallel (default: one per core).
+    /// Points to run in parallel (default: one per core, or one for each `--threads` cores).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
+    /// Threads for each point of 256 hosts or more; `--explain` says which points can use them. Results are the same.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: u16,
     /// Directory for the results (default: out/NAME).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
@@ -270,9 +273,12 @@ pub(crate) struct PaperArgs {
     /// Print only claims.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Points to run in parallel (default: one per core).
+    /// Points to run in parallel (default: one per core, or one for each `--threads` cores).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
+    /// Threads for each point of 256 hosts or more; `run --explain` says which points can use them. Results are the same.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: u16,
     /// List the claims without running them.
     #[arg(long)]
     pub(crate) list: bool,

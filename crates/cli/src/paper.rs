@@ -22,6 +22,7 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
         quick: args.quick,
         sets: args.sets.clone(),
         host: args.host.as_deref().map(host_set).transpose()?,
+        threads: args.threads.into(),
         #[cfg(feature = "hosts")]
         workers: Some(crate::testbed::worker_command()?),
         #[cfg(not(feature = "hosts"))]

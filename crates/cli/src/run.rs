@@ -36,7 +36,11 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     }
     let out = OutputDir::prepare(&args.out.clone().unwrap_or_else(|| scenario.default_out()))?;
     let command = command_with(&args, &[], scenario.seed);
-    let batch = Arc::new(Batch::new(scenario));
+    let threads = u32::from(args.threads);
+    if threads > 1 {
+        scenario.one_thread().for_each(|note| warn(&format!("note: {note}")));
+    }
+    let batch = Arc::new(Batch::new(scenario).with_threads(threads));
     stop_on_ctrl_c(&batch, Batch::is_cancelled, Batch::cancel)?;
     let progress = Progress::start(&batch, Batch::progress, !args.quiet);
     let jobs = args.jobs.map(usize::from);

@@ -71,6 +71,8 @@ pub struct Explanation {
     pub background: Vec<String>,
     /// Why the run will take longer than one would think.
     pub warning: Option<String>,
+    /// Why the run uses one thread whatever `--threads` says; `None` if it can use several.
+    pub one_thread: Option<String>,
     /// Packets times links: an estimate.
     pub packet_hops: Option<f64>,
     /// Memory: an estimate.
@@ -151,9 +153,8 @@ impl Explanation {
             }
             _ => None,
         };
-        let is_tcp = point.config.streams.first().filter(|_| !is_group);
-        let is_tcp =
-            is_tcp.is_some_and(|stream| matches!(stream.transport, TransportConfig::Tcp(_)));
+        let first = point.config.streams.first().filter(|_| !is_group);
+        let is_tcp = first.is_some_and(|it| matches!(it.transport, TransportConfig::Tcp(_)));
         let per_message =
             if is_tcp { CPU_SECONDS_PER_TCP_MESSAGE } else { CPU_SECONDS_PER_MESSAGE };
         let slower = if hosts > CACHED_HOSTS { 2.0 } else { 1.0 };
@@ -175,6 +176,7 @@ impl Explanation {
             simulated_us: simulated.map(Span::as_us_f64),
             background: beside.iter().map(|(stream, plan)| described(stream, plan)).collect(),
             warning,
+            one_thread: one_thread(point),
             packet_hops: hops,
             memory_bytes: messages.map(|messages| {
                 let hosts = hosts as f64 * BYTES_PER_HOST;
@@ -242,6 +244,13 @@ impl Explanation {
             let cost = format!("{} packet-hops, {} on one core", short(hops), seconds(cpu));
             line("estimate", format!("{cost} and {} of memory", bytes(memory)));
         }
+        line(
+            "threads",
+            self.one_thread.as_ref().map_or_else(
+                || "as many as --threads says, with the same results".into(),
+                |reason| format!("one: {reason}"),
+            ),
+        );
         if let Some(warning) = &self.warning {
             line("warning", warning.clone());
         }
@@ -264,7 +273,23 @@ impl Scenario {
         format!("{head}\n\n{}\n{total}\n# With all defaults:\n\n{resolved}", points.join("\n\n"))
     }
 
-    /// The same as JSON.
+    /// Why points use one thread: a line for each reason.
+    pub fn one_thread(&self) -> impl Iterator<Item = String> {
+        let mut reasons: Vec<(String, usize)> = Vec::new();
+        for reason in self.points.iter().filter_map(one_thread) {
+            match reasons.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, points)) => *points += 1,
+                None => reasons.push((reason, 1)),
+            }
+        }
+        let all = self.points.len();
+        reasons.into_iter().map(move |(reason, points)| match points {
+            points if points == all => format!("one thread for each point: {reason}"),
+            points => format!("one thread for {points} of {all} points: {reason}"),
+        })
+    }
+
+    /// What [`Scenario::explain`] says, as JSON.
     #[must_use]
     pub fn explain_json(&self) -> String {
         let points: Vec<Explanation> = self.points.iter().map(Explanation::of).collect();
@@ -320,6 +345,14 @@ fn seconds(seconds: f64) -> String {
 
 fn in_words(us: f64) -> String {
     crate::report::number::micros(us)
+}
+
+/// Why a point uses one thread; `None` if it can use several.
+fn one_thread(point: &PointSpec) -> Option<String> {
+    if point.cast.is_some() || plan_is_of_a_group(point) {
+        return Some("it is measured by nodes, which act on each other at once".into());
+    }
+    rackweave_sim::windows(&point.config, &point.fabric).err().map(|reason| reason.to_string())
 }
 
 fn plan_is_of_a_group(point: &PointSpec) -> bool {

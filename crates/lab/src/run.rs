@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rackweave_core::Time;
 use rackweave_sim::result::{End, RunResult};
-use rackweave_sim::{BuildError, Control};
+use rackweave_sim::{BuildError, Control, Threads};
 use rayon::prelude::*;
 
 use crate::allreduce::{self, AllreduceError, AllreduceSummary};
@@ -26,6 +27,8 @@ pub struct Batch {
     /// For each point, whether it has ended, successfully or not.
     done: Vec<AtomicBool>,
     cancelled: AtomicBool,
+    /// The most threads for each point.
+    threads: u32,
 }
 
 /// The progress of a batch.
@@ -125,7 +128,20 @@ impl Batch {
     pub fn new(scenario: Scenario) -> Self {
         let controls = scenario.points.iter().map(|_| Control::default()).collect();
         let done = scenario.points.iter().map(|_| AtomicBool::new(false)).collect();
-        Self { scenario, controls, done, cancelled: AtomicBool::new(false) }
+        Self { scenario, controls, done, cancelled: AtomicBool::new(false), threads: 1 }
+    }
+
+    /// Runs each point on up to this number of threads, at least 1. The results are the same; which points use one thread in any case
+    /// says [`Scenario::explain`].
+    #[must_use]
+    pub fn with_threads(self, threads: u32) -> Self {
+        Self { threads: threads.max(1), ..self }
+    }
+
+    /// The number of points to run at one time: one per core, or fewer if each of them uses several threads.
+    pub(crate) fn jobs(&self, jobs: Option<usize>) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        jobs.unwrap_or(cores / self.threads as usize).max(1)
     }
 
     /// Returns the scenario of this batch.
@@ -190,11 +206,11 @@ impl Batch {
     /// # Errors
     /// If the simulated network of a point cannot be built.
     pub fn run(&self, jobs: Option<usize>) -> Result<Results, RunError> {
-        self.run_with(jobs, &simulator)
+        self.run_with(jobs, &|spec, control| self.run_transports(spec, control))
     }
 
     /// Runs all points with the given function instead of the simulator.
-    fn run_with(&self, jobs: Option<usize>, simulate: &Simulate) -> Result<Results, RunError> {
+    fn run_with(&self, jobs: Option<usize>, simulate: &Simulate<'_>) -> Result<Results, RunError> {
         self.run_each(jobs, |index| self.run_point(index, simulate))
     }
 
@@ -217,7 +233,8 @@ impl Batch {
             if let Some(end) = store.finished(spec, index) {
                 return Ok(end);
             }
-            let end = self.run_point(index, &simulator)?;
+            let simulate = |spec: &_, control: &_| self.run_transports(spec, control);
+            let end = self.run_point(index, &simulate)?;
             if !matches!(end, PointEnd::Cancelled) {
                 store.put(spec, &sweep::encode(spec, &end, peak_rss_bytes())?)?;
             }
@@ -247,7 +264,7 @@ impl Batch {
         run: impl Fn(usize) -> Result<PointEnd, RunError> + Sync,
     ) -> Result<Results, RunError> {
         let began = std::time::Instant::now();
-        let jobs = jobs.unwrap_or(0);
+        let jobs = self.jobs(jobs);
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(jobs)
             .build()
@@ -271,12 +288,27 @@ impl Batch {
 
     /// Runs one point, for callers that have their own thread pool.
     pub(crate) fn simulate(&self, index: usize) -> Result<PointEnd, RunError> {
-        let end = self.run_point(index, &simulator);
+        let simulate = |spec: &_, control: &_| self.run_transports(spec, control);
+        let end = self.run_point(index, &simulate);
         self.done[index].store(true, Ordering::Relaxed);
         end
     }
 
-    fn run_point(&self, index: usize, simulate: &Simulate) -> Result<PointEnd, RunError> {
+    /// Runs a point without a group system. Returns the processor time of all its threads but this one, too.
+    fn run_transports(
+        &self,
+        spec: &PointSpec,
+        control: &Control,
+    ) -> Result<(RunResult, f64), BuildError> {
+        let others = Mutex::new(0.0);
+        let at_end = || *others.lock().unwrap_or_else(PoisonError::into_inner) += thread_cpu_s();
+        let threads = Threads { number: self.threads, at_end: &at_end };
+        let result = rackweave_sim::run_on(&spec.config, threads, control)?;
+        let cpu_s = *others.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((result, cpu_s))
+    }
+
+    fn run_point(&self, index: usize, simulate: &Simulate<'_>) -> Result<PointEnd, RunError> {
         if self.is_cancelled() {
             return Ok(PointEnd::Cancelled);
         }
@@ -286,6 +318,7 @@ impl Batch {
             let before = thread_cpu_s();
             let control = &self.controls[index];
             let build = |source| RunError::Build { index, source };
+            let mut others_cpu_s = 0.0;
             let (mut image, mut reduce, mut plan, mut allreduce) = (None, None, None, None);
             let (result, cast) = match &spec.cast {
                 None if spec.image.is_some() => {
@@ -320,7 +353,11 @@ impl Batch {
                 None if spec.is_oracle => {
                     (rackweave_sim::oracle::run(&spec.config, control).map_err(build)?, None)
                 }
-                None => (simulate(spec, control).map_err(build)?, None),
+                None => {
+                    let (result, cpu_s) = simulate(spec, control).map_err(build)?;
+                    others_cpu_s = cpu_s;
+                    (result, None)
+                }
                 Some(config) => {
                     let layout = capture_layout(spec);
                     let done = cast::run(config, &spec.config, layout, control);
@@ -331,7 +368,7 @@ impl Batch {
             if result.end == End::Cancelled {
                 return Ok(PointEnd::Cancelled);
             }
-            let cpu_s = thread_cpu_s() - before;
+            let cpu_s = thread_cpu_s() - before + others_cpu_s;
             let mut point = PointResult::new(index, spec, result, cpu_s);
             if let Some((config, result, capture)) = cast {
                 point.summary.cast = Some(CastSummary::new(config, &result));
@@ -388,12 +425,9 @@ pub(crate) fn collect(
     results
 }
 
-/// A function that runs one point.
-type Simulate = dyn Fn(&PointSpec, &Control) -> Result<RunResult, BuildError> + Sync;
-
-fn simulator(spec: &PointSpec, control: &Control) -> Result<RunResult, BuildError> {
-    rackweave_sim::run(&spec.config, control)
-}
+/// A function that runs one point. It returns the processor time of other threads, too.
+type Simulate<'a> =
+    dyn Fn(&PointSpec, &Control) -> Result<(RunResult, f64), BuildError> + Sync + 'a;
 
 /// The outcome of a point.
 #[derive(Debug)]
@@ -442,7 +476,7 @@ mod tests {
     fn a_panic_in_one_point_does_not_affect_the_others() {
         let simulate = |spec: &PointSpec, control: &Control| {
             assert!(spec.config.seed == 8 || !spec.config.measure.verify, "{} lost", 3);
-            rackweave_sim::run(&spec.config, control)
+            Ok((rackweave_sim::run(&spec.config, control)?, 0.0))
         };
         for jobs in [1, 2] {
             let batch = Batch::new(parse(&[]));

@@ -30,8 +30,10 @@ type Outcome = (Results, Option<PyErr>);
 #[pymethods]
 impl Batch {
     #[new]
-    fn new(scenario: &Scenario) -> Self {
-        let batch = Arc::new(rackweave_lab::Batch::new(scenario.scenario.clone()));
+    #[pyo3(signature = (scenario, threads=1))]
+    fn new(scenario: &Scenario, threads: u32) -> Self {
+        let batch = rackweave_lab::Batch::new(scenario.scenario.clone()).with_threads(threads);
+        let batch = Arc::new(batch);
         Self { batch, file: scenario.file.clone() }
     }
 

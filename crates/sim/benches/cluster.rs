@@ -182,6 +182,7 @@ fn run(name: &str, topology: Topology, packets: u64) {
         faults: &[],
         moves: &[],
         measure: &measure,
+        division: None,
     })
     .expect("a possible world");
     let end = world.run_to_end(&Control::default());

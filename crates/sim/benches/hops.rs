@@ -1,7 +1,8 @@
 //! Packet hops per CPU second on one core, and memory, on the traffic of `docs/benchmarks.md`.
 //!
-//! `cargo bench -p rackweave-sim --bench hops [-- FILTER]` prints one line per case. Each case runs in a process of
-//! its own, for its own peak memory. CPU time is the kernel's figure for the whole process, set-up included.
+//! `cargo bench -p rackweave-sim --bench hops [-- FILTER] [--threads=N]` prints one line per case. Each case runs in a process of
+//! its own, for its own peak memory. CPU time is the kernel's figure for the whole process, set-up included; so is the elapsed time, to a
+//! hundredth of a second.
 
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use rackweave_sim::config::{
     BufferConfig, FabricConfig, MeasureConfig, QueueOptions, Routing, StreamConfig, SwitchConfig,
     Topology, TrimConfig,
 };
-use rackweave_sim::{Control, Fabric, RunConfig, run};
+use rackweave_sim::{Control, Fabric, RunConfig, Threads, run_on};
 use rackweave_transport::{
     TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
 };
@@ -215,7 +216,8 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
 }
 
 /// Runs one case and prints its result line.
-fn measure(traffic: &Traffic, name: &str) {
+fn measure(traffic: &Traffic, name: &str, threads: u32) {
+    let began = uptime_s();
     let fabric_config = fabric(traffic.topology.clone(), name);
     let fabric = Fabric::new(&fabric_config).expect("a possible fabric");
     let pattern = (traffic.pattern)();
@@ -241,17 +243,20 @@ fn measure(traffic: &Traffic, name: &str) {
             stop_load: false,
         },
     };
-    let result = run(&config, &Control::default()).expect("a possible run");
+    let threads = Threads::new(threads);
+    let result = run_on(&config, threads, &Control::default()).expect("a possible run");
+    let wall_s = uptime_s() - began;
     let (cpu_s, rss) = usage();
     let hops = result.counters.packet_hops;
     let drops: u64 = result.counters.drops.iter().sum();
     let kb_per_host = rss as f64 / f64::from(fabric.hosts());
     println!(
-        "{:<18} {:<6} {:>12} {:>7.2} {:>7.2} {:>7.2} {:>8.1} {:>8.1} {:>8} {:>8} {:>11} {:?}",
+        "{:<18} {:<6} {:>12} {:>7.2} {:>7.2} {:>7.2} {:>7.2} {:>8.1} {:>8.1} {:>8} {:>8} {:>11} {:?}",
         traffic.name,
         name,
         hops,
         result.counters.events as f64 / hops as f64,
+        wall_s,
         cpu_s,
         hops as f64 / cpu_s / 1e6,
         rss as f64 / 1024.0,
@@ -261,6 +266,12 @@ fn measure(traffic: &Traffic, name: &str) {
         result.ended_at.to_string(),
         result.end,
     );
+}
+
+/// Seconds since the system started.
+fn uptime_s() -> f64 {
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    uptime.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)
 }
 
 /// CPU time in seconds and peak memory in kilobytes of this process, from /proc.
@@ -279,22 +290,25 @@ fn usage() -> (f64, u64) {
 fn main() -> ExitCode {
     let filters: Vec<String> =
         std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let threads = std::env::args().find_map(|arg| arg.strip_prefix("--threads=")?.parse().ok());
+    let threads: u32 = threads.unwrap_or(1);
     if let [word, traffic, transport] = filters.as_slice()
         && word == "case"
     {
         let Some(traffic) = TRAFFIC.iter().find(|t| t.name == traffic) else {
             return ExitCode::from(2);
         };
-        measure(traffic, transport);
+        measure(traffic, transport, threads);
         return ExitCode::SUCCESS;
     }
     println!("A packet under way takes {} bytes.", Pool::<Header>::BYTES_PER_PACKET);
     println!(
-        "{:<18} {:<6} {:>12} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>11} end",
+        "{:<18} {:<6} {:>12} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>11} end",
         "traffic",
         "over",
         "hops",
         "ev/hop",
+        "wall s",
         "cpu s",
         "Mhop/s",
         "RSS MiB",
@@ -310,7 +324,9 @@ fn main() -> ExitCode {
             if !filters.is_empty() && !filters.iter().any(|filter| case.contains(filter.as_str())) {
                 continue;
             }
-            let status = Command::new(&program).args(["case", traffic.name, transport]).status();
+            let threads = format!("--threads={threads}");
+            let mut case_of = Command::new(&program);
+            let status = case_of.args(["case", traffic.name, transport, &threads]).status();
             if !status.is_ok_and(|status| status.success()) {
                 println!("{case} failed");
                 return ExitCode::FAILURE;

@@ -15,8 +15,9 @@ use crate::config::{
 };
 use crate::fabric::{Fabric, FabricError};
 use crate::model::{Both, GroupNode, MixedGroup, MixedTransport, TransportsOnly};
+use crate::parallel::{OneThread, Threads, possible_windows, run_windows, windows};
 use crate::result::RunResult;
-use crate::world::{Attached, Control, Setup, World};
+use crate::world::{Attached, Control, Division, Setup, World};
 
 /// Most transports that one host can run: packets carry their number in three bits.
 const MAX_TRANSPORTS: usize = 8;
@@ -214,11 +215,11 @@ fn check_fault(fault: &Fault) -> Result<(), BuildError> {
 /// The streams of a run, each with the number of its transport at every host.
 pub(crate) fn streams<'a>(
     config: &'a RunConfig,
-    instances: Vec<u8>,
+    instances: &[u8],
     fabric: &Fabric,
 ) -> Result<Vec<(&'a StreamConfig, u8, Generator)>, BuildError> {
     let mut streams = Vec::with_capacity(config.streams.len());
-    for (number, (stream, instance)) in config.streams.iter().zip(instances).enumerate() {
+    for (number, (stream, &instance)) in config.streams.iter().zip(instances).enumerate() {
         let streaming = stream.workload.streaming;
         if streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId)
             && !stream.transport.has_streams()
@@ -236,11 +237,47 @@ pub(crate) fn streams<'a>(
     Ok(streams)
 }
 
-/// Runs message transports to the end.
+/// Runs message transports to the end, on one thread.
 ///
 /// # Errors
 /// If the configuration cannot be run; see [`BuildError`].
 pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildError> {
+    run_on(config, Threads::new(1), control)
+}
+
+/// Runs message transports to the end, on up to this number of threads: on one if [`windows`] says why. The result does not
+/// depend on the number.
+///
+/// # Errors
+/// If the configuration cannot be run; see [`BuildError`].
+pub fn run_on(
+    config: &RunConfig,
+    threads: Threads<'_>,
+    control: &Control,
+) -> Result<RunResult, BuildError> {
+    run_with(config, threads, windows, control)
+}
+
+/// As [`run_on`], for fabrics of any size. In small ones this takes longer, and for them the results differ slightly from those of
+/// [`run`].
+///
+/// # Errors
+/// If the configuration cannot be run; see [`BuildError`].
+pub fn run_divided(
+    config: &RunConfig,
+    threads: Threads<'_>,
+    control: &Control,
+) -> Result<RunResult, BuildError> {
+    run_with(config, threads, possible_windows, control)
+}
+
+/// As [`run_on`], with another rule for which runs are divided into windows.
+fn run_with(
+    config: &RunConfig,
+    threads: Threads<'_>,
+    windows: impl FnOnce(&RunConfig, &Fabric) -> Result<Span, OneThread>,
+    control: &Control,
+) -> Result<RunResult, BuildError> {
     let fabric = Arc::new(Fabric::new(&config.fabric)?);
     check(config, &fabric)?;
     let (kinds, instances) = transports(&config.streams);
@@ -250,20 +287,36 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
     if kinds.len() > MAX_TRANSPORTS {
         return Err(BuildError::TooManyTransports(kinds.len()));
     }
-    let setup = Setup {
-        seed: config.seed,
-        run: config.run,
-        host: config.host.clone(),
-        streams: streams(config, instances, &fabric)?,
-        fabric,
-        transports: Box::new(move |host| kinds.iter().map(|kind| kind.machine(host)).collect()),
-        nodes: Vec::new(),
-        programs: Box::new(|_| ForwardOnly::new()),
-        faults: &config.faults,
-        moves: &config.moves,
-        measure: &config.measure,
+    let kinds = &kinds;
+    let build = |division: Option<Division>| {
+        let of_shard = division.clone();
+        let has = move |host| of_shard.as_ref().is_none_or(|division| division.has(host));
+        let transports = move |host| match has(host) {
+            true => kinds.iter().map(|kind| kind.machine(host)).collect(),
+            false => Vec::new(),
+        };
+        World::<TransportsOnly<Machine>>::new(Setup {
+            seed: config.seed,
+            run: config.run,
+            host: config.host.clone(),
+            streams: streams(config, &instances, &fabric)?,
+            fabric: Arc::clone(&fabric),
+            transports: Box::new(transports),
+            nodes: Vec::new(),
+            programs: Box::new(|_| ForwardOnly::new()),
+            faults: &config.faults,
+            moves: &config.moves,
+            measure: &config.measure,
+            division,
+        })
     };
-    Ok(World::<TransportsOnly<Machine>>::new(setup)?.run(control))
+    match windows(config, &fabric) {
+        Ok(window) => {
+            let build = |division| build(Some(division));
+            run_windows(&build, (&fabric, window), threads, control)
+        }
+        Err(_) => Ok(build(None)?.run(control)),
+    }
 }
 
 /// The model of a run in which the nodes `N` of a group system are measured, beside transports.
@@ -298,7 +351,7 @@ where
         seed: config.seed,
         run: config.run,
         host: config.host.clone(),
-        streams: streams(config, instances, &fabric)?,
+        streams: streams(config, &instances, &fabric)?,
         fabric,
         transports: Box::new(move |host| kinds.iter().map(|kind| machine(kind, host)).collect()),
         nodes: nodes.into_iter().map(mixed).collect(),
@@ -306,5 +359,6 @@ where
         faults: &config.faults,
         moves: &config.moves,
         measure: &config.measure,
+        division: None,
     })
 }

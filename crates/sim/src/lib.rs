@@ -9,7 +9,7 @@
 //! - [`fluid`]: transfers as flows with max-min fair rates, in place of packets.
 //! - [`oracle`]: a central scheduler in place of transports and network.
 //! - [`model`]: the types of a run.
-//! - [`run`]: a whole run of [`rackweave_transport::Machine`]s.
+//! - [`run`]: a whole run of [`rackweave_transport::Machine`]s; [`run_on`]: the same on several threads.
 //!
 //! Three hosts send 100 KB each to a fourth one, over DCTCP:
 //!
@@ -87,13 +87,15 @@ pub mod fluid;
 mod host;
 pub mod model;
 pub mod oracle;
+mod parallel;
 pub mod result;
 pub mod world;
 
-pub use build::{BuildError, GroupModel, group_world, run};
+pub use build::{BuildError, GroupModel, group_world, run, run_divided, run_on};
 pub use config::RunConfig;
 pub use model::{GroupNode, Model};
+pub use parallel::{OneThread, PARALLEL_FROM_HOSTS, Threads, windows};
 pub use rackweave_switch::events;
 pub use rackweave_switch::fabric::{self, Fabric, FabricError};
 pub use result::RunResult;
-pub use world::{Attached, Control, Setup, World};
+pub use world::{Attached, Control, Division, Setup, World};

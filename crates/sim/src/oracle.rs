@@ -59,7 +59,7 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
     if stream.workload.streaming.is_some() || !stream.workload.application.is_instant() {
         return Err(BuildError::NoSuchExchange { stream: 0 });
     }
-    let mut streams = build::streams(config, vec![0], &fabric)?;
+    let mut streams = build::streams(config, &[0], &fabric)?;
     let Some((_, _, generator)) = streams.pop() else { return Err(BuildError::NoStreams) };
     let framing = stream.transport.framing();
     let exchange = stream.workload.exchange;

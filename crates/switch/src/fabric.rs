@@ -1,5 +1,6 @@
 //! Fabrics: how links connect switches and hosts, and the delays of their idle paths.
 
+mod partition;
 mod pods;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use rackweave_core::{Framing, HostId, Rate, Rng, Span, frame};
 use crate::config::{CircuitError, FabricConfig, Routing, Topology};
 use crate::{Forwarder, PathChoice};
 
+pub use self::partition::Partition;
 use self::pods::PodLinks;
 
 /// Minimum rate of a link. Lower rates would overflow the arithmetic of serialisation delays.

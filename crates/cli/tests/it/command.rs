@@ -513,6 +513,36 @@ fn result_files(folder: &Path) -> std::collections::BTreeMap<String, String> {
     files
 }
 
+/// The fabric is large enough to be divided; `--threads` changes no file, and what cannot use it is named.
+#[test]
+fn threads_change_no_result() {
+    let large = "fabric = { topology = 'leaf-spine', leaves = 8, hosts_per_leaf = 32, spines = 4 }
+        workload = { arrivals = 'poisson', sizes = 'W2', load = 0.5 }
+        measure = { messages = 1500, warmup = '20 us', verify = true }
+        sweep = { transport.name = ['homa', 'dctcp'] }";
+    let place = Place::new(large);
+    for threads in ["1", "2", "3", "7"] {
+        let output =
+            place.run(&["run", "small.toml", "--quiet", "--threads", threads, "--out", threads]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert!(!stderr(&output).contains("one thread"), "{}", stderr(&output));
+    }
+    let one = result_files(&place.path().join("1"));
+    for threads in ["2", "3", "7"] {
+        assert_eq!(result_files(&place.path().join(threads)), one, "{threads} threads");
+    }
+    let explained = stdout(&place.run(&["run", "small.toml", "--explain"]));
+    assert!(explained.contains("as many as --threads says"), "{explained}");
+    let stops = "measure.load_after=\"stop\"";
+    let args = ["run", "small.toml", "--quiet", "--threads", "2", "--out", "x", "--set", stops];
+    let output = place.run(&args);
+    let note = "one thread for each point: measure.load_after";
+    assert!(stderr(&output).contains(note), "{}", stderr(&output));
+    let explained = stdout(&place.run(&["run", "small.toml", "--explain", "--set", stops]));
+    assert!(explained.contains("one: measure.load_after"), "{explained}");
+    assert_eq!(code(&place.run(&["run", "small.toml", "--threads", "0"])), 2);
+}
+
 /// A Slurm array and a Kubernetes indexed job differ in the name of the variable that has the number of the task.
 #[test]
 fn shards_of_array_jobs_are_one_run() {

@@ -27,6 +27,8 @@ pub struct Request {
     pub host: Option<String>,
     /// How the processes of a testbed are started; `None` if claims that need a testbed cannot be decided.
     pub workers: Option<WorkerCommand>,
+    /// The most threads for each simulated point; 0 is 1.
+    pub threads: u32,
 }
 
 /// A scenario that is run once, for one claim or several.

@@ -122,7 +122,7 @@ impl Session {
         let batches = plan.runs.iter().map(|run| {
             let mut simulated = run.scenario.clone();
             simulated.points.retain(|point| point.world == World::Simulator);
-            Batch::new(simulated)
+            Batch::new(simulated).with_threads(request.threads)
         });
         let batches = batches.collect();
         let testbed = |real: &TestbedRun| {
@@ -177,7 +177,6 @@ impl Session {
     ///
     /// # Errors
     /// If a scenario cannot be run or a file cannot be written.
-    /// If a scenario can't be run, or a file not be written.
     #[expect(clippy::disallowed_methods, reason = "the wall time is one of the results")]
     pub fn run(
         &self,
@@ -253,8 +252,8 @@ impl Session {
             *finished[run].lock().unwrap_or_else(PoisonError::into_inner) = Some(results);
             Ok(())
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let jobs = jobs.unwrap_or(cores).clamp(1, work.len().max(1));
+        let jobs = self.batches.first().map_or(1, |batch| batch.jobs(jobs));
+        let jobs = jobs.clamp(1, work.len().max(1));
         std::thread::scope(|scope| {
             for _ in 0..jobs {
                 scope.spawn(|| {

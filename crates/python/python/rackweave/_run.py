@@ -16,6 +16,7 @@ def run(
     set: Settings = None,
     seed: Optional[int] = None,
     jobs: Optional[int] = None,
+    threads: int = 1,
     progress: Union[bool, Callback, None] = None,
 ) -> Result:
     """Runs all points of a scenario in the simulator, on all cores of this machine.
@@ -31,7 +32,10 @@ def run(
     seed
         The seed of all random streams; by default the scenario's.
     jobs
-        The number of points to run at one time; by default one per core.
+        The number of points to run at one time; by default one per core, or one for each ``threads`` cores.
+    threads
+        The number of threads for each point of 256 hosts or more, at least 1. The results are the same. ``explain`` says which points can use
+        several.
     progress
         Whether to show progress; by default in notebooks and if stderr is a terminal. A function is called a few times per second with
         ``(points_done, points, fraction, events, messages, simulated_us)``.
@@ -57,7 +61,9 @@ def run(
 
     Other threads of Python run meanwhile: the simulation does not hold the GIL.
     """
-    batch = _native.Batch(read(scenario, set, seed))
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
+    batch = _native.Batch(read(scenario, set, seed), threads)
     shown = reporter(progress)
     try:
         results, stopped = batch.run(jobs, shown)

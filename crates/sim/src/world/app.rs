@@ -15,10 +15,11 @@ use rackweave_core::{
 use rackweave_workload::Generator;
 use rackweave_workload::app::{
     Action, App, AppConfig, AppStream, Collector, CollectorConfig, Direction, MessageEnd,
-    MessageKey, MessageRecord, OneWayEnd, Record, RecordId, WireIds,
+    MessageKey, MessageRecord, OneWayEnd, Origin, Record, RecordId, WireIds,
 };
 
 use super::timeline::Timeline;
+use super::windows::{Division, Windows};
 use super::{World, wake};
 use crate::config::{MeasureConfig, StreamConfig};
 use crate::model::Model;
@@ -79,8 +80,10 @@ pub(super) struct Apps<'a> {
     ids: WireIds,
     /// For each host, the collector's ids of its messages, by [`MessageKey::slot`].
     records: Vec<Vec<RecordId>>,
-    collector: Collector,
+    pub(super) collector: Collector,
     pub(super) timeline: Timeline,
+    /// For a run in windows; messages then have other ids.
+    pub(super) windows: Option<Box<Windows>>,
     /// Whether applications must still be stopped once all measured messages have started.
     stop_load: bool,
     deferred: VecDeque<Deferred>,
@@ -101,11 +104,15 @@ impl<'a> Apps<'a> {
         streams: Vec<(&'a StreamConfig, u8, Generator)>,
         measure: &MeasureConfig,
         is_measured: bool,
+        division: Option<Division>,
     ) -> Self {
+        let has = |host: &HostId| division.as_ref().is_none_or(|division| division.has(*host));
         let total = streams.first().and_then(|(_, _, generator)| generator.total());
         let wanted = measure.messages.min(total.unwrap_or(u64::MAX));
         let app = |host| {
-            let streams = streams.iter().map(|(config, instance, generator)| {
+            // The streams of other shards' hosts are there.
+            let streams = streams.iter().filter(|_| has(&host));
+            let streams = streams.map(|(config, instance, generator)| {
                 AppStream::new(&config.workload, *instance, generator.of_host(host))
             });
             App::new(AppConfig {
@@ -117,13 +124,21 @@ impl<'a> Apps<'a> {
             })
         };
         let apps: Vec<App> = (0..hosts).map(HostId).map(app).collect();
-        let collector = Collector::new(CollectorConfig {
+        let config = CollectorConfig {
             hosts,
             exchanges: streams.iter().map(|(config, ..)| config.workload.exchange).collect(),
             wanted: if is_measured { wanted } else { u64::MAX },
             warmup: Time::ZERO + measure.warmup,
             in_order: true,
-        });
+        };
+        let is_shard = division.as_ref().is_some_and(|division| division.shard.is_some());
+        let mut collector =
+            if is_shard { Collector::share(config) } else { Collector::new(config) };
+        for other in (0..hosts).map(HostId).filter(|host| !has(host)) {
+            collector.set_ended(other, true);
+        }
+        let windows =
+            division.map(|division| Box::new(Windows::new(division, hosts, streams.len() as u16)));
         Self {
             wakeups: vec![
                 Wakeup { armed: Time::MAX, scheduled: None, early: Vec::new() };
@@ -136,6 +151,7 @@ impl<'a> Apps<'a> {
             streams: streams.iter().map(|(config, instance, _)| (*config, *instance)).collect(),
             apps,
             collector,
+            windows,
             timeline: Timeline::new(streams.len()),
             stop_load: measure.stop_load && is_measured,
             deferred: VecDeque::new(),
@@ -190,8 +206,22 @@ impl<'a> Apps<'a> {
     }
 
     #[inline]
-    fn app(&mut self, host: HostId) -> &mut App {
+    pub(super) fn app(&mut self, host: HostId) -> &mut App {
         &mut self.apps[host.0 as usize]
+    }
+
+    /// Whether a host is in this world, which may be one of several shards.
+    fn has(&self, host: HostId) -> bool {
+        self.windows.as_ref().is_none_or(|windows| windows.division.has(host))
+    }
+
+    /// The id of a message that a host starts.
+    #[inline]
+    fn id(&self, host: HostId, stream: u16, key: MessageKey) -> MessageId {
+        match &self.windows {
+            Some(windows) => windows.id(host, stream, key),
+            None => self.ids.id(host, key),
+        }
     }
 
     /// The stream of messages, the client and the server of the message or response with this id, and the
@@ -216,7 +246,9 @@ impl<M: Model> World<'_, M> {
     /// Schedules the first message of every host.
     pub(super) fn start_apps(&mut self) {
         for host in (0..self.net.hosts()).map(HostId) {
-            self.after_app(host);
+            if self.apps.has(host) {
+                self.after_app(host);
+            }
         }
     }
 
@@ -306,7 +338,7 @@ impl<M: Model> World<'_, M> {
     }
 
     /// Takes the records and actions of an application, and schedules its next call.
-    fn after_app(&mut self, host: HostId) {
+    pub(super) fn after_app(&mut self, host: HostId) {
         loop {
             if let Some(record) = self.apps.app(host).poll_record() {
                 self.on_record(host, record);
@@ -343,13 +375,21 @@ impl<M: Model> World<'_, M> {
                     Some(known) => *known = record,
                     None => records.push(record),
                 }
+                if let Some(windows) = &mut apps.windows {
+                    windows.started(host, key);
+                }
             }
             Record::Ended { key, start, at, end, .. } => {
                 apps.collector.ended(apps.records[host.0 as usize][key.slot()], at, end);
-                if matches!(end, MessageEnd::Failed(_)) {
+                if let Some(windows) = &mut apps.windows {
+                    windows.forget(host, key);
+                } else if matches!(end, MessageEnd::Failed(_)) {
                     let id = apps.ids.id(host, key);
                     apps.app(start.dst).forget(host, id);
                 }
+            }
+            Record::Received { peer, key, .. } if apps.windows.is_some() => {
+                self.received_in_window(peer, key);
             }
             Record::Received { peer, key, .. } => {
                 let now = self.net.now();
@@ -363,8 +403,8 @@ impl<M: Model> World<'_, M> {
     fn act(&mut self, host: HostId, action: Action) {
         let now = self.net.now();
         match action {
-            Action::Submit { key, instance, peer, bytes, kind, .. } => {
-                let id = self.apps.ids.id(host, key);
+            Action::Submit { key, stream, instance, peer, bytes, kind, .. } => {
+                let id = self.apps.id(host, stream, key);
                 self.apps.app(host).submitted(key, id);
                 self.charge_call(host, true);
                 let message = Submit { id, peer, bytes, kind };
@@ -439,6 +479,9 @@ impl<M: Model> World<'_, M> {
     /// Fails a message or stream at both of its ends.
     fn fail(&mut self, instance: u8, id: MessageId, reason: FailReason) {
         let (now, id) = (self.net.now(), request(id));
+        if let Some(windows) = &mut self.apps.windows {
+            return windows.failed(now, id, MessageEnd::Failed(reason));
+        }
         let client = if let Some((Exchange { client, .. }, key)) = self.apps.message(id) {
             self.apps.app(client).fail(now, key, reason);
             client
@@ -460,6 +503,14 @@ impl<M: Model> World<'_, M> {
             Event::Failed { id, reason, .. } => return self.fail(instance, id, reason),
             Event::Delivered { peer, id, .. } => {
                 self.charge_call(host, false);
+                if let Some(windows) = &self.apps.windows {
+                    let (sender, stream) = windows.sender(id);
+                    assert_eq!(peer, sender, "message {id} came from the wrong host");
+                    let key = windows.key_elsewhere(id);
+                    let origin = Some(Origin { stream, key, place: None });
+                    self.apps.app(host).handle_event(now, instance, event, origin);
+                    return self.after_app(host);
+                }
                 let origin = self.apps.message(id).and_then(|(exchange, key)| {
                     let ends = exchange.ends(id);
                     assert_eq!((peer, host), ends, "message {id} was delivered to the wrong host");
@@ -495,6 +546,16 @@ impl<M: Model> World<'_, M> {
     pub(super) fn store(&mut self, instance: u8, src: HostId, host: HostId, slice: Slice) {
         let apps = &mut self.apps;
         let id = slice.message;
+        if let Some(windows) = &apps.windows {
+            let (sender, stream) = windows.sender(id);
+            apps.collector.stored(self.net.now(), stream, sender, u64::from(slice.len));
+            apps.timeline.add(self.net.now(), stream, u64::from(slice.len));
+            if self.measure.verify {
+                assert_eq!(src, sender, "bytes of message {id} astray");
+                apps.app(host).handle_store(instance, src, slice, false);
+            }
+            return;
+        }
         // The bytes of a response are counted under the response's own id.
         let (exchange, is_stream) = match apps.message(id) {
             Some((exchange, _)) => (exchange, false),
@@ -571,7 +632,8 @@ impl<M: Model> World<'_, M> {
                 continue;
             }
             for (src, host) in self.hosts.all.iter().enumerate() {
-                let transport = &host.transports[usize::from(instance)];
+                // The hosts of other shards have none.
+                let Some(transport) = host.transports.get(usize::from(instance)) else { continue };
                 let (src, framing) = (HostId(src as u32), transport.framing());
                 let is_host = |peer: HostId| peer.0 < self.net.hosts() && peer != src;
                 let trips = transport.round_trips();

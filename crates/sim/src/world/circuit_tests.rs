@@ -162,6 +162,7 @@ fn world(measure: &MeasureConfig) -> World<'_, GroupsOnly<Station, ForwardOnly<N
         faults: &[],
         moves: &[],
         measure,
+        division: None,
     })
     .unwrap()
 }

@@ -15,11 +15,13 @@ mod node_tests;
 mod nodes;
 mod probe;
 mod processors;
+mod shards;
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod windows;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,7 +42,9 @@ use probe::Probe;
 use processors::Tasks;
 
 pub use nodes::Attached;
+pub use shards::{Lost, Meeting};
 pub(crate) use timeline::Timeline;
+pub use windows::Division;
 
 /// Progress and cancellation of a run, shared with other threads.
 #[derive(Debug, Default)]
@@ -83,6 +87,9 @@ pub struct Setup<'a, M: Model> {
     pub moves: &'a [Move],
     /// What is measured, and when the run ends.
     pub measure: &'a MeasureConfig,
+    /// How the run is divided into windows, and into shards; `None` if it cannot be. The factory makes no transports for the
+    /// hosts of other shards.
+    pub division: Option<Division>,
 }
 
 /// Makes the transports of a host.
@@ -150,6 +157,7 @@ impl<'a, M: Model> World<'a, M> {
             faults,
             moves,
             measure,
+            division,
         } = setup;
         let n_hosts = fabric.hosts();
         check_faults(faults, &fabric)?;
@@ -180,11 +188,13 @@ impl<'a, M: Model> World<'a, M> {
             wakes: first_task + if tasks.is_some() { Tasks::count(n_hosts) } else { 0 },
             multi_homed: nodes.iter().map(|node| node.hosts.clone()).collect(),
             count_frames: !nodes.is_empty(),
+            samples_when_idle: division.is_some(),
+            shard: division.as_ref().and_then(|division| division.shard.clone()),
             ..NetConfig::new(fabric, seed, run)
         };
         let first_stream = u16::from(!nodes.is_empty());
         let hosts = Hosts::new(n_hosts, &mut factory, nodes, host.as_deref());
-        let apps = Apps::new(n_hosts, streams, measure, first_stream == 0);
+        let apps = Apps::new(n_hosts, streams, measure, first_stream == 0, division);
         let mut world = Self {
             net: Net::new(config, M::Payloads::default(), programs),
             hosts,
@@ -216,6 +226,12 @@ impl<'a, M: Model> World<'a, M> {
     pub fn run_to_end(&mut self, control: &Control) -> End {
         self.wake_touched();
         control.wanted.store(self.apps.progress().0, Ordering::Relaxed);
+        if let Some(windows) = &self.apps.windows {
+            let length = windows.division.window;
+            let end = self.run_in_windows(length, control);
+            self.publish(control);
+            return end;
+        }
         let limit = Time::ZERO + self.measure.time_limit;
         let end = loop {
             if self.is_done() {

@@ -218,6 +218,7 @@ fn setup<P: SwitchProgram<Header = Numbered> + Clone + 'static>(
         faults: Box::leak(faults.into()),
         moves: &[],
         measure: Box::leak(Box::new(measure)),
+        division: None,
     }
 }
 

@@ -50,6 +50,7 @@ impl<M: Model> World<'_, M> {
 
     /// Starts the measurement of messages, at the end of the warm-up.
     pub(super) fn on_measure(&mut self) {
+        self.net.uncount_common_event();
         if self.measure.ports_from.is_none() {
             self.probe.ports_since = Some(self.net.now());
             self.net.measure_now(&mut self.hosts);
@@ -91,14 +92,25 @@ impl<M: Model> World<'_, M> {
         self.net.fabric()
     }
 
+    /// Starts the statistics of links if the run has ended before.
+    pub(super) fn start_late_statistics(&mut self) {
+        let now = self.net.now();
+        if self.probe.ports_since.is_none_or(|since| since > now) {
+            self.net.measure_now(&mut self.hosts);
+        }
+    }
+
     /// The result of the run so far.
     #[must_use]
     pub fn report(&mut self, end: End) -> RunResult<M::Header> {
+        self.start_late_statistics();
+        let links = self.link_stats();
+        self.report_with(end, links)
+    }
+
+    /// As [`World::report`], with the statistics of all links.
+    pub(super) fn report_with(&mut self, end: End, links: Vec<LinkStats>) -> RunResult<M::Header> {
         let now = self.net.now();
-        if self.probe.ports_since.is_none_or(|since| since > now) {
-            // The run has ended before its statistics started.
-            self.net.measure_now(&mut self.hosts);
-        }
         let since = (Time::ZERO + self.measure.warmup).min(now);
         let until = if end == End::AllDone && self.first_stream == 0 {
             self.apps.last_end().map_or(since, |at| at.max(since))
@@ -106,7 +118,6 @@ impl<M: Model> World<'_, M> {
             now
         };
         let n_hosts = self.hosts.all.len();
-        let links = self.link_stats();
         let ports = links.get(n_hosts..).unwrap_or_default();
         RunResult {
             end,
@@ -128,7 +139,10 @@ impl<M: Model> World<'_, M> {
             circuits: self.net.circuits().to_vec(),
             capture_names: std::mem::take(&mut self.probe.names),
             capture: self.net.take_captures(),
-            peak_packets: self.net.peak_packets(),
+            peak_packets: match &self.apps.windows {
+                Some(windows) => windows.peak_packets,
+                None => self.net.peak_packets(),
+            },
             verified_messages: self.apps.verified(),
         }
     }

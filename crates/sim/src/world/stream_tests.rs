@@ -323,6 +323,7 @@ impl Case {
             faults: &self.faults,
             moves: &[],
             measure: &self.measure,
+            division: None,
         };
         World::<TransportsOnly<Pipes>>::new(setup).unwrap().run(&Control::default())
     }

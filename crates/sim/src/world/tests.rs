@@ -207,6 +207,7 @@ impl Case {
             faults: &self.faults,
             moves: &[],
             measure: &self.measure,
+            division: None,
         };
         World::<TransportsOnly<Blast>>::new(setup).unwrap().run(&Control::default())
     }

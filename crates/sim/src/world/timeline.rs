@@ -26,10 +26,7 @@ impl Timeline {
     pub(crate) fn add(&mut self, at: Time, stream: u16, bytes: u64) {
         let mut index = (at.ticks() / self.interval.ticks()) as usize;
         while index >= MAX_INTERVALS {
-            self.interval = self.interval * 2;
-            for bytes in &mut self.bytes {
-                *bytes = bytes.chunks(2).map(|pair| pair.iter().sum()).collect();
-            }
+            self.double();
             index = (at.ticks() / self.interval.ticks()) as usize;
         }
         let of_stream = &mut self.bytes[usize::from(stream)];
@@ -37,6 +34,34 @@ impl Timeline {
             of_stream.resize(index + 1, 0);
         }
         of_stream[index] += bytes;
+    }
+
+    /// Takes the counts, and leaves none.
+    pub(super) fn take(&mut self) -> Self {
+        let streams = self.bytes.len();
+        std::mem::replace(self, Self::new(streams))
+    }
+
+    /// Adds what the hosts of another shard have stored.
+    pub(super) fn absorb(&mut self, mut other: Self) {
+        while self.interval < other.interval {
+            self.double();
+        }
+        while other.interval < self.interval {
+            other.double();
+        }
+        for (all, more) in self.bytes.iter_mut().zip(&other.bytes) {
+            all.resize(all.len().max(more.len()), 0);
+            all.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+        }
+    }
+
+    /// Makes one interval of each two.
+    fn double(&mut self) {
+        self.interval = self.interval * 2;
+        for bytes in &mut self.bytes {
+            *bytes = bytes.chunks(2).map(|pair| pair.iter().sum()).collect();
+        }
     }
 
     pub(crate) fn result(&self) -> Goodput {
@@ -59,5 +84,22 @@ mod tests {
         assert_eq!(interval, Span::from_us(40));
         assert_eq!(bytes.iter().map(Vec::len).collect::<Vec<_>>(), [500, 500]);
         assert!(bytes.iter().flatten().all(|bytes| *bytes == 60));
+    }
+
+    #[test]
+    fn the_timelines_of_shards_are_added_up() {
+        let mut all = Timeline::new(2);
+        let mut shards = [Timeline::new(2), Timeline::new(2)];
+        for us in 0..9000 {
+            // The second shard has nothing after 3 ms, so that its intervals are shorter.
+            let shard = usize::from(us < 3000 && us % 3 == 0);
+            let (at, stream, bytes) = (Time::ZERO + Span::from_us(us), (us % 2) as u16, us);
+            all.add(at, stream, bytes);
+            shards[shard].add(at, stream, bytes);
+        }
+        let [mut long, short] = shards;
+        assert!(short.interval < long.interval);
+        long.absorb(short);
+        assert_eq!(long.result(), all.result());
     }
 }

@@ -6,4 +6,5 @@ mod leverage;
 mod many_senders;
 mod receiver_driven;
 mod streams;
+mod threads;
 mod transports;

@@ -6,7 +6,7 @@ use rackweave_core::{
 };
 
 use super::nic::Edge;
-use super::{COUNTED, FAULTY, METERED, Net, Node32, TAPPED};
+use super::{COUNTED, CROSSING, FAULTY, METERED, Net, Node32, TAPPED};
 use crate::fabric::{Node, serialisation};
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
@@ -18,7 +18,10 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         link: u32,
     ) -> Option<(HostId, PacketRef)> {
         let state = &mut self.links[link as usize];
-        let packet = state.in_flight.pop(&self.pool)?;
+        let Some(packet) = state.in_flight.pop(&self.pool) else {
+            self.on_crossing_port(link);
+            return None;
+        };
         let (to, special, is_due) = (state.to, state.special, state.is_due(self.now));
         if let Some(next) = state.in_flight.front() {
             self.events.push(self.pool.time(next), link);
@@ -277,6 +280,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             shared.take(after.saturating_sub(before));
             shared.give_back(before.saturating_sub(after));
         }
+        if self.links[link as usize].special & CROSSING != 0 {
+            self.schedule_port(link);
+        }
         if let Admission::ReturnedToSender(packet) = admission {
             // This happens only once: a packet that was returned to its sender is never trimmed.
             self.route(number, packet);
@@ -350,11 +356,15 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         state.busy_until = end;
         state.busy += span;
         let arrival = end + kind.delay;
-        let is_first = state.in_flight.is_empty();
-        state.in_flight.push_timed(&mut self.pool, packet, arrival);
         if state.special & !FAULTY != 0 {
             self.record(link, packet, start);
+            if self.links[link as usize].special & CROSSING != 0 {
+                return self.cross(link, packet, start, arrival);
+            }
         }
+        let state = &mut self.links[link as usize];
+        let is_first = state.in_flight.is_empty();
+        state.in_flight.push_timed(&mut self.pool, packet, arrival);
         if is_first {
             self.events.push(arrival, link);
         }

@@ -32,6 +32,7 @@ mod meters;
 mod nic;
 mod payload;
 mod read_ahead;
+mod shard;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -45,18 +46,20 @@ use rackweave_core::{
 
 use crate::config::{BufferConfig, Fault, Move};
 use crate::events::EventQueue;
-use crate::fabric::{Fabric, Node};
+use crate::fabric::{Fabric, Node, Partition};
 use crate::{Forwarder, PortQueue, SharedBuffer};
 
 pub use self::meters::MeterConfig;
 pub use self::nic::Edge;
 pub use self::payload::{ForwardOnly, HasPayload, PayloadId, Slab};
+pub use self::shard::Crossing;
 pub use self::stats::{Captured, Counters, LinkStats, QueueSample};
 
 use self::circuits::Ocs;
 use self::faults::{Delayed, Faults};
 use self::meters::Meters;
 use self::nic::Nics;
+use self::shard::Shard;
 use self::stats::{LinkCounts, PortStats, Taps};
 
 /// The configuration of a [`Net`].
@@ -86,6 +89,11 @@ pub struct NetConfig {
     /// Whether the frames and bytes of each link are counted ([`LinkStats::frames`]), which costs some time per
     /// packet.
     pub count_frames: bool,
+    /// Whether queues are sampled even if no other event is pending, for an owner that asks for [`Net::is_idle`].
+    pub samples_when_idle: bool,
+    /// The division of the fabric into shards and the number of the one that this network is; `None` if it is all of the
+    /// fabric. A shard has no faults and no circuits, and its programs are not active.
+    pub shard: Option<(Arc<Partition>, u32)>,
 }
 
 impl NetConfig {
@@ -104,6 +112,8 @@ impl NetConfig {
             wakes: 0,
             multi_homed: Vec::new(),
             count_frames: false,
+            samples_when_idle: false,
+            shard: None,
         }
     }
 }
@@ -139,11 +149,16 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     /// When the statistics of ports started.
     since: Time,
     sample_every: Span,
+    samples_when_idle: bool,
+    /// Whether the next sample has an event.
+    will_sample: bool,
     series: Vec<QueueSample>,
     /// The ports towards each switch that packets have been addressed to.
     towards_switches: BTreeMap<u32, Vec<u16>>,
     /// The optical circuit switch, if the fabric has one.
     ocs: Option<Box<Ocs>>,
+    /// The other shards, if the network is one.
+    shard: Option<Box<Shard<P::Header>>>,
 }
 
 /// Numbers of components in the event queue; links come first.
@@ -217,7 +232,7 @@ struct Link {
     to: Node32,
     /// Index of the link's rate and delay in [`Net::kinds`].
     kind: u16,
-    /// Bits of [`FAULTY`], [`TAPPED`], [`COUNTED`] and [`METERED`]; zero on most links.
+    /// Bits of [`FAULTY`], [`TAPPED`], [`COUNTED`], [`METERED`] and [`CROSSING`]; zero on most links.
     special: u8,
     down: bool,
     /// The packets queued for the link. Only ports of switches use it: hosts are polled instead.
@@ -240,6 +255,8 @@ const TAPPED: u8 = 2;
 const COUNTED: u8 = 4;
 /// The link's bytes are counted over time.
 const METERED: u8 = 8;
+/// The link leads to another shard.
+const CROSSING: u8 = 16;
 
 /// A rate and a delay: a fabric has few different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -344,6 +361,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                 fabric.has_ocs(),
                 (config.seed, config.run),
             ),
+            shard: config
+                .shard
+                .map(|(partition, number)| Box::new(Shard::new(number, partition, links.len()))),
             links,
             kinds,
             switches,
@@ -354,15 +374,19 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             meters: Meters::default(),
             since: Time::ZERO,
             sample_every: config.sample_every,
+            samples_when_idle: config.samples_when_idle,
+            will_sample: false,
             series: Vec::new(),
             towards_switches: BTreeMap::new(),
             ocs: fabric.has_ocs().then(|| Box::new(Ocs::new(config.moves, &fabric))),
             fabric,
         };
+        net.mark_crossing_ports();
         net.start_faults();
         net.start_moves();
         if net.sample_every > Span::ZERO {
             net.events.push_timer(Time::ZERO, net.components.sample);
+            net.will_sample = true;
         }
         if P::ACTIVE {
             for switch in 0..net.switches.len() as u32 {
@@ -434,6 +458,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
         self.events.is_empty()
+    }
+
+    /// Whether no event is pending but that of the next queue sample.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.events.len() == self.will_sample as usize
     }
 
     /// Requests [`NetEvent::Source`] at this time, or now if the time has passed. `source` must be below
@@ -555,6 +585,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             let (host, packet) = self.on_delayed()?;
             return Some(NetEvent::Arrived { host, packet });
         } else if component == c.since {
+            self.uncount_common_event();
             self.measure_now(edge);
         } else if component == c.sample {
             self.on_sample::<E>();

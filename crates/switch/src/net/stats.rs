@@ -52,6 +52,40 @@ impl Counters {
     pub fn dropped(&self) -> u64 {
         self.drops.iter().sum()
     }
+
+    /// Adds the counts of another shard of the fabric.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            events,
+            sent,
+            packet_hops,
+            drops,
+            ecn_marks,
+            trims,
+            returned_to_sender,
+            corrupted,
+            duplicated,
+            reordered,
+            clamped,
+            copied,
+            consumed,
+            made,
+        } = other;
+        self.events += events;
+        self.sent += sent;
+        self.packet_hops += packet_hops;
+        self.drops.iter_mut().zip(drops).for_each(|(all, more)| *all += more);
+        self.ecn_marks += ecn_marks;
+        self.trims += trims;
+        self.returned_to_sender += returned_to_sender;
+        self.corrupted += corrupted;
+        self.duplicated += duplicated;
+        self.reordered += reordered;
+        self.clamped += clamped;
+        self.copied += copied;
+        self.consumed += consumed;
+        self.made += made;
+    }
 }
 
 /// Statistics of one direction of a cable and of the queue before it, since the measurement started.
@@ -208,6 +242,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         std::mem::take(&mut self.taps.packets)
     }
 
+    /// Adds the captured packets of other shards of the fabric, in any order.
+    pub fn add_captures(&mut self, packets: Vec<Captured<P::Header>>) {
+        self.taps.packets.extend(packets);
+    }
+
     /// Captures a packet that is put on a link.
     #[cold]
     pub(super) fn capture(&mut self, link: u32, packet: PacketRef, at: Time) {
@@ -258,8 +297,13 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     /// Samples the queues of all switches.
     pub(super) fn on_sample<E: Edge<P::Header>>(&mut self) {
+        self.uncount_common_event();
+        self.will_sample = false;
         let mut sample = QueueSample { at: self.now, max_bytes: 0, total_bytes: 0 };
         for link in self.switch_links() {
+            if !self.has_port(link) {
+                continue;
+            }
             self.catch_up(link, self.now);
             let bytes = self.links[link as usize].queue.bytes();
             sample.max_bytes = sample.max_bytes.max(bytes);
@@ -267,8 +311,19 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         self.series.push(sample);
         // Samples must not keep a run alive that has no other event.
-        if self.series.len() < MAX_SAMPLES && (E::EXTERNAL || !self.events.is_empty()) {
+        let goes_on = E::EXTERNAL || self.samples_when_idle || !self.events.is_empty();
+        if self.series.len() < MAX_SAMPLES && goes_on {
             self.events.push_timer(self.now + self.sample_every, self.components.sample);
+            self.will_sample = true;
+        }
+    }
+
+    /// Adds the samples of another shard of the fabric, which have the same times.
+    pub fn add_series(&mut self, series: &[QueueSample]) {
+        for (all, more) in self.series.iter_mut().zip(series) {
+            assert_eq!(all.at, more.at, "shards sample at the same times");
+            all.max_bytes = all.max_bytes.max(more.max_bytes);
+            all.total_bytes += more.total_bytes;
         }
     }
 

@@ -94,7 +94,7 @@ impl RecordId {
 }
 
 /// The position of a message: its start, its source, and the source's own order.
-type Position = (Time, HostId, u64);
+pub type Position = (Time, HostId, u64);
 
 /// A message that may be measured.
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +127,8 @@ struct Progress {
 #[derive(Debug)]
 pub struct Collector {
     config: CollectorConfig,
+    /// Whether other collectors of the run have the reports of other hosts.
+    is_share: bool,
     open: Vec<Option<Entry>>,
     free: Vec<u32>,
     ended: Vec<(Entry, Time, MessageEnd)>,
@@ -152,6 +154,7 @@ impl Collector {
     pub fn new(config: CollectorConfig) -> Self {
         let hosts = config.hosts as usize;
         Self {
+            is_share: false,
             open: Vec::new(),
             free: Vec::new(),
             ended: Vec::new(),
@@ -166,6 +169,12 @@ impl Collector {
             delivered: vec![vec![0; hosts]; config.exchanges.len()],
             config,
         }
+    }
+
+    /// A collector for some of the hosts. It does not know which messages are measured until [`Collector::set_limit`].
+    #[must_use]
+    pub fn share(config: CollectorConfig) -> Self {
+        Self { is_share: true, ..Self::new(config) }
     }
 
     /// Records the start of a message. `order` is its position among messages of its host with the same start
@@ -288,7 +297,7 @@ impl Collector {
 
     /// Determines the last measured message, once all of them have started.
     fn find_limit(&mut self) {
-        if self.limit.is_some() || self.started < self.config.wanted {
+        if self.is_share || self.limit.is_some() || self.started < self.config.wanted {
             return;
         }
         // All starts up to this time have been reported.
@@ -297,16 +306,23 @@ impl Collector {
         } else {
             self.hosts.iter().map(|host| host.until).min().unwrap_or(Time::MAX)
         };
+        if let Some(limit) = limit_of(&mut self.positions(horizon), self.config.wanted) {
+            self.set_limit(limit);
+        }
+    }
+
+    /// The positions of the messages of the first stream that may be measured and have started by this time, in no order.
+    #[must_use]
+    pub fn positions(&self, horizon: Time) -> Vec<Position> {
         let ended = self.ended.iter().map(|(entry, ..)| entry);
         let all = self.open.iter().flatten().chain(ended);
         let first = all.filter(|entry| entry.start.stream == 0 && entry.start.at <= horizon);
-        let mut positions: Vec<Position> = first.map(Entry::position).collect();
-        let index = self.config.wanted.saturating_sub(1) as usize;
-        if index >= positions.len() {
-            return;
-        }
-        let (at, src, order) = *positions.select_nth_unstable(index).1;
-        let limit = (at, src, order + 1);
+        first.map(Entry::position).collect()
+    }
+
+    /// Restricts the measured messages to those before this position. Several collectors of one run, each with some of the
+    /// hosts, get it from [`limit_of`] all of their positions.
+    pub fn set_limit(&mut self, limit: Position) {
         self.limit = Some(limit);
         self.ended.retain(|(entry, ..)| entry.position() < limit);
         self.last_end = self.ended.iter().map(|(_, at, _)| *at).max().unwrap_or(Time::ZERO);
@@ -315,6 +331,43 @@ impl Collector {
                 self.free.push(slot as u32);
                 self.under_way -= u64::from(entry.start.stream == 0);
             }
+        }
+    }
+
+    /// Records that all hosts have reported all their events before this time.
+    pub fn passed(&mut self, at: Time) {
+        self.advance(at);
+    }
+
+    /// Whether it is known which messages are measured.
+    #[must_use]
+    pub const fn has_limit(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// Number of messages of the first stream that may be measured and have not ended.
+    #[must_use]
+    pub const fn under_way(&self) -> u64 {
+        self.under_way
+    }
+
+    /// Number of hosts whose first stream has not ended.
+    #[must_use]
+    pub const fn active_hosts(&self) -> u32 {
+        self.active_hosts
+    }
+
+    /// Adds the messages of another collector of the same run, which had the reports of other hosts. Both have the same limit.
+    pub fn absorb(&mut self, other: Self) {
+        self.is_share = false;
+        self.started += other.started;
+        self.under_way += other.under_way;
+        self.last_end = self.last_end.max(other.last_end);
+        self.latest = self.latest.max(other.latest);
+        self.open.extend(other.open);
+        self.ended.extend(other.ended);
+        for (all, more) in self.delivered.iter_mut().zip(&other.delivered) {
+            all.iter_mut().zip(more).for_each(|(all, more)| *all += more);
         }
     }
 
@@ -389,6 +442,17 @@ impl Collector {
     }
 }
 
+/// The position before which the wanted number of messages start; `None` if fewer are known.
+#[must_use]
+pub fn limit_of(positions: &mut [Position], wanted: u64) -> Option<Position> {
+    let index = usize::try_from(wanted.saturating_sub(1)).ok()?;
+    if index >= positions.len() {
+        return None;
+    }
+    let (at, src, order) = *positions.select_nth_unstable(index).1;
+    Some((at, src, order + 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -445,6 +509,39 @@ mod tests {
             assert_eq!((all.is_done(), all.progress()), (true, (4, 4)));
             assert_eq!((sources(&all), all.last_end()), (expected, Some(Time::from_ticks(301))));
         }
+    }
+
+    /// Collectors that each have some of the hosts measure the same messages as one for all.
+    #[test]
+    fn collectors_of_a_part_of_the_hosts_are_combined() {
+        let starts: Vec<_> = (0..60).map(|n| (n % 10, 100 + u64::from(n / 7))).collect();
+        let end = |n: u64| Time::from_ticks(200 + n * 7 % 50);
+        let mut all = collector(33);
+        let mut parts = [0, 1, 2].map(|_| Collector::share(collector(33).config));
+        for (n, &(src, at)) in (0..).zip(&starts) {
+            let id = all.started(start(0, src, at), n);
+            let part = &mut parts[src as usize % 3];
+            let in_part = part.started(start(0, src, at), n);
+            if n % 4 != 0 {
+                all.ended(id, end(n), MessageEnd::Completed);
+                part.ended(in_part, end(n), MessageEnd::Completed);
+            }
+            all.stored(Time::from_ticks(150), 0, HostId(src), 5);
+            part.stored(Time::from_ticks(150), 0, HostId(src), 5);
+        }
+        all.passed(Time::from_ticks(300));
+        let mut positions: Vec<_> =
+            parts.iter().flat_map(|part| part.positions(Time::from_ticks(299))).collect();
+        let limit = limit_of(&mut positions, 33).unwrap();
+        parts.iter_mut().for_each(|part| part.set_limit(limit));
+        let under_way: u64 = parts.iter().map(Collector::under_way).sum();
+        assert_eq!((under_way, under_way > 0), (all.under_way(), true));
+        let [mut combined, second, third] = parts;
+        combined.absorb(second);
+        combined.absorb(third);
+        let ideal = |_, _, _, _, _| Span::from_ticks(1);
+        assert_eq!(combined.records(ideal), all.records(ideal));
+        assert_eq!((combined.last_end(), combined.delivered()), (all.last_end(), all.delivered()));
     }
 
     #[test]

@@ -17,11 +17,15 @@ pub struct MessageKey(pub u64);
 const SLOT_BITS: u32 = 28;
 
 impl MessageKey {
-    const fn new(serial: u64, slot: u64) -> Self {
+    /// The key of the message with this serial number, in this slot.
+    #[must_use]
+    pub const fn new(serial: u64, slot: u64) -> Self {
         Self(serial << SLOT_BITS | slot)
     }
 
-    const fn serial(self) -> u64 {
+    /// The serial number, counted from 0 for each host. Messages without channels are numbered without gaps.
+    #[must_use]
+    pub const fn serial(self) -> u64 {
         self.0 >> SLOT_BITS
     }
 
@@ -80,6 +84,50 @@ impl WireIds {
         let slot = number & ((1 << self.slot_bits) - 1);
         let serial = number >> (self.host_bits + self.slot_bits);
         (HostId(host as u32), MessageKey::new(serial, slot))
+    }
+}
+
+/// The ids of messages in the transports, for a driver whose receivers know nothing of the senders: the message's serial number,
+/// the host that started it, and the stream of messages that it belongs to.
+///
+/// In contrast to [`WireIds`] an id does not depend on when earlier messages ended, and a receiver learns from it what the
+/// simulator would otherwise look up at the sender. The ids of one host increase, as transports require.
+#[derive(Clone, Copy, Debug)]
+pub struct SerialIds {
+    host_bits: u32,
+    stream_bits: u32,
+}
+
+impl SerialIds {
+    /// Creates the scheme for a run with this number of hosts and of streams of messages.
+    #[must_use]
+    pub fn new(hosts: u32, streams: u16) -> Self {
+        let bits = |count: u32| u32::BITS - count.saturating_sub(1).leading_zeros();
+        Self { host_bits: bits(hosts), stream_bits: bits(u32::from(streams)) }
+    }
+
+    /// The id of a message.
+    ///
+    /// # Panics
+    ///
+    /// If the host has started more messages than ids can express.
+    #[must_use]
+    #[inline]
+    pub fn id(self, host: HostId, stream: u16, key: MessageKey) -> MessageId {
+        let above = self.host_bits + self.stream_bits;
+        assert!(key.serial() >> (NUMBER_BITS - above) == 0, "{host} has started too many messages");
+        let low = u64::from(host.0) << self.stream_bits | u64::from(stream);
+        MessageId::request(key.serial() << above | low)
+    }
+
+    /// The host that started a message, the stream that it belongs to, and its serial number at that host.
+    #[must_use]
+    #[inline]
+    pub const fn origin(self, id: MessageId) -> (HostId, u16, u64) {
+        let number = id.number();
+        let stream = number & ((1 << self.stream_bits) - 1);
+        let host = (number >> self.stream_bits) & ((1 << self.host_bits) - 1);
+        (HostId(host as u32), stream as u16, number >> (self.host_bits + self.stream_bits))
     }
 }
 
@@ -193,6 +241,24 @@ mod tests {
                         messages.remove(key);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn serial_ids_name_host_stream_and_message() {
+        for (hosts, streams) in [(1, 1), (2, 3), (432, 1), (16_384, 8), (1 << 20, 1000)] {
+            let ids = SerialIds::new(hosts, streams);
+            let mut before = None;
+            for serial in 0..1000 {
+                let (host, stream) = (HostId(hosts - 1), (serial % u64::from(streams)) as u16);
+                // The slot does not matter.
+                let keys = [serial, 7].map(|slot| MessageKey::new(serial, slot));
+                let [id, same] = keys.map(|key| ids.id(host, stream, key));
+                assert_eq!(id, same);
+                assert!(before < Some(id), "ids of a host increase");
+                assert_eq!(ids.origin(id), (host, stream, serial));
+                before = Some(id);
             }
         }
     }

@@ -40,9 +40,9 @@ use rackweave_core::{
 pub use self::action::{Action, AppConfig, AppStream, MessageEnd, OneWayEnd, Origin, Record};
 pub use self::channel::{ChannelId, Direction, Place};
 pub use self::collector::{
-    Collector, CollectorConfig, MessageRecord, MessageStart, Outcome, RecordId,
+    Collector, CollectorConfig, MessageRecord, MessageStart, Outcome, Position, RecordId, limit_of,
 };
-pub use self::message::{MessageKey, WireIds};
+pub use self::message::{MessageKey, SerialIds, WireIds};
 
 use self::channel::Channels;
 use self::deadline::Deadlines;

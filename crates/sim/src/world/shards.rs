@@ -1,0 +1,444 @@
+//! One run on several threads: each has the world of one shard.
+//!
+//! After each window the threads exchange packets and ends of messages, then the sums that decide how the run goes on, so that
+//! all of them decide alike. The packets of a window arrive after it, so the threads need nothing else from each other.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use rackweave_core::{Span, Time};
+use rackweave_switch::net::{Captured, Counters, Crossing, LinkStats, QueueSample};
+use rackweave_workload::app::{Collector, Position, limit_of};
+
+use super::timeline::Timeline;
+use super::windows::{Ended, Window};
+use super::{Control, World};
+use crate::model::Model;
+use crate::result::{End, MeasuredRoundTrip, RunResult};
+
+/// How often a thread looks whether the others have arrived before it sleeps: some tens of microseconds. Waking a sleeping
+/// thread takes as long as a window of thousands of events, and a thread whose processor another program has taken is not to keep a second
+/// one busy.
+const SPINS: u32 = 4096;
+
+/// A thread has ended early, by a panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a thread of the simulation has ended early")]
+pub struct Lost;
+
+/// A barrier at which threads spin before they sleep.
+#[derive(Debug)]
+struct Barrier {
+    threads: u32,
+    spins: u32,
+    arrived: AtomicU32,
+    round: AtomicU32,
+    /// Number of threads that sleep or are about to.
+    sleeping: AtomicU32,
+    lost: AtomicBool,
+    lock: Mutex<()>,
+    wakeup: Condvar,
+}
+
+impl Barrier {
+    fn new(threads: u32) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            threads,
+            // With fewer processors than threads, the one that spins may take the time of the one that it waits for.
+            spins: if processors >= threads as usize { SPINS } else { 0 },
+            arrived: AtomicU32::new(0),
+            round: AtomicU32::new(0),
+            sleeping: AtomicU32::new(0),
+            lost: AtomicBool::new(false),
+            lock: Mutex::new(()),
+            wakeup: Condvar::new(),
+        }
+    }
+
+    /// Waits for all threads.
+    fn wait(&self) -> Result<(), Lost> {
+        let round = self.round.load(Ordering::Acquire);
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
+            self.arrived.store(0, Ordering::Relaxed);
+            // In one total order with `sleeping`: either a thread that is about to sleep sees the new round, or it is seen here.
+            self.round.store(round.wrapping_add(1), Ordering::SeqCst);
+            if self.sleeping.load(Ordering::SeqCst) > 0 {
+                self.wake_all();
+            }
+            return self.check();
+        }
+        let is_over = || self.round.load(Ordering::Acquire) != round;
+        for _ in 0..self.spins {
+            if is_over() {
+                return self.check();
+            }
+            std::hint::spin_loop();
+        }
+        let mut guard = lock(&self.lock);
+        self.sleeping.fetch_add(1, Ordering::SeqCst);
+        while self.round.load(Ordering::SeqCst) == round && !self.lost.load(Ordering::SeqCst) {
+            guard = self.wakeup.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleeping.fetch_sub(1, Ordering::SeqCst);
+        drop(guard);
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), Lost> {
+        if self.lost.load(Ordering::Acquire) { Err(Lost) } else { Ok(()) }
+    }
+
+    fn wake_all(&self) {
+        // A thread that has the lock has not fallen asleep yet.
+        drop(lock(&self.lock));
+        self.wakeup.notify_all();
+    }
+
+    /// Ends all waiting, for ever.
+    fn abandon(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+        // Threads that spin notice at the end of it, because they then look before they sleep.
+        self.wake_all();
+    }
+}
+
+/// Locks a mutex. A panic while it was locked ends the run anyway.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a shard tells the others after a window.
+#[derive(Clone, Copy, Debug)]
+struct Summary {
+    /// When its next event is due.
+    next: Option<Time>,
+    /// Whether no event is pending but that of the next sample.
+    is_idle: bool,
+    now: Time,
+    started: u64,
+    under_way: u64,
+    active_hosts: u32,
+    packets: u64,
+    events: u64,
+    is_cancelled: bool,
+}
+
+impl Summary {
+    const NONE: Self = Self {
+        next: None,
+        is_idle: true,
+        now: Time::ZERO,
+        started: 0,
+        under_way: 0,
+        active_hosts: 0,
+        packets: 0,
+        events: 0,
+        is_cancelled: false,
+    };
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            next: [self.next, other.next].into_iter().flatten().min(),
+            is_idle: self.is_idle && other.is_idle,
+            now: self.now.max(other.now),
+            started: self.started + other.started,
+            under_way: self.under_way + other.under_way,
+            active_hosts: self.active_hosts + other.active_hosts,
+            packets: self.packets + other.packets,
+            events: self.events + other.events,
+            is_cancelled: self.is_cancelled || other.is_cancelled,
+        }
+    }
+}
+
+/// What one shard has for another one after a window.
+#[derive(Debug)]
+struct Mail<H> {
+    packets: Vec<Crossing<H>>,
+    ended: Vec<Ended>,
+}
+
+impl<H> Default for Mail<H> {
+    fn default() -> Self {
+        Self { packets: Vec::new(), ended: Vec::new() }
+    }
+}
+
+/// The results of a shard.
+#[derive(Debug)]
+struct Share<H> {
+    collector: Collector,
+    timeline: Timeline,
+    counters: Counters,
+    /// The links whose ports are in the shard.
+    links: Vec<(u32, LinkStats)>,
+    traffic: Vec<Vec<u64>>,
+    queue_series: Vec<QueueSample>,
+    captured: Vec<Captured<H>>,
+    round_trips: Vec<MeasuredRoundTrip>,
+    refused: u64,
+    verified: u64,
+}
+
+/// Where the threads of a run meet.
+#[derive(Debug)]
+pub struct Meeting<H> {
+    shards: u32,
+    barrier: Barrier,
+    summaries: Vec<Mutex<Summary>>,
+    positions: Vec<Mutex<Vec<Position>>>,
+    /// By sender, then by receiver.
+    mail: Vec<Mutex<Mail<H>>>,
+    shares: Mutex<Vec<Share<H>>>,
+}
+
+/// Ends the waiting of all threads, unless it is forgotten.
+struct Guard<'a>(&'a Barrier);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+impl<H> Meeting<H> {
+    /// For this number of shards.
+    #[must_use]
+    pub fn new(shards: u32) -> Self {
+        let all = || 0..shards;
+        Self {
+            shards,
+            barrier: Barrier::new(shards),
+            summaries: all().map(|_| Mutex::new(Summary::NONE)).collect(),
+            positions: all().map(|_| Mutex::default()).collect(),
+            mail: all().flat_map(|_| all().map(|_| Mutex::default())).collect(),
+            shares: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Calls a thread's function; if it panics or fails, no other thread waits for this one any more.
+    ///
+    /// # Errors
+    /// Those of the function.
+    pub fn attend<T, E>(&self, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let guard = Guard(&self.barrier);
+        let result = run();
+        if result.is_ok() {
+            std::mem::forget(guard);
+        }
+        result
+    }
+
+    fn mail(&self, from: u32, to: u32) -> MutexGuard<'_, Mail<H>> {
+        lock(&self.mail[(from * self.shards + to) as usize])
+    }
+
+    /// Publishes a shard's summary, and returns the sum of all.
+    fn sum(&self, number: u32, summary: Summary) -> Result<Summary, Lost> {
+        *lock(&self.summaries[number as usize]) = summary;
+        self.barrier.wait()?;
+        Ok(self.summaries.iter().fold(Summary::NONE, |sum, next| sum.add(*lock(next))))
+    }
+}
+
+impl<M: Model> World<'_, M> {
+    /// Runs this world's shard to the end, together with the others. The first shard returns the result of the run, others
+    /// return `None`.
+    ///
+    /// # Errors
+    /// If another thread has ended early.
+    pub fn run_shard(
+        mut self,
+        number: u32,
+        meeting: &Meeting<M::Header>,
+        control: &Control,
+    ) -> Result<Option<RunResult<M::Header>>, Lost> {
+        let Some(windows) = &self.apps.windows else { return Err(Lost) };
+        let length = windows.division.window;
+        let end = self.run_shard_to_end(number, length, meeting, control)?;
+        if number > 0 {
+            let share = self.share();
+            lock(&meeting.shares).push(share);
+            meeting.barrier.wait()?;
+            return Ok(None);
+        }
+        let own = self.share_statistics();
+        meeting.barrier.wait()?;
+        let shares = std::mem::take(&mut *lock(&meeting.shares));
+        Ok(Some(self.combine(end, own, shares)))
+    }
+
+    fn run_shard_to_end(
+        &mut self,
+        number: u32,
+        length: Span,
+        meeting: &Meeting<M::Header>,
+        control: &Control,
+    ) -> Result<End, Lost> {
+        let limit = Time::ZERO + self.measure.time_limit;
+        let wanted = self.apps.progress().0;
+        let mut reached = Time::ZERO;
+        loop {
+            let mut sum = meeting.sum(number, self.summary(control))?;
+            if !self.apps.collector.has_limit() && sum.started >= wanted {
+                self.find_limit(number, reached, wanted, meeting)?;
+                sum = meeting.sum(number, self.summary(control))?;
+            }
+            if let Some(windows) = &mut self.apps.windows {
+                windows.peak_packets = windows.peak_packets.max(sum.packets);
+            }
+            if number == 0 {
+                sum.publish(control, wanted);
+            }
+            let has_limit = self.apps.collector.has_limit();
+            if sum.under_way == 0 && (has_limit || sum.active_hosts == 0) {
+                self.net.advance(reached);
+                return Ok(End::AllDone);
+            }
+            if sum.is_cancelled {
+                return Ok(End::Cancelled);
+            }
+            let Some(next) = sum.next.filter(|_| !sum.is_idle) else {
+                self.net.advance(sum.now);
+                return Ok(End::Stalled);
+            };
+            if next > limit {
+                self.net.advance(limit);
+                return Ok(End::TimeLimit);
+            }
+            let window = Window::of(next, length, limit);
+            self.run_window(window);
+            reached = window.end;
+            self.send_mail(number, meeting);
+            meeting.barrier.wait()?;
+            let reports = self.take_mail(number, meeting);
+            self.close_window(window, reports);
+        }
+    }
+
+    fn summary(&self, control: &Control) -> Summary {
+        let collector = &self.apps.collector;
+        Summary {
+            next: self.net.next_due(),
+            is_idle: self.net.is_idle(),
+            now: self.net.now(),
+            started: collector.started_messages(),
+            under_way: collector.under_way(),
+            active_hosts: collector.active_hosts(),
+            packets: u64::from(self.net.packets()),
+            events: self.net.counters().events,
+            is_cancelled: control.cancel.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Determines which messages are measured, once enough have started. All of those that start before `reached` are known.
+    fn find_limit(
+        &mut self,
+        number: u32,
+        reached: Time,
+        wanted: u64,
+        meeting: &Meeting<M::Header>,
+    ) -> Result<(), Lost> {
+        let horizon = Time::from_ticks(reached.ticks().saturating_sub(1));
+        *lock(&meeting.positions[number as usize]) = self.apps.collector.positions(horizon);
+        meeting.barrier.wait()?;
+        let mut all: Vec<Position> = Vec::new();
+        meeting.positions.iter().for_each(|positions| all.extend_from_slice(&lock(positions)));
+        if let Some(limit) = limit_of(&mut all, wanted) {
+            self.apps.collector.set_limit(limit);
+        }
+        Ok(())
+    }
+
+    fn send_mail(&mut self, number: u32, meeting: &Meeting<M::Header>) {
+        for to in (0..meeting.shards).filter(|to| *to != number) {
+            self.net.take_crossing(to, &mut meeting.mail(number, to).packets);
+        }
+        let Some(windows) = &mut self.apps.windows else { return };
+        let Some((partition, _)) = &windows.division.shard else { return };
+        windows.ended.retain(|ended| {
+            let to = ended.shard(partition);
+            if to != number {
+                meeting.mail(number, to).ended.push(*ended);
+            }
+            to == number
+        });
+    }
+
+    fn take_mail(&mut self, number: u32, meeting: &Meeting<M::Header>) -> Vec<Ended> {
+        let mut reports = Vec::new();
+        for from in (0..meeting.shards).filter(|from| *from != number) {
+            let mut mail = meeting.mail(from, number);
+            self.net.deliver(&mut mail.packets);
+            reports.append(&mut mail.ended);
+        }
+        reports
+    }
+
+    /// The statistics of the links of this shard.
+    fn share_statistics(&mut self) -> Vec<(u32, LinkStats)> {
+        self.start_late_statistics();
+        let links = (0..).zip(self.link_stats());
+        links.filter(|(link, _)| self.net.has_port(*link)).collect()
+    }
+
+    fn share(mut self) -> Share<M::Header> {
+        let links = self.share_statistics();
+        Share {
+            links,
+            timeline: self.apps.timeline.take(),
+            counters: *self.net.counters(),
+            traffic: self.net.metered(),
+            queue_series: self.net.series().to_vec(),
+            captured: self.net.take_captures(),
+            round_trips: self.round_trips(),
+            refused: self.apps.refused,
+            verified: self.apps.verified(),
+            collector: self.apps.collector,
+        }
+    }
+
+    /// The result of the run: this shard's, with the shares of others.
+    fn combine(
+        mut self,
+        end: End,
+        own: Vec<(u32, LinkStats)>,
+        shares: Vec<Share<M::Header>>,
+    ) -> RunResult<M::Header> {
+        let (mut links, mut counters, mut traffic) = (own, Counters::default(), self.net.metered());
+        let (mut round_trips, mut verified) = (self.round_trips(), self.apps.verified());
+        for share in shares {
+            links.extend(share.links);
+            counters.add(&share.counters);
+            for (all, more) in traffic.iter_mut().zip(share.traffic) {
+                all.resize(all.len().max(more.len()), 0);
+                all.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+            }
+            self.net.add_series(&share.queue_series);
+            self.net.add_captures(share.captured);
+            round_trips.extend(share.round_trips);
+            verified += share.verified;
+            self.apps.refused += share.refused;
+            self.apps.timeline.absorb(share.timeline);
+            self.apps.collector.absorb(share.collector);
+        }
+        links.sort_unstable_by_key(|(link, _)| *link);
+        // Each host is in one shard, which has its round trips in the order of peers.
+        round_trips.sort_by_key(|trip| (trip.stream, trip.src));
+        let links = links.into_iter().map(|(_, stats)| stats).collect();
+        let result = self.report_with(end, links);
+        counters.add(&result.counters);
+        RunResult { counters, traffic, round_trips, verified_messages: verified, ..result }
+    }
+}
+
+impl Summary {
+    fn publish(&self, control: &Control, wanted: u64) {
+        let started = self.started.min(wanted);
+        control.started.store(started, Ordering::Relaxed);
+        control.finished.store(started.saturating_sub(self.under_way), Ordering::Relaxed);
+        control.sim_time_ticks.store(self.now.ticks(), Ordering::Relaxed);
+        control.events.store(self.events, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,332 @@
+//! A run has the same result on any number of threads.
+
+use std::sync::Arc;
+
+use crate::common::*;
+use rackweave_core::{HostId, Span, Time};
+use rackweave_sim::config::{
+    BufferConfig, CapturePort, FabricConfig, Fault, FaultKind, FaultPlace, Routing, StreamConfig,
+    Topology, TrafficConfig, TrafficPlace,
+};
+use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
+use rackweave_sim::{Control, Fabric, OneThread, RunConfig, Threads, run, run_divided, windows};
+use rackweave_transport::{TransportConfig, datagram};
+use rackweave_workload::{Application, Exchange, LoadCounts, Pattern, SizeDist};
+
+/// Four pods of two leaves of two hosts: on 3 and 7 threads it is divided by leaves.
+fn fat_tree() -> Topology {
+    Topology::fat_tree(4, G10)
+}
+
+/// A fabric with long cables, so that windows are long: threads wait for each other at the end of each.
+fn long_fabric(topology: Topology) -> FabricConfig {
+    FabricConfig { core_link_delay: Span::from_us(2), ..fabric(topology) }
+}
+
+/// Whole results as text, one line for each value.
+fn text(result: &RunResult) -> String {
+    format!("{result:#?}")
+}
+
+/// Compares the results on 1, 2, 3 and 7 threads, and returns the first one.
+fn on_any_threads(name: &str, config: &RunConfig) -> RunResult {
+    let on = |threads| {
+        run_divided(config, Threads::new(threads), &Control::default()).expect("a possible run")
+    };
+    let one = on(1);
+    assert!(one.counters.packet_hops > 1000, "{name}: {} hops", one.counters.packet_hops);
+    let expected = text(&one);
+    for threads in [2, 3, 7] {
+        let result = text(&on(threads));
+        if let Some((line, (is, was))) =
+            (1..).zip(result.lines().zip(expected.lines())).find(|(_, (is, was))| is != was)
+        {
+            panic!("{name} on {threads} threads: line {line} is\n{is}\ninstead of\n{was}");
+        }
+        assert_eq!(result.len(), expected.len(), "{name} on {threads} threads");
+    }
+    one
+}
+
+/// Checks that windows change nothing about messages, for transports in which nothing depends on ids: the paths of Homa's short
+/// messages and of NDP's packets do, and in windows ids are others.
+fn as_without_windows(name: &str, config: &RunConfig, divided: &RunResult) {
+    let depends_on_ids = |stream: &StreamConfig| {
+        !matches!(stream.transport, TransportConfig::Tcp(_) | TransportConfig::Datagram(_))
+    };
+    if config.streams.iter().any(depends_on_ids) {
+        return;
+    }
+    let plain = run(config, &Control::default()).expect("a possible run");
+    assert_eq!(plain.end, divided.end, "{name}");
+    assert_eq!(plain.messages.len(), divided.messages.len(), "{name}");
+    let ended = |record: &MessageRecord| record.outcome != Outcome::Unfinished;
+    for (plain, divided) in plain.messages.iter().zip(&divided.messages).filter(|it| ended(it.0)) {
+        assert_eq!(plain, divided, "{name}");
+    }
+    assert_eq!(plain.measured, divided.measured, "{name}");
+    if divided.end == End::AllDone {
+        let window = Fabric::new(&config.fabric).unwrap().lookahead().expect("several switches");
+        let late = divided.ended_at.since(plain.ended_at);
+        assert!(plain.ended_at <= divided.ended_at && late <= window, "{name}: {late}");
+    }
+}
+
+fn poisson(sizes: &str, load: f64) -> Pattern {
+    let sizes = SizeDist::named(sizes).expect("a known distribution");
+    Pattern::OpenLoop { sizes, load, counts: LoadCounts::Payload }
+}
+
+/// Every transport, with the fabric that it needs.
+fn transports(fabric: &FabricConfig) -> Vec<(&'static str, TransportConfig, FabricConfig)> {
+    let (pfabric, pfabric_fabric) = pfabric(fabric);
+    let mut all = receiver_driven(fabric);
+    all.extend([
+        ("homa", homa(fabric, &fixed(10_000)), fabric.clone()),
+        ("dctcp", dctcp(), fabric.clone()),
+        ("cubic", cubic(), fabric.clone()),
+        ("polo", polo(), fabric.clone()),
+        ("pfabric", pfabric, pfabric_fabric),
+        ("datagram", datagram::Config::default().into(), fabric.clone()),
+    ]);
+    all
+}
+
+#[test]
+fn all_transports_at_high_load() {
+    for topology in [fat_tree(), LEAF_SPINE] {
+        for (name, transport, fabric) in transports(&long_fabric(topology.clone())) {
+            let mut config = config(fabric, vec![stream(transport, poisson("W2", 0.7))]);
+            config.measure.messages = 600;
+            config.measure.warmup = Span::from_us(20);
+            config.measure.time_limit = Span::from_ms(2);
+            let name = format!("{name} on {topology:?}");
+            let result = on_any_threads(&name, &config);
+            if name.starts_with("datagram") {
+                // Lost messages never end.
+                assert!(result.counters.dropped() > 0 || result.end == End::AllDone);
+            }
+            as_without_windows(&name, &config, &result);
+        }
+    }
+}
+
+#[test]
+fn all_transports_when_all_hosts_send_at_once() {
+    for (name, transport, fabric) in transports(&long_fabric(fat_tree())) {
+        for pattern in [
+            Pattern::Permutation { sizes: fixed(100_000), messages_per_host: 2 },
+            incast(None, 60_000),
+            Pattern::AllToAll { sizes: fixed(5_000), messages_per_pair: 1 },
+        ] {
+            let mut config = config(fabric.clone(), vec![stream(transport.clone(), pattern)]);
+            config.measure.time_limit = Span::from_ms(3);
+            let name = format!("{name} {}", config.streams[0].workload.pattern.name());
+            let result = on_any_threads(&name, &config);
+            as_without_windows(&name, &config, &result);
+        }
+    }
+}
+
+/// Equal packets and a delay that is a multiple of their time on the link: packets arrive at the moments at which the ports
+/// that have sent them decide.
+#[test]
+fn ties_of_arrivals_and_decisions() {
+    let packet = Span::from_ns(1230) + Span::from_ticks(40);
+    for (multiple, latency) in [(1, Span::ZERO), (2, Span::ZERO), (1, packet), (3, packet)] {
+        for routing in [Routing::Ecmp, Routing::Spray] {
+            let mut fabric = fabric(fat_tree());
+            fabric.core_link_delay = packet * multiple;
+            fabric.switch.latency = latency;
+            fabric.switch.routing = routing;
+            let pattern = Pattern::AllToAll { sizes: fixed(1460 * 12), messages_per_pair: 2 };
+            for (name, transport) in
+                [("dctcp", dctcp()), ("datagram", datagram::Config::default().into())]
+            {
+                let mut config = config(fabric.clone(), vec![stream(transport, pattern.clone())]);
+                config.measure.time_limit = Span::from_ms(10);
+                let name = format!("{name} {multiple} {latency} {routing:?}");
+                let result = on_any_threads(&name, &config);
+                as_without_windows(&name, &config, &result);
+            }
+        }
+    }
+}
+
+#[test]
+fn shared_buffers_and_slow_core_links() {
+    let (host_link, core_link) = (G10, rackweave_core::Rate::from_gbps(5));
+    let topology =
+        Topology::LeafSpine { leaves: 7, hosts_per_leaf: 4, spines: 3, host_link, core_link };
+    let mut fabric = fabric(topology);
+    fabric.switch.buffer = BufferConfig::Shared { bytes: 200_000, alpha: 0.5 };
+    fabric.core_link_delay = Span::from_us(1);
+    for transport in [dctcp(), homa(&fabric, &fixed(10_000))] {
+        let mut config = config(fabric.clone(), vec![stream(transport, poisson("W3", 0.8))]);
+        config.measure.messages = 600;
+        config.measure.time_limit = Span::from_ms(5);
+        let result = on_any_threads("shared", &config);
+        assert!(result.max_queue_bytes > 10_000, "{}", result.max_queue_bytes);
+        as_without_windows("shared", &config, &result);
+    }
+}
+
+/// What is measured besides messages: captures with a limit, traffic over time, late statistics, several streams, a time limit.
+#[test]
+fn what_is_measured_does_not_depend_on_threads() {
+    let fabric = long_fabric(fat_tree());
+    let background = [
+        stream(dctcp(), poisson("W1", 0.2)),
+        stream(homa(&fabric, &fixed(10_000)), incast(Some(30), 20_000)),
+    ];
+    let mut streams = vec![stream(homa(&fabric, &fixed(10_000)), poisson("W3", 0.5))];
+    streams.extend(background);
+    let mut config = config(fabric, streams);
+    config.measure.messages = 800;
+    config.measure.capture = vec![
+        CapturePort::HostSends(HostId(3)),
+        CapturePort::CoreLink(9),
+        CapturePort::HostReceives(HostId(12)),
+        CapturePort::CoreLink(2),
+    ];
+    config.measure.capture_limit = 700;
+    config.measure.sample_every = Span::from_us(7);
+    config.measure.traffic = vec![TrafficConfig {
+        name: "core".into(),
+        at: TrafficPlace::Ports((0..16).map(CapturePort::CoreLink).collect()),
+        from: vec![HostId(1), HostId(9)],
+        interval: Span::from_us(10),
+    }];
+    for (ports_from, limit, end) in [
+        (None, Span::from_ms(50), End::AllDone),
+        (Some(Span::from_us(123)), Span::from_ms(50), End::AllDone),
+        (Some(Span::from_us(190)), Span::from_us(200), End::TimeLimit),
+    ] {
+        config.measure.ports_from = ports_from;
+        config.measure.time_limit = limit;
+        let result = on_any_threads("measured", &config);
+        assert_eq!(result.end, end);
+        assert!(result.queue_series.len() > 20, "{} samples", result.queue_series.len());
+        assert!(!result.capture.is_empty() && result.traffic[0].iter().sum::<u64>() > 0);
+        as_without_windows("measured", &config, &result);
+    }
+}
+
+/// Messages that fail at either end, and hosts that refuse more of them.
+#[test]
+fn failures_and_refusals() {
+    let mut fabric = fabric(LEAF_SPINE);
+    fabric.switch.buffer = BufferConfig::PerPort { bytes: 4_000 };
+    fabric.core_link_delay = Span::from_us(3);
+    let impatient = rackweave_transport::homa::Config {
+        resend_ticks: 1,
+        timeout_resends: 1,
+        ..match homa(&fabric, &fixed(10_000)) {
+            TransportConfig::Homa(config) => (*config).clone(),
+            _ => unreachable!("it is Homa"),
+        }
+    };
+    let few = rackweave_transport::tcp::Config {
+        max_messages: 3,
+        ..rackweave_transport::tcp::Config::dctcp()
+    };
+    let cases: [(&str, TransportConfig); 2] =
+        [("homa", impatient.into()), ("dctcp", TransportConfig::Tcp(Arc::new(few)))];
+    for (name, transport) in cases {
+        let pattern = Pattern::RecurringIncast {
+            senders: Some(20),
+            receiver: None,
+            sizes: fixed(40_000),
+            messages_per_sender: 2,
+            every: Span::from_us(100),
+        };
+        let mut config = config(fabric.clone(), vec![stream(transport, pattern)]);
+        config.measure.sample_every = Span::from_us(30);
+        config.measure.messages = 800;
+        config.measure.time_limit = Span::from_ms(20);
+        let result = on_any_threads(name, &config);
+        let failed = |record: &&MessageRecord| matches!(record.outcome, Outcome::Failed(_));
+        let failures = result.messages.iter().filter(failed).count();
+        assert!(failures > 20, "{name}: {failures} of {} failed", result.messages.len());
+    }
+}
+
+/// A run in which nothing happens any more ends as stalled, although queues are sampled; and one that is sampled at the moments at which
+/// packets arrive.
+#[test]
+fn a_stalled_run_with_samples() {
+    let mut fabric = long_fabric(fat_tree());
+    fabric.switch.buffer = BufferConfig::PerPort { bytes: 10_000 };
+    let pattern = incast(None, 100_000);
+    let mut config = config(fabric, vec![stream(datagram::Config::default().into(), pattern)]);
+    config.measure.sample_every = Span::from_ns(10);
+    let result = on_any_threads("stalled", &config);
+    assert!(result.counters.dropped() > 0);
+    assert_eq!(result.end, End::Stalled);
+}
+
+#[test]
+fn what_needs_one_thread_is_known_and_runs_on_one() {
+    let config = config(fabric(fat_tree()), vec![stream(dctcp(), incast(None, 5_000))]);
+    let why = |config: &RunConfig| windows(config, &Fabric::new(&config.fabric).unwrap());
+    assert_eq!(why(&config), Err(OneThread::FewHosts(16)));
+    let mut config = config;
+    config.fabric.topology = Topology::fat_tree(12, G10);
+    assert!(why(&config).is_ok_and(|window| window > Span::from_ns(300)));
+    let with = |change: &dyn Fn(&mut RunConfig)| {
+        let mut config = config.clone();
+        change(&mut config);
+        why(&config)
+    };
+    let fault = Fault {
+        from: Time::ZERO,
+        until: Time::MAX,
+        place: FaultPlace::AllLinks,
+        kind: FaultKind::Loss(0.1),
+    };
+    let costs = Application { per_message: Span::from_us(1), ..Application::INSTANT };
+    let closed = Pattern::ClosedLoop {
+        sizes: fixed(10),
+        outstanding: 1,
+        think: Span::ZERO,
+        ramp: Span::ZERO,
+    };
+    let single = Topology::SingleSwitch { hosts: 300, host_link: G10 };
+    type Change<'a> = &'a dyn Fn(&mut RunConfig);
+    let fast = Topology::fat_tree(12, rackweave_core::Rate::from_gbps(400));
+    let changes: [(Change<'_>, OneThread); 7] = [
+        (&|config| config.faults = vec![fault], OneThread::Faults),
+        (&|config| config.measure.stop_load = true, OneThread::StopLoad),
+        (&|config| config.streams[0].workload.exchange = Exchange::Echo, OneThread::Calls(0)),
+        (&|config| config.streams[0].workload.pattern = closed.clone(), OneThread::ClosedLoop(0)),
+        (&|config| config.streams[0].workload.application = costs, OneThread::Application(0)),
+        (&|config| config.fabric.topology = single.clone(), OneThread::OneSwitch),
+        (
+            &|config| {
+                config.fabric.switch.latency = Span::ZERO;
+                config.fabric.topology = fast.clone();
+            },
+            OneThread::NoDelay,
+        ),
+    ];
+    for (change, reason) in changes {
+        assert_eq!(with(change), Err(reason));
+    }
+    let mut lossy = config.clone();
+    lossy.fabric.topology = fat_tree();
+    lossy.faults = vec![Fault { kind: FaultKind::Loss(0.01), ..fault }];
+    let on =
+        |threads| text(&run_divided(&lossy, Threads::new(threads), &Control::default()).unwrap());
+    assert_eq!(on(3), text(&run(&lossy, &Control::default()).unwrap()));
+}
+
+/// A thread that panics ends the others, instead of leaving them at a barrier.
+#[test]
+fn a_cancelled_run_ends_on_all_threads() {
+    let mut config = config(fabric(fat_tree()), vec![stream(dctcp(), poisson("W3", 0.5))]);
+    config.measure.messages = u64::MAX;
+    let control = Control::default();
+    control.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+    let result = run_divided(&config, Threads::new(3), &control).unwrap();
+    assert_eq!(result.end, End::Cancelled);
+}
