@@ -193,6 +193,14 @@ LONG = small(measure={"messages": 50_000_000, "time_limit": "1000 s"})
 
 
 class Control(unittest.TestCase):
+    def test_threads_change_nothing(self):
+        fabric = {"topology": "leaf-spine", "leaves": 8, "hosts_per_leaf": 32, "spines": 2}
+        self.assertIn("as many as --threads says", rackweave.explain(small(fabric=fabric)))
+        one, two = (rackweave.run(small(fabric=fabric), threads=threads)["links"].to_dict() for threads in (1, 2))
+        self.assertEqual(one, two)
+        with self.assertRaises(ValueError):
+            rackweave.run(SMALL, threads=0)
+
     def test_progress_is_reported_and_other_threads_run(self):
         seen, ticks, stop = [], [], threading.Event()
 

@@ -1,7 +1,11 @@
 //! One run on several threads: each has the world of one shard.
 //!
-//! After each window the threads exchange packets and ends of messages, then the sums that decide how the run goes on, so that
+//! After each window the threads exchange packets, ends of messages, and the sums that decide how the run goes on, so that
 //! all of them decide alike. The packets of a window arrive after it, so the threads need nothing else from each other.
+//!
+//! They meet once after a window. A thread that has passed the meeting may write what it has for the next one while others still read, so
+//! there are two places for everything, used in turns. Only if the ends of messages that shards have told each other may end the run do they meet
+//! a second time, to count without these.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -119,6 +123,8 @@ struct Summary {
     started: u64,
     under_way: u64,
     active_hosts: u32,
+    /// The ends of messages that are not recorded yet.
+    ended: u64,
     packets: u64,
     events: u64,
     is_cancelled: bool,
@@ -132,6 +138,7 @@ impl Summary {
         started: 0,
         under_way: 0,
         active_hosts: 0,
+        ended: 0,
         packets: 0,
         events: 0,
         is_cancelled: false,
@@ -145,11 +152,19 @@ impl Summary {
             started: self.started + other.started,
             under_way: self.under_way + other.under_way,
             active_hosts: self.active_hosts + other.active_hosts,
+            ended: self.ended + other.ended,
             packets: self.packets + other.packets,
             events: self.events + other.events,
             is_cancelled: self.is_cancelled || other.is_cancelled,
         }
     }
+}
+
+/// What a shard has sent to others and they have not received, and the failures that it has not recorded itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    packets: u64,
+    ended: u64,
 }
 
 /// What one shard has for another one after a window.
@@ -186,10 +201,11 @@ struct Share<H> {
 pub struct Meeting<H> {
     shards: u32,
     barrier: Barrier,
-    summaries: Vec<Mutex<Summary>>,
+    /// By turn, then by shard; and so the mail.
+    summaries: [Vec<Mutex<Summary>>; 2],
     positions: Vec<Mutex<Vec<Position>>>,
     /// By sender, then by receiver.
-    mail: Vec<Mutex<Mail<H>>>,
+    mail: [Vec<Mutex<Mail<H>>>; 2],
     shares: Mutex<Vec<Share<H>>>,
 }
 
@@ -210,9 +226,9 @@ impl<H> Meeting<H> {
         Self {
             shards,
             barrier: Barrier::new(shards),
-            summaries: all().map(|_| Mutex::new(Summary::NONE)).collect(),
+            summaries: [0, 1].map(|_| all().map(|_| Mutex::new(Summary::NONE)).collect()),
             positions: all().map(|_| Mutex::default()).collect(),
-            mail: all().flat_map(|_| all().map(|_| Mutex::default())).collect(),
+            mail: [0, 1].map(|_| all().flat_map(|_| all().map(|_| Mutex::default())).collect()),
             shares: Mutex::new(Vec::new()),
         }
     }
@@ -230,15 +246,16 @@ impl<H> Meeting<H> {
         result
     }
 
-    fn mail(&self, from: u32, to: u32) -> MutexGuard<'_, Mail<H>> {
-        lock(&self.mail[(from * self.shards + to) as usize])
+    fn mail(&self, turn: usize, from: u32, to: u32) -> MutexGuard<'_, Mail<H>> {
+        lock(&self.mail[turn % 2][(from * self.shards + to) as usize])
     }
 
-    /// Publishes a shard's summary, and returns the sum of all.
-    fn sum(&self, number: u32, summary: Summary) -> Result<Summary, Lost> {
-        *lock(&self.summaries[number as usize]) = summary;
+    /// Publishes a shard's summary, and returns the sum of all. Each call is another turn.
+    fn sum(&self, turn: usize, number: u32, summary: Summary) -> Result<Summary, Lost> {
+        let summaries = &self.summaries[turn % 2];
+        *lock(&summaries[number as usize]) = summary;
         self.barrier.wait()?;
-        Ok(self.summaries.iter().fold(Summary::NONE, |sum, next| sum.add(*lock(next))))
+        Ok(summaries.iter().fold(Summary::NONE, |sum, next| sum.add(*lock(next))))
     }
 }
 
@@ -278,12 +295,22 @@ impl<M: Model> World<'_, M> {
     ) -> Result<End, Lost> {
         let limit = Time::ZERO + self.measure.time_limit;
         let wanted = self.apps.progress().0;
-        let mut reached = Time::ZERO;
+        let mut window = Window { last: Time::ZERO, end: Time::ZERO };
+        let mut turn = 0;
         loop {
-            let mut sum = meeting.sum(number, self.summary(control))?;
-            if !self.apps.collector.has_limit() && sum.started >= wanted {
+            let sent = self.send_mail((turn, number), meeting);
+            let mut sum = meeting.sum(turn, number, self.summary(sent, control))?;
+            let reports = self.take_mail((turn, number), meeting);
+            self.close_window(window, reports);
+            let reached = window.end;
+            turn += 1;
+            let finds_limit = !self.apps.collector.has_limit() && sum.started >= wanted;
+            if finds_limit {
                 self.find_limit(number, reached, wanted, meeting)?;
-                sum = meeting.sum(number, self.summary(control))?;
+            }
+            if finds_limit || sum.under_way <= sum.ended {
+                sum = meeting.sum(turn, number, self.summary(Sent::default(), control))?;
+                turn += 1;
             }
             if let Some(windows) = &mut self.apps.windows {
                 windows.peak_packets = windows.peak_packets.max(sum.packets);
@@ -307,26 +334,24 @@ impl<M: Model> World<'_, M> {
                 self.net.advance(limit);
                 return Ok(End::TimeLimit);
             }
-            let window = Window::of(next, length, limit);
+            window = Window::of(next, length, limit);
             self.run_window(window);
-            reached = window.end;
-            self.send_mail(number, meeting);
-            meeting.barrier.wait()?;
-            let reports = self.take_mail(number, meeting);
-            self.close_window(window, reports);
         }
     }
 
-    fn summary(&self, control: &Control) -> Summary {
+    /// The summary of this shard, which has sent this to others that they have not received yet.
+    fn summary(&self, sent: Sent, control: &Control) -> Summary {
         let collector = &self.apps.collector;
+        let crossing = self.net.first_crossing().filter(|_| sent.packets > 0);
         Summary {
-            next: self.net.next_due(),
-            is_idle: self.net.is_idle(),
+            next: [self.net.next_due(), crossing].into_iter().flatten().min(),
+            is_idle: self.net.is_idle() && sent.packets == 0,
             now: self.net.now(),
             started: collector.started_messages(),
             under_way: collector.under_way(),
             active_hosts: collector.active_hosts(),
-            packets: u64::from(self.net.packets()),
+            ended: sent.ended,
+            packets: u64::from(self.net.packets()) + sent.packets,
             events: self.net.counters().events,
             is_cancelled: control.cancel.load(Ordering::Relaxed),
         }
@@ -351,25 +376,33 @@ impl<M: Model> World<'_, M> {
         Ok(())
     }
 
-    fn send_mail(&mut self, number: u32, meeting: &Meeting<M::Header>) {
+    fn send_mail(&mut self, (turn, number): (usize, u32), meeting: &Meeting<M::Header>) -> Sent {
+        let packets = self.net.crossing();
         for to in (0..meeting.shards).filter(|to| *to != number) {
-            self.net.take_crossing(to, &mut meeting.mail(number, to).packets);
+            self.net.take_crossing(to, &mut meeting.mail(turn, number, to).packets);
         }
-        let Some(windows) = &mut self.apps.windows else { return };
-        let Some((partition, _)) = &windows.division.shard else { return };
-        windows.ended.retain(|ended| {
-            let to = ended.shard(partition);
-            if to != number {
-                meeting.mail(number, to).ended.push(*ended);
-            }
-            to == number
-        });
+        let Some(windows) = &mut self.apps.windows else { return Sent { packets, ended: 0 } };
+        let ended = windows.ended.len() as u64;
+        if let Some((partition, _)) = &windows.division.shard {
+            windows.ended.retain(|ended| {
+                let to = ended.shard(partition);
+                if to != number {
+                    meeting.mail(turn, number, to).ended.push(*ended);
+                }
+                to == number
+            });
+        }
+        Sent { packets, ended }
     }
 
-    fn take_mail(&mut self, number: u32, meeting: &Meeting<M::Header>) -> Vec<Ended> {
+    fn take_mail(
+        &mut self,
+        (turn, number): (usize, u32),
+        meeting: &Meeting<M::Header>,
+    ) -> Vec<Ended> {
         let mut reports = Vec::new();
         for from in (0..meeting.shards).filter(|from| *from != number) {
-            let mut mail = meeting.mail(from, number);
+            let mut mail = meeting.mail(turn, from, number);
             self.net.deliver(&mut mail.packets);
             reports.append(&mut mail.ended);
         }

@@ -356,15 +356,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         state.busy_until = end;
         state.busy += span;
         let arrival = end + kind.delay;
-        if state.special & !FAULTY != 0 {
-            self.record(link, packet, start);
-            if self.links[link as usize].special & CROSSING != 0 {
-                return self.cross(link, packet, start, arrival);
-            }
+        if state.special & CROSSING != 0 {
+            return self.cross(link, packet, start, arrival);
         }
-        let state = &mut self.links[link as usize];
         let is_first = state.in_flight.is_empty();
         state.in_flight.push_timed(&mut self.pool, packet, arrival);
+        if state.special & !FAULTY != 0 {
+            self.record(link, packet, start);
+        }
         if is_first {
             self.events.push(arrival, link);
         }
@@ -372,7 +371,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     /// Counts, meters and captures a packet that is put on a link.
     #[inline(never)]
-    fn record(&mut self, link: u32, packet: PacketRef, start: Time) {
+    pub(super) fn record(&mut self, link: u32, packet: PacketRef, start: Time) {
         let special = self.links[link as usize].special;
         if special & COUNTED != 0 {
             let counts = &mut self.counts[link as usize];

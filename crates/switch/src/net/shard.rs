@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use rackweave_core::{Packet, PacketRef, PayloadStore, Span, SwitchProgram, Time};
 
-use super::{CROSSING, Net};
+use super::{CROSSING, FAULTY, Net};
 use crate::fabric::Partition;
 
 /// A packet on a link to another shard.
@@ -40,6 +40,8 @@ struct CrossingPort {
     is_scheduled: bool,
     /// Whether that event is at the moment of the decision instead of one tick later.
     is_at_arrival: bool,
+    /// The shard at the end of the link.
+    shard: u32,
 }
 
 /// What a network that is a shard knows of the others.
@@ -53,6 +55,8 @@ pub(super) struct Shard<H> {
     crossing: Vec<Vec<Crossing<H>>>,
     /// The last moment that the shards handle independently.
     until: Time,
+    /// When the first of the packets arrives that have left since [`Net::set_window`].
+    first_arrival: Time,
 }
 
 impl<H> Shard<H> {
@@ -64,6 +68,7 @@ impl<H> Shard<H> {
             partition,
             ports: vec![CrossingPort::default(); links],
             until: Time::ZERO,
+            first_arrival: Time::MAX,
         }
     }
 }
@@ -71,11 +76,13 @@ impl<H> Shard<H> {
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// Marks the ports of this shard that send to others.
     pub(super) fn mark_crossing_ports(&mut self) {
-        let Some(shard) = &self.shard else { return };
-        for (link, spec) in self.links.iter_mut().zip(self.fabric.links()) {
+        let Some(shard) = &mut self.shard else { return };
+        let ports = self.links.iter_mut().zip(&mut shard.ports);
+        for ((link, port), spec) in ports.zip(self.fabric.links()) {
             let (from, to) = (shard.partition.of(spec.from), shard.partition.of(spec.to));
             if from == shard.number && to != from {
                 link.special |= CROSSING;
+                port.shard = to;
             }
         }
     }
@@ -104,8 +111,22 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// Sets the last moment up to which events will be handled before the next exchange of packets.
     pub fn set_window(&mut self, until: Time) {
         if let Some(shard) = &mut self.shard {
-            shard.until = until;
+            (shard.until, shard.first_arrival) = (until, Time::MAX);
         }
+    }
+
+    /// When the first of the packets arrives that have left for other shards since [`Net::set_window`].
+    #[must_use]
+    pub fn first_crossing(&self) -> Option<Time> {
+        let first = self.shard.as_ref().map(|shard| shard.first_arrival);
+        first.filter(|first| *first < Time::MAX)
+    }
+
+    /// The number of packets to other shards that [`Net::take_crossing`] has not taken.
+    #[must_use]
+    pub fn crossing(&self) -> u64 {
+        let lists = self.shard.iter().flat_map(|shard| &shard.crossing);
+        lists.map(|list| list.len() as u64).sum()
     }
 
     /// Exchanges the packets on their way to a shard for an empty list.
@@ -132,7 +153,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     }
 
     /// Gives a packet that a port has put on its link to another shard.
+    #[inline(never)]
     pub(super) fn cross(&mut self, link: u32, packet: PacketRef, start: Time, arrival: Time) {
+        if self.links[link as usize].special & !(CROSSING | FAULTY) != 0 {
+            self.record(link, packet, start);
+        }
         let packet = self.pool.remove(packet);
         let Some(shard) = &mut self.shard else { return };
         assert!(arrival > shard.until, "a packet on link {link} would arrive before the exchange");
@@ -142,7 +167,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             port.arrivals.pop_front();
         }
         port.arrivals.push_back(arrival);
-        let to = shard.partition.of(self.fabric.links()[link as usize].to);
+        shard.first_arrival = shard.first_arrival.min(arrival);
+        let to = port.shard;
         shard.crossing[to as usize].push(Crossing { arrival, link, packet });
     }
 
