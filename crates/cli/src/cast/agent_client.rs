@@ -3,10 +3,10 @@
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use miette::miette;
-use rackweave_cast::control::stream::{self, Offered, wait, write_block};
+use rackweave_cast::control::stream::{self, Offered, ReceiveError, wait, write_block};
 use rackweave_cast::control::{ReceiveRequest, Records, SendRequest};
 use rackweave_cast::orca::EngineError;
 use rackweave_cast::source::{Payload, Source};
@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::args::{ReceiveArgs, SendArgs, Target};
 use super::outcome::report;
+use super::receive::{SUCCESSOR_TIMEOUT, note_successor};
 use super::{Interrupted, agent_socket, print_status, size};
 use crate::{exit, print};
 
@@ -94,30 +95,53 @@ pub(super) fn receive(
             Err(error) => return Ok(failed(path, &error)),
         };
         if once {
-            return one(args, target, offered);
+            let again = || request(path, &receive.line());
+            return one(args, target, offered, &again);
         }
         // Streams are received concurrently, one per thread.
         let (args, target) = (args.clone(), target.clone());
         std::thread::spawn(move || {
-            if let Err(error) = one(&args, &target, offered) {
+            let never = || Err(ErrorKind::Unsupported.into());
+            if let Err(error) = one(&args, &target, offered, &never) {
                 print_status(&format!("error: {error}\n"));
             }
         });
     }
 }
 
-fn one(args: &ReceiveArgs, target: &Target, mut offered: Offered) -> miette::Result<u8> {
-    #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
-    let began = Instant::now();
-    let taken = stream::receive(&mut offered, |stream, cancel| target.sink(stream, cancel));
-    let from = offered.from;
-    let seconds = began.elapsed().as_secs_f64();
-    match taken {
-        Ok(sink) => report(args, from, sink.content().0, &sink.files(), seconds, None),
-        Err(error) => {
-            report(args, from, 0, &[], seconds, Some(&error.to_string()))?;
-            Ok(exit::FAILED)
+/// Receives one stream. With `--once`, one whose sender has vanished is waited for at another connection, which `again` makes.
+fn one(
+    args: &ReceiveArgs,
+    target: &Target,
+    mut offered: Offered,
+    again: &dyn Fn() -> io::Result<UnixStream>,
+) -> miette::Result<u8> {
+    loop {
+        #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
+        let began = Instant::now();
+        let taken = stream::receive(&mut offered, |stream, cancel| target.sink(stream, cancel));
+        let from = offered.from;
+        let seconds = began.elapsed().as_secs_f64();
+        let error = match taken {
+            Ok(sink) => return report(args, from, sink.content().0, &sink.files(), seconds, None),
+            Err(error) => error,
+        };
+        if args.once && matches!(error, ReceiveError::Cut { is_silent: true, .. }) {
+            note_successor(args, from, SUCCESSOR_TIMEOUT);
+            let next = again().and_then(|socket| {
+                let limit = Duration::from_millis(SUCCESSOR_TIMEOUT.as_ms());
+                socket.set_read_timeout(Some(limit))?;
+                let next = wait(socket.try_clone()?)?;
+                socket.set_read_timeout(None)?;
+                Ok(next)
+            });
+            if let Ok(Ok(next)) = next {
+                offered = next;
+                continue;
+            }
         }
+        report(args, from, 0, &[], seconds, Some(&error.to_string()))?;
+        return Ok(exit::FAILED);
     }
 }
 

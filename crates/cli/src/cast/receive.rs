@@ -132,12 +132,7 @@ fn run(
                 {
                     show.clear();
                     given_up = Some((engine.clock().now() + successor_timeout, from));
-                    if !args.common.quiet && !args.common.json {
-                        print_status(&format!(
-                            "note: {from}: the sender stopped responding; waiting {} s for it to start again\n",
-                            successor_timeout.as_secs_f64()
-                        ));
-                    }
+                    note_successor(args, from, successor_timeout);
                 }
                 EngineEvent::ReceiveFailed { from, reason, error, .. } => {
                     show.clear();
@@ -185,8 +180,18 @@ fn run(
     }
 }
 
+/// Says that a sender may be started again.
+pub(super) fn note_successor(args: &ReceiveArgs, from: SocketAddr, wait: Span) {
+    if !args.common.quiet && !args.common.json {
+        print_status(&format!(
+            "note: {from}: the sender stopped responding; waiting {} s for it to start again\n",
+            wait.as_secs_f64()
+        ));
+    }
+}
+
 /// How long `--once` waits for the successor of a sender that stopped responding in the middle of a stream.
-const SUCCESSOR_TIMEOUT: Span = Span::from_secs(10);
+pub(super) const SUCCESSOR_TIMEOUT: Span = Span::from_secs(10);
 
 /// Returns whether a session has failed because its sender was not there, or because of another session.
 const fn is_silence(reason: Reason) -> bool {

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rackweave_cast::control::stream::read_stream;
+use serde_json::Value;
 
 use crate::casts::{content, json, rackweave};
 use crate::common::until;
@@ -39,10 +40,12 @@ impl Agent {
     }
 
     fn until_waiting(&self, count: u64) {
-        until("an application waits", || {
-            let mut command = rackweave(&["sessions", "--json", "--socket"]);
-            json(&command.arg(&self.socket).output().unwrap())["waiting"] == count
-        });
+        until("an application waits", || self.sessions()["waiting"] == count);
+    }
+
+    fn sessions(&self) -> Value {
+        let mut command = rackweave(&["sessions", "--json", "--socket"]);
+        json(&command.arg(&self.socket).output().unwrap())
     }
 
     /// Connects as an application that reads the content of one file.
@@ -184,7 +187,9 @@ fn an_application_knows_whether_its_stream_is_complete() {
         let reader = reads(agent.raw());
         let mut sender = send(&file, &agent.address, &["--rate", "20 Mbps"]);
         let mut sender = sender.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
+        until("a part has arrived", || {
+            agent.sessions()["incoming"][0]["bytes"].as_u64() > Some(100_000)
+        });
         signal(&sender, name);
         sender.wait().unwrap();
         let (result, bytes) = reader.join().unwrap();

@@ -31,6 +31,7 @@ pub struct Offered {
 
 /// Waits until the agent offers a stream on a connection that has sent a [`ReceiveRequest`](crate::control::ReceiveRequest). The
 /// inner `Err` is the agent's reason for refusing the request.
+///
 /// # Errors
 /// If the agent closes the connection or violates the protocol.
 pub fn wait(socket: UnixStream) -> io::Result<Result<Offered, String>> {
@@ -54,8 +55,13 @@ pub enum ReceiveError {
     #[error(transparent)]
     Sink(#[from] SinkError),
     /// The agent says why the stream has ended early.
-    #[error("{0}")]
-    Cut(String),
+    #[error("{why}")]
+    Cut {
+        /// The reason.
+        why: String,
+        /// Whether the sender says nothing any more, so that it may have been killed and be started again.
+        is_silent: bool,
+    },
     /// The agent closed the connection, or violated the protocol.
     #[error(
         "the agent of this host closed the connection before the stream was complete; partial files are kept, and the same `cast send` \
@@ -175,7 +181,7 @@ pub fn receive(
         let socket = offered.socket.try_clone().map_err(closed)?;
         match wait(socket).map_err(closed)? {
             Ok(next) => *offered = next,
-            Err(why) => return Err(ReceiveError::Cut(why)),
+            Err(why) => return Err(ReceiveError::Cut { why, is_silent: false }),
         }
     }
 }
@@ -216,7 +222,10 @@ fn why_cut(socket: &UnixStream) -> io::Result<Ended> {
     let why = read_line(socket)?;
     Ok(match has(&why, "again") {
         true => Ended::Again,
-        false => Ended::Failed(ReceiveError::Cut(error_text(&why))),
+        false => {
+            let (is_silent, why) = (has(&why, "silent"), error_text(&why));
+            Ended::Failed(ReceiveError::Cut { why, is_silent })
+        }
     })
 }
 

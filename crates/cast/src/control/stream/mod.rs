@@ -21,7 +21,7 @@
 //!
 //! `{"error": "...", "again": true}` from the application says that it needs the stream again, from another place on, and waits for the next
 //! offer on the same connection; `"damaged": true`, that it has other bytes than were sent. The agent cuts a stream off by the length 2^32 - 1
-//! and a line `{"error": "..."}`, also while the application is at work. With `"again": true` the stream begins again, or nothing of it
+//! and a line `{"error": "..."}`, with `"silent": true` if the sender says nothing any more, also while the application is at work. With `"again": true` the stream begins again, or nothing of it
 //! was sent: the application answers what it is asked, and waits for the next offer. The sender therefore sees a receiver as complete only
 //! once the application is, and learns of errors what it would learn from a receiver without an agent.
 

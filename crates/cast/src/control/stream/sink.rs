@@ -126,7 +126,8 @@ impl StreamSink {
             }
             // An application that prepares is at the beginning of the stream, and may go on with another one.
             if polls >= patience && self.cancel.is_set() {
-                self.cut("the transfer has ended", patience == 0 || self.cancel.begins_again());
+                let again = patience == 0 || self.cancel.begins_again();
+                self.cut("the transfer has ended", again, false);
             }
         }
         Err(SinkError::NoAnswer)
@@ -146,14 +147,15 @@ impl StreamSink {
     }
 
     /// Tells the application, once, that no more comes.
-    fn cut(&mut self, why: &str, again: bool) {
+    fn cut(&mut self, why: &str, again: bool, silent: bool) {
         if self.cut.is_some() {
             return;
         }
         self.cut = Some(again);
         let mut bytes = CUT.to_be_bytes().to_vec();
-        bytes
-            .extend_from_slice(format!("{}\n", json!({ "error": why, "again": again })).as_bytes());
+        bytes.extend_from_slice(
+            format!("{}\n", json!({ "error": why, "again": again, "silent": silent })).as_bytes(),
+        );
         // If it has gone, there is nobody to be told.
         let _ = self.write(&bytes);
     }
@@ -273,7 +275,8 @@ impl Sink for StreamSink {
             return;
         }
         // A sender that was started again sends the same stream once more.
-        self.cut(why_receiving_failed(reason), self.cancel.begins_again());
+        let is_silent = reason == Reason::Silent;
+        self.cut(why_receiving_failed(reason), self.cancel.begins_again(), is_silent);
         let _ = self.check_cut();
     }
 }
