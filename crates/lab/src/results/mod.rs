@@ -104,6 +104,13 @@ pub struct PointSummary {
     pub returned_to_sender: u64,
     /// The goodput of each host that started measured messages, summarized: what it sent over the measured time,
     /// including, for RPCs, the responses to its requests.
+    /// The number of data packets that the hosts of the measured transport sent again; `None` where that is not known, as with the kernel's
+    /// TCP and of casts, images and jobs. Streams that share a transport share its counters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retransmissions: Option<u64>,
+    /// The number of times that a timer of these hosts expired after which they sent again, or requested again, what had not arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_by_sender_gbps: Option<Spread>,
     /// The switch port with the longest queue on average; `None` if there is no switch port.
@@ -181,6 +188,12 @@ pub struct StreamSummary {
     pub goodput_gbps: f64,
 }
 
+    /// The number of data packets that the hosts of its transport sent again; see [`PointSummary::retransmissions`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retransmissions: Option<u64>,
+    /// The number of timeouts of these hosts; see [`PointSummary::timeouts`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<u64>,
 /// The outcomes of messages. `started` is the sum of `completed`, `failed` and `unfinished`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct MessageCounts {

@@ -5,5 +5,6 @@ mod common;
 mod leverage;
 mod many_senders;
 mod receiver_driven;
+mod recovery;
 mod streams;
 mod transports;
