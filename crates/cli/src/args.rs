@@ -16,6 +16,7 @@ use crate::generate::{CompletionsArgs, ManArgs};
 use crate::image::ImageCommand;
 #[cfg(feature = "hosts")]
 use crate::reduce::ReduceCommand;
+use crate::report::ReportArgs;
 #[cfg(feature = "hosts")]
 use crate::rpc::RpcCommand;
 #[cfg(feature = "hosts")]
@@ -53,7 +54,7 @@ pub(crate) enum Command {
     /// Run a scenario for real: one process per host, joined by a user-space switch at line rate.
     #[cfg(feature = "hosts")]
     Testbed(TestbedArgs),
-    /// Say what differs between two results, and by how much, beyond what their seeds explain.
+    Report(ReportArgs),
     Compare(CompareArgs),
     /// Measure what hosts cost on this machine, for `run --host`.
     #[cfg(feature = "hosts")]

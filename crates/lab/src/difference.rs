@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+pub(crate) use self::read::flatten;
 use self::read::{Group, Values};
 pub use self::read::{ReadError, Results};
 use crate::results::seeds::t_quantile;

@@ -440,6 +440,44 @@ fn a_reader_that_goes_away_is_no_error() {
         .command(&["list", "workloads"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+#[test]
+fn the_schema_is_printed() {
+    let place = Place::new(SMALL);
+    let output = place.run(&["schema"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let schema: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let described = &schema["$defs"]["PointSummary"]["properties"]["goodput_gbps"]["description"];
+    assert!(described.as_str().unwrap().contains("payload"), "{described}");
+}
+
+#[test]
+fn reports_are_drawn_from_files() {
+    let place = Place::new(SMALL);
+    for (out, load) in [("a", "0.5"), ("b", "0.2")] {
+        let set = format!("workload.load={load}");
+        let output = place.run(&["run", "small.toml", "--quiet", "--out", out, "--set", &set]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    let page = std::fs::read_to_string(place.path().join("a/report.html")).unwrap();
+    std::fs::remove_file(place.path().join("a/report.html")).unwrap();
+    let output = place.run(&["report", "a"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("report:  a/report.html"), "{}", stdout(&output));
+    assert_eq!(std::fs::read_to_string(place.path().join("a/report.html")).unwrap(), page);
+
+    let output = place.run(&["report", "a", "b/summary.json"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("--out DIR"), "{}", stderr(&output));
+    let output = place.run(&["report", "a", "b", "--out", "both", "--json"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let document: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(document["over_seeds"].as_array().unwrap().len(), 6, "3 transports at 2 loads");
+    assert!(place.path().join("both/points.csv").exists());
+    let output = place.run(&["report", "none"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("`none` has no results"), "{}", stderr(&output));
+}
+
         .spawn()
         .unwrap();
     drop(child.stdout.take());

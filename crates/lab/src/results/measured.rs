@@ -116,6 +116,7 @@ impl PointResult {
             capture_names: result.capture_names,
             capture: Capture::Packets(result.capture),
             cast: None,
+            cast_times_us: None,
             traffic,
             circuits: result.circuits,
             dark: spec.fabric.pod().map_or(Span::ZERO, Pod::dark_time),
@@ -124,7 +125,6 @@ impl PointResult {
     }
 }
 
-/// What became of the messages of a stream, whose `names` are those of its arrivals and its transport, and its label.
 /// What is measured of a stream beside its messages.
 struct Measured {
     goodput_gbps: f64,
@@ -146,6 +146,7 @@ fn recovery_of_all(result: &RunResult) -> Option<RecoveryCounters> {
     sum
 }
 
+/// What became of the messages of a stream, whose `names` are those of its arrivals and its transport, and its label.
 fn stream_summary(
     spec: &PointSpec,
     result: &RunResult,

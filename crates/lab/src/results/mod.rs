@@ -52,7 +52,7 @@ pub struct Summary {
     /// The points in which the simulator itself failed; they are missing in `points`.
     pub failures: Vec<PointFailure>,
     /// The version of Rackweave that made the results.
-    pub version: &'static str,
+    pub version: String,
 }
 
 /// One point of the sweep. `slowdown`, `latency_us`, `goodput_gbps` and `by_size` are those of the measured stream;
@@ -337,6 +337,10 @@ pub struct PointResult {
     pub cast: Option<CastResult>,
     /// The traffic that the scenario counts over time.
     pub traffic: Vec<TrafficSeries>,
+    /// Of stored results, the send times of a cast's files and the times that its receivers waited, in microseconds; see
+    /// [`PointResult::cast_times_us`].
+    #[serde(skip)]
+    pub(crate) cast_times_us: Option<(Vec<f64>, Vec<f64>)>,
     /// The circuits since the run began, and the time from which each of them was in force; empty without an optical circuit
     /// switch.
     pub circuits: Vec<(Time, Circuits)>,
@@ -398,6 +402,14 @@ pub struct GoodputSample {
 impl PointResult {
     /// Returns the goodput of all streams over time.
     pub fn goodput_samples(&self) -> impl Iterator<Item = GoodputSample> + '_ {
+    /// Returns the send times of a cast's files if `sending`, or else the times that its receivers waited, in microseconds; `None` without
+    /// a cast.
+    pub(crate) fn cast_times_us(&self, sending: bool) -> Option<Vec<f64>> {
+        let stored = self.cast_times_us.as_ref();
+        let stored = stored.map(|(sent, waited)| if sending { sent } else { waited }.clone());
+        stored.or_else(|| Some(self.cast.as_ref()?.times_us(sending)))
+    }
+
         let interval = self.goodput.interval;
         (0..).zip(&self.goodput.bytes).flat_map(move |(stream, bytes)| {
             (0..).zip(bytes).map(move |(index, bytes)| GoodputSample {
@@ -560,13 +572,19 @@ impl Results {
             peak_rss_bytes,
             interrupted: false,
             failures: Vec::new(),
-            version: env!("CARGO_PKG_VERSION"),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         Self { summary, points }
     }
 
     /// Returns the contents of `summary.json`.
     #[must_use]
+    /// Returns results that were stored: their points are named among each other.
+    pub(crate) fn of(summary: Summary, mut points: Vec<PointResult>) -> Self {
+        naming::name(&mut points);
+        Self { summary, points }
+    }
+
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
         struct Document<'a> {
