@@ -80,6 +80,7 @@ fn main() -> ExitCode {
         Command::Image(command) => image::image(command),
         #[cfg(feature = "hosts")]
         Command::Reduce(command) => reduce::reduce(&command),
+        Command::Schema => print(rackweave_lab::results::SUMMARY_SCHEMA),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
     });

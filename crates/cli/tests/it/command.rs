@@ -428,18 +428,18 @@ fn results_are_compared() {
     assert_eq!(document["points"].as_array().unwrap().len(), 3);
     assert_eq!(document["settings"][0]["key"], "workload.load");
 
+    // The help says how many differences chance makes.
+    let help = stdout(&place.run(&["compare", "--help"]));
+    let measures = rackweave_lab::difference::HEADLINE_MEASURES;
+    assert!(help.contains(&format!("{measures} measures of each point")), "{help}");
+    let by_chance = format!("{:.2} for each point", measures as f64 / 20.0);
+    assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains(&by_chance), "{help}");
+
     let output = place.run(&["compare", "a", "none"]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("cannot read none"), "{}", stderr(&output));
 }
 
-#[test]
-fn a_reader_that_goes_away_is_no_error() {
-    let place = Place::new(SMALL);
-    let mut child = place
-        .command(&["list", "workloads"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
 #[test]
 fn the_schema_is_printed() {
     let place = Place::new(SMALL);
@@ -478,6 +478,13 @@ fn reports_are_drawn_from_files() {
     assert!(stderr(&output).contains("`none` has no results"), "{}", stderr(&output));
 }
 
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let place = Place::new(SMALL);
+    let mut child = place
+        .command(&["list", "workloads"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     drop(child.stdout.take());

@@ -3,6 +3,7 @@
 pub(crate) mod columns;
 mod measured;
 mod naming;
+mod schema;
 pub(crate) mod seeds;
 pub(crate) mod stats;
 
@@ -22,6 +23,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub(crate) use self::naming::{plain, short_key};
+pub use self::schema::SUMMARY_SCHEMA;
 pub use self::seeds::{SeedSpread, StreamSpread};
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::allreduce::AllreduceSummary;
@@ -102,8 +104,6 @@ pub struct PointSummary {
     pub measured_us: f64,
     /// The number of trimmed packets that were returned to their senders.
     pub returned_to_sender: u64,
-    /// The goodput of each host that started measured messages, summarized: what it sent over the measured time,
-    /// including, for RPCs, the responses to its requests.
     /// The number of data packets that the hosts of the measured transport sent again; `None` where that is not known, as with the kernel's
     /// TCP and of casts, images and jobs. Streams that share a transport share its counters.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,6 +111,8 @@ pub struct PointSummary {
     /// The number of times that a timer of these hosts expired after which they sent again, or requested again, what had not arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u64>,
+    /// The goodput of each host that started measured messages, summarized: what it sent over the measured time,
+    /// including, for RPCs, the responses to its requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_by_sender_gbps: Option<Spread>,
     /// The switch port with the longest queue on average; `None` if there is no switch port.
@@ -186,14 +188,14 @@ pub struct StreamSummary {
     pub latency_us: Stats,
     /// The rate at which payload arrived in the measured time, at all hosts together.
     pub goodput_gbps: f64,
-}
-
     /// The number of data packets that the hosts of its transport sent again; see [`PointSummary::retransmissions`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retransmissions: Option<u64>,
     /// The number of timeouts of these hosts; see [`PointSummary::timeouts`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u64>,
+}
+
 /// The outcomes of messages. `started` is the sum of `completed`, `failed` and `unfinished`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct MessageCounts {
@@ -335,12 +337,12 @@ pub struct PointResult {
     pub capture: Capture,
     /// The results of the cast for every file and receiver, if the workload is a cast.
     pub cast: Option<CastResult>,
-    /// The traffic that the scenario counts over time.
-    pub traffic: Vec<TrafficSeries>,
     /// Of stored results, the send times of a cast's files and the times that its receivers waited, in microseconds; see
     /// [`PointResult::cast_times_us`].
     #[serde(skip)]
     pub(crate) cast_times_us: Option<(Vec<f64>, Vec<f64>)>,
+    /// The traffic that the scenario counts over time.
+    pub traffic: Vec<TrafficSeries>,
     /// The circuits since the run began, and the time from which each of them was in force; empty without an optical circuit
     /// switch.
     pub circuits: Vec<(Time, Circuits)>,
@@ -400,8 +402,6 @@ pub struct GoodputSample {
 }
 
 impl PointResult {
-    /// Returns the goodput of all streams over time.
-    pub fn goodput_samples(&self) -> impl Iterator<Item = GoodputSample> + '_ {
     /// Returns the send times of a cast's files if `sending`, or else the times that its receivers waited, in microseconds; `None` without
     /// a cast.
     pub(crate) fn cast_times_us(&self, sending: bool) -> Option<Vec<f64>> {
@@ -410,6 +410,8 @@ impl PointResult {
         stored.or_else(|| Some(self.cast.as_ref()?.times_us(sending)))
     }
 
+    /// Returns the goodput of all streams over time.
+    pub fn goodput_samples(&self) -> impl Iterator<Item = GoodputSample> + '_ {
         let interval = self.goodput.interval;
         (0..).zip(&self.goodput.bytes).flat_map(move |(stream, bytes)| {
             (0..).zip(bytes).map(move |(index, bytes)| GoodputSample {
@@ -577,14 +579,14 @@ impl Results {
         Self { summary, points }
     }
 
-    /// Returns the contents of `summary.json`.
-    #[must_use]
     /// Returns results that were stored: their points are named among each other.
     pub(crate) fn of(summary: Summary, mut points: Vec<PointResult>) -> Self {
         naming::name(&mut points);
         Self { summary, points }
     }
 
+    /// Returns the contents of `summary.json`.
+    #[must_use]
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
         struct Document<'a> {
