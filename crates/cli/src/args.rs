@@ -16,6 +16,7 @@ use crate::generate::{CompletionsArgs, ManArgs};
 use crate::image::ImageCommand;
 #[cfg(feature = "hosts")]
 use crate::reduce::ReduceCommand;
+use crate::report::ReportArgs;
 #[cfg(feature = "hosts")]
 use crate::rpc::RpcCommand;
 #[cfg(feature = "hosts")]
@@ -44,21 +45,17 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
+// Commands without a comment have that of their arguments, all of which `--help` shows.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a scenario in the simulator: all points of its sweep, on all cores.
     Run(RunArgs),
-    /// Combine the shards of a sweep into the results of one run.
     Merge(MergeArgs),
-    /// Run a scenario for real: one process per host, joined by a user-space switch at line rate.
     #[cfg(feature = "hosts")]
     Testbed(TestbedArgs),
-    /// Say what differs between two results, and by how much, beyond what their seeds explain.
+    Report(ReportArgs),
     Compare(CompareArgs),
-    /// Measure what hosts cost on this machine, for `run --host`.
     #[cfg(feature = "hosts")]
     Calibrate(CalibrateArgs),
-    /// Reproduce the claims of papers, and report which of them hold.
     Paper(PaperArgs),
     /// Run random scenarios with random faults, and check what must hold in all of them.
     #[cfg(feature = "hosts")]
@@ -88,6 +85,8 @@ pub(crate) enum Command {
     #[cfg(feature = "hosts")]
     #[command(subcommand)]
     Reduce(ReduceCommand),
+    /// Print the JSON schema of summary.json on standard output.
+    Schema,
     /// Print the completions of a shell on standard output.
     Completions(CompletionsArgs),
     /// Write manual pages to a directory.

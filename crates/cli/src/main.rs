@@ -15,6 +15,7 @@ mod paper;
 mod progress;
 #[cfg(feature = "hosts")]
 mod reduce;
+mod report;
 #[cfg(feature = "hosts")]
 mod rpc;
 mod run;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Command::Switch(args) => switch::switch(&args),
         Command::List(args) => list(&args),
         Command::Compare(args) => compare::compare(&args),
+        Command::Report(args) => report::report(&args),
         Command::Paper(args) => paper::paper(&args),
         #[cfg(feature = "hosts")]
         Command::Chaos(args) => chaos::chaos(&args),
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
         Command::Image(command) => image::image(command),
         #[cfg(feature = "hosts")]
         Command::Reduce(command) => reduce::reduce(&command),
+        Command::Schema => print(rackweave_lab::results::SUMMARY_SCHEMA),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
     });
@@ -124,7 +127,11 @@ fn list(args: &ListArgs) -> miette::Result<u8> {
 /// whoever reads the report.
 fn is_report(command: &Command) -> bool {
     match command {
-        Command::Run(_) | Command::Merge(_) | Command::Compare(_) | Command::Paper(_) => true,
+        Command::Run(_)
+        | Command::Merge(_)
+        | Command::Compare(_)
+        | Command::Report(_)
+        | Command::Paper(_) => true,
         #[cfg(feature = "hosts")]
         Command::Testbed(_) | Command::Calibrate(_) | Command::Chaos(_) | Command::Rpc(_) => true,
         _ => false,

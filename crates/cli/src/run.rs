@@ -158,7 +158,7 @@ pub(crate) fn finish(
 }
 
 /// Reports on stderr what a table would have shown beside the numbers.
-fn report(results: &Results) {
+pub(crate) fn report(results: &Results) {
     results.warnings().for_each(|warning| warn(&format!("warning: {warning}")));
     results.notes().for_each(|note| warn(&format!("note: {note}")));
     if results.summary.interrupted {
@@ -198,7 +198,7 @@ pub(crate) fn stop_on_ctrl_c<T: Send + Sync + 'static>(
     .wrap_err("cannot listen for Ctrl-C")
 }
 
-fn table(results: &Results, out: &OutputDir) -> String {
+pub(crate) fn table(results: &Results, out: &OutputDir) -> String {
     let stdout = std::io::stdout();
     let terminal = stdout.is_terminal();
     let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]

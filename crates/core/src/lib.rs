@@ -63,6 +63,7 @@ pub use schedule::Schedule;
 pub use text::{is_hidden, visible};
 pub use time::{Span, Time};
 pub use transport::{
-    Event, FailReason, Kind, Open, Placement, Refused, RoundTrip, StreamEvent, Submit, Transport,
+    Event, FailReason, Kind, Open, Placement, RecoveryCounters, Refused, RoundTrip, StreamEvent,
+    Submit, Transport,
 };
 pub use units::{Bytes, ParseUnitError, Rate};

@@ -93,6 +93,24 @@ pub struct RoundTrip {
     pub samples: u64,
 }
 
+/// How often a transport had to repair losses since its start, or took packets for lost that were not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct RecoveryCounters {
+    /// The number of data packets sent whose first byte this host had sent before.
+    pub retransmissions: u64,
+    /// The number of times that a timer expired after which this host sent data again, or requested again what had not arrived.
+    /// Requests that ask for the state of a message only do not count, and neither do keepalives.
+    pub timeouts: u64,
+}
+
+impl core::ops::AddAssign for RecoveryCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.retransmissions = self.retransmissions.saturating_add(other.retransmissions);
+        self.timeouts = self.timeouts.saturating_add(other.timeouts);
+    }
+}
+
 /// Why a message failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
@@ -276,5 +294,11 @@ pub trait Transport: Node<Event = Event, Placement = Placement> {
     #[must_use]
     fn round_trips(&self) -> Vec<RoundTrip> {
         Vec::new()
+    }
+
+    /// Returns how often this host has repaired losses; zeros for a transport that never does.
+    #[must_use]
+    fn recovery_counters(&self) -> RecoveryCounters {
+        RecoveryCounters::default()
     }
 }

@@ -10,9 +10,13 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+pub(crate) use self::read::flatten;
 use self::read::{Group, Values};
 pub use self::read::{ReadError, Results};
 use crate::results::seeds::t_quantile;
+
+/// The number of measures of a point that are compared unless all are asked for.
+pub const HEADLINE_MEASURES: usize = HEADLINES.len();
 
 /// The measures that are compared unless all are asked for: those of every point that its table shows.
 const HEADLINES: [&str; 13] = [

@@ -34,6 +34,8 @@ pub(crate) struct Load<'a> {
     pub(crate) warmup: Span,
     /// When the last measured message starts.
     pub(crate) last_start: Span,
+    /// When the load ends; [`Span::MAX`] if it goes on until the last measured message has ended.
+    pub(crate) load_until: Span,
     pub(crate) time_limit: Span,
 }
 
@@ -64,7 +66,7 @@ impl Load<'_> {
     /// Returns when the last measured message of a link ends, in seconds; 0 without any.
     fn last_end(&self, rate: f64, bps: f64, mut rng: Rng) -> f64 {
         let (warmup, until) = (self.warmup.as_secs_f64(), self.last_start.as_secs_f64());
-        let limit = self.time_limit.as_secs_f64();
+        let (limit, load_until) = (self.time_limit.as_secs_f64(), self.load_until.as_secs_f64());
         let (mut now, mut next, mut last) = (0.0, rng.exponential(1.0 / rate), 0.0);
         // Bits of the messages, least first, and whether they are measured.
         let mut queue: BinaryHeap<Reverse<(u64, bool)>> = BinaryHeap::new();
@@ -90,6 +92,14 @@ impl Load<'_> {
                 }
                 None => now = next,
             }
+            if next > load_until {
+                // Nothing is measured any more that is not in the queue.
+                next = f64::INFINITY;
+                if measured == 0 {
+                    break;
+                }
+                continue;
+            }
             let is_measured = (warmup..=until).contains(&next);
             measured += u64::from(is_measured);
             let bits = (self.wire_bytes)(self.sizes.sample(&mut rng)) * 8.0;
@@ -105,6 +115,10 @@ mod tests {
     use super::*;
 
     fn end(sizes: &SizeDist, load: f64) -> f64 {
+        end_with(sizes, load, Span::MAX)
+    }
+
+    fn end_with(sizes: &SizeDist, load: f64, load_until: Span) -> f64 {
         let rate = load * 25e9 / 8.0 / sizes.mean();
         let load = Load {
             sizes,
@@ -114,6 +128,7 @@ mod tests {
             taken_bps: 0.0,
             warmup: Span::from_ms(1),
             last_start: Span::from_ms(2),
+            load_until,
             time_limit: Span::from_secs(10),
         };
         load.end().as_us_f64()
@@ -128,6 +143,15 @@ mod tests {
         let (low, high) = (end(&w3, 0.3), end(&w3, 0.8));
         // 15 MB take 4.9 ms, if any of them is measured.
         assert!(low > 2100.0 && high > low * 1.5, "{low} {high}");
+    }
+
+    #[test]
+    fn long_messages_end_sooner_if_no_others_follow() {
+        let w3 = SizeDist::named("W3").unwrap();
+        let (goes_on, stops) = (end(&w3, 0.8), end_with(&w3, 0.8, Span::from_ms(2)));
+        assert!(stops > 2000.0 && stops < goes_on, "{stops} {goes_on}");
+        // What has not started by then does not count.
+        assert!(end_with(&w3, 0.8, Span::from_us(1500)) < stops);
     }
 
     #[test]

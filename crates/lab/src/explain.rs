@@ -105,7 +105,8 @@ impl Explanation {
         };
         let measure = &point.config.measure;
         let asked = (measure.messages < u64::MAX).then_some(measure.messages);
-        let measured_time = measure.time_limit - measure.warmup;
+        let arrivals_end = measure.time_limit.min(plan.stop);
+        let measured_time = arrivals_end.saturating_sub(measure.warmup);
         let in_time = plan.per_second.map(|rate| (rate * measured_time.as_secs_f64()) as u64);
         let messages = [asked, plan.messages, in_time].into_iter().flatten().min();
         let started_in = match (messages, plan.per_second) {
@@ -114,15 +115,17 @@ impl Explanation {
             }
             _ => None,
         };
-        let simulated = started_in.map(|span| (span + measure.warmup).min(measure.time_limit));
+        let simulated = started_in.map(|span| (span + measure.warmup).min(arrivals_end));
         let is_group = point.cast.is_some() || plan_is_of_a_group(point);
         let beside = point.config.streams.iter().skip(usize::from(!is_group));
         let beside: Vec<(&StreamConfig, Plan)> =
             beside.map(|stream| (stream, Plan::of(stream, &point.fabric))).collect();
         let started = simulated;
-        let is_by_number = asked.is_some() && asked == messages;
+        // Otherwise the time limit ends the run, whatever is under way.
+        let waits_for_last =
+            asked.is_some() && asked == messages || arrivals_end < measure.time_limit;
         let simulated = match (point.config.streams.first().filter(|_| !is_group), started) {
-            (Some(stream), Some(last_start)) if is_by_number => {
+            (Some(stream), Some(last_start)) if waits_for_last => {
                 Some(end_of(point, stream, &plan, &beside, last_start))
             }
             _ => started,
@@ -130,7 +133,7 @@ impl Explanation {
         // Load goes on in the warm-up, and until the last measured message has ended.
         let loaded = if measure.stop_load { started } else { simulated };
         let all_of = |plan: &Plan| match (plan.per_second, loaded) {
-            (Some(rate), Some(loaded)) => Some(rate * loaded.as_secs_f64()),
+            (Some(rate), Some(loaded)) => Some(rate * loaded.min(plan.stop).as_secs_f64()),
             _ => plan.messages.map(|messages| messages as f64),
         };
         let measured = match plan.per_second {
@@ -379,7 +382,7 @@ fn long_drain(started: Span, end: Span, stream: &StreamConfig, is_stopped: bool)
     let share = 100.0 * (1.0 - started.as_us_f64() / end.as_us_f64());
     let longest = stream.workload.pattern.sizes().map_or(0, rackweave_workload::SizeDist::max);
     let longest = bytes(longest as f64);
-    let cure = if is_stopped {
+    let cure = if is_stopped || stream.workload.stop < Span::MAX {
         "`workload.truncate` shortens it"
     } else {
         "`measure.load_after = \"stop\"` or `workload.truncate` shortens it"
@@ -425,6 +428,7 @@ fn end_of(
         taken_bps: others.sum::<f64>() * 8.0 / hosts as f64,
         warmup: point.config.measure.warmup,
         last_start,
+        load_until: if point.config.measure.stop_load { last_start } else { plan.stop },
         time_limit: point.config.measure.time_limit,
     };
     load.end()
@@ -448,14 +452,28 @@ fn share_of_a_host(fabric: &Fabric) -> f64 {
 }
 
 /// A workload in numbers.
-#[derive(Default)]
 struct Plan {
     mean_bytes: f64,
     /// Those in the other direction included.
     packets_per_message: f64,
     senders: u64,
+    /// When the workload starts no more messages.
+    stop: Span,
     per_second: Option<f64>,
     messages: Option<u64>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            mean_bytes: 0.0,
+            packets_per_message: 0.0,
+            senders: 0,
+            stop: Span::MAX,
+            per_second: None,
+            messages: None,
+        }
+    }
 }
 
 impl Plan {
@@ -467,6 +485,7 @@ impl Plan {
             // Blocks, and now and then a request.
             packets_per_message: bytes / 1024.0 * 1.1,
             senders: 1,
+            stop: Span::MAX,
             per_second: None,
             messages: Some(image.clients.len() as u64),
         }
@@ -481,6 +500,7 @@ impl Plan {
             // Full frames, and a quarter of the data in pairs of 20 bytes.
             packets_per_message: mean_bytes / 1460.0 * 1.5,
             senders: 1,
+            stop: Span::MAX,
             per_second: None,
             messages: Some(reduce.jobs.len() as u64),
         }
@@ -497,6 +517,7 @@ impl Plan {
             mean_bytes: bytes,
             packets_per_message: bytes / payload * 2.0 * workers,
             senders: 1,
+            stop: Span::MAX,
             per_second: None,
             messages: Some(u64::from(allreduce.vectors.steps)),
         }
@@ -513,6 +534,7 @@ impl Plan {
             mean_bytes,
             packets_per_message,
             senders: 1,
+            stop: Span::MAX,
             per_second: None,
             messages: Some(messages),
         }
@@ -573,7 +595,8 @@ impl Plan {
                 messages = Some(entries.len() as u64);
             }
         }
-        Self { mean_bytes, packets_per_message, senders, per_second, messages }
+        let stop = workload.stop;
+        Self { mean_bytes, packets_per_message, senders, stop, per_second, messages }
     }
 }
 
@@ -585,6 +608,33 @@ mod tests {
         let folder = std::path::Path::new(".");
         let scenario = Scenario::parse("test.toml", text, folder, &[], None).unwrap();
         Explanation::of(&scenario.points[0])
+    }
+
+    #[test]
+    fn a_workload_that_stops_has_the_messages_until_then() {
+        let text = |stop: &str, measure: &str| {
+            format!(
+                "fabric = {{ topology = 'single-switch', hosts = 8, host_link = '10 Gbps' }}\n\
+                 transport.name = 'homa'\nmeasure = {{ {measure} }}\n\
+                 workload = {{ arrivals = 'poisson', sizes = '10 KB', load = 0.5{stop} }}"
+            )
+        };
+        let all = "warmup = '0 s', messages = 'unlimited', time_limit = '10 s'";
+        // Half of 80 Gbit/s in messages of 10 KB: 500 a millisecond.
+        let stopped = explain(&text(", stop = '4 ms'", all));
+        let messages = stopped.messages.unwrap();
+        assert!((1900..=2100).contains(&messages), "{messages}");
+        let simulated = stopped.simulated_us.unwrap();
+        assert!((4000.0..4500.0).contains(&simulated), "{simulated}");
+        // Without it the load goes on for ten seconds.
+        assert!(explain(&text("", all)).messages.unwrap() > 2_000 * 1000);
+        // Fewer messages than the workload has until it stops.
+        let few = explain(&text(", stop = '4 ms'", "messages = 100"));
+        assert_eq!(few.messages, Some(100));
+        assert!(few.simulated_us.unwrap() < 2000.0);
+        // More than it has.
+        let many = explain(&text(", stop = '4 ms'", "messages = 100_000"));
+        assert!((1400..=1600).contains(&many.messages.unwrap()), "after a millisecond of warm-up");
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
-//! - [`output`]: results as files.
+//! - [`redraw`]: reports on finished results.
 //! - `deploy`: the transport of a scenario, for hosts.
 //! - [`difference`]: what differs between two results.
 //! - [`calibrate`]: what hosts cost on this machine.
@@ -76,6 +76,7 @@ pub mod output;
 pub mod paper;
 mod path;
 pub mod plan;
+pub mod redraw;
 pub mod reduce;
 pub mod report;
 pub mod results;

@@ -35,7 +35,7 @@ impl Results {
             description: scenario.description.clone(),
             scenario_toml: scenario.resolved.clone(),
             command: command.to_owned(),
-            version: self.summary.version.to_owned(),
+            version: self.summary.version.clone(),
             seed: scenario.seed,
             facts: scenario.facts(),
             files,
@@ -51,6 +51,26 @@ impl Results {
             .render(svg::Theme::Standalone)
     }
 }
+
+impl Results {
+    /// Writes the charts that are files of their own, and returns their names.
+    pub(crate) fn pictures(
+        &self,
+        staged: &mut Staged<'_>,
+    ) -> Result<Vec<&'static str>, OutputError> {
+        let mut names = vec!["slowdown.svg"];
+        staged.add(names[0], self.to_svg().as_bytes())?;
+        let title = "99th-percentile slowdown beside each run";
+        if let Some(chart) = charts::streams_chart(&self.points, title) {
+            staged.add("streams.svg", chart.render(svg::Theme::Standalone).as_bytes())?;
+            names.push("streams.svg");
+        }
+        Ok(names)
+    }
+}
+
+/// The beginning of the line of a resolved scenario that has the command.
+pub(crate) const COMMAND_LINE: &str = "# The command: ";
 
 /// The directory for results, which was checked to be writable.
 #[derive(Debug)]
@@ -128,23 +148,24 @@ impl OutputDir {
             World::Simulator => "`rackweave run` with this file gives the same results.",
             World::Testbed => "`rackweave testbed` with this file runs the same experiment.",
         };
+        // A value of `--set` may have several lines, which a comment cannot.
+        let is_line = !command.is_empty() && !command.chars().any(char::is_control);
+        let command_line =
+            if is_line { format!("{COMMAND_LINE}{command}\n") } else { String::new() };
         let head = format!(
-            "# Written by rackweave {}: the scenario as it was run, with all defaults.\n# {subcommand}\n\n",
+            "# Written by rackweave {}: the scenario as it was run, with all defaults.\n# {subcommand}\n{command_line}\n",
             env!("CARGO_PKG_VERSION")
         );
         staged.add("scenario.resolved.toml", (head + &scenario.resolved).as_bytes())?;
-        staged.add("slowdown.svg", results.to_svg().as_bytes())?;
-        let title = "99th-percentile slowdown beside each run";
-        if let Some(chart) = charts::streams_chart(&results.points, title) {
-            staged.add("streams.svg", chart.render(svg::Theme::Standalone).as_bytes())?;
-        }
+        results.pictures(&mut staged)?;
         tables::write(&results.points, &mut staged)?;
         let points = &results.points;
         for point in points.iter().filter(|point| !point.capture_names.is_empty()) {
             staged.capture(point)?;
         }
-        let names = staged.files.iter().map(|(name, _)| name);
-        let files = names.filter(|name| !name.ends_with(".pcapng")).cloned().collect();
+        let files = staged.names().filter(|name| !name.ends_with(".pcapng"));
+        let mut files: Vec<String> = files.map(str::to_owned).collect();
+        files.sort_unstable();
         let page = results.to_html_beside(scenario, command, files);
         staged.add("report.html", page.as_bytes())?;
         let written = staged.finish()?;
@@ -165,7 +186,7 @@ impl OutputDir {
     }
 
     /// Removes what an earlier run has written and this one has not. Files of others may have similar names.
-    fn remove_optional(&self, written: &[String]) {
+    pub(crate) fn remove_optional(&self, written: &[String]) {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return };
         for entry in entries.flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
@@ -216,7 +237,7 @@ impl SavedDir {
     ///
     /// # Errors
     /// If the directory cannot be listed.
-    fn names(&self) -> Result<Vec<String>, OutputError> {
+    pub(crate) fn names(&self) -> Result<Vec<String>, OutputError> {
         let cannot = |source| OutputError::Read { path: self.path.clone(), source };
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(cannot)? {
@@ -268,24 +289,24 @@ impl SavedDir {
 }
 
 /// Files under temporary names, which no other process uses, until they are renamed. What is not renamed is removed on drop.
-struct Staged<'a> {
+pub(crate) struct Staged<'a> {
     folder: &'a Path,
     files: Vec<(String, tempfile::TempPath)>,
 }
 
 impl<'a> Staged<'a> {
-    const fn new(folder: &'a Path) -> Self {
+    pub(crate) const fn new(folder: &'a Path) -> Self {
         Self { folder, files: Vec::new() }
     }
 
-    fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {
+    pub(crate) fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {
         let (path, mut file) = self.file(name)?;
         let written = file.write_all(bytes).and_then(|()| file.flush());
         written.map_err(|error| OutputError::file(&path, error))
     }
 
     /// Creates a file; the path is the final one.
-    fn file(
+    pub(crate) fn file(
         &mut self,
         name: &str,
     ) -> Result<(PathBuf, std::io::BufWriter<std::fs::File>), OutputError> {
@@ -325,8 +346,13 @@ impl<'a> Staged<'a> {
         written.map_err(|error| OutputError::file(&path, std::io::Error::other(error)))
     }
 
+    /// Returns the names of the files so far.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|(name, _)| name.as_str())
+    }
+
     /// Renames all files, and returns their names.
-    fn finish(self) -> Result<Vec<String>, OutputError> {
+    pub(crate) fn finish(self) -> Result<Vec<String>, OutputError> {
         for (name, _) in &self.files {
             let path = self.folder.join(name);
             // Found before the first file is renamed.
@@ -353,7 +379,7 @@ impl Sink for Staged<'_> {
 
     fn table<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
         &mut self,
-        name: &str,
+        name: &'static str,
         wanted: bool,
         points: &'a [PointResult],
         columns: &'static [Column<T>],

@@ -107,6 +107,28 @@ impl Table {
         Ok(Self { name: name.to_owned(), columns: columns.collect::<Result<_, _>>()? })
     }
 
+    /// Returns the values of a column of whole numbers.
+    #[must_use]
+    pub fn counts(&self, name: &str) -> Option<&[Option<u64>]> {
+        if let Values::Counts(values) = self.column(name)? { Some(values) } else { None }
+    }
+
+    /// Returns the values of a column of numbers.
+    #[must_use]
+    pub fn reals(&self, name: &str) -> Option<&[Option<f64>]> {
+        if let Values::Reals(values) = self.column(name)? { Some(values) } else { None }
+    }
+
+    /// Returns the values of a column of texts.
+    #[must_use]
+    pub fn texts(&self, name: &str) -> Option<&[Option<String>]> {
+        if let Values::Texts(values) = self.column(name)? { Some(values) } else { None }
+    }
+
+    fn column(&self, name: &str) -> Option<&Values> {
+        self.columns.iter().find(|column| column.name == name).map(|column| &column.values)
+    }
+
     /// Returns the number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
@@ -200,6 +222,9 @@ fn real(cell: &str) -> Option<f64> {
     cell.parse().ok().filter(|x: &f64| x.is_finite())
 }
 
+/// The name of the table of means over seeds.
+const OVER_SEEDS: &str = "over_seeds";
+
 /// What takes the tables of results, one after the other.
 pub(crate) trait Sink {
     type Error;
@@ -207,7 +232,7 @@ pub(crate) trait Sink {
     /// Takes a table with any number of rows for each point. It is left out unless it is `wanted`.
     fn table<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
         &mut self,
-        name: &str,
+        name: &'static str,
         wanted: bool,
         points: &'a [PointResult],
         columns: &'static [Column<T>],
@@ -260,11 +285,19 @@ pub(crate) fn write<S: Sink>(points: &[PointResult], sink: &mut S) -> Result<(),
     sink.table("allreduce_steps", wanted, points, columns::ALLREDUCE_STEP, |point| {
         point.summary.allreduce.iter().flat_map(|allreduce| &allreduce.steps)
     })?;
+    write_over_seeds(points, sink)
+}
+
+/// Passes the means over seeds to a sink, if seeds are swept.
+pub(crate) fn write_over_seeds<S: Sink>(
+    points: &[PointResult],
+    sink: &mut S,
+) -> Result<(), S::Error> {
     let means = seeds::combined(points);
     let wanted = means.is_some();
     let means = means.unwrap_or_default();
     let rows = |point: &PointResult| std::iter::once(point.summary.clone());
-    sink.table("over_seeds", wanted, &means, columns::OVER_SEEDS, rows)
+    sink.table(OVER_SEEDS, wanted, &means, columns::OVER_SEEDS, rows)
 }
 
 /// The first columns of every table, before the swept keys.
@@ -317,7 +350,7 @@ impl Sink for Collect {
 
     fn table<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
         &mut self,
-        name: &str,
+        name: &'static str,
         wanted: bool,
         points: &'a [PointResult],
         columns: &'static [Column<T>],
@@ -361,6 +394,37 @@ struct Declared {
     columns: Vec<(&'static str, Kind)>,
 }
 
+/// Returns the names of the tables that have rows of single points.
+pub(crate) fn names() -> Vec<&'static str> {
+    struct Names(Vec<&'static str>);
+    impl Sink for Names {
+        type Error = Infallible;
+
+        fn table<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
+            &mut self,
+            name: &'static str,
+            _: bool,
+            _: &'a [PointResult],
+            _: &'static [Column<T>],
+            _: impl Fn(&'a PointResult) -> R,
+        ) -> Result<(), Infallible> {
+            self.0.push(name);
+            Ok(())
+        }
+    }
+    let mut names = Names(Vec::new());
+    match write(&[], &mut names) {
+        Ok(()) => names.0.retain(|name| *name != OVER_SEEDS),
+    }
+    names.0
+}
+
+/// Returns the names of a table's columns after those that identify the point.
+pub(crate) fn columns_of(name: &str) -> Vec<&'static str> {
+    let columns = Declared::of(name).columns;
+    columns.into_iter().skip(LEAD_COLUMNS.len()).map(|(name, _)| name).collect()
+}
+
 /// Returns whether results have a table of this name.
 pub(crate) fn exists(name: &str) -> bool {
     Declared::of(name).columns.len() > LEAD_COLUMNS.len()
@@ -384,7 +448,7 @@ impl Sink for Declared {
 
     fn table<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
         &mut self,
-        name: &str,
+        name: &'static str,
         _: bool,
         _: &'a [PointResult],
         columns: &'static [Column<T>],

@@ -68,7 +68,7 @@ impl Batch {
 }
 
 /// Does work on another thread, and waits for it without the GIL. An exception of a signal handler or of `progress` cancels the batch;
-/// it is returned beside what the work then returns.
+/// it is returned beside what the work then returns. A further exception of a signal handler is returned at once.
 ///
 /// Python delivers signals to its main thread, which therefore must not be the one that simulates.
 pub(crate) fn wait<T: Send + 'static>(
@@ -96,7 +96,8 @@ pub(crate) fn wait<T: Send + 'static>(
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(PyRuntimeError::new_err("the run ended without a result"));
             }
-            Err(RecvTimeoutError::Timeout) if stopped.is_some() => {}
+            // The points stop soon. Whoever does not want to wait for that interrupts again, and the results are lost.
+            Err(RecvTimeoutError::Timeout) if stopped.is_some() => py.check_signals()?,
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(error) = py.check_signals().and_then(|()| report(py, batch, progress)) {
                     batch.cancel();

@@ -168,6 +168,37 @@ class Folders(unittest.TestCase):
                 with open(os.path.join(reference, name), "rb") as one, open(os.path.join(copied, name), "rb") as other:
                     self.assertEqual(one.read(), other.read(), name)
 
+    @needs("pyarrow")
+    def test_parquet_reads_back_as_the_tables(self):
+        import pyarrow
+        import pyarrow.parquet
+
+        result = rackweave.load(os.environ["RACKWEAVE_REFERENCE"])
+        with tempfile.TemporaryDirectory() as folder:
+            target = os.path.join(folder, "new")
+            paths = result.to_parquet(target)
+            self.assertEqual(sorted(os.path.basename(path) for path in paths), sorted(f"{name}.parquet" for name in result.tables))
+            self.assertEqual(sorted(os.listdir(target)), sorted(os.path.basename(path) for path in paths))
+            for name, table in result.tables.items():
+                read = pyarrow.parquet.read_table(os.path.join(target, f"{name}.parquet"))
+                self.assertTrue(read.equals(pyarrow.table(table)), name)
+                self.assertEqual(read.to_pydict(), table.to_dict())
+            self.assertEqual(result.to_parquet(target, ["points"]), [os.path.join(target, "points.parquet")])
+            with self.assertRaisesRegex(KeyError, "no table 'pints'"):
+                result.to_parquet(target, ["pints"])
+
+    @needs("polars")
+    def test_parquet_without_pyarrow(self):
+        script = (
+            "import sys; sys.modules['pyarrow'] = None\n"
+            "import os, polars, rackweave\n"
+            "result = rackweave.load(os.environ['RACKWEAVE_REFERENCE'])\n"
+            "[path] = result.to_parquet(sys.argv[1], ['links'])\n"
+            "assert polars.read_parquet(path).to_dict(as_series=False) == result['links'].to_dict()\n"
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, "-c", script, folder], check=True)
+
     def test_a_folder_without_results_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             with self.assertRaisesRegex(rackweave.OutputError, "no results"):

@@ -227,6 +227,10 @@ impl<T: Transport, G: Header> Transport for MixedTransport<T, G> {
     fn round_trips(&self) -> Vec<rackweave_core::RoundTrip> {
         self.0.round_trips()
     }
+
+    fn recovery_counters(&self) -> rackweave_core::RecoveryCounters {
+        self.0.recovery_counters()
+    }
 }
 
 /// A group system's node on a network whose packets it shares with transports.

@@ -407,6 +407,7 @@ impl<'a> Oracle<'a> {
             delivered_by_sender: delivered.first().cloned().unwrap_or_default(),
             goodput: self.timeline.result(),
             round_trips: Vec::new(),
+            recovery: Vec::new(),
             counters: Counters { events: self.events, ..Counters::default() },
             refused: 0,
             mean_queue_bytes: 0.0,

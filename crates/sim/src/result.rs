@@ -1,7 +1,7 @@
 //! The result of a run.
 
 use crate::config::Circuits;
-use rackweave_core::{HostId, Span, Time};
+use rackweave_core::{HostId, RecoveryCounters, Span, Time};
 pub use rackweave_switch::net::{Captured, Counters, LinkStats, QueueSample};
 use rackweave_wire::Header;
 pub use rackweave_workload::app::{MessageRecord, Outcome};
@@ -41,6 +41,16 @@ pub struct MeasuredRoundTrip {
     pub samples: u64,
 }
 
+/// How often one of a run's transports had to repair losses, at all hosts together, over the whole run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct TransportRecovery {
+    /// The streams that use this transport.
+    pub streams: Vec<u16>,
+    /// The sums over all hosts.
+    pub counters: RecoveryCounters,
+}
+
 /// Payload that receivers have stored over time, from the start of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
@@ -70,6 +80,8 @@ pub struct RunResult<H = Header> {
     pub goodput: Goodput,
     /// Round trips that transports measured, by transport, then host, then peer.
     pub round_trips: Vec<MeasuredRoundTrip>,
+    /// Repairs of losses, for each transport; those of the kernel's transports and of group systems are not known.
+    pub recovery: Vec<TransportRecovery>,
     /// Counts of the whole run, warm-up included.
     pub counters: Counters,
     /// Messages that transports refused at submission.
@@ -111,6 +123,7 @@ impl<H> RunResult<H> {
             delivered_by_sender: self.delivered_by_sender,
             goodput: self.goodput,
             round_trips: self.round_trips,
+            recovery: self.recovery,
             counters: self.counters,
             refused: self.refused,
             mean_queue_bytes: self.mean_queue_bytes,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 #[cfg(any(test, feature = "testkit"))]
 use rackweave_core::Rate;
 use rackweave_core::{
-    Event, Framing, HostId, MessageId, Node, Open, Packet, Placement, Refused, RoundTrip, Span,
-    Submit, Time, Transport,
+    Event, Framing, HostId, MessageId, Node, Open, Packet, Placement, RecoveryCounters, Refused,
+    RoundTrip, Span, Submit, Time, Transport,
 };
 use rackweave_wire::Header;
 use rackweave_wire::homa::Layout;
@@ -256,6 +256,10 @@ impl Transport for Machine {
 
     fn round_trips(&self) -> Vec<RoundTrip> {
         delegate!(self, machine => machine.round_trips())
+    }
+
+    fn recovery_counters(&self) -> RecoveryCounters {
+        delegate!(self, machine => machine.recovery_counters())
     }
 }
 

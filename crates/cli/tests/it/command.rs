@@ -428,9 +428,54 @@ fn results_are_compared() {
     assert_eq!(document["points"].as_array().unwrap().len(), 3);
     assert_eq!(document["settings"][0]["key"], "workload.load");
 
+    // The help says how many differences chance makes.
+    let help = stdout(&place.run(&["compare", "--help"]));
+    let measures = rackweave_lab::difference::HEADLINE_MEASURES;
+    assert!(help.contains(&format!("{measures} measures of each point")), "{help}");
+    let by_chance = format!("{:.2} for each point", measures as f64 / 20.0);
+    assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains(&by_chance), "{help}");
+
     let output = place.run(&["compare", "a", "none"]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("cannot read none"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_schema_is_printed() {
+    let place = Place::new(SMALL);
+    let output = place.run(&["schema"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let schema: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let described = &schema["$defs"]["PointSummary"]["properties"]["goodput_gbps"]["description"];
+    assert!(described.as_str().unwrap().contains("payload"), "{described}");
+}
+
+#[test]
+fn reports_are_drawn_from_files() {
+    let place = Place::new(SMALL);
+    for (out, load) in [("a", "0.5"), ("b", "0.2")] {
+        let set = format!("workload.load={load}");
+        let output = place.run(&["run", "small.toml", "--quiet", "--out", out, "--set", &set]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    let page = std::fs::read_to_string(place.path().join("a/report.html")).unwrap();
+    std::fs::remove_file(place.path().join("a/report.html")).unwrap();
+    let output = place.run(&["report", "a"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("report:  a/report.html"), "{}", stdout(&output));
+    assert_eq!(std::fs::read_to_string(place.path().join("a/report.html")).unwrap(), page);
+
+    let output = place.run(&["report", "a", "b/summary.json"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("--out DIR"), "{}", stderr(&output));
+    let output = place.run(&["report", "a", "b", "--out", "both", "--json"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let document: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(document["over_seeds"].as_array().unwrap().len(), 6, "3 transports at 2 loads");
+    assert!(place.path().join("both/points.csv").exists());
+    let output = place.run(&["report", "none"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("`none` has no results"), "{}", stderr(&output));
 }
 
 #[test]

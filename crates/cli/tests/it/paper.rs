@@ -65,6 +65,7 @@ const CLAIMS: &str = r#"
 paper = "small"
 title = "A small paper"
 source = "nowhere"
+written = "2026-02-03"
 
 [scenarios.small]
 file = "small.toml"
@@ -126,30 +127,19 @@ fn claims_are_decided_by_their_rules() {
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let claims = document["claims"].as_array().unwrap();
     for field in [
-        "id",
-        "system",
-        "claim",
-        "source",
-        "paper",
-        "here",
-        "holds",
-        "why",
-        "rule",
-        "rules",
-        "scenario",
-        "seconds",
-        "deviations",
-        "warnings",
-        "figures",
-        "results",
+        "id", "system", "claim", "source", "paper", "here", "holds", "why", "rule", "rules",
+        "scenario", "seconds", "verdict", "remarks", "notes", "warnings", "figures", "results",
     ] {
         assert!(claims[0].get(field).is_some(), "{field}");
     }
     assert_eq!((&claims[0]["holds"], &claims[1]["holds"]), (&true.into(), &false.into()));
     assert_eq!(claims[0]["rules"][0]["checks"].as_array().unwrap().len(), 2);
     assert!(claims[0]["here"].as_str().unwrap().ends_with("paper 0.5"));
-    assert!(!claims[0]["why"].as_str().unwrap().contains("Cause"));
-    assert!(claims[1]["why"].as_str().unwrap().ends_with("Cause: nothing is faster than ideal"));
+    // What the file says is apart from what was measured.
+    assert_eq!(claims[0]["remarks"].get("cause"), None, "it holds");
+    assert_eq!(claims[1]["remarks"]["cause"], "nothing is faster than ideal");
+    assert!(!claims[1]["why"].as_str().unwrap().contains("faster than ideal"));
+    assert_eq!(claims[1]["remarks"]["written"], "2026-02-03");
     let out = place.path().join("out");
     assert_eq!(std::fs::read_to_string(out.join("claims.json")).unwrap(), stdout(&output));
     let page = std::fs::read_to_string(out.join("index.html")).unwrap();
@@ -170,12 +160,48 @@ fn quick_claims_run_less_and_one_claim_runs_separately() {
     let text = stdout(&output);
     assert!(text.starts_with("small-faster: HOLDS\n"), "{text}");
     assert!(text.contains("1 claims: 1 hold, 0 do not, 0 not decided"), "{text}");
+    assert!(text.contains("--quick has not tried 3 of 6 points: seed 2"), "{text}");
+    assert!(text.contains("--quick has set measure.messages=100"), "{text}");
     let summary =
         std::fs::read_to_string(place.path().join("out/papers/runs/small-small/summary.json"));
     let summary: Value = serde_json::from_str(&summary.unwrap()).unwrap();
     let points = summary["points"].as_array().unwrap();
     assert_eq!(points.len(), 3);
     assert!(points.iter().all(|point| point["messages"]["started"] == 100));
+}
+
+#[test]
+fn an_exploration_is_no_claim_and_remarks_of_the_file_are_dated() {
+    let claims = CLAIMS
+        .replace("[[claims.rules]]\nsay = \"p99", "[[claims.rules]]\nreport = true\nsay = \"p99");
+    let place = with_claims(&claims);
+    let output = place.run(&["paper", "claims.toml", "--out", "out"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.starts_with("small-faster: EXPLORED\n"), "{text}");
+    assert!(
+        text.contains("1 claims: 0 hold, 1 do not, 0 not decided, and 1 exploration"),
+        "{text}"
+    );
+    let (measured, remarks) =
+        text.split_once("-- text of claims.toml of 2026-02-03, not of this run").unwrap();
+    assert!(!measured.contains("nothing is faster than ideal"), "{text}");
+    assert!(remarks.contains("cause  nothing is faster than ideal"), "{text}");
+    // The table at the end has a measured number of each.
+    let table = text
+        .lines()
+        .filter(|line| line.contains("does not hold  not ") && line.starts_with("small-fewer "));
+    assert_eq!(table.count(), 1, "{text}");
+}
+
+/// A scenario beside the claims counts, also where its name lacks `.toml` and is that of a built-in one.
+#[test]
+fn a_scenario_beside_the_claims_comes_before_a_built_in_one() {
+    let claims = CLAIMS.replace("\"small.toml\"", "\"quickstart\"");
+    let place = with_claims(&claims);
+    std::fs::rename(place.path().join("small.toml"), place.path().join("quickstart.toml")).unwrap();
+    let output = place.run(&["paper", "claims.toml", "--quick", "--json"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
 }
 
 #[test]
@@ -189,6 +215,21 @@ fn an_undecided_claim_is_a_failure_with_a_reason() {
     let why = document["claims"][1]["why"].as_str().unwrap();
     assert!(why.contains("claims.toml, claim `small-fewer`"), "{why}");
     assert!(why.contains("there is no `meen`, only p50, p99, mean"), "{why}");
+}
+
+#[test]
+fn the_help_names_every_paper() {
+    let place = with_claims(CLAIMS);
+    let help = stdout(&place.run(&["paper", "--help"]));
+    let listed = place.run(&["list", "claims", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    for claim in listed["claims"].as_array().unwrap() {
+        let paper = claim["system"].as_str().unwrap();
+        assert!(
+            help.contains(&format!("{paper},")) || help.contains(&format!("{paper})")),
+            "{paper}"
+        );
+    }
 }
 
 #[test]

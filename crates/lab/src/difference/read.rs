@@ -219,7 +219,10 @@ fn scenario_keys(path: &Path) -> Result<BTreeMap<String, String>, ReadError> {
     let syntax = |problem: String| ReadError::Syntax { path: path.to_owned(), problem };
     let table: toml::Table = toml::from_str(&text).map_err(|error| syntax(error.to_string()))?;
     let mut keys = BTreeMap::new();
-    flatten("", &toml::Value::Table(table), &mut keys);
+    flatten("", &toml::Value::Table(table), &mut |path, value| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        keys.insert(path, text);
+    });
     // How the results were made, and not what was run.
     for key in ["name", "description", "version"] {
         keys.remove(key);
@@ -227,19 +230,23 @@ fn scenario_keys(path: &Path) -> Result<BTreeMap<String, String>, ReadError> {
     Ok(keys)
 }
 
-fn flatten(path: &str, value: &toml::Value, keys: &mut BTreeMap<String, String>) {
+/// Passes each value that is no table, and its key with those of the tables that it is in. Entries of a list of tables are numbered.
+pub(crate) fn flatten(
+    path: &str,
+    value: &toml::Value,
+    take: &mut impl FnMut(String, &toml::Value),
+) {
     let below =
         |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     match value {
         toml::Value::Table(table) => {
-            table.iter().for_each(|(name, value)| flatten(&below(name), value, keys));
+            table.iter().for_each(|(name, value)| flatten(&below(name), value, take));
         }
         toml::Value::Array(entries) if entries.iter().any(toml::Value::is_table) => {
             for (nth, entry) in entries.iter().enumerate() {
-                flatten(&format!("{path}[{nth}]"), entry, keys);
+                flatten(&format!("{path}[{nth}]"), entry, take);
             }
         }
-        toml::Value::String(text) => drop(keys.insert(path.to_owned(), text.clone())),
-        other => drop(keys.insert(path.to_owned(), other.to_string())),
+        value => take(path.to_owned(), value),
     }
 }

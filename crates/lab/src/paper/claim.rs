@@ -30,6 +30,9 @@ pub(crate) struct File {
     pub(crate) title: String,
     /// Where the paper can be found, such as its venue or URL.
     pub(crate) source: String,
+    /// The day on which `cause` and `deviations` were written, whose figures are of the runs of then.
+    #[serde(default)]
+    pub(crate) written: String,
     /// The scenarios to run, by the name that claims use.
     pub(crate) scenarios: BTreeMap<String, ScenarioSpec>,
     pub(crate) claims: Vec<Claim>,
@@ -377,10 +380,12 @@ impl Paper {
         })
     }
 
-    /// Returns the text of a scenario.
+    /// Returns the text of a scenario: of the file beside the claims, whose name may lack `.toml`, or else of the built-in one.
     pub(crate) fn scenario_text(&self, spec: &ScenarioSpec) -> Result<ScenarioText, ScenarioError> {
-        let beside = self.folder.as_ref().map(|folder| folder.join(&spec.file));
-        match beside.filter(|path| path.exists()) {
+        let beside = self.folder.iter().flat_map(|folder| {
+            [spec.file.clone(), format!("{}.toml", spec.file)].map(|name| folder.join(name))
+        });
+        match beside.into_iter().find(|path| path.is_file()) {
             Some(path) => ScenarioText::load(&path.to_string_lossy()),
             None => ScenarioText::load(&spec.file),
         }

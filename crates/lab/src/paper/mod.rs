@@ -27,7 +27,7 @@ use self::claim::Claim;
 pub use self::claim::Paper;
 pub use self::plan::Request;
 pub use self::rule::{Check, Ruling};
-pub use self::session::{ClaimResult, ClaimResults, PaperError, Session};
+pub use self::session::{ClaimResult, ClaimResults, PaperError, Remarks, Session, Verdict};
 use crate::builtin;
 use crate::error::ScenarioError;
 use crate::item::Item;

@@ -3,10 +3,14 @@
 use std::fmt::Write;
 
 use super::figure::Picture;
-use super::session::{ClaimResult, ClaimResults};
+use super::rule::Ruling;
+use super::session::{ClaimResult, ClaimResults, Remarks, Verdict};
 use crate::report::html;
 use crate::report::number;
 use crate::report::svg::{Theme, escape, swatch};
+
+/// The most rules whose numbers an overview has for a claim.
+const MAX_BRIEFS: usize = 3;
 
 /// Styles that only this page needs.
 const STYLE: &str = "
@@ -14,6 +18,7 @@ const STYLE: &str = "
 .claim dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; margin: 0 0 14px; }
 .claim dt { color: var(--soft); }
 .claim dd { margin: 0; max-width: 90ch; }
+aside { border-left: 3px solid var(--axis); padding: 2px 0 2px 14px; margin: 0 0 14px; }
 .claims td, .claims th { white-space: normal; text-align: left; vertical-align: top; }
 .claims td:nth-child(2) { white-space: nowrap; font-weight: 600; }
 .numbers td:first-child, .numbers th:first-child { text-align: left; white-space: normal; max-width: 50ch; }
@@ -23,10 +28,30 @@ impl ClaimResult {
     /// Returns the verdict in one or two words.
     #[must_use]
     pub const fn word(&self) -> &'static str {
-        match self.holds {
-            Some(true) => "holds",
-            Some(false) => "does not hold",
-            None => "not decided",
+        match self.verdict {
+            Verdict::Holds => "holds",
+            Verdict::Fails => "does not hold",
+            Verdict::Undecided => "not decided",
+            Verdict::Explored => "explored",
+        }
+    }
+
+    /// Returns what was measured in a few words: of the rules that decide, or of all if none does.
+    fn brief(&self) -> String {
+        let decides = |ruling: &&Ruling| ruling.decides || self.verdict == Verdict::Explored;
+        let briefs: Vec<String> =
+            self.rules.iter().filter(decides).map(Ruling::brief).take(MAX_BRIEFS + 1).collect();
+        let more = if briefs.len() > MAX_BRIEFS { "; ..." } else { "" };
+        let shown = briefs.iter().take(MAX_BRIEFS).map(String::as_str).collect::<Vec<_>>();
+        if shown.is_empty() { "nothing was measured".into() } else { shown.join("; ") + more }
+    }
+
+    /// Returns how many points were not tried; empty if all were.
+    fn not_tried(&self) -> String {
+        match self.points_not_tried {
+            0 => String::new(),
+            1 => "1 point not tried".to_owned(),
+            n => format!("{n} points not tried"),
         }
     }
 }
@@ -43,7 +68,7 @@ impl ClaimResults {
     /// Returns whether every claim could be decided.
     #[must_use]
     pub fn all_decided(&self) -> bool {
-        self.claims.iter().all(|claim| claim.holds.is_some())
+        self.claims.iter().all(|claim| claim.verdict != Verdict::Undecided)
     }
 
     /// Returns the verdicts as text for a terminal of this width in columns.
@@ -60,30 +85,47 @@ impl ClaimResults {
             ] {
                 text += &wrapped(&format!("  {name:<6} "), words, width);
             }
-            for deviation in &claim.deviations {
-                text += &wrapped("  note   ", deviation, width);
+            for note in &claim.notes {
+                text += &wrapped("  note   ", note, width);
             }
             for warning in &claim.warnings {
                 text += &wrapped("  !      ", warning, width);
             }
+            let Remarks { deviations, cause, .. } = &claim.remarks;
+            if !deviations.is_empty() || cause.is_some() {
+                text += &wrapped("  -- ", &format!("{}:", claim.remarks.origin()), width);
+            }
+            if let Some(cause) = cause {
+                text += &wrapped("  cause  ", cause, width);
+            }
+            for deviation in deviations {
+                text += &wrapped("  differs ", deviation, width);
+            }
             text.push('\n');
         }
         let widest = self.claims.iter().map(|claim| claim.id.len()).max().unwrap_or(0);
+        let of_words = self.claims.iter().map(|claim| claim.word().len()).max().unwrap_or(0);
         for claim in &self.claims {
-            let not_tried = match claim.points_not_tried {
-                0 => String::new(),
-                n => format!(" ({n} points not tried)"),
+            let not_tried = match claim.not_tried() {
+                none if none.is_empty() => none,
+                some => format!(" ({some})"),
             };
-            let _ = writeln!(text, "{:<widest$}  {}{not_tried}", claim.id, claim.word());
+            let head = format!("{:<widest$}  {:<of_words$}  ", claim.id, claim.word());
+            text += &wrapped(&head, &(claim.brief() + &not_tried), width);
         }
-        let count = |wanted| self.claims.iter().filter(|claim| claim.holds == wanted).count();
+        let count = |wanted| self.claims.iter().filter(|claim| claim.verdict == wanted).count();
+        let explored = match count(Verdict::Explored) {
+            0 => String::new(),
+            1 => ", and 1 exploration".to_owned(),
+            n => format!(", and {n} explorations"),
+        };
         let _ = writeln!(
             text,
-            "{} claims: {} hold, {} do not, {} not decided; {:.1} s{}",
-            self.claims.len(),
-            count(Some(true)),
-            count(Some(false)),
-            count(None),
+            "{} claims: {} hold, {} do not, {} not decided{explored}; {:.1} s{}",
+            self.claims.len() - count(Verdict::Explored),
+            count(Verdict::Holds),
+            count(Verdict::Fails),
+            count(Verdict::Undecided),
             self.wall_s,
             if self.quick { " with the sizes of --quick" } else { "" },
         );
@@ -127,19 +169,28 @@ impl ClaimResults {
         }
         page.push_str(
             "</header>\n<main><div class=\"scroll\"><table class=\"claims\"><thead><tr>\
-             <th scope=\"col\">claim</th><th scope=\"col\"></th><th scope=\"col\">here</th></tr>\
-             </thead><tbody>\n",
+             <th scope=\"col\"></th><th scope=\"col\"></th><th scope=\"col\">claim</th>\
+             <th scope=\"col\">measured here</th></tr></thead><tbody>\n",
         );
         for claim in &self.claims {
+            let not_tried = match claim.not_tried() {
+                none if none.is_empty() => none,
+                some => format!("<br/>{some}"),
+            };
             let _ = writeln!(
                 page,
-                "<tr><th scope=\"row\"><a href=\"#{id}\">{id}</a></th><td>{}</td><td>{}</td></tr>",
+                "<tr><th scope=\"row\"><a href=\"#{id}\">{id}</a></th><td>{}</td><td>{}</td>\
+                 <td>{}{not_tried}</td></tr>",
                 claim.word(),
                 escape(&claim.claim),
+                escape(&claim.brief()),
                 id = escape(&claim.id),
             );
         }
-        page.push_str("</tbody></table></div>\n");
+        page.push_str(
+            "</tbody></table></div>\n<p class=\"note\">Measured here: for each rule that decides, how many of its \
+             comparisons hold, and the two sides of the closest one.</p>\n",
+        );
         for claim in &self.claims {
             section(&mut page, claim);
         }
@@ -170,8 +221,8 @@ fn section(page: &mut String, claim: &ClaimResult) {
     entry("holds when", &claim.rule);
     entry("here", &claim.here);
     entry("why", &claim.why);
-    for deviation in &claim.deviations {
-        entry("not as there", deviation);
+    for note in &claim.notes {
+        entry("this run", note);
     }
     for warning in &claim.warnings {
         entry("warning", warning);
@@ -181,6 +232,7 @@ fn section(page: &mut String, claim: &ClaimResult) {
         let _ = write!(page, "<a href=\"{0}/report.html\">{0}</a> ", escape(folder));
     }
     page.push_str("</dd></dl>\n");
+    remarks(page, &claim.remarks);
     let marked = |picture: &Picture| {
         if picture.series().is_empty() {
             return String::new();
@@ -209,6 +261,20 @@ fn section(page: &mut String, claim: &ClaimResult) {
     }
     numbers(page, claim);
     page.push_str("</section>\n");
+}
+
+/// Writes what the file of claims says, separately from what was measured.
+fn remarks(page: &mut String, remarks: &Remarks) {
+    if remarks.deviations.is_empty() && remarks.cause.is_none() {
+        return;
+    }
+    let _ = write!(page, "<aside><p class=\"note\">{}</p>\n<dl>", escape(&remarks.origin()));
+    let cause = remarks.cause.iter().map(|cause| ("cause", cause));
+    let others = remarks.deviations.iter().map(|deviation| ("not as there", deviation));
+    for (name, text) in cause.chain(others) {
+        let _ = write!(page, "<dt>{name}</dt><dd>{}</dd>", escape(text));
+    }
+    page.push_str("</dl></aside>\n");
 }
 
 /// Writes the table of all comparisons of a claim.

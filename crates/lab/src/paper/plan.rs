@@ -5,7 +5,7 @@ use std::path::Path as FilePath;
 
 use super::claim::{Claim, Paper, Quick, Worlds};
 use super::rule::{self, refuse_unknown};
-use super::select::PointKey;
+use super::select::{PointKey, not_tried};
 use super::{figure, papers};
 use crate::error::{ScenarioError, nearest};
 use crate::scenario::host::NO_COSTS;
@@ -42,6 +42,8 @@ pub(crate) struct Run {
     pub(crate) keys: Vec<PointKey>,
     /// The points of the full (not quick) run.
     pub(crate) whole: Vec<PointKey>,
+    /// What a quick run sets.
+    pub(crate) quick_sets: Vec<String>,
 }
 
 /// The configuration of a testbed run.
@@ -56,6 +58,10 @@ pub(crate) struct PlannedClaim {
     pub(crate) system: String,
     /// The path of the claims file.
     pub(crate) file: String,
+    /// The day on which the remarks of the claims file were written; may be empty.
+    pub(crate) written: String,
+    /// How this run differs from that of the claim.
+    pub(crate) notes: Vec<String>,
     pub(crate) claim: Claim,
     /// The scenario's file or name, as `rackweave run` accepts it.
     pub(crate) scenario: String,
@@ -124,6 +130,8 @@ impl Plan {
             let mut planned = PlannedClaim {
                 system: paper.name().to_owned(),
                 file: paper.file.clone(),
+                written: paper.content.written.clone(),
+                notes: Vec::new(),
                 claim: claim.clone(),
                 scenario: paper.scenario(&claim.scenario)?.file.clone(),
                 runs: BTreeMap::new(),
@@ -144,18 +152,35 @@ impl Plan {
             });
             let is_real = |index: &usize| self.runs[*index].real.is_some();
             if planned.runs.values().any(is_real) {
-                planned.claim.deviations.push(match &request.host {
+                planned.notes.push(match &request.host {
                     None => NO_COSTS.to_owned(),
                     Some(_) => "simulated hosts cost what `rackweave calibrate` has measured on loads of its own, and the fitted \
                                 delays of hosts are in ideal times only"
                         .to_owned(),
                 });
             } else if request.host.is_some() {
-                planned.claim.deviations.push("hosts cost what `--host` says".to_owned());
+                planned.notes.push("hosts cost what `--host` says".to_owned());
             }
             if !request.sets.is_empty() {
                 let sets = request.sets.join(", ");
-                planned.claim.deviations.push(format!("keys were set by `--set`: {sets}"));
+                planned.notes.push(format!("keys were set by `--set`: {sets}"));
+            }
+            let mut runs: Vec<&Run> = Vec::new();
+            for index in planned.runs.values() {
+                if runs.iter().all(|run| !std::ptr::eq(*run, &self.runs[*index])) {
+                    runs.push(&self.runs[*index]);
+                }
+            }
+            for run in runs.iter().filter(|_| request.quick) {
+                if let Some(points) = not_tried(&run.whole, &run.keys) {
+                    let of =
+                        if runs.len() > 1 { format!(" of {}", run.name) } else { String::new() };
+                    planned.notes.push(format!("--quick has not tried {points}{of}"));
+                }
+                if !run.quick_sets.is_empty() {
+                    let sets = run.quick_sets.join(", ");
+                    planned.notes.push(format!("--quick has set {sets}"));
+                }
             }
             let ready = loaded.map_err(|error: ScenarioError| error.message().to_owned());
             planned.trouble = match ready.and_then(|()| self.check(&planned)) {
@@ -231,7 +256,9 @@ fn load(paper: &Paper, name: &str, request: &Request) -> Result<Run, ScenarioErr
         real = Some(TestbedRun { text, sets, scenario: testbed });
     }
     let keys = scenario.points.iter().map(PointKey::of).collect();
-    Ok(Run { name: format!("{}-{name}", paper.name()), scenario, real, keys, whole })
+    let quick_sets = if quick { spec.quick.set.clone() } else { Vec::new() };
+    let name = format!("{}-{name}", paper.name());
+    Ok(Run { name, scenario, real, keys, whole, quick_sets })
 }
 
 /// Why a claim about both worlds cannot be decided.

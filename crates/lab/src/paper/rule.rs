@@ -110,6 +110,24 @@ pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, RuleError> {
 }
 
 impl Ruling {
+    /// Returns the measured numbers in a few words, for an overview: how many comparisons hold, and the sides of the one with the least
+    /// margin.
+    pub(crate) fn brief(&self) -> String {
+        let worst = self.checks.iter().min_by(|a, b| a.margin.total_cmp(&b.margin));
+        let Some(worst) = worst.filter(|_| self.holds.is_some()) else {
+            return "no numbers".into();
+        };
+        let Check { left, relation, right, .. } = worst;
+        let sides = format!("{} {relation} {}", short(*left), short(*right));
+        let held = self.checks.iter().filter(|check| check.holds).count();
+        match (self.checks.len(), held) {
+            (1, 1) => sides,
+            (1, _) => format!("not {sides}"),
+            (all, _) if worst.holds => format!("{held} of {all}, {sides}"),
+            (all, _) => format!("{held} of {all}, not {sides}"),
+        }
+    }
+
     /// Returns the result of a rule that cannot be applied because a number is missing.
     pub(crate) fn undecided(rule: &Rule, why: String) -> Self {
         Self {

@@ -1,13 +1,13 @@
 //! Selection of the points of a scenario that a rule or figure refers to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use rackweave_core::{Bytes, Rate, Span};
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::Value;
 
-use crate::results::plain;
+use crate::results::{plain, short_key};
 use crate::scenario::PointSpec;
 
 /// The keys and values that identify a point of a scenario.
@@ -45,6 +45,28 @@ pub(crate) fn known_keys(points: &[PointKey]) -> Vec<&str> {
     keys.sort_unstable();
     keys.dedup();
     keys
+}
+
+/// Returns what a quick run leaves out of these points, in words: the values of swept keys that it has no point of, and how many of the
+/// points it lacks. `None` if it lacks none.
+pub(crate) fn not_tried(whole: &[PointKey], tried: &[PointKey]) -> Option<String> {
+    let missing = whole.len().checked_sub(tried.len()).filter(|missing| *missing > 0)?;
+    let values_of = |points: &[PointKey], key: &str| -> BTreeSet<String> {
+        points.iter().filter_map(|point| Some(plain(point.get(key)?))).collect()
+    };
+    let mut left_out = Vec::new();
+    for key in known_keys(whole) {
+        let (all, some) = (values_of(whole, key), values_of(tried, key));
+        let missing: Vec<&str> = all.difference(&some).map(String::as_str).collect();
+        // A transport is named by its label.
+        if !missing.is_empty() && !["transport", "transport.name", "transport.label"].contains(&key)
+        {
+            left_out.push(format!("{} {}", short_key(key), missing.join(", ")));
+        }
+    }
+    let which =
+        if left_out.is_empty() { String::new() } else { format!(": {}", left_out.join("; ")) };
+    Some(format!("{missing} of {} points{which}", whole.len()))
 }
 
 /// A condition on the keys of points, as a table such as `{ label = "static *", workload.senders = ">= 10" }`.

@@ -30,6 +30,43 @@ pub struct Session {
     quick: bool,
 }
 
+/// What a run says of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// All of its rules hold.
+    Holds,
+    /// A rule does not hold.
+    Fails,
+    /// A number is missing.
+    Undecided,
+    /// It is an exploration: its rules only report, so that there is nothing to hold.
+    Explored,
+}
+
+/// Remarks that are written in the file of claims. Figures in them are of the runs of that day, and not of this run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Remarks {
+    /// The path of the file.
+    pub file: String,
+    /// The day on which they were written; empty if the file does not say.
+    pub written: String,
+    /// Where the experiment differs from the paper's.
+    pub deviations: Vec<String>,
+    /// Why the claim did not hold, as far as that is known; only if it does not hold in this run either.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+}
+
+impl Remarks {
+    /// Returns where they are from, and of which day.
+    pub(crate) fn origin(&self) -> String {
+        let Self { file, written, .. } = self;
+        let day = if written.is_empty() { String::new() } else { format!(" of {written}") };
+        format!("text of {file}{day}, not of this run")
+    }
+}
+
 /// The verdict on a claim. The fields are part of the format of `claims.json`, which is stable.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClaimResult {
@@ -45,7 +82,9 @@ pub struct ClaimResult {
     pub paper: String,
     /// The measured numbers that decided, in words.
     pub here: String,
-    /// Whether it holds by its rules; `null` if that could not be decided.
+    /// What this run says of it.
+    pub verdict: Verdict,
+    /// Whether it holds by its rules; `null` if that could not be decided, or there is nothing to decide.
     pub holds: Option<bool>,
     /// Why it holds or does not hold.
     pub why: String,
@@ -57,8 +96,10 @@ pub struct ClaimResult {
     pub scenario: String,
     /// The CPU time in seconds of the scenarios that it needs; claims may share scenarios.
     pub seconds: f64,
-    /// Where the experiment differs from the paper's.
-    pub deviations: Vec<String>,
+    /// What the file of claims says beside the numbers.
+    pub remarks: Remarks,
+    /// How this run differs from that of the claim: what `--quick` has not tried, and what was set.
+    pub notes: Vec<String>,
     /// The number of points of the full run that a quick run leaves out.
     pub points_not_tried: u64,
     /// Warnings about the numbers, such as unfinished messages.
@@ -373,20 +414,20 @@ impl Session {
             runs_of().map(|run| run.keys.len()).sum::<usize>(),
         );
         let points_not_tried = whole.saturating_sub(tried) as u64;
-        let mut deviations = claim.deviations.clone();
-        if points_not_tried > 0 {
-            let note = format!(
-                "{points_not_tried} of {whole} points were not tried (--quick): the verdict says nothing of them"
-            );
-            deviations.push(note);
-        }
-        let (holds, here, why) = match &planned.trouble {
-            None => verdict(&rules, &claim.cause),
+        let (verdict, here, why) = match &planned.trouble {
+            None => verdict(&rules),
             Some(why) => (
-                None,
+                Verdict::Undecided,
                 "nothing was measured".to_owned(),
                 format!("{}, claim `{}` can't be run: {why}", planned.file, claim.id),
             ),
+        };
+        let is_explained = verdict == Verdict::Fails && !claim.cause.is_empty();
+        let remarks = Remarks {
+            file: planned.file.clone(),
+            written: planned.written.clone(),
+            deviations: claim.deviations.clone(),
+            cause: is_explained.then(|| claim.cause.trim().to_owned()),
         };
         ClaimResult {
             id: claim.id.clone(),
@@ -395,13 +436,19 @@ impl Session {
             source: claim.source.clone(),
             paper: claim.paper.clone(),
             here,
-            holds,
+            verdict,
+            holds: match verdict {
+                Verdict::Holds => Some(true),
+                Verdict::Fails => Some(false),
+                Verdict::Undecided | Verdict::Explored => None,
+            },
             why,
             rule: claim.holds_when.clone(),
             rules,
             scenario: planned.scenario.clone(),
             seconds,
-            deviations,
+            remarks,
+            notes: planned.notes.clone(),
             points_not_tried,
             warnings,
             figures,
@@ -435,8 +482,8 @@ fn points(run: &Run, results: &Results) -> Points {
     Points { keys: run.keys.clone(), summaries, failures }
 }
 
-/// Returns whether the claim holds, what was measured, and why.
-fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
+/// Returns what a run says of a claim, what was measured, and why.
+fn verdict(rules: &[Ruling]) -> (Verdict, String, String) {
     let say = |rule: &Ruling| {
         let turned_out = match (rule.decides, rule.holds) {
             (_, None) => "unknown: ",
@@ -451,7 +498,7 @@ fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
     let deciding = || rules.iter().filter(|rule| rule.decides);
     let failed: Vec<&str> =
         deciding().filter(|r| r.holds == Some(false)).map(|rule| &*rule.rule).collect();
-    // A claim whose rules only report is a claim that something can be measured.
+    // A claim whose rules only report is an exploration.
     let only_reports = deciding().next().is_none();
     let unknown: Vec<String> = rules
         .iter()
@@ -460,24 +507,21 @@ fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
         .collect();
     let of = format!("of {} rules", deciding().count());
     if !unknown.is_empty() {
-        return (None, here, format!("could not be decided: {}", unknown.join("; ")));
+        return (Verdict::Undecided, here, format!("could not be decided: {}", unknown.join("; ")));
     }
     if only_reports {
-        return (Some(true), here, format!("reports {} rules, none of which decides", rules.len()));
+        let why = format!("reports {} rules, none of which decides", rules.len());
+        return (Verdict::Explored, here, why);
     }
     if failed.is_empty() {
-        return (Some(true), here, format!("{} {of} hold", deciding().count()));
+        return (Verdict::Holds, here, format!("{} {of} hold", deciding().count()));
     }
-    let mut why = format!("{} {of} fail: {}", failed.len(), failed.join("; "));
-    if !cause.is_empty() {
-        why += &format!(". Cause: {}", cause.trim());
-    }
-    (Some(false), here, why)
+    (Verdict::Fails, here, format!("{} {of} fail: {}", failed.len(), failed.join("; ")))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Ruling, verdict};
+    use super::{Ruling, Verdict, verdict};
 
     fn ruling(decides: bool, holds: Option<bool>) -> Ruling {
         let (rule, here) = ("so".to_owned(), "1 < 2".to_owned());
@@ -488,16 +532,20 @@ mod tests {
     fn only_rules_that_decide_decide() {
         let of = |rules: &[(bool, Option<bool>)]| {
             let rules: Vec<Ruling> = rules.iter().map(|&(d, h)| ruling(d, h)).collect();
-            let (holds, _, why) = verdict(&rules, "");
-            (holds, why)
+            let (verdict, _, why) = verdict(&rules);
+            (verdict, why)
         };
         let (yes, no) = (Some(true), Some(false));
-        assert_eq!(of(&[(true, yes), (false, no)]), (yes, "1 of 1 rules hold".into()));
-        assert_eq!(of(&[(true, yes), (false, None)]).0, yes, "a report without a number");
-        assert_eq!(of(&[(true, None), (false, yes)]).0, None);
-        assert_eq!(of(&[(true, no), (true, yes)]), (no, "1 of 2 rules fail: so".into()));
-        // If all rules only report, the claim holds once their numbers exist, whatever they are.
-        assert_eq!(of(&[(false, no)]), (yes, "reports 1 rules, none of which decides".into()));
-        assert_eq!(of(&[(false, None), (false, yes)]).0, None);
+        let holds = "1 of 1 rules hold".to_owned();
+        assert_eq!(of(&[(true, yes), (false, no)]), (Verdict::Holds, holds));
+        let without_number = of(&[(true, yes), (false, None)]).0;
+        assert_eq!(without_number, Verdict::Holds, "a report without a number");
+        assert_eq!(of(&[(true, None), (false, yes)]).0, Verdict::Undecided);
+        let fails = "1 of 2 rules fail: so".to_owned();
+        assert_eq!(of(&[(true, no), (true, yes)]), (Verdict::Fails, fails));
+        // If all rules only report, there is nothing to hold, whatever the numbers are.
+        let reports = "reports 1 rules, none of which decides".to_owned();
+        assert_eq!(of(&[(false, no)]), (Verdict::Explored, reports));
+        assert_eq!(of(&[(false, None), (false, yes)]).0, Verdict::Undecided);
     }
 }

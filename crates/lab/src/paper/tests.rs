@@ -417,6 +417,17 @@ fn every_claim_is_there() {
 }
 
 /// Rules and figures name points that exist in the full and in the quick run of their scenarios.
+/// Remarks have figures of earlier runs, whose day must be known.
+#[test]
+fn remarks_are_dated() {
+    for paper in papers().unwrap() {
+        let has_remarks = |claim: &Claim| !claim.cause.is_empty() || !claim.deviations.is_empty();
+        let day = &paper.content.written;
+        let is_day = day.len() == 10 && day.split('-').all(|part| part.parse::<u16>().is_ok());
+        assert!(is_day || !paper.content.claims.iter().any(has_remarks), "{}", paper.name());
+    }
+}
+
 #[test]
 fn every_rule_and_figure_finds_its_points() {
     for quick in [false, true] {

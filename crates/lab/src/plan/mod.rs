@@ -132,6 +132,7 @@ pub(crate) fn as_run(config: &PlanConfig, results: &[PlanResult]) -> RunResult {
         delivered_by_sender: Vec::new(),
         goodput: Goodput::default(),
         round_trips: Vec::new(),
+        recovery: Vec::new(),
         counters: Counters { drops: [0; DropReason::ALL.len()], ..Counters::default() },
         refused: 0,
         mean_queue_bytes: 0.0,

@@ -434,7 +434,7 @@ fn latency(points: &[PointResult], facet: &Facet, tail: bool) -> Chart {
 
 /// Returns the section on send and wait times of casts; `None` if no point has a cast.
 pub(super) fn cast_section(points: &[PointResult]) -> Option<Section> {
-    points.iter().find(|point| point.cast.is_some())?;
+    points.iter().find(|point| point.cast_times_us(true).is_some())?;
     let layout = Layout::of(points);
     let charts = |sending: bool| -> Vec<Chart> {
         let mut charts: Vec<Chart> =
@@ -639,7 +639,7 @@ fn cast_times(points: &[PointResult], facet: &Facet, sending: bool) -> Chart {
     let x = Axis::new("time", Scale::Log, Quantity::Micros);
     let y = Axis::new(share, Scale::Linear, Quantity::Fraction).between(0.0, 1.0);
     let mut chart = facet.chart(points, what, (x, y), |point| {
-        point.cast.as_ref().map_or_else(Vec::new, |cast| cdf(&mut cast.times_us(sending)))
+        point.cast_times_us(sending).map_or_else(Vec::new, |mut times| cdf(&mut times))
     });
     for series in &mut chart.series {
         series.step = true;

@@ -191,6 +191,8 @@ pub(super) fn incast() -> Demo {
                 slowdown: stats(incast * (1.0 + load)),
                 latency_us: stats(incast * (1.0 + load) * 30.0),
                 goodput_gbps: 1.0,
+                retransmissions: None,
+                timeouts: None,
             });
             points.push(point);
         }

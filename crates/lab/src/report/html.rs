@@ -599,7 +599,7 @@ fn reproduce(page: &mut String, head: &Head) {
 }
 
 /// The terms of the page and their explanations.
-const TERMS: [(&str, &str); 8] = [
+const TERMS: [(&str, &str); 9] = [
     (
         "Slowdown",
         "A message's latency divided by the time that it would take on the same path with nothing \
@@ -629,6 +629,11 @@ const TERMS: [(&str, &str); 8] = [
     (
         "Trims and marks",
         "Packets cut to their headers by a full queue, and packets that got an ECN mark.",
+    ),
+    (
+        "Sent again and timeouts",
+        "Data packets that a host of the transport had sent before, and expired timers after which it sent again, or requested \
+         again, what had not arrived. Zeros are not shown.",
     ),
     (
         "Queue",

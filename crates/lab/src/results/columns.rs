@@ -226,6 +226,10 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     shown("ecn_marks", Count, Shown { name: "marks", optional: true, rank: 9, ..PACKETS }, |p| {
         p.ecn_marks.into()
     }),
+    reported(Shown { name: "sent again", optional: true, rank: 9, ..PACKETS }, |p| {
+        p.retransmissions.into()
+    }),
+    reported(Shown { name: "timeouts", optional: true, rank: 9, ..PACKETS }, |p| p.timeouts.into()),
     shown("queue_mean_bytes", Real, Shown { name: "mean", rank: 10, ..QUEUE }, |p| {
         p.queue_bytes.mean.into()
     }),
@@ -247,6 +251,8 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
         p.busiest_port.as_ref().map(|port| port.mean_queue_bytes).into()
     }),
     column("returned_to_sender", Count, |p| p.returned_to_sender.into()),
+    column("retransmissions", Count, |p| p.retransmissions.into()),
+    column("timeouts", Count, |p| p.timeouts.into()),
 ];
 
 /// Returns half the width of a measure's confidence interval, in a point that is the mean over seeds.
@@ -279,6 +285,8 @@ pub(crate) const OVER_SEEDS: &[Column<PointSummary>] = &[
     column("goodput_gbps", Real, |p| p.goodput_gbps.into()),
     column("goodput_gbps_ci95", Real, |p| half_width(p, |spread| spread.goodput_gbps)),
     column("drops", Count, |p| p.drops.into()),
+    column("retransmissions", Count, |p| p.retransmissions.into()),
+    column("timeouts", Count, |p| p.timeouts.into()),
 ];
 
 pub(crate) const BY_SIZE: &[Column<SizeBucket>] = &[
@@ -583,6 +591,18 @@ pub(crate) const STREAM: &[Column<StreamSummary>] = &[
     }),
     column("latency_mean_us", Real, |s| s.latency_us.mean.into()),
     shown("goodput_gbps", Real, Shown { name: "Gbit/s", ..PLAIN }, |s| s.goodput_gbps.into()),
+    shown(
+        "retransmissions",
+        Count,
+        Shown { name: "sent again", unit: Unit::Count, optional: true, ..PLAIN },
+        |s| s.retransmissions.into(),
+    ),
+    shown(
+        "timeouts",
+        Count,
+        Shown { name: "timeouts", unit: Unit::Count, optional: true, ..PLAIN },
+        |s| s.timeouts.into(),
+    ),
 ];
 
 /// The columns for a receiver of a cast in the report.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rackweave_core::{DropReason, HostId, Span, Time};
+use rackweave_core::{DropReason, HostId, RecoveryCounters, Span, Time};
 use rackweave_sim::config::{Dark, Pod, TrafficConfig};
 use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
 use rackweave_workload::Pattern;
@@ -35,22 +35,27 @@ impl PointResult {
         let hosts = spec.config.fabric.topology.hosts() as usize;
         let main = samples(&by_stream[0], &result, spec.unfinished);
         let (slowdown, latency_us) = distributions(&main);
-        let summary_of = |messages: &[&MessageRecord], names: [&str; 3], goodput_gbps: f64| {
-            stream_summary(spec, &result, messages, names, goodput_gbps)
+        let summary_of = |messages: &[&MessageRecord], names: [&str; 3], measured: Measured| {
+            stream_summary(spec, &result, messages, names, measured)
         };
+        let recovery = |stream: usize| recovery_of(&result, stream);
         let all_streams = (streams > 1 && first == 0).then(|| {
             let all: Vec<&MessageRecord> = by_stream.iter().flatten().copied().collect();
             summary_of(
                 &all,
                 ["all", &spec.transport, "all streams"],
-                (0..streams).map(goodput).sum(),
+                Measured {
+                    goodput_gbps: (0..streams).map(goodput).sum(),
+                    recovery: recovery_of_all(&result),
+                },
             )
         });
         let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
             let config = &spec.config.streams[stream - first];
             let arrivals = config.workload.pattern.name();
             let names = [arrivals, config.transport.name(), &spec.labels[stream]];
-            summary_of(messages, names, goodput(stream))
+            let measured = Measured { goodput_gbps: goodput(stream), recovery: recovery(stream) };
+            summary_of(messages, names, measured)
         });
         let counters = &result.counters;
         let by_reason = DropReason::ALL.iter().zip(counters.drops).filter(|(_, drops)| *drops > 0);
@@ -67,6 +72,8 @@ impl PointResult {
             trims: counters.trims,
             returned_to_sender: counters.returned_to_sender,
             ecn_marks: counters.ecn_marks,
+            retransmissions: recovery(0).map(|counters| counters.retransmissions),
+            timeouts: recovery(0).map(|counters| counters.timeouts),
             queue_bytes: QueueBytes { mean: result.mean_queue_bytes, max: result.max_queue_bytes },
             busiest_port: BusiestPort::of(result.links.get(hosts..).unwrap_or_default()),
             round_trips: RoundTripErrors::of(&result.round_trips),
@@ -109,6 +116,7 @@ impl PointResult {
             capture_names: result.capture_names,
             capture: Capture::Packets(result.capture),
             cast: None,
+            cast_times_us: None,
             traffic,
             circuits: result.circuits,
             dark: spec.fabric.pod().map_or(Span::ZERO, Pod::dark_time),
@@ -117,18 +125,49 @@ impl PointResult {
     }
 }
 
+/// What is measured of a stream beside its messages.
+struct Measured {
+    goodput_gbps: f64,
+    recovery: Option<RecoveryCounters>,
+}
+
+/// Returns the counters of the transport of a stream, if they are known.
+fn recovery_of(result: &RunResult, stream: usize) -> Option<RecoveryCounters> {
+    let is_of = |streams: &[u16]| streams.iter().any(|of| usize::from(*of) == stream);
+    result.recovery.iter().find(|recovery| is_of(&recovery.streams)).map(|it| it.counters)
+}
+
+/// Returns the sums over all transports, each of which counts once.
+fn recovery_of_all(result: &RunResult) -> Option<RecoveryCounters> {
+    let mut sum = None;
+    for recovery in &result.recovery {
+        *sum.get_or_insert_with(RecoveryCounters::default) += recovery.counters;
+    }
+    sum
+}
+
 /// What became of the messages of a stream, whose `names` are those of its arrivals and its transport, and its label.
 fn stream_summary(
     spec: &PointSpec,
     result: &RunResult,
     messages: &[&MessageRecord],
     names: [&str; 3],
-    goodput_gbps: f64,
+    measured: Measured,
 ) -> StreamSummary {
     let (slowdown, latency_us) = distributions(&samples(messages, result, spec.unfinished));
     let [arrivals, transport, label] = names.map(str::to_owned);
     let messages = MessageCounts::of(messages, spec.unfinished);
-    StreamSummary { arrivals, transport, label, messages, slowdown, latency_us, goodput_gbps }
+    StreamSummary {
+        arrivals,
+        transport,
+        label,
+        messages,
+        slowdown,
+        latency_us,
+        goodput_gbps: measured.goodput_gbps,
+        retransmissions: measured.recovery.map(|counters| counters.retransmissions),
+        timeouts: measured.recovery.map(|counters| counters.timeouts),
+    }
 }
 
 /// The goodput of each host that sends measured messages, or would: in a closed loop, a host that starts no message is starved by the hosts

@@ -3,6 +3,7 @@
 pub(crate) mod columns;
 mod measured;
 mod naming;
+mod schema;
 pub(crate) mod seeds;
 pub(crate) mod stats;
 
@@ -22,6 +23,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub(crate) use self::naming::{plain, short_key};
+pub use self::schema::SUMMARY_SCHEMA;
 pub use self::seeds::{SeedSpread, StreamSpread};
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::allreduce::AllreduceSummary;
@@ -52,7 +54,7 @@ pub struct Summary {
     /// The points in which the simulator itself failed; they are missing in `points`.
     pub failures: Vec<PointFailure>,
     /// The version of Rackweave that made the results.
-    pub version: &'static str,
+    pub version: String,
 }
 
 /// One point of the sweep. `slowdown`, `latency_us`, `goodput_gbps` and `by_size` are those of the measured stream;
@@ -102,6 +104,13 @@ pub struct PointSummary {
     pub measured_us: f64,
     /// The number of trimmed packets that were returned to their senders.
     pub returned_to_sender: u64,
+    /// The number of data packets that the hosts of the measured transport sent again; `None` where that is not known, as with the kernel's
+    /// TCP and of casts, images and jobs. Streams that share a transport share its counters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retransmissions: Option<u64>,
+    /// The number of times that a timer of these hosts expired after which they sent again, or requested again, what had not arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<u64>,
     /// The goodput of each host that started measured messages, summarized: what it sent over the measured time,
     /// including, for RPCs, the responses to its requests.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,6 +188,12 @@ pub struct StreamSummary {
     pub latency_us: Stats,
     /// The rate at which payload arrived in the measured time, at all hosts together.
     pub goodput_gbps: f64,
+    /// The number of data packets that the hosts of its transport sent again; see [`PointSummary::retransmissions`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retransmissions: Option<u64>,
+    /// The number of timeouts of these hosts; see [`PointSummary::timeouts`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<u64>,
 }
 
 /// The outcomes of messages. `started` is the sum of `completed`, `failed` and `unfinished`.
@@ -322,6 +337,10 @@ pub struct PointResult {
     pub capture: Capture,
     /// The results of the cast for every file and receiver, if the workload is a cast.
     pub cast: Option<CastResult>,
+    /// Of stored results, the send times of a cast's files and the times that its receivers waited, in microseconds; see
+    /// [`PointResult::cast_times_us`].
+    #[serde(skip)]
+    pub(crate) cast_times_us: Option<(Vec<f64>, Vec<f64>)>,
     /// The traffic that the scenario counts over time.
     pub traffic: Vec<TrafficSeries>,
     /// The circuits since the run began, and the time from which each of them was in force; empty without an optical circuit
@@ -383,6 +402,14 @@ pub struct GoodputSample {
 }
 
 impl PointResult {
+    /// Returns the send times of a cast's files if `sending`, or else the times that its receivers waited, in microseconds; `None` without
+    /// a cast.
+    pub(crate) fn cast_times_us(&self, sending: bool) -> Option<Vec<f64>> {
+        let stored = self.cast_times_us.as_ref();
+        let stored = stored.map(|(sent, waited)| if sending { sent } else { waited }.clone());
+        stored.or_else(|| Some(self.cast.as_ref()?.times_us(sending)))
+    }
+
     /// Returns the goodput of all streams over time.
     pub fn goodput_samples(&self) -> impl Iterator<Item = GoodputSample> + '_ {
         let interval = self.goodput.interval;
@@ -547,8 +574,14 @@ impl Results {
             peak_rss_bytes,
             interrupted: false,
             failures: Vec::new(),
-            version: env!("CARGO_PKG_VERSION"),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
         };
+        Self { summary, points }
+    }
+
+    /// Returns results that were stored: their points are named among each other.
+    pub(crate) fn of(summary: Summary, mut points: Vec<PointResult>) -> Self {
+        naming::name(&mut points);
         Self { summary, points }
     }
 

@@ -87,6 +87,7 @@ fn combine(group: &[&PointResult]) -> PointResult {
     let mean = |of: fn(&PointSummary) -> f64| estimate(&of).mean;
     // Sums, like the messages: a rounded mean would turn one dropped packet of five seeds into none.
     let total = |of: fn(&PointSummary) -> u64| summaries().map(of).fold(0, u64::saturating_add);
+    let known = |of: fn(&PointSummary) -> Option<u64>| sum_of_known(summaries().map(of));
     let count = |of: fn(&PointSummary) -> u64| {
         let sum = summaries().map(of).fold(0, u64::saturating_add);
         // Rounded to the nearest.
@@ -121,6 +122,8 @@ fn combine(group: &[&PointResult]) -> PointResult {
         drops_by_reason: sum_of_reasons(summaries()),
         trims: total(|p| p.trims),
         ecn_marks: total(|p| p.ecn_marks),
+        retransmissions: known(|p| p.retransmissions),
+        timeouts: known(|p| p.timeouts),
         queue_bytes: QueueBytes {
             mean: mean(|p| p.queue_bytes.mean),
             max: count(|p| p.queue_bytes.max),
@@ -162,6 +165,8 @@ fn combine_streams(all: &[&StreamSummary]) -> (StreamSummary, StreamSpread) {
         slowdown: slowdown.means(),
         latency_us: latency.means(),
         goodput_gbps: goodput.mean,
+        retransmissions: sum_of_known(all.iter().map(|stream| stream.retransmissions)),
+        timeouts: sum_of_known(all.iter().map(|stream| stream.timeouts)),
         ..all[0].clone()
     };
     let spread = StreamSpread {
@@ -170,6 +175,11 @@ fn combine_streams(all: &[&StreamSummary]) -> (StreamSummary, StreamSpread) {
         goodput_gbps: goodput.half_width,
     };
     (summary, spread)
+}
+
+/// Returns the sum of counts; `None` if one is not known.
+fn sum_of_known(mut counts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    counts.try_fold(0_u64, |sum, count| Some(sum.saturating_add(count?)))
 }
 
 /// Returns the means over seeds of the worst, the mean and the best sender's goodput; `None` if a seed has no sender.

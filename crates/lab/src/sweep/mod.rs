@@ -30,7 +30,7 @@ const SUFFIX: &str = ".point";
 /// The name of the folder of finished points in a folder of results.
 const POINTS: &str = "points";
 /// The name of the file with the scenario of a sweep.
-const SWEEP: &str = "sweep.json";
+pub(crate) const SWEEP: &str = "sweep.json";
 
 /// A share of a sweep's points: those whose index is `index` modulo `count`, so that shards are about equally long where the cost
 /// changes along the sweep.
@@ -531,4 +531,4 @@ pub fn merge(folders: &[PathBuf]) -> Result<(Scenario, Results, String), MergeEr
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

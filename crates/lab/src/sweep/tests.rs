@@ -10,7 +10,7 @@ use crate::run::Batch;
 use crate::tables::Table;
 
 /// Workloads of every kind, with all that is written for each of them.
-const SCENARIOS: [&str; 7] = [
+pub(crate) const SCENARIOS: [&str; 7] = [
     "[fabric]\ntopology = 'leaf-spine'\nleaves = 2\nhosts_per_leaf = 4\nspines = 1\ncore_link = '10 Gbps'\n\
      [transport]\nname = 'homa'\nprofile = 'leverage-homa'\n\
      [workload]\narrivals = 'poisson'\nsizes = 'W2'\ntruncate = '100 KB'\nload = 0.4\n\

@@ -110,6 +110,12 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
 
 /// Refuses features that only the simulator has, and information that hosts cannot have.
 fn features(point: &PointSpec) -> Result<(), TestbedError> {
+    if point.config.measure.stop_load {
+        return Err(refused(
+            "measure.load_after = \"stop\" is simulated: on the testbed the load goes on until all measured messages have ended",
+            "leave it out here, or end the load with workload.stop",
+        ));
+    }
     for stream in &point.config.streams {
         let workload = &stream.workload;
         if !workload.application.is_instant() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use rackweave_core::{FailReason, RoundTrip, Span, Time};
+use rackweave_core::{FailReason, RecoveryCounters, RoundTrip, Span, Time};
 use rackweave_group::app::Report;
 use rackweave_group::reduce::Failure;
 use rackweave_group::reduce::job::{Errors, Record};
@@ -209,6 +209,9 @@ pub(super) struct HostEnd {
     pub(super) verified: u64,
     pub(super) lag: Lag,
     pub(super) round_trips: Vec<MeasuredRoundTrips>,
+    /// How often each endpoint had to repair losses, by its number; none of those that use the kernel's TCP.
+    #[serde(default)]
+    pub(super) recovery: Vec<(u8, RecoveryCounters)>,
     #[serde(default)]
     pub(super) work: HostWork,
     /// The report on the cast, if the workload is one.

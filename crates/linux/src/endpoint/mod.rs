@@ -20,8 +20,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use bytes::Bytes;
 use rackweave_core::{
-    HostId, Kind, MessageId, Node as _, Open, RoundTrip, Span, StreamEvent, Submit, Time,
-    Transport as _,
+    HostId, Kind, MessageId, Node as _, Open, RecoveryCounters, RoundTrip, Span, StreamEvent,
+    Submit, Time, Transport as _,
 };
 use rackweave_transport::Machine;
 use rackweave_wire::homa::Layout;
@@ -280,6 +280,12 @@ impl<P: Platform> Endpoint<P> {
     #[must_use]
     pub fn round_trips(&self) -> Vec<RoundTrip> {
         self.machine.round_trips()
+    }
+
+    /// How often the transport of this host had to repair losses.
+    #[must_use]
+    pub fn recovery_counters(&self) -> RecoveryCounters {
+        self.machine.recovery_counters()
     }
 
     /// The number of the peer at an address, which is added if it is not known. Not for [`Peers::Switch`].

@@ -6,7 +6,7 @@ import html
 import json
 import os
 import warnings
-from typing import Any, Optional, Union
+from typing import Any, Callable, Iterable, Optional, Union
 
 from . import _native
 
@@ -74,6 +74,28 @@ class Result:
         """A table as a polars frame. Columns of numbers are not copied."""
         return self[table].to_polars()
 
+    def to_parquet(self, folder: Folder, tables: "Optional[Iterable[str]]" = None) -> "list[str]":
+        """Writes tables as Parquet files, ``NAME.parquet``, with pyarrow or, if that is not installed, polars: all tables, or those that are named.
+
+        The folder is made if it does not exist. A file gets its name when it is complete. Returns the paths.
+        """
+        write = _parquet_writer()
+        chosen = {name: self[name] for name in (self.tables if tables is None else tables)}
+        directory = os.fspath(folder)
+        os.makedirs(directory, exist_ok=True)
+        paths = []
+        for name, table in chosen.items():
+            path = os.path.join(directory, f"{name}.parquet")
+            part = f"{path}.{os.getpid()}.part"
+            try:
+                write(table, part)
+                os.replace(part, path)
+            finally:
+                if os.path.exists(part):
+                    os.remove(part)
+            paths.append(path)
+        return paths
+
     @property
     def interrupted(self) -> bool:
         """Whether the run was stopped, so that points are missing."""
@@ -106,6 +128,21 @@ class Result:
         page = html.escape(self.html(), quote=True)
         style = "width: 100%; height: 40em; border: 0; resize: vertical; overflow: auto"
         return f'<iframe title="rackweave report" sandbox srcdoc="{page}" style="{style}"></iframe>'
+
+
+def _parquet_writer() -> "Callable[[_native.Table, str], Any]":
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        pass
+    else:
+        return lambda table, path: pyarrow.parquet.write_table(pyarrow.table(table), path, compression="zstd")
+    try:
+        import polars
+    except ImportError:
+        raise ImportError("Parquet needs pyarrow or polars: pip install pyarrow") from None
+    return lambda table, path: polars.DataFrame(table).write_parquet(path)
 
 
 class RunWarning(UserWarning):

@@ -23,7 +23,7 @@ use super::windows::{Division, Windows};
 use super::{World, wake};
 use crate::config::{MeasureConfig, StreamConfig};
 use crate::model::Model;
-use crate::result::MeasuredRoundTrip;
+use crate::result::{MeasuredRoundTrip, TransportRecovery};
 
 /// The smallest packet on a link: the reply to a data packet in a base round trip.
 const SMALLEST: u32 = frame::wire_bytes(0);
@@ -622,6 +622,25 @@ impl<M: Model> World<'_, M> {
             record.stream += self.first_stream;
         }
         records
+    }
+
+    /// How often each transport had to repair losses.
+    pub(super) fn recovery(&self) -> Vec<TransportRecovery> {
+        let mut all: Vec<(u8, TransportRecovery)> = Vec::new();
+        for (number, &(_, instance)) in self.apps.streams.iter().enumerate() {
+            let stream = number as u16 + self.first_stream;
+            if let Some((_, known)) = all.iter_mut().find(|(of, _)| *of == instance) {
+                known.streams.push(stream);
+                continue;
+            }
+            let instance_at = usize::from(instance);
+            let mut counters = self.crashed.get(instance_at).copied().unwrap_or_default();
+            for host in &self.hosts.all {
+                counters += host.transports[instance_at].recovery_counters();
+            }
+            all.push((instance, TransportRecovery { streams: vec![stream], counters }));
+        }
+        all.into_iter().map(|(_, recovery)| recovery).collect()
     }
 
     /// The round trips that the transports have measured, with those of the idle fabric.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{DropReason, HostId};
+use rackweave_core::{DropReason, HostId, Transport as _};
 
 use super::World;
 use super::host::HostState;
@@ -50,6 +50,7 @@ impl<M: Model> World<'_, M> {
             }
             (None | Some(FaultKind::Pause), HostState::Down) => {
                 let transports = (self.factory)(host);
+                self.keep_counters(host);
                 self.hosts.all[number].transports = transports.into();
                 self.crash_node(host, false);
                 if fault.is_some() {
@@ -74,6 +75,15 @@ impl<M: Model> World<'_, M> {
         self.clear_tasks(host);
         self.crash_node(host, true);
         self.crash_app(host);
+    }
+
+    /// Keeps what the transports of a host have counted, before others replace them.
+    fn keep_counters(&mut self, host: HostId) {
+        let transports = &self.hosts.all[host.0 as usize].transports;
+        self.crashed.resize_with(transports.len().max(self.crashed.len()), Default::default);
+        for (sum, transport) in self.crashed.iter_mut().zip(transports.iter()) {
+            *sum += transport.recovery_counters();
+        }
     }
 
     fn crash_node(&mut self, host: HostId, down: bool) {

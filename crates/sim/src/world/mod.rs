@@ -26,7 +26,7 @@ mod windows;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rackweave_core::{HostId, Span, Time};
+use rackweave_core::{HostId, RecoveryCounters, Span, Time};
 use rackweave_switch::{Net, NetConfig, NetEvent};
 use rackweave_workload::Generator;
 
@@ -131,6 +131,8 @@ pub struct World<'a, M: Model> {
     takes_requests: bool,
     /// Changes of circuits that nodes have requested at the current time.
     requested: Vec<(u32, Circuits)>,
+    /// What the transports of crashed hosts had counted, by their index at each host.
+    crashed: Vec<RecoveryCounters>,
 }
 
 impl<M: Model> std::fmt::Debug for World<'_, M> {
@@ -208,6 +210,7 @@ impl<'a, M: Model> World<'a, M> {
             transfers: None,
             takes_requests: has_ocs,
             requested: Vec::new(),
+            crashed: Vec::new(),
         };
         world.start_probes();
         world.start_apps();

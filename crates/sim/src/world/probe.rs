@@ -128,6 +128,7 @@ impl<M: Model> World<'_, M> {
             delivered_by_sender: self.apps.delivered_by_sender(),
             goodput: self.apps.timeline.result(),
             round_trips: self.round_trips(),
+            recovery: self.recovery(),
             mean_queue_bytes: ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>()
                 / ports.len().max(1) as f64,
             max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),

@@ -18,7 +18,7 @@ use super::timeline::Timeline;
 use super::windows::{Ended, Window};
 use super::{Control, World};
 use crate::model::Model;
-use crate::result::{End, MeasuredRoundTrip, RunResult};
+use crate::result::{End, MeasuredRoundTrip, RunResult, TransportRecovery};
 
 /// How often a thread looks whether the others have arrived before it sleeps: some tens of microseconds. Waking a sleeping
 /// thread takes as long as a window of thousands of events, and a thread whose processor another program has taken is not to keep a second
@@ -192,6 +192,7 @@ struct Share<H> {
     queue_series: Vec<QueueSample>,
     captured: Vec<Captured<H>>,
     round_trips: Vec<MeasuredRoundTrip>,
+    recovery: Vec<TransportRecovery>,
     refused: u64,
     verified: u64,
 }
@@ -426,6 +427,7 @@ impl<M: Model> World<'_, M> {
             queue_series: self.net.series().to_vec(),
             captured: self.net.take_captures(),
             round_trips: self.round_trips(),
+            recovery: self.recovery(),
             refused: self.apps.refused,
             verified: self.apps.verified(),
             collector: self.apps.collector,
@@ -441,6 +443,7 @@ impl<M: Model> World<'_, M> {
     ) -> RunResult<M::Header> {
         let (mut links, mut counters, mut traffic) = (own, Counters::default(), self.net.metered());
         let (mut round_trips, mut verified) = (self.round_trips(), self.apps.verified());
+        let mut recovery = self.recovery();
         for share in shares {
             links.extend(share.links);
             counters.add(&share.counters);
@@ -451,6 +454,9 @@ impl<M: Model> World<'_, M> {
             self.net.add_series(&share.queue_series);
             self.net.add_captures(share.captured);
             round_trips.extend(share.round_trips);
+            for (all, more) in recovery.iter_mut().zip(share.recovery) {
+                all.counters += more.counters;
+            }
             verified += share.verified;
             self.apps.refused += share.refused;
             self.apps.timeline.absorb(share.timeline);
@@ -462,7 +468,14 @@ impl<M: Model> World<'_, M> {
         let links = links.into_iter().map(|(_, stats)| stats).collect();
         let result = self.report_with(end, links);
         counters.add(&result.counters);
-        RunResult { counters, traffic, round_trips, verified_messages: verified, ..result }
+        RunResult {
+            counters,
+            traffic,
+            round_trips,
+            recovery,
+            verified_messages: verified,
+            ..result
+        }
     }
 }
 

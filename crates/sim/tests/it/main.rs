@@ -5,6 +5,7 @@ mod common;
 mod leverage;
 mod many_senders;
 mod receiver_driven;
+mod recovery;
 mod streams;
 mod threads;
 mod transports;

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, FailReason, Framing, Header, HostId, Kind, MessageId, Node, Packet, Placement, Refused,
-    Submit, Time, Transport, prefetch,
+    Event, FailReason, Framing, Header, HostId, Kind, MessageId, Node, Packet, Placement,
+    RecoveryCounters, Refused, Submit, Time, Transport, prefetch,
 };
 use rackweave_wire::Id64;
 
@@ -134,6 +134,8 @@ pub struct Driven<S: Scheme> {
     control: VecDeque<(HostId, S::Header)>,
     pub(crate) timers: Heap<Time>,
     pub(crate) events: VecDeque<Event>,
+    /// Counted by the scheme.
+    pub(crate) recovery: RecoveryCounters,
     pub(crate) scheme: S,
 }
 
@@ -154,6 +156,7 @@ impl<S: Scheme> Driven<S> {
             control: VecDeque::new(),
             timers: Heap::default(),
             events: VecDeque::new(),
+            recovery: RecoveryCounters::default(),
             scheme: S::new(id, &config),
             config,
         }
@@ -515,5 +518,9 @@ impl<S: Scheme> Transport for Driven<S> {
 
     fn framing(&self) -> Framing {
         self.config.shared().framing()
+    }
+
+    fn recovery_counters(&self) -> RecoveryCounters {
+        self.recovery
     }
 }

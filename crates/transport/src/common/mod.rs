@@ -14,7 +14,7 @@ mod scoreboard;
 mod timeout;
 
 use rackweave_core::rng::mix;
-use rackweave_core::{HostId, Span};
+use rackweave_core::{Assembler, HostId, Span};
 
 pub(crate) use driven::{Driven, Scheme};
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
@@ -39,6 +39,15 @@ pub(crate) const MAX_FINISHED: u32 = 1 << 22;
 pub(crate) const CLIENT_PORT: u16 = 0x8000;
 /// The server's port in all packets.
 pub(crate) const SERVER_PORT: u16 = 99;
+
+/// The most ranges of sent packets that are kept for a message. They leave gaps only where tokens or credits were lost, or came late.
+const MAX_SENT_RANGES: usize = 256;
+
+/// Adds a packet to those that were sent, and returns whether it was among them. With more gaps than are kept it counts as new.
+#[inline]
+pub(crate) fn was_sent(sent: &mut Assembler<u32>, packet: u32) -> bool {
+    sent.insert(packet..packet + 1, MAX_SENT_RANGES).is_ok_and(|new| new == 0)
+}
 
 /// Pseudo-random spreading of one message's retransmissions, so that many senders whose packets were lost in
 /// the same buffer do not retransmit at the same time. (Our choice: the sources do not specify it.)

@@ -259,6 +259,7 @@ impl Host {
         if forget_at <= now {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
+        self.recovery.timeouts += 1;
         self.resume(now, slot);
         self.timers.set(slot, forget_at);
     }

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{FailReason, HostId, Packet, Span, Time};
+use rackweave_core::{Assembler, FailReason, HostId, Packet, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::dcpim::{Body, Header, LIFETIME_UNIT_NS};
 
 use super::Host;
 use super::config::Config;
 use super::offers::Request;
-use crate::common::{Jitter, State};
+use crate::common::{Jitter, State, was_sent};
 
 /// Priority of free packets among a sender's tokens (`docs/sources.md#dcpim-tokens`).
 const FREE_PRIORITY: u8 = 1;
@@ -34,6 +34,8 @@ pub struct Outgoing {
     /// The first of these that was not sent.
     next_free: u32,
     tokens: VecDeque<Token>,
+    /// The packets that were sent. Tokens that expire, and those that are lost, leave gaps.
+    sent: Assembler<u32>,
     /// Number of packets that the receiver lacks, as far as is known; at first, those that were not sent.
     left: u32,
     /// A request of the receiver for channels since the last stage.
@@ -60,6 +62,7 @@ impl Outgoing {
             free: config.free_of(packets),
             next_free: 0,
             tokens: VecDeque::new(),
+            sent: Assembler::default(),
             left: packets,
             request: None,
             is_known: false,
@@ -154,6 +157,7 @@ impl Host {
                 None => self.scheme.ready.remove(slot),
             }
             let Some((packet, token)) = taken else { continue };
+            self.recovery.retransmissions += u64::from(was_sent(&mut outgoing.sent, packet));
             let offset = packet * self.config.max_payload;
             let len = self.config.max_payload.min(outgoing.length - offset) as u16;
             let (message_length, free) = (outgoing.length, outgoing.free as u16);

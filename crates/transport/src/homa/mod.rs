@@ -61,8 +61,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, FailReason, Framing, HostId, Kind, MessageId, Node, Open, Packet, Placement, Refused,
-    RoundTrip, Submit, Time, Transport, prefetch,
+    Event, FailReason, Framing, HostId, Kind, MessageId, Node, Open, Packet, Placement,
+    RecoveryCounters, Refused, RoundTrip, Submit, Time, Transport, prefetch,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
@@ -113,6 +113,7 @@ pub struct Host {
     repairs: Repairs,
     finished: FinishedQueue,
     events: VecDeque<Event>,
+    recovery: RecoveryCounters,
     next_tick: Option<Time>,
     leverage: windows::State,
     /// When the timer of each stream expires.
@@ -136,6 +137,7 @@ impl Host {
             repairs: Repairs::default(),
             finished: FinishedQueue::default(),
             events: VecDeque::new(),
+            recovery: RecoveryCounters::default(),
             next_tick: None,
             leverage: windows::State::default(),
             stream_timers: Heap::default(),
@@ -527,6 +529,10 @@ impl Transport for Host {
 
     fn round_trips(&self) -> Vec<RoundTrip> {
         self.measured_round_trips()
+    }
+
+    fn recovery_counters(&self) -> RecoveryCounters {
+        self.recovery
     }
 
     fn open(&mut self, now: Time, stream: Open) -> Result<(), Refused> {

@@ -204,6 +204,7 @@ impl Host {
                 incoming.asked_to = if end < incoming.ask_until { end } else { 0 };
             }
             if begins {
+                self.recovery.timeouts += 1;
                 rpc.asked += 1;
                 let gap =
                     config.resend_interval.max(1).saturating_add(config.spread(id, rpc.asked));

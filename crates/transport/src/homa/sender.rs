@@ -69,6 +69,7 @@ impl Host {
         let end = offset.saturating_add(max_payload).min(outgoing.length);
         outgoing.resend_from = end;
         let more = outgoing.needs_resend();
+        self.recovery.retransmissions += 1;
         self.queue.resend_sent(more);
         // Retransmissions have priority `num_priorities - 1` (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;
@@ -93,6 +94,8 @@ impl Host {
         let offset = outgoing.next;
         let end = offset.saturating_add(max_payload).min(outgoing.length);
         outgoing.next = end;
+        // After a restart of the message, see `restart_message`.
+        self.recovery.retransmissions += u64::from(offset < outgoing.sent_to);
         outgoing.sent_to = outgoing.sent_to.max(end);
         let (left, more) = (outgoing.length - end, outgoing.is_ready());
         self.queue.sent(Ready { left, slot, birth }, more);

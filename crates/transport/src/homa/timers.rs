@@ -146,6 +146,7 @@ impl Host {
         let asked = rpc.asked;
         let gap = self.config.resend_interval.max(1).saturating_add(self.config.spread(id, asked));
         rpc.next_ask = silent.saturating_add(gap);
+        self.count_timeout(wait);
         self.ask(slot, wait);
         true
     }
@@ -176,8 +177,14 @@ impl Host {
         peer.asked_at = Some(tick);
         rpc.asked = rpc.asked.saturating_add(1);
         rpc.resent_at = tick;
+        self.count_timeout(wait);
         self.ask(slot, wait);
         true
+    }
+
+    /// Counts a request for data that is late. Other requests ask for the state of a message.
+    fn count_timeout(&mut self, wait: Wait) {
+        self.recovery.timeouts += u64::from(matches!(wait, Wait::Data | Wait::Response));
     }
 
     /// Requests all gaps of a message, or the first (see [`super::Config::resend_all_gaps`]).

@@ -62,9 +62,9 @@ impl Outgoing {
         self.credit > 0 && (self.board.waiting() > 0 || self.board.next() < self.packets)
     }
 
-    /// Takes the next packet to send.
+    /// Takes the next packet to send; returns it, and whether it was sent before.
     #[inline]
-    fn take_packet(&mut self, now: Time) -> Option<u32> {
+    fn take_packet(&mut self, now: Time) -> Option<(u32, bool)> {
         if !self.is_ready() {
             return None;
         }
@@ -73,7 +73,8 @@ impl Outgoing {
             self.last_received = now;
         }
         self.transmissions = self.transmissions.saturating_add(1);
-        self.board.take(now)
+        let is_again = self.board.waiting() > 0;
+        Some((self.board.take(now)?, is_again))
     }
 
     /// Handles the acknowledgement of a packet.
@@ -143,8 +144,8 @@ impl Outgoing {
     /// Marks all overdue packets for retransmission without a pull. Lost headers mean that there are too many
     /// senders for all of them to retransmit a window: so one packet is sent for each that arrives, and one at
     /// once if no pull is expected (our choice). Without this rule four thousand senders keep a receiver's link
-    /// busy with nothing but headers.
-    fn time_out(&mut self, now: Time, config: &Config) {
+    /// busy with nothing but headers. Returns whether this is a new timeout, and not one of packets that were sent before the last.
+    fn time_out(&mut self, now: Time, config: &Config) -> bool {
         let bounds = config.rto_bounds();
         let mut new_round = false;
         while let Some(at) = self.board.oldest()
@@ -157,6 +158,7 @@ impl Outgoing {
         if (new_round || self.board.oldest().is_none()) && self.answers <= self.pulled {
             self.release_one();
         }
+        new_round
     }
 
     /// Gives one lost packet a credit, if there is no other credit.
@@ -194,7 +196,8 @@ impl Host {
         while let Some(slot) = self.scheme.ready.pop_front() {
             let exchange = self.exchanges.get_mut(slot);
             let State::Sending(outgoing) = &mut exchange.state else { continue };
-            let Some(packet) = outgoing.take_packet(now) else { continue };
+            let Some((packet, is_again)) = outgoing.take_packet(now) else { continue };
+            self.recovery.retransmissions += u64::from(is_again);
             if outgoing.is_ready() {
                 self.scheme.ready.push_back(slot);
             }
@@ -295,7 +298,7 @@ impl Host {
             self.timers.set(slot, deadline);
             return self.send_control(peer, id, one_way, Body::Ask);
         }
-        outgoing.time_out(now, config);
+        self.recovery.timeouts += u64::from(outgoing.time_out(now, config));
         let deadline = outgoing.deadline(config);
         let ready = outgoing.is_ready();
         if deadline == Time::MAX {

@@ -230,6 +230,7 @@ impl Host {
         };
         outgoing.sends(now);
         outgoing.next = packet + 1;
+        self.recovery.retransmissions += u64::from(packet < outgoing.sent_to);
         outgoing.sent_to = outgoing.sent_to.max(packet + 1);
         if outgoing.rto_at == Time::MAX {
             outgoing.rto_at = now.saturating_add(self.config.rto);
@@ -312,6 +313,7 @@ impl Host {
             // Section 4.3: half the window becomes the end of slow start, which begins again.
             outgoing.slow_start_to = (outgoing.window / 2).max(2);
             outgoing.timeouts = outgoing.timeouts.saturating_add(1);
+            self.recovery.timeouts += 1;
             outgoing.restart();
             if outgoing.timeouts >= u32::from(self.config.probe_after) {
                 outgoing.probing = Some((0, now));

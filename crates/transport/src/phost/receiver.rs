@@ -263,6 +263,8 @@ impl Host {
         if forget_at <= now {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
+        // A sender that has not used its tokens is no loss.
+        self.recovery.timeouts += u64::from(incoming.pause == Pause::AllSent);
         self.resume(now, slot);
         self.timers.set(slot, forget_at);
     }

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{FailReason, HostId, Packet, Span, Time};
+use rackweave_core::{Assembler, FailReason, HostId, Packet, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::phost::{Body, Header};
 
 use super::Host;
 use super::config::Config;
-use crate::common::{Jitter, State};
+use crate::common::{Jitter, State, was_sent};
 
 /// Maximum number of stored tokens of a message. They expire before an honest receiver sends more.
 const MAX_TOKENS: usize = 64;
@@ -33,6 +33,8 @@ pub struct Outgoing {
     next_free: u32,
     free_until: Time,
     tokens: VecDeque<Token>,
+    /// The packets that were sent. Tokens that expire, and those that are lost, leave gaps.
+    sent: Assembler<u32>,
     /// Number of packets that the receiver lacks, as far as is known; at first, those that were not sent.
     left: u32,
     /// When a packet of the peer last arrived.
@@ -64,6 +66,7 @@ impl Outgoing {
                 .saturating_add(config.span_of(u32::from(config.free_tokens)))
                 .saturating_add(config.token_expiry),
             tokens: VecDeque::new(),
+            sent: Assembler::default(),
             left: packets,
             quiet_since: now,
             announced_at: now,
@@ -144,6 +147,7 @@ impl Host {
                 self.scheme.ready.remove(slot);
                 continue;
             };
+            self.recovery.retransmissions += u64::from(was_sent(&mut outgoing.sent, packet));
             self.scheme.ready.set(slot, (outgoing.left, exchange.birth));
             let offset = packet * self.config.max_payload;
             let len = self.config.max_payload.min(outgoing.length - offset) as u16;

@@ -335,6 +335,7 @@ impl Host {
         let Some(slot) = self.random_active() else { return };
         if let Some(incoming) = self.incoming_mut(slot) {
             let limit = incoming.limit;
+            self.recovery.timeouts += 1;
             self.mark_lost(slot, limit);
             self.request_after_timeout(now, slot);
         }

@@ -360,6 +360,7 @@ impl Host {
         }
         incoming.tries = incoming.tries.saturating_add(1);
         incoming.quiet_since = now;
+        self.recovery.timeouts += 1;
         let (limit, deadline) =
             (incoming.limit, after(now, incoming.deadline(self.scheme.lateness, &self.config)));
         self.timers.set(slot, deadline);

@@ -155,6 +155,7 @@ impl Host {
                 }
                 outgoing.next - 1
             };
+            self.recovery.retransmissions += u64::from(retransmit);
             outgoing.quiet_since = now;
             let driven = retransmit || packet >= outgoing.driven_from;
             let offset = packet * self.config.max_payload;

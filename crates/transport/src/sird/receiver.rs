@@ -374,6 +374,7 @@ impl Host {
         }
         let giving = &mut self.scheme.giving;
         let bytes = incoming.take_back(now, giving, &self.config);
+        self.recovery.timeouts += u64::from(bytes > 0);
         giving.give_back(now, incoming.sender, bytes, &self.config);
         self.timers.set(slot, incoming.deadline(giving, &self.config).max(now));
         self.want(now, slot);

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Ecn, FailReason, HostId, Packet, Span, Time};
+use rackweave_core::{Assembler, Ecn, FailReason, HostId, Packet, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::sird::{Body, Header};
 use rustc_hash::FxHashMap;
 
 use super::Host;
 use super::config::Config;
-use crate::common::{Grouped, Heap, Jitter, State};
+use crate::common::{Grouped, Heap, Jitter, State, was_sent};
 
 /// A host's state as a sender, besides its messages.
 #[derive(Debug, Default)]
@@ -132,6 +132,8 @@ pub struct Outgoing {
     credited: u32,
     /// One past the last packet that was sent.
     sent: u32,
+    /// The packets that were sent. Credits that are lost leave gaps.
+    sent_packets: Assembler<u32>,
     /// Unused credit, in bytes. Packets that need no credit count.
     unused: u64,
     /// When a packet of the peer last arrived.
@@ -156,6 +158,7 @@ impl Outgoing {
             credits: VecDeque::new(),
             credited: 0,
             sent: 0,
+            sent_packets: Assembler::default(),
             unused: 0,
             last_received: now,
             quiet_since: now,
@@ -246,6 +249,7 @@ impl Host {
         let (peer, birth) = (exchange.peer, exchange.birth);
         let State::Sending(outgoing) = &mut exchange.state else { return None };
         let packet = outgoing.take_packet()?;
+        self.recovery.retransmissions += u64::from(was_sent(&mut outgoing.sent_packets, packet));
         let bytes = config.packet_bytes(outgoing.length, packet);
         outgoing.unused -= bytes;
         using.use_credit(peer, bytes);

@@ -272,7 +272,7 @@ impl Flow {
         fate: impl Fn(Piece) -> Fate,
         rules: &Rules,
         config: &Config,
-    ) {
+    ) -> bool {
         let mut is_loss = false;
         for sent in self.sent.drain(..) {
             if !sent.is_acked && fate(sent.piece) == Fate::Missing {
@@ -282,7 +282,7 @@ impl Flow {
         }
         (self.acked_to, self.in_flight, self.rto_at) = (0, 0, Time::MAX);
         if !is_loss {
-            return;
+            return false;
         }
         self.repairs = true;
         self.timeouts = self.timeouts.saturating_add(1);
@@ -292,6 +292,7 @@ impl Flow {
         } else {
             self.on_loss(now, rules, config);
         }
+        true
     }
 
     #[cfg(test)]

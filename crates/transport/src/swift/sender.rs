@@ -212,6 +212,7 @@ impl Host {
         let mut message_length = offset;
         if let State::Sending(outgoing) = &mut exchange.state {
             message_length = outgoing.length;
+            self.recovery.retransmissions += u64::from(piece.packet < outgoing.sent_to);
             outgoing.sent_to = outgoing.sent_to.max(piece.packet + 1);
             outgoing.last_sent = now;
             outgoing.probed = false;
@@ -301,7 +302,8 @@ impl Host {
             let rules = self.scheme.rules;
             let flow = self.scheme.flow_mut(index);
             if flow.rto_at() <= now {
-                flow.on_timeout(now, |piece| fate(exchanges, piece), &rules, config);
+                let is_loss = flow.on_timeout(now, |piece| fate(exchanges, piece), &rules, config);
+                self.recovery.timeouts += u64::from(is_loss);
                 if flow.dead_at(config) <= now {
                     self.fail_unsent(now, index);
                 }

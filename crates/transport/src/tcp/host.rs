@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rackweave_core::{
     Ecn, Event, FailReason, Framing, HostId, Kind, MessageId, Node, Open, Packet, Placement,
-    Refused, Submit, Time, Transport, prefetch,
+    RecoveryCounters, Refused, Submit, Time, Transport, prefetch,
 };
 use rackweave_wire::tcp::{Body, Header, flags};
 use rustc_hash::FxHashMap;
@@ -68,6 +68,7 @@ pub struct Host {
     pub(super) time_wait: TimeWait<Key, Header>,
     timers: super::timers::Timers,
     events: VecDeque<Event>,
+    recovery: RecoveryCounters,
     next_port: u16,
 }
 
@@ -95,6 +96,7 @@ impl Host {
             time_wait: TimeWait::new(),
             timers: super::timers::Timers::default(),
             events: VecDeque::new(),
+            recovery: RecoveryCounters::default(),
             next_port,
         }
     }
@@ -478,8 +480,11 @@ impl Node for Host {
                 self.stream_expired(now, slot);
                 continue;
             }
+            let before = connection.sender.retries;
             match connection.handle_timeout(now, &self.config) {
                 Timeout::Continue => {
+                    // Only an expired retransmission timer, or one of a SYN, makes another try.
+                    self.recovery.timeouts += u64::from(connection.sender.retries > before);
                     let deadline = connection.deadline(&self.config);
                     self.timers.rearm(slot, deadline);
                     self.reschedule(slot);
@@ -519,6 +524,7 @@ impl Node for Host {
             let Some(connection) = &mut place.connection else { continue };
             let Some((header, is_new)) = connection.take_data(now, &self.config) else { continue };
             let key = connection.key;
+            self.recovery.retransmissions += u64::from(!is_new);
             // Whether the window permits another segment is checked when its turn comes.
             if connection.sender.has_more() {
                 place.in_data = true;
@@ -643,6 +649,10 @@ impl Transport for Host {
 
     fn framing(&self) -> Framing {
         self.config.framing()
+    }
+
+    fn recovery_counters(&self) -> RecoveryCounters {
+        self.recovery
     }
 
     fn open(&mut self, now: Time, stream: Open) -> Result<(), Refused> {

@@ -263,19 +263,21 @@ impl Outgoing {
     }
 
     /// Marks all overdue packets for retransmission.
-    fn time_out(&mut self, now: Time, config: &Config, params: &Params) {
+    fn time_out(&mut self, now: Time, config: &Config, params: &Params) -> bool {
         let bounds = config.rto_bounds();
+        let mut is_new = false;
         while let Some(at) = self.board.oldest()
             && self.timeout.lost_at(&bounds, at) <= now
         {
             self.board.lose_oldest();
-            self.timeout.expired(now, at);
+            is_new |= self.timeout.expired(now, at);
             // What is left of the window is not for retransmissions (`docs/sources.md#uet-sender`).
             self.stop_speculating();
             if config.nscc {
                 self.nscc.timed_out(u64::from(config.packet_bytes()), params);
             }
         }
+        is_new
     }
 
     /// The RTS of a message that has no credit for what waits.
@@ -306,6 +308,9 @@ impl Host {
             let exchange = self.exchanges.get_mut(slot);
             let State::Sending(outgoing) = &mut exchange.state else { continue };
             let Some(body) = outgoing.take_packet(now, &self.config, active) else { continue };
+            if let Body::Data { retransmitted: true, .. } = body {
+                self.recovery.retransmissions += 1;
+            }
             if outgoing.is_ready(&self.config) {
                 self.scheme.ready.push_back(slot);
             }
@@ -442,7 +447,8 @@ impl Host {
         }
         let mut asks = false;
         if outgoing.board.oldest().is_some() {
-            outgoing.time_out(now, config, &self.scheme.nscc);
+            let is_new = outgoing.time_out(now, config, &self.scheme.nscc);
+            self.recovery.timeouts += u64::from(is_new);
             // Without credit, an RTS lets the receiver know of what waits, but not more often than this: otherwise all senders of an
             // incast would send them at once (`docs/sources.md#eqds-sender`).
             asks = outgoing.rts_at.is_none_or(|at| now.since(at) >= config.rts_interval());

@@ -1,9 +1,11 @@
 //! What the processes of a point have reported, as results of the simulator are.
 
-use rackweave_core::{DropReason, Framing, HostId, Span, Time, frame};
+use rackweave_core::{DropReason, Framing, HostId, RecoveryCounters, Span, Time, frame};
 use rackweave_group::reduce::job::{Job, Record};
 use rackweave_group::reduce::switch;
-use rackweave_sim::result::{Counters, End, Goodput, MeasuredRoundTrip, Outcome, RunResult};
+use rackweave_sim::result::{
+    Counters, End, Goodput, MeasuredRoundTrip, Outcome, RunResult, TransportRecovery,
+};
 
 use super::{PointOutcome, PointRun};
 use crate::cast::{CastConfig, CastResult};
@@ -53,6 +55,7 @@ impl PointRun<'_> {
             delivered_by_sender,
             goodput: Goodput::default(),
             round_trips: self.round_trips(),
+            recovery: self.recovery(),
             counters,
             refused: ends.clone().map(|end| end.refused).sum(),
             mean_queue_bytes: mean / ports.len().max(1) as f64,
@@ -190,6 +193,30 @@ impl PointRun<'_> {
             }
         }
         CastResult { app: collector.results(), sender_link_bytes, plane: None }
+    }
+
+    /// The repairs of each transport that is not the kernel's. Hosts that have not reported are missing in the sums.
+    fn recovery(&self) -> Vec<TransportRecovery> {
+        let streams_of = |number: usize| -> Vec<u16> {
+            let streams = (0..).zip(&self.endpoints.of_stream);
+            streams
+                .filter(|(_, of)| usize::from(**of) == number)
+                .map(|(stream, _)| stream)
+                .collect()
+        };
+        let endpoints = self.endpoints.endpoints.iter().enumerate();
+        let known = endpoints.filter(|(_, endpoint)| endpoint.kernel.is_none());
+        known
+            .map(|(number, _)| {
+                let mut counters = RecoveryCounters::default();
+                for (of, counted) in self.host_ends.values().flat_map(|end| &end.recovery) {
+                    if usize::from(*of) == number {
+                        counters += *counted;
+                    }
+                }
+                TransportRecovery { streams: streams_of(number), counters }
+            })
+            .collect()
     }
 
     fn round_trips(&self) -> Vec<MeasuredRoundTrip> {

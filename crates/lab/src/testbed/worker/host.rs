@@ -512,6 +512,7 @@ impl Host {
             if let AnyEndpoint::Udp(udp) = endpoint {
                 let (endpoint, trips) = (number as u8, udp.round_trips());
                 end.round_trips.push(MeasuredRoundTrips { endpoint, trips });
+                end.recovery.push((endpoint, udp.recovery_counters()));
             }
         }
         end

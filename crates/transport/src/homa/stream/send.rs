@@ -213,6 +213,7 @@ impl Host {
             send.resends.remove(0);
         }
         let more = !send.resends.is_empty();
+        self.recovery.retransmissions += 1;
         self.queue.resend_sent(more);
         // The same priority as for retransmissions of messages (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;

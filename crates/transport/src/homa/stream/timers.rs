@@ -122,6 +122,7 @@ impl Host {
         stream.asked += 1;
         stream.asked_at = now;
         if waits.missing {
+            self.recovery.timeouts += 1;
             self.send_missing(slot);
         }
         if waits.unacked || !waits.missing {
