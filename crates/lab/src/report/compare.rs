@@ -7,6 +7,9 @@ use super::number;
 use crate::results::columns::{Better, Column, POINT, STREAM, Shown, Unit, Value};
 use crate::results::{PointResult, PointSummary, SizeBucket, StreamSummary};
 
+/// The name of the central scheduler: what transports could still gain, and none of them.
+const BOUND: &str = "srpt-oracle";
+
 /// A column that the report shows, with its presentation.
 pub(super) type ShownColumn<T> = (&'static Column<T>, Shown);
 
@@ -92,7 +95,8 @@ pub(super) fn best_in(
 /// Returns which points have the best `value` among those that can be compared: where groups were run at several values
 /// of a sweep, those at the same value. Returns none unless two values differ. A value that is not finite is never
 /// best. With each value is half the width of its confidence interval: those whose intervals meet the best one's do not
-/// differ from it, and one whose interval is not known (NaN) is not compared.
+/// differ from it, and one whose interval is not known (NaN) is not compared. The central scheduler, which is a bound and no
+/// transport, is never best beside transports.
 pub(super) fn best(
     points: &[PointResult],
     lower: bool,
@@ -101,8 +105,11 @@ pub(super) fn best(
     let several_groups = points.iter().any(|p| p.summary.label != points[0].summary.label);
     let class = |p: &PointResult| if several_groups { p.variant_label() } else { String::new() };
     let classes: Vec<String> = points.iter().map(class).collect();
-    let known = |(value, half): (f64, f64)| (if half.is_nan() { f64::NAN } else { value }, half);
-    let values: Vec<(f64, f64)> = points.iter().map(value).map(known).collect();
+    let known = |point: &PointResult| {
+        let (value, half) = value(point);
+        (if half.is_nan() || !competes(points, point) { f64::NAN } else { value }, half)
+    };
+    let values: Vec<(f64, f64)> = points.iter().map(known).collect();
     (0..points.len())
         .map(|i| {
             let rivals = || {
@@ -116,6 +123,12 @@ pub(super) fn best(
             values[i].0.is_finite() && !are_close(low, high) && are_close(values[i], winner)
         })
         .collect()
+}
+
+/// Returns whether a point may be the best: the bound beside transports may not.
+pub(super) fn competes(points: &[PointResult], point: &PointResult) -> bool {
+    let is_bound = |point: &PointResult| point.summary.transport == BOUND;
+    !is_bound(point) || points.iter().all(is_bound)
 }
 
 /// Returns whether two values, each with half the width of its confidence interval, look equal: when written with three digits, or
@@ -234,6 +247,20 @@ mod tests {
     fn best_p99(points: &[PointResult]) -> Vec<bool> {
         let p99 = shown(POINT).find(|(column, _)| column.name == "slowdown_p99").expect("shown");
         best_in(points, p99)
+    }
+
+    #[test]
+    fn a_bound_is_not_the_best_of_the_transports() {
+        let mut points = points(|_| None);
+        points.push(points[1].clone());
+        points[0].summary.transport = BOUND.to_owned();
+        points[2].summary.slowdown.p99 = 5.0;
+        assert_eq!(best_p99(&points), [false, true, false]);
+        // Beside itself it is compared.
+        for point in &mut points {
+            point.summary.transport = BOUND.to_owned();
+        }
+        assert_eq!(best_p99(&points), [true, false, false]);
     }
 
     /// The seeds' spread of a bucket is not recorded: its mean cannot be called better than another.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::compare::{are_close, best, half_width};
+use super::compare::{are_close, best, competes, half_width};
 use super::number;
 use crate::results::{PointResult, StreamSpread, StreamSummary, short_key};
 
@@ -106,7 +106,8 @@ fn factors(points: &[PointResult], measure: Measure<'_>, group: &str) -> Option<
     for point in points.iter().filter(|point| name(points, point) == group) {
         let rivals = points
             .iter()
-            .filter(|rival| !several || rival.variant_label() == point.variant_label());
+            .filter(|rival| !several || rival.variant_label() == point.variant_label())
+            .filter(|rival| competes(points, rival));
         let lowest = rivals.map(|rival| measure(rival).0).filter(|x| x.is_finite());
         let factor = measure(point).0 / lowest.reduce(f64::min)?;
         if !factor.is_finite() {
@@ -214,8 +215,9 @@ fn not_compared(missing: usize) -> String {
 /// Names the best point or group by the slowdown of the measured messages; `None` if there is nothing to compare.
 fn measured(points: &[PointResult]) -> Option<String> {
     let p99 = |p: &PointResult| p.summary.slowdown.p99;
-    let mut ranked: Vec<&PointResult> =
-        points.iter().filter(|p| p99(p).is_finite() && p.summary.is_complete()).collect();
+    let known = points.iter().filter(|p| p99(p).is_finite() && p.summary.is_complete());
+    let (mut ranked, bounds): (Vec<&PointResult>, Vec<&PointResult>) =
+        known.partition(|point| competes(points, point));
     if ranked.len() < 2 {
         return None;
     }
@@ -273,10 +275,13 @@ fn measured(points: &[PointResult]) -> Option<String> {
     if rest.len() > others.len() {
         others.push(format!("{} more", rest.len() - others.len()));
     }
-    let missing = points.len() - ranked.len();
+    let missing = points.len() - ranked.len() - bounds.len();
     let not_compared = not_compared(missing);
+    let bounds: String = (bounds.iter())
+        .map(|bound| format!(" The bound, {}, has {}.", bound.label, number::short(p99(bound))))
+        .collect();
     Some(format!(
-        "Lowest p99 slowdown: {} with {}; {}.{is_tied}{not_compared}",
+        "Lowest p99 slowdown: {} with {}; {}.{is_tied}{bounds}{not_compared}",
         first.label,
         number::short(p99(first)),
         others.join(", ")
