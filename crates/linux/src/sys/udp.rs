@@ -97,6 +97,8 @@ pub struct SendBatch {
     /// System calls so far, and trains in them.
     calls: u64,
     trains: u64,
+    /// Datagrams before this one are sent one by one, because the system refused them as a train.
+    single_until: usize,
     /// Addresses that this host does not have any more, which were the sources of datagrams.
     lost: Vec<IpAddr>,
 }
@@ -138,7 +140,7 @@ impl SendBatch {
     fn clear(&mut self) {
         self.arena.clear();
         self.datagrams.clear();
-        self.done = 0;
+        (self.done, self.single_until) = (0, 0);
     }
 
     /// Sorts the datagrams by address, so that those to one address form trains. The sort is stable.
@@ -169,7 +171,7 @@ impl SendBatch {
     /// address from one address, of one traffic class.
     fn train(&self, first: usize, segmentation: bool) -> usize {
         let head = &self.datagrams[first];
-        if !segmentation {
+        if !segmentation || first < self.single_until {
             return 1;
         }
         let mut bytes = head.bytes;
@@ -351,10 +353,16 @@ impl UdpSocket {
                     Some(libc::EINVAL | libc::ENETUNREACH | libc::EADDRNOTAVAIL)
                         if batch.forget_source(batch.train(batch.done, self.segmentation)) => {}
                     // The device does not support segmentation: datagrams are sent one by one from now on.
-                    Some(libc::EIO | libc::EINVAL)
+                    Some(libc::EIO) if batch.train(batch.done, self.segmentation) > 1 => {
+                        self.segmentation = false;
+                    }
+                    // A segment is longer than the route permits (EMSGSIZE since Linux 6.14, EINVAL before), or the socket computes no
+                    // checksums. Single datagrams may pass, in fragments; trains to other addresses are not concerned.
+                    Some(libc::EMSGSIZE | libc::EINVAL)
                         if batch.train(batch.done, self.segmentation) > 1 =>
                     {
-                        self.segmentation = false;
+                        batch.single_until =
+                            batch.done + batch.train(batch.done, self.segmentation);
                     }
                     _ => {
                         let lost = batch.train(batch.done, self.segmentation);
@@ -694,7 +702,7 @@ mod tests {
     }
 
     #[test]
-    fn without_segmentation_datagrams_go_one_by_one() {
+    fn a_train_that_the_system_refuses_is_sent_one_by_one_and_others_are_not() {
         let (mut from, to) = (socket(), socket());
         // The kernel does not segment datagrams without checksums.
         from.set_option(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
@@ -702,8 +710,13 @@ mod tests {
         let mut batch = SendBatch::default();
         push(&mut batch, &to, 0, &sizes);
         assert_eq!(from.send(&mut batch).unwrap(), 0);
-        assert!(!from.segmentation && batch.is_empty());
+        assert!(from.segmentation && batch.is_empty());
         assert_eq!(batch.calls().1, 10);
+        assert_eq!(received(&to, 10).len(), 10);
+        from.set_option(libc::SOL_SOCKET, libc::SO_NO_CHECK, 0).unwrap();
+        push(&mut batch, &to, 0, &sizes);
+        assert_eq!(from.send(&mut batch).unwrap(), 0);
+        assert_eq!(batch.calls().1, 11);
         assert_eq!(received(&to, 10).len(), 10);
     }
 

@@ -200,7 +200,7 @@ pub(crate) struct State {
 /// responses: Homa's peers ask for that after some milliseconds.
 const QUIET: Duration = Duration::from_millis(30);
 
-/// The interval at which calls and responses are tried again that wait for room. The value is our choice.
+/// The interval at which calls, responses and writes are tried again that wait for room. The value is our choice.
 const ROOM_INTERVAL: Span = Span::from_ms(1);
 
 /// The file of tickets, and whether it is behind.
@@ -381,6 +381,7 @@ impl State {
             self.note_tickets();
             self.expire();
             self.submit_waiting();
+            self.retry_blocked();
             if !self.dirty {
                 break;
             }
@@ -395,7 +396,8 @@ impl State {
         self.sending.turned(now);
         let first = self.due.first().map(|(at, _)| *at);
         // What waits for room is tried again: no event reports that a transport has forgotten finished exchanges.
-        let again = self.calls.waits_for_room().then(|| now + ROOM_INTERVAL);
+        let waits = self.calls.waits_for_room() || self.streams.has_blocked();
+        let again = waits.then(|| now + ROOM_INTERVAL);
         let next = [next, first, again].into_iter().flatten().min();
         if self.dirty || next.is_some_and(|next| next <= now) {
             return true;
@@ -414,6 +416,11 @@ impl State {
                 self.stop(Some(error));
             }
         }
+    }
+
+    /// Makes the driver try again what waits for room.
+    fn try_again(&mut self) {
+        self.arm(self.now().saturating_add(ROOM_INTERVAL));
     }
 
     pub(crate) fn retry_soon(&mut self) {

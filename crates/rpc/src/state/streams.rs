@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, MessageId, Refused, Time};
-use rackweave_linux::SendError;
+use rackweave_linux::{AnyEndpoint, SendError};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{Due, State, Wake};
+use super::{Due, ROOM_INTERVAL, State, Wake};
 use crate::error::CallError;
 use crate::node::Peer;
 
@@ -87,6 +87,9 @@ pub(crate) struct Streams {
     entries: FxHashMap<StreamKey, Entry>,
     /// Writers that wait for the node's memory.
     blocked: Vec<StreamKey>,
+    /// When they were last woken, and the bytes that waited to be sent when the last of them was blocked.
+    woken: Time,
+    blocked_at: u64,
     unread: u64,
     /// Bytes read by applications that the endpoint has not been informed of.
     pub(super) unreported: u64,
@@ -96,13 +99,24 @@ pub(crate) struct Streams {
 
 impl Streams {
     pub(super) fn new(step: u64) -> Self {
-        Self { entries: FxHashMap::default(), blocked: Vec::new(), unread: 0, unreported: 0, step }
+        Self {
+            entries: FxHashMap::default(),
+            blocked: Vec::new(),
+            woken: Time::ZERO,
+            blocked_at: 0,
+            unread: 0,
+            unreported: 0,
+            step,
+        }
     }
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
     pub(super) fn is_empty(&self) -> bool {
         self.entries.values().all(Entry::is_over)
+    }
+    pub(super) const fn has_blocked(&self) -> bool {
+        !self.blocked.is_empty()
     }
     pub(super) const fn unread(&self) -> u64 {
         self.unread
@@ -231,6 +245,8 @@ impl State {
                 if !self.streams.blocked.contains(&key) {
                     self.streams.blocked.push(key);
                 }
+                self.streams.blocked_at = self.memory();
+                self.try_again();
                 Poll::Pending
             }
             Err(error) => {
@@ -387,6 +403,25 @@ impl State {
     }
 
     /// Wakes the writers that wait for the node's memory.
+    /// Wakes writers that wait for room if there may be some: no event reports that the bytes of a request have been freed by its
+    /// answer, or that a transport which refused them has room.
+    pub(super) fn retry_blocked(&mut self) {
+        if self.streams.blocked.is_empty() {
+            return;
+        }
+        let now = self.endpoint.as_ref().map_or(Time::MAX, AnyEndpoint::last_now);
+        if self.memory() < self.streams.blocked_at || now.since(self.streams.woken) >= ROOM_INTERVAL
+        {
+            self.streams.woken = now;
+            self.wake_blocked();
+        }
+    }
+
+    /// The bytes that wait to be sent.
+    fn memory(&self) -> u64 {
+        self.endpoint.as_ref().map_or(0, |endpoint| endpoint.memory().0)
+    }
+
     pub(super) fn wake_blocked(&mut self) {
         for key in std::mem::take(&mut self.streams.blocked) {
             if let Some(entry) = self.streams.entries.get_mut(&key) {

@@ -1,5 +1,6 @@
 //! Streams between nodes of one process.
 
+use std::future::IntoFuture as _;
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -441,5 +442,35 @@ async fn a_full_socket_is_waited_for() {
         assert!(got.chunks(100_000).all(|chunk| chunk == bytes(100_000)), "{name}");
         drop((writes.await.unwrap().unwrap(), far));
         drained(&here).await;
+    }
+}
+
+/// The memory for what waits to be sent is taken by a call, whose answer frees it.
+#[tokio::test]
+async fn a_writer_that_waits_for_memory_goes_on_when_a_call_is_answered() {
+    for (name, transport) in streaming() {
+        let here = Node::bind(config(&transport).send_memory(100_000)).unwrap();
+        let there = node(&transport);
+        let (mut near, mut far) = connected(&here, &there).await;
+        near.acknowledged().await.unwrap();
+        let server = there.server();
+        let peer = here.peer(there.local_addr());
+        let call = tokio::spawn(here.client().call(peer, bytes(100_000)).into_future());
+        let Some(Incoming::Request(request)) = timeout(PATIENCE, server.next()).await.unwrap()
+        else {
+            panic!("{name}");
+        };
+        let write = tokio::spawn(async move {
+            near.write_chunk(bytes(50_000)).await.unwrap();
+            near
+        });
+        sleep(Duration::from_millis(50)).await;
+        request.respond("done").await.unwrap();
+        call.await.unwrap().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let written = timeout(Duration::from_secs(20), write).await;
+        let _near = written.unwrap_or_else(|_| panic!("{name}: it waits for ever")).unwrap();
+        let mut got = vec![0; 50_000];
+        far.read_exact(&mut got).await.unwrap();
+        assert!(got == bytes(50_000), "{name}");
     }
 }

@@ -115,6 +115,10 @@ pub struct Host {
     events: VecDeque<Event>,
     recovery: RecoveryCounters,
     next_tick: Option<Time>,
+    /// The tick of the last timer, or of its start.
+    last_tick: u64,
+    /// Ticks that passed without a timer, because this host stood still.
+    missed_ticks: u64,
     leverage: windows::State,
     /// When the timer of each stream expires.
     stream_timers: Heap<Time>,
@@ -139,6 +143,8 @@ impl Host {
             events: VecDeque::new(),
             recovery: RecoveryCounters::default(),
             next_tick: None,
+            last_tick: 0,
+            missed_ticks: 0,
             leverage: windows::State::default(),
             stream_timers: Heap::default(),
         }
@@ -183,6 +189,7 @@ impl Host {
     fn start_timer(&mut self, now: Time) {
         if self.next_tick.is_none() {
             self.next_tick = Some(now.saturating_add(self.config.tick));
+            self.last_tick = self.tick(now);
         }
     }
 
@@ -206,6 +213,7 @@ impl Host {
         entry.used = tick;
         self.start_timer(now);
         let slot = self.rpcs.insert(host, peer, id, one_way, self.config.resend_ticks, state);
+        self.rpcs.get_mut(slot).missed_before = self.missed_ticks;
         self.rpcs.get_mut(slot).resent_at = tick;
         Some(slot)
     }

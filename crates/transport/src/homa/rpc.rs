@@ -36,6 +36,8 @@ pub(super) struct Rpc {
     pub(super) restarts: u16,
     /// Whether the peer's last packet was UNKNOWN.
     pub(super) unknown: bool,
+    /// The ticks that the host had missed when the RPC was created.
+    pub(super) missed_before: u64,
     /// The active direction and its state.
     pub(super) state: State,
 }
@@ -272,6 +274,7 @@ impl Rpcs {
             busy: 0,
             restarts: 0,
             unknown: false,
+            missed_before: 0,
             state,
         };
         let slot = if self.free == NONE {

@@ -30,6 +30,8 @@ impl Host {
     pub(super) fn handle_tick(&mut self, now: Time) {
         self.next_tick = Some(now.saturating_add(self.config.tick));
         let tick = self.tick(now);
+        self.missed_ticks += tick.saturating_sub(self.last_tick).saturating_sub(1);
+        self.last_tick = tick;
         let mut active = false;
         self.start_repair_tick(tick);
         if self.config.one_resend_per_peer {

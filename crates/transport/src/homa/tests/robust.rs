@@ -1,6 +1,9 @@
 //! Forged packets, floods, and duplicates.
 
-use rackweave_core::{Kind, MessageId, Node as _, Placement, Rng, Span, Time};
+use rackweave_core::{
+    Event, FailReason, Kind, MessageId, Node as _, Placement, Rng, Span, Submit, Time,
+    Transport as _,
+};
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
 
@@ -212,4 +215,53 @@ pub(super) fn any_header(rng: &mut Rng) -> Header {
         },
     };
     Header { id: Id64::new(any_id(rng)), one_way: rng.chance(0.5), body }
+}
+
+/// A host that stands still counts no ticks: a process that is paused, or a machine. Its peer forgets what has ended meanwhile,
+/// and must not get it again.
+#[test]
+fn what_a_peer_has_forgotten_during_a_pause_of_the_sender_is_not_sent_again() {
+    let config = paper();
+    let (mut client, mut server) =
+        (Host::new(HostId(0), config.clone().into()), Host::new(HostId(1), config.clone().into()));
+    let message = Submit { id: id(1), peer: HostId(1), bytes: 100, kind: Kind::OneWay };
+    client.submit(Time::ZERO, message).unwrap();
+    let data = client.poll_transmit(Time::ZERO, 0).unwrap();
+    server.handle_packet(Time::ZERO, 0, &data);
+    let delivered = |server: &mut Host| {
+        std::iter::from_fn(|| server.poll_event())
+            .filter(|event| matches!(event, Event::Delivered { .. }))
+            .count()
+    };
+    assert_eq!(delivered(&mut server), 1);
+    // The acknowledgement is not on its way yet, when the client is paused. The server remembers the message for its time.
+    let remembered = config.tick * u64::from(config.finished_ticks);
+    let mut now = Time::ZERO + remembered * 2;
+    while let Some(at_tick) = server.poll_timeout().filter(|at_tick| *at_tick < now) {
+        server.handle_timeout(at_tick);
+        while server.poll_transmit(at_tick, 0).is_some() {}
+    }
+    // Another message makes it forget.
+    let other = Submit { id: id(2), peer: HostId(1), bytes: 100, kind: Kind::OneWay };
+    let mut third = Host::new(HostId(2), config.clone().into());
+    third.submit(now, other).unwrap();
+    server.handle_packet(now, 0, &third.poll_transmit(now, 0).unwrap());
+    assert_eq!(delivered(&mut server), 1);
+    let mut failed = None;
+    for _ in 0..400 {
+        client.handle_timeout(now);
+        while let Some(packet) = client.poll_transmit(now, 0) {
+            server.handle_packet(now, 0, &packet);
+            while let Some(packet) = server.poll_transmit(now, 0) {
+                if packet.dst == HostId(0) {
+                    client.handle_packet(now, 0, &packet);
+                }
+            }
+        }
+        failed = failed.or_else(|| client.poll_event());
+        now += config.tick;
+    }
+    assert_eq!(delivered(&mut server), 0, "it was delivered before");
+    let reason = FailReason::PeerForgot;
+    assert_eq!(failed, Some(Event::Failed { peer: HostId(1), id: id(1), reason }));
 }
