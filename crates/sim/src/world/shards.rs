@@ -482,3 +482,52 @@ impl Summary {
         control.events.store(self.events, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_threads_meet_whether_they_spin_or_sleep() {
+        for spins in [0, SPINS] {
+            let (threads, rounds) = (4, 2000);
+            let barrier = Barrier { spins, ..Barrier::new(threads) };
+            let counts: Vec<AtomicU32> = (0..threads).map(|_| AtomicU32::new(0)).collect();
+            std::thread::scope(|scope| {
+                for own in &counts {
+                    let (barrier, counts) = (&barrier, &counts);
+                    scope.spawn(move || {
+                        for round in 1..=rounds {
+                            own.fetch_add(1, Ordering::Relaxed);
+                            barrier.wait().unwrap();
+                            let here = |count: &AtomicU32| count.load(Ordering::Relaxed) == round;
+                            assert!(
+                                counts.iter().all(here),
+                                "all have been counted, and none twice"
+                            );
+                            barrier.wait().unwrap();
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    /// A thread that panics ends the waiting of the others, which would never end otherwise.
+    #[test]
+    fn a_thread_that_panics_is_not_waited_for() {
+        for spins in [0, SPINS] {
+            let mut meeting: Meeting<()> = Meeting::new(3);
+            meeting.barrier.spins = spins;
+            let meeting = &meeting;
+            std::thread::scope(|scope| {
+                let wait = || meeting.attend(|| meeting.sum(0, 0, Summary::NONE).map(|_| ()));
+                let waiting = [scope.spawn(wait), scope.spawn(wait)];
+                let lost =
+                    scope.spawn(|| meeting.attend(|| -> Result<(), Lost> { panic!("lost") }));
+                assert!(lost.join().is_err());
+                assert_eq!(waiting.map(|thread| thread.join().unwrap()), [Err(Lost), Err(Lost)]);
+            });
+        }
+    }
+}

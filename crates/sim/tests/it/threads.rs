@@ -380,7 +380,6 @@ fn what_needs_one_thread_is_known_and_runs_on_one() {
     assert_eq!(on(3), text(&run(&lossy, &Control::default()).unwrap()));
 }
 
-/// A thread that panics ends the others, instead of leaving them at a barrier.
 #[test]
 fn a_cancelled_run_ends_on_all_threads() {
     let mut config = config(fabric(fat_tree()), vec![stream(dctcp(), poisson("W3", 0.5))]);
