@@ -8,6 +8,7 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use rackweave_core::{Span, Transport};
+use rackweave_workload::app::DELAY_AFTER_FAILURE;
 use rackweave_workload::{Exchange, Pattern};
 
 use crate::build::BuildError;
@@ -56,9 +57,13 @@ pub enum OneThread {
     /// Messages that start when others end.
     #[error("{}the end of a message at its receiver starts the next one at its sender", of(*.0))]
     ClosedLoop(usize),
-    /// Calls.
-    #[error("{}calls can fail at both ends at once", of(*.0))]
-    Calls(usize),
+    /// Calls of a closed loop on a fabric with very long cables between switches: after a failure, which is recorded at the end of the
+    /// window in which it happens, the next call may have to start in that window.
+    #[error(
+        "{}in a closed loop the call after a failure starts before others know of the failure",
+        of(*.0)
+    )]
+    LongWindow(usize),
     /// Channels.
     #[error("{}channels have state at both ends", of(*.0))]
     Channels(usize),
@@ -106,19 +111,20 @@ pub(crate) fn possible_windows(config: &RunConfig, fabric: &Fabric) -> Result<Sp
         return Err(OneThread::StopLoad);
     }
     for (number, stream) in streams.iter().enumerate() {
-        check_stream(number, stream)?;
+        check_stream(number, stream, window)?;
     }
     Ok(window)
 }
 
-fn check_stream(number: usize, stream: &StreamConfig) -> Result<(), OneThread> {
+fn check_stream(number: usize, stream: &StreamConfig, window: Span) -> Result<(), OneThread> {
     let workload = &stream.workload;
+    let is_loop = matches!(workload.pattern, Pattern::ClosedLoop { .. });
     if workload.streaming.is_some() {
         Err(OneThread::Channels(number))
-    } else if workload.exchange != Exchange::OneWay {
-        Err(OneThread::Calls(number))
-    } else if matches!(workload.pattern, Pattern::ClosedLoop { .. }) {
+    } else if is_loop && workload.exchange == Exchange::OneWay {
         Err(OneThread::ClosedLoop(number))
+    } else if is_loop && window >= DELAY_AFTER_FAILURE {
+        Err(OneThread::LongWindow(number))
     } else if !workload.application.is_instant() {
         Err(OneThread::Application(number))
     } else {

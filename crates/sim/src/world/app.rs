@@ -420,7 +420,13 @@ impl<M: Model> World<'_, M> {
                     self.apps.refused += 1;
                     self.fail(instance, id, FailReason::Cancelled);
                     for id in [request(id), id] {
-                        self.cancel_at_both_ends(host, peer, id, instance);
+                        if self.apps.windows.is_some() {
+                            // The client may be in another shard. It learns of the failure, and not its transport.
+                            let cancel = Deferred::Cancel { host, peer, id, instance };
+                            self.apps.deferred.push_back(cancel);
+                        } else {
+                            self.cancel_at_both_ends(host, peer, id, instance);
+                        }
                     }
                 }
             }
@@ -504,10 +510,11 @@ impl<M: Model> World<'_, M> {
             Event::Delivered { peer, id, .. } => {
                 self.charge_call(host, false);
                 if let Some(windows) = &self.apps.windows {
-                    let (sender, stream) = windows.sender(id);
-                    assert_eq!(peer, sender, "message {id} came from the wrong host");
-                    let key = windows.key_elsewhere(id);
-                    let origin = Some(Origin { stream, key, place: None });
+                    let (client, stream) = windows.client(id);
+                    let here = if id.is_response() { host } else { peer };
+                    assert_eq!(here, client, "message {id} was delivered to the wrong host");
+                    let key = windows.key_at(host, id);
+                    let origin = key.map(|key| Origin { stream, key, place: None });
                     self.apps.app(host).handle_event(now, instance, event, origin);
                     return self.after_app(host);
                 }
@@ -547,11 +554,12 @@ impl<M: Model> World<'_, M> {
         let apps = &mut self.apps;
         let id = slice.message;
         if let Some(windows) = &apps.windows {
-            let (sender, stream) = windows.sender(id);
-            apps.collector.stored(self.net.now(), stream, sender, u64::from(slice.len));
+            let (client, stream) = windows.client(id);
+            apps.collector.stored(self.net.now(), stream, client, u64::from(slice.len));
             apps.timeline.add(self.net.now(), stream, u64::from(slice.len));
             if self.measure.verify {
-                assert_eq!(src, sender, "bytes of message {id} astray");
+                let here = if id.is_response() { host } else { src };
+                assert_eq!(here, client, "bytes of message {id} astray");
                 apps.app(host).handle_store(instance, src, slice, false);
             }
             return;

@@ -4,8 +4,8 @@
 //! all of them decide alike. The packets of a window arrive after it, so the threads need nothing else from each other.
 //!
 //! They meet once after a window. A thread that has passed the meeting may write what it has for the next one while others still read, so
-//! there are two places for everything, used in turns. Only if the ends of messages that shards have told each other may end the run do they meet
-//! a second time, to count without these.
+//! there are two places for everything, used in turns. Only if the ends of messages that shards have told each other may end the run, or are failures, after which closed loops
+//! go on, do they meet a second time, to count without these.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -125,6 +125,8 @@ struct Summary {
     active_hosts: u32,
     /// The ends of messages that are not recorded yet.
     ended: u64,
+    /// Those that are failures. In a closed loop they cause events.
+    failed: u64,
     packets: u64,
     events: u64,
     is_cancelled: bool,
@@ -139,6 +141,7 @@ impl Summary {
         under_way: 0,
         active_hosts: 0,
         ended: 0,
+        failed: 0,
         packets: 0,
         events: 0,
         is_cancelled: false,
@@ -153,6 +156,7 @@ impl Summary {
             under_way: self.under_way + other.under_way,
             active_hosts: self.active_hosts + other.active_hosts,
             ended: self.ended + other.ended,
+            failed: self.failed + other.failed,
             packets: self.packets + other.packets,
             events: self.events + other.events,
             is_cancelled: self.is_cancelled || other.is_cancelled,
@@ -165,6 +169,7 @@ impl Summary {
 struct Sent {
     packets: u64,
     ended: u64,
+    failed: u64,
 }
 
 /// What one shard has for another one after a window.
@@ -309,7 +314,7 @@ impl<M: Model> World<'_, M> {
             if finds_limit {
                 self.find_limit(number, reached, wanted, meeting)?;
             }
-            if finds_limit || sum.under_way <= sum.ended {
+            if finds_limit || sum.under_way <= sum.ended || sum.failed > 0 {
                 sum = meeting.sum(turn, number, self.summary(Sent::default(), control))?;
                 turn += 1;
             }
@@ -352,6 +357,7 @@ impl<M: Model> World<'_, M> {
             under_way: collector.under_way(),
             active_hosts: collector.active_hosts(),
             ended: sent.ended,
+            failed: sent.failed,
             packets: u64::from(self.net.packets()) + sent.packets,
             events: self.net.counters().events,
             is_cancelled: control.cancel.load(Ordering::Relaxed),
@@ -382,8 +388,9 @@ impl<M: Model> World<'_, M> {
         for to in (0..meeting.shards).filter(|to| *to != number) {
             self.net.take_crossing(to, &mut meeting.mail(turn, number, to).packets);
         }
-        let Some(windows) = &mut self.apps.windows else { return Sent { packets, ended: 0 } };
+        let Some(windows) = &mut self.apps.windows else { return Sent::default() };
         let ended = windows.ended.len() as u64;
+        let failed = windows.ended.iter().filter(|ended| ended.is_failure()).count() as u64;
         if let Some((partition, _)) = &windows.division.shard {
             windows.ended.retain(|ended| {
                 let to = ended.shard(partition);
@@ -393,7 +400,7 @@ impl<M: Model> World<'_, M> {
                 to == number
             });
         }
-        Sent { packets, ended }
+        Sent { packets, ended, failed }
     }
 
     fn take_mail(
@@ -486,5 +493,54 @@ impl Summary {
         control.finished.store(started.saturating_sub(self.under_way), Ordering::Relaxed);
         control.sim_time_ticks.store(self.now.ticks(), Ordering::Relaxed);
         control.events.store(self.events, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_threads_meet_whether_they_spin_or_sleep() {
+        for spins in [0, SPINS] {
+            let (threads, rounds) = (4, 2000);
+            let barrier = Barrier { spins, ..Barrier::new(threads) };
+            let counts: Vec<AtomicU32> = (0..threads).map(|_| AtomicU32::new(0)).collect();
+            std::thread::scope(|scope| {
+                for own in &counts {
+                    let (barrier, counts) = (&barrier, &counts);
+                    scope.spawn(move || {
+                        for round in 1..=rounds {
+                            own.fetch_add(1, Ordering::Relaxed);
+                            barrier.wait().unwrap();
+                            let here = |count: &AtomicU32| count.load(Ordering::Relaxed) == round;
+                            assert!(
+                                counts.iter().all(here),
+                                "all have been counted, and none twice"
+                            );
+                            barrier.wait().unwrap();
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    /// A thread that panics ends the waiting of the others, which would never end otherwise.
+    #[test]
+    fn a_thread_that_panics_is_not_waited_for() {
+        for spins in [0, SPINS] {
+            let mut meeting: Meeting<()> = Meeting::new(3);
+            meeting.barrier.spins = spins;
+            let meeting = &meeting;
+            std::thread::scope(|scope| {
+                let wait = || meeting.attend(|| meeting.sum(0, 0, Summary::NONE).map(|_| ()));
+                let waiting = [scope.spawn(wait), scope.spawn(wait)];
+                let lost =
+                    scope.spawn(|| meeting.attend(|| -> Result<(), Lost> { panic!("lost") }));
+                assert!(lost.join().is_err());
+                assert_eq!(waiting.map(|thread| thread.join().unwrap()), [Err(Lost), Err(Lost)]);
+            });
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! - The run ends at the end of the window in which the last measured message ends.
 //! - The id of a message contains its serial number, not its slot in memory: the slots that are free depend on when the
 //!   receivers of earlier messages got them.
-//! - A receiver learns stream and sender of a message from its id. The sender's record of the end is made at once if both
+//! - A receiver learns stream and sender of a message from its id, and a server answers a request also if its client has given it up. The sender's record of the end is made at once if both
 //!   are in one shard, otherwise after the window. In an open loop this changes nothing else.
 //! - A failure is recorded at the end of its window, with its time, unless the message completes in that window. (Our choice:
 //!   both ends can fail a message, or one end fail it while the other receives it, and neither knows at that moment.)
@@ -133,16 +133,21 @@ impl Windows {
         self.ids.id(host, stream, key)
     }
 
-    /// The host that started a message, and its stream.
+    /// The host that started a message or the exchange that it belongs to, and the stream.
     #[inline]
-    pub(super) fn sender(&self, id: MessageId) -> (HostId, u16) {
+    pub(super) fn client(&self, id: MessageId) -> (HostId, u16) {
         let (host, stream, _) = self.ids.origin(id);
         (host, stream)
     }
 
-    /// A key of the message for applications at other hosts, which do not use its slot.
-    pub(super) fn key_elsewhere(&self, id: MessageId) -> MessageKey {
-        MessageKey::new(self.ids.origin(id).2, 0)
+    /// The key of a message at the host that receives it. Servers do not use its slot, and do not know whether the client has given
+    /// it up; `None` if that is so at the client, which receives a response.
+    pub(super) fn key_at(&self, host: HostId, id: MessageId) -> Option<MessageKey> {
+        let (client, _, serial) = self.ids.origin(id);
+        if id.is_response() && host == client {
+            return self.slots[client.0 as usize].key(serial);
+        }
+        Some(MessageKey::new(serial, 0))
     }
 
     pub(super) fn started(&mut self, host: HostId, key: MessageKey) {
@@ -161,6 +166,10 @@ impl Windows {
 }
 
 impl Ended {
+    pub(super) const fn is_failure(&self) -> bool {
+        matches!(self.end, MessageEnd::Failed(_))
+    }
+
     /// The shard of the host that started the message.
     pub(super) fn shard(&self, partition: &Partition) -> u32 {
         partition.of_host(self.host)
@@ -203,9 +212,8 @@ impl<M: Model> World<'_, M> {
         if let Some(windows) = &mut self.apps.windows {
             reports.append(&mut windows.ended);
         }
-        let is_failure = |ended: &Ended| matches!(ended.end, MessageEnd::Failed(_));
         let (mut failures, completions): (Vec<Ended>, Vec<Ended>) =
-            reports.into_iter().partition(is_failure);
+            reports.into_iter().partition(Ended::is_failure);
         for ended in completions {
             self.end_message(ended);
         }

@@ -212,6 +212,59 @@ fn what_is_measured_does_not_depend_on_threads() {
     }
 }
 
+/// Requests and responses, in open and in closed loops, and calls that fail at either end.
+#[test]
+fn calls() {
+    let plain = long_fabric(fat_tree());
+    let mut short = plain.clone();
+    short.switch.buffer = BufferConfig::PerPort { bytes: 4_000 };
+    let closed = |think| Pattern::ClosedLoop {
+        sizes: fixed(3_000),
+        outstanding: 3,
+        think,
+        ramp: Span::from_us(20),
+    };
+    let impatient = rackweave_transport::homa::Config {
+        resend_ticks: 1,
+        timeout_resends: 1,
+        ..match homa(&plain, &fixed(10_000)) {
+            TransportConfig::Homa(config) => (*config).clone(),
+            _ => unreachable!("it is Homa"),
+        }
+    };
+    let few = rackweave_transport::tcp::Config {
+        max_messages: 2,
+        ..rackweave_transport::tcp::Config::dctcp()
+    };
+    let mut failures = 0;
+    for (name, transport, fabric) in [
+        ("dctcp", dctcp(), &plain),
+        ("homa", homa(&plain, &fixed(10_000)), &plain),
+        ("impatient homa", impatient.into(), &short),
+        ("dctcp with few", TransportConfig::Tcp(Arc::new(few)), &short),
+    ] {
+        for (pattern, exchange) in [
+            (poisson("W2", 0.5), Exchange::Respond(2_000)),
+            (closed(Span::ZERO), Exchange::Echo),
+            (closed(Span::from_us(3)), Exchange::Respond(20_000)),
+        ] {
+            let name = format!("{name} {} {exchange:?}", pattern.name());
+            let calls = rpc(transport.clone(), pattern, exchange);
+            let mut config = config(fabric.clone(), vec![calls]);
+            config.measure.messages = 600;
+            config.measure.time_limit = Span::from_ms(5);
+            let result = on_any_threads(&name, &config);
+            let failed = |record: &&MessageRecord| matches!(record.outcome, Outcome::Failed(_));
+            let failed = result.messages.iter().filter(failed).count();
+            failures += failed;
+            if failed == 0 {
+                as_without_windows(&name, &config, &result);
+            }
+        }
+    }
+    assert!(failures > 100, "{failures} calls failed");
+}
+
 /// Messages that fail at either end, and hosts that refuse more of them.
 #[test]
 fn failures_and_refusals() {
@@ -297,7 +350,14 @@ fn what_needs_one_thread_is_known_and_runs_on_one() {
     let changes: [(Change<'_>, OneThread); 7] = [
         (&|config| config.faults = vec![fault], OneThread::Faults),
         (&|config| config.measure.stop_load = true, OneThread::StopLoad),
-        (&|config| config.streams[0].workload.exchange = Exchange::Echo, OneThread::Calls(0)),
+        (
+            &|config| {
+                config.streams[0].workload.exchange = Exchange::Echo;
+                config.streams[0].workload.pattern = closed.clone();
+                config.fabric.core_link_delay = Span::from_us(10);
+            },
+            OneThread::LongWindow(0),
+        ),
         (&|config| config.streams[0].workload.pattern = closed.clone(), OneThread::ClosedLoop(0)),
         (&|config| config.streams[0].workload.application = costs, OneThread::Application(0)),
         (&|config| config.fabric.topology = single.clone(), OneThread::OneSwitch),
@@ -320,7 +380,6 @@ fn what_needs_one_thread_is_known_and_runs_on_one() {
     assert_eq!(on(3), text(&run(&lossy, &Control::default()).unwrap()));
 }
 
-/// A thread that panics ends the others, instead of leaving them at a barrier.
 #[test]
 fn a_cancelled_run_ends_on_all_threads() {
     let mut config = config(fabric(fat_tree()), vec![stream(dctcp(), poisson("W3", 0.5))]);
