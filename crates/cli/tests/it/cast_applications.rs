@@ -118,28 +118,33 @@ fn files_that_differ_are_replaced_through_an_agent() {
     assert!(error.contains("--overwrite"), "{error}");
 }
 
-/// A sender that is killed and started again finds the application that has a part of its files.
+/// A sender that is killed and started again finds the application that has a part of its files, whether its silence has been noticed or not.
 #[test]
 fn an_application_takes_a_sender_that_is_killed_and_started_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::start(folder.path());
-    let (file, place) = (folder.path().join("big"), folder.path().join("place"));
-    std::fs::write(&file, content(40_000_000)).unwrap();
-    std::fs::create_dir(&place).unwrap();
-    let receiver = agent.receiver(&place, &[]);
-    let mut first = send(&file, &agent.address, &["--rate", "200 Mbps"]);
-    let mut first = first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    until("a part is there", || {
-        place.join("big.part").metadata().is_ok_and(|meta| meta.len() > 3_000_000)
-    });
-    first.kill().unwrap();
-    first.wait().unwrap();
-    let output = send(&file, &agent.address, &["--json"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(json(&output)["receivers"][0]["resumed_at"].as_u64().unwrap() > 2_000_000);
-    let received = receiver.wait_with_output().unwrap();
-    assert_eq!(received.status.code(), Some(0), "{received:?}");
-    assert!(std::fs::read(place.join("big")).unwrap() == content(40_000_000));
+    for is_noticed in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = Agent::start(folder.path());
+        let (file, place) = (folder.path().join("big"), folder.path().join("place"));
+        std::fs::write(&file, content(40_000_000)).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        let receiver = agent.receiver(&place, &[]);
+        let mut first = send(&file, &agent.address, &["--rate", "200 Mbps"]);
+        let mut first = first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        until("a part is there", || {
+            place.join("big.part").metadata().is_ok_and(|meta| meta.len() > 3_000_000)
+        });
+        first.kill().unwrap();
+        first.wait().unwrap();
+        if is_noticed {
+            agent.until_waiting(1);
+        }
+        let output = send(&file, &agent.address, &["--json"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(json(&output)["receivers"][0]["resumed_at"].as_u64().unwrap() > 2_000_000);
+        let received = receiver.wait_with_output().unwrap();
+        assert_eq!(received.status.code(), Some(0), "{received:?}");
+        assert!(std::fs::read(place.join("big")).unwrap() == content(40_000_000));
+    }
 }
 
 /// The sender is told so, instead of waiting on.
