@@ -84,6 +84,7 @@ pub struct Explanation {
 impl Explanation {
     /// Of one point.
     #[must_use]
+    #[expect(clippy::too_many_lines, reason = "one expression for each kind of point")]
     pub fn of(point: &PointSpec) -> Self {
         let fabric = &point.config.fabric;
         let path = Path::longest(&point.fabric);
