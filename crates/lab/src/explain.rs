@@ -146,14 +146,10 @@ impl Explanation {
             let packets = others.iter().map(|(n, packets)| n * packets).sum::<f64>();
             (measured * plan.packets_per_message + packets) * path.hops() as f64
         });
-        let warning = match (started, simulated, point.config.streams.first()) {
-            (Some(started), Some(end), Some(stream))
-                if end.as_us_f64() > LONG_DRAIN * started.as_us_f64() =>
-            {
-                Some(long_drain(started, end, stream, measure.stop_load))
-            }
-            _ => None,
-        };
+        let warning = started.zip(simulated).zip(point.config.streams.first());
+        let warning = warning
+            .filter(|((started, end), _)| end.as_us_f64() > LONG_DRAIN * started.as_us_f64())
+            .map(|((started, end), stream)| long_drain(started, end, stream, measure.stop_load));
         let is_tcp = point.config.streams.first().filter(|_| !is_group);
         let is_tcp =
             is_tcp.is_some_and(|stream| matches!(stream.transport, TransportConfig::Tcp(_)));
