@@ -84,7 +84,6 @@ pub struct Explanation {
 impl Explanation {
     /// Of one point.
     #[must_use]
-    #[expect(clippy::too_many_lines, reason = "one expression for each kind of point")]
     pub fn of(point: &PointSpec) -> Self {
         let fabric = &point.config.fabric;
         let path = Path::longest(&point.fabric);
@@ -149,16 +148,13 @@ impl Explanation {
             let packets = others.iter().map(|(n, packets)| n * packets).sum::<f64>();
             (measured * plan.packets_per_message + packets) * path.hops() as f64
         });
-        let warning = match (started, simulated, point.config.streams.first()) {
-            (Some(started), Some(end), Some(stream))
-                if end.as_us_f64() > LONG_DRAIN * started.as_us_f64() =>
-            {
-                Some(long_drain(started, end, stream, measure.stop_load))
-            }
-            _ => None,
-        };
-        let first = point.config.streams.first().filter(|_| !is_group);
-        let is_tcp = first.is_some_and(|it| matches!(it.transport, TransportConfig::Tcp(_)));
+        let warning = started.zip(simulated).zip(point.config.streams.first());
+        let warning = warning
+            .filter(|((started, end), _)| end.as_us_f64() > LONG_DRAIN * started.as_us_f64())
+            .map(|((started, end), stream)| long_drain(started, end, stream, measure.stop_load));
+        let is_tcp = point.config.streams.first().filter(|_| !is_group);
+        let is_tcp =
+            is_tcp.is_some_and(|stream| matches!(stream.transport, TransportConfig::Tcp(_)));
         let per_message =
             if is_tcp { CPU_SECONDS_PER_TCP_MESSAGE } else { CPU_SECONDS_PER_MESSAGE };
         let slower = if hosts > CACHED_HOSTS { 2.0 } else { 1.0 };

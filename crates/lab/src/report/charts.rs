@@ -567,13 +567,19 @@ pub(super) fn goodput_section(points: &[PointResult]) -> Option<Section> {
         0 => String::new(),
         _ => format!("The first {} of {all} points are shown.", shown.len()),
     };
+    // A stream that takes the transport that is compared has another name in each chart: the legend has what they have in common.
+    let common = |nth: usize, name: String| {
+        let of_point = |point: &&PointResult| point.goodput_series().nth(nth);
+        let is_same = shown.iter().filter_map(of_point).all(|(other, _)| other == name);
+        if is_same { name } else { name.split(" (").next().unwrap_or_default().to_owned() }
+    };
     let names = first.goodput_series().enumerate().take(MAX_LINES);
     Some(Section {
         title: "Goodput over time".to_owned(),
         text: "Payload that arrived at all hosts together, by stream, from the start of the run to its end, warm-up included. Each \
                chart has its own time axis, because runs differ in length."
             .to_owned(),
-        legend: names.map(|(nth, (name, _))| (name, Look::nth(nth), false)).collect(),
+        legend: names.map(|(nth, (name, _))| (common(nth, name), Look::nth(nth), false)).collect(),
         rows: vec![Row { folded_as: None, charts }],
         note,
     })

@@ -226,10 +226,12 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     shown("ecn_marks", Count, Shown { name: "marks", optional: true, rank: 9, ..PACKETS }, |p| {
         p.ecn_marks.into()
     }),
-    reported(Shown { name: "sent again", optional: true, rank: 9, ..PACKETS }, |p| {
+    reported(Shown { name: "sent again", optional: true, rank: 15, ..PACKETS }, |p| {
         p.retransmissions.into()
     }),
-    reported(Shown { name: "timeouts", optional: true, rank: 9, ..PACKETS }, |p| p.timeouts.into()),
+    reported(Shown { name: "timeouts", optional: true, rank: 16, ..PACKETS }, |p| {
+        p.timeouts.into()
+    }),
     shown("queue_mean_bytes", Real, Shown { name: "mean", rank: 10, ..QUEUE }, |p| {
         p.queue_bytes.mean.into()
     }),
