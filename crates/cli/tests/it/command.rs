@@ -343,6 +343,7 @@ fn lists_are_tables_and_documents() {
             "dcpim",
             "uet",
             "datagram",
+            "srpt-oracle",
             "orca",
             "cast-unicast",
             "cast-tcp",

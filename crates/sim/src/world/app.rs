@@ -644,7 +644,10 @@ impl<M: Model> World<'_, M> {
             let instance_at = usize::from(instance);
             let mut counters = self.crashed.get(instance_at).copied().unwrap_or_default();
             for host in &self.hosts.all {
-                counters += host.transports[instance_at].recovery_counters();
+                // Hosts of other shards have none.
+                if let Some(transport) = host.transports.get(instance_at) {
+                    counters += transport.recovery_counters();
+                }
             }
             all.push((instance, TransportRecovery { streams: vec![stream], counters }));
         }

@@ -36,7 +36,7 @@ pub(super) struct Rpc {
     pub(super) restarts: u16,
     /// Whether the peer's last packet was UNKNOWN.
     pub(super) unknown: bool,
-    /// The ticks that the host had missed when the RPC was created.
+    /// The ticks that the host had missed when the present silence began.
     pub(super) missed_before: u64,
     /// The active direction and its state.
     pub(super) state: State,

@@ -322,8 +322,7 @@ impl Host {
         }
         // Silence is counted in ticks of the timer. A host that has stood still, as a paused process does, was silent for longer.
         let missed = self.missed_ticks - rpc.missed_before;
-        let margin = self.config.finished_ticks.saturating_sub(self.config.remembered_for());
-        if u32::from(rpc.silent) >= self.config.finished_ticks || missed >= u64::from(margin) {
+        if u64::from(rpc.silent).saturating_add(missed) >= u64::from(self.config.finished_ticks) {
             // The peer may have executed the request, and forgotten it since. (Our choice: the module would send it again.)
             return self.fail(now, slot, FailReason::PeerForgot);
         }

@@ -30,6 +30,7 @@ impl Host {
     pub(super) fn handle_tick(&mut self, now: Time) {
         self.next_tick = Some(now.saturating_add(self.config.tick));
         let tick = self.tick(now);
+        let missed_before = self.missed_ticks;
         self.missed_ticks += tick.saturating_sub(self.last_tick).saturating_sub(1);
         self.last_tick = tick;
         let mut active = false;
@@ -38,7 +39,7 @@ impl Host {
             self.choose_turns();
         }
         for slot in 0..self.rpcs.slots() {
-            active |= self.tick_rpc(now, tick, slot);
+            active |= self.tick_rpc(now, (tick, missed_before), slot);
         }
         self.start_repairs();
         if !active {
@@ -91,7 +92,7 @@ impl Host {
     }
 
     /// Handles a tick of one RPC; returns whether it needs further ticks.
-    fn tick_rpc(&mut self, now: Time, tick: u64, slot: u32) -> bool {
+    fn tick_rpc(&mut self, now: Time, (tick, missed_before): (u64, u64), slot: u32) -> bool {
         let Some(wait) = self.waits_for(slot) else { return false };
         let patience = self.config.patience();
         let request_ack_ticks = self.config.request_ack_ticks;
@@ -106,6 +107,10 @@ impl Host {
             && self.repairs.is_starved(incoming.priority)
         {
             return true;
+        }
+        if rpc.silent == 0 {
+            // The pause before this tick may have begun after the peer's last packet.
+            rpc.missed_before = missed_before;
         }
         rpc.silent = rpc.silent.saturating_add(1);
         let (host, id, one_way, silent) = (rpc.host, rpc.id, rpc.one_way, rpc.silent);
