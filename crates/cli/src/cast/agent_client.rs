@@ -128,6 +128,8 @@ fn one(
         };
         if args.once && matches!(error, ReceiveError::Cut { is_silent: true, .. }) {
             note_successor(args, from, SUCCESSOR_TIMEOUT);
+            // The agent waits for the end of this connection before it offers the same stream to another one.
+            drop(offered);
             let next = again().and_then(|socket| {
                 let limit = Duration::from_millis(SUCCESSOR_TIMEOUT.as_ms());
                 socket.set_read_timeout(Some(limit))?;
