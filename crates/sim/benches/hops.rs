@@ -1,6 +1,7 @@
 //! Packet hops per CPU second on one core, and memory, on the traffic of `docs/benchmarks.md`.
 //!
-//! `cargo bench -p rackweave-sim --bench hops [-- FILTER] [--threads=N]` prints one line per case. Each case runs in a process of
+//! `cargo bench -p rackweave-sim --bench hops [-- FILTER] [--threads=N] [--messages=N]` prints one line per case; `--messages` is how many of
+//! the Poisson arrivals are measured. Each case runs in a process of
 //! its own, for its own peak memory. CPU time is the kernel's figure for the whole process, set-up included; so is the elapsed time, to a
 //! hundredth of a second.
 
@@ -215,8 +216,15 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
     }
 }
 
+/// What the command line sets for all cases.
+#[derive(Clone, Copy)]
+struct Options {
+    threads: u32,
+    messages: Option<u64>,
+}
+
 /// Runs one case and prints its result line.
-fn measure(traffic: &Traffic, name: &str, threads: u32) {
+fn measure(traffic: &Traffic, name: &str, options: Options) {
     let began = uptime_s();
     let fabric_config = fabric(traffic.topology.clone(), name);
     let fabric = Fabric::new(&fabric_config).expect("a possible fabric");
@@ -233,7 +241,7 @@ fn measure(traffic: &Traffic, name: &str, threads: u32) {
         measure: MeasureConfig {
             warmup: Span::ZERO,
             ports_from: None,
-            messages: traffic.messages,
+            messages: options.messages.map_or(traffic.messages, |most| most.min(traffic.messages)),
             time_limit: Span::from_secs(10),
             sample_every: Span::ZERO,
             verify: false,
@@ -243,8 +251,7 @@ fn measure(traffic: &Traffic, name: &str, threads: u32) {
             stop_load: false,
         },
     };
-    let threads = Threads::new(threads);
-    let result = run_on(&config, threads, &Control::default()).expect("a possible run");
+    let result = run_on(&config, Threads::new(options.threads), &Control::default()).expect("a possible run");
     let wall_s = uptime_s() - began;
     let (cpu_s, rss) = usage();
     let hops = result.counters.packet_hops;
@@ -290,15 +297,18 @@ fn usage() -> (f64, u64) {
 fn main() -> ExitCode {
     let filters: Vec<String> =
         std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    let threads = std::env::args().find_map(|arg| arg.strip_prefix("--threads=")?.parse().ok());
-    let threads: u32 = threads.unwrap_or(1);
+    let option = |name: &str| std::env::args().find_map(|arg| arg.strip_prefix(name)?.parse().ok());
+    let options = Options {
+        threads: option("--threads=").map_or(1, |threads| threads as u32),
+        messages: option("--messages="),
+    };
     if let [word, traffic, transport] = filters.as_slice()
         && word == "case"
     {
         let Some(traffic) = TRAFFIC.iter().find(|t| t.name == traffic) else {
             return ExitCode::from(2);
         };
-        measure(traffic, transport, threads);
+        measure(traffic, transport, options);
         return ExitCode::SUCCESS;
     }
     println!("A packet under way takes {} bytes.", Pool::<Header>::BYTES_PER_PACKET);
@@ -324,9 +334,10 @@ fn main() -> ExitCode {
             if !filters.is_empty() && !filters.iter().any(|filter| case.contains(filter.as_str())) {
                 continue;
             }
-            let threads = format!("--threads={threads}");
             let mut case_of = Command::new(&program);
-            let status = case_of.args(["case", traffic.name, transport, &threads]).status();
+            case_of.args(["case", traffic.name, transport]);
+            case_of.args(std::env::args().filter(|arg| arg.contains('=')));
+            let status = case_of.status();
             if !status.is_ok_and(|status| status.success()) {
                 println!("{case} failed");
                 return ExitCode::FAILURE;
