@@ -1,6 +1,6 @@
 //! Packet hops per CPU second on one core, and memory, on the traffic of `docs/benchmarks.md`.
 //!
-//! `cargo bench -p rackweave-sim --bench hops [-- FILTER] [--threads=N] [--messages=N]` prints one line per case; `--messages` is how many of
+//! `cargo bench -p rackweave-sim --bench hops [-- FILTER] [--threads=N] [--messages=N] [--over=TRANSPORT]` prints one line per case; `--messages` is how many of
 //! the Poisson arrivals are measured. Each case runs in a process of
 //! its own, for its own peak memory. CPU time is the kernel's figure for the whole process, set-up included; so is the elapsed time, to a
 //! hundredth of a second.
@@ -251,7 +251,8 @@ fn measure(traffic: &Traffic, name: &str, options: Options) {
             stop_load: false,
         },
     };
-    let result = run_on(&config, Threads::new(options.threads), &Control::default()).expect("a possible run");
+    let result = run_on(&config, Threads::new(options.threads), &Control::default())
+        .expect("a possible run");
     let wall_s = uptime_s() - began;
     let (cpu_s, rss) = usage();
     let hops = result.counters.packet_hops;
@@ -297,6 +298,7 @@ fn usage() -> (f64, u64) {
 fn main() -> ExitCode {
     let filters: Vec<String> =
         std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let only = std::env::args().find_map(|arg| Some(arg.strip_prefix("--over=")?.to_owned()));
     let option = |name: &str| std::env::args().find_map(|arg| arg.strip_prefix(name)?.parse().ok());
     let options = Options {
         threads: option("--threads=").map_or(1, |threads| threads as u32),
@@ -331,6 +333,9 @@ fn main() -> ExitCode {
     for traffic in &TRAFFIC {
         for transport in TRANSPORTS {
             let case = format!("{}/{transport}", traffic.name);
+            if only.as_ref().is_some_and(|only| only != transport) {
+                continue;
+            }
             if !filters.is_empty() && !filters.iter().any(|filter| case.contains(filter.as_str())) {
                 continue;
             }
