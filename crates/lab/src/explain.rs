@@ -352,7 +352,7 @@ fn one_thread(point: &PointSpec) -> Option<String> {
     if point.cast.is_some() || plan_is_of_a_group(point) {
         return Some("it is measured by nodes, which act on each other at once".into());
     }
-    if point.is_oracle {
+    if point.oracle.is_some() {
         return Some("a central scheduler decides for all hosts at once".into());
     }
     rackweave_sim::windows(&point.config, &point.fabric).err().map(|reason| reason.to_string())

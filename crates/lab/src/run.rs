@@ -350,8 +350,10 @@ impl Batch {
                     allreduce = Some((AllreduceSummary::new(&run.allreduce), run.capture));
                     (run.result, None)
                 }
-                None if spec.is_oracle => {
-                    (rackweave_sim::oracle::run(&spec.config, control).map_err(build)?, None)
+                None if spec.oracle.is_some() => {
+                    let rules = spec.oracle.unwrap_or_default();
+                    let done = rackweave_sim::oracle::run(&spec.config, rules, control);
+                    (done.map_err(build)?, None)
                 }
                 None => {
                     let (result, cpu_s) = simulate(spec, control).map_err(build)?;

@@ -8,8 +8,8 @@
 //! kinds of ports is not found by a greedy choice.
 //!
 //! Links between switches carry everything that hosts' links do. After its last byte has been sent, a message takes as long as on an
-//! idle path, so that a message that never waits has a slowdown of 1. (In the study the last packets of an interrupted message
-//! may take less, because they do not follow full ones. The choice is ours.)
+//! idle path, so that a message that never waits has a slowdown of 1. (The choice is ours. In the study the packet with which a message
+//! is interrupted is cut in two, and the rest crosses the switches as a shorter packet, which takes less time: [`Rules::cut_packets`].)
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -45,6 +45,15 @@ enum Due {
     Started,
 }
 
+/// How the scheduler deals with details in which schedulers differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rules {
+    /// As the study's script (`docs/sources.md#srpt-oracle`): what follows an interruption is a train of packets of its own, whose first
+    /// one is the rest of a packet. Between two starts or ends of messages at any hosts only whole bytes are sent, so that all messages are
+    /// interrupted when less than half a byte fits between these. A message can then arrive earlier than on an idle path.
+    pub cut_packets: bool,
+}
+
 /// The order in which messages are considered: by what is left, then by their start, and by their own number.
 type Position = (Span, Time, u64, u32);
 
@@ -52,7 +61,7 @@ type Position = (Span, Time, u64, u32);
 ///
 /// # Errors
 /// If the configuration cannot be run; see [`BuildError`].
-pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildError> {
+pub fn run(config: &RunConfig, rules: Rules, control: &Control) -> Result<RunResult, BuildError> {
     let fabric = Fabric::new(&config.fabric)?;
     build::check(config, &fabric)?;
     let [stream] = &*config.streams else { return Err(BuildError::OnlyOneStream) };
@@ -64,6 +73,7 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
     let framing = stream.transport.framing();
     let exchange = stream.workload.exchange;
     let mut oracle = Oracle::new(&fabric, framing, exchange, &generator, &config.measure);
+    oracle.rules = rules;
     let end = oracle.run(control);
     Ok(oracle.report(end))
 }
@@ -75,6 +85,7 @@ struct Oracle<'a> {
     measure: &'a MeasureConfig,
     framing: Framing,
     exchange: Exchange,
+    rules: Rules,
     generators: Vec<HostGenerator>,
     /// For each host, the messages that it has drawn and that have not ended.
     alive: Vec<u64>,
@@ -97,6 +108,10 @@ struct Oracle<'a> {
     sends: Vec<u64>,
     receives: Vec<u64>,
     round: u64,
+    /// The last start or end of a message.
+    changed_at: Time,
+    /// When all messages that send were last interrupted ([`Rules::cut_packets`]).
+    cut_at: Time,
     /// The time in which each link of a host was busy since the statistics of ports began, by the fabric's order of links.
     busy: Vec<Span>,
     events: u64,
@@ -124,6 +139,7 @@ impl<'a> Oracle<'a> {
             measure,
             framing,
             exchange,
+            rules: Rules::default(),
             generators: (0..hosts).map(|host| generator.of_host(HostId(host))).collect(),
             alive: vec![0; hosts as usize],
             is_stopped: false,
@@ -140,6 +156,8 @@ impl<'a> Oracle<'a> {
             sends: vec![0; hosts as usize],
             receives: vec![0; hosts as usize],
             round: 0,
+            changed_at: Time::ZERO,
+            cut_at: Time::ZERO,
             busy: vec![Span::ZERO; fabric.links().len()],
             events: 0,
         };
@@ -198,8 +216,12 @@ impl<'a> Oracle<'a> {
             self.running.pop_first();
             self.stop_sending(slot, end);
             let Message { src, dst, bytes, .. } = self.messages[slot as usize];
-            let ideal = self.fabric.ideal(src, dst, bytes, self.framing);
-            let after = ideal.saturating_sub(self.sending_time(src, dst, bytes));
+            let after = if self.rules.cut_packets {
+                self.crossing_time(slot, end)
+            } else {
+                let ideal = self.fabric.ideal(src, dst, bytes, self.framing);
+                ideal.saturating_sub(self.sending_time(src, dst, bytes))
+            };
             debug_assert!(start <= end);
             self.due.push(Reverse((end + after, Due::Delivered, serial, slot)));
             has_changed = true;
@@ -214,8 +236,43 @@ impl<'a> Oracle<'a> {
             }
         }
         if has_changed {
+            let half_a_byte = Span::from_ticks(self.fabric.host_rate().span_of(1).ticks() / 2);
+            let since = self.now.since(self.changed_at);
+            if since > Span::ZERO && since < half_a_byte {
+                self.cut_at = self.now;
+            }
+            self.changed_at = self.now;
             self.schedule();
         }
+    }
+
+    /// The time from the end of a message's last train of packets, at its sender, to its arrival. The last packet is stored and
+    /// forwarded at every switch behind the one before, and is the rest of a packet if it is the train's first one.
+    fn crossing_time(&self, slot: u32, end: Time) -> Span {
+        let Message { src, dst, bytes, .. } = self.messages[slot as usize];
+        let began = self.since[slot as usize].max(self.cut_at);
+        let train = end.since(began);
+        let full = self.framing.packet_wire_bytes(self.framing.max_payload);
+        let rest = bytes
+            - (bytes.max(1) - 1) / u64::from(self.framing.max_payload)
+                * u64::from(self.framing.max_payload);
+        let path = self.fabric.path(src, dst);
+        let links = self.fabric.links();
+        let on_first = links[path[0] as usize].span_of(full).ticks();
+        let last =
+            links[path[0] as usize].span_of(self.framing.packet_wire_bytes(rest as u32)).min(train);
+        let before = train.saturating_sub(last).ticks().min(on_first);
+        // When the packet before the last one has crossed a link, and when the last one has, since the sender began the last one.
+        let (mut previous, mut arrival) = (Span::ZERO, last);
+        let mut delays = links[path[0] as usize].delay;
+        for link in &path[1..] {
+            let spec = &links[*link as usize];
+            let on_link = spec.span_of(full).ticks();
+            previous += Span::from_ticks(before * on_link / on_first);
+            arrival = arrival.max(previous) + Span::from_ticks(last.ticks() * on_link / on_first);
+            delays += spec.delay;
+        }
+        arrival.saturating_sub(last) + delays
     }
 
     /// Draws the next message of a host; false if there is none.
@@ -493,7 +550,7 @@ mod tests {
     }
 
     fn ends(config: &RunConfig) -> Vec<(Time, Time)> {
-        let result = run(config, &Control::default()).unwrap();
+        let result = run(config, Rules::default(), &Control::default()).unwrap();
         assert_eq!(result.end, End::AllDone);
         let end = |message: &crate::result::MessageRecord| match message.outcome {
             Outcome::Completed(at) => (message.start + message.ideal, at),
@@ -534,6 +591,38 @@ mod tests {
         assert!(ends[1].1 > ends[1].0);
     }
 
+    /// A message that is interrupted for less than half a byte crosses the second link with what is left of its packet.
+    #[test]
+    fn cut_packets_cross_switches_as_shorter_ones() {
+        let entry = |ns: u64, ticks: u64, src, dst, bytes| TraceEntry {
+            at: Span::from_ns(ns) + Span::from_ticks(ticks),
+            src: HostId(src),
+            dst: HostId(dst),
+            bytes,
+        };
+        // The first message takes 1,211 ns of each link. Others begin 1,000 ns later.
+        let arrival = |ticks, rules| {
+            let entries = vec![
+                entry(0, 0, 0, 1, 1_448),
+                entry(1_000, 0, 2, 3, 1_000),
+                entry(1_000, ticks, 4, 5, 1_000),
+            ];
+            let config = config(6, Pattern::Trace(Trace::new(entries).unwrap()));
+            let result = run(&config, rules, &Control::default()).unwrap();
+            let first = &result.messages[0];
+            assert_eq!(first.bytes, 1_448);
+            let Outcome::Completed(at) = first.outcome else { panic!("{first:?}") };
+            (first.ideal, at.since(first.start))
+        };
+        let (ideal, uncut) = arrival(20, Rules::default());
+        assert_eq!(uncut, ideal);
+        let rules = Rules { cut_packets: true };
+        // A byte takes 80 ticks: 40 and more send one.
+        assert_eq!(arrival(40, rules).1, ideal);
+        // 1,000.2 ns of the packet have been sent before the cut, and need not be sent again on the second link.
+        assert_eq!(arrival(20, rules).1, ideal - Span::from_ns(1_000) - Span::from_ticks(20));
+    }
+
     #[test]
     fn an_incast_uses_all_of_its_receivers_link() {
         let incast = Pattern::Incast {
@@ -545,7 +634,7 @@ mod tests {
             spread: Span::ZERO,
         };
         let config = config(9, incast);
-        let result = run(&config, &Control::default()).unwrap();
+        let result = run(&config, Rules::default(), &Control::default()).unwrap();
         let last = result.messages.iter().map(|message| match message.outcome {
             Outcome::Completed(at) => at,
             other => panic!("{other:?}"),
@@ -567,7 +656,7 @@ mod tests {
         let mut config = config(5, pattern);
         config.streams[0].workload.exchange = Exchange::Echo;
         config.measure.messages = 2000;
-        let result = run(&config, &Control::default()).unwrap();
+        let result = run(&config, Rules::default(), &Control::default()).unwrap();
         assert_eq!((result.end, result.messages.len()), (End::AllDone, 2000));
         for message in &result.messages {
             let Outcome::Completed(at) = message.outcome else { panic!("{message:?}") };
@@ -586,7 +675,7 @@ mod tests {
             let messages: Vec<_> =
                 messages.iter().map(|&(us, src, by, bytes)| (us, src, (src + by) % 5, bytes)).collect();
             let config = config(5, trace(&messages));
-            let result = run(&config, &Control::default()).unwrap();
+            let result = run(&config, Rules::default(), &Control::default()).unwrap();
             prop_assert_eq!((result.end, result.messages.len()), (End::AllDone, messages.len()));
             let framing = config.streams[0].transport.framing();
             let sending = |bytes| Rate::from_gbps(10).span_of(framing.message_wire_bytes(bytes));

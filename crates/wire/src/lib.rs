@@ -43,6 +43,7 @@ pub mod pfabric;
 pub mod phost;
 pub mod polo;
 pub mod reduce;
+mod sack;
 pub mod secure;
 pub mod sird;
 pub mod swift;

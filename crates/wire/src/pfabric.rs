@@ -8,6 +8,7 @@ use rackweave_core::{MessageId, Rank, Slice};
 use crate::codec::{Codec, Prologue, fmt_range, payload_len, slice};
 use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
+pub use crate::sack::Sack;
 use crate::{Id64, Ports};
 
 /// Unassigned by IANA: pFabric has no IP protocol number of its own.
@@ -92,24 +93,6 @@ pub enum Body {
     Unknown,
     /// The client waits for the response to this request.
     Ask,
-}
-
-/// Packets behind the first missing one, as bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sack(Id64);
-
-impl Sack {
-    /// Wraps the bits.
-    #[must_use]
-    pub const fn new(bits: u64) -> Self {
-        Self(Id64::new(bits))
-    }
-
-    /// Returns the bits.
-    #[must_use]
-    pub const fn bits(self) -> u64 {
-        self.0.get()
-    }
 }
 
 impl Body {

@@ -40,6 +40,7 @@ use std::sync::Arc;
 
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{Fault, RunConfig, StreamConfig};
+use rackweave_sim::oracle::Rules;
 use serde::{Deserialize, Serialize};
 
 use self::de::DeError;
@@ -111,8 +112,8 @@ pub struct PointSpec {
     pub plan: Option<Arc<PlanConfig>>,
     /// The parameters of the all-reduce, if the workload is one; `config` then has only the other streams.
     pub allreduce: Option<Arc<AllreduceConfig>>,
-    /// Whether a central scheduler takes the place of transport and network.
-    pub is_oracle: bool,
+    /// The rules of the central scheduler, if one takes the place of transport and network.
+    pub oracle: Option<Rules>,
 }
 
 /// The tables that serde reads directly.
@@ -286,7 +287,7 @@ struct Streams {
     reduce: Option<Arc<ReduceConfig>>,
     plan: Option<Arc<PlanConfig>>,
     allreduce: Option<Arc<AllreduceConfig>>,
-    is_oracle: bool,
+    oracle: Option<Rules>,
 }
 
 /// The context in which the tables of streams and casts are checked.
@@ -459,7 +460,7 @@ impl Reader<'_> {
             moves,
             measure: file.measure.resolve(streams.endless, places)?,
         };
-        if streams.is_oracle {
+        if streams.oracle.is_some() {
             transport::check_oracle(&config)?;
         }
         if let Some(stream) = config.streams.first() {
@@ -483,7 +484,7 @@ impl Reader<'_> {
             reduce: streams.reduce,
             plan: streams.plan,
             allreduce: streams.allreduce,
-            is_oracle: streams.is_oracle,
+            oracle: streams.oracle,
         };
         Ok((file, point))
     }
@@ -693,9 +694,7 @@ impl Reader<'_> {
         if streams.transport.is_empty() {
             chosen.name.as_str().clone_into(&mut streams.transport);
         }
-        if chosen.is_oracle() {
-            streams.is_oracle = true;
-        }
+        streams.oracle = streams.oracle.or(chosen.oracle());
         streams.configs.push(StreamConfig { transport, workload });
         streams.labels.push(chosen.label());
         streams.kernel_tcp.push(chosen.kernel_tcp());

@@ -14,6 +14,7 @@ mod uet;
 
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
+use rackweave_sim::oracle::Rules;
 use rackweave_transport::TransportConfig;
 use rackweave_workload::WorkloadConfig;
 
@@ -306,7 +307,7 @@ impl Chosen {
                 .bad("congestion", "only the kernel has BBR: the simulator has no such TCP")
                 .with_help("`rackweave testbed` runs it; here tcp has \"newreno\" and \"cubic\""));
         }
-        if world == World::Testbed && self.is_oracle() {
+        if world == World::Testbed && self.oracle().is_some() {
             let message = "a central scheduler knows all messages in advance: no host can run it";
             return Err(self
                 .place()
@@ -325,9 +326,12 @@ impl Chosen {
         })
     }
 
-    /// Whether a central scheduler takes the place of transport and network.
-    pub(super) fn is_oracle(&self) -> bool {
-        self.name == Name::SrptOracle
+    /// The rules of the central scheduler, if one takes the place of transport and network.
+    pub(super) fn oracle(&self) -> Option<Rules> {
+        match &self.keys {
+            Keys::SrptOracle(keys) => Some(keys.rules()),
+            _ => None,
+        }
     }
 
     fn tcp_keys(&self) -> Option<&TcpKeys> {

@@ -267,11 +267,11 @@ fn key(spec: &PointSpec) -> String {
         reduce,
         plan,
         allreduce,
-        is_oracle,
+        oracle,
     } = spec;
     let mut hash = Hash(blake3::Hasher::new());
     let names = (world, set, transport, labels, arguments);
-    let measured = (size_buckets, unfinished, messages_csv, is_oracle);
+    let measured = (size_buckets, unfinished, messages_csv, oracle);
     // Writing to a hash cannot fail.
     let _ = write!(hash, "{BUILD}\n{names:?}\n{config:?}\n{measured:?}\n");
     let _ = write!(hash, "{cast:?}\n{image:?}\n{reduce:?}\n{plan:?}\n{allreduce:?}\n");

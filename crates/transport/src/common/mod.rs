@@ -1,6 +1,7 @@
 //! Code that transports share: lists and heaps of slots, and, for NDP, pHost and Polo, the exchanges and the
 //! receiver-driven host.
 
+mod arriving;
 mod driven;
 mod exchanges;
 mod finished;
@@ -12,10 +13,12 @@ mod pacer;
 mod parameters;
 mod scoreboard;
 mod timeout;
+mod tokens;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{Assembler, HostId, Span};
 
+pub(crate) use arriving::{Arriving, Place, note_acknowledged};
 pub(crate) use driven::{Driven, Scheme};
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use finished::Finished;
@@ -30,6 +33,7 @@ pub(crate) use parameters::shared_parameters;
 pub(crate) use parameters::{Parameters, Shared};
 pub(crate) use scoreboard::{Before, Scoreboard};
 pub(crate) use timeout::{RtoBounds, Timeout};
+pub(crate) use tokens::Tokens;
 
 /// The most finished exchanges that a host remembers because its patience was raised: 48 MB, and more than a million
 /// exchanges a second with patience of two seconds. The value is our choice.

@@ -1,12 +1,12 @@
 //! The receiver's messages: announcements, arriving packets, and the packets that get tokens.
 
-use rackweave_core::{Assembler, FailReason, HostId, Packet, Placement, Slice, Span, Time};
+use rackweave_core::{Assembler, FailReason, HostId, Packet, Placement, Slice, Time};
 use rackweave_wire::dcpim::{Body, Header};
 
 use super::Host;
 use super::config::Config;
 use super::matching::Offer;
-use crate::common::{Lateness, Parameters as _, State};
+use crate::common::{Lateness, Parameters as _, State, Tokens};
 
 /// The answer of a message to a match that may send a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +27,7 @@ pub struct Incoming {
     received: Assembler<u32>,
     /// The next token is for the first missing packet at or after this one.
     cursor: u32,
-    /// The number of the next token. Free packets count.
-    next_number: u32,
-    /// One past the highest token number that a packet carried.
-    used: u32,
+    tokens: Tokens,
     /// When the last token was sent, or the last free packet is sent.
     last_token_at: Time,
     /// Whether each missing packet has had a token, so that the message waits for them.
@@ -39,8 +36,6 @@ pub struct Incoming {
     pub(super) offer: Option<Offer>,
     /// When a packet of the sender last arrived.
     pub(super) last_received: Time,
-    /// A token whose data has not arrived: its number, and when it was sent.
-    timed: Option<(u32, Time)>,
 }
 
 impl Incoming {
@@ -53,14 +48,12 @@ impl Incoming {
             missing: packets,
             received: Assembler::default(),
             cursor: free,
-            next_number: free,
-            used: 0,
+            tokens: Tokens::after_free(free),
             // The last free packet needs this long to be sent.
             last_token_at: now.saturating_add(config.span_of(free)),
             all_sent: free == packets,
             offer: None,
             last_received: now,
-            timed: None,
         }
     }
 
@@ -72,11 +65,6 @@ impl Incoming {
     /// Whether each missing packet has had a token.
     pub(super) const fn all_have_tokens(&self) -> bool {
         self.all_sent
-    }
-
-    /// Number of tokens that are not known to have been used.
-    const fn unused(&self) -> u32 {
-        self.next_number.saturating_sub(self.used)
     }
 
     /// When the message's timer expires.
@@ -92,23 +80,6 @@ impl Incoming {
         self.last_token_at.saturating_add(lateness.prolong(config.resend_after))
     }
 
-    /// Notes the number of a token whose data has arrived; returns how long ago it was sent, if that is known. As data
-    /// carries the number of its token, this is unambiguous for a packet that was sent several times, too.
-    fn arrived(&mut self, now: Time, token: u32, config: &Config) -> Option<Span> {
-        // Numbers of tokens that were never sent are ignored.
-        if token >= self.next_number {
-            return None;
-        }
-        self.used = self.used.max(token + 1);
-        let (number, sent_at) = self.timed?;
-        // Data of a token that is this much older was lost, or the token was.
-        let is_lost = token > number.saturating_add(config.token_window);
-        if token == number || is_lost {
-            self.timed = None;
-        }
-        (token == number).then(|| now.since(sent_at))
-    }
-
     /// Takes the next packet that gets a token, if no more than `window` tokens are unused.
     pub(super) fn next_token(
         &mut self,
@@ -117,24 +88,22 @@ impl Incoming {
         lateness: Lateness,
         config: &Config,
     ) -> Next {
-        if self.unused() > window {
+        if self.tokens.unused() > window {
             let until = self.last_token_at.saturating_add(lateness.prolong(config.window_timeout));
             if now < until {
                 return Next::Wait(until);
             }
             // docs/sources.md#dcpim-tokens: all but the window count as used.
-            self.used = self.next_number.saturating_sub(window);
+            self.tokens.forgive(window);
         }
         let mut packet = self.received.first_missing(self.cursor);
         if packet >= self.packets {
             packet = self.received.first_missing(0);
         }
-        let number = self.next_number;
-        self.next_number = number.saturating_add(1);
+        let number = self.tokens.send(now);
         self.cursor = packet + 1;
         self.all_sent = self.received.first_missing(self.cursor) >= self.packets;
         self.last_token_at = now;
-        self.timed.get_or_insert((number, now));
         Next::Token { packet, number }
     }
 
@@ -188,7 +157,7 @@ impl Host {
             return Placement::Discard;
         }
         incoming.last_received = now;
-        if let Some(delay) = incoming.arrived(now, token, &self.config) {
+        if let Some(delay) = incoming.tokens.arrived(now, token, self.config.token_window) {
             self.scheme.lateness.sample(delay, self.config.resend_after);
         }
         let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);

@@ -38,9 +38,8 @@ use rackweave_core::{HostId, Packet, Placement, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::pfabric::{Body, Header};
 
-use crate::common::{Driven, Heap, Jitter, Scheme};
+use crate::common::{Arriving, Driven, Heap, Jitter, Scheme};
 pub use config::{Config, InvalidConfig};
-use receiver::Incoming;
 use sender::Outgoing;
 
 /// pFabric at one host.
@@ -58,7 +57,7 @@ impl Scheme for PFabric {
     type Header = Header;
     type Body = Body;
     type Outgoing = Outgoing;
-    type Incoming = Incoming;
+    type Incoming = Arriving;
 
     const ASK: Body = Body::Ask;
     const UNKNOWN: Body = Body::Unknown;
@@ -104,7 +103,7 @@ impl Scheme for PFabric {
                 host.handle_probe(now, from, header, message_length);
             }
             Body::Ack { next, packet, sack } => {
-                host.handle_ack(now, from, id, next, packet, sack.bits());
+                host.handle_ack(now, from, id, next, packet, sack);
             }
             Body::Complete => host.handle_complete(now, from, id),
             Body::Busy => host.handle_busy(now, from, id),
@@ -132,8 +131,8 @@ impl Scheme for PFabric {
         outgoing.deadline(config)
     }
 
-    fn receiver_deadline(&self, incoming: &Incoming, _: Time, config: &Config) -> Time {
-        incoming.deadline(config)
+    fn receiver_deadline(&self, incoming: &Arriving, _: Time, config: &Config) -> Time {
+        incoming.last_received().saturating_add(config.patience)
     }
 
     fn sender_due(host: &mut Host, now: Time, slot: u32) {
@@ -141,7 +140,7 @@ impl Scheme for PFabric {
     }
 
     fn receiver_due(host: &mut Host, now: Time, slot: u32) {
-        host.receiver_due(now, slot);
+        host.sender_is_silent(now, slot);
     }
 
     fn leave_lists(&mut self, slot: u32) {
@@ -155,7 +154,9 @@ impl Scheme for PFabric {
         for exchange in host.exchanges.iter() {
             match &exchange.state {
                 State::Sending(outgoing) => outgoing.check_bounds(&host.config),
-                State::Receiving(incoming) => incoming.check_bounds(&host.config),
+                State::Receiving(incoming) => {
+                    incoming.check_bounds(host.config.max_message_bytes, host.config.max_gaps);
+                }
                 _ => {}
             }
         }

@@ -1,70 +1,16 @@
 //! The receiver: each packet of a message is acknowledged.
 
-use rackweave_core::{Assembler, FailReason, HostId, Packet, Placement, Slice, Time};
-use rackweave_wire::pfabric::{Body, Header, Sack};
+use rackweave_core::{HostId, Packet, Placement, Time};
+use rackweave_wire::pfabric::{Body, Header};
 
 use super::Host;
-use super::config::Config;
-use crate::common::{Parameters as _, State};
-
-/// The receiver's state of a message, in packets.
-#[derive(Debug)]
-pub struct Incoming {
-    length: u32,
-    /// Number of packets that have not arrived.
-    missing: u32,
-    received: Assembler<u32>,
-    /// When a packet of the sender last arrived.
-    last_received: Time,
-}
-
-impl Incoming {
-    fn new(now: Time, length: u32, config: &Config) -> Self {
-        let missing = config.packets(length);
-        Self { length, missing, received: Assembler::default(), last_received: now }
-    }
-
-    /// When the message's timer expires: the sender counts as dead.
-    pub(super) const fn deadline(&self, config: &Config) -> Time {
-        self.last_received.saturating_add(config.patience)
-    }
-
-    /// The acknowledgement of a packet.
-    fn ack(&self, packet: u32) -> Body {
-        let next = self.received.prefix();
-        let mut bits = 0_u64;
-        for range in self.received.above().iter() {
-            // `next` itself is missing, so that ranges begin behind it.
-            let start = range.start - next - 1;
-            if start >= u64::BITS {
-                break;
-            }
-            let len = (range.end - range.start).min(u64::BITS - start);
-            bits |= (u64::MAX >> (u64::BITS - len)) << start;
-        }
-        Body::Ack { next, packet, sack: Sack::new(bits) }
-    }
-
-    #[cfg(test)]
-    pub(super) fn check_bounds(&self, config: &Config) {
-        assert!(self.missing > 0 && self.length <= config.max_message_bytes);
-        assert!(self.received.above().len() <= usize::from(config.max_gaps));
-    }
-}
+use crate::common::Place;
 
 impl Host {
     /// Handles a probe: section 4.3 ends probe mode with an acknowledgement.
     pub(super) fn handle_probe(&mut self, now: Time, from: HostId, header: &Header, length: u32) {
-        if length == 0 || length > self.config.max_message_bytes {
-            return;
-        }
-        let Some(slot) = self.receiving(now, from, header, length) else { return };
-        let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
-        if incoming.length != length {
-            return;
-        }
-        incoming.last_received = now;
-        let ack = incoming.ack(0);
+        let Some((next, sack)) = self.probed(now, from, header, length) else { return };
+        let ack = Body::Ack { next, packet: 0, sack };
         self.send_control(from, header.id.get(), header.one_way, ack);
     }
 
@@ -74,51 +20,18 @@ impl Host {
         let Body::Data { message_length, offset, len, .. } = header.body else {
             return Placement::Discard;
         };
-        let is_packet = self.config.shared().is_packet(message_length, offset, len);
-        if !is_packet || packet.is_trimmed() {
+        if packet.is_trimmed() {
             return Placement::Discard;
         }
-        let slot = self.receiving(now, packet.src, header, message_length);
-        let Some(slot) = slot else { return Placement::Discard };
-        let (number, max_gaps) =
-            (offset / self.config.max_payload, usize::from(self.config.max_gaps));
-        let exchange = self.exchanges.get_mut(slot);
-        let (peer, one_way, id) = (exchange.peer, exchange.one_way, exchange.arriving());
-        let State::Receiving(incoming) = &mut exchange.state else { return Placement::Discard };
-        if incoming.length != message_length {
-            return Placement::Discard;
-        }
-        incoming.last_received = now;
-        // A packet for which there is no room is not acknowledged.
-        let Ok(fresh) = incoming.received.insert(number..number + 1, max_gaps) else {
-            return Placement::Discard;
+        let place = Place { message_length, offset, len };
+        let arrival = self.arrived(now, packet.src, header, place, self.config.max_gaps);
+        let Some(arrival) = arrival else { return Placement::Discard };
+        let packet = offset / self.config.max_payload;
+        let answer = match arrival.acknowledged {
+            Some((next, sack)) => Body::Ack { next, packet, sack },
+            None => Body::Complete,
         };
-        incoming.missing -= fresh;
-        let is_complete = incoming.missing == 0;
-        let answer = if is_complete { Body::Complete } else { incoming.ack(number) };
-        if is_complete {
-            self.deliver(now, slot, message_length);
-        }
-        self.send_control(peer, id.0, one_way, answer);
-        if fresh == 0 {
-            return Placement::Discard;
-        }
-        Placement::Store(Slice { message: id, offset, len: u32::from(len) })
-    }
-
-    /// The slot of the exchange that receives this packet's message, which is created if it is new.
-    #[inline]
-    fn receiving(&mut self, now: Time, from: HostId, header: &Header, length: u32) -> Option<u32> {
-        let (slot, is_new) = self
-            .receiving_slot(now, from, header, |host| Incoming::new(now, length, &host.config))?;
-        if is_new {
-            self.timers.set(slot, now.saturating_add(self.config.patience));
-        }
-        Some(slot)
-    }
-
-    /// Handles the deadline of a message whose sender is silent.
-    pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
-        self.fail(now, slot, FailReason::PeerSilent);
+        self.send_control(arrival.peer, arrival.id, arrival.one_way, answer);
+        arrival.placement
     }
 }

@@ -2,11 +2,11 @@
 
 use rackweave_core::{Assembler, FailReason, HostId, Packet, Time};
 use rackweave_wire::Id64;
-use rackweave_wire::pfabric::{Body, Header};
+use rackweave_wire::pfabric::{Body, Header, Sack};
 
 use super::Host;
 use super::config::Config;
-use crate::common::{Jitter, State};
+use crate::common::{Jitter, State, note_acknowledged};
 
 /// The number of timeouts in succession after which an acknowledgement of fewer packets than before is no late one: its
 /// receiver has restarted (our choice).
@@ -88,31 +88,11 @@ impl Outgoing {
         (packet < self.packets.min(end)).then_some(packet)
     }
 
-    /// Notes what an acknowledgement names: all packets below `next`, this packet, and those of the bits from `next + 1`.
+    /// Notes what an acknowledgement names. The number of the packet that it answers is below `next` if it answers a probe.
     #[inline]
-    fn note(&mut self, next: u32, packet: u32, mut sack: u64, max_gaps: usize) {
-        let sent_to = self.sent_to;
-        let mut note = |start: u32, end: u32| {
-            let end = end.min(sent_to);
-            if start < end {
-                // A range for which there is no room is sent again.
-                let _ = self.acked.insert(start..end, max_gaps);
-            }
-        };
-        note(0, next);
-        if packet > next {
-            note(packet, packet + 1);
-        }
-        let mut at = next.saturating_add(1);
-        while sack != 0 {
-            let skipped = sack.trailing_zeros();
-            sack >>= skipped;
-            at = at.saturating_add(skipped);
-            let len = sack.trailing_ones();
-            note(at, at.saturating_add(len));
-            sack = sack.checked_shr(len).unwrap_or(0);
-            at = at.saturating_add(len);
-        }
+    fn note(&mut self, next: u32, packet: u32, sack: Sack, max_gaps: usize) {
+        let answered = (packet > next).then_some(packet);
+        note_acknowledged(&mut self.acked, self.sent_to, (next, sack), answered, max_gaps);
     }
 
     /// Notes progress: the window grows as in YAPS, by a packet for each acknowledgement in slow start, else for each window.
@@ -257,7 +237,7 @@ impl Host {
         id: u64,
         next: u32,
         packet: u32,
-        sack: u64,
+        sack: Sack,
     ) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let max_gaps = usize::from(self.config.max_gaps);

@@ -5,7 +5,7 @@ use rackweave_wire::phost::{Body, Header};
 
 use super::Host;
 use super::config::{Config, TokenOrder};
-use crate::common::{Lateness, Parameters as _, State};
+use crate::common::{Lateness, Parameters as _, State, Tokens};
 
 /// Maximum number of overdue tokens that are sent at once when the driver is late.
 const CATCH_UP: u64 = 8;
@@ -31,10 +31,7 @@ pub struct Incoming {
     received: Assembler<u32>,
     /// The next token is for the first missing packet at or after this one.
     cursor: u32,
-    /// The number of the next token. Free tokens count.
-    next_number: u32,
-    /// One past the highest token number that a packet carried.
-    used: u32,
+    tokens: Tokens,
     /// When the last token was sent, or the last free token is used.
     last_token_at: Time,
     pause: Pause,
@@ -42,8 +39,6 @@ pub struct Incoming {
     turn: u64,
     /// When a packet of the sender last arrived.
     last_received: Time,
-    /// A token whose data has not arrived: its number, and when it was sent.
-    timed: Option<(u32, Time)>,
 }
 
 impl Incoming {
@@ -56,20 +51,13 @@ impl Incoming {
             missing: packets,
             received: Assembler::default(),
             cursor: free,
-            next_number: free,
-            used: 0,
+            tokens: Tokens::after_free(free),
             // The last free packet needs this long to be sent.
             last_token_at: now.saturating_add(config.span_of(free)),
             pause: Pause::AllSent,
             turn: 0,
             last_received: now,
-            timed: None,
         }
-    }
-
-    /// Number of tokens that are not known to have been used.
-    const fn unused(&self) -> u32 {
-        self.next_number.saturating_sub(self.used)
     }
 
     /// When the message's timer expires.
@@ -87,32 +75,15 @@ impl Incoming {
         self.last_token_at.saturating_add(lateness.prolong(after))
     }
 
-    /// Notes the number of a token whose data has arrived; returns how long ago it was sent, if that is known. As data
-    /// carries the number of its token, this is unambiguous for a packet that was sent several times, too.
-    fn arrived(&mut self, now: Time, token: u32, config: &Config) -> Option<Span> {
-        // Numbers of tokens that were never sent are ignored.
-        if token >= self.next_number {
-            return None;
-        }
-        self.used = self.used.max(token + 1);
-        let (number, sent_at) = self.timed?;
-        // Data of a token that is this much older was lost, or the token was.
-        let is_lost = token > number.saturating_add(config.token_window);
-        if token == number || is_lost {
-            self.timed = None;
-        }
-        (token == number).then(|| now.since(sent_at))
-    }
-
     /// The packet that gets the next token; `None` if the message is paused.
     fn next_packet(&mut self, now: Time, lateness: Lateness, config: &Config) -> Option<u32> {
-        if self.unused() > config.token_window {
+        if self.tokens.unused() > config.token_window {
             self.pause = Pause::Unused;
             if now < self.resume_at(lateness, config) {
                 return None;
             }
             // Permits one token, to see whether the sender uses it (`docs/sources.md#phost-tokens`).
-            self.used = self.next_number.saturating_sub(config.token_window);
+            self.tokens.forgive(config.token_window);
         }
         let mut packet = self.received.first_missing(self.cursor);
         if packet >= self.packets {
@@ -181,7 +152,7 @@ impl Host {
             return Placement::Discard;
         }
         incoming.last_received = now;
-        if let Some(delay) = incoming.arrived(now, token, &self.config) {
+        if let Some(delay) = incoming.tokens.arrived(now, token, self.config.token_window) {
             self.scheme.lateness.sample(delay, self.config.resend_after);
         }
         let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
@@ -192,7 +163,7 @@ impl Host {
         } else {
             let key = incoming.key(birth, order);
             match incoming.pause {
-                Pause::Unused if incoming.unused() <= window => self.resume(now, slot),
+                Pause::Unused if incoming.tokens.unused() <= window => self.resume(now, slot),
                 Pause::No => self.scheme.waiting.set(slot, key),
                 Pause::Unused | Pause::AllSent => {}
             }
@@ -300,10 +271,8 @@ impl Host {
                 self.arm(slot);
                 continue;
             };
-            let (number, missing) = (incoming.next_number, incoming.missing);
-            incoming.next_number = number.saturating_add(1);
+            let (number, missing) = (incoming.tokens.send(now), incoming.missing);
             incoming.last_token_at = now;
-            incoming.timed.get_or_insert((number, now));
             self.scheme.turns += 1;
             incoming.turn = self.scheme.turns;
             self.scheme.waiting.set(slot, incoming.key(birth, self.config.order));

@@ -44,17 +44,16 @@ use rackweave_wire::Id64;
 use rackweave_wire::swift::{Body, Header};
 use rustc_hash::FxHashMap;
 
-use crate::common::{Driven, Heap, Jitter, List, Scheme};
+use crate::common::{Arriving, Driven, Heap, Jitter, List, Scheme};
 pub use config::{Config, Distance, InvalidConfig};
 use congestion::{Rules, Scaling};
 use flow::Flow;
-use receiver::Incoming;
 use sender::Outgoing;
 
 /// Swift at one host.
 pub type Host = Driven<Swift>;
 
-type Exchanges = crate::common::Exchanges<Outgoing, Incoming>;
+type Exchanges = crate::common::Exchanges<Outgoing, Arriving>;
 
 /// Marks, in [`Swift::queued_in`], a message that is in no flow's queue.
 const NONE: u32 = u32::MAX;
@@ -160,7 +159,7 @@ impl Scheme for Swift {
     type Header = Header;
     type Body = Body;
     type Outgoing = Outgoing;
-    type Incoming = Incoming;
+    type Incoming = Arriving;
 
     const ASK: Body = Body::Ask;
     const UNKNOWN: Body = Body::Unknown;
@@ -258,8 +257,8 @@ impl Scheme for Swift {
         outgoing.deadline(config)
     }
 
-    fn receiver_deadline(&self, incoming: &Incoming, _: Time, config: &Config) -> Time {
-        incoming.deadline(config)
+    fn receiver_deadline(&self, incoming: &Arriving, _: Time, config: &Config) -> Time {
+        incoming.last_received().saturating_add(config.patience)
     }
 
     fn sender_due(host: &mut Host, now: Time, slot: u32) {
@@ -267,7 +266,7 @@ impl Scheme for Swift {
     }
 
     fn receiver_due(host: &mut Host, now: Time, slot: u32) {
-        host.receiver_due(now, slot);
+        host.sender_is_silent(now, slot);
     }
 
     fn leave_lists(&mut self, slot: u32) {
@@ -285,7 +284,9 @@ impl Scheme for Swift {
         for exchange in host.exchanges.iter() {
             match &exchange.state {
                 State::Sending(outgoing) => outgoing.check_bounds(&host.config),
-                State::Receiving(incoming) => incoming.check_bounds(&host.config),
+                State::Receiving(incoming) => {
+                    incoming.check_bounds(host.config.max_message_bytes, host.config.max_gaps);
+                }
                 _ => {}
             }
         }

@@ -7,7 +7,7 @@ use rackweave_wire::swift::{Body, Header, Sack};
 use super::config::Config;
 use super::flow::{Fate, Piece, Sample};
 use super::{Exchanges, Host};
-use crate::common::State;
+use crate::common::{State, note_acknowledged};
 
 /// The sender's state of a message, in packets.
 #[derive(Debug)]
@@ -51,17 +51,9 @@ impl Outgoing {
         (packet < self.packets).then_some(packet)
     }
 
-    /// Notes what an acknowledgement names: all packets below `next`, those of the bits, and the one that it answers.
+    /// Notes what an acknowledgement names.
     fn note(&mut self, next: u32, sack: Sack, answered: Option<u32>, max_gaps: usize) {
-        let sent_to = self.sent_to;
-        let answered = answered.map(|packet| packet..packet.saturating_add(1));
-        for range in core::iter::once(0..next).chain(sack.ranges(next)).chain(answered) {
-            let range = range.start..range.end.min(sent_to);
-            if range.start < range.end {
-                // A range for which there is no room is sent again.
-                let _ = self.acked.insert(range, max_gaps);
-            }
-        }
+        note_acknowledged(&mut self.acked, self.sent_to, (next, sack), answered, max_gaps);
     }
 
     /// Handles an acknowledgement that says that the message is not complete. `answered` is the packet that it answers,

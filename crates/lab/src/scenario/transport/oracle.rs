@@ -3,6 +3,7 @@
 use rackweave_core::frame;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::RunConfig;
+use rackweave_sim::oracle::Rules;
 use rackweave_transport::datagram;
 use rackweave_workload::WorkloadConfig;
 
@@ -14,6 +15,7 @@ keys! {
     /// The keys of the central scheduler. By default its packets have the headers of UDP, as short as there are.
     struct OracleKeys {
         header_bytes: Whole<20, 1000, u32>,
+        cut_packets: bool,
     }
 }
 
@@ -45,6 +47,10 @@ impl OracleKeys {
         }
         Ok(config)
     }
+
+    pub(super) fn rules(&self) -> Rules {
+        Rules { cut_packets: self.cut_packets.unwrap_or_default() }
+    }
 }
 
 /// Refuses what a run without packets does not have.
@@ -71,6 +77,8 @@ pub(in crate::scenario) fn check(config: &RunConfig) -> Result<(), Problem> {
 mod tests {
     use std::path::Path;
 
+    use rackweave_sim::oracle::Rules;
+
     use crate::scenario::Scenario;
 
     fn read(more: &str) -> Result<Scenario, String> {
@@ -87,7 +95,9 @@ mod tests {
     #[test]
     fn it_has_one_stream_without_anything_that_needs_packets() {
         let scenario = read("").unwrap();
-        assert!(scenario.points[0].is_oracle);
+        assert_eq!(scenario.points[0].oracle, Some(Rules::default()));
+        let cut = read("transport.srpt-oracle.cut_packets = true").unwrap();
+        assert_eq!(cut.points[0].oracle, Some(Rules { cut_packets: true }));
         assert_eq!(scenario.points[0].transport, "srpt-oracle");
         for (more, what) in [
             (

@@ -1,12 +1,12 @@
 //! Packet traces of whole conversations.
 
 use rackweave_core::{HostId, Kind, Packet, Span};
-use rackweave_wire::swift::{Body, Header};
+use rackweave_wire::swift::{Body, Header, Sack};
 
 use super::{Config, Swift};
 use crate::swift::Host;
-use crate::tests::driven::trace;
-use crate::tests::suite::{at, events, network, submit};
+use crate::tests::driven::{forged, trace};
+use crate::tests::suite::{at, events, id, network, submit};
 
 const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
@@ -229,6 +229,35 @@ fn a_message_that_waits_for_its_turn_is_kept() {
     assert_eq!(events.len(), 20);
     let is_probe = |packet: &Packet<Header>| matches!(packet.header.body, Body::Probe { .. });
     assert!(network.packets.iter().any(|(_, packet)| is_probe(packet)));
+}
+
+/// An acknowledgement of an earlier message names the number of a packet that is lost, as one can that is older than a restart. Neither the
+/// message nor its flow has that packet to send again then; what the receiver misses when it is probed has not arrived.
+#[test]
+fn a_probed_receiver_gets_what_it_misses() {
+    let config = Config { patience: MS(50), finished_for: MS(60), ..Config::htsim() };
+    let mut network = network::<Swift>(&config, 2, US(1));
+    network.lose = Some(|packet| matches!(packet.header.body, Body::Data { number: 3, .. }));
+    submit(&mut network, 0, 1, 1, 3 * 1_460, Kind::OneWay);
+    network.run_until(at(US(15)));
+    let body = Body::Ack { number: 3, wait_ns: 0, next: 0, sack: Sack::default() };
+    network.inject(forged::<Swift>(id(99), body));
+    network.run_until(at(MS(100)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p0 DATA 1 0 +1460 #1",
+            "h0>h1 p0 DATA 1 1 +1460 #2",
+            "h0>h1 p0 DATA 1 2 +1460 #3",
+            "h1>h0 p0 ACK 1 #1 next 1 sack 0 wait 0",
+            "h1>h0 p0 ACK 1 #2 next 2 sack 0 wait 0",
+            "h0>h1 p0 PROBE 1",
+            "h1>h0 p0 ACK 1 #0 next 2 sack 0 wait 0",
+            "h0>h1 p0 DATA 1 2 +1460 #4",
+            "h1>h0 p0 COMPLETE 1 #4 wait 0",
+        ]
+    );
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 4380 bytes from h0", "h0: 1 sent to h1"]);
 }
 
 /// A window that is remembered is used by the next message; one that was forgotten begins again.
