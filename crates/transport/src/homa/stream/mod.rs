@@ -47,7 +47,7 @@ use rackweave_wire::Id64;
 use rackweave_wire::homa::stream::{self as wire, Reason, flags};
 use rackweave_wire::homa::{Body, Header};
 
-use super::rpc::{Known, State};
+use super::rpc::{Known, Memory, State};
 use super::{Config, Control, Host};
 use receive::Receiving;
 use send::Sending;
@@ -362,7 +362,7 @@ impl Host {
     fn remove_stream(&mut self, now: Time, slot: u32, reason: Reason) {
         let rpc = self.rpcs.get(slot);
         let (host, id) = (rpc.host, rpc.id);
-        self.remove_rpc(now, slot, true);
+        self.remove_rpc(now, slot, Memory::Finished);
         self.rpcs.set_ended(host, id, reason);
     }
 
