@@ -116,6 +116,8 @@ pub struct Host {
     finished: FinishedQueue,
     events: VecDeque<Event>,
     recovery: RecoveryCounters,
+    /// See [`Transport::not_admitted`].
+    not_admitted: u64,
     next_tick: Option<Time>,
     /// The tick of the last timer, or of its start.
     last_tick: u64,
@@ -144,6 +146,7 @@ impl Host {
             finished: FinishedQueue::default(),
             events: VecDeque::new(),
             recovery: RecoveryCounters::default(),
+            not_admitted: 0,
             next_tick: None,
             last_tick: 0,
             missed_ticks: 0,
@@ -546,6 +549,10 @@ impl Transport for Host {
 
     fn round_trips(&self) -> Vec<RoundTrip> {
         self.measured_round_trips()
+    }
+
+    fn not_admitted(&self) -> u64 {
+        self.not_admitted
     }
 
     fn recovery_counters(&self) -> RecoveryCounters {

@@ -104,7 +104,9 @@ impl Host {
             self.rpcs.get_mut(slot).state = State::Receiving(state);
             slot
         } else {
-            self.add_rpc(now, from, id, header.one_way, State::Receiving(state))?
+            let slot = self.add_rpc(now, from, id, header.one_way, State::Receiving(state));
+            self.not_admitted += u64::from(slot.is_none());
+            slot?
         };
         self.grants.incoming += u64::from(granted);
         let rpc = self.rpcs.get(slot);

@@ -163,7 +163,9 @@ impl Host {
         let free = self.unscheduled_to(from);
         let stream = Stream::new(&self.config, free, now, deadline, tag);
         let state = State::Stream(Box::new(stream));
-        let slot = self.add_rpc(now, from, id, false, state)?;
+        let slot = self.add_rpc(now, from, id, false, state);
+        self.not_admitted += u64::from(slot.is_none());
+        let slot = slot?;
         self.arm_stream_timer(slot, deadline);
         let id = MessageId(id ^ 1);
         self.events.push_back(Event::Stream(StreamEvent::Opened { peer: from, id }));
