@@ -296,6 +296,13 @@ pub trait Transport: Node<Event = Event, Placement = Placement> {
         Vec::new()
     }
 
+    /// Returns how many packets this host has dropped since its start that would have begun a message of a peer, because
+    /// there was no room for it, or none to remember it after its end. Their senders send them again.
+    #[must_use]
+    fn not_admitted(&self) -> u64 {
+        0
+    }
+
     /// Returns how often this host has repaired losses; zeros for a transport that never does.
     #[must_use]
     fn recovery_counters(&self) -> RecoveryCounters {

@@ -228,6 +228,10 @@ impl<T: Transport, G: Header> Transport for MixedTransport<T, G> {
         self.0.round_trips()
     }
 
+    fn not_admitted(&self) -> u64 {
+        self.0.not_admitted()
+    }
+
     fn recovery_counters(&self) -> rackweave_core::RecoveryCounters {
         self.0.recovery_counters()
     }

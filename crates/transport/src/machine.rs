@@ -258,6 +258,10 @@ impl Transport for Machine {
         delegate!(self, machine => machine.round_trips())
     }
 
+    fn not_admitted(&self) -> u64 {
+        delegate!(self, machine => machine.not_admitted())
+    }
+
     fn recovery_counters(&self) -> RecoveryCounters {
         delegate!(self, machine => machine.recovery_counters())
     }

@@ -137,6 +137,9 @@ pub struct Stats {
     pub late: u64,
     /// Packets that were not sent because their message was cancelled.
     pub stale: u64,
+    /// Packets dropped that would have begun a message of a peer, because the transport had no room for it, or none to
+    /// remember it after its end. Their senders send them again.
+    pub not_admitted: u64,
     /// Restarts of peers.
     pub restarts: u64,
     /// System calls that sent datagrams.

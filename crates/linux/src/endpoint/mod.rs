@@ -4,6 +4,7 @@ mod announce;
 pub mod config;
 mod early;
 mod event;
+mod events;
 mod ids;
 mod incoming;
 mod outgoing;
@@ -13,7 +14,7 @@ mod secure;
 mod send;
 mod tickets;
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -29,6 +30,7 @@ use rackweave_wire::homa::Layout;
 pub use self::config::{EndpointConfig, Network, Peers};
 pub use self::event::{EndpointError, Event, KeyMismatch, SendError, Stats};
 pub(crate) use self::ids::{Ids, first_id};
+use self::events::Events;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::peers::{PeerTable, Secret};
@@ -115,7 +117,7 @@ pub struct Endpoint<P = UdpSocket> {
     secure: Option<Box<Secure>>,
     outgoing: Outgoing,
     incoming: Incoming,
-    events: VecDeque<Event>,
+    events: Events,
     /// When the link will have sent everything that was passed to the kernel.
     link_free: Time,
     /// The machine had nothing to send when it was last polled.
@@ -125,7 +127,7 @@ pub struct Endpoint<P = UdpSocket> {
     /// When messages that the machine has dropped are next removed from `incoming`.
     sweep_at: Time,
     /// Cancelled messages of which the machine still sends packets.
-    leaving: Vec<(HostId, MessageId)>,
+    leaving: BTreeSet<(HostId, MessageId)>,
     /// When `leaving` is next examined.
     leaving_at: Time,
     ids: Ids,
@@ -214,12 +216,12 @@ impl<P: Platform> Endpoint<P> {
             secure: Secure::new(&config, has_aes),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(config.receive_bytes),
-            events: VecDeque::new(),
+            events: Events::default(),
             link_free: Time::ZERO,
             idle: true,
             restarted: false,
             sweep_at: Time::ZERO,
-            leaving: Vec::new(),
+            leaving: BTreeSet::new(),
             leaving_at: Time::ZERO,
             ids: Ids::at(&mut platform),
             driver: Driver::new(config.clock, platform),
@@ -249,7 +251,7 @@ impl<P: Platform> Endpoint<P> {
 
     /// The counters since the endpoint was created.
     #[must_use]
-    pub const fn stats(&self) -> Stats {
+    pub fn stats(&self) -> Stats {
         let DriverStats { sent, refused, send_calls, trains } = self.driver.stats();
         let receive_calls = self.driver.receive_calls();
         let receive_batches = self.driver.receive_batches();
@@ -260,6 +262,7 @@ impl<P: Platform> Endpoint<P> {
             trains,
             receive_calls,
             receive_batches,
+            not_admitted: self.machine.not_admitted(),
             ..self.stats
         }
     }
@@ -356,15 +359,13 @@ impl<P: Platform> Endpoint<P> {
         let request = MessageId(id.0 & !1);
         for id in [request, request.response()] {
             if self.machine.is_leaving(peer, id) {
-                self.leaving.push((peer, id));
+                self.leaving.insert((peer, id));
                 self.leaving_at = now + CANCELLED_CHECK;
             }
         }
         self.forget(peer, id);
         self.changed();
-        let of = |id: MessageId| id.0 | 1;
-        self.events
-            .retain(|event| event.exchange().is_none_or(|it| it != (peer, MessageId(of(id)))));
+        self.events.cancel(peer, MessageId(id.0 | 1));
     }
 
     /// Opens a stream; a deadline of [`Time::MAX`] means none.
@@ -417,7 +418,7 @@ impl<P: Platform> Endpoint<P> {
         self.changed();
     }
 
-    /// The number of events that wait to be polled.
+    /// The number of events that wait to be polled, of which some may be of messages that were cancelled since.
     #[must_use]
     pub fn events_waiting(&self) -> usize {
         self.events.len()
@@ -426,7 +427,7 @@ impl<P: Platform> Endpoint<P> {
     /// The next event for the application.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.events.pop()
     }
 
     /// Receives what has arrived, serves timers, and sends what the link has room for. Returns when the next turn is
@@ -534,7 +535,7 @@ impl<P: Platform> Endpoint<P> {
                 Event::Closed { peer, id }
             }
         };
-        self.events.push_back(event);
+        self.events.push(event);
     }
 
     /// Frees all buffers of an exchange.

@@ -88,7 +88,7 @@ impl<P: Platform> Endpoint<P> {
     pub(super) fn on_restart(&mut self, now: Time, peer: HostId) {
         self.stats.restarts += 1;
         self.restarted = true;
-        self.events.push_back(Event::PeerRestarted { peer });
+        self.events.push(Event::PeerRestarted { peer });
         self.machine.peer_restarted(now, peer);
         self.changed();
     }

@@ -444,7 +444,7 @@ impl<P: Platform> Endpoint<P> {
     /// Reports peers whose key differs and that have not answered.
     pub(super) fn report_mismatches(&mut self) {
         while let Some((peer, why)) = self.peers.next_mismatch() {
-            self.events.push_back(Event::KeyMismatch { peer, why });
+            self.events.push(Event::KeyMismatch { peer, why });
         }
     }
 

@@ -136,6 +136,8 @@ pub struct Driven<S: Scheme> {
     pub(crate) events: VecDeque<Event>,
     /// Counted by the scheme.
     pub(crate) recovery: RecoveryCounters,
+    /// See [`Transport::not_admitted`].
+    not_admitted: u64,
     pub(crate) scheme: S,
 }
 
@@ -157,6 +159,7 @@ impl<S: Scheme> Driven<S> {
             timers: Heap::default(),
             events: VecDeque::new(),
             recovery: RecoveryCounters::default(),
+            not_admitted: 0,
             scheme: S::new(id, &config),
             config,
         }
@@ -357,7 +360,9 @@ impl<S: Scheme> Driven<S> {
             Known::No if is_client => self.send_control(from, id, one_way, S::UNKNOWN),
             Known::No => {
                 let state = State::Receiving(incoming(self));
-                return Some((self.exchanges.insert(now, from, local, one_way, state)?, true));
+                let slot = self.exchanges.insert(now, from, local, one_way, state);
+                self.not_admitted += u64::from(slot.is_none());
+                return Some((slot?, true));
             }
         }
         None
@@ -518,6 +523,10 @@ impl<S: Scheme> Transport for Driven<S> {
 
     fn framing(&self) -> Framing {
         self.config.shared().framing()
+    }
+
+    fn not_admitted(&self) -> u64 {
+        self.not_admitted
     }
 
     fn recovery_counters(&self) -> RecoveryCounters {

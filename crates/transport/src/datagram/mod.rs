@@ -58,6 +58,8 @@ pub struct Host {
     /// When each arriving message is discarded.
     deadlines: Heap<Time>,
     events: VecDeque<Event>,
+    /// See [`Transport::not_admitted`].
+    not_admitted: u64,
 }
 
 impl Host {
@@ -77,6 +79,7 @@ impl Host {
             arriving: Exchanges::new(arriving),
             deadlines: Heap::default(),
             events: VecDeque::new(),
+            not_admitted: 0,
         }
     }
 
@@ -110,7 +113,10 @@ impl Host {
                 let bytes = header.message_length;
                 let missing = bytes.div_ceil(self.config.max_payload);
                 let incoming = Incoming { bytes, missing, received: Assembler::default() };
-                self.arriving.insert(now, from, local, true, State::Receiving(incoming))
+                let state = State::Receiving(incoming);
+                let slot = self.arriving.insert(now, from, local, true, state);
+                self.not_admitted += u64::from(slot.is_none());
+                slot
             }
         }
     }
@@ -236,6 +242,10 @@ impl Transport for Host {
 
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
         self.arriving.is_arriving(peer, id)
+    }
+
+    fn not_admitted(&self) -> u64 {
+        self.not_admitted
     }
 
     fn framing(&self) -> Framing {

@@ -490,6 +490,11 @@ impl Config {
             .saturating_add(if self.paced_resends { u32::from(MAX_BUSY_TICKS) } else { 0 })
     }
 
+    /// How long the network may delay a packet, in ticks, for which there is room beyond [`Config::remembered_for`].
+    pub(super) fn network_ticks(&self) -> u32 {
+        self.finished_ticks.saturating_sub(self.remembered_for())
+    }
+
     /// Maximum number of bytes that RESENDs may have outstanding.
     pub(super) fn repair_window(&self) -> u64 {
         match self.window {

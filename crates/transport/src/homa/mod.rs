@@ -24,7 +24,9 @@
 //! A finished RPC is remembered for [`Config::finished_ticks`], so that late or duplicate packets do not start
 //! it again (the known gap of Homa: docs/sources.md#homa-loss). If there is no room to remember it, ids of that
 //! peer up to it are refused for that time: their messages fail with a reason rather than being delivered
-//! twice. A restarted peer has lost this memory.
+//! twice. A call whose response the client has acknowledged is not sent again, and raises that limit only for as long as the
+//! network may delay a packet: a request may wait at its client behind any number of later ones. A restarted peer has lost this
+//! memory.
 //!
 //! # Memory
 //! For any input, a host holds at most [`Config::max_rpcs`] RPCs (further ones are refused with
@@ -75,7 +77,7 @@ use grants::{Grants, Key};
 pub use leverage::{Detection, Leverage};
 use peer::Peers;
 use repair::Repairs;
-use rpc::{Known, Outgoing, Rpcs, State};
+use rpc::{Known, Memory, Outgoing, Rpcs, State};
 use srpt::{Ready, SendQueue};
 
 /// The client's port in all packets. With [`SERVER_PORT`], it is what ECMP hashes.
@@ -114,6 +116,8 @@ pub struct Host {
     finished: FinishedQueue,
     events: VecDeque<Event>,
     recovery: RecoveryCounters,
+    /// See [`Transport::not_admitted`].
+    not_admitted: u64,
     next_tick: Option<Time>,
     /// The tick of the last timer, or of its start.
     last_tick: u64,
@@ -142,6 +146,7 @@ impl Host {
             finished: FinishedQueue::default(),
             events: VecDeque::new(),
             recovery: RecoveryCounters::default(),
+            not_admitted: 0,
             next_tick: None,
             last_tick: 0,
             missed_ticks: 0,
@@ -218,20 +223,20 @@ impl Host {
         Some(slot)
     }
 
-    /// Ends an RPC in any state without an event. If `finished`, late packets of the RPC are answered as those
-    /// of a finished one.
-    fn remove_rpc(&mut self, now: Time, slot: u32, finished: bool) {
+    /// Ends an RPC in any state without an event. Late packets of one that is remembered are answered as those of a
+    /// finished one.
+    fn remove_rpc(&mut self, now: Time, slot: u32, memory: Memory) {
         let (host, id, peer) = {
             let rpc = self.rpcs.get(slot);
             (rpc.host, rpc.id, rpc.peer)
         };
         self.leave_state(slot);
-        self.rpcs.remove(slot, finished);
+        self.rpcs.remove(slot, memory);
         let tick = self.tick(now);
         let entry = self.peers.get_mut(peer);
         entry.rpcs -= 1;
         entry.used = tick;
-        if finished {
+        if memory != Memory::None {
             self.remember_finished(Finished { tick, host, id });
         }
     }
@@ -262,15 +267,20 @@ impl Host {
     fn remember_finished(&mut self, entry: Finished) {
         self.finished.push(entry);
         let keep = u64::from(self.config.finished_ticks);
+        let delay = u64::from(self.config.network_ticks());
         while let Some(Finished { tick, host, id }) = self.finished.front() {
-            let expired = entry.tick.saturating_sub(tick) >= keep;
+            let age = entry.tick.saturating_sub(tick);
+            let expired = age >= keep;
             if !expired && self.finished.len() <= self.config.max_finished as usize {
                 break;
             }
             self.finished.pop();
-            self.rpcs.forget(host, id);
+            // A client that has acknowledged its response does not send the request again. Without this rule, a large request that
+            // waited at its client behind many short ones (SRPT) would be refused here, though it was never sent.
+            let is_over = self.rpcs.forget(host, id) && age >= delay;
             // Only servers refuse ids.
             if !expired
+                && !is_over
                 && id & 1 == 1
                 && let Some(peer) = self.peers.find(host)
             {
@@ -316,7 +326,8 @@ impl Host {
             State::Free(_) => return,
             State::Stream(_) => return self.fail_stream(now, slot, reason),
         };
-        self.remove_rpc(now, slot, executed);
+        let memory = if executed { Memory::Finished } else { Memory::None };
+        self.remove_rpc(now, slot, memory);
         if let Some(id) = id {
             self.events.push_back(Event::Failed { peer, id: MessageId(id), reason });
         }
@@ -519,7 +530,8 @@ impl Transport for Host {
         };
         if let Some(slot) = submitted.or(arriving) {
             let is_server = self.rpcs.get(slot).id & 1 == 1;
-            self.remove_rpc(now, slot, is_server);
+            let memory = if is_server { Memory::Finished } else { Memory::None };
+            self.remove_rpc(now, slot, memory);
             self.issue_grants(now);
         }
     }
@@ -537,6 +549,10 @@ impl Transport for Host {
 
     fn round_trips(&self) -> Vec<RoundTrip> {
         self.measured_round_trips()
+    }
+
+    fn not_admitted(&self) -> u64 {
+        self.not_admitted
     }
 
     fn recovery_counters(&self) -> RecoveryCounters {

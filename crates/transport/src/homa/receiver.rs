@@ -6,7 +6,7 @@ use rackweave_wire::homa::{Body, Header};
 
 use super::config::PriorityBy;
 use super::grants::{Grant, Key};
-use super::rpc::{Incoming, Known, State};
+use super::rpc::{Incoming, Known, Memory, State};
 use super::{Control, Host};
 
 /// Number of ids in one ACK packet besides the one in the common header. The kernel module's has room for five
@@ -104,7 +104,9 @@ impl Host {
             self.rpcs.get_mut(slot).state = State::Receiving(state);
             slot
         } else {
-            self.add_rpc(now, from, id, header.one_way, State::Receiving(state))?
+            let slot = self.add_rpc(now, from, id, header.one_way, State::Receiving(state));
+            self.not_admitted += u64::from(slot.is_none());
+            slot?
         };
         self.grants.incoming += u64::from(granted);
         let rpc = self.rpcs.get(slot);
@@ -190,7 +192,8 @@ impl Host {
             self.leave_state(slot);
             self.rpcs.get_mut(slot).state = State::InService;
         } else {
-            self.remove_rpc(now, slot, !is_client);
+            let memory = if is_client { Memory::None } else { Memory::Finished };
+            self.remove_rpc(now, slot, memory);
             self.queue_ack(peer, host, id, one_way);
         }
     }

@@ -34,6 +34,8 @@ pub(super) struct Rpc {
     pub(super) busy: u16,
     /// Number of restarts of the message because the peer did not know it.
     pub(super) restarts: u16,
+    /// Whether this host has ever asked the peer about the message: without that, UNKNOWN is a refusal.
+    pub(super) was_asked: bool,
     /// Whether the peer's last packet was UNKNOWN.
     pub(super) unknown: bool,
     /// The ticks that the host had missed when the present silence began.
@@ -176,6 +178,19 @@ const CANCELLED: u32 = u32::MAX - 2;
 const DEADLINE: u32 = u32::MAX - 3;
 /// Likewise: a stream that failed for another reason.
 const GIVEN_UP: u32 = u32::MAX - 4;
+/// Likewise: the client has acknowledged the response.
+const ACKNOWLEDGED: u32 = u32::MAX - 5;
+
+/// What is remembered of an RPC that ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// Nothing: no late packet of it can start it again.
+    None,
+    /// That it has finished. The peer may still send its message again.
+    Finished,
+    /// Likewise, and the peer has acknowledged that it knows: only packets that the network has delayed can follow.
+    Acknowledged,
+}
 
 /// The state of an RPC id at this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,7 +248,7 @@ impl Rpcs {
     pub(super) fn find(&self, host: HostId, id: u64) -> Known {
         match self.index.get(&Key::new(host, id)) {
             None => Known::No,
-            Some(&slot) if slot >= GIVEN_UP => Known::Finished,
+            Some(&slot) if slot >= ACKNOWLEDGED => Known::Finished,
             Some(&slot) => Known::Slot(slot),
         }
     }
@@ -273,6 +288,7 @@ impl Rpcs {
             resent_at: 0,
             busy: 0,
             restarts: 0,
+            was_asked: false,
             unknown: false,
             missed_before: 0,
             state,
@@ -292,31 +308,35 @@ impl Rpcs {
         slot
     }
 
-    /// Frees a slot. If `finished`, the id is remembered.
-    pub(super) fn remove(&mut self, slot: u32, finished: bool) {
+    /// Frees a slot.
+    pub(super) fn remove(&mut self, slot: u32, memory: Memory) {
         let rpc = &mut self.slots[slot as usize];
         let key = Key::new(rpc.host, rpc.id);
         rpc.state = State::Free(self.free);
         self.free = slot;
         self.live -= 1;
-        if finished {
-            self.index.insert(key, FINISHED);
-        } else {
-            self.index.remove(&key);
+        match memory {
+            Memory::None => drop(self.index.remove(&key)),
+            Memory::Finished => drop(self.index.insert(key, FINISHED)),
+            Memory::Acknowledged => drop(self.index.insert(key, ACKNOWLEDGED)),
         }
     }
 
-    /// Forgets a finished RPC.
-    pub(super) fn forget(&mut self, host: HostId, id: u64) {
-        if self.find(host, id) == Known::Finished {
-            self.index.remove(&Key::new(host, id));
+    /// Forgets a finished RPC; returns whether its peer had acknowledged its end.
+    pub(super) fn forget(&mut self, host: HostId, id: u64) -> bool {
+        match self.index.get(&Key::new(host, id)) {
+            Some(&slot) if slot >= ACKNOWLEDGED => {
+                self.index.remove(&Key::new(host, id));
+                slot == ACKNOWLEDGED
+            }
+            _ => false,
         }
     }
 
     /// Records how a finished stream ended.
     pub(super) fn set_ended(&mut self, host: HostId, id: u64, reason: Reason) {
         if let Some(slot) =
-            self.index.get_mut(&Key::new(host, id)).filter(|slot| **slot >= GIVEN_UP)
+            self.index.get_mut(&Key::new(host, id)).filter(|slot| **slot >= ACKNOWLEDGED)
         {
             *slot = match reason {
                 Reason::Closed => FINISHED,

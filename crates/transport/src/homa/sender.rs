@@ -7,7 +7,7 @@ use rackweave_wire::homa::{Body, Header};
 
 use super::config::PriorityBy;
 use super::cutoffs::Cutoffs;
-use super::rpc::{Known, State};
+use super::rpc::{Known, Memory, State};
 use super::srpt::Ready;
 use super::{Control, Host, SERVER_PORT};
 
@@ -315,6 +315,11 @@ impl Host {
         // affects the reason of a failure, because the packet may be older than the response; not after a long silence, though:
         // then the server has restarted, and the rest of the response is gone.
         let rpc = self.rpcs.get_mut(slot);
+        if !rpc.was_asked && matches!(rpc.state, State::Sending(_)) {
+            // No RESEND or NEED_ACK of this host can have caused it: the peer refuses the id, since it has forgotten finished ones
+            // above it (see `Peer::floor`), and will refuse each repetition. (Our choice: the module has no such refusal.)
+            return self.fail(now, slot, FailReason::PeerForgot);
+        }
         rpc.unknown = true;
         let is_lost = rpc.silent >= self.config.resend_ticks.saturating_mul(LOST_RESPONSE);
         if is_lost && matches!(rpc.state, State::Receiving(_)) {
@@ -378,7 +383,7 @@ impl Host {
         if outgoing.sent_to < outgoing.length || is_client && !rpc.one_way {
             return self.fail(now, slot, FailReason::PeerForgot);
         }
-        self.remove_rpc(now, slot, !is_client);
+        self.remove_rpc(now, slot, if is_client { Memory::None } else { Memory::Acknowledged });
         self.events.push_back(Event::Sent { peer: from, id: MessageId(id) });
     }
 }

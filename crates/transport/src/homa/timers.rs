@@ -124,6 +124,7 @@ impl Host {
             let ask_at = if rpc.busy > 0 { rpc.next_ask } else { request_ack_ticks };
             if silent >= ask_at {
                 rpc.asked = rpc.asked.saturating_add(1);
+                rpc.was_asked = true;
                 self.send_control(host, id, one_way, Body::NeedAck);
             }
             return true;
@@ -201,6 +202,7 @@ impl Host {
 
     /// Sends the request that matches what the RPC waits for.
     fn ask(&mut self, slot: u32, wait: Wait) {
+        self.rpcs.get_mut(slot).was_asked = true;
         let rpc = self.rpcs.get(slot);
         let (host, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
         match (wait, &rpc.state) {

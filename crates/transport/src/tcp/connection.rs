@@ -1,11 +1,13 @@
 //! One connection: its two halves, opening and closing, and its segments.
 
+use indexmap::IndexSet;
 use rackweave_core::rng::mix;
 use rackweave_core::{
     Ecn, FailReason, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::tcp::{Body, Header, WINDOW_SHIFT, flags};
+use rustc_hash::FxBuildHasher;
 
 use super::config::Config;
 use super::receiver::{Ack, Arrived, Receiver, position, wire_blocks, wire_sequence};
@@ -81,7 +83,7 @@ pub(super) struct Connection {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     /// Requests whose responses have not arrived completely (client) or have not been submitted (server).
-    pub(super) exchanges: Vec<MessageId>,
+    pub(super) exchanges: IndexSet<MessageId, FxBuildHasher>,
     /// The stream that the connection carries; `None` if it carries messages.
     pub(super) stream: Option<Box<Stream>>,
     /// Sequence number of the first byte that this host sends.
@@ -146,7 +148,7 @@ impl Connection {
             role,
             sender: Sender::new(config),
             receiver: Receiver::new(),
-            exchanges: Vec::new(),
+            exchanges: IndexSet::default(),
             stream: None,
             send_start,
             receive_start,

@@ -8,12 +8,13 @@ use rackweave_core::{
     RecoveryCounters, Refused, Submit, Time, Transport, prefetch,
 };
 use rackweave_wire::tcp::{Body, Header, flags};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::config::Config;
 use super::connection::{
     Connection, FIRST_CLIENT_PORT, Key, Role, SERVER_PORT, Timeout, Verdict, l3_bytes,
 };
+use super::sender::Cancelled;
 use super::time_wait::TimeWait;
 
 /// Maximum number of queued packets without a connection (resets, final acknowledgements). Further ones are
@@ -51,6 +52,8 @@ pub struct Host {
     /// Submitted messages that are not acknowledged (requests: not answered), with the slots of their
     /// connections.
     submitted: FxHashMap<(HostId, MessageId), u32>,
+    /// Cancelled messages of which bytes are left in a stream.
+    leaving: FxHashSet<(HostId, MessageId)>,
     /// Delivered requests that are not answered, with the slots of their connections.
     requests: FxHashMap<(HostId, MessageId), u32>,
     /// Connections with a segment without data to send, in round-robin order. Those with data have a list of
@@ -69,6 +72,8 @@ pub struct Host {
     timers: super::timers::Timers,
     events: VecDeque<Event>,
     recovery: RecoveryCounters,
+    /// See [`Transport::not_admitted`].
+    not_admitted: u64,
     next_port: u16,
 }
 
@@ -87,6 +92,7 @@ impl Host {
             index: FxHashMap::default(),
             pools: FxHashMap::default(),
             submitted: FxHashMap::default(),
+            leaving: FxHashSet::default(),
             requests: FxHashMap::default(),
             control: VecDeque::new(),
             data: VecDeque::new(),
@@ -97,6 +103,7 @@ impl Host {
             timers: super::timers::Timers::default(),
             events: VecDeque::new(),
             recovery: RecoveryCounters::default(),
+            not_admitted: 0,
             next_port,
         }
     }
@@ -244,7 +251,9 @@ impl Host {
         }
         let peer = connection.key.peer;
         while let Some(message) = connection.sender.pop_acked() {
-            if !message.cancelled {
+            if message.cancelled {
+                self.leaving.remove(&(peer, message.id));
+            } else {
                 if message.kind != Kind::Request {
                     self.submitted.remove(&(peer, message.id));
                 }
@@ -263,10 +272,10 @@ impl Host {
                 Kind::OneWay => {}
                 Kind::Request => {
                     self.requests.insert((peer, request), slot);
-                    connection.exchanges.push(request);
+                    connection.exchanges.insert(request);
                 }
                 Kind::Response => {
-                    if !remove(&mut connection.exchanges, request) {
+                    if !connection.exchanges.swap_remove(&request) {
                         continue;
                     }
                     self.submitted.remove(&(peer, request));
@@ -325,10 +334,16 @@ impl Host {
         if connection.stream.is_some() {
             return self.fail_stream(&connection, reason);
         }
-        let open = connection.sender.drain().filter(|message| !message.cancelled);
-        let mut failed: Vec<_> = open.map(|message| message.id).collect();
+        let mut failed = Vec::new();
+        for message in connection.sender.drain() {
+            if message.cancelled {
+                self.leaving.remove(&(peer, message.id));
+            } else {
+                failed.push(message.id);
+            }
+        }
         if connection.role == Role::Client {
-            failed.append(&mut connection.exchanges);
+            failed.extend(connection.exchanges.drain(..));
         }
         for id in failed {
             if self.submitted.remove(&(peer, id)).is_some() {
@@ -402,7 +417,9 @@ impl Host {
         if self.ended.contains(now, &(key, header.ack), &self.config) {
             return None;
         }
-        self.insert(Connection::server(now, key, header.ack, &self.config))
+        let slot = self.insert(Connection::server(now, key, header.ack, &self.config));
+        self.not_admitted += u64::from(slot.is_none());
+        slot
     }
 
     fn refuse(&self, message: &Submit) -> Result<u32, Refused> {
@@ -422,12 +439,6 @@ impl Host {
         }
         Ok(len)
     }
-}
-
-/// Removes an id from an unordered list; returns whether it was present.
-fn remove(ids: &mut Vec<MessageId>, id: MessageId) -> bool {
-    let found = ids.iter().position(|other| *other == id);
-    found.map(|index| ids.swap_remove(index)).is_some()
 }
 
 impl Node for Host {
@@ -578,7 +589,7 @@ impl Transport for Host {
             let request = MessageId(id.0 & !1);
             let slot = self.requests.remove(&(peer, request)).ok_or(Refused::UnknownRequest)?;
             if let Some(connection) = &mut self.slots[slot as usize].connection {
-                remove(&mut connection.exchanges, request);
+                connection.exchanges.swap_remove(&request);
             }
             slot
         } else {
@@ -589,7 +600,7 @@ impl Transport for Host {
         };
         connection.submit(now, id, len, kind);
         if kind == Kind::Request {
-            connection.exchanges.push(id);
+            connection.exchanges.insert(id);
         }
         self.submitted.insert((peer, id), slot);
         self.reschedule(slot);
@@ -602,17 +613,19 @@ impl Transport for Host {
         }
         if let Some(slot) = self.submitted.remove(&(peer, id)) {
             if let Some(connection) = &mut self.slots[slot as usize].connection {
-                if connection.sender.cancel(id) && id.is_response() {
-                    connection.abandon(now, id);
+                match connection.sender.cancel(id) {
+                    Cancelled::Removed if id.is_response() => connection.abandon(now, id),
+                    Cancelled::Leaving => drop(self.leaving.insert((peer, id))),
+                    Cancelled::Removed | Cancelled::Unknown => {}
                 }
-                remove(&mut connection.exchanges, id);
+                connection.exchanges.swap_remove(&id);
                 connection.receiver.cancel(id.response());
             }
             self.abort_if_abandoned(now, slot);
             self.reschedule(slot);
         } else if let Some(slot) = self.requests.remove(&(peer, id)) {
             if let Some(connection) = &mut self.slots[slot as usize].connection {
-                remove(&mut connection.exchanges, id);
+                connection.exchanges.swap_remove(&id);
                 connection.abandon(now, id);
             }
             self.reschedule(slot);
@@ -628,8 +641,7 @@ impl Transport for Host {
     }
 
     fn is_leaving(&self, peer: HostId, id: MessageId) -> bool {
-        let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
-        connections.filter(|it| it.key.peer == peer).any(|it| it.sender.is_leaving(id))
+        self.leaving.contains(&(peer, id))
     }
 
     fn peer_restarted(&mut self, now: Time, peer: HostId) {
@@ -649,6 +661,10 @@ impl Transport for Host {
 
     fn framing(&self) -> Framing {
         self.config.framing()
+    }
+
+    fn not_admitted(&self) -> u64 {
+        self.not_admitted
     }
 
     fn recovery_counters(&self) -> RecoveryCounters {

@@ -29,6 +29,17 @@ pub(super) struct Outgoing {
     pub(super) abandoned: bool,
 }
 
+/// What [`Sender::cancel`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cancelled {
+    /// The message is not in the stream, or was cancelled before.
+    Unknown,
+    /// It has left the stream.
+    Removed,
+    /// Some of its bytes were sent, so that the rest of them follow.
+    Leaving,
+}
+
 impl Outgoing {
     const fn end(&self) -> u64 {
         self.start + self.len as u64
@@ -74,10 +85,21 @@ pub(super) struct Sender {
     pub(super) una: u64,
     pub(super) nxt: u64,
     end: u64,
-    /// Messages that are not completely acknowledged, in the order of the stream.
+    /// Messages that are not completely acknowledged and have a place in the stream, in its order: all of which bytes were
+    /// sent, and the next one.
     messages: VecDeque<Outgoing>,
     /// Index of the message that contains `nxt`; all messages before it were sent completely.
     cursor: usize,
+    /// The messages behind those, without positions: one that is cancelled here moves no other.
+    waiting: VecDeque<Outgoing>,
+    /// Entries of `waiting` that were cancelled.
+    holes: usize,
+    /// Whether the ids of all messages were in order so far, as those of a client are (see [`rackweave_core::Submit`]).
+    is_ordered: bool,
+    /// The id of the last message.
+    last: MessageId,
+    /// The number of cancelled messages that are left in the stream.
+    cancelled: usize,
     pub(super) peer_window: u64,
     pub(super) congestion: Congestion,
     /// What was selectively acknowledged.
@@ -131,6 +153,11 @@ impl Sender {
             end: 0,
             messages: VecDeque::new(),
             cursor: 0,
+            waiting: VecDeque::new(),
+            holes: 0,
+            is_ordered: true,
+            last: MessageId(0),
+            cancelled: 0,
             peer_window: config.window_bytes(),
             congestion: Congestion::new(config),
             sacked: RangeSet::default(),
@@ -200,7 +227,11 @@ impl Sender {
         while bytes > 0 {
             let nxt = self.nxt;
             let room = |last: &&mut Outgoing| last.end() > nxt && last.len < LONGEST;
-            let most = if let Some(last) = self.messages.back_mut().filter(room) {
+            let last = match self.waiting.back_mut() {
+                Some(last) => Some(last).filter(|last| last.len < LONGEST),
+                None => self.messages.back_mut().filter(room),
+            };
+            let most = if let Some(last) = last {
                 let more = bytes.min(u64::from(LONGEST - last.len));
                 last.len += more as u32;
                 self.end += more;
@@ -217,59 +248,96 @@ impl Sender {
     /// Appends a message to the stream.
     pub(super) fn push(&mut self, id: MessageId, len: u32, kind: Kind) {
         let (cancelled, abandoned) = (false, false);
-        let message = Outgoing { id, start: self.end, len, kind, cancelled, abandoned };
-        self.end = message.end();
-        self.messages.push_back(message);
+        self.end += u64::from(len);
+        self.is_ordered &= self.last <= id;
+        self.last = id;
+        self.waiting.push_back(Outgoing { id, start: 0, len, kind, cancelled, abandoned });
+        self.place();
+    }
+
+    /// Gives the next message its place in the stream, once all before it were sent.
+    fn place(&mut self) {
+        while self.cursor >= self.messages.len()
+            && let Some(mut next) = self.waiting.pop_front()
+        {
+            if next.len == 0 {
+                self.holes -= 1;
+                continue;
+            }
+            next.start = self.nxt;
+            self.messages.push_back(next);
+        }
     }
 
     /// Appends, in place of a response, the notice that there is none. It occupies one position of the stream, so
     /// that it is delivered reliably and in order, and has no bytes. No event follows from it here.
     pub(super) fn push_abandonment(&mut self, response: MessageId) {
         self.push(response, 1, Kind::Response);
-        if let Some(last) = self.messages.back_mut() {
+        let last = self.waiting.back_mut().or_else(|| self.messages.back_mut());
+        if let Some(last) = last {
             (last.cancelled, last.abandoned) = (true, true);
+            self.cancelled += 1;
         }
     }
 
-    /// Removes a message from the stream if none of its bytes were sent, and returns true; otherwise marks it as
-    /// cancelled.
-    pub(super) fn cancel(&mut self, id: MessageId) -> bool {
-        let Some(index) = self.messages.iter().position(|m| m.id == id && !m.cancelled) else {
-            return false;
-        };
-        let message = self.messages[index];
-        if self.nxt > message.start {
-            self.messages[index].cancelled = true;
-            return false;
+    /// Removes a message from the stream if none of its bytes were sent; otherwise marks it as cancelled.
+    pub(super) fn cancel(&mut self, id: MessageId) -> Cancelled {
+        if let Some(index) = self.find(&self.messages, id) {
+            let message = self.messages[index];
+            if self.nxt > message.start {
+                self.messages[index].cancelled = true;
+                self.cancelled += 1;
+                return Cancelled::Leaving;
+            }
+            // It is the last one that has a place.
+            self.messages.remove(index);
+            self.end -= u64::from(message.len);
+            self.place();
+            return Cancelled::Removed;
         }
-        self.messages.remove(index);
-        for later in self.messages.iter_mut().skip(index) {
-            later.start -= u64::from(message.len);
-        }
+        let Some(index) = self.find(&self.waiting, id) else { return Cancelled::Unknown };
+        let message = &mut self.waiting[index];
         self.end -= u64::from(message.len);
-        true
+        (message.len, message.cancelled) = (0, true);
+        self.holes += 1;
+        // Holes are at most half of the queue, so that each costs two moves of an entry.
+        if self.holes * 2 > self.waiting.len() {
+            self.waiting.retain(|message| message.len > 0);
+            self.holes = 0;
+        }
+        Cancelled::Removed
     }
 
-    /// Whether a cancelled message is still in the stream.
-    pub(super) fn is_leaving(&self, id: MessageId) -> bool {
-        self.messages.iter().any(|message| message.id == id && message.cancelled)
+    /// The index of a message that was not cancelled. Responses are in any order: a server cancels few of them.
+    fn find(&self, messages: &VecDeque<Outgoing>, id: MessageId) -> Option<usize> {
+        let is_it = |message: &Outgoing| message.id == id && !message.cancelled;
+        if self.is_ordered {
+            let index = messages.partition_point(|message| message.id < id);
+            return messages.get(index).is_some_and(is_it).then_some(index);
+        }
+        messages.iter().position(is_it)
     }
 
     /// Whether bytes are left of cancelled messages, and of no others.
     pub(super) fn has_only_cancelled(&self) -> bool {
-        !self.messages.is_empty() && self.messages.iter().all(|message| message.cancelled)
+        let left = self.messages.len() + self.waiting.len() - self.holes;
+        left > 0 && left == self.cancelled
     }
 
     /// Takes the next message that is completely acknowledged.
     pub(super) fn pop_acked(&mut self) -> Option<Outgoing> {
         self.messages.front().filter(|message| message.end() <= self.una)?;
         self.cursor = self.cursor.saturating_sub(1);
-        self.messages.pop_front()
+        let message = self.messages.pop_front()?;
+        self.cancelled -= usize::from(message.cancelled);
+        Some(message)
     }
 
     /// Takes all remaining messages, when the connection ends.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Outgoing> + '_ {
-        self.messages.drain(..)
+        (self.holes, self.cancelled) = (0, 0);
+        let waiting = self.waiting.drain(..).filter(|message| message.len > 0);
+        self.messages.drain(..).chain(waiting)
     }
 
     /// The message that contains a position in the stream.
@@ -408,6 +476,7 @@ impl Sender {
                 self.nxt += segment.len;
                 if self.messages[self.cursor].end() == self.nxt {
                     self.cursor += 1;
+                    self.place();
                 }
                 if self.timed.is_none() && !probing {
                     self.timed = Some((self.nxt, now));

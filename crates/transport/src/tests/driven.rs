@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rackweave_core::{
     Event, HostId, Kind, MessageId, Node as _, Packet, Placement, Rate, Rng, Span, Time,
+    Transport as _,
 };
 use rackweave_switch::config::{SwitchConfig, Topology};
 use rackweave_wire::Id64;
@@ -203,6 +204,8 @@ pub(crate) fn without_room_to_remember_nothing_new_starts<S: DrivenSubject>() {
     submit(&mut network, 0, 1, 5, 100, Kind::OneWay);
     network.run_until(at(Span::from_ms(50)));
     assert_eq!(events(&mut network), [""; 0]);
+    let dropped = network.host_mut(1).not_admitted();
+    assert!(dropped > 0, "nothing tells the operator why");
     // The first four are forgotten after that time or at most half of it later; a sender gives up earlier.
     network.run_until(at(remembered));
     assert_eq!(events(&mut network), ["h0: 5 with h1 failed: peer silent"]);

@@ -47,7 +47,7 @@ use rackweave_wire::Id64;
 use rackweave_wire::homa::stream::{self as wire, Reason, flags};
 use rackweave_wire::homa::{Body, Header};
 
-use super::rpc::{Known, State};
+use super::rpc::{Known, Memory, State};
 use super::{Config, Control, Host};
 use receive::Receiving;
 use send::Sending;
@@ -163,7 +163,9 @@ impl Host {
         let free = self.unscheduled_to(from);
         let stream = Stream::new(&self.config, free, now, deadline, tag);
         let state = State::Stream(Box::new(stream));
-        let slot = self.add_rpc(now, from, id, false, state)?;
+        let slot = self.add_rpc(now, from, id, false, state);
+        self.not_admitted += u64::from(slot.is_none());
+        let slot = slot?;
         self.arm_stream_timer(slot, deadline);
         let id = MessageId(id ^ 1);
         self.events.push_back(Event::Stream(StreamEvent::Opened { peer: from, id }));
@@ -362,7 +364,7 @@ impl Host {
     fn remove_stream(&mut self, now: Time, slot: u32, reason: Reason) {
         let rpc = self.rpcs.get(slot);
         let (host, id) = (rpc.host, rpc.id);
-        self.remove_rpc(now, slot, true);
+        self.remove_rpc(now, slot, Memory::Finished);
         self.rpcs.set_ended(host, id, reason);
     }
 

@@ -49,9 +49,48 @@ fn without_room_to_remember_old_ids_are_refused() {
     network.run_until(at(Span::from_ms(20)));
     assert_eq!(trace(&mut network), ["h1>h0 p7 UNKNOWN 2r", "h1>h0 p7 ACK 9r"]);
     assert_eq!(events(&mut network), [""; 0]);
-    // A message that had not started then fails with a reason, rather than with an unknown outcome.
+    // A message that had not started then fails with a reason, rather than with an unknown outcome, and after one round trip.
     submit(&mut network, 0, 1, 0, 100, Kind::OneWay);
-    network.run_until(at(Span::from_ms(390)));
+    network.run_until(at(Span::from_ms(21)));
+    assert_eq!(events(&mut network), ["h0: 0 with h1 failed: peer forgot"]);
+}
+
+/// SRPT may let any number of later calls pass a large request at its client, until the server has no room to remember them.
+#[test]
+fn a_request_that_waited_behind_acknowledged_calls_is_served() {
+    let mut config = paper();
+    config.max_finished = 10;
+    let mut network = network(&config, 2, Span::from_us(1));
+    for n in 1..=10 {
+        submit(&mut network, 0, 1, n, 100, Kind::Request);
+    }
+    // Longer than the network delays a packet, and less than the server remembers a finished call.
+    network.run_until(at(Span::from_ms(200)));
+    for n in 11..=20 {
+        submit(&mut network, 0, 1, n, 100, Kind::Request);
+    }
+    network.run_until(at(Span::from_ms(300)));
+    let before = events(&mut network);
+    assert_eq!(before.iter().filter(|event| event.contains("Response")).count(), 20, "{before:?}");
+    submit(&mut network, 0, 1, 0, 100, Kind::Request);
+    network.run_until(at(Span::from_ms(301)));
+    let after = events(&mut network);
+    assert!(after.iter().any(|event| event.contains("Response 0r")), "{after:?}");
+}
+
+/// A first packet that the network has delayed beyond a thousand later calls may be a repetition: the call ends at once.
+#[test]
+fn an_id_that_is_refused_fails_after_one_round_trip() {
+    let mut config = paper();
+    config.max_finished = 4;
+    let mut network = network(&config, 2, Span::from_us(1));
+    for n in 1..=10 {
+        submit(&mut network, 0, 1, n, 100, Kind::Request);
+    }
+    network.run_until(at(Span::from_ms(50)));
+    events(&mut network);
+    submit(&mut network, 0, 1, 0, 100, Kind::Request);
+    network.run_until(at(Span::from_ms(51)));
     assert_eq!(events(&mut network), ["h0: 0 with h1 failed: peer forgot"]);
 }
 

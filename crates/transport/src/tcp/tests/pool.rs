@@ -447,3 +447,47 @@ fn a_stream_of_more_than_four_gigabytes() {
     assert_eq!(net.count(1, delivered), 2);
     assert_eq!(net.hosts[0].iter().next().unwrap().sender.una(), 6_000_000_000);
 }
+
+/// Ending a call takes the same work however many are outstanding: with a search among all of them, this test would take an hour.
+#[test]
+fn a_hundred_thousand_calls_end_one_by_one_and_at_once() {
+    const CALLS: u64 = 100_000;
+    let config =
+        Config { connections_per_peer: 1, max_messages: CALLS as u32, ..Config::new_reno() };
+    let submit = |host: &mut Host, now| {
+        for number in 1..=CALLS {
+            let (id, peer) = (MessageId::request(number), HostId(1));
+            host.submit(now, Submit { id, peer, bytes: 100, kind: Kind::Request }).unwrap();
+        }
+    };
+    // Newest first, oldest first, and from the middle; some of the first were sent.
+    let step = |n: u64| (n * 7_919) % CALLS + 1;
+    let orders: [fn(u64) -> u64; 2] = [|n| CALLS - n, |n| n + 1];
+    for (number, of) in orders.into_iter().chain([step as fn(u64) -> u64]).enumerate() {
+        let mut host = Host::new(HostId(0), config.clone());
+        submit(&mut host, Time::ZERO);
+        let sent = std::iter::from_fn(|| host.poll_transmit(Time::ZERO, 0)).count();
+        assert!(sent > 1);
+        for n in 0..CALLS {
+            let id = MessageId::request(of(n));
+            host.cancel(Time::ZERO, HostId(1), id);
+            // Whoever cancels asks for both directions.
+            let _leaves = [id, id.response()].map(|id| host.is_leaving(HostId(1), id));
+        }
+        assert_eq!((host.connections(), host.backlog()[2]), (0, 0), "order {number}");
+        assert!(!host.is_leaving(HostId(1), MessageId::request(1)), "order {number}");
+    }
+    // The server has all requests, and restarts.
+    let mut net = network(2, &config, faithful);
+    net.respond = None;
+    let now = net.now();
+    submit(net.host_mut(0), now);
+    net.run_until(after(Span::from_secs(2)));
+    assert_eq!(net.count(1, delivered), CALLS as usize);
+    let now = net.now();
+    net.host_mut(0).peer_restarted(now, HostId(1));
+    net.run_until(after(Span::from_ms(2_001)));
+    let forgot = |event: &Event| failed(event, FailReason::PeerForgot);
+    assert_eq!(net.count(0, forgot), CALLS as usize);
+    assert_eq!(net.hosts[0].backlog(), [0; 6]);
+}
